@@ -1,0 +1,60 @@
+PYTHON ?= python3
+UV     ?= uv
+ARGS   ?=
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check bench format lock clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## install everything into .venv, once (PYTHON=python3.12 chooses the interpreter)
+
+run: setup ## train on the starter model: the quickstart preset, headless
+	$(BIN)/ppo-workbench --no-ui --config quickstart $(ARGS)
+
+test: setup ## run the tests (ARGS="-k gae" chooses)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: setup ## lint, format check, types, import contracts
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+bench: setup ## measure one PPO iteration
+	$(BIN)/python benchmarks/bench_iteration.py $(ARGS)
+
+format: setup ## format the code and fix what ruff can
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+
+lock: ## resolve requirements/lock.txt anew (needs uv)
+	@command -v $(UV) >/dev/null || { echo "$(UV) not found: install uv, or name it with UV=path"; exit 1; }
+	$(UV) pip compile pyproject.toml --extra cpu --extra dev --extra tensorboard --upgrade \
+		--universal --python-version 3.11 --fork-strategy fewest --generate-hashes --no-annotate \
+		--custom-compile-command "make lock" --output-file requirements/lock.txt --quiet
+
+clean: ## remove .venv, build outputs and every cache
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# MLX compiles its CPU kernels with g++ at run time; on a Mac, Metal needs no compiler.
+$(STAMP): requirements/lock.txt requirements/starter.txt pyproject.toml
+	@command -v $(PYTHON) >/dev/null || \
+		{ echo "$(PYTHON) not found: install Python 3.11 or newer, or name it with PYTHON=path"; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("$(PYTHON) is Python %d.%d, \
+	ppo-workbench needs 3.11 or newer: name a newer one with PYTHON=python3.11" % v[:2])'
+	@[ "$$(uname -s)" != Linux ] || command -v g++ >/dev/null || \
+		{ echo "g++ not found, and MLX compiles its CPU kernels with it: install it (Debian: apt install g++)"; exit 1; }
+	@echo "Installing into $(VENV): up to 560 MB to download, 1.8 GB on disk, a few minutes"
+	@[ -x $(BIN)/pip ] || $(PYTHON) -m venv --clear $(VENV)
+	@$(PIP) --require-hashes -r requirements/lock.txt
+	@$(PIP) --require-hashes --no-deps -r requirements/starter.txt
+	@$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@

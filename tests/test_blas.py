@@ -1,0 +1,191 @@
+"""The BLAS under MLX. A process has one BLAS for good, so each case runs in a process of its own."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from trainer.models.blas import Blas, blas_warning, loaded_blas, measure_matmul
+
+ROOT = Path(__file__).parents[1]
+linux_cpu = pytest.mark.skipif(
+    sys.platform != "linux" or mx.default_device() != mx.cpu, reason="a BLAS is loaded on Linux CPUs only"
+)
+
+
+def run(code: str, **env: str) -> str:
+    """Standard output of `code` in a fresh interpreter, with none of this process's BLAS settings."""
+    ours = ("KMP_", "MKL_", "OPENBLAS_", "PPO_WORKBENCH_")
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=inherited | env, cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    return done.stdout.strip()
+
+
+def record(before: str = "", **env: str) -> Blas:
+    """What `import trainer` loads in a fresh interpreter that ran `before`."""
+    code = f"{before}\nimport json, trainer.models.blas as b\nprint(json.dumps(b.loaded_blas(), default=str))"
+    name, path, problem = json.loads(run(code, **env))
+    return Blas(name, path and Path(path), problem)
+
+
+@pytest.fixture(scope="module")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A shared library with `cblas_sgemm` and nothing else."""
+    library = tmp_path_factory.mktemp("lib") / "libstandin.so"
+    source = 'extern "C" void cblas_sgemm() {}'
+    subprocess.run(["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", library], input=source, text=True, check=True)
+    return library
+
+
+def test_importing_trainer_imports_no_mlx() -> None:
+    assert run("import sys, trainer, trainer.models; print([m for m in sys.modules if m.startswith('mlx')])") == "[]"
+
+
+@linux_cpu
+def test_the_loaded_library_is_what_mlx_multiplies_with() -> None:
+    code = "from trainer.models.blas import measure_matmul; print(measure_matmul(256))"
+    assert float(run(code)) > 5 * float(run(code, PPO_WORKBENCH_BLAS="none"))
+
+
+@linux_cpu
+def test_the_highest_version_of_mkl_is_taken(stand_in: Path, tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    for version in ("2", "10", "3"):
+        shutil.copy(stand_in, tmp_path / "lib" / f"libmkl_rt.so.{version}")
+    blas = record(f"import sys; sys.prefix = {str(tmp_path)!r}")
+    assert blas == Blas("mkl", tmp_path / "lib" / "libmkl_rt.so.10")
+
+
+@linux_cpu
+def test_openblas_serves_where_mkl_is_damaged(stand_in: Path, tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libmkl_rt.so.3").write_bytes(b"not a library")
+    shutil.copy(stand_in, tmp_path / "libopenblas.so.0")
+    code = f"import sys; sys.prefix = {str(tmp_path)!r}"
+    blas = record(code, LD_LIBRARY_PATH=str(tmp_path), PYTHONUSERBASE=str(tmp_path))
+    assert blas == Blas("openblas", Path("libopenblas.so.0"))
+
+
+@linux_cpu
+def test_a_library_can_be_named_by_its_path(stand_in: Path) -> None:
+    assert record(PPO_WORKBENCH_BLAS=str(stand_in)) == Blas("libstandin.so", stand_in)
+
+
+@linux_cpu
+@pytest.mark.parametrize(
+    ("choice", "reason"),
+    [
+        ("blis", "names no BLAS: use mkl, openblas, none or a library's path"),
+        ("/no/such.so", "No such file"),
+        (sys.executable, "cannot be loaded"),
+        ("none", "unset it"),
+    ],
+)
+def test_a_choice_that_gives_no_blas_is_told_in_one_line(choice: str, reason: str) -> None:
+    blas = record(PPO_WORKBENCH_BLAS=choice)
+    assert blas[:2] == ("mlx", None)
+    assert blas.problem is not None
+    assert blas.problem.startswith(f"PPO_WORKBENCH_BLAS = {choice} ")
+    assert reason in blas.problem
+    assert "\n" not in blas.problem
+
+
+@linux_cpu
+def test_a_library_without_plain_names_does_not_serve(tmp_path: Path) -> None:
+    library = tmp_path / "libprefixed.so"
+    source = 'extern "C" void scipy_cblas_sgemm() {}'
+    subprocess.run(["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", library], input=source, text=True, check=True)
+    blas = record(PPO_WORKBENCH_BLAS=str(library))
+    assert blas.path is None
+    assert "undefined symbol: cblas_sgemm" in str(blas.problem)
+
+
+@linux_cpu
+def test_mlx_imported_first_is_a_problem_with_a_way_out() -> None:
+    assert record("import mlx.core").problem == (
+        "mlx.core was imported before trainer, too early for a real BLAS: import trainer first"
+    )
+
+
+@linux_cpu
+def test_nothing_is_loaded_beside_a_cuda_build_of_mlx(tmp_path: Path) -> None:
+    (tmp_path / "mlx").mkdir()
+    (tmp_path / "mlx_cuda_13-0.32.4.dist-info").mkdir()
+    assert record(PYTHONPATH=str(tmp_path)) == Blas()
+
+
+@linux_cpu
+def test_the_second_call_loads_nothing_more() -> None:
+    code = (
+        "import os, trainer.models.blas as b; first = b.load_blas(); os.environ['PPO_WORKBENCH_BLAS'] = 'none';"
+        "print(b.load_blas() is first)"
+    )
+    assert run(code) == "True"
+
+
+@linux_cpu
+def test_waiting_threads_soon_sleep_unless_the_user_says_otherwise() -> None:
+    code = "import os, trainer; print(os.environ['KMP_BLOCKTIME'], os.environ['OPENBLAS_THREAD_TIMEOUT'])"
+    assert run(code) == "1 21"
+    assert run(code, KMP_BLOCKTIME="200", OPENBLAS_THREAD_TIMEOUT="26") == "200 26"
+
+
+@linux_cpu
+def test_the_warning_is_for_the_reference_blas_only() -> None:
+    code = "import trainer.models.blas as b; print(b.blas_warning(1.7)); print(b.blas_warning(120.0))"
+    slow, fast = run(code, PPO_WORKBENCH_BLAS="none").splitlines()
+    assert slow.startswith("matrix products run at 1.7 GFLOP/s")
+    assert slow.endswith("unset it")
+    assert fast == "None"
+
+
+@linux_cpu
+def test_the_warning_without_any_library_says_what_to_install(tmp_path: Path) -> None:
+    code = (
+        f"import sys, ctypes; sys.prefix = {str(tmp_path)!r}\n"
+        "def absent(file, mode): raise OSError(file)\n"
+        "ctypes.CDLL = absent\n"
+        "import trainer.models.blas as b; print(b.blas_warning(1.7))"
+    )
+    warning = run(code)
+    assert "pip install 'ppo-workbench[cpu]'" in warning
+    assert "apt install libopenblas0" in warning
+
+
+def test_a_loaded_blas_is_never_warned_about() -> None:
+    assert (blas_warning(1.7) is None) == (loaded_blas().path is not None or sys.platform != "linux")
+    assert blas_warning(measure_matmul(64) + 10.0) is None
+
+
+def test_the_same_values_at_any_alignment_give_the_same_bits() -> None:
+    generator = np.random.default_rng(0)
+    for rows, inner, columns in [(1, 576, 192), (8, 576, 576), (33, 65, 77), (129, 256, 100)]:
+        left = generator.standard_normal((rows, inner), dtype=np.float32)
+        right = mx.array(generator.standard_normal((columns, inner), dtype=np.float32)).T
+        products = set()
+        for shift in range(16):  # a slice of a longer array starts at any multiple of four bytes
+            flat = mx.concatenate([mx.zeros(shift), mx.array(left.reshape(-1))])
+            mx.eval(flat)
+            products.add(np.array(flat[shift:].reshape(rows, inner) @ right).tobytes())
+        assert len(products) == 1
+
+
+@linux_cpu
+def test_mkl_gives_the_same_bits_on_one_thread_and_on_two() -> None:
+    if loaded_blas().name != "mkl":
+        pytest.skip("only MKL promises the same bits for any number of threads")
+    code = (
+        "import trainer, hashlib, mlx.core as mx, numpy as np;"
+        "a = mx.array(np.random.default_rng(0).standard_normal((512, 512), dtype=np.float32));"
+        "print(hashlib.sha256(np.array(a @ a)).hexdigest())"
+    )
+    assert run(code, MKL_NUM_THREADS="1") == run(code, MKL_NUM_THREADS="2")

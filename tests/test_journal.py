@@ -1,0 +1,370 @@
+"""The journal loses nothing that was emitted, survives being cut anywhere, and reads back as it counts."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer import journal as journal_module
+from trainer.errors import StorageError
+from trainer.events import (
+    Alert,
+    CheckpointSaved,
+    Evaluation,
+    Event,
+    Iteration,
+    PhaseProgress,
+    RunEnded,
+    RunStarted,
+    SamplePreview,
+    SamplesWritten,
+)
+from trainer.journal import Journal, JournalReader, read_journal, read_journal_ends
+
+
+def iteration(number: int, **values: Any) -> Iteration:
+    numbers: dict[str, Any] = {f.name: 0.5 for f in dataclasses.fields(Iteration) if f.type == "float"}
+    numbers |= {f.name: 3 for f in dataclasses.fields(Iteration) if f.type == "int"}
+    return Iteration(**(numbers | {"seconds": {"generate": 1.5}, "iteration": number} | values))
+
+
+def started(resumed_at: int | None = None, iterations: int = 10) -> RunStarted:
+    return RunStarted(
+        name="a", folder="runs/a", model="starter", device="cpu", dtype="float32", parameters=1, trainable=1,
+        prompts=1, eval_prompts=0, iterations=iterations, seed=0, versions={"mlx": "0"}, resumed_at=resumed_at,
+    )  # fmt: skip
+
+
+def samples(number: int) -> SamplesWritten:
+    preview = SamplePreview(prompt='"\n\u2028', completion="é\udc80", score=1.0, kl=0.5, truncated=False)
+    return SamplesWritten(iteration=number, path="", rows=1, previews=[preview])
+
+
+def evaluation(number: int) -> Evaluation:
+    return Evaluation(
+        iteration=number, prompts=1, score_mean=1.0, score_std=0.0, kl=0.0, response_length=1.0, truncated=0.0, seconds=1.0
+    )  # fmt: skip
+
+
+def saved(number: int) -> CheckpointSaved:
+    return CheckpointSaved(iteration=number, path=f"checkpoints/step-{number:06d}", seconds=0.1)
+
+
+def alert(number: int) -> Alert:
+    return Alert(iteration=number, level="warning", code="kl", message="KL is high: raise ppo.kl_coef")
+
+
+def ended() -> RunEnded:
+    return RunEnded(state="done", exit_code=0, reason="all iterations", iteration=3)
+
+
+def write(path: Path, *events: Event) -> None:
+    journal = Journal(path)
+    for event in events:
+        journal.emit(event)
+    journal.close()
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Let writes beyond `size` bytes fail as they do on a full disk: after the bytes that still fit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "events.jsonl"
+
+
+def test_every_kept_event_reads_back_equal_with_its_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module.time, "time", lambda: 1234.56789)
+    events = [started(), iteration(1), samples(1), evaluation(1), saved(1), alert(1), ended()]
+    write(path, *events)
+    view = read_journal(path)
+    assert view.events == events
+    assert view.times == [1234.568] * len(events)
+    assert view.problems == []
+
+
+def test_the_first_line_names_the_version_and_the_rest_are_json_objects(path: Path) -> None:
+    write(path, started(), samples(1))
+    header, *lines = [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
+    assert header["journal"] == 1
+    assert header["created"].endswith("+00:00")
+    assert [line["event"] for line in lines] == ["run", "samples"]
+
+
+def test_numbers_that_are_not_finite_are_null_on_disk_and_nan_when_read(path: Path) -> None:
+    write(path, iteration(1, kl=math.inf, seconds={"update": math.nan}))
+    assert b"NaN" not in path.read_bytes()
+    assert b"Infinity" not in path.read_bytes()
+    [event] = read_journal(path).events
+    assert isinstance(event, Iteration)
+    assert math.isnan(event.kl)
+
+
+def test_transient_events_are_not_kept(path: Path) -> None:
+    write(path, PhaseProgress(iteration=1, phase="generate", done=1, total=2))
+    assert read_journal(path).events == []
+
+
+def test_an_event_is_readable_before_the_journal_is_closed(path: Path) -> None:
+    journal = Journal(path)
+    journal.emit(iteration(1))
+    assert read_journal(path).events == [iteration(1)]
+    journal.close()
+
+
+def test_checkpoints_and_the_end_are_synced_to_the_disk_and_others_are_not(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(journal_module.os, "fsync", lambda _: synced.append(path.stat().st_size))
+    sizes = []
+    journal = Journal(path)
+    for event in (started(), iteration(1), saved(1), iteration(2), ended()):
+        journal.emit(event)
+        sizes.append(path.stat().st_size)
+    journal.close()
+    assert synced == [sizes[2], sizes[4]]
+
+
+def test_a_journal_cut_at_any_byte_continues_without_harm_to_what_follows(path: Path) -> None:
+    events = [started(), iteration(1), samples(1)]
+    write(path, *events)
+    whole = path.read_bytes()
+    for size in range(len(whole) + 1):
+        path.write_bytes(whole[:size])
+        write(path, ended())
+        lines = whole[:size].count(b"\n")
+        view = read_journal(path)
+        assert view.events[-1] == ended(), size
+        # Cut just before its newline, the last event is whole, and the newline that seals it off completes it.
+        before = max(lines - 1, 0) + (lines > 0 and whole[size : size + 1] == b"\n")
+        assert view.events[:-1] == events[:before], size
+
+
+def test_a_torn_line_is_a_problem_that_names_the_line(path: Path) -> None:
+    write(path, started(), iteration(1))
+    with path.open("rb+") as file:
+        file.truncate(path.stat().st_size - 10)
+    assert read_journal(path).problems == ["the last line is cut: its event is lost"]
+    write(path, iteration(2))
+    view = read_journal(path)
+    assert view.events == [started(), iteration(2)]
+    assert view.problems == ["line 3 left out: it was cut or damaged"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"\0\0\0\0", b"[1]", b"7", b'"run"', b"\xff\xfe{", b"[" * 100_000, b"{}", b'{"event": []}',
+     b'{"time": 1, "event": "iteration"}', b'{"time": "x", "event": "state", "state": "done"}',
+     b'{"time": 1, "event": "iteration", "iteration": "x"}',
+     b'{"time": 1, "event": "samples", "iteration": 1, "path": "", "rows": 1, "previews": 3}'],
+)  # fmt: skip
+def test_a_damaged_line_is_left_out_and_the_next_is_read(path: Path, line: bytes) -> None:
+    write(path, started())
+    with path.open("ab") as file:
+        file.write(line + b"\n")
+    write(path, ended())
+    view = read_journal(path)
+    assert view.events == [started(), ended()]
+    [problem] = view.problems
+    assert problem.startswith("line 3 left out: ")
+    assert "\n" not in problem
+
+
+def test_unknown_kinds_are_counted_once_a_kind(path: Path) -> None:
+    write(path, started())
+    with path.open("a") as file:
+        for kind in ("labels", "labels", "weather", "labels"):
+            file.write(json.dumps({"time": 1.0, "event": kind}) + "\n")
+    labels, weather = read_journal(path).problems
+    assert labels.startswith("3 event(s) of unknown kind 'labels'")
+    assert weather.startswith("1 event(s) of unknown kind 'weather'")
+
+
+def test_a_newer_version_is_a_problem_and_known_events_are_still_read(path: Path) -> None:
+    line = json.dumps({"time": 1.0, "color": "red", **ended().as_dict()})
+    path.write_text('{"journal": 2, "created": "later"}\n' + line + "\n")
+    view = read_journal(path)
+    assert view.events == [ended()]
+    [problem] = view.problems
+    assert "version 2" in problem
+    assert "upgrade" in problem
+
+
+def test_a_missing_journal_is_a_storage_error(path: Path) -> None:
+    with pytest.raises(StorageError, match="no journal"):
+        read_journal(path)
+
+
+def test_a_folder_in_place_of_a_journal_is_a_storage_error(tmp_path: Path) -> None:
+    for call in (read_journal, read_journal_ends, Journal):
+        with pytest.raises(StorageError, match=r"Is a directory.*;"):
+            call(tmp_path)
+
+
+def test_on_a_full_disk_emit_raises_and_later_events_bring_the_missing_ones(path: Path) -> None:
+    journal = Journal(path)
+    journal.emit(started())
+    for room in (0, 1, 100):
+        with largest_file(path.stat().st_size + room):
+            for number in (1, 2):
+                with pytest.raises(
+                    StorageError, match=r"cannot write journal '.*events\.jsonl': File too large.*free space"
+                ):
+                    journal.emit(iteration(number))
+        journal.emit(ended())
+    journal.close()
+    view = read_journal(path)
+    assert view.events == [started(), *[iteration(1), iteration(2), ended()] * 3]
+    assert view.problems == []
+
+
+def test_close_tells_of_events_that_are_lost_and_frees_the_file(path: Path) -> None:
+    journal = Journal(path)
+    with largest_file(path.stat().st_size):
+        with pytest.raises(StorageError):
+            journal.emit(ended())
+        with pytest.raises(StorageError):
+            journal.close()
+    journal.close()
+
+
+def test_a_killed_process_loses_no_event_that_it_emitted(path: Path) -> None:
+    script = """
+import os, pathlib, signal, sys
+from trainer.events import StateChanged
+from trainer.journal import Journal
+journal = Journal(pathlib.Path(sys.argv[1]))
+for _ in range(3):
+    journal.emit(StateChanged(state="training"))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    root = Path(__file__).parents[1]
+    assert subprocess.run([sys.executable, "-c", script, path], cwd=root).returncode == -9
+    assert len(read_journal(path).events) == 3
+
+
+def test_a_resumed_run_supersedes_what_it_does_anew_and_nothing_else(path: Path) -> None:
+    done = [e for n in (1, 2, 3, 4) for e in (iteration(n), samples(n), evaluation(n), saved(n), alert(n))]
+    again = [started(resumed_at=2), iteration(3, kl=9.0), iteration(4, kl=9.0)]
+    write(path, started(), *done, *again)
+    counts = [event for event in done if event.iteration <= 2 or isinstance(event, Alert)]
+    assert read_journal(path).events == [started(), *counts, *again]
+
+
+def test_the_lowest_of_several_resumptions_counts_for_what_stands_before_it(path: Path) -> None:
+    write(
+        path,
+        *map(iteration, (1, 2, 3)),
+        started(2),
+        *map(iteration, (3, 4)),
+        started(1),
+        iteration(2),
+        started(9),
+    )
+    view = read_journal(path)
+    assert [event.iteration for event in view.events if isinstance(event, Iteration)] == [1, 2]
+
+
+def test_a_reader_gives_each_event_once_however_the_bytes_arrive(path: Path) -> None:
+    events = [started(), iteration(1), samples(1), ended()]
+    write(path, *events)
+    whole = path.read_bytes()
+    growing = path.with_name("growing.jsonl")
+    reader = JournalReader(growing)
+    assert reader.poll() == []
+    seen = []
+    with growing.open("ab", buffering=0) as file:
+        for start in range(0, len(whole), 7):
+            file.write(whole[start : start + 7])
+            seen += reader.poll()
+    assert [event for _, event in seen] == events
+    assert reader.poll() == []
+    assert (reader.problems, reader.restarts, reader.unfinished) == ([], 0, False)
+
+
+def test_a_reader_reads_only_what_was_appended(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(path, *map(iteration, range(1, 50)))
+    reader = JournalReader(path)
+    assert len(reader.poll()) == 49
+    parsed: list[object] = []
+    monkeypatch.setattr(
+        journal_module.json, "loads", lambda line, loads=json.loads: parsed.append(line) or loads(line)
+    )
+    write(path, iteration(50))
+    assert [event for _, event in reader.poll()] == [iteration(50)]
+    assert len(parsed) == 1
+
+
+def test_a_reader_begins_anew_when_the_file_is_replaced_or_cut(path: Path) -> None:
+    write(path, started(), iteration(1))
+    reader = JournalReader(path)
+    reader.poll()
+    other = path.with_name("other.jsonl")
+    write(other, *map(iteration, (7, 8, 9)))  # longer than what was read, so that the size tells nothing
+    other.replace(path)
+    assert [event for _, event in reader.poll()] == [iteration(7), iteration(8), iteration(9)]
+    path.unlink()
+    assert reader.poll() == []
+    write(path, ended())
+    assert [event for _, event in reader.poll()] == [ended()]
+    assert reader.restarts == 2
+
+
+def test_a_reader_of_a_copy_with_the_same_beginning_goes_on(path: Path) -> None:
+    write(path, iteration(1))
+    reader = JournalReader(path)
+    reader.poll()
+    copy = path.with_name("copy.jsonl")
+    copy.write_bytes(path.read_bytes())
+    write(copy, iteration(2))
+    copy.replace(path)
+    assert [event for _, event in reader.poll()] == [iteration(2)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 30, 90, 91, 92, 93, 94, 95, 120, 400])
+def test_the_ends_of_a_journal_are_its_first_event_and_its_last_iterations(path: Path, count: int) -> None:
+    write(path, started(), *map(iteration, range(1, count + 1)))
+    view = read_journal_ends(path)
+    assert view.events[0] == started()
+    numbers = [event.iteration for event in view.events if isinstance(event, Iteration)]
+    assert numbers == list(range(count - len(numbers) + 1, count + 1))
+    assert len(numbers) >= min(count, 5)
+    assert len(view.events) == 1 + len(numbers)
+    assert len(view.times) == len(view.events)
+
+
+def test_the_ends_reach_back_for_iterations_past_a_long_stretch_without_any(path: Path) -> None:
+    write(path, started(), *map(iteration, range(1, 400)), *[alert(399)] * 1000, started(resumed_at=350))
+    numbers = [event.iteration for event in read_journal_ends(path).events if isinstance(event, Iteration)]
+    assert numbers[-5:] == [346, 347, 348, 349, 350]
+
+
+def test_the_ends_of_a_long_journal_are_read_without_the_rest(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(path, started(), *map(iteration, range(1, 400)))
+    parsed: list[bytes] = []
+    monkeypatch.setattr(
+        journal_module.json, "loads", lambda line, loads=json.loads: parsed.append(line) or loads(line)
+    )
+    read_journal_ends(path)
+    assert sum(map(len, parsed)) < 64 * 1024 + 1024

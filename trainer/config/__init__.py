@@ -1,0 +1,25 @@
+"""The one configuration schema, TOML in and out. Imports no tensor library."""
+
+from trainer.config.loading import (
+    PRESETS,
+    load_config,
+    parse_overrides,
+    preset_names,
+    resolve_paths,
+    save_config,
+)
+from trainer.config.problems import config_problems, config_warnings, validate
+from trainer.config.schema import Config
+
+__all__ = [
+    "PRESETS",
+    "Config",
+    "config_problems",
+    "config_warnings",
+    "load_config",
+    "parse_overrides",
+    "preset_names",
+    "resolve_paths",
+    "save_config",
+    "validate",
+]

@@ -1,0 +1,108 @@
+"""Configurations from presets, files and `--set key=value`; saved as TOML."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from trainer.config.problems import validate
+from trainer.config.schema import Config
+from trainer.errors import ConfigError, UsageError
+
+PRESETS = Path(__file__).parent.parent / "presets"
+
+
+def preset_names() -> list[str]:
+    """Names of the shipped presets."""
+    return sorted(path.stem for path in PRESETS.glob("*.toml"))
+
+
+def load_config(source: str | Path, overrides: dict[str, Any] | None = None) -> Config:
+    """The configuration of a preset or a TOML file, with `overrides` (tables of `parse_overrides`) on top.
+
+    Raises UsageError when there is no such preset or file, ConfigError with every problem of its content.
+    """
+    path = PRESETS / f"{source}.toml" if str(source) in preset_names() else Path(source)
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        names = ", ".join(preset_names())
+        raise UsageError(f"no preset or file '{source}': the presets are {names}") from None
+    except OSError as error:
+        raise UsageError(f"cannot read configuration '{source}': {error.strerror}") from None
+    except (ValueError, RecursionError) as error:  # tomllib lets what int() and str.decode() raise through
+        raise ConfigError([f"not TOML: {error}"], str(source)) from None
+    return validate(_merged(raw, overrides or {}), str(source))
+
+
+def parse_overrides(assignments: list[str]) -> dict[str, Any]:
+    """Tables from `["ppo.kl_coef=0.1", "rollout.stop=['END']"]`: values are TOML, bare words are strings.
+
+    Raises UsageError for an assignment that is not `table.key=value`.
+    """
+    tables: dict[str, Any] = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        parts = [part.strip() for part in key.split(".")]
+        if not equals or len(parts) < 2 or not all(parts):
+            raise UsageError(f"--set {assignment}: must be table.key=value, as in --set ppo.kl_coef=0.1")
+        node = tables
+        for part in parts[:-1]:
+            node = node.setdefault(part, {})
+            if not isinstance(node, dict):
+                raise UsageError(f"--set {assignment}: '{part}' was set to a value before and is no table")
+        node[parts[-1]] = _value(parts, text.strip())
+    return tables
+
+
+def save_config(config: Config, path: Path, header: str = "") -> None:
+    """Write `config` as TOML, every field spelt out; `header` goes above as comment lines."""
+    comments = "".join(f"# {line}\n" for line in header.splitlines())
+    path.write_text(f"{comments}\n{tomli_w.dumps(config.model_dump())}".lstrip("\n"), encoding="utf-8")
+
+
+def resolve_paths(config: Config, base: Path) -> Config:
+    """`config` with the files that it names relative to `base` made absolute, to resume from anywhere."""
+
+    def absolute(path: str) -> str:
+        return str((base / path).resolve()) if path and (base / path).exists() else path
+
+    def source(table: dict[str, Any]) -> dict[str, Any]:
+        if table["kind"] != "python":
+            return table
+        file, _, function = table["path"].rpartition(":")
+        return {**table, "path": f"{absolute(file)}:{function}"}
+
+    raw = config.model_dump()
+    raw["model"]["adapter"] = absolute(config.model.adapter)
+    if config.model.path != "starter":  # a name, whatever folders lie about
+        raw["model"]["path"] = absolute(config.model.path)
+    if Path(raw["data"]["prompts"]).suffix:
+        raw["data"]["prompts"] = absolute(raw["data"]["prompts"])
+    raw["reward"]["sources"] = [source(table) for table in raw["reward"]["sources"]]
+    raw["run"]["dir"] = str((base / config.run.dir).resolve())
+    return Config.model_validate(raw)
+
+
+def _value(parts: list[str], text: str) -> Any:
+    section = Config.model_fields.get(parts[0])
+    field = getattr(section.annotation, "model_fields", {}).get(".".join(parts[1:])) if section else None
+    quoted = text[:1] in ("'", '"')
+    if field is not None and field.annotation is str and not quoted:
+        return text  # run.name=7 is a name
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        return text
+    return parsed["value"] if len(parsed) == 1 else text  # a second line is no part of a value
+
+
+def _merged(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in top.items():
+        inner = merged.get(key)
+        merged[key] = _merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return merged

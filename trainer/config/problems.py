@@ -1,0 +1,191 @@
+"""Every problem of a configuration at once: each with its key, the value, the rule and a way out."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ValidationError
+
+from trainer.config.fields import PATTERNS
+from trainer.config.reward_sources import SOURCES
+from trainer.config.schema import Config
+from trainer.errors import ConfigError
+
+_RULES = {  # pydantic's names of broken rules, in our words
+    "greater_than_equal": "must be at least {ge}",
+    "greater_than": "must be greater than {gt}",
+    "less_than_equal": "must be at most {le}",
+    "less_than": "must be less than {lt}",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "string_type": "must be a string",
+    "list_type": "must be a list",
+    "model_type": "must be a table",
+    "literal_error": "must be one of {expected}",
+    "string_too_short": "must not be empty",
+    "too_short": "must not be empty",
+}
+_SOURCE_RULE = f"must be 'file.py:function', 'lexicon' or a table whose kind is one of {', '.join(SOURCES)}"
+
+
+class _Conflict(NamedTuple):
+    """A rule between fields that is broken."""
+
+    keys: tuple[str, ...]
+    message: str
+
+
+def validate(raw: dict[str, Any], source: str = "") -> Config:
+    """The configuration that `raw` (tables of plain values) describes; `source` names it in messages.
+
+    Raises ConfigError with every problem.
+    """
+    if problems := config_problems(raw):
+        raise ConfigError(problems, source)
+    return Config.model_validate(raw)
+
+
+def config_problems(raw: dict[str, Any]) -> list[str]:
+    """What is wrong with `raw`, one line a problem; empty when nothing is."""
+    try:
+        return [conflict.message for conflict in _conflicts(Config.model_validate(raw))]
+    except ValidationError as error:
+        problems = error.errors(include_url=False)
+    pruned = copy.deepcopy(raw)
+    broken = set()
+    for problem in problems:
+        key = _key(problem["loc"])
+        broken.add(key)
+        if problem["type"] == "extra_forbidden":  # what a misspelt key was meant to set is unknown as well
+            broken.add(_guess(key, problem["loc"]))
+        _remove(pruned, problem["loc"])
+    # Rules between fields are judged too, defaults standing in for broken fields: those are not blamed twice.
+    return [_message(problem, raw) for problem in problems] + [
+        conflict.message
+        for conflict in _conflicts(Config.model_validate(pruned))
+        if not any({key, key.partition(".")[0]} & broken for key in conflict.keys)
+    ]
+
+
+def config_warnings(config: Config) -> list[str]:
+    """What is allowed but likely to disappoint, one line each."""
+    rollout, ppo, optim = config.rollout, config.ppo, config.optim
+    warnings = []
+    if ppo.kl_coef > 0 and (rollout.top_p < 1 or rollout.top_k > 0):
+        warnings.append(
+            "rollout.top_p or rollout.top_k filters the sampled distribution while the KL is that of the "
+            "whole one: the KL is biased and may come out negative"
+        )
+    if ppo.whiten_rewards and rollout.batch_size < 16:
+        warnings.append(
+            f"ppo.whiten_rewards with rollout.batch_size = {rollout.batch_size}: statistics of fewer than 16 "
+            "sequences are noise"
+        )
+    longest = config.data.max_prompt_tokens + rollout.max_new_tokens
+    if optim.micro_batch_tokens < longest:
+        warnings.append(
+            f"optim.micro_batch_tokens = {optim.micro_batch_tokens} is less than the longest sequence of "
+            f"{longest} tokens: a micro-batch of one such sequence will exceed it"
+        )
+    return warnings
+
+
+def setting_keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:
+    """All dotted keys, `ppo.kl_coef` and the like, in the order of the schema."""
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from setting_keys(field.annotation, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def _conflicts(config: Config) -> Iterator[_Conflict]:
+    rollout, ppo, optim = config.rollout, config.ppo, config.optim
+    for key, value in (
+        ("rollout.samples_per_prompt", rollout.samples_per_prompt),
+        ("ppo.minibatches", ppo.minibatches),
+    ):
+        if rollout.batch_size % value:
+            divisors = [str(n) for n in range(1, rollout.batch_size + 1) if rollout.batch_size % n == 0]
+            yield _Conflict(
+                (key, "rollout.batch_size"),
+                f"{key} = {value} does not divide rollout.batch_size = {rollout.batch_size}: use "
+                + " or ".join(filter(None, (", ".join(divisors[:-1]), divisors[-1]))),
+            )
+    longest = config.data.max_prompt_tokens + rollout.max_new_tokens
+    if rollout.batch_size * longest > optim.buffer_tokens:
+        smaller = (
+            f"lower rollout.batch_size to at most {optim.buffer_tokens // longest}"
+            if optim.buffer_tokens >= longest
+            else "shorten data.max_prompt_tokens and rollout.max_new_tokens"
+        )
+        yield _Conflict(
+            ("rollout.batch_size", "rollout.max_new_tokens", "data.max_prompt_tokens", "optim.buffer_tokens"),
+            f"optim.buffer_tokens = {optim.buffer_tokens} does not hold rollout.batch_size = "
+            f"{rollout.batch_size} sequences of up to {longest} tokens: raise it to "
+            f"{rollout.batch_size * longest} or {smaller}",
+        )
+
+
+def _key(loc: tuple[int | str, ...]) -> str:
+    """`reward.sources[0].pattern` from pydantic's path, in which a union puts the name of its branch."""
+    parts = [p for i, p in enumerate(loc) if not (p in SOURCES and i and isinstance(loc[i - 1], int))]
+    return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in parts).removeprefix(".")
+
+
+def _message(problem: Any, raw: dict[str, Any]) -> str:
+    loc, kind, context = problem["loc"], problem["type"], problem.get("ctx", {})
+    key = _key(loc)
+    if kind == "extra_forbidden":
+        guess = _guess(key, loc)
+        way_out = f"did you mean '{guess}'?" if guess else "'ppo-workbench config schema' lists all keys"
+        return f"unknown key {key!r}: {way_out}"
+    if kind == "missing":  # only kinds of reward source have fields without a default
+        return f"{key} is missing: a source of kind '{loc[-2]}' needs it"
+    if len(loc) == 3:  # an element of a list, in the user's own spelling
+        return f"{key} = {_shown(raw[loc[0]][loc[1]][loc[2]])}: {_rule(kind, context, problem['msg'])}"
+    return f"{key} = {_shown(problem['input'])}: {_rule(kind, context, problem['msg'])}"
+
+
+def _rule(kind: str, context: dict[str, Any], otherwise: str) -> str:
+    if kind in ("union_tag_invalid", "union_tag_not_found", "model_attributes_type"):
+        return _SOURCE_RULE
+    if kind == "string_pattern_mismatch":
+        return PATTERNS[context["pattern"]]
+    return _RULES[kind].format(**context) if kind in _RULES else otherwise.removeprefix("Value error, ")
+
+
+def _shown(value: Any) -> str:
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _guess(key: str, loc: tuple[int | str, ...]) -> str:
+    """The key probably meant by an unknown one: a near name in its own table, or any; "" for none."""
+    table, _, name = key.lower().rpartition(".")
+    if len(loc) > 3:  # inside a reward source
+        near = [f"{table}.{field}" for field in SOURCES[str(loc[3])].model_fields]
+    else:
+        near = [k for k in [*Config.model_fields, *setting_keys()] if k.rpartition(".")[0] == table]
+    for candidates, cutoff in ((near, 0.6), (list(setting_keys()), 0.8)):
+        names = [candidate.rpartition(".")[2] for candidate in candidates]
+        if close := difflib.get_close_matches(name, names, n=1, cutoff=cutoff):
+            return candidates[names.index(close[0])]
+    return ""
+
+
+def _remove(raw: dict[str, Any], loc: tuple[int | str, ...]) -> None:
+    """Take what is at pydantic's path out of `raw`; one broken element of a list takes the list with it."""
+    node: Any = raw
+    for i, part in enumerate(loc):
+        if not isinstance(node, dict) or part not in node:
+            return
+        if i == len(loc) - 1 or not isinstance(node[part], dict):
+            del node[part]
+            return
+        node = node[part]

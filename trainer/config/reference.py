@@ -1,0 +1,195 @@
+"""The reference of all options, made from the schema: as rows, as docs/configuration.md and as a JSON schema.
+
+`python -m trainer.config.reference > docs/configuration.md` writes the page anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from trainer.config.fields import PATTERNS, Section
+from trainer.config.reward_sources import SOURCES
+from trainer.config.schema import Config
+
+_TYPES = {"integer": "whole number", "boolean": "true or false", "array": "list"}
+_BOUNDS = {
+    "minimum": "at least {}",
+    "exclusiveMinimum": "greater than {}",
+    "maximum": "at most {}",
+    "exclusiveMaximum": "less than {}",
+}
+
+_INTRODUCTION = """\
+<!-- Made by `python -m trainer.config.reference > docs/configuration.md`: edit the schema, not this page. -->
+
+# Configuration
+
+Everything that a run does is in one configuration, written in TOML. Every option has a default, so a file
+holds only what differs:
+
+```toml
+[model]
+path = "mlx-community/Qwen3-0.6B-bf16"
+
+[data]
+prompts = "prompts.jsonl"
+
+[reward]
+sources = [
+    "rewards.py:helpfulness",                          # a Python function
+    { kind = "length", target = 120, weight = 0.2 },   # plus a fifth of a wished length
+]
+
+[ppo]
+kl_coef = 0.1
+```
+
+From the weakest to the strongest, the value of an option is
+
+1. its default, in the tables below;
+2. what the preset or the file says: `--config quickstart` names a preset that ships with the program,
+   `--config my-run.toml` a file of yours. A file does not build on a preset;
+3. what `--set` says: `--set ppo.kl_coef=0.1 --set "rollout.stop=['END', 'STOP']"`. The value is TOML; a word
+   that is not TOML is a string, and so is anything given to an option that is a string. A list replaces the
+   whole list.
+
+Mistakes stop a run before it starts, and they are all shown at once: unknown keys, values of another type
+or out of range, and options that do not fit together. `rollout.batch_size` must be a multiple of both
+`rollout.samples_per_prompt` and `ppo.minibatches`, and `optim.buffer_tokens` must hold a whole batch. A number
+must be finite: `inf` and `nan` are refused. A run keeps its configuration in its folder, as `config.toml`.
+
+*Live* options may be changed while the run goes on.
+"""
+
+
+class ReferenceRow(NamedTuple):
+    """One option, in words; a cell is empty when there is nothing to say."""
+
+    key: str
+    """`ppo.kl_coef`; `reward.sources[].kind=length` is a kind of source, whose own fields follow it."""
+    type: str
+    rule: str
+    default: str
+    """In TOML; empty for an option that must be given."""
+    unit: str
+    live: bool
+    help: str
+    source: str
+    """Where the default comes from."""
+    advice: str
+
+
+def reference_rows() -> list[ReferenceRow]:
+    """Every option in the order of the schema; the kinds of reward source follow `reward.sources`."""
+    rows = []
+    for table, field in Config.model_fields.items():
+        assert isinstance(field.annotation, type)
+        for row in _section_rows(field.annotation, f"{table}."):
+            rows.append(row)
+            if row.key == "reward.sources":
+                rows.extend(_source_rows())
+    return rows
+
+
+def reference_markdown() -> str:
+    """The whole of docs/configuration.md: an introduction and one table for each section."""
+    parts = [_INTRODUCTION]
+    rows = reference_rows()
+    for table, field in Config.model_fields.items():
+        heading, _, purpose = _first_line(field.annotation).partition(": ")
+        parts.append(f"## {heading}\n\n{purpose[:1].upper()}{purpose[1:]}\n")
+        lines = ["| option | type | default | live | what it does |", "|---|---|---|---|---|"]
+        for row in rows:
+            if row.key.startswith(f"{table}."):
+                cells = (f"`{row.key}`", _typed(row), _default(row), "live" * row.live, _described(row))
+                lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of a configuration file, for editors that check TOML by one."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Config.model_json_schema()}
+
+
+def _section_rows(section: type[Section], prefix: str) -> Iterator[ReferenceRow]:
+    for name, schema in section.model_json_schema()["properties"].items():
+        if "const" in schema:  # the kind of a reward source has a row of its own
+            continue
+        yield ReferenceRow(
+            key=prefix + name,
+            type=_type(schema),
+            rule=_rule(schema),
+            default=json.dumps(schema["default"]) if "default" in schema else "",  # the same in TOML
+            unit=schema["unit"],
+            live=schema["live"],
+            help=schema["description"],
+            source=schema["source"],
+            advice=schema["advice"],
+        )
+
+
+def _source_rows() -> Iterator[ReferenceRow]:
+    shared: set[str] = set()
+    for kind, section in SOURCES.items():
+        yield ReferenceRow(
+            key=f"reward.sources[].kind={kind}",
+            type="table",
+            rule="",
+            default="",
+            unit="",
+            live=False,
+            help=_first_line(section),
+            source="",
+            advice="",
+        )
+        for row in _section_rows(section, "reward.sources[]."):
+            if row.key not in shared:
+                yield row
+            shared.add(row.key)
+
+
+def _type(schema: dict[str, Any]) -> str:
+    strings = schema.get("items", {}).get("type") == "string"
+    return "list of strings" if strings else _TYPES.get(schema["type"], schema["type"])
+
+
+def _rule(schema: dict[str, Any]) -> str:
+    """What a value must satisfy, in the words of the messages; empty for anything of its type."""
+    rules = [words.format(schema[name]) for name, words in _BOUNDS.items() if name in schema]
+    if schema.get("minLength") or schema.get("minItems"):
+        rules.append("not empty")
+    if "pattern" in schema:
+        rules.append(PATTERNS[schema["pattern"]].removeprefix("must be "))
+    items = schema.get("items", {})
+    choices = schema.get("enum") or items.get("enum")
+    if choices:
+        rules.append(f"{'any' if items else 'one'} of {', '.join(choices)}")
+    if items.get("minLength"):
+        rules.append("none of them empty")
+    return ", ".join(rules)
+
+
+def _first_line(section: Any) -> str:
+    return (section.__doc__ or "").partition("\n")[0]
+
+
+def _default(row: ReferenceRow) -> str:
+    if row.type == "table":
+        return ""
+    return f"{f'`{row.default}`' if row.default else 'required;'} {row.unit}".rstrip("; ")
+
+
+def _typed(row: ReferenceRow) -> str:
+    return ", ".join(filter(None, (row.type, row.rule)))
+
+
+def _described(row: ReferenceRow) -> str:
+    source = f"Default from: {row.source}." if row.source else ""
+    return " ".join(filter(None, (row.help, row.advice, source)))
+
+
+if __name__ == "__main__":
+    print(reference_markdown(), end="")  # noqa: T201

@@ -1,0 +1,73 @@
+"""What `reward.sources` may hold: one table a source, told apart by its kind; a plain string is shorthand."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator
+
+from trainer.config.fields import FUNCTION, Section, setting
+
+
+class _Weighted(Section):
+    weight: float = setting(1.0, "Factor on this source's score in the sum.", ge=-1_000_000, le=1_000_000)
+
+
+class PythonSource(_Weighted):
+    """A function `(prompts, completions, **columns) -> list[float]`; a list of lists gives token rewards."""
+
+    kind: Literal["python"] = "python"
+    path: str = setting(..., "'file.py:function' or 'package.module:function'.", pattern=FUNCTION)
+
+
+class LexiconSource(_Weighted):
+    """Sentiment of the completion by the VADER lexicon: -1 (sad) to 1 (cheerful)."""
+
+    kind: Literal["lexicon"] = "lexicon"
+
+
+class LengthSource(_Weighted):
+    """-d / (d + tolerance), d = |tokens - target|: 0 at the target, -0.5 at tolerance, towards -1."""
+
+    kind: Literal["length"] = "length"
+    target: int = setting(..., "Wished length of the response.", unit="tokens", ge=0)
+    tolerance: int = setting(16, "Distance from the target at which the score is -0.5.", unit="tokens", ge=1)
+
+
+class RegexSource(_Weighted):
+    """1 if the pattern is found in the completion, else 0; `count` gives the number of matches instead."""
+
+    kind: Literal["regex"] = "regex"
+    pattern: str = setting(..., "Python regular expression.", min_length=1)
+    count: bool = setting(False, "Count the matches.")
+    ignore_case: bool = setting(False, "Match without regard to case.")
+
+    @field_validator("pattern")
+    @classmethod
+    def _compiles(cls, pattern: str) -> str:
+        try:
+            re.compile(pattern)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise ValueError(f"is not a regular expression: {error}") from error
+        return pattern
+
+
+def _from_string(value: Any) -> Any:
+    """'lexicon' and 'rewards.py:score' stand for the tables that they abbreviate."""
+    if not isinstance(value, str):
+        return value
+    return {"kind": "python", "path": value} if ":" in value else {"kind": value}
+
+
+SOURCES: dict[str, type[Section]] = {
+    "python": PythonSource,
+    "lexicon": LexiconSource,
+    "length": LengthSource,
+    "regex": RegexSource,
+}
+AnySource = PythonSource | LexiconSource | LengthSource | RegexSource
+RewardSource = Annotated[
+    Annotated[AnySource, Field(discriminator="kind")],
+    BeforeValidator(_from_string, json_schema_input_type=AnySource | str),
+]

@@ -1,0 +1,135 @@
+"""Rows of a prompt file: JSON lines, JSON, CSV, Parquet and plain text, told apart by the suffix."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainer.errors import DataError
+
+
+class SourceRow(NamedTuple):
+    """A row as it stands in its source; `place` is what errors call it: `data.jsonl:3`, `data.parquet[2]`."""
+
+    place: str
+    columns: dict[str, Any]
+
+
+Reader = Callable[[Path, str], Iterator[SourceRow]]
+
+
+def read_rows(path: Path, column: str) -> Iterator[SourceRow]:
+    """The rows of the file `path`, lazily; `column` names the only column of plain text.
+
+    Raises DataError for an unknown suffix, an unreadable file, text that is not UTF-8 and content that is not
+    what the suffix says.
+    """
+    reader = READERS.get(path.suffix.lower())
+    if reader is None:
+        known = ", ".join(READERS)
+        raise DataError(f"{path}: unknown suffix '{path.suffix}': must be one of {known}")
+    try:
+        yield from reader(path, column)
+    except OSError as error:
+        raise DataError(f"cannot read prompts '{path}': {error.strerror or error}") from None
+
+
+def _text(path: Path) -> str:
+    content = path.read_bytes()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DataError(
+            f"{path}:{line}: byte 0x{content[error.start]:02x} is not UTF-8: save the file as UTF-8"
+        ) from None
+
+
+def _lines(path: Path) -> Iterator[tuple[str, str]]:
+    # Not splitlines(): it also breaks at U+2028 and U+0085, which may stand inside a JSON string.
+    for number, line in enumerate(io.StringIO(_text(path), newline=None), 1):
+        if line.strip():
+            yield f"{path}:{number}", line.rstrip("\n")
+
+
+def _read_text(path: Path, column: str) -> Iterator[SourceRow]:
+    for place, line in _lines(path):
+        yield SourceRow(place, {column: line})
+
+
+def _read_jsonl(path: Path, column: str) -> Iterator[SourceRow]:
+    for place, line in _lines(path):
+        try:
+            yield SourceRow(place, _object(json.loads(line), place))
+        except json.JSONDecodeError as error:
+            raise DataError(f"{place}: not JSON: {error.msg} at column {error.colno}") from None
+        except RecursionError:
+            raise DataError(f"{place}: JSON nested too deeply") from None
+
+
+def _read_json(path: Path, column: str) -> Iterator[SourceRow]:
+    try:
+        rows = json.loads(_text(path))
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}; "
+            "a file with one object a line is called .jsonl"
+        ) from None
+    except RecursionError:
+        raise DataError(f"{path}: JSON nested too deeply") from None
+    if not isinstance(rows, list):
+        raise DataError(f"{path}: must be a list of objects, is {_json_name(rows)}")
+    for index, row in enumerate(rows):
+        place = f"{path}[{index}]"
+        yield SourceRow(place, _object(row, place))
+
+
+def _read_csv(path: Path, column: str) -> Iterator[SourceRow]:
+    reader = csv.DictReader(io.StringIO(_text(path), newline=""), strict=True)
+    try:
+        for row in reader:
+            place = f"{path}:{reader.line_num}"
+            if None in row:
+                raise DataError(f"{place}: has more fields than the header: quote fields that hold a comma")
+            yield SourceRow(place, dict(row))
+    except csv.Error as error:
+        raise DataError(f"{path}:{reader.line_num}: not CSV: {error}") from None
+
+
+def _read_parquet(path: Path, column: str) -> Iterator[SourceRow]:
+    import pyarrow
+    import pyarrow.parquet
+
+    index = 0
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches():
+                for row in batch.to_pylist():
+                    yield SourceRow(f"{path}[{index}]", row)
+                    index += 1
+    except pyarrow.ArrowException as error:
+        raise DataError(f"{path}: not a Parquet file: {' '.join(str(error).split())}") from None
+
+
+def _object(value: Any, place: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise DataError(f'{place}: must be an object such as {{"prompt": "..."}}, is {_json_name(value)}')
+    return value
+
+
+def _json_name(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+READERS: dict[str, Reader] = {
+    ".jsonl": _read_jsonl,
+    ".json": _read_json,
+    ".csv": _read_csv,
+    ".parquet": _read_parquet,
+    ".txt": _read_text,
+}

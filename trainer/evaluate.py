@@ -1,0 +1,49 @@
+"""Scores of the policy on held-out prompts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import mlx.core as mx
+import numpy as np
+
+from trainer import steps
+from trainer.data import Prompt
+from trainer.events import Evaluation
+from trainer.ppo import PPO
+from trainer.seeding import Purpose, key_for
+
+
+def evaluate(ppo: PPO, prompts: Sequence[Prompt], iteration: int) -> Evaluation:
+    """Sample one response to each of `prompts` with the same draws every time, and score them.
+
+    The statistics of the rewards are not moved by it, and nothing is learned.
+    """
+    c = ppo.config
+    started = time.perf_counter()
+    with ppo.phase(iteration, "evaluate", passes=3) as progress:
+        batch = steps.generate_sequences(
+            ppo.actor.backbone,
+            ppo.tokenizer,
+            prompts,
+            c.rollout,
+            key=key_for(c.run.seed, Purpose.EVALUATION),
+            progress=progress,
+        )
+        how = {"temperature": c.rollout.temperature, "micro_batch_tokens": c.optim.micro_batch_tokens}
+        batch = steps.add_policy_logprobs_and_values(ppo.actor, batch, progress=progress, **how)
+        batch = steps.add_kl_to_sa_pairs(ppo.actor, batch, estimator="k1", progress=progress, **how)
+    batch, result = steps.compute_rewards(ppo.rewards, batch, prompts, update_statistics=False)
+    assert batch.kl is not None and batch.token_scores is not None
+    scores = np.array(result.scores) + np.array(batch.token_scores.sum(axis=1))
+    return Evaluation(
+        iteration=iteration,
+        prompts=len(prompts),
+        score_mean=float(scores.mean()),
+        score_std=float(scores.std()),
+        kl=float(mx.where(batch.mask > 0, batch.kl, 0.0).sum(axis=1).mean()),
+        response_length=float(batch.response_lengths.mean()),
+        truncated=float(batch.truncated.mean()),
+        seconds=time.perf_counter() - started,
+    )

@@ -1,0 +1,244 @@
+"""What a trainer tells the world: frozen, typed events of plain Python values, and the sinks that take them.
+
+Every reader (journal, headless display, workbench, trackers) sees the same stream; nothing else leaves the trainer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal, Protocol
+
+SCHEMA_VERSION = 1
+
+State = Literal["loading", "training", "evaluating", "saving", "done", "stopped", "failed"]
+Phase = Literal["generate", "score", "reward", "update", "evaluate", "checkpoint"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Base of all events. `kind` names the event on disk; a transient one is shown but not kept in the journal."""
+
+    kind: ClassVar[str] = ""
+    transient: ClassVar[bool] = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values under `event` and the field names; numbers that are not finite become None (JSON has none)."""
+        values = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        return {"event": self.kind, **values}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted(Event):
+    """The first event of a run, and again of each resumption."""
+
+    kind: ClassVar[str] = "run"
+    name: str
+    folder: str
+    model: str
+    device: str
+    dtype: str
+    parameters: int
+    trainable: int
+    prompts: int
+    eval_prompts: int
+    iterations: int
+    seed: int
+    versions: dict[str, str]
+    warnings: list[str] = field(default_factory=list)
+    resumed_at: int | None = None  # the iteration of the checkpoint that this resumption continues from
+    schema: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateChanged(Event):
+    """The run entered `state`."""
+
+    kind: ClassVar[str] = "state"
+    state: State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseProgress(Event):
+    """How far the phase under way is: `done` of `total` units."""
+
+    kind: ClassVar[str] = "phase"
+    transient: ClassVar[bool] = True
+    iteration: int
+    phase: Phase
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Iteration(Event):
+    """Metrics of one iteration; all are means over real response tokens or sequences, never over padding."""
+
+    kind: ClassVar[str] = "iteration"
+    iteration: int  # from 1
+    score_mean: float  # mean score of the batch, before the KL penalty
+    score_std: float
+    score_max: float
+    score_min: float
+    reward_mean: float  # mean of score minus KL penalty, summed over each sequence
+    kl: float  # nats; mean over sequences of the summed k1
+    entropy: float  # nats a token
+    policy_loss: float
+    value_loss: float
+    clip_fraction: float
+    approx_kl: float  # new against old policy, nats a token
+    ratio_mean: float
+    ratio_max: float
+    explained_variance: float
+    grad_norm: float  # before clipping, mean over the steps
+    value_mean: float
+    return_mean: float
+    response_length: float  # tokens
+    truncated: float  # share of responses that were cut short
+    sampler_mismatch: float  # mean |log-prob of the sampler - teacher-forced one|, nats
+    steps: int  # optimiser steps taken
+    skipped_steps: int  # not taken: no signal, NaN or inf
+    kl_coef: float
+    policy_lr: float
+    value_lr: float
+    tokens_per_second: float  # response tokens over the whole iteration
+    seconds: dict[str, float]  # by phase
+    memory_bytes: int  # peak of MLX's own allocations in this iteration
+    tokens: int  # response tokens so far in the run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplePreview:
+    """A sequence, short enough for an event."""
+
+    prompt: str
+    completion: str
+    score: float
+    kl: float
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplesWritten(Event):
+    """The sequences of an iteration are on disk in `path` (relative to the run), or not kept when it is empty."""
+
+    kind: ClassVar[str] = "samples"
+    iteration: int
+    path: str
+    rows: int
+    previews: list[SamplePreview]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation(Event):
+    """Scores on held-out prompts under the policy of `iteration`."""
+
+    kind: ClassVar[str] = "evaluation"
+    iteration: int
+    prompts: int
+    score_mean: float
+    score_std: float
+    kl: float
+    response_length: float
+    truncated: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSaved(Event):
+    """A checkpoint is whole on disk in `path` (relative to the run)."""
+
+    kind: ClassVar[str] = "checkpoint"
+    iteration: int
+    path: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert(Event):
+    """Something a user should know; `code` is stable, `message` names the way out."""
+
+    kind: ClassVar[str] = "alert"
+    iteration: int
+    level: Literal["info", "warning", "error"]
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded(Event):
+    """The last event: why the run ended, the process's exit code, and where it stands."""
+
+    kind: ClassVar[str] = "end"
+    state: Literal["done", "stopped", "failed"]
+    exit_code: int
+    reason: str
+    iteration: int
+    checkpoint: str = ""  # newest whole checkpoint, relative to the run
+    seconds: float = 0.0
+
+
+class Sink(Protocol):
+    """Takes events in order. `close` is called once, also after a failure."""
+
+    def emit(self, event: Event) -> None:
+        """Take one event; called on the trainer's thread, so it must be quick."""
+
+    def close(self) -> None:
+        """Flush and release what the sink holds."""
+
+
+class Sinks:
+    """Hands each event to several sinks, in order."""
+
+    def __init__(self, sinks: Sequence[Sink]) -> None:
+        self._sinks = list(sinks)
+
+    def add_first(self, sink: Sink) -> None:
+        """Put `sink` before the others: the journal has an event before anyone shows it."""
+        self._sinks.insert(0, sink)
+
+    def add(self, sinks: Sequence[Sink]) -> None:
+        """Put `sinks` after the others."""
+        self._sinks.extend(sinks)
+
+    def emit(self, event: Event) -> None:
+        for sink in self._sinks:
+            sink.emit(event)
+
+    def close(self) -> None:
+        for sink in self._sinks:
+            sink.close()
+
+
+EVENT_TYPES: dict[str, type[Event]] = {cls.kind: cls for cls in Event.__subclasses__() if cls.kind}
+
+
+def event_from_dict(values: dict[str, Any]) -> Event | None:
+    """The event that `as_dict` gave, or None for a kind that this version does not know.
+
+    Fields that this version does not know are dropped, absent numbers come back as NaN.
+    """
+    cls = EVENT_TYPES.get(values.get("event", ""))
+    if cls is None:
+        return None
+    known = {f.name: values[f.name] for f in fields(cls) if f.name in values}
+    for f in fields(cls):
+        if f.type == "float" and known.get(f.name) is None:
+            known[f.name] = math.nan
+    if cls is SamplesWritten:
+        known["previews"] = [SamplePreview(**preview) for preview in known["previews"]]
+    return cls(**known)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, SamplePreview):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    return value

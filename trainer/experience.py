@@ -1,0 +1,132 @@
+"""What one rollout leaves behind: one record of arrays, its state-action view, and the cuts into minibatches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+import numpy as np
+
+from trainer.errors import ConfigError
+
+
+class Experience(NamedTuple):
+    """B sequences of a rollout, right-padded: L tokens of prompt and response together, T response tokens.
+
+    Each step of `steps.py` returns the record with its own fields filled; before that they are None.
+    """
+
+    # generate_sequences
+    sequences: mx.array  # [B, L] ids of prompt and response, then padding
+    responses: mx.array  # [B, T] ids of the response, then padding
+    prompt_lengths: mx.array  # [B] tokens
+    response_lengths: mx.array  # [B] tokens, the stop token counted
+    mask: mx.array  # [B, T] 1.0 on real response tokens; made from the lengths, never from ids
+    truncated: mx.array  # [B] 1.0 where the response was cut at max_new_tokens
+    sampler_logprobs: mx.array  # [B, T] as the sampler saw them
+    texts: list[str]  # B responses as text, without the stop
+    prompt_indices: list[int]  # B places in the prompt list
+    # add_policy_logprobs_and_values
+    logprobs: mx.array | None = None  # [B, T] old policy, teacher-forced
+    entropy: mx.array | None = None  # [B, T] nats, of the full distribution
+    values: mx.array | None = None  # [B, T] V(s_t), s_t the state before token t
+    final_values: mx.array | None = None  # [B] V of the state after the last token
+    # add_kl_to_sa_pairs
+    ref_logprobs: mx.array | None = None  # [B, T]
+    kl: mx.array | None = None  # [B, T] by the estimator of the penalty
+    # compute_rewards, adjust_rewards_with_kl
+    scores: mx.array | None = None  # [B] one a sequence, put on the last token
+    token_scores: mx.array | None = None  # [B, T] rewards of single tokens, zeros when there are none
+    rewards: mx.array | None = None  # [B, T]
+    # compute_td_errors, compute_gae_advantages, add_reward_to_go
+    td_errors: mx.array | None = None  # [B, T]
+    advantages: mx.array | None = None  # [B, T] as GAE gives them, not whitened
+    returns: mx.array | None = None  # [B, T]
+
+    @property
+    def size(self) -> int:
+        """B, the number of sequences."""
+        return int(self.sequences.shape[0])
+
+    def lengths(self) -> list[int]:
+        """Tokens of prompt and response of each sequence."""
+        return (self.prompt_lengths + self.response_lengths).tolist()  # type: ignore[no-any-return]
+
+    def take(self, rows: Sequence[int]) -> Experience:
+        """The sequences of `rows`, in that order, cut to the longest of them."""
+        index = mx.array(list(rows))
+        length = int((self.prompt_lengths + self.response_lengths)[index].max())
+        width = max(int(self.response_lengths[index].max()), 1)
+
+        def cut(name: str, value: Any) -> Any:
+            if isinstance(value, list):
+                return [value[row] for row in rows]
+            if not isinstance(value, mx.array):
+                return value
+            if value.ndim == 1:
+                return value[index]
+            return value[index][:, : length if name == "sequences" else width]
+
+        return Experience(*(cut(name, value) for name, value in zip(self._fields, self, strict=True)))
+
+
+def sa_pairs(experience: Experience, decode: Callable[[list[int]], str]) -> list[dict[str, Any]]:
+    """The state-action pairs of the rollout, one dict a real token, for reading and export.
+
+    Keys: sequence, step, state (text before the token), action (its text), token, and what has been filled of
+    policy_logprob, ref_logprob, kl, reward, value, td_error, advantage, return.
+    """
+    names = {
+        "policy_logprob": experience.logprobs,
+        "ref_logprob": experience.ref_logprobs,
+        "kl": experience.kl,
+        "reward": experience.rewards,
+        "value": experience.values,
+        "td_error": experience.td_errors,
+        "advantage": experience.advantages,
+        "return": experience.returns,
+    }
+    filled = {name: np.array(value) for name, value in names.items() if value is not None}
+    ids, starts = np.array(experience.sequences), experience.prompt_lengths.tolist()
+    pairs = []
+    for row, count in enumerate(experience.response_lengths.tolist()):
+        for step in range(count):
+            end = starts[row] + step
+            token = int(ids[row, end])
+            pair = {"sequence": row, "step": step, "state": decode(ids[row, :end].tolist()), "action": decode([token])}
+            pairs.append(pair | {"token": token} | {name: float(v[row, step]) for name, v in filled.items()})
+    return pairs
+
+
+def minibatch_rows(count: int, minibatches: int, *, seed: Sequence[int]) -> list[list[int]]:
+    """`count` rows shuffled by `seed` and cut into `minibatches` equal parts; every row is in exactly one."""
+    order = np.random.default_rng(list(seed)).permutation(count)
+    return [part.tolist() for part in np.split(order, minibatches)]
+
+
+def micro_batch_rows(rows: Sequence[int], lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """`rows` in groups of like length whose padded tokens stay within `budget`; a longer row goes alone.
+
+    lengths: tokens of each sequence, indexed by row. Longest first, so that the peak of memory comes at once.
+    """
+    group: list[int] = []
+    for row in sorted(rows, key=lambda row: (-lengths[row], row)):
+        if group and lengths[group[0]] * (len(group) + 1) > budget:
+            yield group
+            group = []
+        group.append(row)
+    if group:
+        yield group
+
+
+def check_budget(lengths: Sequence[int], budget: int) -> None:
+    """Refuse a buffer that would hold more padded tokens than `budget`: ConfigError says how many would fit."""
+    needed = len(lengths) * max(lengths)
+    if needed > budget:
+        raise ConfigError(
+            [
+                f"optim.buffer_tokens = {budget} cannot hold {len(lengths)} sequences of {max(lengths)} tokens "
+                f"({needed}): {budget // max(lengths)} sequences would fit, or raise it to {needed}"
+            ]
+        )

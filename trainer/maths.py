@@ -1,0 +1,153 @@
+"""The mathematics of PPO for language models: arrays in, arrays out.
+
+Shapes: B sequences, T response tokens (right-padded), V words of the vocabulary. `mask` is 1 on real response tokens
+and 0 on padding. Logarithms are natural, so KL and entropy are in nats.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import mlx.core as mx
+
+KLEstimator = Literal["k1", "k2", "k3", "abs"]
+
+
+def token_logprobs(logits: mx.array, tokens: mx.array) -> mx.array:
+    """Log-probability of each token, log softmax(logits)[token], in float32.
+
+    logits: [..., V]; tokens: [...] of ids. Returns [...].
+    """
+    # The fused kernel returns float32 on every input dtype but rounds half-precision logits on the CPU: cast first.
+    return -mx.fast.cross_entropy(logits.astype(mx.float32), tokens)
+
+
+def entropy(logits: mx.array) -> mx.array:
+    """Entropy of the full distribution, H = log Z - sum_v p_v l_v, in nats.
+
+    logits: [..., V]. Returns [...], float32.
+    """
+    logits = logits.astype(mx.float32)
+    probabilities = mx.softmax(logits, axis=-1)
+    return mx.logsumexp(logits, axis=-1) - (probabilities * logits).sum(axis=-1)
+
+
+def kl_estimate(logprobs: mx.array, ref_logprobs: mx.array, estimator: KLEstimator = "k1") -> mx.array:
+    """Estimate of KL(pi || pi_ref) from tokens sampled by pi, with log r = log pi_ref - log pi.
+
+        k1 = -log r,   k2 = (log r)^2 / 2,   k3 = r - 1 - log r,   abs = |log r|
+
+    k1 and k3 are unbiased, k3 is never negative; k2 and abs are biased but never negative.
+    logprobs, ref_logprobs: any one shape, returned. Schulman 2020, "Approximating KL divergence".
+    """
+    log_r = ref_logprobs - logprobs
+    if estimator == "k1":
+        return -log_r
+    if estimator == "k2":
+        return 0.5 * log_r * log_r
+    if estimator == "k3":
+        return mx.expm1(log_r) - log_r
+    return mx.abs(log_r)
+
+
+def masked_mean(x: mx.array, mask: mx.array) -> mx.array:
+    """Mean of x where mask is 1; 0 where there is nothing to average. x, mask: one shape. Returns a scalar."""
+    return mx.where(mask > 0, x, 0.0).sum() / mx.maximum(mask.sum(), 1)
+
+
+def masked_variance(x: mx.array, mask: mx.array) -> mx.array:
+    """Population variance of x where mask is 1. x, mask: one shape. Returns a scalar."""
+    return masked_mean(mx.square(x - masked_mean(x, mask)), mask)
+
+
+def whiten(x: mx.array, mask: mx.array, *, shift_mean: bool = True, eps: float = 1e-8) -> mx.array:
+    """x scaled to deviation 1 over the real tokens, and to mean 0 unless `shift_mean` is false.
+
+    Rewards are whitened with their mean kept ("N Implementation Details", detail 1.4). x, mask: [B, T]. Returns [B, T],
+    0 outside the mask.
+    """
+    mean = masked_mean(x, mask)
+    whitened = (x - mean) * mx.rsqrt(masked_variance(x, mask) + eps)
+    return mx.where(mask > 0, whitened if shift_mean else whitened + mean, 0.0)
+
+
+def shaped_rewards(kl: mx.array, scores: mx.array, mask: mx.array, *, kl_coef: float) -> mx.array:
+    """r_t = -beta KL_t, plus the score on the last real token.
+
+    kl, mask: [B, T]; scores: [B]. Returns [B, T], 0 outside the mask. A row without real tokens keeps no score.
+    Ziegler et al. 2019 (arXiv 1909.08593), eq. 2.
+    """
+    last = mx.arange(mask.shape[1])[None] == mask.sum(axis=1, keepdims=True) - 1
+    return mx.where(mask > 0, -kl_coef * kl, 0.0) + mx.where(last, scores[:, None], 0.0)
+
+
+def td_errors(
+    rewards: mx.array, values: mx.array, mask: mx.array, *, gamma: float, final_values: mx.array | None = None
+) -> mx.array:
+    """delta_t = r_t + gamma V(s_{t+1}) - V(s_t).
+
+    V after the last real token is 0, or `final_values` [B] where a response that was cut short is to be continued by
+    the critic's estimate. rewards, values, mask: [B, T]. Returns [B, T], 0 outside the mask.
+    """
+    padded = mx.where(mask > 0, values, 0.0)
+    next_values = mx.concatenate([padded[:, 1:], mx.zeros_like(padded[:, :1])], axis=1)
+    if final_values is not None:
+        last = mx.arange(mask.shape[1])[None] == mask.sum(axis=1, keepdims=True) - 1
+        next_values = mx.where(last, final_values[:, None], next_values)
+    return mx.where(mask > 0, rewards + gamma * next_values - padded, 0.0)
+
+
+def gae_advantages(deltas: mx.array, mask: mx.array, *, gamma: float, lam: float) -> mx.array:
+    """Generalised advantage estimates, the definition taken at its word: one product with a triangular matrix.
+
+        A_t = sum_{l >= 0} (gamma lambda)^l delta_{t+l}
+
+    deltas, mask: [B, T]. Returns [B, T], 0 outside the mask. Schulman et al. 2015 (arXiv 1506.02438), eq. 16.
+    """
+    steps = mx.arange(deltas.shape[1])
+    ahead = steps[:, None] - steps[None]  # [source, target]: how far the TD error lies ahead of the advantage
+    weights = mx.where(ahead >= 0, mx.power(mx.array(gamma * lam), mx.maximum(ahead, 0)), 0.0)
+    return mx.where(mask > 0, mx.where(mask > 0, deltas, 0.0) @ weights, 0.0)
+
+
+def clipped_policy_loss(
+    logprobs: mx.array, old_logprobs: mx.array, advantages: mx.array, *, clip: float
+) -> mx.array:
+    """PPO's clipped surrogate, as a loss per token: max(-A rho, -A clip(rho, 1 - eps, 1 + eps)), rho = pi / pi_old.
+
+    All: [B, T]. Returns [B, T]. The gradient is zero where clipping takes hold.
+    Schulman et al. 2017 (arXiv 1707.06347), eq. 7, negated.
+    """
+    ratio = mx.exp(logprobs - old_logprobs)
+    return mx.maximum(-advantages * ratio, -advantages * mx.clip(ratio, 1 - clip, 1 + clip))
+
+
+def clipped_value_loss(
+    values: mx.array, old_values: mx.array, returns: mx.array, *, clip: float | None
+) -> mx.array:
+    """Half the larger of the squared errors of the value and of the value held within `clip` of the old one.
+
+        L = 1/2 max((V - G)^2, (V_old + clip(V - V_old, -eps, eps) - G)^2)
+
+    All: [B, T]. Returns [B, T]; plain halved squared error where `clip` is None.
+    """
+    error = mx.square(values - returns)
+    if clip is not None:
+        held = old_values + mx.clip(values - old_values, -clip, clip)
+        error = mx.maximum(error, mx.square(held - returns))
+    return 0.5 * error
+
+
+def approx_kl(log_ratio: mx.array) -> mx.array:
+    """KL(pi_old || pi) per token by k3, (rho - 1) - log rho, from log rho = log pi - log pi_old of any shape."""
+    return mx.expm1(log_ratio) - log_ratio
+
+
+def explained_variance(values: mx.array, returns: mx.array, mask: mx.array) -> mx.array:
+    """1 - Var(G - V) / Var(G) over real tokens: 1 is a perfect critic, 0 no better than the mean.
+
+    values, returns, mask: [B, T]. Returns a scalar, NaN where the returns do not vary.
+    """
+    variance = masked_variance(returns, mask)
+    unexplained = masked_variance(returns - values, mask)
+    return mx.where(variance > 1e-12, 1 - unexplained / mx.maximum(variance, 1e-12), mx.array(float("nan")))

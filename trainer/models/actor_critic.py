@@ -1,0 +1,157 @@
+"""ActorCriticLLM: policy, reference and value model on one frozen backbone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from trainer.config.schema import ModelConfig
+from trainer.models.adapters import (
+    Parameters,
+    adapter_off,
+    attach_lora,
+    lora_parameters,
+    reset_lora,
+    update_lora,
+)
+
+
+Want = Literal["both", "logits", "values"]
+
+
+class Forward(NamedTuple):
+    """What one pass over B sequences gives for the T response positions of each."""
+
+    logits: mx.array | None  # [B, T, V] before token t, or None when only values were asked for
+    values: mx.array | None  # [B, T + 1] V(s_t) and, last in each row's own length, V after the last token
+
+
+class ActorCriticLLM:
+    """A language model with an actor, a critic and a reference in one set of weights.
+
+    policy = backbone + LoRA adapter; reference = the same backbone with the adapter off; value = a linear head on the
+    policy's hidden states, or (`value_model = "adapter"`) on those of an adapter of its own. Only adapters and head are
+    trainable. The logits come from the model's own head, whatever its family puts there.
+    """
+
+    def __init__(self, backbone: nn.Module, config: ModelConfig, *, key: mx.array) -> None:
+        policy_key, value_key = mx.random.split(key)
+        self.backbone = backbone
+        self.adapter_config = attach_lora(backbone, config, policy_key)
+        self.shares_trunk = config.value_model == "head"
+        # From zero, so that the first advantages are the rewards themselves and not a random head's noise.
+        self._value = {"head.weight": mx.zeros((hidden_size(backbone),)), "head.bias": mx.zeros(())}
+        if not self.shares_trunk:
+            policy = lora_parameters(backbone)
+            reset_lora(backbone, value_key)
+            self._value |= {f"adapter.{name}": array for name, array in lora_parameters(backbone).items()}
+            update_lora(backbone, policy)
+        backbone.eval()  # dropout is off in rollout, scoring and update
+        mx.eval(backbone.state, self._value)
+
+    def __call__(
+        self,
+        sequences: mx.array,
+        prompt_lengths: mx.array,
+        width: int,
+        *,
+        want: Want = "both",
+    ) -> Forward:
+        """One pass over right-padded sequences; attention is causal, so padding on the right changes nothing before it.
+
+        sequences: [B, L] ids; prompt_lengths: [B]; width: T, the longest response. The state before response token t
+        is the hidden state of position prompt_length - 1 + t.
+        """
+        needs_policy = want != "values" or self.shares_trunk
+        states = self._response_states(sequences, prompt_lengths, width) if needs_policy else None
+        logits = values = None
+        if want != "values":
+            assert states is not None
+            logits = self._logits(states[:, :-1])
+        if want != "logits":
+            if not self.shares_trunk:
+                with self._value_adapter_on():
+                    states = self._response_states(sequences, prompt_lengths, width)
+            assert states is not None
+            values = states.astype(mx.float32) @ self._value["head.weight"] + self._value["head.bias"]
+        return Forward(logits, values)
+
+    @contextmanager
+    def reference(self) -> Iterator[None]:
+        """Inside, the policy is the reference: the backbone with its adapter off."""
+        with adapter_off(self.backbone):
+            yield
+
+    def policy_parameters(self) -> Parameters:
+        """The policy's LoRA arrays by full name."""
+        return lora_parameters(self.backbone)
+
+    def value_parameters(self) -> Parameters:
+        """Everything of the critic: `head.weight` [D], `head.bias`, and its adapter's arrays if it has one."""
+        return dict(self._value)
+
+    def update_policy(self, parameters: Parameters) -> None:
+        """Put other arrays in the policy's adapter."""
+        update_lora(self.backbone, parameters)
+
+    def update_value(self, parameters: Parameters) -> None:
+        """Put other arrays in the critic."""
+        self._value = dict(parameters)
+
+    @contextmanager
+    def _value_adapter_on(self) -> Iterator[None]:
+        policy = self.policy_parameters()
+        try:
+            update_lora(self.backbone, {name.removeprefix("adapter."): array for name, array in self._value.items()})
+            yield
+        finally:
+            update_lora(self.backbone, policy)
+
+    def _response_states(self, sequences: mx.array, prompt_lengths: mx.array, width: int) -> mx.array:
+        hidden = language_model(self.backbone).model(sequences)  # [B, L, D], after the final norm
+        positions = prompt_lengths[:, None] - 1 + mx.arange(width + 1)[None]
+        positions = mx.minimum(positions, sequences.shape[1] - 1)  # padding; masked by every user
+        return mx.take_along_axis(hidden, positions[..., None], axis=1)
+
+    def _logits(self, states: mx.array) -> mx.array:
+        """The model's own head on hidden states: its call, with the trunk replaced by one that hands them over.
+
+        Families differ in what follows the trunk (tied embeddings, soft caps, scales), so none of it is written again.
+        """
+        model = language_model(self.backbone)
+        trunk = model.model
+        model.model = _HandOver(trunk, states)
+        try:
+            return model(mx.zeros(states.shape[:2], dtype=mx.int32))
+        finally:
+            model.model = trunk
+
+
+class _HandOver(nn.Module):
+    """Stands in for a trunk: returns the states it was given, and is the trunk in everything else."""
+
+    def __init__(self, trunk: nn.Module, states: mx.array) -> None:
+        super().__init__()
+        object.__setattr__(self, "_trunk", trunk)
+        object.__setattr__(self, "_states", states)
+
+    def __call__(self, *_: Any, **__: Any) -> mx.array:
+        return self._states
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "_trunk"), name)
+
+
+def language_model(backbone: nn.Module) -> nn.Module:
+    """The text model inside a backbone: itself, or the `language_model` of a multimodal wrapper."""
+    return backbone.language_model if "language_model" in backbone else backbone
+
+
+def hidden_size(backbone: nn.Module) -> int:
+    """Width of the hidden states."""
+    args = language_model(backbone).args
+    return int(args.hidden_size)

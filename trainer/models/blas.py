@@ -1,0 +1,168 @@
+"""A real BLAS under MLX on a Linux CPU.
+
+The wheel of MLX for the CPU calls `cblas_sgemm` by name and brings only the reference implementation of it: 4
+GFLOP/s at n = 1024 where two AVX-512 cores give 300 with MKL and 250 with OpenBLAS. A library that is in the
+global symbol table before `mlx.core` answers that call instead: `load_blas` runs when `trainer` is imported.
+
+`PPO_WORKBENCH_BLAS` chooses: `mkl`, `openblas`, `none`, or the path of a library.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import re
+import site
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+VARIABLE = "PPO_WORKBENCH_BLAS"
+REMEDY = "install a real BLAS with pip install 'ppo-workbench[cpu]' or apt install libopenblas0"
+REFERENCE_GFLOPS = 10.0  # the reference BLAS gives 1 to 4, a real one over 50 a core
+
+
+class Blas(NamedTuple):
+    """What answers MLX's matrix products on the CPU."""
+
+    name: str = "mlx"  # "mkl", "openblas", the file name of a library, or "mlx": what MLX brings
+    path: Path | None = None  # what was loaded; a bare file name where the system's loader found it
+    problem: str | None = None  # one line: why no real BLAS serves, and the way out
+
+
+_loaded: Blas | None = None
+
+
+def loaded_blas() -> Blas:
+    """The record of this process's `load_blas`."""
+    return _loaded or Blas()
+
+
+def load_blas() -> Blas:
+    """Load MKL, else OpenBLAS, for MLX to use; once a process, before `mlx.core` is imported.
+
+    Does nothing on a Mac and beside a CUDA build of MLX. Imports no MLX and takes some 10 ms. Never raises:
+    what went wrong is the record's `problem`.
+    """
+    global _loaded
+    if _loaded is None:
+        _loaded = _load(os.environ.get(VARIABLE, "")) if _mlx_runs_on_linux_cpu() else Blas()
+    return _loaded
+
+
+def measure_matmul(n: int = 512) -> float:
+    """GFLOP/s of the float32 product of two [n, n] matrices on MLX's default device, the best of five.
+
+    Call it on the thread that uses MLX. Takes a few milliseconds with a real BLAS, half a second without.
+    """
+    import mlx.core as mx
+
+    a = mx.full((n, n), 0.5)
+    mx.eval(a @ a)  # the first product starts the library's threads
+    seconds = float("inf")
+    for _ in range(5):
+        start = time.perf_counter()
+        mx.eval(a @ a)
+        seconds = min(seconds, time.perf_counter() - start)
+    return 2 * n**3 / seconds / 1e9
+
+
+def blas_warning(gflops: float) -> str | None:
+    """One sentence with the way out where only the reference BLAS of MLX serves, else None.
+
+    gflops: what `measure_matmul` found.
+    """
+    blas = loaded_blas()
+    if gflops >= REFERENCE_GFLOPS or blas.path or not _mlx_runs_on_linux_cpu():
+        return None
+    return f"matrix products run at only {gflops:.1f} GFLOP/s: {blas.problem or REMEDY}"
+
+
+def _mlx_runs_on_linux_cpu() -> bool:
+    if sys.platform != "linux":
+        return False
+    spec = importlib.util.find_spec("mlx")  # a namespace package: finding it imports nothing
+    places = spec.submodule_search_locations if spec else None
+    return not any(next(Path(place).parent.glob("mlx_cuda*.dist-info"), None) for place in places or ())
+
+
+def _load(choice: str) -> Blas:
+    if choice == "none":
+        return Blas(problem=f"{VARIABLE} = none leaves MLX its reference BLAS: unset it")
+    if "mlx.core" in sys.modules:
+        return Blas(problem="mlx.core was imported before a real BLAS was loaded: import trainer first")
+    if choice and choice not in _FILES and "/" not in choice:
+        return Blas(problem=f"{VARIABLE} = {choice} names no BLAS: use mkl, openblas, none or a path")
+    reasons = []
+    for name, file in _candidates(choice):
+        try:
+            _open(file)
+        except (OSError, AttributeError) as error:
+            reasons.append(f"{file}: {error}" if file not in str(error) else str(error))
+        else:
+            return Blas(name, Path(file))
+    if not choice:
+        return Blas(problem=REMEDY)
+    reason = reasons[0] if reasons else "no such library was found"
+    return Blas(problem=f"{VARIABLE} = {choice} cannot be loaded ({reason}): unset it, or {REMEDY}")
+
+
+def _candidates(choice: str) -> Iterator[tuple[str, str]]:
+    """Pairs of name and file, best first."""
+    if "/" in choice:
+        yield Path(choice).name, choice
+        return
+    for name, files in _FILES.items():
+        if choice in ("", name):
+            yield from ((name, file) for file in files())
+
+
+def _mkl_files() -> Iterator[str]:
+    """Where pip and conda put MKL; the highest version of its interface first."""
+    for prefix in (sys.prefix, site.getuserbase()):
+        found = Path(prefix, "lib").glob("libmkl_rt.so*")
+        yield from map(str, sorted(found, key=_version, reverse=True))
+
+
+def _version(path: Path) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", path.name))
+
+
+def _openblas_files() -> Iterator[str]:
+    yield from map(str, Path(sys.prefix, "lib").glob("libopenblas.so.0"))  # conda
+    yield "libopenblas.so.0"  # wherever the system's loader looks
+    yield from map(str, sorted(Path("/usr/lib").glob("*-linux-gnu/openblas*/libopenblas.so.0")))
+
+
+_FILES: dict[str, Callable[[], Iterator[str]]] = {"mkl": _mkl_files, "openblas": _openblas_files}
+
+
+def _open(file: str) -> None:
+    """Load a library into the global symbol table. Raises OSError or AttributeError where it cannot serve."""
+    # A thread that waits for work spins, 200 ms in MKL, on the core that a terminal's screen needs. At 1 ms a
+    # product and half a second of nothing cost 0.03 s of CPU instead of 0.22 (OpenBLAS: 0.02 instead of up to
+    # 0.12), and a loop of MLPs runs as fast on 1.4 cores as before on 2.0; at 0 ms an [8, 576] x [576, 1536]
+    # takes 1.5 times as long.
+    os.environ.setdefault("KMP_BLOCKTIME", "1")
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "21")  # 2^21 cycles
+    library = ctypes.CDLL(file, mode=ctypes.RTLD_GLOBAL)
+    _ = library.cblas_sgemm  # some builds prefix their names, and MLX would pass them by
+    if "MKL_CBWR" not in os.environ and hasattr(library, "MKL_CBWR_Set"):
+        _make_reproducible(library)
+
+
+def _make_reproducible(mkl: ctypes.CDLL) -> None:
+    """Ask MKL for the same bits from the same values, whatever their alignment and the number of threads.
+
+    Without it one thread and two differ in the last bits. On AVX-512 it costs nothing that we could measure
+    (303 and 296 GFLOP/s at n = 512). MKL promises it for its AVX2 and AVX-512 branches only, and asking
+    elsewhere may choose a slow one; there, as with OpenBLAS, the same bits need the same number of threads.
+    Intel oneMKL Developer Guide, "Reproducibility Conditions"; the numbers are those of mkl_types.h.
+    """
+    strict, avx2, avx512, avx512_e1 = 0x10000, 10, 12, 14
+    branch = mkl.MKL_CBWR_Get_Auto_Branch()
+    if branch in (avx2, avx512, avx512_e1):
+        mkl.MKL_CBWR_Set(branch | strict)

@@ -1,0 +1,187 @@
+"""Proximal policy optimisation of a language model: one iteration reads as its diagram.
+
+Schulman et al. 2017 (arXiv 1707.06347); for language models Ziegler et al. 2019 (arXiv 1909.08593).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+
+from trainer import maths, steps
+from trainer.config import Config
+from trainer.control import Control
+from trainer.data import Prompt, prompt_indices
+from trainer.events import Alert, Event, Iteration, Phase, PhaseProgress
+from trainer.experience import Experience, check_budget, minibatch_rows
+from trainer.learner import Learner, StepMetrics, has_signal
+from trainer.metrics import rollout_metrics, update_metrics
+from trainer.models.actor_critic import ActorCriticLLM
+from trainer.rewards import RewardResult, Rewards
+from trainer.seeding import Purpose, key_for
+
+
+class IterationResult(NamedTuple):
+    """What one iteration leaves: the batch with every field filled, its rewards in parts, its metrics."""
+
+    batch: Experience
+    prompts: list[Prompt]  # B, those of the rows
+    rewards: RewardResult
+    metrics: Iteration
+
+
+class PPO:
+    """The algorithm over a model, prompts and a reward. Holds no files; `emit` takes its events."""
+
+    def __init__(
+        self,
+        config: Config,
+        actor: ActorCriticLLM,
+        tokenizer: Any,
+        prompts: Sequence[Prompt],
+        rewards: Rewards,
+        *,
+        emit: Callable[[Event], None] = lambda event: None,
+        control: Control | None = None,
+    ) -> None:
+        self.config = config
+        self.actor = actor
+        self.tokenizer = tokenizer
+        self.prompts = prompts
+        self.rewards = rewards
+        self.emit = emit
+        self.control = control or Control()
+        total_steps = config.ppo.iterations * config.ppo.epochs * config.ppo.minibatches
+        self.learner = Learner(actor, config.optim, total_steps=total_steps)
+        self.tokens = 0
+        self._seconds: dict[str, float] = {}
+
+    def iteration(self, number: int) -> IterationResult:
+        """Iteration `number`, from 1: roll out, score, shape, estimate advantages, learn."""
+        c, scoring = self.config, {"micro_batch_tokens": self.config.optim.micro_batch_tokens}
+        temperature, kl_coef = c.rollout.temperature, c.ppo.kl_coef
+        self._seconds = {}
+        mx.reset_peak_memory()
+        started = time.perf_counter()
+        prompts = self.batch_prompts(number)
+
+        with self.phase(number, "generate") as progress:
+            key = key_for(c.run.seed, Purpose.ROLLOUT, number)
+            batch = steps.generate_sequences(
+                self.actor.backbone, self.tokenizer, prompts, c.rollout, key=key, progress=progress
+            )
+            check_budget(batch.lengths(), c.optim.buffer_tokens)
+
+        with self.phase(number, "score", passes=2 if self.actor.shares_trunk else 3) as progress:
+            batch = steps.add_policy_logprobs_and_values(
+                self.actor, batch, temperature=temperature, progress=progress, **scoring
+            )
+            batch = steps.add_kl_to_sa_pairs(
+                self.actor,
+                batch,
+                temperature=temperature,
+                estimator=c.ppo.kl_estimator,
+                progress=progress,
+                **scoring,
+            )
+            batch = steps.add_values_to_sa_pairs(self.actor, batch, progress=progress, **scoring)
+
+        with self.phase(number, "reward"):
+            batch, rewards = steps.compute_rewards(self.rewards, batch, prompts)
+
+        batch = steps.adjust_rewards_with_kl(batch, kl_coef=kl_coef, whiten=c.ppo.whiten_rewards)
+        batch = steps.compute_td_errors(
+            batch, gamma=c.ppo.gamma, bootstrap_truncated=c.ppo.bootstrap_truncated
+        )
+        batch = steps.compute_gae_advantages(batch, gamma=c.ppo.gamma, lam=c.ppo.lam)
+        batch = steps.add_reward_to_go(batch)
+        mx.eval([field for field in batch if isinstance(field, mx.array)])  # the update must not redo any of it
+
+        learning_rates = self.learner.learning_rates()
+        passes = c.ppo.epochs * c.ppo.minibatches * (1 if self.actor.shares_trunk else 2)
+        with self.phase(number, "update", passes=passes) as progress:
+            taken = self.learn(number, batch, progress)
+
+        seconds = time.perf_counter() - started
+        tokens = int(batch.response_lengths.sum())
+        self.tokens += tokens
+        metrics = Iteration(
+            iteration=number,
+            **rollout_metrics(batch, kl_coef=kl_coef),
+            **update_metrics(taken),
+            kl_coef=kl_coef,
+            policy_lr=learning_rates[0],
+            value_lr=learning_rates[1],
+            tokens_per_second=tokens / seconds,
+            seconds={**self._seconds, "total": seconds},
+            memory_bytes=mx.get_peak_memory(),
+            tokens=self.tokens,
+        )
+        return IterationResult(batch, prompts, rewards, metrics)
+
+    def learn(
+        self, number: int, batch: Experience, progress: Callable[[int, int], None]
+    ) -> list[StepMetrics]:
+        """Several epochs over the batch in reshuffled minibatches, one optimiser step each."""
+        ppo = self.config.ppo
+        if not has_signal(batch):
+            message = "all advantages are equal, so no step was taken: is the reward constant?"
+            self.emit(Alert(iteration=number, level="warning", code="no_signal", message=message))
+            return []
+        assert batch.advantages is not None
+        if ppo.whiten_advantages:
+            batch = batch._replace(advantages=maths.whiten(batch.advantages, batch.mask))
+        how: Any = {"temperature": self.config.rollout.temperature, "progress": progress}
+        results: list[StepMetrics] = []
+        for epoch in range(ppo.epochs):
+            seed = [self.config.run.seed, Purpose.MINIBATCHES, number, epoch]
+            for rows in minibatch_rows(batch.size, ppo.minibatches, seed=seed):
+                minibatch = batch.take(rows)
+                if self.actor.shares_trunk:
+                    step = self.learner.train_joint(minibatch, ppo, **how)
+                else:
+                    value = self.learner.train_value_model(minibatch, ppo, **how)
+                    step = self.learner.train_policy_model(minibatch, ppo, **how).with_critic(value)
+                self.learner.steps += 1
+                results.append(step)
+                if not step.taken:
+                    message = "loss or gradient was NaN or inf: the step was skipped; lower the learning rate if it repeats"
+                    self.emit(Alert(iteration=number, level="warning", code="step_skipped", message=message))
+        return results
+
+    def batch_prompts(self, number: int) -> list[Prompt]:
+        """The prompts of iteration `number`, each repeated `samples_per_prompt` times."""
+        c = self.config
+        count = c.rollout.batch_size // c.rollout.samples_per_prompt
+        places = prompt_indices(
+            (number - 1) * count, count, len(self.prompts), seed=c.run.seed, shuffle=c.data.shuffle
+        )
+        return [self.prompts[place] for place in places for _ in range(c.rollout.samples_per_prompt)]
+
+    @contextmanager
+    def phase(
+        self, number: int, phase: Phase, *, passes: int = 1
+    ) -> Iterator[Callable[[int, int], None]]:
+        """Time a phase and tell its progress; the function given reports (done, total) of each of `passes` in turn."""
+        finished = 0
+
+        def progress(done: int, total: int) -> None:
+            nonlocal finished
+            self.control.check()
+            everything = total * passes
+            self.emit(
+                PhaseProgress(iteration=number, phase=phase, done=finished * total + done, total=everything)
+            )
+            if done == total:
+                finished += 1
+
+        self.control.check()
+        self.emit(PhaseProgress(iteration=number, phase=phase, done=0, total=1))
+        started = time.perf_counter()
+        yield progress
+        mx.clear_cache()  # the phases differ in shapes, so buffers of one are of no use to the next
+        self._seconds[phase] = time.perf_counter() - started

@@ -1,0 +1,111 @@
+"""A user's function from 'file.py:function' or 'package.module:function'."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import importlib.util
+import inspect
+import itertools
+import sys
+import traceback
+from collections.abc import Callable
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from trainer.errors import RewardError
+
+_numbers = itertools.count()
+
+
+def load_function(path: str, modules: dict[str, ModuleType]) -> Callable[..., Any]:
+    """The function that `path` names; a file is relative to the working directory.
+
+    modules: files already run, by absolute path, to which this one is added. So two functions of one file
+    share its globals, while a new dict runs the file anew, as it then is.
+    Raises RewardError for a file, module or function that is missing, fails on import, or is async.
+    """
+    place, _, name = path.rpartition(":")
+    module = _from_file(path, place, modules) if is_file(place) else _from_import(path, place)
+    if not hasattr(module, name):
+        raise RewardError(f"reward source '{path}': {place} has no function '{name}'{_offer(module, name)}")
+    function = getattr(module, name)
+    if not callable(function):
+        raise RewardError(f"reward source '{path}': {name} is {type(function).__name__}, must be a function")
+    if _is_async(function) or _is_async(type(function).__call__):
+        raise RewardError(f"reward source '{path}' is async: write a plain function, with asyncio.run in it")
+    return function  # type: ignore[no-any-return]
+
+
+def is_file(place: str) -> bool:
+    """Whether the part of a path before the colon is a file rather than a module."""
+    return place.endswith(".py") or "/" in place
+
+
+def describe_failure(error: BaseException, file: str | None) -> str:
+    """`ValueError: message (file.py:3)` in one line, with the innermost line in `file`, or in any if None."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{type(error).__name__}: {error.msg} ({Path(error.filename).name}:{error.lineno})"
+    message = " ".join(str(error).split())
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    text = text if len(text) <= 200 else text[:199] + "…"
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if (frame.filename == file if file else not frame.filename.startswith("<frozen"))
+    ]
+    return f"{text} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else text
+
+
+def _from_file(path: str, place: str, modules: dict[str, ModuleType]) -> ModuleType:
+    file = Path(place).absolute()
+    if str(file) in modules:
+        return modules[str(file)]
+    if not file.is_file():
+        raise RewardError(f"reward source '{path}': no file '{place}': paths are relative to {Path.cwd()}")
+    # A name of its own: a user's random.py must not stand in for another module.
+    name = f"_reward_file_{next(_numbers)}_{file.stem}"
+    loader = SourceFileLoader(name, str(file))
+    spec = importlib.util.spec_from_loader(name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look their module up
+    sys.path.insert(0, str(file.parent))
+    try:
+        loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise RewardError(
+            f"reward source '{path}' fails to load: {describe_failure(error, str(file))}"
+        ) from error
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(str(file.parent))
+    modules[str(file)] = module
+    return module
+
+
+def _from_import(path: str, place: str) -> ModuleType:
+    try:
+        return importlib.import_module(place)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and f"{place}.".startswith(f"{error.name}."):
+            file = f"{place.replace('.', '/')}.py:{path.rpartition(':')[2]}"
+            raise RewardError(
+                f"reward source '{path}': no module '{error.name}': install it, or name a file, '{file}'"
+            ) from None
+        raise RewardError(f"reward source '{path}' fails to load: {describe_failure(error, None)}") from error
+
+
+def _offer(module: ModuleType, name: str) -> str:
+    functions = [key for key, value in vars(module).items() if inspect.isfunction(value) and key[0] != "_"]
+    if close := difflib.get_close_matches(name, functions, n=1):
+        return f": did you mean '{close[0]}'?"
+    return f": it has {', '.join(functions)}" if functions else ": it has no functions"
+
+
+def _is_async(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)

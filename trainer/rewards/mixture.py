@@ -1,0 +1,142 @@
+"""The weighted sum of all sources, scaled and bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.errors import RewardError
+from trainer.rewards.normalization import RunningMoments
+from trainer.rewards.records import RewardInput, RewardResult, RewardSource, SourceScores, sequence_name
+
+_LARGEST = float(np.finfo(np.float32).max)  # training holds rewards in float32
+Floats = npt.NDArray[np.float64]
+
+
+class WeightedSource(NamedTuple):
+    """A source and the factor on its scores."""
+
+    source: RewardSource
+    weight: float = 1.0
+
+
+class Rewards:
+    """Scores sequences by several sources, in this order:
+
+    1. The weighted sum; a source that does not apply to a sequence counts 0 there.
+    2. `normalize`: to mean 0 and deviation 1, over the batch, or over all scores of the run with this batch.
+    3. `clip`: to -clip..clip, if clip > 0. After 2, so that what it bounds are outliers, in deviations.
+    4. Less `missing_stop_penalty` where the response was cut short. Last, so that neither normaliser nor clip
+       takes back that an unfinished response is worth less. After the EOS trick of The N+ Implementation
+       Details of RLHF with PPO (Huang et al. 2024, arXiv 2403.17031), which puts -1 in place of the score;
+       taken off instead, as in TRL, it keeps the order of unfinished responses.
+
+    Token rewards are weighted, summed and clipped one by one. They are not normalised: taking a mean off
+    every token would reward or punish length.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[WeightedSource],
+        *,
+        clip: float = 0.0,
+        normalize: Literal["off", "batch", "running"] = "off",
+        missing_stop_penalty: float = 0.0,
+    ) -> None:
+        names = _unique([weighted.source.name for weighted in sources])
+        self._sources = dict(zip(names, sources, strict=True))
+        self._clip = clip
+        self._normalize = normalize
+        self._penalty = missing_stop_penalty
+        self._moments = RunningMoments()
+
+    def __call__(self, batch: Sequence[RewardInput], *, update_statistics: bool = True) -> RewardResult:
+        """Score `batch`, B sequences.
+
+        update_statistics: False (as in evaluation) leaves the running statistics alone and normalises by what
+        they are; batch statistics are always those of `batch`.
+
+        Raises RewardError for a source that fails, a sequence to which no source applies, and a reward that
+        does not fit float32; the running statistics are then as before.
+        """
+        if not batch:
+            return RewardResult([], None, {name: [] for name in self._sources})
+        raw = {name: weighted.source(batch) for name, weighted in self._sources.items()}
+        _check_scored(raw, batch)
+        scores, tokens = self._sums(raw, batch)
+        _check_range(scores, tokens, batch)
+        scores = self._clipped(self._normalized(scores, update_statistics))
+        scores = scores - self._penalty * np.array([row.truncated for row in batch])
+        by_token = any(result.token_rewards is not None for result in raw.values())
+        return RewardResult(
+            scores.tolist(),
+            [self._clipped(rewards).tolist() for rewards in tokens] if by_token else None,
+            {name: [score or 0.0 for score in result.scores] for name, result in raw.items()},
+        )
+
+    def state(self) -> dict[str, Any]:
+        """The running statistics as plain values, exact through JSON."""
+        return {"count": self._moments.count, "mean": self._moments.mean, "m2": self._moments.m2}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` gave. Raises RewardError for anything else."""
+        try:
+            self._moments = RunningMoments(int(state["count"]), float(state["mean"]), float(state["m2"]))
+        except (KeyError, TypeError, ValueError):
+            raise RewardError(
+                f"reward statistics {state!r}: must be the numbers count, mean, m2; use another checkpoint"
+            ) from None
+
+    def _sums(
+        self, raw: Mapping[str, SourceScores], batch: Sequence[RewardInput]
+    ) -> tuple[Floats, list[Floats]]:
+        scores = np.zeros(len(batch))
+        tokens = [np.zeros(len(row.completion_ids)) for row in batch]
+        with np.errstate(over="ignore", invalid="ignore"):  # _check_range says which sequence it was
+            for name, result in raw.items():
+                weight = self._sources[name].weight
+                if result.token_rewards is None:
+                    scores += weight * np.array([score or 0.0 for score in result.scores])
+                    continue
+                for index, rewards in enumerate(result.token_rewards):
+                    tokens[index] += weight * np.array(rewards)
+        return scores, tokens
+
+    def _normalized(self, scores: Floats, update: bool) -> Floats:
+        if self._normalize == "off":
+            return scores
+        moments = RunningMoments() if self._normalize == "batch" else self._moments
+        if update or self._normalize == "batch":
+            moments.update(scores)
+        return moments.normalize(scores)
+
+    def _clipped(self, values: Floats) -> Floats:
+        return np.clip(values, -self._clip, self._clip) if self._clip > 0 else values
+
+
+def _unique(names: list[str]) -> list[str]:
+    """Names told apart: the second 'regex' is 'regex#2'."""
+    counts = [names[: position + 1].count(name) for position, name in enumerate(names)]
+    return [name if count == 1 else f"{name}#{count}" for name, count in zip(names, counts, strict=True)]
+
+
+def _check_scored(raw: Mapping[str, SourceScores], batch: Sequence[RewardInput]) -> None:
+    for index, row in enumerate(batch):
+        if all(result.scores[index] is None for result in raw.values()):
+            sample, names = sequence_name(index, row.prompt), ", ".join(raw)
+            raise RewardError(
+                f"no reward source ({names}) applies to {sample}: one must return a number, not None"
+            )
+
+
+def _check_range(scores: Floats, tokens: Sequence[Floats], batch: Sequence[RewardInput]) -> None:
+    for index, row in enumerate(batch):
+        largest = float(np.abs(np.append(tokens[index], scores[index])).max())
+        if not largest <= _LARGEST:  # NaN too
+            raise RewardError(
+                f"{sequence_name(index, row.prompt)} has a weighted reward of size {largest:.3g}: must be at "
+                f"most {_LARGEST:.3g}, float32's largest; lower the weights or bound the scores"
+            )

@@ -1,0 +1,174 @@
+"""Rollouts: sequences sampled from the policy by mlx-lm's continuous batching."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from mlx_lm.generate import BatchGenerator
+from mlx_lm.sample_utils import apply_top_k, apply_top_p
+
+from trainer.config.schema import RolloutConfig
+from trainer.data import Prompt
+from trainer.experience import Experience
+
+PREFILL_BATCH = 8
+_TAIL = 24  # tokens looked back over for a stop text; longer stop texts than that many tokens are not of use
+
+
+class _Row(NamedTuple):
+    """One sequence under way."""
+
+    prompt: Prompt
+    tokens: list[int]
+    logprobs: list[float]
+
+
+class Response(NamedTuple):
+    """What the policy wrote after one prompt."""
+
+    tokens: list[int]  # the stop token, if it came, is the last
+    logprobs: list[float]  # of the distribution sampled from, before top-p and top-k
+    text: str  # without the stop token or stop text
+    truncated: bool  # cut at max_new_tokens
+
+
+def generate_sequences(
+    backbone: nn.Module,
+    tokenizer: Any,
+    prompts: Sequence[Prompt],
+    sampling: RolloutConfig,
+    *,
+    key: mx.array,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Experience:
+    """Sample one response a prompt (repeat a prompt for several) and lay them out as Experience.
+
+    Row i draws from its own key, split from `key`, so what it writes depends on its prompt and the weights, not on its
+    neighbours. `progress(done, total)` is called after every token step with response tokens; it may raise to end the
+    rollout.
+    """
+    responses = generate_responses(backbone, tokenizer, prompts, sampling, key=key, progress=progress)
+    return lay_out(prompts, responses)
+
+
+def generate_responses(
+    backbone: nn.Module,
+    tokenizer: Any,
+    prompts: Sequence[Prompt],
+    sampling: RolloutConfig,
+    *,
+    key: mx.array,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Response]:
+    """The responses to `prompts`, in their order."""
+    keys = mx.random.split(key, len(prompts))
+    stop_ids = [] if sampling.ignore_stop else [[token] for token in sorted(tokenizer.eos_token_ids)]
+    generator = BatchGenerator(
+        backbone,
+        max_tokens=sampling.max_new_tokens,
+        stop_tokens=stop_ids,
+        completion_batch_size=max(sampling.slots, 1),
+        prefill_batch_size=min(PREFILL_BATCH, sampling.slots),
+        stream=mx.default_stream(mx.default_device()),  # its own default belongs to the thread that imported mlx_lm
+    )
+    samplers = [_sampler(sampling, row_key) for row_key in keys]
+    uids = generator.insert([prompt.tokens for prompt in prompts], samplers=samplers)
+    rows = {uid: _Row(prompt, [], []) for uid, prompt in zip(uids, prompts, strict=True)}
+    finished: dict[int, Response] = {}
+    total, written = sampling.max_new_tokens * len(prompts), 0
+    try:
+        while len(finished) < len(rows) and (steps := generator.next_generated()):
+            chosen = _chosen_logprobs(steps, sampling.temperature)
+            for step, logprob in zip(steps, chosen, strict=True):
+                row = rows[step.uid]
+                row.tokens.append(step.token)
+                row.logprobs.append(logprob)
+                ended_by_text = None if sampling.ignore_stop else _stop_text(tokenizer, row.tokens, sampling.stop)
+                if step.finish_reason is not None or ended_by_text is not None:
+                    stopped = step.finish_reason == "stop"
+                    finished[step.uid] = _finish(tokenizer, row, ended_by_text, stopped=stopped)
+                    if step.finish_reason is None:
+                        generator.remove([step.uid])
+            written += len(steps)
+            progress(written, total)
+    finally:
+        generator.close()
+    return [finished[uid] for uid in uids]
+
+
+def lay_out(prompts: Sequence[Prompt], responses: Sequence[Response]) -> Experience:
+    """Prompts and responses as one right-padded record. Padding is id 0; masks come from the lengths."""
+    starts = [len(prompt.tokens) for prompt in prompts]
+    counts = [len(response.tokens) for response in responses]
+    width = max(counts)
+    length = max(start + count for start, count in zip(starts, counts, strict=True))
+    sequences = np.zeros((len(prompts), length), dtype=np.int32)
+    replies = np.zeros((len(prompts), width), dtype=np.int32)
+    logprobs = np.zeros((len(prompts), width), dtype=np.float32)
+    for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        sequences[row, : starts[row] + counts[row]] = prompt.tokens + response.tokens
+        replies[row, : counts[row]] = response.tokens
+        logprobs[row, : counts[row]] = response.logprobs
+    return Experience(
+        sequences=mx.array(sequences),
+        responses=mx.array(replies),
+        prompt_lengths=mx.array(starts),
+        response_lengths=mx.array(counts),
+        mask=(mx.arange(width)[None] < mx.array(counts)[:, None]).astype(mx.float32),
+        truncated=mx.array([float(response.truncated) for response in responses]),
+        sampler_logprobs=mx.array(logprobs),
+        texts=[response.text for response in responses],
+        prompt_indices=[prompt.index for prompt in prompts],
+    )
+
+
+def _sampler(sampling: RolloutConfig, key: mx.array) -> Callable[[mx.array], mx.array]:
+    """One row's sampler, drawing from `key` and nothing else."""
+    state = [key]
+
+    def sample(logprobs: mx.array) -> mx.array:
+        logits = logprobs if sampling.temperature == 1 else logprobs / sampling.temperature
+        if sampling.top_p < 1:
+            logits = apply_top_p(logits - mx.logsumexp(logits, axis=-1, keepdims=True), sampling.top_p)
+        if sampling.top_k > 0:
+            logits = apply_top_k(logits, min(sampling.top_k, logits.shape[-1] - 1))
+        state[0], draw = mx.random.split(state[0])
+        return mx.random.categorical(logits, key=draw)
+
+    return sample
+
+
+def _chosen_logprobs(steps: Sequence[Any], temperature: float) -> list[float]:
+    """Log-prob of each row's new token at the sampling temperature, in one evaluation.
+
+    The generator's rows are log-softmax without temperature; only one number of each is kept, for keeping a row would
+    keep the whole [B, V] array.
+    """
+    chosen = []
+    for step in steps:
+        logprobs = step.logprobs
+        if temperature != 1:
+            logprobs = logprobs / temperature
+            logprobs = logprobs - mx.logsumexp(logprobs)
+        chosen.append(logprobs[step.token])
+    return mx.stack(chosen).tolist()  # type: ignore[no-any-return]
+
+
+def _stop_text(tokenizer: Any, tokens: list[int], stops: Sequence[str]) -> str | None:
+    """The stop text that has just been completed, judged on text: one text has many tokenisations."""
+    if not stops:
+        return None
+    tail = tokenizer.decode(tokens[-_TAIL:])
+    return next((stop for stop in stops if stop and stop in tail), None)
+
+
+def _finish(tokenizer: Any, row: _Row, ended_by_text: str | None, *, stopped: bool) -> Response:
+    body = row.tokens[:-1] if stopped else row.tokens
+    text = tokenizer.decode(body)
+    if ended_by_text is not None:
+        text = text[: text.rfind(ended_by_text)] if ended_by_text in text else text
+    return Response(row.tokens, row.logprobs, text, truncated=not stopped and ended_by_text is None)

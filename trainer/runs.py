@@ -1,0 +1,370 @@
+"""Runs on disk: a folder each, which anyone can read without us.
+
+NAME/config.toml  events.jsonl  samples/step-000012.parquet  checkpoints/step-000020/  lock
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import fcntl
+import itertools
+import json
+import os
+import platform
+import re
+import shutil
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from statistics import fmean
+from typing import Literal, NamedTuple
+
+from trainer.config import Config, save_config
+from trainer.errors import StorageError, UsageError
+from trainer.events import Iteration, RunEnded, RunStarted
+from trainer.journal import JournalView, read_journal_ends
+
+RunState = Literal["training", "done", "stopped", "failed", "interrupted"]
+
+_DISTRIBUTIONS = ("ppo-workbench", "mlx", "mlx-lm", "transformers")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of one run, and where in it things are."""
+
+    root: Path
+
+    @property
+    def name(self) -> str:
+        """The run's name: that of its folder."""
+        return self.root.name
+
+    @property
+    def config(self) -> Path:
+        """What ran, as TOML."""
+        return self.root / "config.toml"
+
+    @property
+    def events(self) -> Path:
+        """The journal."""
+        return self.root / "events.jsonl"
+
+    @property
+    def samples(self) -> Path:
+        """The folder of the samples files."""
+        return self.root / "samples"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints."""
+        return self.root / "checkpoints"
+
+    def samples_file(self, iteration: int) -> Path:
+        """Where the sequences of `iteration` are kept."""
+        return self.samples / f"step-{iteration:06d}.parquet"
+
+    def checkpoint(self, iteration: int) -> Path:
+        """Where the checkpoint after `iteration` is kept."""
+        return self.checkpoints / f"step-{iteration:06d}"
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the run as the one process that trains it. The lock ends with the process, however that ends.
+
+        Raises UsageError when another one holds it, StorageError when the folder takes no lock.
+        """
+        try:
+            file = os.open(self._lock_file, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise self._lock_error(error) from None
+        try:
+            try:
+                self._lock_exclusively(file)
+                os.ftruncate(file, 0)
+                os.write(file, str(os.getpid()).encode())
+            except OSError as error:
+                raise self._lock_error(error) from None
+            yield
+        finally:
+            os.close(file)
+
+    def is_live(self) -> bool:
+        """Whether some process, maybe this one, is training the run now."""
+        try:
+            file = os.open(self._lock_file, os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            return not _try_lock(file, fcntl.LOCK_SH)
+        except OSError:
+            return False
+        finally:
+            os.close(file)
+
+    @property
+    def _lock_file(self) -> Path:
+        return self.root / "lock"
+
+    def _lock_exclusively(self, file: int) -> None:
+        while not _try_lock(file, fcntl.LOCK_EX):
+            # `is_live` shares it for an instant and must not be taken for a trainer, who does not share.
+            if not _try_lock(file, fcntl.LOCK_SH):
+                pid = os.pread(file, 20, 0).decode(errors="replace") or "unknown"
+                raise UsageError(
+                    f"run '{self.name}' is being trained by process {pid}: stop it first, or wait"
+                )
+
+    def _lock_error(self, error: OSError) -> StorageError:
+        return StorageError(
+            f"cannot lock run '{self.root}': {error.strerror}; "
+            "choose a local, writable folder with --set run.dir=FOLDER"
+        )
+
+
+def create_run(config: Config, preset_name: str) -> RunFolder:
+    """Make the folder of a new run under `config.run.dir` and write its config.toml.
+
+    Without `config.run.name` the run is called after the preset (or the file it came from) and the next free
+    number; two processes that start at once get different ones. `config`, already resolved, is saved with
+    that name. Raises UsageError for a name in use, StorageError when the folder cannot be written.
+    """
+    folder = _named(config) if config.run.name else _numbered(config, preset_name)
+    named = config.model_copy(update={"run": config.run.model_copy(update={"name": folder.name})})
+    header = "\n".join(f"{name} {version}" for name, version in versions().items())
+    try:
+        folder.samples.mkdir()
+        folder.checkpoints.mkdir()
+        save_config(named, folder.config, header)
+    except OSError as error:
+        shutil.rmtree(folder.root, ignore_errors=True)  # made above, so its name is free for the next attempt
+        raise _storage_error(folder.root, error) from None
+    return folder
+
+
+def check_name_is_free(config: Config) -> None:
+    """UsageError when `config.run.name` is in use: asked before the minutes that loading may take."""
+    if config.run.name and (Path(config.run.dir) / config.run.name).exists():
+        raise _in_use(config)
+
+
+def open_run(path_or_name: str | Path, runs_dir: Path) -> RunFolder:
+    """The folder of an existing run: a name in `runs_dir`, or a path.
+
+    Raises UsageError, with near names, when there is no such run.
+    """
+    for root in (runs_dir / path_or_name, Path(path_or_name)):
+        folder = RunFolder(root.resolve())
+        with contextlib.suppress(OSError):  # a name too long, a folder that may not be entered
+            if folder.config.is_file() or folder.events.is_file():
+                return folder
+    names = [folder.name for folder in run_folders(runs_dir)]
+    near = difflib.get_close_matches(str(path_or_name), names) or names[-3:]
+    hint = f"there is {', '.join(repr(name) for name in near)}" if near else "no run was started there yet"
+    raise UsageError(f"no run '{path_or_name}' in '{runs_dir}': {hint}")
+
+
+def run_folders(runs_dir: Path) -> list[RunFolder]:
+    """The folders in `runs_dir` by name, hidden ones left out; none when there is no such folder."""
+    try:
+        paths = sorted(path for path in runs_dir.iterdir() if path.is_dir() and not path.name.startswith("."))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StorageError(
+            f"cannot list runs in '{runs_dir}': {error.strerror}; choose another folder"
+        ) from None
+    return [RunFolder(path) for path in paths]
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """How a run stands; numbers that it does not have yet are None."""
+
+    folder: RunFolder
+    state: RunState
+    iteration: int  # the last that counts; 0 before the first
+    iterations: int  # of the whole run
+    score: float | None  # mean of score_mean over the last five iterations
+    kl: float | None  # of the last iteration, nats a sequence
+    model: str
+    started: float | None  # unix seconds
+    problem: str  # what is damaged, or why the run failed; empty when nothing
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.folder.name
+
+
+def list_runs(runs_dir: Path) -> list[RunSummary]:
+    """How each run in `runs_dir` stands, by name; a damaged one has a `problem`.
+
+    Reads the ends of the journals only. StorageError when `runs_dir` itself cannot be read.
+    """
+    return [_summary(folder) for folder in run_folders(runs_dir)]
+
+
+class Checkpoints(NamedTuple):
+    """The whole checkpoints of a run, oldest first, and why others are left out."""
+
+    paths: list[Path]
+    problems: list[str]
+
+
+def checkpoints(folder: RunFolder) -> Checkpoints:
+    """The checkpoints in `folder`: whole are those of which every file has the size that state.json names."""
+    found = [path for path in folder.checkpoints.glob("step-*") if re.fullmatch(r"step-[0-9]{6,}", path.name)]
+    found.sort(key=lambda path: int(path.name.removeprefix("step-")))
+    damages = [(path, _damage(path)) for path in found]
+    problems = [f"checkpoint '{path.name}' left out: {damage}" for path, damage in damages if damage]
+    return Checkpoints([path for path, damage in damages if not damage], problems)
+
+
+def newest_checkpoint(folder: RunFolder) -> Path | None:
+    """The newest whole checkpoint in `folder`, None when there is none."""
+    paths = checkpoints(folder).paths
+    return paths[-1] if paths else None
+
+
+def prune_checkpoints(folder: RunFolder, keep: int) -> list[Path]:
+    """Delete the oldest whole checkpoints but `keep`, none when `keep` is 0; returns the deleted.
+
+    Raises StorageError when one cannot be deleted.
+    """
+    old = checkpoints(folder).paths[:-keep] if keep else []
+    try:
+        for path in old:
+            # Renamed first: if killed half-way it is no checkpoint any more, and the next call clears it.
+            path.rename(path.with_name(f".{path.name}.removed"))
+        for path in folder.checkpoints.glob(".step-*.removed"):
+            shutil.rmtree(path)
+    except OSError as error:
+        raise StorageError(f"cannot delete old checkpoints: {error}; delete them by hand") from None
+    return old
+
+
+def versions() -> dict[str, str]:
+    """Versions of ppo-workbench, of what it computes with, and of Python, without importing any of them."""
+    found = {}
+    for name in _DISTRIBUTIONS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return {**found, "python": platform.python_version()}
+
+
+def _named(config: Config) -> RunFolder:
+    name = config.run.name
+    if name.startswith("."):
+        raise UsageError(f"run.name = {name!r}: must not start with a dot, which hides the folder")
+    folder = RunFolder(_runs_dir(config) / name)
+    if not _make(folder):
+        raise _in_use(config)
+    return folder
+
+
+def _in_use(config: Config) -> UsageError:
+    name = config.run.name
+    return UsageError(
+        f"run.name = {name!r} is in use in '{config.run.dir}': "
+        f"choose another name, or continue that run by --resume {name}"
+    )
+
+
+def _numbered(config: Config, preset_name: str) -> RunFolder:
+    runs_dir = _runs_dir(config)
+    prefix = re.sub(r"[^\w.-]+", "-", Path(preset_name).name.removesuffix(".toml")).strip(".-") or "run"
+    numbers = [
+        int(folder.name.removeprefix(f"{prefix}-"))
+        for folder in run_folders(runs_dir)
+        if re.fullmatch(rf"{re.escape(prefix)}-[0-9]+", folder.name)
+    ]
+    for number in itertools.count(max(numbers, default=0) + 1):
+        if _make(folder := RunFolder(runs_dir / f"{prefix}-{number:04d}")):
+            return folder
+    raise AssertionError("numbers do not end")
+
+
+def _runs_dir(config: Config) -> Path:
+    path = Path(config.run.dir).resolve()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _storage_error(path, error) from None
+    return path
+
+
+def _make(folder: RunFolder) -> bool:
+    """Make the folder; False when there is one already."""
+    try:
+        folder.root.mkdir()
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise _storage_error(folder.root, error) from None
+    return True
+
+
+def _storage_error(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"cannot write '{path}': {error.strerror}; "
+        "free space, or choose another folder with --set run.dir=FOLDER"
+    )
+
+
+def _summary(folder: RunFolder) -> RunSummary:
+    view, live, problems = JournalView([], [], []), folder.is_live(), []
+    try:
+        view = read_journal_ends(folder.events)
+    except StorageError as error:
+        problems.append(str(error))
+    starts = [event for event in view.events if isinstance(event, RunStarted)]
+    marks = [event for event in view.events if isinstance(event, RunStarted | RunEnded)]
+    last = [event for event in view.events if isinstance(event, Iteration)][-5:]
+    end = marks[-1] if marks and isinstance(marks[-1], RunEnded) else None
+    try:
+        config = tomllib.loads(folder.config.read_text(encoding="utf-8"))
+        iterations, model = int(config["ppo"]["iterations"]), str(config["model"]["path"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        problems.append(f"cannot read '{folder.config}': {error}")
+        iterations, model = starts[-1].iterations if starts else 0, ""
+    if end is not None and end.state == "failed":
+        problems.append(end.reason)
+    return RunSummary(
+        folder=folder,
+        state="training" if live else end.state if end is not None else "interrupted",
+        iteration=last[-1].iteration if last else 0,
+        iterations=iterations,
+        score=fmean(iteration.score_mean for iteration in last) if last else None,
+        kl=last[-1].kl if last else None,
+        model=starts[-1].model if starts else model,
+        started=view.times[0] if view.times else None,
+        problem="; ".join(view.problems + problems),
+    )
+
+
+def _damage(checkpoint: Path) -> str:
+    """Why the checkpoint cannot be used; empty when it is whole."""
+    try:
+        files = json.loads((checkpoint / "state.json").read_bytes())["files"]
+        for name, size in files.items():
+            if (actual := (checkpoint / name).stat().st_size) != size:
+                return f"{name} has {actual} bytes instead of {size}"
+    except FileNotFoundError as error:
+        return f"{Path(error.filename).relative_to(checkpoint)} is missing"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"state.json cannot be read ({type(error).__name__})"
+    return ""
+
+
+def _try_lock(file: int, how: int) -> bool:
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

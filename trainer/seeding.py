@@ -1,0 +1,23 @@
+"""Explicit random keys: every draw of a run is a function of its seed, a purpose and a number, so nothing needs saving."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import mlx.core as mx
+import numpy as np
+
+
+class Purpose(IntEnum):
+    """What a key is for; the numbers are part of what a seed means, so never change one."""
+
+    ADAPTER = 1
+    ROLLOUT = 2
+    MINIBATCHES = 3
+    EVALUATION = 4
+
+
+def key_for(seed: int, purpose: Purpose, *numbers: int) -> mx.array:
+    """The MLX random key of `purpose` in a run of `seed`; `numbers` are the iteration and the like."""
+    state = np.random.SeedSequence([seed, purpose, *numbers]).generate_state(1, np.uint64)
+    return mx.random.key(int(state[0]))

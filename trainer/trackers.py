@@ -1,0 +1,146 @@
+"""TensorBoard, Weights & Biases and trackio as sinks: the numbers of iterations and evaluations."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from trainer.errors import UsageError
+from trainer.events import Evaluation, Event, Iteration, Sink
+
+PROJECT = "ppo-workbench"
+"""Under what Weights & Biases and trackio file the runs."""
+
+_log = logging.getLogger("trainer")
+
+
+class Backend(Protocol):
+    """A tracker's library, reduced to what is used of it."""
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        """Record `metrics` of iteration `step`."""
+
+    def finish(self) -> None:
+        """Write what is left and close."""
+
+
+class Tracker:
+    """The sink that hands numbers to a backend. Its errors are warned of once and never end a run."""
+
+    def __init__(self, name: str, backend: Backend) -> None:
+        self.name = name
+        self._backend = backend
+        self._warned = False
+
+    def emit(self, event: Event) -> None:
+        """Record the numbers of an Iteration or Evaluation; other events are ignored."""
+        if isinstance(event, Iteration | Evaluation):
+            self._guarded(self._backend.log, metrics(event), event.iteration)
+
+    def close(self) -> None:
+        """Let the backend finish."""
+        self._guarded(self._backend.finish)
+
+    def _guarded(self, call: Callable[..., None], *arguments: Any) -> None:
+        try:
+            call(*arguments)
+        except Exception as error:  # noqa: BLE001  a library of others, and training is worth more than its log
+            if not self._warned:
+                self._warned = True
+                _log.warning(
+                    "tracker %s: %s; training goes on, some points may be missing", self.name, _line(error)
+                )
+
+
+def metrics(event: Iteration | Evaluation) -> dict[str, float]:
+    """The finite numbers of `event`: `score_mean`, `seconds/generate`; an evaluation's under `eval/`."""
+    prefix = "eval/" if isinstance(event, Evaluation) else ""
+    values = event.as_dict()
+    numbers = {prefix + name: value for name, value in values.items() if isinstance(value, int | float)}
+    del numbers[prefix + "iteration"]
+    if isinstance(event, Iteration):
+        seconds = values["seconds"].items()
+        numbers |= {f"seconds/{phase}": value for phase, value in seconds if value is not None}
+    return numbers
+
+
+def build_trackers(
+    names: Sequence[str], run_name: str, folder: Path, config_dict: Mapping[str, Any]
+) -> list[Sink]:
+    """A sink for each of `names`: tensorboard (its files go to `folder`/tensorboard), wandb, trackio.
+
+    Raises UsageError when a tracker's package is missing, with the extra that brings it, or does not start.
+    """
+    trackers: list[Sink] = []
+    try:
+        for name in names:
+            trackers.append(Tracker(name, _started(name, run_name, folder, dict(config_dict))))
+    except UsageError:
+        for tracker in trackers:
+            tracker.close()
+        raise
+    return trackers
+
+
+class _TensorBoard:
+    def __init__(self, library: Any, folder: Path) -> None:
+        self._writer = library.SummaryWriter(logdir=str(folder / "tensorboard"), flush_secs=10)
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, step)
+
+    def finish(self) -> None:
+        self._writer.close()
+
+
+class _Wandb:
+    def __init__(self, library: Any, run_name: str, folder: Path, config: dict[str, Any]) -> None:
+        # It would otherwise capture stdout and stderr and print its own lines into whatever is on the screen.
+        settings = library.Settings(console="off", silent=True)
+        self._run = library.init(
+            project=PROJECT, name=run_name, dir=str(folder), config=config, settings=settings
+        )
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        self._run.log(metrics, step=step)
+
+    def finish(self) -> None:
+        self._run.finish()
+
+
+class _Trackio:
+    def __init__(self, library: Any, run_name: str, config: dict[str, Any]) -> None:
+        self._run = library.init(project=PROJECT, name=run_name, config=config)
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        self._run.log(metrics, step=step)
+
+    def finish(self) -> None:
+        self._run.finish()
+
+
+def _started(name: str, run_name: str, folder: Path, config: dict[str, Any]) -> Backend:
+    try:
+        library = importlib.import_module({"tensorboard": "tensorboardX"}.get(name, name))
+    except ImportError:
+        raise UsageError(
+            f"run.trackers: '{name}' is not installed: pip install 'ppo-workbench[{name}]', or leave it out"
+        ) from None
+    try:
+        if name == "tensorboard":
+            return _TensorBoard(library, folder)
+        if name == "wandb":
+            return _Wandb(library, run_name, folder, config)
+        return _Trackio(library, run_name, config)
+    except Exception as error:  # noqa: BLE001  no account, no network, no room: each library has its own errors
+        raise UsageError(
+            f"run.trackers: '{name}' does not start: {_line(error)}; mend it or leave it out"
+        ) from None
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,157 @@
+"""The grammar of the command line. What a command does is in `workbench.commands`, imported when it is called."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from workbench import diagnostics
+
+PRESET = "quickstart"
+
+EXIT_CODES = {
+    0: "done",
+    1: "a bug: see the run's crash.log",
+    2: "wrong usage or configuration",
+    3: "data, model, reward or storage that cannot be used",
+    4: "training diverged",
+    130: "interrupted: SIGINT, SIGTERM, SIGHUP, or the reader of the output went away",
+}
+
+_EPILOG = """\
+Data goes to stdout; progress, warnings and errors go to stderr.
+
+A signal ends a run after a checkpoint; a second Ctrl+C ends it at once, without one.
+
+exit codes:
+""" + "\n".join(f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (default: the process's) and return its exit code, one of `EXIT_CODES`."""
+    diagnostics.make_streams_safe()
+    args = parser().parse_args(argv)
+    from trainer.errors import TrainerError
+
+    try:
+        code = _command(args)(args)
+        sys.stdout.flush()
+    except TrainerError as error:
+        diagnostics.error(str(error))
+        return error.exit_code
+    except BrokenPipeError:  # `| head` has read enough
+        diagnostics.discard(sys.stdout)
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except Exception as bug:  # noqa: BLE001 - the last line of defence
+        diagnostics.crash(bug)
+        return 1
+    return code
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole grammar."""
+    root = _Parser(
+        prog=diagnostics.PROGRAM,
+        description="Reinforcement learning from human feedback on one machine, in one terminal.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    root.add_argument("--version", action=_Version, help="print the version and exit")
+    root.add_argument("--no-ui", action="store_true", help="train without the workbench: over SSH, in scripts")
+    root.add_argument(
+        "--config", dest="config_given", metavar="PRESET_OR_FILE", help=f"preset or TOML file (default: {PRESET})"
+    )
+    root.add_argument(
+        "--set", dest="overrides_given", metavar="KEY=VALUE", action="append", default=[], help="change one field"
+    )
+    root.add_argument("--name", help="name of the run's folder (default: the preset's and a number)")
+    root.add_argument(
+        "--display",
+        choices=("rich", "plain", "json"),
+        help="how to show the run (default: rich on a terminal, else plain)",
+    )
+    root.add_argument("--resume", metavar="RUN", help="go on with a run: its folder, or its name")
+    commands = root.add_subparsers(dest="command", title="commands", metavar="", parser_class=_Parser)
+    _add_config(commands)
+    runs = commands.add_parser("runs", help="list the runs")
+    runs.add_argument("--json", action="store_true", help="one JSON object a line")
+    runs.add_argument("--dir", metavar="DIR", help="folder of the runs (default: runs)")
+    commands.add_parser("doctor", help="tell what training would run on here, and what is slow about it")
+    return root
+
+
+def _add_config(commands: Any) -> None:
+    config = commands.add_parser("config", help="show, check and explain configurations")
+    actions = config.add_subparsers(dest="action", required=True, title="commands", metavar="", parser_class=_Parser)
+    for name, help_text in (
+        ("show", "print the configuration as TOML, every default spelt out"),
+        ("validate", "report every problem of a configuration"),
+    ):
+        action = actions.add_parser(name, help=help_text)
+        # Given here or before the command, so an absent one must not hide the other.
+        action.add_argument(
+            "--config", dest="config_given", metavar="PRESET_OR_FILE", default=argparse.SUPPRESS, help="preset or file"
+        )
+        action.add_argument(
+            "--set", dest="overrides_after", metavar="KEY=VALUE", action="append", default=[], help="change one field"
+        )
+    schema = actions.add_parser("schema", help="list every field: type, range, default, unit, help")
+    schema.add_argument("--format", choices=("text", "markdown", "json"), default="text", help="default: text")
+
+
+def _command(args: argparse.Namespace) -> Callable[[argparse.Namespace], int]:
+    args.config = args.config_given or PRESET
+    args.overrides = args.overrides_given + getattr(args, "overrides_after", [])
+    match args.command:
+        case "config":
+            from workbench.commands import config
+
+            return {"show": config.show, "validate": config.validate, "schema": config.schema}[args.action]
+        case "runs":
+            from workbench.commands import runs
+
+            return runs.run
+        case "doctor":
+            from workbench.commands import doctor
+
+            return doctor.run
+    if not args.no_ui:
+        return _workbench
+    from workbench.commands import train
+
+    return train.run
+
+
+def _workbench(args: argparse.Namespace) -> int:
+    from trainer.errors import UsageError
+
+    raise UsageError("the workbench's screen is not part of this version: train headless with --no-ui")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a wrong command line in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        diagnostics.error(f"{message}: '{self.prog} --help' shows what is possible")
+        sys.exit(2)
+
+
+class _Version(argparse.Action):
+    """Looks the version up only when it is asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
+        super().__init__(option_strings, dest, nargs=0, help=help)
+
+    def __call__(self, *_: Any) -> NoReturn:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            print(f"{diagnostics.PROGRAM} {version(diagnostics.PROGRAM)}")
+        except PackageNotFoundError:  # run from the source tree
+            print(f"{diagnostics.PROGRAM} (not installed)")
+        sys.exit(0)

@@ -1,0 +1,100 @@
+"""What the rich display draws, as a function of the run's state and the width of the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from trainer.events import Alert, SamplePreview
+from workbench.displays.metrics import METRICS
+from workbench.run_view import RunView
+from workbench.text import duration, gigabytes, sparkline, visible
+
+_ACCENT = "cyan"
+_STYLES = {"info": "dim", "warning": "yellow", "error": "bold yellow"}
+_SIGNS = {"info": "·", "warning": "⚠", "error": "✖"}
+_BAR = 16  # columns of the phase's progress bar
+_SAMPLES = 3
+_ALERTS = 2
+
+
+def dashboard(view: RunView, width: int, *, notice: str = "") -> RenderableType:
+    """Status, metrics, newest samples and alerts of `view` for a terminal of `width` columns, 60 or more."""
+    parts: list[RenderableType] = list(_wrapped(_status(view), width))
+    if view.iterations:
+        parts += [Text(""), _metrics(view, width)]
+    if view.samples is not None and view.samples.previews:
+        parts.append(Text(""))
+        parts += (line for preview in view.samples.previews[:_SAMPLES] for line in _sample(preview, width))
+    if view.alerts:
+        parts.append(Text(""))
+        parts += (_alert(alert, width) for alert in view.alerts[-_ALERTS:])
+    if notice:
+        parts += [Text(""), Text(visible(notice), style="bold")]
+    return Group(*parts)
+
+
+def _status(view: RunView) -> list[Text]:
+    name = visible(view.started.name) if view.started else "starting"
+    pieces = [Text.assemble((name, "bold"), " ", ("●", _ACCENT), f" {view.state}")]
+    if view.total:
+        pieces.append(Text(f"iteration {view.iteration}/{view.total}"))
+    if view.phase is not None:
+        pieces.append(_phase(view.phase.phase, view.phase.done, view.phase.total))
+    if (last := view.last) is not None:
+        pieces.append(Text(f"{last.tokens_per_second:.0f} tok/s"))
+        pieces.append(Text(gigabytes(last.memory_bytes)))
+        pieces.append(Text(f"ETA {duration(view.seconds_left())}"))
+    return pieces
+
+
+def _phase(name: str, done: int, total: int) -> Text:
+    filled = round(_BAR * min(done / total, 1)) if total > 0 else 0
+    return Text.assemble(f"{name} ", ("━" * filled, _ACCENT), ("━" * (_BAR - filled), "dim"), f" {done}/{total}")
+
+
+def _wrapped(pieces: Sequence[Text], width: int) -> Iterable[Text]:
+    """The pieces side by side, a new line where the next one does not fit."""
+    line = Text(no_wrap=True, overflow="ellipsis")
+    for piece in pieces:
+        if line and line.cell_len + 3 + piece.cell_len > width:
+            yield line
+            line = Text(no_wrap=True, overflow="ellipsis")
+        line.append("   " if line else "").append_text(piece)
+    yield line
+
+
+def _metrics(view: RunView, width: int) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True, style="dim")
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(no_wrap=True, style=_ACCENT)
+    spark = max(min(width - 50, 48), 8)
+    for metric in METRICS:
+        values = [metric.of(iteration) for iteration in view.iterations]
+        change = metric.text(values[-1] - values[-2], sign=True) if len(values) > 1 else ""
+        table.add_row(
+            metric.label, metric.text(values[-1]), change, metric.unit, sparkline(values, spark)
+        )
+    return table
+
+
+def _sample(preview: SamplePreview, width: int) -> Iterable[Text]:
+    prompt = Text(f"{preview.score:+.2f}  ", no_wrap=True, overflow="ellipsis")
+    prompt.append(visible(preview.prompt), style="dim")
+    completion = Text(visible(preview.completion))
+    completion.truncate(2 * width - 4, overflow="ellipsis")
+    yield prompt
+    yield completion
+
+
+def _alert(alert: Alert, width: int) -> Text:
+    text = Text(f"{_SIGNS[alert.level]} iteration {alert.iteration}: {visible(alert.message)}")
+    text.stylize(_STYLES[alert.level])
+    text.truncate(2 * width - 4, overflow="ellipsis")
+    return text

@@ -1,0 +1,85 @@
+"""A line an iteration: for logs, pipes and terminals that are none."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from trainer.events import Event, Iteration
+from workbench import diagnostics
+from workbench.displays.metrics import METRICS
+from workbench.displays.sentences import sentences, summary
+from workbench.run_view import RunView, seconds
+from workbench.text import duration
+
+_ITERATION_WIDTH = 9
+_TAIL = (("speed", "tok/s", 6), ("memory", "GB", 6), ("time", "s", 7), ("left", "", 8))
+
+
+class PlainDisplay:
+    """Writes one aligned line an iteration to `stdout`, flushed, under a heading with units; all else to stderr."""
+
+    interval: float | None = None
+
+    def __init__(self, stdout: TextIO) -> None:
+        self._stdout = stdout
+        self._view = RunView()
+        self._headed = False
+
+    def show(self, event: Event) -> None:
+        self._view.take(event)
+        for sentence in sentences(event):
+            diagnostics.note(sentence)
+        if isinstance(event, Iteration):
+            if not self._headed:
+                self._headed = True
+                self._write(heading())
+            self._write(row(event, self._view))
+
+    def notice(self, message: str) -> None:
+        diagnostics.note(message)
+
+    def refresh(self) -> None:
+        """Nothing to do: every line is written at once."""
+
+    def close(self) -> None:
+        for label, text in summary(self._view):
+            diagnostics.note(f"{label:<10} {text}")
+
+    def restore(self) -> None:
+        """Nothing to do: the terminal is as it was."""
+
+    def _write(self, text: str) -> None:
+        print(text, file=self._stdout, flush=True)
+
+
+def heading() -> str:
+    """Two lines: the columns' names and their units."""
+    names = "iteration".rjust(_ITERATION_WIDTH)
+    units = " " * _ITERATION_WIDTH
+    for metric in METRICS:
+        names += metric.heading.rjust(_width(metric.heading, metric.unit) + 2)
+        units += metric.unit.rjust(_width(metric.heading, metric.unit) + 2)
+    for name, unit, width in _TAIL:
+        names += name.rjust(width + 2)
+        units += unit.rjust(width + 2)
+    return f"{names}\n{units.rstrip()}"
+
+
+def row(iteration: Iteration, view: RunView) -> str:
+    """The numbers of `iteration`, right-aligned under `heading`."""
+    cells = f"{iteration.iteration}/{view.total}".rjust(_ITERATION_WIDTH)
+    for metric in METRICS:
+        cells += metric.text(metric.of(iteration)).rjust(_width(metric.heading, metric.unit) + 2)
+    tail = (
+        f"{iteration.tokens_per_second:.0f}",
+        f"{iteration.memory_bytes / 1e9:.1f}",
+        f"{seconds(iteration):.1f}",
+        duration(view.seconds_left()),
+    )
+    for text, (_, _, width) in zip(tail, _TAIL, strict=True):
+        cells += text.rjust(width + 2)
+    return cells
+
+
+def _width(heading: str, unit: str) -> int:
+    return max(len(heading), len(unit), 6)

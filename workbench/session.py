@@ -1,0 +1,163 @@
+"""A training run inside this process: the one thread that it runs on, its events, its end. No display in here.
+
+MLX ties arrays, streams and random keys to a thread, so the trainer gets a thread of its own, never one of a pool.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from trainer.config import Config
+from trainer.control import Control
+from trainer.events import Event, RunEnded, Sink
+
+
+class Train(Protocol):
+    """The trainer's entry: a whole run on the calling thread, every event to every sink."""
+
+    def __call__(
+        self, config: Config, *, resume: Path | None, preset: str, sinks: Sequence[Sink], control: Control
+    ) -> RunEnded:
+        """Run to the end; raises TrainerError for what a user can mend."""
+
+
+class EventQueue:
+    """A sink that hands events from the trainer's thread to another one; it never makes the trainer wait.
+
+    While its reader lags, only the newest of consecutive transient events is kept, so it stays small.
+    """
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque()
+        self._lock = threading.Lock()
+        # Apart from the events, because SimpleQueue.put is the one call of these that a signal handler may make.
+        self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def emit(self, event: Event) -> None:
+        with self._lock:
+            if event.transient and self._events and self._events[-1].transient:
+                self._events[-1] = event
+                return
+            waiting = bool(self._events)
+            self._events.append(event)
+        if not waiting:
+            self._wakeups.put(None)
+
+    def close(self) -> None:
+        """Nothing to release: what is queued can still be taken."""
+
+    def wake(self) -> None:
+        """Make a `take` that waits return now. May be called from a signal handler."""
+        self._wakeups.put(None)
+
+    def take(self, timeout: float | None = 0) -> list[Event]:
+        """All queued events in order, after waiting `timeout` seconds (None: without limit) for a wake-up."""
+        with contextlib.suppress(queue.Empty):
+            self._wakeups.get(block=timeout != 0, timeout=timeout)
+        with self._lock:
+            events = list(self._events)
+            self._events.clear()
+        return events
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+
+class Session:
+    """Owns the trainer's thread, its events, its control and its outcome.
+
+    Start it, `take` events until `finished`, then ask for the `result`. As a context manager it never leaves the
+    thread behind: a run that is still going when the block is left is told to stop, and waited for.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        resume: Path | None = None,
+        preset: str = "run",
+        train: Train | None = None,
+        control: Control | None = None,
+    ) -> None:
+        self._config = config
+        self._resume = resume
+        self._preset = preset
+        self._train = train
+        self._control = control or Control()
+        self._events = EventQueue()
+        self._ended: RunEnded | None = None
+        self._failure: BaseException | None = None
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="trainer")
+        self.stop_reason = ""  # why the run was told to stop; empty while it was not
+
+    def start(self) -> None:
+        """Start the trainer's thread."""
+        self._thread.start()
+
+    def take(self, timeout: float | None = 0) -> list[Event]:
+        """Events since the last call, after waiting at most `timeout` seconds for one (None: without limit)."""
+        return self._events.take(timeout)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is over and all its events were taken."""
+        return self._done.is_set() and not self._events
+
+    def stop(self, reason: str) -> None:
+        """Ask for the end of the run after a checkpoint; returns at once. May be called from a signal handler."""
+        self.stop_reason = self.stop_reason or reason
+        self._control.stop(reason)
+        self._events.wake()
+
+    def abort(self) -> None:
+        """Ask for the end of the run without a checkpoint; returns at once."""
+        self.stop_reason = self.stop_reason or "aborted"
+        self._control.abort()
+        self._events.wake()
+
+    def result(self) -> RunEnded:
+        """How the run ended; waits for it. Raises what the trainer raised."""
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+        if self._ended is None:
+            raise RuntimeError("the trainer returned no end of the run")
+        return self._ended
+
+    def __enter__(self) -> Session:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._done.is_set():
+            self.stop("the program is ending")
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._ended = self._entry()(
+                self._config,
+                resume=self._resume,
+                preset=self._preset,
+                sinks=[self._events],
+                control=self._control,
+            )
+        except BaseException as failure:  # noqa: BLE001 - raised again by `result`, on the thread that asks
+            self._failure = failure
+        finally:
+            self._done.set()
+            self._events.wake()
+
+    def _entry(self) -> Train:
+        if self._train is not None:
+            return self._train
+        from trainer import train  # here, because it imports mlx and must do so on this thread
+
+        return train

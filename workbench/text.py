@@ -1,0 +1,70 @@
+"""Model text made safe to print: a terminal must show every character of it and obey none."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+
+_PICTURES = 0x2400  # U+2400 to U+241F picture the control characters U+0000 to U+001F
+_UNSAFE = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # controls, format (bidi among them), surrogates, line separators
+_JOINERS = "\u200c\u200d"  # emoji, Persian and Indic scripts are spelt with them
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def visible(text: str, *, keep_newlines: bool = False) -> str:
+    """`text` on one line with every character that a terminal would obey shown as a symbol.
+
+    Escape becomes ␛, newline ␊, delete ␡; C1 controls, bidi marks, zero-width characters and lone surrogates become
+    their escape, as in \\x9b and \\u202e. The result can always be encoded as UTF-8.
+    keep_newlines: leave newlines as they are, for places that show several lines.
+    """
+    if text.isprintable():  # the usual case, in one pass in C
+        return text
+    return "".join(c if c == "\n" and keep_newlines else _visible_character(c) for c in text)
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The last `width` values as bars between their least and their greatest; a gap where one is not finite.
+
+    Values that do not differ give bars of middle height, not noise blown up to full height.
+    """
+    shown = values[-width:] if width > 0 else []
+    finite = [v for v in shown if abs(v) < float("inf")]  # NaN compares false
+    if not finite:
+        return " " * len(shown)
+    low, high = min(finite), max(finite)
+    span = high - low
+    if span <= 1e-6 * max(abs(low), abs(high)):
+        return "".join(_BARS[3] if abs(v) < float("inf") else " " for v in shown)
+    top = len(_BARS) - 1
+    return "".join(_BARS[round((v - low) / span * top)] if abs(v) < float("inf") else " " for v in shown)
+
+
+def duration(seconds: float) -> str:
+    """`seconds` to a reader: 4.2s, 42s, 6m 20s, 3h 05m; - when unknown (NaN or infinite)."""
+    if not abs(seconds) < float("inf"):
+        return "-"
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02}s"
+    return f"{whole // 3600}h {whole % 3600 // 60:02}m"
+
+
+def gigabytes(count: int) -> str:
+    """`count` bytes in GB (10^9 bytes)."""
+    return f"{count / 1e9:.1f} GB"
+
+
+def _visible_character(character: str) -> str:
+    code = ord(character)
+    if code < 0x20:
+        return chr(_PICTURES + code)
+    if code == 0x7F:
+        return "␡"
+    if unicodedata.category(character) in _UNSAFE and character not in _JOINERS:
+        return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return character

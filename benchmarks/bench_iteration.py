@@ -123,9 +123,7 @@ def _events(child: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
         try:
             yield json.loads(line)
         except json.JSONDecodeError:
-            raise SystemExit(
-                f"{line.strip()!r} is not an event: a side prints one JSON object a line"
-            ) from None
+            raise SystemExit(f"{line.strip()!r} is not an event: a side prints one JSON object a line") from None
 
 
 def _positive(text: str) -> int:
@@ -191,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console.print(f"{os.cpu_count()} cores, load average {load:.1f} before the first run", highlight=False)
     for side, side_runs in runs.items():
         versions = ", ".join(f"{package} {number}" for package, number in side_runs[0].versions.items())
-        console.print(f"{side}: {versions}", highlight=False)
+        console.print(f"{side}: {versions}", highlight=False, soft_wrap=True)
     if options.json:
         figures = {side: [asdict(run) for run in side_runs] for side, side_runs in runs.items()}
         report = {"workload": asdict(workload), "load": load, "runs": figures}

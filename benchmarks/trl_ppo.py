@@ -133,9 +133,7 @@ def build_trainer(
     """PPOTrainer on the workload; its prompts come in the order of the file, one batch an iteration."""
     path, batch_size = workload["model"], workload["batch_size"]
     tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
-    tokenizer.pad_token = (
-        tokenizer.bos_token or tokenizer.eos_token
-    )  # TRL cuts a response at its first padding token
+    tokenizer.pad_token = tokenizer.bos_token or tokenizer.eos_token  # TRL cuts a response at its first padding token
     vader = SentimentIntensityAnalyzer()
     text_reward = TextReward(
         tokenizer, lambda text: vader.polarity_scores(text)["compound"], workload["max_new_tokens"]
@@ -175,9 +173,7 @@ def build_trainer(
         peft_config=lora_config(workload),
         callbacks=[clock],
     )
-    trainer.dataloader = DataLoader(
-        prompts, batch_size, collate_fn=trainer.data_collator
-    )  # TRL's own one shuffles
+    trainer.dataloader = DataLoader(prompts, batch_size, collate_fn=trainer.data_collator)  # TRL's own one shuffles
     clock.watch(trainer)
     return trainer
 
@@ -187,9 +183,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("workload", type=Path, help="workload file written by bench_iteration.py")
     parser.add_argument("--reward-model", action="store_true", help="score by a model of the policy's size")
-    parser.add_argument(
-        "--value-lora", action="store_true", help="train an adapter of the value model, not all of it"
-    )
+    parser.add_argument("--value-lora", action="store_true", help="train an adapter of the value model, not all of it")
     options = parser.parse_args()
     workload = json.loads(options.workload.read_text(encoding="utf-8"))
     events = sys.stdout

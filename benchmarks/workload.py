@@ -16,6 +16,16 @@ TRL_REQUIREMENTS = HERE / "requirements-trl.txt"
 TRL_ENVIRONMENT = HERE / ".venv-trl"
 STORY_OPENINGS = ROOT / "trainer" / "presets" / "prompts" / "story-openings.jsonl"
 
+_PRINT_STARTER = """
+import sys
+from trainer.errors import TrainerError
+from trainer.models.starter import starter_model
+try:
+    print(starter_model())
+except TrainerError as error:
+    sys.exit(str(error))
+"""
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -53,9 +63,7 @@ def read_prompts(path: Path, count: int) -> list[str]:
     lines = path.read_text(encoding="utf-8").splitlines()
     prompts = [json.loads(line)["prompt"] for line in lines if line.strip()]
     if len(prompts) < count:
-        raise SystemExit(
-            f"--prompts {path} has {len(prompts)} prompts, {count} are needed: lower --iterations"
-        )
+        raise SystemExit(f"--prompts {path} has {len(prompts)} prompts, {count} are needed: lower --iterations")
     return prompts[:count]
 
 
@@ -63,12 +71,9 @@ def resolve_model(model: str) -> str:
     """Folder of the model; a child resolves 'starter': children inherit this process's memory peak."""
     if model != "starter":
         if not Path(model).is_dir():
-            raise SystemExit(
-                f"--model {model}: no such folder: use 'starter' or a folder of model and tokenizer"
-            )
+            raise SystemExit(f"--model {model}: no such folder: use 'starter' or a folder of model and tokenizer")
         return str(Path(model).resolve())
-    code = "from trainer.models.starter import starter_model; print(starter_model())"
-    command = [sys.executable, "-c", code]
+    command = [sys.executable, "-c", _PRINT_STARTER]
     child = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if child.returncode:
         raise SystemExit(f"--model starter: {last_line(child.stderr)}")
@@ -125,12 +130,10 @@ def our_command(workload: Workload, folder: Path, *, value_model: str) -> list[s
     }
     path = folder / "config.toml"
     path.write_text(tomli_w.dumps(config), encoding="utf-8")
-    return [sys.executable, "-m", "workbench.cli", "--no-ui", "--config", str(path), "--display", "json"]
+    return [sys.executable, "-m", "workbench", "--no-ui", "--config", str(path), "--display", "json"]
 
 
-def trl_command(
-    workload: Workload, folder: Path, *, python: Path, reward_model: bool, value_lora: bool
-) -> list[str]:
+def trl_command(workload: Workload, folder: Path, *, python: Path, reward_model: bool, value_lora: bool) -> list[str]:
     """TRL's side: trl_ppo.py under the interpreter of TRL's environment."""
     path = folder / "workload.json"
     path.write_text(json.dumps(asdict(workload)), encoding="utf-8")

@@ -4,6 +4,8 @@ import os
 
 from hypothesis import settings
 
+import trainer  # noqa: F401  loads the BLAS, before any test module imports mlx
+
 # Read when huggingface_hub, datasets and tokenizers are imported, so set before any test module is.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"

@@ -7,26 +7,22 @@ import subprocess
 import sys
 from pathlib import Path
 
-import mlx.core as mx
-import numpy as np
 import pytest
 
-from trainer.models.blas import Blas, blas_warning, loaded_blas, measure_matmul
+from trainer.models.blas import Blas, blas_warning
 
 ROOT = Path(__file__).parents[1]
-linux_cpu = pytest.mark.skipif(
-    sys.platform != "linux" or mx.default_device() != mx.cpu, reason="a BLAS is loaded on Linux CPUs only"
-)
+CUDA = any(path.name.startswith("mlx_cuda") for folder in sys.path for path in Path(folder).glob("mlx_*"))
+linux_cpu = pytest.mark.skipif(sys.platform != "linux" or CUDA, reason="a BLAS is loaded for Linux CPUs only")
 
 
 def run(code: str, **env: str) -> str:
     """Standard output of `code` in a fresh interpreter, with none of this process's BLAS settings."""
     ours = ("KMP_", "MKL_", "OPENBLAS_", "PPO_WORKBENCH_")
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=inherited | env, cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stderr == ""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=inherited | env, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.strip()
 
 
@@ -37,21 +33,32 @@ def record(before: str = "", **env: str) -> Blas:
     return Blas(name, path and Path(path), problem)
 
 
+def compile_library(path: Path, function: str) -> Path:
+    """A shared library whose one function says that it was called."""
+    source = f'#include <cstdio>\nextern "C" void {function}() {{ std::puts("called"); std::fflush(stdout); }}'
+    command = ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(path)]
+    subprocess.run(command, input=source, text=True, check=True)
+    return path
+
+
 @pytest.fixture(scope="module")
 def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A shared library with `cblas_sgemm` and nothing else."""
-    library = tmp_path_factory.mktemp("lib") / "libstandin.so"
-    source = 'extern "C" void cblas_sgemm() {}'
-    subprocess.run(["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", library], input=source, text=True, check=True)
-    return library
+    return compile_library(tmp_path_factory.mktemp("lib") / "libstandin.so", "cblas_sgemm")
 
 
 def test_importing_trainer_imports_no_mlx() -> None:
-    assert run("import sys, trainer, trainer.models; print([m for m in sys.modules if m.startswith('mlx')])") == "[]"
+    code = "import sys, trainer, trainer.models; print([name for name in sys.modules if 'mlx' in name])"
+    assert run(code) == "[]"
 
 
 @linux_cpu
-def test_the_loaded_library_is_what_mlx_multiplies_with() -> None:
+def test_mlx_multiplies_with_the_loaded_library(stand_in: Path) -> None:
+    code = "import trainer, mlx.core as mx; a = mx.ones((64, 64)); mx.eval(a @ a)"
+    assert run(code, PPO_WORKBENCH_BLAS=str(stand_in)) == "called"
+
+
+@linux_cpu
+def test_what_is_loaded_by_default_is_many_times_faster_than_the_reference() -> None:
     code = "from trainer.models.blas import measure_matmul; print(measure_matmul(256))"
     assert float(run(code)) > 5 * float(run(code, PPO_WORKBENCH_BLAS="none"))
 
@@ -84,7 +91,7 @@ def test_a_library_can_be_named_by_its_path(stand_in: Path) -> None:
 @pytest.mark.parametrize(
     ("choice", "reason"),
     [
-        ("blis", "names no BLAS: use mkl, openblas, none or a library's path"),
+        ("blis", "names no BLAS: use mkl, openblas, none or a path"),
         ("/no/such.so", "No such file"),
         (sys.executable, "cannot be loaded"),
         ("none", "unset it"),
@@ -101,9 +108,7 @@ def test_a_choice_that_gives_no_blas_is_told_in_one_line(choice: str, reason: st
 
 @linux_cpu
 def test_a_library_without_plain_names_does_not_serve(tmp_path: Path) -> None:
-    library = tmp_path / "libprefixed.so"
-    source = 'extern "C" void scipy_cblas_sgemm() {}'
-    subprocess.run(["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", library], input=source, text=True, check=True)
+    library = compile_library(tmp_path / "libprefixed.so", "scipy_cblas_sgemm")
     blas = record(PPO_WORKBENCH_BLAS=str(library))
     assert blas.path is None
     assert "undefined symbol: cblas_sgemm" in str(blas.problem)
@@ -112,7 +117,7 @@ def test_a_library_without_plain_names_does_not_serve(tmp_path: Path) -> None:
 @linux_cpu
 def test_mlx_imported_first_is_a_problem_with_a_way_out() -> None:
     assert record("import mlx.core").problem == (
-        "mlx.core was imported before trainer, too early for a real BLAS: import trainer first"
+        "mlx.core was imported before a real BLAS was loaded: import trainer first"
     )
 
 
@@ -126,8 +131,8 @@ def test_nothing_is_loaded_beside_a_cuda_build_of_mlx(tmp_path: Path) -> None:
 @linux_cpu
 def test_the_second_call_loads_nothing_more() -> None:
     code = (
-        "import os, trainer.models.blas as b; first = b.load_blas(); os.environ['PPO_WORKBENCH_BLAS'] = 'none';"
-        "print(b.load_blas() is first)"
+        "import os, trainer.models.blas as b; first = b.load_blas()\n"
+        "os.environ['PPO_WORKBENCH_BLAS'] = 'none'; print(b.load_blas() is first)"
     )
     assert run(code) == "True"
 
@@ -143,7 +148,7 @@ def test_waiting_threads_soon_sleep_unless_the_user_says_otherwise() -> None:
 def test_the_warning_is_for_the_reference_blas_only() -> None:
     code = "import trainer.models.blas as b; print(b.blas_warning(1.7)); print(b.blas_warning(120.0))"
     slow, fast = run(code, PPO_WORKBENCH_BLAS="none").splitlines()
-    assert slow.startswith("matrix products run at 1.7 GFLOP/s")
+    assert slow.startswith("matrix products run at only 1.7 GFLOP/s")
     assert slow.endswith("unset it")
     assert fast == "None"
 
@@ -161,31 +166,40 @@ def test_the_warning_without_any_library_says_what_to_install(tmp_path: Path) ->
     assert "apt install libopenblas0" in warning
 
 
-def test_a_loaded_blas_is_never_warned_about() -> None:
-    assert (blas_warning(1.7) is None) == (loaded_blas().path is not None or sys.platform != "linux")
-    assert blas_warning(measure_matmul(64) + 10.0) is None
+@linux_cpu
+def test_a_slow_machine_with_a_real_blas_is_not_warned(stand_in: Path) -> None:
+    code = "import trainer.models.blas as b; print(b.blas_warning(1.7))"
+    assert run(code, PPO_WORKBENCH_BLAS=str(stand_in)) == "None"
 
 
-def test_the_same_values_at_any_alignment_give_the_same_bits() -> None:
-    generator = np.random.default_rng(0)
-    for rows, inner, columns in [(1, 576, 192), (8, 576, 576), (33, 65, 77), (129, 256, 100)]:
-        left = generator.standard_normal((rows, inner), dtype=np.float32)
-        right = mx.array(generator.standard_normal((columns, inner), dtype=np.float32)).T
-        products = set()
-        for shift in range(16):  # a slice of a longer array starts at any multiple of four bytes
-            flat = mx.concatenate([mx.zeros(shift), mx.array(left.reshape(-1))])
-            mx.eval(flat)
-            products.add(np.array(flat[shift:].reshape(rows, inner) @ right).tobytes())
-        assert len(products) == 1
+def test_a_mac_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert blas_warning(1.7) is None
+
+
+PRODUCTS = """
+import hashlib, trainer, mlx.core as mx, numpy as np
+generator = np.random.default_rng(0)
+for rows, inner, columns in [(1, 576, 192), (8, 576, 576), (33, 65, 77), (256, 512, 512)]:
+    left = generator.standard_normal(rows * inner, dtype=np.float32)
+    right = mx.array(generator.standard_normal((columns, inner), dtype=np.float32)).T
+    for shift in range(16):  # a slice of a longer array starts at any multiple of four bytes
+        flat = mx.concatenate([mx.zeros(shift), mx.array(left)])
+        mx.eval(flat)
+        product = flat[shift:].reshape(rows, inner) @ right
+        print(hashlib.sha256(np.array(product)).hexdigest(), end=" ")
+    print()
+"""
+
+
+def test_the_same_values_at_any_alignment_and_in_another_process_give_the_same_bits() -> None:
+    first = run(PRODUCTS)
+    assert [len(set(line.split())) for line in first.splitlines()] == [1, 1, 1, 1]
+    assert run(PRODUCTS) == first
 
 
 @linux_cpu
 def test_mkl_gives_the_same_bits_on_one_thread_and_on_two() -> None:
-    if loaded_blas().name != "mkl":
+    if record().name != "mkl":
         pytest.skip("only MKL promises the same bits for any number of threads")
-    code = (
-        "import trainer, hashlib, mlx.core as mx, numpy as np;"
-        "a = mx.array(np.random.default_rng(0).standard_normal((512, 512), dtype=np.float32));"
-        "print(hashlib.sha256(np.array(a @ a)).hexdigest())"
-    )
-    assert run(code, MKL_NUM_THREADS="1") == run(code, MKL_NUM_THREADS="2")
+    assert run(PRODUCTS, MKL_NUM_THREADS="1") == run(PRODUCTS, MKL_NUM_THREADS="2")

@@ -1,5 +1,62 @@
-"""Reinforcement learning from human feedback on MLX, as a library: it knows nothing of any screen."""
+"""Reinforcement learning from human feedback on MLX, as a library: it knows nothing of any screen.
+
+from trainer import load_config, train
+
+ended = train(load_config("quickstart"))
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from trainer.models import blas
 
 blas.load_blas()  # before anything imports mlx.core
+
+if TYPE_CHECKING:
+    from trainer.config import Config, load_config, parse_overrides
+    from trainer.control import Control
+    from trainer.errors import TrainerError
+    from trainer.experience import Experience, sa_pairs
+    from trainer.models.actor_critic import ActorCriticLLM
+    from trainer.models.loading import load_backbone
+    from trainer.ppo import PPO
+    from trainer.rewards import build_rewards
+    from trainer.training import release_thread, train
+
+_HOMES = {
+    "trainer.config": ("Config", "load_config", "parse_overrides"),
+    "trainer.control": ("Control",),
+    "trainer.errors": ("TrainerError",),
+    "trainer.experience": ("Experience", "sa_pairs"),
+    "trainer.models.actor_critic": ("ActorCriticLLM",),
+    "trainer.models.loading": ("load_backbone",),
+    "trainer.ppo": ("PPO",),
+    "trainer.rewards": ("build_rewards",),
+    "trainer.training": ("release_thread", "train"),
+}
+
+__all__ = [
+    "PPO",
+    "ActorCriticLLM",
+    "Config",
+    "Control",
+    "Experience",
+    "TrainerError",
+    "build_rewards",
+    "load_backbone",
+    "load_config",
+    "parse_overrides",
+    "release_thread",
+    "sa_pairs",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what is asked for, and only that: a configuration needs no tensors, and MLX takes seconds."""
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(home), name)
+    raise AttributeError(f"module 'trainer' has no attribute '{name}'")

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
@@ -34,9 +34,7 @@ class Snapshot(NamedTuple):
     adapter_config: dict[str, Any]
 
 
-def take_snapshot(
-    iteration: int, tokens: int, actor: ActorCriticLLM, learner: Learner, rewards: Rewards
-) -> Snapshot:
+def take_snapshot(iteration: int, tokens: int, actor: ActorCriticLLM, learner: Learner, rewards: Rewards) -> Snapshot:
     """What the run is now."""
     return Snapshot(
         iteration,
@@ -50,9 +48,7 @@ def take_snapshot(
     )
 
 
-def restore_snapshot(
-    snapshot: Snapshot, actor: ActorCriticLLM, learner: Learner, rewards: Rewards
-) -> None:
+def restore_snapshot(snapshot: Snapshot, actor: ActorCriticLLM, learner: Learner, rewards: Rewards) -> None:
     """Make the run what it was."""
     actor.update_policy(snapshot.policy)
     actor.update_value(snapshot.value)
@@ -104,10 +100,9 @@ def load_checkpoint(folder: Path, adapter_config: dict[str, Any]) -> Snapshot:
         state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
         if state["format"] > FORMAT:
             raise StorageError(f"checkpoint '{folder}' was written by a newer version: update ppo-workbench")
-        policy = mx.load(str(folder / "policy" / ADAPTER_FILE))
-        value = mx.load(str(folder / "value" / "value.safetensors"))
-        optimizer = mx.load(str(folder / "optimizer" / "optimizer.safetensors"))
-        mx.eval(policy, value, optimizer)  # read now: the folder may be pruned later
+        policy = _arrays(folder / "policy" / ADAPTER_FILE)
+        value = _arrays(folder / "value" / "value.safetensors")
+        optimizer = _arrays(folder / "optimizer" / "optimizer.safetensors")
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise StorageError(
             f"checkpoint '{folder}' is damaged ({str(error).splitlines()[0]}): remove it to resume from an older one"
@@ -122,6 +117,12 @@ def load_checkpoint(folder: Path, adapter_config: dict[str, Any]) -> Snapshot:
         state["tokens"],
         adapter_config,
     )
+
+
+def _arrays(path: Path) -> Parameters:
+    arrays = cast("Parameters", mx.load(str(path)))
+    mx.eval(arrays)  # read now: the folder may be pruned later
+    return arrays
 
 
 def _optimizer_tree(flat: dict[str, mx.array]) -> dict[str, Any]:

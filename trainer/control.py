@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 
-class Interrupted(Exception):
+class Interrupted(Exception):  # noqa: N818  nothing went wrong
     """Raised inside the trainer, between two token steps or micro-batches, when it was told to stop."""
 
     def __init__(self, reason: str, *, save: bool) -> None:

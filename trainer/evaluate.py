@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
-import mlx.core as mx
 import numpy as np
 
 from trainer import steps
+from trainer.arrays import filled
 from trainer.data import Prompt
 from trainer.events import Evaluation
 from trainer.ppo import PPO
@@ -31,18 +32,17 @@ def evaluate(ppo: PPO, prompts: Sequence[Prompt], iteration: int) -> Evaluation:
             key=key_for(c.run.seed, Purpose.EVALUATION),
             progress=progress,
         )
-        how = {"temperature": c.rollout.temperature, "micro_batch_tokens": c.optim.micro_batch_tokens}
+        how: Any = {"temperature": c.rollout.temperature, "micro_batch_tokens": c.optim.micro_batch_tokens}
         batch = steps.add_policy_logprobs_and_values(ppo.actor, batch, progress=progress, **how)
         batch = steps.add_kl_to_sa_pairs(ppo.actor, batch, estimator="k1", progress=progress, **how)
     batch, result = steps.compute_rewards(ppo.rewards, batch, prompts, update_statistics=False)
-    assert batch.kl is not None and batch.token_scores is not None
-    scores = np.array(result.scores) + np.array(batch.token_scores.sum(axis=1))
+    scores = np.array(result.scores) + np.array(filled(batch.token_scores).sum(axis=1))
     return Evaluation(
         iteration=iteration,
         prompts=len(prompts),
         score_mean=float(scores.mean()),
         score_std=float(scores.std()),
-        kl=float(mx.where(batch.mask > 0, batch.kl, 0.0).sum(axis=1).mean()),
+        kl=float(filled(batch.kl).sum(axis=1).mean()),
         response_length=float(batch.response_lengths.mean()),
         truncated=float(batch.truncated.mean()),
         seconds=time.perf_counter() - started,

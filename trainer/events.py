@@ -204,10 +204,12 @@ class Sinks:
         self._sinks.extend(sinks)
 
     def emit(self, event: Event) -> None:
+        """Give `event` to each sink in turn."""
         for sink in self._sinks:
             sink.emit(event)
 
     def close(self) -> None:
+        """Close each sink in turn."""
         for sink in self._sinks:
             sink.close()
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import numpy as np
 
+from trainer.arrays import to_list
 from trainer.errors import ConfigError
 
 
@@ -51,7 +52,7 @@ class Experience(NamedTuple):
 
     def lengths(self) -> list[int]:
         """Tokens of prompt and response of each sequence."""
-        return (self.prompt_lengths + self.response_lengths).tolist()  # type: ignore[no-any-return]
+        return to_list(self.prompt_lengths + self.response_lengths)
 
     def take(self, rows: Sequence[int]) -> Experience:
         """The sequences of `rows`, in that order, cut to the longest of them."""
@@ -88,9 +89,9 @@ def sa_pairs(experience: Experience, decode: Callable[[list[int]], str]) -> list
         "return": experience.returns,
     }
     filled = {name: np.array(value) for name, value in names.items() if value is not None}
-    ids, starts = np.array(experience.sequences), experience.prompt_lengths.tolist()
+    ids, starts = np.array(experience.sequences), to_list(experience.prompt_lengths)
     pairs = []
-    for row, count in enumerate(experience.response_lengths.tolist()):
+    for row, count in enumerate(to_list(experience.response_lengths)):
         for step in range(count):
             end = starts[row] + step
             token = int(ids[row, end])

@@ -253,9 +253,7 @@ def without_superseded(events: Sequence[TimedEvent]) -> list[TimedEvent]:
 
 
 def _unreadable(path: Path, error: OSError) -> StorageError:
-    return StorageError(
-        f"cannot read journal '{path}': {error.strerror}; check that it is a file you may read"
-    )
+    return StorageError(f"cannot read journal '{path}': {error.strerror}; check that it is a file you may read")
 
 
 def _line(values: dict[str, Any]) -> bytes:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, NamedTuple, TypedDict, Unpack
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack, cast
 
 import mlx.core as mx
 import mlx.optimizers as optim
-from mlx.utils import tree_flatten, tree_map
+from mlx.utils import tree_map
 
 from trainer import maths
+from trainer.arrays import filled, leaves
 from trainer.config.schema import OptimConfig, PPOConfig
 from trainer.experience import Experience, micro_batch_rows
 from trainer.models.actor_critic import ActorCriticLLM, Want
 from trainer.models.adapters import Parameters
+from trainer.models.logprobs import entropy, token_logprobs
 from trainer.steps import Progress, silent
 
 Trainables = dict[str, Parameters]  # "policy" and "value", whichever a step trains
@@ -37,6 +39,11 @@ class LossSums(NamedTuple):
     approx_kl: mx.array
     ratio: mx.array
     ratio_max: mx.array  # a maximum, not a sum
+
+    def joined(self, other: LossSums) -> LossSums:
+        """Of both micro-batches together."""
+        both = [mx.add(mine, theirs) for mine, theirs in zip(self, other, strict=True)]
+        return LossSums(*both)._replace(ratio_max=mx.maximum(self.ratio_max, other.ratio_max))
 
 
 class StepMetrics(NamedTuple):
@@ -94,10 +101,12 @@ class Learner:
 
     def state(self) -> dict[str, Any]:
         """Moments and step counts of both optimisers, as one tree of arrays (a copy: Adam changes its own in place)."""
-        return tree_map(lambda x: x, {"policy": self.policy_optimizer.state, "value": self.value_optimizer.state})
+        state = {"policy": self.policy_optimizer.state, "value": self.value_optimizer.state}
+        return cast("dict[str, Any]", tree_map(lambda x: x, state))
 
     def restore(self, state: dict[str, Any], steps: int) -> None:
         """Go back to what `state` and `steps` were."""
+        state = tree_map(lambda x: x, state)
         self.policy_optimizer.state = state["policy"]
         self.value_optimizer.state = state["value"]
         self.steps = steps
@@ -112,17 +121,16 @@ class Learner:
             bias_correction=True,
         )
 
-    def _train(
-        self, batch: Experience, ppo: PPOConfig, objective: Objective, **how: Unpack[How]
-    ) -> StepMetrics:
+    def _train(self, batch: Experience, ppo: PPOConfig, objective: Objective, **how: Unpack[How]) -> StepMetrics:
         gradients, sums = self.gradients(batch, ppo, objective, **how)
-        norm = math.sqrt(sum(float(mx.square(g).sum()) for _, g in tree_flatten(gradients)))
-        tokens = float(batch.mask.sum())
-        means = [value / tokens for value in sums[:-1]] + [sums[-1]]
-        finite = all(math.isfinite(number) for number in (norm, *means))
+        norm = math.sqrt(sum(float(mx.square(gradient).sum()) for gradient in leaves(gradients)))
+        numbers = [float(number) for number in sums]
+        finite = all(math.isfinite(number) for number in (norm, *numbers))
         if finite:
             self._apply(gradients, norm)
-        return StepMetrics(*means, grad_norm=norm, taken=finite)
+        tokens = float(batch.mask.sum())
+        policy_loss, value_loss, clipped, kl, ratio = (number / tokens for number in numbers[:-1])
+        return StepMetrics(policy_loss, value_loss, clipped, kl, ratio, numbers[-1], norm, taken=finite)
 
     def gradients(
         self,
@@ -132,42 +140,38 @@ class Learner:
         *,
         temperature: float,
         progress: Progress = silent,
-    ) -> tuple[Trainables, list[float]]:
+    ) -> tuple[Trainables, LossSums]:
         """Gradient of the minibatch's mean loss, and the values of LossSums over all of it.
 
         Each micro-batch's sum is divided by the token count of the whole minibatch, so that any cut of it into
         micro-batches gives the gradient of one big batch.
         """
         tokens = batch.mask.sum()
-        total: Trainables | None = None
-        sums: list[float] = []
-        done = 0
         actor = self.actor
         before: Trainables = {}
         if objective != "value":
             before["policy"] = actor.policy_parameters()
         if objective != "policy":
             before["value"] = actor.value_parameters()
+        total: Trainables | None = None
+        sums = LossSums(*(mx.array(0.0) for _ in LossSums._fields))
+        done = 0
 
         def loss(trainables: Trainables, part: Experience) -> tuple[mx.array, LossSums]:
             self._put(trainables)
             return _loss(actor, part, ppo, temperature, objective, tokens)
 
         loss_and_grad = mx.value_and_grad(loss)
-        for rows in micro_batch_rows(range(batch.size), batch.lengths(), self.config.micro_batch_tokens):
-            (_, part), gradients = loss_and_grad(before, batch.take(rows))
-            total = gradients if total is None else tree_map(mx.add, total, gradients)
-            mx.eval(total, part)  # frees this micro-batch's graph: 2.9 MB instead of 16.0 at the peak of a toy
-            values = [value.item() for value in part]
-            # A conditional keeps NaN, which max() may lose.
-            sums = (
-                [a + b for a, b in zip(sums[:-1], values[:-1], strict=True)] + [_worse(sums[-1], values[-1])]
-                if sums
-                else values
-            )
-            done += len(rows)
-            progress(done, batch.size)
-        self._put(before)  # the traced arrays must not stay in the model
+        try:
+            for rows in micro_batch_rows(range(batch.size), batch.lengths(), self.config.micro_batch_tokens):
+                (_, part), gradients = loss_and_grad(before, batch.take(rows))
+                total = gradients if total is None else tree_map(mx.add, total, gradients)
+                sums = sums.joined(part)
+                mx.eval(total, sums)  # frees this micro-batch's graph: 2.9 MB instead of 16.0 at the peak of a toy
+                done += len(rows)
+                progress(done, batch.size)
+        finally:
+            self._put(before)  # the traced arrays must not stay in the model
         assert total is not None
         return total, sums
 
@@ -205,8 +209,7 @@ def schedule_factor(config: OptimConfig, step: int, total: int) -> float:
 
 def has_signal(batch: Experience) -> bool:
     """Whether the raw advantages differ at all: without that, Adam would make a full step out of rounding noise."""
-    assert batch.advantages is not None
-    return float(maths.masked_variance(batch.advantages, batch.mask)) > 1e-12
+    return float(maths.masked_variance(filled(batch.advantages), batch.mask)) > 1e-12
 
 
 def _loss(
@@ -226,17 +229,14 @@ def _loss(
 
     loss, sums = zero, LossSums(zero, zero, zero, zero, zero, zero)
     if forward.logits is not None:
-        assert batch.logprobs is not None and batch.advantages is not None
-        logits = forward.logits if temperature == 1 else forward.logits.astype(mx.float32) / temperature
-        logprobs = maths.token_logprobs(logits, batch.responses)
-        logprobs = mx.where(mask, logprobs, batch.logprobs)  # before exp: padding must not overflow
-        policy_loss = total(
-            maths.clipped_policy_loss(logprobs, batch.logprobs, batch.advantages, clip=ppo.clip)
-        )
+        old_logprobs, advantages = filled(batch.logprobs), filled(batch.advantages)
+        logprobs = token_logprobs(forward.logits, batch.responses, temperature)
+        logprobs = mx.where(mask, logprobs, old_logprobs)  # before exp: padding must not overflow
+        policy_loss = total(maths.clipped_policy_loss(logprobs, old_logprobs, advantages, clip=ppo.clip))
         loss = loss + policy_loss
         if ppo.entropy_coef > 0:
-            loss = loss - ppo.entropy_coef * total(maths.entropy(logits))
-        log_ratio = mx.stop_gradient(logprobs - batch.logprobs)
+            loss = loss - ppo.entropy_coef * total(entropy(forward.logits, temperature))
+        log_ratio = mx.stop_gradient(logprobs - old_logprobs)
         ratio = mx.exp(log_ratio)
         sums = sums._replace(
             policy_loss=policy_loss,
@@ -246,16 +246,10 @@ def _loss(
             ratio_max=mx.where(mask, ratio, 0.0).max(),
         )
     if forward.values is not None:
-        assert batch.values is not None and batch.returns is not None
+        old_values, returns = filled(batch.values), filled(batch.returns)
         value_loss = total(
-            maths.clipped_value_loss(
-                forward.values[:, :-1], batch.values, batch.returns, clip=ppo.value_clip or None
-            )
+            maths.clipped_value_loss(forward.values[:, :-1], old_values, returns, clip=ppo.value_clip or None)
         )
         loss = loss + (ppo.value_coef if objective == "joint" else 1.0) * value_loss
         sums = sums._replace(value_loss=value_loss)
     return loss / tokens, sums
-
-
-def _worse(a: float, b: float) -> float:
-    return b if b > a or math.isnan(b) else a

@@ -110,9 +110,7 @@ def gae_advantages(deltas: mx.array, mask: mx.array, *, gamma: float, lam: float
     return mx.where(mask > 0, mx.where(mask > 0, deltas, 0.0) @ weights, 0.0)
 
 
-def clipped_policy_loss(
-    logprobs: mx.array, old_logprobs: mx.array, advantages: mx.array, *, clip: float
-) -> mx.array:
+def clipped_policy_loss(logprobs: mx.array, old_logprobs: mx.array, advantages: mx.array, *, clip: float) -> mx.array:
     """PPO's clipped surrogate, as a loss per token: max(-A rho, -A clip(rho, 1 - eps, 1 + eps)), rho = pi / pi_old.
 
     All: [B, T]. Returns [B, T]. The gradient is zero where clipping takes hold.
@@ -122,9 +120,7 @@ def clipped_policy_loss(
     return mx.maximum(-advantages * ratio, -advantages * mx.clip(ratio, 1 - clip, 1 + clip))
 
 
-def clipped_value_loss(
-    values: mx.array, old_values: mx.array, returns: mx.array, *, clip: float | None
-) -> mx.array:
+def clipped_value_loss(values: mx.array, old_values: mx.array, returns: mx.array, *, clip: float | None) -> mx.array:
     """Half the larger of the squared errors of the value and of the value held within `clip` of the old one.
 
         L = 1/2 max((V - G)^2, (V_old + clip(V - V_old, -eps, eps) - G)^2)

@@ -11,22 +11,23 @@ import mlx.core as mx
 import numpy as np
 
 from trainer import maths
+from trainer.arrays import filled, to_list
 from trainer.data import Prompt
 from trainer.experience import Experience
 from trainer.learner import StepMetrics
 
 
-def rollout_metrics(batch: Experience, *, kl_coef: float) -> dict[str, float]:
+def rollout_metrics(batch: Experience, *, kl_coef: float) -> dict[str, Any]:
     """Fields of the `iteration` event that the batch alone decides; means over sequences or real tokens.
 
     kl is the mean over sequences of the summed k1, whatever estimator the penalty uses.
     """
-    mask, rewards_of_tokens = batch.mask, _filled(batch.token_scores)
-    scores = np.array(_filled(batch.scores) + rewards_of_tokens.sum(axis=1), dtype=np.float64)
-    k1 = maths.kl_estimate(_filled(batch.logprobs), _filled(batch.ref_logprobs), "k1")
+    mask, rewards_of_tokens = batch.mask, filled(batch.token_scores)
+    scores = np.array(filled(batch.scores) + rewards_of_tokens.sum(axis=1), dtype=np.float64)
+    k1 = maths.kl_estimate(filled(batch.logprobs), filled(batch.ref_logprobs), "k1")
     kl = np.array(mx.where(mask > 0, k1, 0.0).sum(axis=1), dtype=np.float64)
-    penalty = kl_coef * np.array(_filled(batch.kl).sum(axis=1), dtype=np.float64)
-    mismatch = mx.abs(batch.sampler_logprobs - _filled(batch.logprobs))
+    penalty = kl_coef * np.array(filled(batch.kl).sum(axis=1), dtype=np.float64)
+    mismatch = mx.abs(batch.sampler_logprobs - filled(batch.logprobs))
     return {
         "score_mean": float(scores.mean()),
         "score_std": float(scores.std()),
@@ -34,19 +35,17 @@ def rollout_metrics(batch: Experience, *, kl_coef: float) -> dict[str, float]:
         "score_min": float(scores.min()),
         "reward_mean": float((scores - penalty).mean()),
         "kl": float(kl.mean()),
-        "entropy": float(maths.masked_mean(_filled(batch.entropy), mask)),
-        "explained_variance": float(
-            maths.explained_variance(_filled(batch.values), _filled(batch.returns), mask)
-        ),
-        "value_mean": float(maths.masked_mean(_filled(batch.values), mask)),
-        "return_mean": float(maths.masked_mean(_filled(batch.returns), mask)),
+        "entropy": float(maths.masked_mean(filled(batch.entropy), mask)),
+        "explained_variance": float(maths.explained_variance(filled(batch.values), filled(batch.returns), mask)),
+        "value_mean": float(maths.masked_mean(filled(batch.values), mask)),
+        "return_mean": float(maths.masked_mean(filled(batch.returns), mask)),
         "response_length": float(batch.response_lengths.mean()),
         "truncated": float(batch.truncated.mean()),
         "sampler_mismatch": float(maths.masked_mean(mismatch, mask)),
     }
 
 
-def update_metrics(steps: Sequence[StepMetrics]) -> dict[str, float]:
+def update_metrics(steps: Sequence[StepMetrics]) -> dict[str, Any]:
     """Fields of the `iteration` event that the optimiser steps decide: means over the steps that were computed.
 
     NaN where there was no step at all; a skipped step counts in `skipped_steps` and in no mean.
@@ -81,12 +80,12 @@ def sample_rows(
         "advantages": batch.advantages,
         "returns": batch.returns,
     }
-    arrays = {name: np.array(_filled(array)) for name, array in per_token.items()}
-    scores = (_filled(batch.scores) + _filled(batch.token_scores).sum(axis=1)).tolist()
+    arrays = {name: np.array(filled(array)) for name, array in per_token.items()}
+    scores = to_list(filled(batch.scores) + filled(batch.token_scores).sum(axis=1))
     responses, lengths, truncated = (
-        batch.responses.tolist(),
-        batch.response_lengths.tolist(),
-        batch.truncated.tolist(),
+        to_list(batch.responses),
+        to_list(batch.response_lengths),
+        to_list(batch.truncated),
     )
     return [
         {
@@ -106,8 +105,3 @@ def sample_rows(
         }
         for row, prompt in enumerate(prompts)
     ]
-
-
-def _filled(value: mx.array | None) -> mx.array:
-    assert value is not None
-    return value

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from trainer import maths, steps
+from trainer.arrays import filled
 from trainer.config import Config
 from trainer.control import Control
 from trainer.data import Prompt, prompt_indices
@@ -94,9 +95,7 @@ class PPO:
             batch, rewards = steps.compute_rewards(self.rewards, batch, prompts)
 
         batch = steps.adjust_rewards_with_kl(batch, kl_coef=kl_coef, whiten=c.ppo.whiten_rewards)
-        batch = steps.compute_td_errors(
-            batch, gamma=c.ppo.gamma, bootstrap_truncated=c.ppo.bootstrap_truncated
-        )
+        batch = steps.compute_td_errors(batch, gamma=c.ppo.gamma, bootstrap_truncated=c.ppo.bootstrap_truncated)
         batch = steps.compute_gae_advantages(batch, gamma=c.ppo.gamma, lam=c.ppo.lam)
         batch = steps.add_reward_to_go(batch)
         mx.eval([field for field in batch if isinstance(field, mx.array)])  # the update must not redo any of it
@@ -123,18 +122,15 @@ class PPO:
         )
         return IterationResult(batch, prompts, rewards, metrics)
 
-    def learn(
-        self, number: int, batch: Experience, progress: Callable[[int, int], None]
-    ) -> list[StepMetrics]:
+    def learn(self, number: int, batch: Experience, progress: Callable[[int, int], None]) -> list[StepMetrics]:
         """Several epochs over the batch in reshuffled minibatches, one optimiser step each."""
         ppo = self.config.ppo
         if not has_signal(batch):
             message = "all advantages are equal, so no step was taken: is the reward constant?"
             self.emit(Alert(iteration=number, level="warning", code="no_signal", message=message))
             return []
-        assert batch.advantages is not None
         if ppo.whiten_advantages:
-            batch = batch._replace(advantages=maths.whiten(batch.advantages, batch.mask))
+            batch = batch._replace(advantages=maths.whiten(filled(batch.advantages), batch.mask))
         how: Any = {"temperature": self.config.rollout.temperature, "progress": progress}
         results: list[StepMetrics] = []
         for epoch in range(ppo.epochs):
@@ -149,7 +145,9 @@ class PPO:
                 self.learner.steps += 1
                 results.append(step)
                 if not step.taken:
-                    message = "loss or gradient was NaN or inf: the step was skipped; lower the learning rate if it repeats"
+                    message = (
+                        "loss or gradient was NaN or inf: the step was skipped; lower the learning rate if it repeats"
+                    )
                     self.emit(Alert(iteration=number, level="warning", code="step_skipped", message=message))
         return results
 
@@ -157,15 +155,11 @@ class PPO:
         """The prompts of iteration `number`, each repeated `samples_per_prompt` times."""
         c = self.config
         count = c.rollout.batch_size // c.rollout.samples_per_prompt
-        places = prompt_indices(
-            (number - 1) * count, count, len(self.prompts), seed=c.run.seed, shuffle=c.data.shuffle
-        )
+        places = prompt_indices((number - 1) * count, count, len(self.prompts), seed=c.run.seed, shuffle=c.data.shuffle)
         return [self.prompts[place] for place in places for _ in range(c.rollout.samples_per_prompt)]
 
     @contextmanager
-    def phase(
-        self, number: int, phase: Phase, *, passes: int = 1
-    ) -> Iterator[Callable[[int, int], None]]:
+    def phase(self, number: int, phase: Phase, *, passes: int = 1) -> Iterator[Callable[[int, int], None]]:
         """Time a phase and tell its progress; the function given reports (done, total) of each of `passes` in turn."""
         finished = 0
 
@@ -173,9 +167,7 @@ class PPO:
             nonlocal finished
             self.control.check()
             everything = total * passes
-            self.emit(
-                PhaseProgress(iteration=number, phase=phase, done=finished * total + done, total=everything)
-            )
+            self.emit(PhaseProgress(iteration=number, phase=phase, done=finished * total + done, total=everything))
             if done == total:
                 finished += 1
 

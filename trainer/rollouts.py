@@ -11,6 +11,7 @@ import numpy as np
 from mlx_lm.generate import BatchGenerator
 from mlx_lm.sample_utils import apply_top_k, apply_top_p
 
+from trainer.arrays import to_list
 from trainer.config.schema import RolloutConfig
 from trainer.data import Prompt
 from trainer.experience import Experience
@@ -155,7 +156,7 @@ def _chosen_logprobs(steps: Sequence[Any], temperature: float) -> list[float]:
             logprobs = logprobs / temperature
             logprobs = logprobs - mx.logsumexp(logprobs)
         chosen.append(logprobs[step.token])
-    return mx.stack(chosen).tolist()  # type: ignore[no-any-return]
+    return to_list(mx.stack(chosen))
 
 
 def _stop_text(tokenizer: Any, tokens: list[int], stops: Sequence[str]) -> str | None:

@@ -114,9 +114,7 @@ class RunFolder:
             # `is_live` shares it for an instant and must not be taken for a trainer, who does not share.
             if not _try_lock(file, fcntl.LOCK_SH):
                 pid = os.pread(file, 20, 0).decode(errors="replace") or "unknown"
-                raise UsageError(
-                    f"run '{self.name}' is being trained by process {pid}: stop it first, or wait"
-                )
+                raise UsageError(f"run '{self.name}' is being trained by process {pid}: stop it first, or wait")
 
     def _lock_error(self, error: OSError) -> StorageError:
         return StorageError(
@@ -174,9 +172,7 @@ def run_folders(runs_dir: Path) -> list[RunFolder]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise StorageError(
-            f"cannot list runs in '{runs_dir}': {error.strerror}; choose another folder"
-        ) from None
+        raise StorageError(f"cannot list runs in '{runs_dir}': {error.strerror}; choose another folder") from None
     return [RunFolder(path) for path in paths]
 
 
@@ -312,8 +308,7 @@ def _make(folder: RunFolder) -> bool:
 
 def _storage_error(path: Path, error: OSError) -> StorageError:
     return StorageError(
-        f"cannot write '{path}': {error.strerror}; "
-        "free space, or choose another folder with --set run.dir=FOLDER"
+        f"cannot write '{path}': {error.strerror}; free space, or choose another folder with --set run.dir=FOLDER"
     )
 
 

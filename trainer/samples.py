@@ -96,17 +96,13 @@ def read_samples(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             names = file.schema_arrow.names
             if missing := [name for name in columns or [] if name not in names]:
-                raise StorageError(
-                    f"samples '{path}' have no column '{missing[0]}': they have {', '.join(names)}"
-                )
+                raise StorageError(f"samples '{path}' have no column '{missing[0]}': they have {', '.join(names)}")
             return file.read(columns=None if columns is None else list(columns))
     except FileNotFoundError:
         raise StorageError(f"no samples '{path}': a run keeps them with run.save_samples = true") from None
     except (OSError, pa.ArrowException) as error:
         if isinstance(error, OSError) and error.errno:
-            raise StorageError(
-                f"cannot read samples '{path}': {error.strerror}; check the file's rights"
-            ) from None
+            raise StorageError(f"cannot read samples '{path}': {error.strerror}; check the file's rights") from None
         reason = str(error).splitlines()[0]
         raise StorageError(f"samples '{path}' are damaged ({reason}): delete the file") from None
 

@@ -1,4 +1,4 @@
-"""Explicit random keys: every draw of a run is a function of its seed, a purpose and a number, so nothing needs saving."""
+"""Explicit random keys: a draw is a function of the seed, a purpose and a number, so no state needs saving."""
 
 from __future__ import annotations
 

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 import mlx.core as mx
 
 from trainer import maths
+from trainer.arrays import filled, to_list
 from trainer.data import Prompt
 from trainer.experience import Experience, micro_batch_rows
 from trainer.models.actor_critic import ActorCriticLLM
+from trainer.models.logprobs import logprobs_and_entropy, token_logprobs
 from trainer.rewards import RewardInput, RewardResult, Rewards
 from trainer.rollouts import generate_sequences
 
@@ -54,16 +56,13 @@ def add_policy_logprobs_and_values(
             want="both" if actor.shares_trunk else "logits",
         )
         assert forward.logits is not None
-        logits = _at_temperature(forward.logits, temperature)
-        results = [maths.token_logprobs(logits, part.responses), maths.entropy(logits), forward.values]
-        mx.eval([r for r in results if r is not None])  # frees this micro-batch's logits
+        logprob, entropy = logprobs_and_entropy(forward.logits, part.responses, temperature)
+        mx.eval(logprob, entropy, forward.values)  # frees this micro-batch's logits
         order += rows
-        logprobs.append(results[0])
-        entropies.append(results[1])
-        values.append(results[2])
-    batch = batch._replace(
-        logprobs=_gathered(logprobs, order, batch), entropy=_gathered(entropies, order, batch)
-    )
+        logprobs.append(logprob)
+        entropies.append(entropy)
+        values.append(forward.values)
+    batch = batch._replace(logprobs=_gathered(logprobs, order, batch), entropy=_gathered(entropies, order, batch))
     return _with_values(batch, values, order) if actor.shares_trunk else batch
 
 
@@ -97,12 +96,12 @@ def add_kl_to_sa_pairs(
         for rows, part in _micro_batches(batch, micro_batch_tokens, progress):
             forward = actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want="logits")
             assert forward.logits is not None
-            logprob = maths.token_logprobs(_at_temperature(forward.logits, temperature), part.responses)
+            logprob = token_logprobs(forward.logits, part.responses, temperature)
             mx.eval(logprob)  # frees this micro-batch's logits
             order += rows
             logprobs.append(logprob)
     reference = _gathered(logprobs, order, batch)
-    kl = mx.where(batch.mask > 0, maths.kl_estimate(_filled(batch.logprobs), reference, estimator), 0.0)
+    kl = mx.where(batch.mask > 0, maths.kl_estimate(filled(batch.logprobs), reference, estimator), 0.0)
     return batch._replace(ref_logprobs=reference, kl=kl)
 
 
@@ -113,12 +112,12 @@ def compute_rewards(
 
     prompts: B, those of the rows. The reward sees the response as it was cut. Raises RewardError.
     """
-    tokens, counts = batch.responses.tolist(), batch.response_lengths.tolist()
+    tokens, counts = to_list(batch.responses), to_list(batch.response_lengths)
     result = rewards(
         [
             RewardInput(prompt.prompt, text, ids[:count], prompt.columns, bool(truncated))
             for prompt, text, ids, count, truncated in zip(
-                prompts, batch.texts, tokens, counts, batch.truncated.tolist(), strict=True
+                prompts, batch.texts, tokens, counts, to_list(batch.truncated), strict=True
             )
         ],
         update_statistics=update_statistics,
@@ -130,34 +129,26 @@ def compute_rewards(
 
 def adjust_rewards_with_kl(batch: Experience, *, kl_coef: float, whiten: bool = False) -> Experience:
     """r_t = -beta KL_t (+ the token's own reward), plus the score on the last real token."""
-    scores, kl = _filled(batch.scores), _filled(batch.kl)
-    rewards = maths.shaped_rewards(kl, scores, batch.mask, kl_coef=kl_coef) + _filled(batch.token_scores)
+    scores, kl = filled(batch.scores), filled(batch.kl)
+    rewards = maths.shaped_rewards(kl, scores, batch.mask, kl_coef=kl_coef) + filled(batch.token_scores)
     return batch._replace(rewards=maths.whiten(rewards, batch.mask, shift_mean=False) if whiten else rewards)
 
 
 def compute_td_errors(batch: Experience, *, gamma: float, bootstrap_truncated: bool = False) -> Experience:
     """delta_t = r_t + gamma V(s_{t+1}) - V(s_t); V after the end is 0, or the critic's where a response was cut."""
-    final = _filled(batch.final_values) * batch.truncated if bootstrap_truncated else None
-    deltas = maths.td_errors(
-        _filled(batch.rewards), _filled(batch.values), batch.mask, gamma=gamma, final_values=final
-    )
+    final = filled(batch.final_values) * batch.truncated if bootstrap_truncated else None
+    deltas = maths.td_errors(filled(batch.rewards), filled(batch.values), batch.mask, gamma=gamma, final_values=final)
     return batch._replace(td_errors=deltas)
 
 
 def compute_gae_advantages(batch: Experience, *, gamma: float, lam: float) -> Experience:
     """A_t = sum over l of (gamma lambda)^l delta_{t+l}."""
-    return batch._replace(
-        advantages=maths.gae_advantages(_filled(batch.td_errors), batch.mask, gamma=gamma, lam=lam)
-    )
+    return batch._replace(advantages=maths.gae_advantages(filled(batch.td_errors), batch.mask, gamma=gamma, lam=lam))
 
 
 def add_reward_to_go(batch: Experience) -> Experience:
     """G_t = A_t + V(s_t), from the advantages before any whitening."""
-    return batch._replace(returns=(_filled(batch.advantages) + _filled(batch.values)) * batch.mask)
-
-
-def _at_temperature(logits: mx.array, temperature: float) -> mx.array:
-    return logits if temperature == 1 else logits.astype(mx.float32) / temperature
+    return batch._replace(returns=(filled(batch.advantages) + filled(batch.values)) * batch.mask)
 
 
 def _micro_batches(batch: Experience, budget: int, progress: Progress) -> Iterator[tuple[list[int], Experience]]:
@@ -171,20 +162,14 @@ def _micro_batches(batch: Experience, budget: int, progress: Progress) -> Iterat
 def _gathered(parts: Sequence[mx.array], order: list[int], batch: Experience, *, extra: int = 0) -> mx.array:
     """Micro-batches of unlike widths as one [B, T + extra] array in the batch's order, zeros in the padding."""
     width = batch.mask.shape[1] + extra
-    rows = mx.concatenate([mx.pad(part, ((0, 0), (0, width - part.shape[1]))) for part in parts])
+    rows = mx.concatenate([mx.pad(part, [(0, 0), (0, width - part.shape[1])]) for part in parts])
     back = sorted(range(len(order)), key=order.__getitem__)
     rows = rows[mx.array(back)]
-    mask = batch.mask if not extra else mx.pad(batch.mask, ((0, 0), (extra, 0)), constant_values=1.0)
+    mask = batch.mask if not extra else mx.pad(batch.mask, [(0, 0), (extra, 0)], constant_values=1.0)
     return mx.where(mask > 0, rows, 0.0)
 
 
 def _with_values(batch: Experience, parts: Sequence[mx.array | None], order: list[int]) -> Experience:
-    values = _gathered([_filled(part) for part in parts], order, batch, extra=1)  # [B, T + 1]
+    values = _gathered([filled(part) for part in parts], order, batch, extra=1)  # [B, T + 1]
     final = mx.take_along_axis(values, batch.response_lengths[:, None], axis=1).squeeze(1)
     return batch._replace(values=mx.where(batch.mask > 0, values[:, :-1], 0.0), final_values=final)
-
-
-def _filled(value: mx.array | None) -> mx.array:
-    if value is None:
-        raise ValueError("a step of the iteration was left out: its field of Experience is not filled")
-    return value

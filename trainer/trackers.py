@@ -50,9 +50,7 @@ class Tracker:
         except Exception as error:  # noqa: BLE001  a library of others, and training is worth more than its log
             if not self._warned:
                 self._warned = True
-                _log.warning(
-                    "tracker %s: %s; training goes on, some points may be missing", self.name, _line(error)
-                )
+                _log.warning("tracker %s: %s; training goes on, some points may be missing", self.name, _line(error))
 
 
 def metrics(event: Iteration | Evaluation) -> dict[str, float]:
@@ -67,9 +65,7 @@ def metrics(event: Iteration | Evaluation) -> dict[str, float]:
     return numbers
 
 
-def build_trackers(
-    names: Sequence[str], run_name: str, folder: Path, config_dict: Mapping[str, Any]
-) -> list[Sink]:
+def build_trackers(names: Sequence[str], run_name: str, folder: Path, config_dict: Mapping[str, Any]) -> list[Sink]:
     """A sink for each of `names`: tensorboard (its files go to `folder`/tensorboard), wandb, trackio.
 
     Raises UsageError when a tracker's package is missing, with the extra that brings it, or does not start.
@@ -77,7 +73,8 @@ def build_trackers(
     trackers: list[Sink] = []
     try:
         for name in names:
-            trackers.append(Tracker(name, _started(name, run_name, folder, dict(config_dict))))
+            backend = _started(name, run_name, folder, dict(config_dict))
+            trackers.append(Tracker(name, backend))
     except UsageError:
         for tracker in trackers:
             tracker.close()
@@ -101,9 +98,7 @@ class _Wandb:
     def __init__(self, library: Any, run_name: str, folder: Path, config: dict[str, Any]) -> None:
         # It would otherwise capture stdout and stderr and print its own lines into whatever is on the screen.
         settings = library.Settings(console="off", silent=True)
-        self._run = library.init(
-            project=PROJECT, name=run_name, dir=str(folder), config=config, settings=settings
-        )
+        self._run = library.init(project=PROJECT, name=run_name, dir=str(folder), config=config, settings=settings)
 
     def log(self, metrics: dict[str, float], step: int) -> None:
         self._run.log(metrics, step=step)
@@ -137,9 +132,7 @@ def _started(name: str, run_name: str, folder: Path, config: dict[str, Any]) -> 
             return _Wandb(library, run_name, folder, config)
         return _Trackio(library, run_name, config)
     except Exception as error:  # noqa: BLE001  no account, no network, no room: each library has its own errors
-        raise UsageError(
-            f"run.trackers: '{name}' does not start: {_line(error)}; mend it or leave it out"
-        ) from None
+        raise UsageError(f"run.trackers: '{name}' does not start: {_line(error)}; mend it or leave it out") from None
 
 
 def _line(error: Exception) -> str:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import mlx.core as mx
-from mlx.utils import tree_flatten
 
 from trainer import runs
+from trainer.arrays import leaves
 from trainer.checkpoint import Snapshot, load_checkpoint, restore_snapshot, save_checkpoint, take_snapshot
 from trainer.config import Config, config_warnings, load_config
 from trainer.config.loading import resolve_paths
@@ -77,9 +77,7 @@ def release_thread() -> None:
 class _Run:
     """One run under way: its folder, its model and the loop over iterations."""
 
-    def __init__(
-        self, config: Config, resume: Path | None, preset: str, out: Sinks, control: Control
-    ) -> None:
+    def __init__(self, config: Config, resume: Path | None, preset: str, out: Sinks, control: Control) -> None:
         config = resolve_paths(config, Path.cwd())
         seed = config.run.seed if config.run.seed >= 0 else secrets.randbelow(2**32)
         self.config = config.model_copy(update={"run": config.run.model_copy(update={"seed": seed})})
@@ -104,9 +102,7 @@ class _Run:
         prompts, held_out = self._prompts(rows, model)
         key = key_for(self.config.run.seed, Purpose.ADAPTER)
         actor = ActorCriticLLM(model.backbone, self.config.model, key=key)
-        self.ppo = PPO(
-            self.config, actor, model.tokenizer, prompts, rewards, emit=self.emit, control=self.control
-        )
+        self.ppo = PPO(self.config, actor, model.tokenizer, prompts, rewards, emit=self.emit, control=self.control)
         self.held_out = held_out[: self.config.eval.prompts]
         if self.resume:
             self.folder = runs.open_run(self.resume, Path(self.config.run.dir))
@@ -156,9 +152,9 @@ class _Run:
                 name=self.folder.name,
                 folder=str(self.folder.root),
                 model=self.config.model.path,
-                device=str(mx.default_device()),
+                device="GPU" if mx.default_device() == mx.Device(mx.gpu) else "CPU",
                 dtype=str(model.dtype).removeprefix("mlx.core."),
-                parameters=sum(array.size for _, array in tree_flatten(model.backbone.parameters())),
+                parameters=sum(array.size for array in leaves(model.backbone.parameters())),
                 trainable=sum(array.size for array in trainable),
                 prompts=len(prompts),
                 eval_prompts=len(self.held_out),
@@ -209,9 +205,7 @@ class _Run:
         self.emit(CheckpointSaved(iteration=snapshot.iteration, path=where, seconds=seconds))
 
     def _write_samples(self, number: int, result: IterationResult) -> None:
-        rows = sample_rows(
-            result.batch, result.prompts, result.rewards.parts, self.config.rollout.samples_per_prompt
-        )
+        rows = sample_rows(result.batch, result.prompts, result.rewards.parts, self.config.rollout.samples_per_prompt)
         path = self.folder.samples_file(number)
         if self.config.run.save_samples:
             write_samples(path, rows, number)

@@ -1,4 +1,4 @@
-"""The grammar of the command line. What a command does is in `workbench.commands`, imported when it is called."""
+"""The grammar of the command line; what a command does is in `workbench.commands`, imported when called."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from workbench import diagnostics
+from workbench import output
 
 PRESET = "quickstart"
 
@@ -31,43 +31,48 @@ exit codes:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's) and return its exit code, one of `EXIT_CODES`."""
-    diagnostics.make_streams_safe()
+    output.make_streams_safe()
     args = parser().parse_args(argv)
     from trainer.errors import TrainerError
 
     try:
-        code = _command(args)(args)
-        sys.stdout.flush()
+        return _command(args)(args)
     except TrainerError as error:
-        diagnostics.error(str(error))
+        output.error(str(error))
         return error.exit_code
     except BrokenPipeError:  # `| head` has read enough
-        diagnostics.discard(sys.stdout)
         return 0
     except KeyboardInterrupt:
         return 130
     except Exception as bug:  # noqa: BLE001 - the last line of defence
-        diagnostics.crash(bug)
+        output.crash(bug)
         return 1
-    return code
 
 
 def parser() -> argparse.ArgumentParser:
     """The whole grammar."""
     root = _Parser(
-        prog=diagnostics.PROGRAM,
+        prog=output.PROGRAM,
         description="Reinforcement learning from human feedback on one machine, in one terminal.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     root.add_argument("--version", action=_Version, help="print the version and exit")
-    root.add_argument("--no-ui", action="store_true", help="train without the workbench: over SSH, in scripts")
+    root.add_argument("--no-ui", action="store_true", help="train without the workbench: by SSH, in scripts")
     root.add_argument(
-        "--config", dest="config_given", metavar="PRESET_OR_FILE", help=f"preset or TOML file (default: {PRESET})"
+        "--config",
+        dest="config_given",
+        metavar="PRESET_OR_FILE",
+        help=f"preset or TOML file (default: {PRESET})",
     )
     root.add_argument(
-        "--set", dest="overrides_given", metavar="KEY=VALUE", action="append", default=[], help="change one field"
+        "--set",
+        dest="overrides_given",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="change one field",
     )
     root.add_argument("--name", help="name of the run's folder (default: the preset's and a number)")
     root.add_argument(
@@ -95,10 +100,19 @@ def _add_config(commands: Any) -> None:
         action = actions.add_parser(name, help=help_text)
         # Given here or before the command, so an absent one must not hide the other.
         action.add_argument(
-            "--config", dest="config_given", metavar="PRESET_OR_FILE", default=argparse.SUPPRESS, help="preset or file"
+            "--config",
+            dest="config_given",
+            metavar="PRESET_OR_FILE",
+            default=argparse.SUPPRESS,
+            help="preset or file",
         )
         action.add_argument(
-            "--set", dest="overrides_after", metavar="KEY=VALUE", action="append", default=[], help="change one field"
+            "--set",
+            dest="overrides_after",
+            metavar="KEY=VALUE",
+            action="append",
+            default=[],
+            help="change one field",
         )
     schema = actions.add_parser("schema", help="list every field: type, range, default, unit, help")
     schema.add_argument("--format", choices=("text", "markdown", "json"), default="text", help="default: text")
@@ -137,7 +151,7 @@ class _Parser(argparse.ArgumentParser):
     """Reports a wrong command line in one line."""
 
     def error(self, message: str) -> NoReturn:
-        diagnostics.error(f"{message}: '{self.prog} --help' shows what is possible")
+        output.error(f"{message}: '{self.prog} --help' shows what is possible")
         sys.exit(2)
 
 
@@ -151,7 +165,7 @@ class _Version(argparse.Action):
         from importlib.metadata import PackageNotFoundError, version
 
         try:
-            print(f"{diagnostics.PROGRAM} {version(diagnostics.PROGRAM)}")
+            output.data(f"{output.PROGRAM} {version(output.PROGRAM)}")
         except PackageNotFoundError:  # run from the source tree
-            print(f"{diagnostics.PROGRAM} (not installed)")
+            output.data(f"{output.PROGRAM} (not installed)")
         sys.exit(0)

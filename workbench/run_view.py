@@ -24,7 +24,7 @@ _RECENT = 5  # iterations that the remaining time and the summary's means are ta
 
 @dataclass(slots=True)
 class RunView:
-    """Everything a reader wants to know of a run; `take` folds one event in. The same for a live run and a journal."""
+    """What a reader wants to know of a run; `take` folds one event in, be it live or of a journal."""
 
     started: RunStarted | None = None
     state: State = "loading"
@@ -96,7 +96,7 @@ class RunView:
         self.ended = None
         self.state = "loading"
         if event.resumed_at is not None:
-            # A run that was killed trained on after its checkpoint; the resumption does those iterations anew.
+            # What was trained after the checkpoint, before the run was killed, is done anew.
             self.iterations = [i for i in self.iterations if i.iteration <= event.resumed_at]
             self.evaluations = [e for e in self.evaluations if e.iteration <= event.resumed_at]
 

@@ -1,6 +1,7 @@
-"""A training run inside this process: the one thread that it runs on, its events, its end. No display in here.
+"""A training run inside this process: the one thread that it runs on, its events, its end.
 
-MLX ties arrays, streams and random keys to a thread, so the trainer gets a thread of its own, never one of a pool.
+MLX ties arrays, streams and random keys to a thread, so the trainer gets one of its own, never one of a pool.
+Nothing here knows of a display: the headless commands and the workbench use the same session.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class EventQueue:
     def __init__(self) -> None:
         self._events: deque[Event] = deque()
         self._lock = threading.Lock()
-        # Apart from the events, because SimpleQueue.put is the one call of these that a signal handler may make.
+        # Apart from the events: SimpleQueue.put is the one call of these that a signal handler may make.
         self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def emit(self, event: Event) -> None:
@@ -72,8 +73,9 @@ class EventQueue:
 class Session:
     """Owns the trainer's thread, its events, its control and its outcome.
 
-    Start it, `take` events until `finished`, then ask for the `result`. As a context manager it never leaves the
-    thread behind: a run that is still going when the block is left is told to stop, and waited for.
+    Start it, `take` events until `finished`, then ask for the `result`. As a context manager it starts on
+    entry and leaves no thread behind: a run that is still going at the end of the block is told to stop, and
+    waited for.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class Session:
         self._config = config
         self._resume = resume
         self._preset = preset
-        self._train = train
+        self._train = train or _train_on_this_thread
         self._control = control or Control()
         self._events = EventQueue()
         self._ended: RunEnded | None = None
@@ -102,7 +104,7 @@ class Session:
         self._thread.start()
 
     def take(self, timeout: float | None = 0) -> list[Event]:
-        """Events since the last call, after waiting at most `timeout` seconds for one (None: without limit)."""
+        """Events since the last call, after waiting `timeout` seconds at most for one (None: forever)."""
         return self._events.take(timeout)
 
     @property
@@ -111,7 +113,7 @@ class Session:
         return self._done.is_set() and not self._events
 
     def stop(self, reason: str) -> None:
-        """Ask for the end of the run after a checkpoint; returns at once. May be called from a signal handler."""
+        """Ask for the end of the run after a checkpoint; returns at once, also in a signal handler."""
         self.stop_reason = self.stop_reason or reason
         self._control.stop(reason)
         self._events.wake()
@@ -142,7 +144,7 @@ class Session:
 
     def _run(self) -> None:
         try:
-            self._ended = self._entry()(
+            self._ended = self._train(
                 self._config,
                 resume=self._resume,
                 preset=self._preset,
@@ -155,9 +157,14 @@ class Session:
             self._done.set()
             self._events.wake()
 
-    def _entry(self) -> Train:
-        if self._train is not None:
-            return self._train
-        from trainer import train  # here, because it imports mlx and must do so on this thread
 
-        return train
+def _train_on_this_thread(
+    config: Config, *, resume: Path | None, preset: str, sinks: Sequence[Sink], control: Control
+) -> RunEnded:
+    # Imported here, because that imports mlx, and only the thread that trains may use it.
+    from trainer.training import release_thread, train
+
+    try:
+        return train(config, resume=resume, preset=preset, sinks=sinks, control=control)
+    finally:
+        release_thread()

@@ -25,10 +25,10 @@ def leave_now() -> None:
 def stop_on_signals(
     stop: Callable[[str], None], restore: Callable[[], None], leave: Callable[[], None] = leave_now
 ) -> Iterator[None]:
-    """Within the block SIGINT, SIGTERM and SIGHUP call `stop(reason)`; SIGINT after any of them leaves at once.
+    """Within the block SIGINT, SIGTERM and SIGHUP call `stop(reason)`; a later SIGINT leaves at once.
 
-    stop: asks the run to checkpoint and end, as `Session.stop`; restore: leaves the terminal usable, called before
-    `leave`. Both run inside a signal handler: they must not wait for a lock or print through a buffer.
+    stop: asks the run to checkpoint and end, as `Session.stop`; restore: leaves the terminal usable, called
+    before `leave`. Both run inside a signal handler: they must not print through a buffer.
     A signal that the process was started with ignored (nohup, a shell's background job) stays ignored.
     """
     stopping = False

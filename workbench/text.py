@@ -14,8 +14,8 @@ _BARS = "▁▂▃▄▅▆▇█"
 def visible(text: str, *, keep_newlines: bool = False) -> str:
     """`text` on one line with every character that a terminal would obey shown as a symbol.
 
-    Escape becomes ␛, newline ␊, delete ␡; C1 controls, bidi marks, zero-width characters and lone surrogates become
-    their escape, as in \\x9b and \\u202e. The result can always be encoded as UTF-8.
+    Escape becomes ␛, newline ␊, delete ␡; C1 controls, bidi marks, zero-width characters and lone surrogates
+    become their escape, as in \\x9b and \\u202e. The result can always be encoded as UTF-8.
     keep_newlines: leave newlines as they are, for places that show several lines.
     """
     if text.isprintable():  # the usual case, in one pass in C

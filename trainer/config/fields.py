@@ -20,9 +20,7 @@ Text = Annotated[str, Field(min_length=1)]
 class Section(BaseModel):
     """A TOML table, frozen: unknown keys are errors, types are strict (no "3" for 3), numbers are finite."""
 
-    model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, validate_default=True, allow_inf_nan=False
-    )
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, validate_default=True, allow_inf_nan=False)
 
 
 def setting(

@@ -57,8 +57,9 @@ From the weakest to the strongest, the value of an option is
 
 Mistakes stop a run before it starts, and they are all shown at once: unknown keys, values of another type
 or out of range, and options that do not fit together. `rollout.batch_size` must be a multiple of both
-`rollout.samples_per_prompt` and `ppo.minibatches`, and `optim.buffer_tokens` must hold a whole batch. A number
-must be finite: `inf` and `nan` are refused. A run keeps its configuration in its folder, as `config.toml`.
+`rollout.samples_per_prompt` and `ppo.minibatches`, and `optim.buffer_tokens` must hold a whole batch.
+Numbers must be finite: `inf` and `nan` are refused. A run keeps its configuration in its folder, as
+`config.toml`.
 
 *Live* options may be changed while the run goes on.
 """

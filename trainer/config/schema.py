@@ -31,7 +31,7 @@ class ModelConfig(Section):
     )
     lora_rank: int = setting(8, "Rank of the LoRA adapter.", ge=1, le=1024)
     lora_scale: float = setting(
-        2.0, "Factor on the adapter's output (alpha / rank in other trainers).", gt=0, le=1000
+        20.0, "Factor on the adapter's output (alpha / rank in other trainers).", gt=0, le=1000, source="mlx-lm"
     )
     lora_targets: list[Text] = setting(
         ["q_proj", "v_proj"], "Linear layers that get an adapter, by the end of their name.", min_length=1
@@ -51,9 +51,7 @@ class DataConfig(Section):
         "A .jsonl, .json, .csv, .parquet or .txt file, a shipped set ('story-openings'), or a datasets name.",
         min_length=1,
     )
-    column: str = setting(
-        "prompt", "Column that holds the prompt: a string, or a list of chat messages.", min_length=1
-    )
+    column: str = setting("prompt", "Column that holds the prompt: a string, or a list of chat messages.", min_length=1)
     split: str = setting("train", "Split of a datasets name.", min_length=1)
     chat: Literal["auto", "always", "never"] = setting(
         "auto",
@@ -91,14 +89,10 @@ class RolloutConfig(Section):
         live=True,
     )
     top_p: float = setting(1.0, "Nucleus sampling; below 1 the KL estimate is biased.", gt=0, le=1, live=True)
-    top_k: int = setting(
-        0, "Keep the k likeliest tokens; 0 for all. Above 0 the KL is biased.", ge=0, live=True
-    )
+    top_k: int = setting(0, "Keep the k likeliest tokens; 0 for all. Above 0 the KL is biased.", ge=0, live=True)
     stop: list[Text] = setting([], "Texts that end a response, besides the model's own end tokens.")
     ignore_stop: bool = setting(False, "Write max_new_tokens whatever the model says; for benchmarks.")
-    slots: int = setting(
-        32, "Sequences generated side by side; a finished one frees its slot.", unit="sequences", ge=1
-    )
+    slots: int = setting(32, "Sequences generated side by side; a finished one frees its slot.", unit="sequences", ge=1)
 
 
 class RewardConfig(Section):
@@ -158,9 +152,7 @@ class PPOConfig(Section):
     entropy_coef: float = setting(0.0, "Weight c2 of the entropy bonus.", ge=0, live=True)
     gamma: float = setting(1.0, "Discount.", ge=0, le=1, live=True, source=_TUNING)
     lam: float = setting(0.95, "Lambda of GAE: 0 is one-step TD, 1 is Monte Carlo.", ge=0, le=1, live=True)
-    whiten_advantages: bool = setting(
-        True, "Scale advantages to mean 0, deviation 1 over the batch's tokens."
-    )
+    whiten_advantages: bool = setting(True, "Scale advantages to mean 0, deviation 1 over the batch's tokens.")
     whiten_rewards: bool = setting(
         False, "Scale rewards to deviation 1, keeping their mean; not under 16 sequences.", source=_TUNING
     )
@@ -201,9 +193,7 @@ class EvalConfig(Section):
 class CheckpointConfig(Section):
     """[checkpoint]: what a run can be resumed from."""
 
-    every: int = setting(
-        5, "Checkpoint after every so many iterations; 0 for the end only.", unit="iterations", ge=0
-    )
+    every: int = setting(1, "Checkpoint after every so many iterations; 0 for the end only.", unit="iterations", ge=0)
     keep: int = setting(3, "Newest checkpoints kept; 0 for all.", ge=0)
 
 
@@ -216,9 +206,7 @@ class RunConfig(Section):
     dir: str = setting("runs", "Folder that holds the runs.", min_length=1)
     seed: int = setting(0, "Seed of everything random; -1 draws one and saves it.", ge=-1, lt=2**32)
     save_samples: bool = setting(True, "Write every sequence with its per-token arrays as Parquet.")
-    trackers: list[Literal["tensorboard", "wandb", "trackio"]] = setting(
-        [], "Trackers that get the metrics too."
-    )
+    trackers: list[Literal["tensorboard", "wandb", "trackio"]] = setting([], "Trackers that get the metrics too.")
 
 
 class Config(Section):

@@ -96,9 +96,7 @@ def _rendered(row: PromptRow, tokenizer: Any, config: DataConfig) -> str:
             "set data.chat = 'auto'"
         )
     if not _has_chat_template(tokenizer):
-        what = (
-            "data.chat = 'always'" if isinstance(row.prompt, str) else f"{_name(row)} is a list of messages"
-        )
+        what = "data.chat = 'always'" if isinstance(row.prompt, str) else f"{_name(row)} is a list of messages"
         raise DataError(
             f"{what}, but the tokenizer has no chat template: choose an instruct model, or prompts "
             "that are strings with data.chat = 'auto'"
@@ -115,8 +113,7 @@ def _rendered(row: PromptRow, tokenizer: Any, config: DataConfig) -> str:
         roles = ", ".join(message["role"] for message in messages)
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(
-            f"{_name(row)}: the chat template refuses the roles {roles}: {reason}; "
-            "change the messages or data.system"
+            f"{_name(row)}: the chat template refuses the roles {roles}: {reason}; change the messages or data.system"
         ) from error
 
 

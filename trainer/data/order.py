@@ -9,9 +9,7 @@ import numpy as np
 from trainer.data.encoding import Prompt
 
 
-def split_prompts(
-    prompts: Sequence[Prompt], eval_fraction: float, seed: int
-) -> tuple[list[Prompt], list[Prompt]]:
+def split_prompts(prompts: Sequence[Prompt], eval_fraction: float, seed: int) -> tuple[list[Prompt], list[Prompt]]:
     """(training, evaluation) prompts, both in the order of the source; the same ones for the same seed.
 
     Prompts of the same tokens stay on one side. The evaluation side holds eval_fraction of all prompts,

@@ -137,11 +137,7 @@ def _check(prompt: Any, place: str, column: str) -> None:
 
 
 def _is_message(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and isinstance(value.get("role"), str)
-        and isinstance(value.get("content"), str)
-    )
+    return isinstance(value, dict) and isinstance(value.get("role"), str) and isinstance(value.get("content"), str)
 
 
 def _shortened(value: Any) -> str:

@@ -19,7 +19,6 @@ from trainer.models.adapters import (
     update_lora,
 )
 
-
 Want = Literal["both", "logits", "values"]
 
 
@@ -115,7 +114,8 @@ class ActorCriticLLM:
         hidden = language_model(self.backbone).model(sequences)  # [B, L, D], after the final norm
         positions = prompt_lengths[:, None] - 1 + mx.arange(width + 1)[None]
         positions = mx.minimum(positions, sequences.shape[1] - 1)  # padding; masked by every user
-        return mx.take_along_axis(hidden, positions[..., None], axis=1)
+        states: mx.array = mx.take_along_axis(hidden, positions[..., None], axis=1)
+        return states
 
     def _logits(self, states: mx.array) -> mx.array:
         """The model's own head on hidden states: its call, with the trunk replaced by one that hands them over.
@@ -126,7 +126,8 @@ class ActorCriticLLM:
         trunk = model.model
         model.model = _HandOver(trunk, states)
         try:
-            return model(mx.zeros(states.shape[:2], dtype=mx.int32))
+            logits: mx.array = model(mx.zeros(states.shape[:2], dtype=mx.int32))
+            return logits
         finally:
             model.model = trunk
 
@@ -140,7 +141,8 @@ class _HandOver(nn.Module):
         object.__setattr__(self, "_states", states)
 
     def __call__(self, *_: Any, **__: Any) -> mx.array:
-        return self._states
+        states: mx.array = object.__getattribute__(self, "_states")
+        return states
 
     def __getattr__(self, name: str) -> Any:
         return getattr(object.__getattribute__(self, "_trunk"), name)

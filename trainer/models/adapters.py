@@ -63,9 +63,7 @@ def lora_layers(backbone: nn.Module) -> list[tuple[str, LoRALinear]]:
 
 def lora_parameters(backbone: nn.Module) -> Parameters:
     """The adapter's arrays under their full names, `model.layers.0.self_attn.q_proj.lora_a` and so on."""
-    return {
-        f"{name}.{leaf}": layer[leaf] for name, layer in lora_layers(backbone) for leaf in ("lora_a", "lora_b")
-    }
+    return {f"{name}.{leaf}": layer[leaf] for name, layer in lora_layers(backbone) for leaf in ("lora_a", "lora_b")}
 
 
 def update_lora(backbone: nn.Module, parameters: Parameters) -> None:

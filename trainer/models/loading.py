@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_flatten, tree_map
+from mlx.utils import tree_map
 
+from trainer.arrays import leaves
 from trainer.config.schema import ModelConfig
 from trainer.errors import ModelError
 from trainer.models.adapters import fuse_adapter
+from trainer.models.cpu import use_vector_swiglu
 from trainer.models.starter import starter_model
 
 
@@ -49,6 +51,8 @@ def load_backbone(config: ModelConfig) -> LoadedModel:
     if config.adapter:
         fuse_adapter(backbone, Path(config.adapter))
     dtype = _cast(backbone, config.dtype)
+    if mx.default_device() == mx.Device(mx.cpu):
+        use_vector_swiglu(backbone)
     try:
         mx.eval(backbone)
     except (RuntimeError, ValueError) as error:  # a safetensors file cut short shows only when it is read
@@ -118,7 +122,7 @@ def _cast(backbone: nn.Module, wanted: str) -> mx.Dtype:
         id(leaf)
         for module in backbone.modules()
         if isinstance(module, nn.QuantizedLinear | nn.QuantizedEmbedding)
-        for _, leaf in tree_flatten(module.parameters())
+        for leaf in leaves(module.parameters())
     }
 
     def cast(leaf: mx.array) -> mx.array:

@@ -91,8 +91,7 @@ def _verify_source(source: Path) -> None:
         raise ModelError(f"{source} cannot be read ({problem.strerror}): {REINSTALL}") from problem
     if digest != GGUF_SHA256:
         raise ModelError(
-            f"{source} is damaged or of another release (sha256 {digest[:12]}, not {GGUF_SHA256[:12]}): "
-            f"{REINSTALL}"
+            f"{source} is damaged or of another release (sha256 {digest[:12]}, not {GGUF_SHA256[:12]}): {REINSTALL}"
         )
 
 

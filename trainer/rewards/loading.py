@@ -78,9 +78,7 @@ def _from_file(path: str, place: str, modules: dict[str, ModuleType]) -> ModuleT
         loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise RewardError(
-            f"reward source '{path}' fails to load: {describe_failure(error, str(file))}"
-        ) from error
+        raise RewardError(f"reward source '{path}' fails to load: {describe_failure(error, str(file))}") from error
     finally:
         with contextlib.suppress(ValueError):
             sys.path.remove(str(file.parent))

@@ -90,9 +90,7 @@ class Rewards:
                 f"reward statistics {state!r}: must be the numbers count, mean, m2; use another checkpoint"
             ) from None
 
-    def _sums(
-        self, raw: Mapping[str, SourceScores], batch: Sequence[RewardInput]
-    ) -> tuple[Floats, list[Floats]]:
+    def _sums(self, raw: Mapping[str, SourceScores], batch: Sequence[RewardInput]) -> tuple[Floats, list[Floats]]:
         scores = np.zeros(len(batch))
         tokens = [np.zeros(len(row.completion_ids)) for row in batch]
         with np.errstate(over="ignore", invalid="ignore"):  # _check_range says which sequence it was
@@ -127,9 +125,7 @@ def _check_scored(raw: Mapping[str, SourceScores], batch: Sequence[RewardInput])
     for index, row in enumerate(batch):
         if all(result.scores[index] is None for result in raw.values()):
             sample, names = sequence_name(index, row.prompt), ", ".join(raw)
-            raise RewardError(
-                f"no reward source ({names}) applies to {sample}: one must return a number, not None"
-            )
+            raise RewardError(f"no reward source ({names}) applies to {sample}: one must return a number, not None")
 
 
 def _check_range(scores: Floats, tokens: Sequence[Floats], batch: Sequence[RewardInput]) -> None:

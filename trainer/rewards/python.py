@@ -60,9 +60,7 @@ class PythonReward:
             kind = "None" if returned is None else type(returned).__name__
             raise self._error(f"returned {kind}: must return a list of {count} scores, one a completion")
         if len(returned) != count:
-            raise self._error(
-                f"returned {len(returned)} scores for {count} completions: must return one each"
-            )
+            raise self._error(f"returned {len(returned)} scores for {count} completions: must return one each")
         return returned
 
     def _token_scores(self, values: list[Any], batch: Sequence[RewardInput]) -> SourceScores:
@@ -76,13 +74,9 @@ class PythonReward:
                 continue
             sample = sequence_name(index, row.prompt)
             if not _is_list(value):
-                raise self._error(
-                    f"{sample} has {_shown(value)} where others have lists: return only one kind"
-                )
+                raise self._error(f"{sample} has {_shown(value)} where others have lists: return only one kind")
             if len(value) != wanted:
-                raise self._error(
-                    f"{sample} has {len(value)} token rewards for {wanted} tokens: return one each"
-                )
+                raise self._error(f"{sample} has {len(value)} token rewards for {wanted} tokens: return one each")
             rewards = [self._number(reward, index, batch) for reward in value]
             scores.append(sum(rewards))
             token_rewards.append(rewards)
@@ -104,9 +98,7 @@ class PythonReward:
         for parameter in by_name:
             if parameter.default is parameter.empty and parameter.name not in keywords:
                 known = ", ".join(keywords)
-                raise self._error(
-                    f"needs '{parameter.name}', which is no column of the data: there are {known}"
-                )
+                raise self._error(f"needs '{parameter.name}', which is no column of the data: there are {known}")
         if any(p.kind is p.VAR_KEYWORD for p in parameters):
             return keywords
         names = {parameter.name for parameter in by_name}
@@ -119,9 +111,7 @@ class PythonReward:
             raise self._error("has no readable signature: wrap it in a function of your own") from None
         for parameter in signature.parameters.values():
             if parameter.kind is parameter.POSITIONAL_ONLY:
-                raise self._error(
-                    f"takes '{parameter.name}' by position only: take the '/' out of its signature"
-                )
+                raise self._error(f"takes '{parameter.name}' by position only: take the '/' out of its signature")
         return signature
 
     def _error(self, message: str) -> RewardError:
@@ -143,9 +133,7 @@ def _copied(prompt: str | list[dict[str, str]]) -> str | list[dict[str, str]]:
 
 
 def _completion(row: RewardInput) -> str | list[dict[str, str]]:
-    return (
-        row.completion if isinstance(row.prompt, str) else [{"role": "assistant", "content": row.completion}]
-    )
+    return row.completion if isinstance(row.prompt, str) else [{"role": "assistant", "content": row.completion}]
 
 
 def _is_list(value: Any) -> bool:

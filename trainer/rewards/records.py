@@ -20,21 +20,15 @@ class RewardResult(NamedTuple):
     """Scores of B sequences, and where they come from."""
 
     scores: list[float]  # [B]; weighted sum, normalised, clipped, less the penalty for a missing stop
-    token_rewards: (
-        list[list[float]] | None
-    )  # [B][tokens of the response]; weighted sum, clipped; None: no such source
-    parts: dict[
-        str, list[float]
-    ]  # source -> [B]; raw scores, 0 where it does not apply, tokens summed; for reading
+    token_rewards: list[list[float]] | None  # [B][tokens of the response]; weighted sum, clipped; None: no such source
+    parts: dict[str, list[float]]  # source -> [B]; raw scores, 0 where it does not apply, tokens summed; for reading
 
 
 class SourceScores(NamedTuple):
     """Raw scores of one source; None where the source does not apply to a sequence."""
 
     scores: list[float | None]  # [B]
-    token_rewards: list[list[float]] | None = (
-        None  # [B][tokens]; then `scores` are their sums and not added again
-    )
+    token_rewards: list[list[float]] | None = None  # [B][tokens]; then `scores` are their sums and not added again
 
 
 class RewardSource(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from workbench import output
 from workbench.text import visible
 
 
@@ -15,5 +16,5 @@ def run(args: argparse.Namespace) -> int:
     for check in checks():
         failed = failed or check.status == "fail"
         way_out = f": {visible(check.advice)}" if check.advice else ""
-        print(f"{check.status:<4}  {check.name:<9}  {visible(check.detail)}{way_out}", flush=True)
+        output.data(f"{check.status:<4}  {check.name:<9}  {visible(check.detail)}{way_out}")
     return 3 if failed else 0

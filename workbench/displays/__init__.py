@@ -29,7 +29,7 @@ class Display(Protocol):
         """Leave the terminal as it was, and sum the run up."""
 
     def restore(self) -> None:
-        """Make the terminal usable from within a signal handler: no locks, no buffers. The process ends after it."""
+        """Make the terminal usable, from within a signal handler: no buffers. The process ends after it."""
 
 
 def choose(name: str | None, stdout: TextIO | None = None) -> Display:

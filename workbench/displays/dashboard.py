@@ -16,7 +16,7 @@ from workbench.text import duration, gigabytes, sparkline, visible
 _ACCENT = "cyan"
 _STYLES = {"info": "dim", "warning": "yellow", "error": "bold yellow"}
 _SIGNS = {"info": "·", "warning": "⚠", "error": "✖"}
-_BAR = 16  # columns of the phase's progress bar
+_BAR = 10  # columns of the phase's progress bar
 _SAMPLES = 3
 _ALERTS = 2
 
@@ -53,17 +53,17 @@ def _status(view: RunView) -> list[Text]:
 
 def _phase(name: str, done: int, total: int) -> Text:
     filled = round(_BAR * min(done / total, 1)) if total > 0 else 0
-    return Text.assemble(f"{name} ", ("━" * filled, _ACCENT), ("━" * (_BAR - filled), "dim"), f" {done}/{total}")
+    return Text.assemble(f"{name} ", ("━" * filled, _ACCENT), ("─" * (_BAR - filled), "dim"), f" {done}/{total}")
 
 
 def _wrapped(pieces: Sequence[Text], width: int) -> Iterable[Text]:
     """The pieces side by side, a new line where the next one does not fit."""
     line = Text(no_wrap=True, overflow="ellipsis")
     for piece in pieces:
-        if line and line.cell_len + 3 + piece.cell_len > width:
+        if line and line.cell_len + 2 + piece.cell_len > width:
             yield line
             line = Text(no_wrap=True, overflow="ellipsis")
-        line.append("   " if line else "").append_text(piece)
+        line.append("  " if line else "").append_text(piece)
     yield line
 
 
@@ -78,9 +78,7 @@ def _metrics(view: RunView, width: int) -> Table:
     for metric in METRICS:
         values = [metric.of(iteration) for iteration in view.iterations]
         change = metric.text(values[-1] - values[-2], sign=True) if len(values) > 1 else ""
-        table.add_row(
-            metric.label, metric.text(values[-1]), change, metric.unit, sparkline(values, spark)
-        )
+        table.add_row(metric.label, metric.text(values[-1]), change, metric.unit, sparkline(values, spark))
     return table
 
 

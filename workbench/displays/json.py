@@ -6,11 +6,11 @@ import json
 from typing import TextIO
 
 from trainer.events import Event
-from workbench import diagnostics
+from workbench import output
 
 
 class JsonDisplay:
-    """Writes every event that the journal keeps to `stdout`, one object a line, flushed; notices go to stderr.
+    """Writes the events that the journal keeps to `stdout`, one object a line; notices go to stderr.
 
     The output is ASCII: in a terminal a raw control or bidi character of the model's text would be obeyed.
     """
@@ -22,10 +22,11 @@ class JsonDisplay:
 
     def show(self, event: Event) -> None:
         if not event.transient:
-            print(json.dumps(event.as_dict(), allow_nan=False), file=self._stdout, flush=True)
+            self._stdout.write(json.dumps(event.as_dict(), allow_nan=False) + "\n")
+            self._stdout.flush()
 
     def notice(self, message: str) -> None:
-        diagnostics.note(message)
+        output.note(message)
 
     def refresh(self) -> None:
         """Nothing to do: every event is written at once."""

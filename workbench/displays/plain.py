@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TextIO
 
 from trainer.events import Event, Iteration
-from workbench import diagnostics
+from workbench import output
 from workbench.displays.metrics import METRICS
 from workbench.displays.sentences import sentences, summary
 from workbench.run_view import RunView, seconds
@@ -16,7 +16,7 @@ _TAIL = (("speed", "tok/s", 6), ("memory", "GB", 6), ("time", "s", 7), ("left", 
 
 
 class PlainDisplay:
-    """Writes one aligned line an iteration to `stdout`, flushed, under a heading with units; all else to stderr."""
+    """Writes one aligned line an iteration to `stdout`, under a heading with units; all else to stderr."""
 
     interval: float | None = None
 
@@ -28,7 +28,7 @@ class PlainDisplay:
     def show(self, event: Event) -> None:
         self._view.take(event)
         for sentence in sentences(event):
-            diagnostics.note(sentence)
+            output.note(sentence)
         if isinstance(event, Iteration):
             if not self._headed:
                 self._headed = True
@@ -36,20 +36,21 @@ class PlainDisplay:
             self._write(row(event, self._view))
 
     def notice(self, message: str) -> None:
-        diagnostics.note(message)
+        output.note(message)
 
     def refresh(self) -> None:
         """Nothing to do: every line is written at once."""
 
     def close(self) -> None:
         for label, text in summary(self._view):
-            diagnostics.note(f"{label:<10} {text}")
+            output.note(f"{label:<10} {text}")
 
     def restore(self) -> None:
         """Nothing to do: the terminal is as it was."""
 
     def _write(self, text: str) -> None:
-        print(text, file=self._stdout, flush=True)
+        self._stdout.write(f"{text}\n")
+        self._stdout.flush()
 
 
 def heading() -> str:

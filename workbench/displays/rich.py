@@ -17,7 +17,7 @@ from workbench.displays.sentences import sentences, summary
 from workbench.run_view import RunView
 from workbench.text import visible
 
-_SHOW_CURSOR = b"\x1b[?25h\r\n"
+_SHOW_CURSOR = b"\x1b[?25h\n"
 
 
 class RichDisplay:
@@ -33,14 +33,12 @@ class RichDisplay:
         self._view = RunView()
         self._notice = ""
         self._changed = True
-        self._console = Console(
-            file=stdout, force_terminal=stdout.isatty(), highlight=False, markup=False, emoji=False, soft_wrap=False
-        )
-        # Drawn by `refresh`, on the main thread: a drawing thread would compete with the trainer for the interpreter.
+        # Forced, or FORCE_COLOR would put cursor codes into files.
+        self._console = Console(file=stdout, force_terminal=stdout.isatty(), highlight=False)
         self._live = Live(
             console=self._console,
-            auto_refresh=False,
-            redirect_stderr=sys.stderr.isatty(),  # what a library says goes above the table; a log file keeps it
+            auto_refresh=False,  # `refresh` draws: another thread would compete with the trainer
+            redirect_stderr=sys.stderr.isatty(),  # not when it goes to a log file
         )
 
     def show(self, event: Event) -> None:

@@ -1,14 +1,13 @@
-"""Events in words: what the displays say of everything that is not a row of numbers, and the summary at the end."""
+"""Events in words, for what is not a row of numbers, and the summary at the end."""
 
 from __future__ import annotations
 
 import math
-import os
 import shlex
 from pathlib import Path
 
 from trainer.events import Alert, CheckpointSaved, Evaluation, Event, RunStarted, StateChanged
-from workbench.diagnostics import PROGRAM
+from workbench.output import PROGRAM
 from workbench.run_view import RunView
 from workbench.text import duration
 
@@ -24,9 +23,9 @@ def sentences(event: Event) -> list[str]:
             return ["loading the model"]
         case Evaluation():
             return [
-                f"iteration {event.iteration}: evaluation on {event.prompts} prompts: score {_number(event.score_mean)} "
-                f"(deviation {_number(event.score_std)}), KL {_number(event.kl)} nats a sequence, "
-                f"{duration(event.seconds)}"
+                f"iteration {event.iteration}: evaluation on {event.prompts} prompts: "
+                f"score {_number(event.score_mean)} (deviation {_number(event.score_std)}), "
+                f"KL {_number(event.kl)} nats a sequence, {duration(event.seconds)}"
             ]
         case CheckpointSaved():
             return [f"iteration {event.iteration}: checkpoint {event.path}, {duration(event.seconds)}"]
@@ -36,21 +35,22 @@ def sentences(event: Event) -> list[str]:
 
 
 def summary(view: RunView) -> list[tuple[str, str]]:
-    """Pairs of a label and a text: how the run went, where it lies, how to go on. Empty when no run started."""
+    """Labels and texts: how the run went, where it lies, how to go on. Empty when no run started."""
     if view.started is None:
         return []
     lines = [("run", f"{view.started.name}: {_outcome(view)}")]
     if view.iterations:
         score, kl = view.first_and_last("score_mean"), view.first_and_last("kl")
         change = score[1] - score[0]
-        lines.append(("score", f"{_number(score[0])} -> {_number(score[1])} ({change:+.3f}), first and last five"))
+        scores = f"{_number(score[0])} -> {_number(score[1])} ({change:+.3f})"
+        lines.append(("score", f"{scores}, first and last five iterations"))
         lines.append(("KL", f"{_number(kl[0])} -> {_number(kl[1])} nats a sequence"))
     folder = short_path(view.started.folder)
     lines.append(("folder", folder))
     if checkpoint := (view.ended and view.ended.checkpoint) or (view.checkpoint and view.checkpoint.path):
         lines.append(("checkpoint", checkpoint))
         lines.append(("resume", _resume(view, folder)))
-    lines.append(("inspect", f"{PROGRAM} runs --dir {shlex.quote(os.path.dirname(folder) or '.')}"))  # noqa: PTH120
+    lines.append(("inspect", f"{PROGRAM} runs --dir {shlex.quote(str(Path(folder).parent))}"))
     return lines
 
 
@@ -66,8 +66,8 @@ def _run(event: RunStarted) -> list[str]:
     share = 100 * event.trainable / event.parameters if event.parameters else math.nan
     lines = [
         f"run {event.name} in {short_path(event.folder)}",
-        f"model {event.model}, {event.parameters / 1e6:.1f}M parameters, {event.trainable / 1e6:.2f}M trained "
-        f"({share:.2f} %), {event.dtype} on {event.device}, seed {event.seed}",
+        f"model {event.model}, {event.parameters / 1e6:.1f}M parameters, {event.trainable / 1e6:.2f}M "
+        f"trained ({share:.2f} %), {event.dtype} on {event.device}, seed {event.seed}",
         f"{event.prompts} prompts, {event.eval_prompts} held out, {event.iterations} iterations",
     ]
     if event.resumed_at is not None:

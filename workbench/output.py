@@ -1,17 +1,21 @@
-"""What goes to stderr: one line a problem, and the record of a crash."""
+"""Data goes to stdout; all else, one line a problem, goes to stderr."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import traceback
 from pathlib import Path
-from typing import TextIO
 
 from workbench.text import visible
 
 PROGRAM = "ppo-workbench"
+
+
+def data(text: str) -> None:
+    """Write `text`, one line or several, to stdout at once."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def note(message: str) -> None:
@@ -31,7 +35,7 @@ def error(message: str) -> None:
 
 
 def crash(exception: BaseException, folder: Path | None = None) -> None:
-    """Report a bug of ours: a short message, the traceback into `folder`/crash.log, or on stderr without a folder."""
+    """Report a bug of ours: one line, and the traceback in `folder`/crash.log, or else on stderr."""
     details = "".join(traceback.format_exception(exception))
     what = f"{type(exception).__name__}: {exception}".splitlines()[0]
     if folder is not None:
@@ -45,20 +49,13 @@ def crash(exception: BaseException, folder: Path | None = None) -> None:
 
 
 def make_streams_safe() -> None:
-    """Let stdout and stderr show characters that the terminal's encoding lacks as escapes instead of failing."""
+    """Let stdout and stderr write characters that their encoding lacks as escapes instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
 
 
-def discard(stream: TextIO) -> None:
-    """Send the rest of `stream` nowhere: its reader went away, and the flush at exit must not fail again."""
-    with contextlib.suppress(OSError, ValueError):  # ValueError: a stream in memory has no file number
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, stream.fileno())
-        os.close(null)
-
-
 def _line(text: str) -> None:
     with contextlib.suppress(OSError):  # nobody is left to read it
-        print(text, file=sys.stderr, flush=True)
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()

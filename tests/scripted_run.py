@@ -1,0 +1,239 @@
+"""A trainer that follows a script instead of training, for the tests of what shows and steers a run.
+
+As a program it is `ppo-workbench` with that trainer: `SCRIPT=wait python tests/scripted_run.py --no-ui`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.config import Config, save_config
+from trainer.control import Control, Interrupted
+from trainer.errors import DivergedError
+from trainer.events import (
+    CheckpointSaved,
+    Iteration,
+    PhaseProgress,
+    RunEnded,
+    RunStarted,
+    SamplePreview,
+    SamplesWritten,
+    Sink,
+    Sinks,
+    StateChanged,
+)
+from trainer.journal import Journal
+
+
+def started(**changes: Any) -> RunStarted:
+    values: dict[str, Any] = {
+        "name": "quickstart-0001",
+        "folder": "runs/quickstart-0001",
+        "model": "starter",
+        "device": "Device(cpu, 0)",
+        "dtype": "float32",
+        "parameters": 135_000_000,
+        "trainable": 460_800,
+        "prompts": 320,
+        "eval_prompts": 16,
+        "iterations": 12,
+        "seed": 0,
+        "versions": {"mlx": "0.32.4"},
+    }
+    return RunStarted(**values | changes)
+
+
+def iteration(number: int, **changes: Any) -> Iteration:
+    """Metrics that are all different, so that a column in another's place shows."""
+    values: dict[str, Any] = {
+        "iteration": number,
+        "score_mean": 0.1 * number,
+        "score_std": 0.25,
+        "score_max": 0.9,
+        "score_min": -0.8,
+        "reward_mean": 0.05,
+        "kl": 0.5 * number,
+        "entropy": 1.432,
+        "policy_loss": -0.0561,
+        "value_loss": 0.0222,
+        "clip_fraction": 0.063,
+        "approx_kl": 0.004,
+        "ratio_mean": 1.001,
+        "ratio_max": 1.7,
+        "explained_variance": 0.41,
+        "grad_norm": 0.77,
+        "value_mean": 0.3,
+        "return_mean": 0.31,
+        "response_length": 29.3,
+        "truncated": 0.125,
+        "sampler_mismatch": 1e-6,
+        "steps": 2,
+        "skipped_steps": 0,
+        "kl_coef": 0.02,
+        "policy_lr": 3e-4,
+        "value_lr": 1e-3,
+        "tokens_per_second": 142.0,
+        "seconds": {"generate": 6.0, "score": 5.0, "update": 11.0},
+        "memory_bytes": 1_640_000_000,
+        "tokens": 235 * number,
+    }
+    return Iteration(**values | changes)
+
+
+def samples(number: int, *texts: tuple[str, str]) -> SamplesWritten:
+    """Prompts with their completions."""
+    previews = [
+        SamplePreview(prompt=prompt, completion=completion, score=0.81, kl=7.9, truncated=False)
+        for prompt, completion in texts
+    ]
+    return SamplesWritten(iteration=number, path="", rows=len(previews), previews=previews)
+
+
+def ended(state: str = "done", iteration: int = 12, **changes: Any) -> RunEnded:
+    codes = {"done": 0, "stopped": 130, "failed": 4}
+    values = {
+        "state": state,
+        "exit_code": codes[state],
+        "reason": "",
+        "iteration": iteration,
+        "seconds": 264.0,
+    }
+    return RunEnded(**values | changes)  # type: ignore[arg-type]
+
+
+ERROR = "ppo-workbench: error: "
+
+
+class Script:
+    """Stands in for `trainer.training.train`; `received` is what it was called with.
+
+    play(emit, control) emits events and returns the end of the run, or raises what the trainer would raise.
+    """
+
+    def __init__(self, play: Callable[[Callable[..., None], Control], RunEnded]) -> None:
+        self.play = play
+        self.received: dict[str, Any] = {}
+        self.thread: threading.Thread | None = None
+
+    def __call__(
+        self, config: Config, *, resume: Path | None, preset: str, sinks: Sequence[Sink], control: Control
+    ) -> RunEnded:
+        self.received = {"config": config, "resume": resume, "preset": preset}
+        self.thread = threading.current_thread()
+        out = Sinks(sinks)
+        try:
+            return self.play(out.emit, control)
+        finally:
+            out.close()
+
+
+def done(emit: Callable[..., None], control: Control) -> RunEnded:
+    """Twelve iterations to the end."""
+    emit(StateChanged(state="loading"))
+    emit(started())
+    emit(StateChanged(state="training"))
+    for number in range(1, 13):
+        emit(PhaseProgress(iteration=number, phase="update", done=1, total=2))
+        emit(samples(number, ("Once upon a time", " there was joy.")))
+        emit(iteration(number))
+    emit(CheckpointSaved(iteration=12, path="checkpoints/step-000012", seconds=0.2))
+    emit(end := ended(checkpoint="checkpoints/step-000012"))
+    return end
+
+
+def wait(emit: Callable[..., None], control: Control) -> RunEnded:
+    """One iteration, then steps that never end: until it is told to stop."""
+    emit(started())
+    emit(iteration(1))
+    return _until_interrupted(emit, control, lambda: threading.Event().wait(0.01))
+
+
+def flood(emit: Callable[..., None], control: Control) -> RunEnded:
+    """Iterations without end, until it is told to stop."""
+    emit(started())
+    return _until_interrupted(emit, control, lambda: emit(iteration(2)))
+
+
+def stuck(emit: Callable[..., None], control: Control) -> RunEnded:
+    """Inside native code for ever: it does not hear that it is told to stop."""
+    emit(started())
+    emit(iteration(1))
+    threading.Event().wait()
+    raise AssertionError("nothing sets that event")
+
+
+def diverged(emit: Callable[..., None], control: Control) -> RunEnded:
+    emit(started())
+    emit(ended("failed", 3, reason="loss was NaN"))
+    raise DivergedError("loss was NaN 3 times in a row: lower optim.policy_lr and resume")
+
+
+def bug(emit: Callable[..., None], control: Control) -> RunEnded:
+    emit(started(folder=os.environ.get("RUN_FOLDER", "")))
+    raise ZeroDivisionError("a bug of ours\nwith a second line")
+
+
+def unhurt(emit: Callable[..., None], control: Control) -> RunEnded:
+    """Raises before there is a run."""
+    raise ZeroDivisionError("a bug of ours")
+
+
+def _until_interrupted(emit: Callable[..., None], control: Control, step: Callable[[], object]) -> RunEnded:
+    try:
+        while True:
+            control.check()
+            step()
+    except Interrupted as interruption:
+        if interruption.save:
+            emit(CheckpointSaved(iteration=1, path="checkpoints/step-000001", seconds=0.2))
+        emit(end := ended("stopped", 1, reason=interruption.reason, checkpoint="checkpoints/step-000001"))
+        return end
+
+
+def training_module(script: Script) -> types.ModuleType:
+    """What to put in the place of `trainer.training`, which imports MLX."""
+    module = types.ModuleType("trainer.training")
+    module.train = script  # type: ignore[attr-defined]
+    module.release_thread = lambda: None  # type: ignore[attr-defined]
+    return module
+
+
+def make_run(name: str, **changes: Any) -> Path:
+    """A run's folder in runs/, as far as these tests read it."""
+    folder = Path("runs", name)
+    folder.mkdir(parents=True)
+    save_config(Config(), folder / "config.toml")
+    journal = Journal(folder / "events.jsonl")
+    for event in (
+        started(name=name, folder=str(folder)),
+        iteration(1),
+        iteration(2),
+        ended("stopped", 2, **changes),
+    ):
+        journal.emit(event)
+    journal.close()
+    return folder
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> tuple[list[str], list[str]]:
+    """Lines of stdout and of stderr."""
+    captured = capsys.readouterr()
+    return captured.out.splitlines(), captured.err.splitlines()
+
+
+if __name__ == "__main__":
+    from workbench.cli import main
+
+    sys.modules["trainer.training"] = training_module(Script(globals()[os.environ.get("SCRIPT", "done")]))
+    code = main()
+    if os.environ.get("LIST_MODULES"):
+        print("\n".join(sys.modules), file=sys.stderr)
+    sys.exit(code)

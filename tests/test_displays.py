@@ -1,0 +1,280 @@
+"""What a headless run shows, as JSON, as lines and as a table in place; never what the model dictates."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+from collections.abc import Callable
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+from scripted_run import done, ended, iteration, samples, started
+
+from trainer.control import Control
+from trainer.events import Alert, Event, PhaseProgress, StateChanged, event_from_dict
+from workbench.displays import choose
+from workbench.displays.dashboard import dashboard
+from workbench.displays.json import JsonDisplay
+from workbench.displays.metrics import METRICS
+from workbench.displays.plain import PlainDisplay, heading, row
+from workbench.displays.rich import RichDisplay
+from workbench.displays.sentences import sentences, summary
+from workbench.run_view import RunView
+
+HOSTILE = "a\x1b]0;owned\x07\x1b[2J\rb\x08c\u202ed\x9b31me\ud800f[bold]g[/x]\nh"
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+class Terminal(io.StringIO):
+    """A stream that calls itself a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def play(show: Callable[[Event], None], events: list[Event]) -> None:
+    for event in events:
+        show(event)
+
+
+def whole_run() -> list[Event]:
+    events: list[Event] = []
+    done(events.append, Control())
+    return events
+
+
+def view_of(*events: Event) -> RunView:
+    view = RunView()
+    play(view.take, list(events))
+    return view
+
+
+def drawn(view: RunView, width: int = 100, notice: str = "") -> str:
+    console = Console(file=io.StringIO(), width=width, force_terminal=False, highlight=False)
+    console.print(dashboard(view, width, notice=notice))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+# json
+
+
+def test_each_line_of_json_gives_back_the_event_it_was_made_of() -> None:
+    stdout, events = io.StringIO(), whole_run()
+    play(JsonDisplay(stdout).show, events)
+    back = [event_from_dict(json.loads(line)) for line in stdout.getvalue().splitlines()]
+    assert back == [event for event in events if not event.transient]
+
+
+def test_numbers_that_are_not_finite_and_hostile_text_are_plain_ascii_json() -> None:
+    stdout = io.StringIO()
+    play(JsonDisplay(stdout).show, [iteration(1, kl=math.nan), samples(1, ("p", HOSTILE))])
+    lines = stdout.getvalue().splitlines()
+    assert json.loads(lines[0])["kl"] is None
+    assert json.loads(lines[1])["previews"][0]["completion"] == HOSTILE
+    assert stdout.getvalue().isascii()
+    assert not CONTROL.search(stdout.getvalue())
+
+
+# plain
+
+
+def test_the_numbers_of_an_iteration_stand_right_aligned_under_their_headings() -> None:
+    names, units = heading().splitlines()
+    line = row(iteration(3), view_of(started(), iteration(3)))
+    ends = {match.group(): match.end() for match in re.finditer(r"\S+", names)}
+    cells = {name: line[:end].split()[-1] for name, end in ends.items()}
+    assert cells | {"left": "3m 18s"} == {
+        "iteration": "3/12",
+        "score": "0.300",
+        "KL": "1.50",
+        "entropy": "1.432",
+        "p.loss": "-0.0561",
+        "v.loss": "0.0222",
+        "clip": "6.3",
+        "expl.var": "0.41",
+        "length": "29.3",
+        "speed": "142",
+        "memory": "1.6",
+        "time": "22.0",
+        "left": "3m 18s",
+    }
+    assert line.endswith("3m 18s")
+    assert units.split() == ["nats/seq", "nats/tok", "%", "tokens", "tok/s", "GB", "s"]
+    assert len(line) == len(names)
+
+
+def test_plain_writes_one_heading_and_a_line_an_iteration_to_stdout_and_the_rest_to_stderr(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stdout = io.StringIO()
+    display = PlainDisplay(stdout)
+    play(display.show, whole_run())
+    display.close()
+    lines = stdout.getvalue().splitlines()
+    assert len(lines) == 2 + 12
+    assert lines[2].split()[0] == "1/12"
+    assert stdout.getvalue().isascii()
+    told = capsys.readouterr().err.splitlines()
+    assert all(line.startswith("ppo-workbench: ") for line in told)
+    assert any("iteration 12: checkpoint checkpoints/step-000012" in line for line in told)
+
+
+def test_a_metric_that_is_not_finite_is_a_dash_and_keeps_its_column() -> None:
+    view = view_of(started(), iteration(3, kl=math.nan))
+    assert len(row(iteration(3, kl=math.nan), view)) == len(row(iteration(3), view))
+    assert row(iteration(3, kl=math.nan), view).split()[2] == "-"
+
+
+def test_every_metric_is_one_of_the_iterations_fields_and_fractions_become_percent() -> None:
+    values = {metric.field: metric.of(iteration(1)) for metric in METRICS}
+    assert values["clip_fraction"] == pytest.approx(6.3)
+    assert values["kl"] == 0.5
+
+
+# words
+
+
+def test_the_start_of_a_run_tells_what_is_trained_and_every_warning() -> None:
+    told = sentences(started(warnings=["the KL is biased"], resumed_at=5))
+    assert "135.0M parameters, 0.46M trained (0.34 %)" in told[1]
+    assert told[-2:] == ["resumed after iteration 5", "warning: the KL is biased"]
+
+
+def test_an_alert_tells_its_iteration_level_and_message() -> None:
+    alert = Alert(iteration=9, level="warning", code="truncation", message="18 % cut short: raise max_new_tokens")
+    assert sentences(alert) == ["iteration 9: warning: 18 % cut short: raise max_new_tokens"]
+
+
+def test_the_summary_compares_the_first_five_iterations_with_the_last_five() -> None:
+    lines = dict(summary(view_of(*whole_run())))
+    assert lines["run"] == "quickstart-0001: done after iteration 12 of 12, 4m 24s"
+    assert lines["score"].startswith("0.300 -> 1.000 (+0.700)")
+    assert lines["KL"].startswith("1.500 -> 5.000 nats")
+    assert lines["folder"] == "runs/quickstart-0001"
+    assert lines["inspect"] == "ppo-workbench runs --dir runs"
+
+
+def test_the_summary_says_how_to_go_on_with_a_stopped_run_and_with_a_finished_one() -> None:
+    path = "checkpoints/step-000004"
+    stopped = view_of(started(folder="my runs/a"), ended("stopped", 4, checkpoint=path, reason="SIGTERM"))
+    finished = view_of(started(), ended(checkpoint="checkpoints/step-000012"))
+    lines = dict(summary(stopped))
+    assert lines["resume"] == "ppo-workbench --no-ui --resume 'my runs/a'"
+    assert lines["run"].endswith("stopped after iteration 4 of 12, 4m 24s: SIGTERM")
+    assert dict(summary(finished))["resume"].endswith("quickstart-0001 --set ppo.iterations=24")
+
+
+def test_without_a_checkpoint_the_summary_offers_no_resumption_and_without_a_run_it_is_empty() -> None:
+    assert "resume" not in dict(summary(view_of(started(), ended("failed", 0))))
+    assert summary(view_of(StateChanged(state="loading"))) == []
+
+
+# rich
+
+
+def busy_view() -> RunView:
+    progress = PhaseProgress(iteration=3, phase="update", done=1, total=4)
+    alert = Alert(iteration=2, level="warning", code="x", message="look [bold]here[/x]")
+    texts = samples(2, ("The concert last night", " was a triumph!"), ("你好" * 60, HOSTILE * 20))
+    return view_of(started(), StateChanged(state="training"), iteration(1), iteration(2), texts, alert, progress)
+
+
+def test_the_status_tells_run_state_iteration_phase_speed_memory_and_remaining_time() -> None:
+    shown = drawn(busy_view(), 130).splitlines()[0]
+    for part in (
+        "quickstart-0001 ● training",
+        "iteration 2/12",
+        "update ━━─",
+        "1/4",
+        "142 tok/s",
+        "1.6 GB",
+        "ETA 3m 40s",
+    ):
+        assert part in shown
+
+
+def test_a_metric_shows_its_last_value_its_change_its_unit_and_its_course() -> None:
+    line = next(line for line in drawn(busy_view()).splitlines() if line.startswith("KL"))
+    assert line.split() == ["KL", "1.00", "+0.50", "nats/seq", "▁█"]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_no_line_is_wider_than_the_terminal_and_nothing_is_lost_on_a_narrow_one(width: int) -> None:
+    shown = drawn(busy_view(), width)
+    assert max(cell_len(line) for line in shown.splitlines()) <= width
+    for part in ("ETA", "1.6 GB", "expl. variance", "tokens", "The concert last night", "look"):
+        assert part in shown
+
+
+def test_model_text_is_neither_markup_nor_obeyed() -> None:
+    shown = drawn(busy_view())
+    assert "␛]0;owned␇␛[2J␍b␈c" in shown
+    assert "[bold]g[/x]␊h" in shown
+    assert "look [bold]here[/x]" in shown
+    assert not CONTROL.search(shown)
+
+
+def test_a_run_that_is_loading_can_be_drawn() -> None:
+    assert "starting ● loading" in drawn(RunView())
+
+
+def shown_on(stream: io.StringIO, events: list[Event]) -> str:
+    display = RichDisplay(stream)
+    for event in events:
+        display.show(event)
+        display.refresh()
+    display.notice("SIGINT: saving a checkpoint")
+    display.refresh()
+    display.close()
+    return stream.getvalue()
+
+
+def test_on_a_terminal_the_cursor_is_hidden_meanwhile_and_given_back() -> None:
+    shown = shown_on(Terminal(), whole_run())
+    assert shown.index("\x1b[?25l") < shown.rindex("\x1b[?25h")
+    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
+    assert "SIGINT: saving a checkpoint" in shown
+    assert "first and last five" in shown
+
+
+def test_where_there_is_no_terminal_no_escape_sequence_is_written_even_if_colour_is_forced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    shown = shown_on(io.StringIO(), whole_run())
+    assert "\x1b" not in shown
+    assert shown.count("iteration 12/12") == 1
+    assert "first and last five" in shown
+
+
+def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    coloured = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|9[0-7])[;m]")
+    assert coloured.search(shown_on(Terminal(), whole_run()))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not coloured.search(shown_on(Terminal(), whole_run()))
+
+
+# the choice
+
+
+@pytest.mark.parametrize(
+    ("name", "stream", "term", "display"),
+    [
+        (None, Terminal(), "xterm", RichDisplay),
+        (None, Terminal(), "dumb", PlainDisplay),
+        (None, io.StringIO(), "xterm", PlainDisplay),
+        ("json", Terminal(), "xterm", JsonDisplay),
+        ("plain", Terminal(), "xterm", PlainDisplay),
+        ("rich", io.StringIO(), "xterm", RichDisplay),
+    ],
+)
+def test_the_display_is_the_named_one_or_fits_the_output(
+    name: str | None, stream: io.StringIO, term: str, display: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    assert type(choose(name, stream)) is display

@@ -1,0 +1,277 @@
+"""The trainer's thread, the queue of its events, its end; and the signals that end it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+from scripted_run import Script, diverged, done, ended, iteration, samples, started, wait
+
+from trainer.config import Config
+from trainer.control import Control
+from trainer.errors import DivergedError
+from trainer.events import (
+    CheckpointSaved,
+    Evaluation,
+    Event,
+    Iteration,
+    PhaseProgress,
+    RunEnded,
+    StateChanged,
+)
+from workbench.run_view import RunView
+from workbench.session import EventQueue, Session
+from workbench.signals import stop_on_signals
+
+
+def progress(count: int) -> PhaseProgress:
+    return PhaseProgress(iteration=1, phase="generate", done=count, total=9)
+
+
+def all_events(session: Session) -> list[Event]:
+    events: list[Event] = []
+    while not session.finished:
+        events += session.take(timeout=5)
+    return events
+
+
+def test_events_leave_the_queue_in_the_order_they_came() -> None:
+    queue = EventQueue()
+    for number in range(1, 6):
+        queue.emit(iteration(number))
+    taken = queue.take()
+    assert [event.iteration for event in taken if isinstance(event, Iteration)] == [1, 2, 3, 4, 5]
+    assert queue.take() == []
+
+
+def test_a_lagging_reader_gets_only_the_newest_progress_and_every_event_that_is_kept() -> None:
+    queue = EventQueue()
+    queue.emit(progress(1))
+    queue.emit(iteration(1))
+    for count in range(1000):
+        queue.emit(progress(count))
+    queue.emit(iteration(2))
+    assert len(queue) == 4
+    assert [e.done for e in queue.take() if isinstance(e, PhaseProgress)] == [1, 999]
+
+
+def test_a_reader_that_waits_wakes_up_for_an_event_of_another_thread() -> None:
+    queue = EventQueue()
+    thread = threading.Thread(target=queue.emit, args=[iteration(1)])
+    began = time.perf_counter()
+    thread.start()
+    assert queue.take(timeout=10) == [iteration(1)]
+    assert time.perf_counter() - began < 5
+    thread.join()
+
+
+def test_wake_ends_a_wait_without_an_event() -> None:
+    queue = EventQueue()
+    queue.wake()
+    assert queue.take(timeout=None) == []
+
+
+def test_events_taken_by_a_reader_that_competes_with_the_writer_are_all_there() -> None:
+    queue, count = EventQueue(), 2000
+    thread = threading.Thread(target=lambda: [queue.emit(iteration(n)) for n in range(count)])
+    thread.start()
+    taken: list[Event] = []
+    while len(taken) < count:
+        events = queue.take(timeout=5)
+        assert events or taken, "the reader was not woken"
+        taken += events
+    thread.join()
+    assert [event.iteration for event in taken if isinstance(event, Iteration)] == list(range(count))
+
+
+def test_a_session_gives_every_event_and_then_the_end() -> None:
+    script = Script(done)
+    with Session(Config(), preset="quickstart", train=script) as session:
+        events = all_events(session)
+        assert session.result() == events[-1] == ended(checkpoint="checkpoints/step-000012")
+    assert sum(isinstance(event, Iteration) for event in events) == 12
+    assert script.received == {"config": Config(), "resume": None, "preset": "quickstart"}
+
+
+def test_the_trainer_runs_on_one_thread_of_its_own_that_the_exit_waits_for() -> None:
+    script = Script(done)
+    with Session(Config(), train=script) as session:
+        all_events(session)
+    assert script.thread is not None
+    assert script.thread is not threading.main_thread()
+    assert (script.thread.name, script.thread.daemon) == ("trainer", False)
+    assert not script.thread.is_alive()
+
+
+def test_what_the_trainer_raises_comes_out_of_the_result_after_its_events() -> None:
+    with Session(Config(), train=Script(diverged)) as session:
+        events = all_events(session)
+        with pytest.raises(DivergedError, match=r"lower optim\.policy_lr"):
+            session.result()
+    assert isinstance(events[-1], RunEnded)
+
+
+def test_a_stop_ends_the_run_after_a_checkpoint_and_keeps_the_first_reason() -> None:
+    with Session(Config(), train=Script(wait)) as session:
+        session.stop("first")
+        session.stop("second")
+        events = all_events(session)
+        end = session.result()
+    assert (end.state, end.reason, session.stop_reason) == ("stopped", "first", "first")
+    assert any(isinstance(event, CheckpointSaved) for event in events)
+
+
+def test_an_abort_ends_the_run_without_a_checkpoint() -> None:
+    with Session(Config(), train=Script(wait)) as session:
+        session.abort()
+        events = all_events(session)
+    assert session.result().state == "stopped"
+    assert not any(isinstance(event, CheckpointSaved) for event in events)
+
+
+def test_leaving_the_block_stops_the_run_and_waits_for_its_checkpoint() -> None:
+    session = Session(Config(), train=Script(wait))
+    with pytest.raises(KeyError), session:
+        raise KeyError("a bug of the display")
+    assert session.result().state == "stopped"
+    assert any(isinstance(event, CheckpointSaved) for event in session.take())
+
+
+def test_a_session_is_finished_only_when_its_last_event_was_taken() -> None:
+    session = Session(Config(), train=Script(done))
+    session.start()
+    session.result()
+    assert not session.finished
+    assert session.take()
+    assert session.finished
+
+
+def test_a_given_control_steers_the_run_too() -> None:
+    control = Control()
+    with Session(Config(), train=Script(wait), control=control) as session:
+        control.stop("from elsewhere")
+        all_events(session)
+    assert session.result().reason == "from elsewhere"
+
+
+class Calls:
+    """What the signal handler asked for."""
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+
+    def stop(self, reason: str) -> None:
+        self.made.append(reason)
+
+    def restore(self) -> None:
+        self.made.append("restore")
+
+    def leave(self) -> None:
+        self.made.append("leave")
+        raise SystemExit(130)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_each_signal_asks_for_a_stop_and_names_itself(number: signal.Signals) -> None:
+    calls = Calls()
+    with stop_on_signals(calls.stop, calls.restore, calls.leave):
+        signal.raise_signal(number)
+    assert len(calls.made) == 1
+    assert number.name in calls.made[0]
+
+
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_after_any_signal_restores_the_terminal_and_leaves(first: signal.Signals) -> None:
+    calls = Calls()
+    with stop_on_signals(calls.stop, calls.restore, calls.leave):
+        signal.raise_signal(first)
+        with pytest.raises(SystemExit):
+            signal.raise_signal(signal.SIGINT)
+    assert calls.made[1:] == ["restore", "leave"]
+
+
+def test_a_second_hang_up_or_termination_does_not_cut_the_checkpoint_short() -> None:
+    calls = Calls()
+    with stop_on_signals(calls.stop, calls.restore, calls.leave):
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGTERM)
+    assert "leave" not in calls.made
+
+
+def test_handlers_are_put_back_and_ignored_signals_stay_ignored() -> None:
+    calls, before = Calls(), signal.getsignal(signal.SIGTERM)
+    hang_up = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with stop_on_signals(calls.stop, calls.restore, calls.leave):
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signal.getsignal(signal.SIGTERM) != before
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, hang_up)
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert calls.made == []
+
+
+def folded(*events: Event) -> RunView:
+    view = RunView()
+    for event in events:
+        view.take(event)
+    return view
+
+
+def test_the_view_tells_state_phase_and_iteration_of_the_newest_events() -> None:
+    view = folded(started(), StateChanged(state="training"), iteration(1), progress(4))
+    assert (view.state, view.iteration, view.total) == ("training", 1, 12)
+    assert view.phase == progress(4)
+    view.take(iteration(2))
+    assert view.phase is None
+
+
+def test_the_remaining_time_comes_from_the_last_five_iterations() -> None:
+    slow = [iteration(n, seconds={"update": 1000.0}) for n in range(1, 4)]
+    quick = [iteration(n, seconds={"generate": 2.0, "update": 8.0}) for n in range(4, 9)]
+    assert folded(started(), *slow, *quick).seconds_left() == 4 * 10
+
+
+def test_the_remaining_time_is_unknown_before_the_first_iteration() -> None:
+    left = folded(started()).seconds_left()
+    assert left != left
+
+
+def test_means_are_taken_over_the_first_and_the_last_five_iterations() -> None:
+    view = folded(started(), *(iteration(n) for n in range(1, 13)))
+    assert view.first_and_last("score_mean") == pytest.approx((0.3, 1.0))
+
+
+def test_a_resumption_drops_what_was_done_after_its_checkpoint() -> None:
+    first = folded(started(), *(iteration(n) for n in range(1, 9)))
+    first.take(
+        Evaluation(
+            iteration=8,
+            prompts=4,
+            score_mean=0,
+            score_std=0,
+            kl=0,
+            response_length=1,
+            truncated=0,
+            seconds=1,
+        )
+    )
+    first.take(ended("stopped", 8))
+    first.take(started(resumed_at=5))
+    assert [i.iteration for i in first.iterations] == [1, 2, 3, 4, 5]
+    assert (first.evaluations, first.ended, first.iteration) == ([], None, 5)
+
+
+def test_a_resumed_run_has_its_checkpoint_behind_it_before_its_first_iteration() -> None:
+    assert folded(started(resumed_at=5)).iteration == 5
+
+
+def test_samples_alerts_and_the_end_are_kept() -> None:
+    view = folded(started(), samples(1, ("a", "b")), ended("stopped", 1))
+    assert view.samples is not None
+    assert view.samples.previews[0].completion == "b"
+    assert (view.state, view.ended) == ("stopped", ended("stopped", 1))

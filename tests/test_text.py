@@ -1,0 +1,71 @@
+"""Model text on a terminal is shown, never obeyed; series as bars, durations in words."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+
+from workbench.text import duration, sparkline, visible
+
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        ("plain text, Ünïcödé, 你好, 👩‍🚀, می‌خواهم", "plain text, Ünïcödé, 你好, 👩‍🚀, می‌خواهم"),
+        ("\x1b[31m", "␛[31m"),
+        ("\r", "␍"),
+        ("\b", "␈"),
+        ("\t\n", "␉␊"),
+        ("\x00\x7f", "␀␡"),
+        ("\x9b31m", r"\x9b31m"),
+        ("\u202eevil\u202c", r"\u202eevil\u202c"),
+        ("\u2066\u2069\u200f", r"\u2066\u2069\u200f"),
+        ("\ud800", r"\ud800"),
+        ("\u2028\u200b\ufeff", r"\u2028\u200b\ufeff"),
+        ("\U000e0041", r"\U000e0041"),
+    ],
+)
+def test_characters_that_a_terminal_obeys_are_shown_instead(raw: str, shown: str) -> None:
+    assert visible(raw) == shown
+
+
+def test_every_control_and_surrogate_is_made_visible() -> None:
+    everything = "".join(map(chr, [*range(0x20), *range(0x7F, 0xA0), *range(0xD800, 0xE000), 0x202E, 0x2067]))
+    assert not CONTROL.search(visible(everything))
+    visible(everything).encode("utf-8")
+
+
+def test_newlines_stay_where_several_lines_are_shown() -> None:
+    assert visible("a\nb\x1b", keep_newlines=True) == "a\nb␛"
+
+
+def test_a_sparkline_goes_from_the_lowest_bar_to_the_highest() -> None:
+    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8) == "▁▂▃▄▅▆▇█"
+    assert sparkline([5, 0, 10], 2) == "▁█"
+
+
+def test_a_flat_series_is_a_flat_line_and_values_that_are_not_finite_are_gaps() -> None:
+    assert sparkline([1.0, 1.0 + 1e-9, 1.0], 8) == "▄▄▄"
+    assert sparkline([0.0, math.nan, 1.0, math.inf], 8) == "▁ █ "
+    assert sparkline([math.nan], 8) == " "
+    assert sparkline([], 8) == sparkline([1.0], 0) == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (4.23, "4.2s"),
+        (42.4, "42s"),
+        (59.6, "1m 00s"),
+        (380, "6m 20s"),
+        (11100, "3h 05m"),
+        (math.nan, "-"),
+        (math.inf, "-"),
+    ],
+)
+def test_durations_are_written_in_the_unit_of_their_size(seconds: float, shown: str) -> None:
+    assert duration(seconds) == shown

@@ -1,0 +1,192 @@
+"""Trackers get every finite number under its name and step, and their troubles never reach the training."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trainer.errors import UsageError
+from trainer.events import Evaluation, Iteration, StateChanged
+from trainer.trackers import build_trackers, metrics
+
+NAMES = ("tensorboard", "wandb", "trackio")
+MODULES = {"tensorboard": "tensorboardX", "wandb": "wandb", "trackio": "trackio"}
+
+
+def iteration(number: int, **values: Any) -> Iteration:
+    numbers: dict[str, Any] = {
+        f.name: i + 0.5 for i, f in enumerate(dataclasses.fields(Iteration)) if f.type == "float"
+    }
+    numbers |= {f.name: i for i, f in enumerate(dataclasses.fields(Iteration)) if f.type == "int"}
+    return Iteration(**(numbers | {"seconds": {"generate": 1.5}, "iteration": number} | values))
+
+
+def evaluation(number: int) -> Evaluation:
+    numbers = dict.fromkeys(("score_mean", "score_std", "kl", "response_length", "truncated", "seconds"), 0.5)
+    return Evaluation(iteration=number, prompts=16, **numbers)
+
+
+class FakeLibrary(ModuleType):
+    """Stands in for each of the three libraries and keeps what they would have recorded, by step."""
+
+    def __init__(self) -> None:
+        super().__init__("fake")
+        self.started: dict[str, Any] = {}
+        self.points: dict[int, dict[str, float]] = {}
+        self.finished = 0
+        self.error: Exception | None = None
+        self.close = self.finish
+        self.Settings = SimpleNamespace
+
+    def SummaryWriter(self, **arguments: Any) -> FakeLibrary:  # noqa: N802
+        return self.init(**arguments)
+
+    def init(self, **arguments: Any) -> FakeLibrary:
+        self.started = arguments
+        self.trouble()
+        return self
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        self.trouble()
+        self.points.setdefault(step, {}).update(values)
+
+    def add_scalar(self, name: str, value: float, step: int) -> None:
+        self.log({name: value}, step)
+
+    def finish(self) -> None:
+        self.trouble()
+        self.finished += 1
+
+    def trouble(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+Install = Callable[[str], FakeLibrary]
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Install:
+    def put(name: str) -> FakeLibrary:
+        library = FakeLibrary()
+        monkeypatch.setitem(sys.modules, MODULES[name], library)
+        return library
+
+    return put
+
+
+def test_metrics_are_all_the_numbers_of_an_iteration_with_seconds_by_phase() -> None:
+    numbers = metrics(iteration(3))
+    fields = {f.name for f in dataclasses.fields(Iteration)} - {"iteration", "seconds"}
+    assert set(numbers) == fields | {"seconds/generate"}
+    assert numbers["seconds/generate"] == 1.5
+    assert numbers["kl"] == iteration(3).kl
+
+
+def test_metrics_of_an_evaluation_stand_under_eval() -> None:
+    assert metrics(evaluation(3)) == {
+        "eval/prompts": 16, "eval/score_mean": 0.5, "eval/score_std": 0.5, "eval/kl": 0.5,
+        "eval/response_length": 0.5, "eval/truncated": 0.5, "eval/seconds": 0.5,
+    }  # fmt: skip
+
+
+def test_numbers_that_are_not_finite_are_left_out() -> None:
+    numbers = metrics(iteration(1, kl=math.nan, grad_norm=math.inf, seconds={"update": math.nan, "score": 2.0}))
+    assert not {"kl", "grad_norm", "seconds/update"} & set(numbers)
+    assert numbers["seconds/score"] == 2.0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_tracker_records_by_iteration_and_is_finished_once(name: str, install: Install, tmp_path: Path) -> None:
+    library = install(name)
+    [tracker] = build_trackers([name], "run-1", tmp_path, {"ppo": {"gamma": 1.0}})
+    for event in (StateChanged(state="training"), iteration(1), iteration(2), evaluation(2)):
+        tracker.emit(event)
+    tracker.close()
+    assert library.points == {1: metrics(iteration(1)), 2: metrics(iteration(2)) | metrics(evaluation(2))}
+    assert library.finished == 1
+
+
+@pytest.mark.parametrize("name", ["wandb", "trackio"])
+def test_run_name_and_configuration_reach_the_tracker(name: str, install: Install, tmp_path: Path) -> None:
+    library = install(name)
+    build_trackers([name], "run-1", tmp_path, {"ppo": {"gamma": 1.0}})
+    assert library.started["project"] == "ppo-workbench"
+    assert library.started["name"] == "run-1"
+    assert library.started["config"] == {"ppo": {"gamma": 1.0}}
+
+
+def test_wandb_writes_into_the_run_and_not_onto_the_screen(install: Install, tmp_path: Path) -> None:
+    library = install("wandb")
+    build_trackers(["wandb"], "run-1", tmp_path, {})
+    assert library.started["dir"] == str(tmp_path)
+    assert vars(library.started["settings"]) == {"console": "off", "silent": True}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_missing_package_names_the_extra_that_brings_it(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, MODULES[name], None)
+    with pytest.raises(UsageError, match=rf"'{name}' is not installed: pip install 'ppo-workbench\[{name}\]'"):
+        build_trackers([name], "run-1", tmp_path, {})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_tracker_that_does_not_start_is_an_error_of_one_line(name: str, install: Install, tmp_path: Path) -> None:
+    install(name).error = RuntimeError("no API key\nlog in first")
+    with pytest.raises(UsageError, match=rf"'{name}' does not start: no API key log in first; .*leave it out"):
+        build_trackers([name], "run-1", tmp_path, {})
+
+
+def test_trackers_that_did_start_are_finished_when_the_next_one_does_not(install: Install, tmp_path: Path) -> None:
+    first, second = install("wandb"), install("trackio")
+    second.error = RuntimeError("no")
+    with pytest.raises(UsageError):
+        build_trackers(["wandb", "trackio"], "run-1", tmp_path, {})
+    assert first.finished == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_tracker_that_fails_later_is_warned_of_once_and_tried_again(
+    name: str, install: Install, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    library = install(name)
+    [tracker] = build_trackers([name], "run-1", tmp_path, {})
+    library.error = ConnectionError("network is\nunreachable")
+    tracker.emit(iteration(1))
+    tracker.emit(iteration(2))
+    library.error = None
+    tracker.emit(iteration(3))
+    library.error = ConnectionError("gone again")
+    tracker.close()
+    [record] = caplog.records
+    assert (record.name, record.levelno) == ("trainer", logging.WARNING)
+    assert record.getMessage().startswith(f"tracker {name}: network is unreachable; ")
+    assert list(library.points) == [3]
+
+
+def test_tensorboard_files_hold_the_points(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+    from tensorboardX.proto.event_pb2 import Event as Record
+
+    [tracker] = build_trackers(["tensorboard"], "run-1", tmp_path, {})
+    tracker.emit(iteration(4))
+    tracker.close()
+    [file] = (tmp_path / "tensorboard").iterdir()
+    data, points = file.read_bytes(), {}
+    while data:  # a record is its length (8 bytes), a checksum (4), the message, a checksum (4)
+        (length,) = struct.unpack_from("<Q", data)
+        record = Record.FromString(data[12 : 12 + length])
+        points |= {(value.tag, record.step): value.simple_value for value in record.summary.value}
+        data = data[16 + length :]
+    assert points == {(name, 4): value for name, value in metrics(iteration(4)).items()}

@@ -1,0 +1,123 @@
+"""What training would run on here, what is slow about it, and what to do about that."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib import metadata, util
+from typing import Literal, NamedTuple
+
+import psutil
+
+from trainer.models import blas, starter
+
+QUICKSTART_BYTES = 3_000_000_000  # 1.5 GB of MLX at its peak, the libraries, and some room
+STARTER_BYTES = 545_000_000  # of the converted model on disk
+
+_BACKENDS = ("mlx-cpu", "mlx-cuda-12", "mlx-cuda-13", "mlx-metal")
+_INSTALL = "install one of the extras cpu and cuda, as in pip install 'ppo-workbench[cpu]'; a Mac needs none"
+_OTHER_CACHE = "free space there, or name a writable folder in PPO_WORKBENCH_CACHE"
+
+
+class Check(NamedTuple):
+    """What one check found: ok, warn (training is slow, or works in part) or fail (it does not work)."""
+
+    name: str
+    status: Literal["ok", "warn", "fail"]
+    detail: str
+    advice: str = ""  # the way out; empty when the status is ok
+
+
+def checks() -> Iterator[Check]:
+    """Every check in turn, made when it is asked for. Imports MLX on the calling thread; never raises."""
+    yield _packages()
+    mlx = _mlx()
+    yield mlx
+    if mlx.status != "fail":
+        yield _matmul()
+    if sys.platform == "linux":
+        yield _compiler()
+    yield _starter()
+    yield _cache()
+    yield _memory()
+
+
+def _packages() -> Check:
+    """MLX is one package and its backend another."""
+    backends = [f"{name} {version}" for name in _BACKENDS if (version := _version(name))]
+    mlx = f"mlx {_version('mlx') or 'absent'}"
+    detail = ", ".join([f"Python {platform.python_version()}", mlx, *(backends or ["no backend"])])
+    if not backends:
+        return Check("packages", "fail", detail, _INSTALL)
+    if len(backends) > 1:
+        advice = "backends overwrite each other's files: make a new environment with one of them"
+        return Check("packages", "fail", detail, advice)
+    return Check("packages", "ok", detail)
+
+
+def _mlx() -> Check:
+    try:
+        import mlx.core as mx
+
+        device = mx.default_device()
+        name = mx.device_info(device).get("device_name", "a device without a name")
+        mx.eval(mx.ones(1) + 1)
+    except (ImportError, RuntimeError, OSError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        return Check("mlx", "fail", f"does not run: {reason}", _INSTALL)
+    kind = "CPU" if device.type == mx.DeviceType.cpu else "GPU"
+    return Check("mlx", "ok", f"runs on the {kind}, {name}")
+
+
+def _matmul() -> Check:
+    gflops = blas.measure_matmul()
+    detail = f"float32 products at {gflops:.0f} GFLOP/s, by {blas.loaded_blas().name}"
+    if slow := blas.blas_warning(gflops):
+        return Check("matmul", "warn", detail, slow)
+    return Check("matmul", "ok", detail)
+
+
+def _compiler() -> Check:
+    """MLX calls the compiler of its CPU kernels by this very name."""
+    path = shutil.which("g++")
+    if path is None:
+        return Check("compiler", "fail", "no g++, with which MLX compiles its CPU kernels", "apt install g++")
+    return Check("compiler", "ok", path)
+
+
+def _starter() -> Check:
+    if starter.starter_is_cached():
+        return Check("starter", "ok", "converted")
+    if util.find_spec(starter.PACKAGE) is None:
+        return Check("starter", "warn", "absent, and the preset quickstart trains it", starter.INSTALL)
+    return Check("starter", "ok", "installed, will be converted on first use")
+
+
+def _cache() -> Check:
+    root = starter._folder(None).parents[1]
+    existing = next(path for path in (root, *root.parents) if path.exists())
+    if not os.access(existing, os.W_OK):
+        return Check("cache", "fail", f"{root} is not writable", _OTHER_CACHE)
+    free = shutil.disk_usage(existing).free
+    detail = f"{root}, {free / 1e9:.1f} GB free"
+    if free < STARTER_BYTES and not starter.starter_is_cached():
+        return Check("cache", "warn", f"{detail}; the starter model takes 0.5 GB", _OTHER_CACHE)
+    return Check("cache", "ok", detail)
+
+
+def _memory() -> Check:
+    memory = psutil.virtual_memory()
+    detail = f"{memory.available / 1e9:.1f} of {memory.total / 1e9:.1f} GB available, {os.cpu_count()} cores"
+    if memory.available < QUICKSTART_BYTES:
+        return Check("memory", "warn", f"{detail}; quickstart takes up to 3 GB", "end other programs")
+    return Check("memory", "ok", detail)
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""

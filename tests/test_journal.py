@@ -336,7 +336,7 @@ def test_a_reader_of_a_copy_with_the_same_beginning_goes_on(path: Path) -> None:
     assert [event for _, event in reader.poll()] == [iteration(2)]
 
 
-@pytest.mark.parametrize("count", [0, 1, 5, 30, 90, 91, 92, 93, 94, 95, 120, 400])
+@pytest.mark.parametrize("count", [0, 1, 5, *range(20, 70), 400])  # cut within each of the first lines
 def test_the_ends_of_a_journal_are_its_first_event_and_its_last_iterations(path: Path, count: int) -> None:
     write(path, started(), *map(iteration, range(1, count + 1)))
     view = read_journal_ends(path)
@@ -359,4 +359,4 @@ def test_the_ends_of_a_long_journal_are_read_without_the_rest(path: Path, monkey
     parsed: list[bytes] = []
     monkeypatch.setattr(journal_module.json, "loads", lambda line, loads=json.loads: parsed.append(line) or loads(line))
     read_journal_ends(path)
-    assert sum(map(len, parsed)) < 64 * 1024 + 1024
+    assert sum(map(len, parsed)) < 20_000

@@ -64,7 +64,8 @@ def save_checkpoint(folder: Path, snapshot: Snapshot) -> None:
     """
     temporary = folder.with_name(f".{folder.name}.tmp")
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
+        for left in folder.parent.glob(".*.tmp"):  # by a process that was killed here
+            shutil.rmtree(left)
         for part in ("value", "optimizer"):
             (temporary / part).mkdir(parents=True)
         save_adapter(snapshot.policy, snapshot.adapter_config, temporary / "policy")
@@ -85,7 +86,8 @@ def save_checkpoint(folder: Path, snapshot: Snapshot) -> None:
             _sync(path)  # a rename must not become durable before what it names
         shutil.rmtree(folder, ignore_errors=True)
         temporary.rename(folder)
-        _sync(folder.parent)
+        with contextlib.suppress(OSError):  # some file systems refuse to sync a folder
+            _sync(folder.parent)
     except (OSError, RuntimeError) as error:  # mlx reports a failed write as RuntimeError
         shutil.rmtree(temporary, ignore_errors=True)
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
@@ -139,9 +141,8 @@ def _optimizer_tree(flat: dict[str, mx.array]) -> dict[str, Any]:
 
 
 def _sync(path: Path) -> None:
-    with contextlib.suppress(OSError):  # some file systems refuse to sync a folder
-        file = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(file)
-        finally:
-            os.close(file)
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

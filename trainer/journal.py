@@ -33,8 +33,7 @@ TimedEvent = tuple[float, Event]
 
 _DURABLE = (CheckpointSaved, RunEnded)
 _REDONE_BY_RESUMED_RUN = (Iteration, SamplesWritten, Evaluation, CheckpointSaved)
-_HEAD_BYTES = 16 * 1024
-_TAIL_BYTES = 64 * 1024
+_END_BYTES = 16 * 1024
 
 
 class Journal:
@@ -132,7 +131,7 @@ class JournalReader:
         """
         try:
             with self.path.open("rb") as file:
-                head = file.readline(_HEAD_BYTES)  # the time in it tells one journal from another
+                head = file.readline(_END_BYTES)  # the time in it tells one journal from another
                 if self._offset and (head != self._head or file.seek(0, os.SEEK_END) < self._offset):
                     self.restarts += 1
                     self._begin()
@@ -212,16 +211,16 @@ def read_journal(path: Path) -> JournalView:
 def read_journal_ends(path: Path, iterations: int = 5) -> JournalView:
     """The first event of the journal at `path` and its newest, the last `iterations` Iterations among them.
 
-    Reads 64 KiB from the end, and more only where these hold fewer. The one problem looked for is a journal
+    Reads 16 KiB from either end, and more only where these hold fewer. The one problem looked for is a journal
     without any event. StorageError when the file cannot be read.
     """
-    window, events = _TAIL_BYTES, list[TimedEvent]()
+    window, events = _END_BYTES, list[TimedEvent]()
     try:
         with path.open("rb") as file:
-            first = file.read(_HEAD_BYTES).split(b"\n")[:2]
+            first = file.read(_END_BYTES).split(b"\n")[:2]
             size = file.seek(0, os.SEEK_END)
             while True:
-                start = size - window if size - window > _HEAD_BYTES else 0
+                start = size - window if size - window > _END_BYTES else 0
                 file.seek(start)
                 lines = file.read(size - start).split(b"\n")[:-1]
                 if start:

@@ -209,7 +209,8 @@ def schedule_factor(config: OptimConfig, step: int, total: int) -> float:
 
 def has_signal(batch: Experience) -> bool:
     """Whether the raw advantages differ at all: without that, Adam would make a full step out of rounding noise."""
-    return float(maths.masked_variance(filled(batch.advantages), batch.mask)) > 1e-12
+    variance = float(maths.masked_variance(filled(batch.advantages), batch.mask))
+    return not variance <= 1e-12  # NaN goes on, to be reported as the skipped step that it will be
 
 
 def _loss(
@@ -247,9 +248,8 @@ def _loss(
         )
     if forward.values is not None:
         old_values, returns = filled(batch.values), filled(batch.returns)
-        value_loss = total(
-            maths.clipped_value_loss(forward.values[:, :-1], old_values, returns, clip=ppo.value_clip or None)
-        )
+        values = mx.where(mask, forward.values[:, :-1], old_values)
+        value_loss = total(maths.clipped_value_loss(values, old_values, returns, clip=ppo.value_clip or None))
         loss = loss + (ppo.value_coef if objective == "joint" else 1.0) * value_loss
         sums = sums._replace(value_loss=value_loss)
     return loss / tokens, sums

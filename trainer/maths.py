@@ -28,8 +28,10 @@ def entropy(logits: mx.array) -> mx.array:
     logits: [..., V]. Returns [...], float32.
     """
     logits = logits.astype(mx.float32)
+    logits = logits - mx.stop_gradient(logits.max(axis=-1, keepdims=True))  # the difference of two large sums is lost
     probabilities = mx.softmax(logits, axis=-1)
-    return mx.logsumexp(logits, axis=-1) - (probabilities * logits).sum(axis=-1)
+    possible = mx.where(probabilities > 0, logits, 0.0)  # 0 times a logit of -inf is 0 here
+    return mx.logsumexp(logits, axis=-1) - (probabilities * possible).sum(axis=-1)
 
 
 def kl_estimate(logprobs: mx.array, ref_logprobs: mx.array, estimator: KLEstimator = "k1") -> mx.array:

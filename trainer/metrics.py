@@ -22,11 +22,11 @@ def rollout_metrics(batch: Experience, *, kl_coef: float) -> dict[str, Any]:
 
     kl is the mean over sequences of the summed k1, whatever estimator the penalty uses.
     """
-    mask, rewards_of_tokens = batch.mask, filled(batch.token_scores)
-    scores = np.array(filled(batch.scores) + rewards_of_tokens.sum(axis=1), dtype=np.float64)
+    mask = batch.mask
+    scores = np.array(filled(batch.scores) + _sums(filled(batch.token_scores), mask), dtype=np.float64)
     k1 = maths.kl_estimate(filled(batch.logprobs), filled(batch.ref_logprobs), "k1")
-    kl = np.array(mx.where(mask > 0, k1, 0.0).sum(axis=1), dtype=np.float64)
-    penalty = kl_coef * np.array(filled(batch.kl).sum(axis=1), dtype=np.float64)
+    kl = np.array(_sums(k1, mask), dtype=np.float64)
+    penalty = kl_coef * np.array(_sums(filled(batch.kl), mask), dtype=np.float64)
     mismatch = mx.abs(batch.sampler_logprobs - filled(batch.logprobs))
     return {
         "score_mean": float(scores.mean()),
@@ -81,7 +81,7 @@ def sample_rows(
         "returns": batch.returns,
     }
     arrays = {name: np.array(filled(array)) for name, array in per_token.items()}
-    scores = to_list(filled(batch.scores) + filled(batch.token_scores).sum(axis=1))
+    scores = to_list(filled(batch.scores) + _sums(filled(batch.token_scores), batch.mask))
     responses, lengths, truncated = (
         to_list(batch.responses),
         to_list(batch.response_lengths),
@@ -105,3 +105,7 @@ def sample_rows(
         }
         for row, prompt in enumerate(prompts)
     ]
+
+
+def _sums(x: mx.array, mask: mx.array) -> mx.array:
+    return mx.where(mask > 0, x, 0.0).sum(axis=1)

@@ -17,7 +17,6 @@ from trainer.data import Prompt
 from trainer.experience import Experience
 
 PREFILL_BATCH = 8
-_TAIL = 24  # tokens looked back over for a stop text; longer stop texts than that many tokens are not of use
 
 
 class _Row(NamedTuple):
@@ -72,11 +71,12 @@ def generate_responses(
         backbone,
         max_tokens=sampling.max_new_tokens,
         stop_tokens=stop_ids,
-        completion_batch_size=max(sampling.slots, 1),
+        completion_batch_size=sampling.slots,
         prefill_batch_size=min(PREFILL_BATCH, sampling.slots),
         stream=mx.default_stream(mx.default_device()),  # its own default belongs to the thread that imported mlx_lm
     )
     samplers = [_sampler(sampling, row_key) for row_key in keys]
+    stop_texts = [] if sampling.ignore_stop else sampling.stop
     uids = generator.insert([prompt.tokens for prompt in prompts], samplers=samplers)
     rows = {uid: _Row(prompt, [], []) for uid, prompt in zip(uids, prompts, strict=True)}
     finished: dict[int, Response] = {}
@@ -88,10 +88,12 @@ def generate_responses(
                 row = rows[step.uid]
                 row.tokens.append(step.token)
                 row.logprobs.append(logprob)
-                ended_by_text = None if sampling.ignore_stop else _stop_text(tokenizer, row.tokens, sampling.stop)
-                if step.finish_reason is not None or ended_by_text is not None:
-                    stopped = step.finish_reason == "stop"
-                    finished[step.uid] = _finish(tokenizer, row, ended_by_text, stopped=stopped)
+                at_stop_text = _at_stop_text(tokenizer, row.tokens, stop_texts)
+                if step.finish_reason is not None or at_stop_text:
+                    at_stop_token = step.finish_reason == "stop"
+                    text = _text(tokenizer, row.tokens[:-1] if at_stop_token else row.tokens, stop_texts)
+                    truncated = not at_stop_token and not at_stop_text
+                    finished[step.uid] = Response(row.tokens, row.logprobs, text, truncated)
                     if step.finish_reason is None:
                         generator.remove([step.uid])
             written += len(steps)
@@ -135,8 +137,8 @@ def _sampler(sampling: RolloutConfig, key: mx.array) -> Callable[[mx.array], mx.
         logits = logprobs if sampling.temperature == 1 else logprobs / sampling.temperature
         if sampling.top_p < 1:
             logits = apply_top_p(logits - mx.logsumexp(logits, axis=-1, keepdims=True), sampling.top_p)
-        if sampling.top_k > 0:
-            logits = apply_top_k(logits, min(sampling.top_k, logits.shape[-1] - 1))
+        if 0 < sampling.top_k < logits.shape[-1]:
+            logits = apply_top_k(logits, sampling.top_k)
         state[0], draw = mx.random.split(state[0])
         return mx.random.categorical(logits, key=draw)
 
@@ -159,17 +161,16 @@ def _chosen_logprobs(steps: Sequence[Any], temperature: float) -> list[float]:
     return to_list(mx.stack(chosen))
 
 
-def _stop_text(tokenizer: Any, tokens: list[int], stops: Sequence[str]) -> str | None:
-    """The stop text that has just been completed, judged on text: one text has many tokenisations."""
+def _at_stop_text(tokenizer: Any, tokens: list[int], stops: Sequence[str]) -> bool:
+    """Whether the last token completed a stop text, judged on text: one text has many tokenisations."""
     if not stops:
-        return None
-    tail = tokenizer.decode(tokens[-_TAIL:])
-    return next((stop for stop in stops if stop and stop in tail), None)
+        return False
+    # A token is at least one byte. The rest is for decoders that change the first tokens of what they are given.
+    tail = tokenizer.decode(tokens[-max(len(stop.encode()) for stop in stops) - 8 :])
+    return any(stop in tail for stop in stops)
 
 
-def _finish(tokenizer: Any, row: _Row, ended_by_text: str | None, *, stopped: bool) -> Response:
-    body = row.tokens[:-1] if stopped else row.tokens
-    text = tokenizer.decode(body)
-    if ended_by_text is not None:
-        text = text[: text.rfind(ended_by_text)] if ended_by_text in text else text
-    return Response(row.tokens, row.logprobs, text, truncated=not stopped and ended_by_text is None)
+def _text(tokenizer: Any, tokens: list[int], stops: Sequence[str]) -> str:
+    """The text of `tokens` before the first stop text."""
+    text = str(tokenizer.decode(tokens))
+    return text[: min((text.find(stop) for stop in stops if stop in text), default=len(text))]

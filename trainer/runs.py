@@ -10,6 +10,7 @@ import difflib
 import fcntl
 import itertools
 import json
+import math
 import os
 import platform
 import re
@@ -144,9 +145,16 @@ def create_run(config: Config, preset_name: str) -> RunFolder:
 
 
 def check_name_is_free(config: Config) -> None:
-    """UsageError when `config.run.name` is in use: asked before the minutes that loading may take."""
-    if config.run.name and (Path(config.run.dir) / config.run.name).exists():
-        raise _in_use(config)
+    """UsageError when `config.run.name` is in use: asked before the minutes that loading may take.
+
+    Raises StorageError when no folder of that name can be looked for.
+    """
+    path = Path(config.run.dir) / config.run.name
+    try:
+        if config.run.name and path.exists():
+            raise _in_use(config)
+    except OSError as error:
+        raise _storage_error(path, error) from None
 
 
 def open_run(path_or_name: str | Path, runs_dir: Path) -> RunFolder:
@@ -178,7 +186,7 @@ def run_folders(runs_dir: Path) -> list[RunFolder]:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """How a run stands; numbers that it does not have yet are None."""
+    """How a run stands; numbers that it does not have, or that are not finite, are None."""
 
     folder: RunFolder
     state: RunState
@@ -256,8 +264,6 @@ def versions() -> dict[str, str]:
 
 def _named(config: Config) -> RunFolder:
     name = config.run.name
-    if name.startswith("."):
-        raise UsageError(f"run.name = {name!r}: must not start with a dot, which hides the folder")
     folder = RunFolder(_runs_dir(config) / name)
     if not _make(folder):
         raise _in_use(config)
@@ -321,6 +327,7 @@ def _summary(folder: RunFolder) -> RunSummary:
     starts = [event for event in view.events if isinstance(event, RunStarted)]
     marks = [event for event in view.events if isinstance(event, RunStarted | RunEnded)]
     last = [event for event in view.events if isinstance(event, Iteration)][-5:]
+    scores = [iteration.score_mean for iteration in last if math.isfinite(iteration.score_mean)]
     end = marks[-1] if marks and isinstance(marks[-1], RunEnded) else None
     try:
         config = tomllib.loads(folder.config.read_text(encoding="utf-8"))
@@ -335,8 +342,8 @@ def _summary(folder: RunFolder) -> RunSummary:
         state="training" if live else end.state if end is not None else "interrupted",
         iteration=last[-1].iteration if last else 0,
         iterations=iterations,
-        score=fmean(iteration.score_mean for iteration in last) if last else None,
-        kl=last[-1].kl if last else None,
+        score=fmean(scores) if scores else None,
+        kl=last[-1].kl if last and math.isfinite(last[-1].kl) else None,
         model=starts[-1].model if starts else model,
         started=view.times[0] if view.times else None,
         problem="; ".join(view.problems + problems),

@@ -148,7 +148,8 @@ def compute_gae_advantages(batch: Experience, *, gamma: float, lam: float) -> Ex
 
 def add_reward_to_go(batch: Experience) -> Experience:
     """G_t = A_t + V(s_t), from the advantages before any whitening."""
-    return batch._replace(returns=(filled(batch.advantages) + filled(batch.values)) * batch.mask)
+    returns = filled(batch.advantages) + filled(batch.values)
+    return batch._replace(returns=mx.where(batch.mask > 0, returns, 0.0))
 
 
 def _micro_batches(batch: Experience, budget: int, progress: Progress) -> Iterator[tuple[list[int], Experience]]:

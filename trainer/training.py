@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +21,7 @@ from trainer.data import Prompt, encode_prompts, load_prompts, split_prompts
 from trainer.errors import DataError, DivergedError, StorageError, TrainerError
 from trainer.evaluate import evaluate
 from trainer.events import (
+    Alert,
     CheckpointSaved,
     Event,
     RunEnded,
@@ -33,6 +36,7 @@ from trainer.events import (
 from trainer.journal import Journal
 from trainer.metrics import sample_rows
 from trainer.models.actor_critic import ActorCriticLLM
+from trainer.models.blas import blas_warning, measure_matmul
 from trainer.models.loading import LoadedModel, load_backbone
 from trainer.ppo import PPO, IterationResult
 from trainer.rewards import build_rewards
@@ -86,63 +90,88 @@ class _Run:
         self.out = out
         self.control = control
         self.started = time.perf_counter()
+        self.warnings = config_warnings(self.config)
         self.folder: RunFolder
         self.snapshot: Snapshot
         self.saved_at = -1  # iteration of the newest checkpoint of this process
         self.skipped_in_a_row = 0
+        self.last_skipped = 0  # number of the optimiser step
 
     def train(self) -> RunEnded:
         """Load everything, then create or open the run, so that a broken start leaves nothing behind."""
         self._state("loading")
-        if not self.resume:
+        if self.resume:
+            self.folder = runs.open_run(self.resume, Path(self.config.run.dir))
+        else:
             runs.check_name_is_free(self.config)
         rows = load_prompts(self.config.data)
         rewards = build_rewards(self.config.reward)
         model = load_backbone(self.config.model)
+        if slow := blas_warning(measure_matmul()):
+            self.warnings.append(slow)
         prompts, held_out = self._prompts(rows, model)
         key = key_for(self.config.run.seed, Purpose.ADAPTER)
         actor = ActorCriticLLM(model.backbone, self.config.model, key=key)
         self.ppo = PPO(self.config, actor, model.tokenizer, prompts, rewards, emit=self.emit, control=self.control)
         self.held_out = held_out[: self.config.eval.prompts]
-        if self.resume:
-            self.folder = runs.open_run(self.resume, Path(self.config.run.dir))
-        else:
+        if not self.resume:
             self.folder = runs.create_run(self.config, self.preset)
         with self.folder.lock():
-            self.out.add_first(Journal(self.folder.events))
-            self.out.add(self._trackers())
+            self._open_sinks()
             return self._guarded(model, prompts)
 
     def emit(self, event: Event) -> None:
-        """Hand an event to every sink."""
+        """Hand an event to every sink. Raises DivergedError for the alert of a third skipped step in a row."""
         self.out.emit(event)
+        if isinstance(event, Alert) and event.code == "step_skipped":
+            self._count_skipped(event.iteration)
+
+    def _open_sinks(self) -> None:
+        try:
+            self.out.add_first(Journal(self.folder.events))
+            self.out.add(self._trackers())
+        except TrainerError:
+            if not self.resume:
+                shutil.rmtree(self.folder.root, ignore_errors=True)
+            raise
 
     def _guarded(self, model: LoadedModel, prompts: Sequence[Prompt]) -> RunEnded:
         """The loop, with what must happen however it ends: a checkpoint where one can be had, and an `end` event."""
+        try:
+            state, exit_code, reason = self._until_the_end(model, prompts)
+        except Exception as error:
+            self._failed(error)
+            raise
+        return self._end(state, exit_code, reason)
+
+    def _until_the_end(self, model: LoadedModel, prompts: Sequence[Prompt]) -> tuple[State, int, str]:
         try:
             self._begin(model, prompts)
             self._loop()
         except Interrupted as interruption:
             if interruption.save:
                 self._save(self.snapshot)
-            return self._end("stopped", 130, interruption.reason)
-        except TrainerError as error:
+            return "stopped", 130, interruption.reason
+        self._save(self.snapshot)
+        return "done", 0, f"{self.config.ppo.iterations} iterations done"
+
+    def _failed(self, error: Exception) -> None:
+        """Save the last good state and tell why the run ended; a full disk on the way must not hide `error`."""
+        with contextlib.suppress(StorageError):
             if not isinstance(error, StorageError):
                 self._save(self.snapshot)
-            self._end("failed", error.exit_code, str(error))
-            raise
-        except Exception as error:
-            self._end("failed", 1, f"{type(error).__name__}: {error}")
-            raise
-        self._save(self.snapshot)
-        return self._end("done", 0, f"{self.config.ppo.iterations} iterations done")
+        with contextlib.suppress(StorageError):
+            if isinstance(error, TrainerError):
+                self._end("failed", error.exit_code, str(error))
+            else:
+                self._end("failed", 1, f"{type(error).__name__}: {error}")
 
     def _begin(self, model: LoadedModel, prompts: Sequence[Prompt]) -> None:
         ppo = self.ppo
         self.snapshot = take_snapshot(0, 0, ppo.actor, ppo.learner, ppo.rewards)
-        checkpoint = runs.newest_checkpoint(self.folder) if self.resume else None
-        if checkpoint:
-            self.snapshot = load_checkpoint(checkpoint, ppo.actor.adapter_config)
+        found = runs.checkpoints(self.folder)
+        if found.paths:
+            self.snapshot = load_checkpoint(found.paths[-1], ppo.actor.adapter_config)
             restore_snapshot(self.snapshot, ppo.actor, ppo.learner, ppo.rewards)
             ppo.tokens = self.snapshot.tokens
             self.saved_at = self.snapshot.iteration
@@ -161,34 +190,40 @@ class _Run:
                 iterations=self.config.ppo.iterations,
                 seed=self.config.run.seed,
                 versions=runs.versions(),
-                warnings=config_warnings(self.config),
+                warnings=self.warnings,
                 resumed_at=self.snapshot.iteration if self.resume else None,
             )
         )
+        at = self.snapshot.iteration
+        for problem in found.problems:
+            message = f"{problem}: resumed after iteration {at} instead"
+            self.emit(Alert(iteration=at, level="warning", code="checkpoint_damaged", message=message))
 
     def _loop(self) -> None:
         c, ppo = self.config, self.ppo
         for number in range(self.snapshot.iteration + 1, c.ppo.iterations + 1):
             self._state("training")
             result = ppo.iteration(number)
-            self._check_divergence(result)
             self._write_samples(number, result)
             self.emit(result.metrics)
-            self.snapshot = take_snapshot(number, ppo.tokens, ppo.actor, ppo.learner, ppo.rewards)
-            if c.checkpoint.every and number % c.checkpoint.every == 0:
-                self._save(self.snapshot)
             if c.eval.every and self.held_out and number % c.eval.every == 0:
                 self._state("evaluating")
                 self.emit(evaluate(ppo, self.held_out, number))
+            # Only now: a run that ends within its evaluation does the iteration again, and the evaluation with it.
+            self.snapshot = take_snapshot(number, ppo.tokens, ppo.actor, ppo.learner, ppo.rewards)
+            if c.checkpoint.every and number % c.checkpoint.every == 0:
+                self._save(self.snapshot)
 
-    def _check_divergence(self, result: IterationResult) -> None:
-        """End the run when steps were skipped for NaN or inf three times in a row."""
-        metrics = result.metrics
-        self.skipped_in_a_row = 0 if metrics.steps else self.skipped_in_a_row + metrics.skipped_steps
-        if self.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
+    def _count_skipped(self, iteration: int) -> None:
+        """End the run at the third skipped step in a row, whether in one iteration or across several."""
+        step = self.ppo.learner.steps
+        self.skipped_in_a_row = self.skipped_in_a_row + 1 if step == self.last_skipped + 1 else 1
+        self.last_skipped = step
+        if self.skipped_in_a_row == MAX_SKIPPED_IN_A_ROW:
+            policy_lr, _ = self.ppo.learner.learning_rates()
             raise DivergedError(
-                f"loss or gradient was NaN or inf {self.skipped_in_a_row} times in a row at iteration "
-                f"{metrics.iteration}: lower optim.policy_lr ({metrics.policy_lr:g}) or raise ppo.kl_coef and resume"
+                f"loss or gradient was NaN or inf {self.skipped_in_a_row} times in a row at iteration {iteration}: "
+                f"lower optim.policy_lr ({policy_lr:g}) or raise ppo.kl_coef and resume"
             )
 
     def _save(self, snapshot: Snapshot) -> None:
@@ -226,6 +261,12 @@ class _Run:
         c = self.config
         longest = c.data.max_prompt_tokens + c.rollout.max_new_tokens
         encoded = encode_prompts(rows, model.tokenizer, c.data)  # type: ignore[arg-type]
+        if changed := encoded.dropped or encoded.truncated:
+            done = "dropped" if encoded.dropped else "cut to their last tokens"
+            self.warnings.append(
+                f"{changed} of {len(rows)} prompts are longer than data.max_prompt_tokens = {c.data.max_prompt_tokens} "
+                f"and were {done}"
+            )
         room = max(len(prompt.tokens) for prompt in encoded.prompts) + c.rollout.max_new_tokens
         if model.context and room > model.context:
             raise DataError(

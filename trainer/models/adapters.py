@@ -29,15 +29,20 @@ def attach_lora(backbone: nn.Module, config: ModelConfig, key: mx.array) -> dict
     Raises ModelError when a target is not there, naming the linear layers that are.
     """
     blocks = backbone.layers
-    linears = sorted(
-        {name for name, module in blocks[0].named_modules() if isinstance(module, nn.Linear | nn.QuantizedLinear)}
+    linears = sorted(  # of all blocks, for in hybrid models they differ
+        {
+            name
+            for block in blocks
+            for name, module in block.named_modules()
+            if isinstance(module, nn.Linear | nn.QuantizedLinear)
+        }
     )
     keys = [name for name in linears if name.rpartition(".")[2] in config.lora_targets or name in config.lora_targets]
     known = {name.rpartition(".")[2] for name in linears} | set(linears)
     if unknown := [target for target in config.lora_targets if target not in known]:
         raise ModelError(
             f"model.lora_targets names {', '.join(unknown)}, but the model's blocks have the linear layers "
-            f"{', '.join(sorted(name.rpartition('.')[2] for name in linears))}"
+            f"{', '.join(sorted({name.rpartition('.')[2] for name in linears}))}"
         )
     layers = config.lora_layers or len(blocks)
     parameters = {"rank": config.lora_rank, "scale": config.lora_scale, "dropout": 0.0, "keys": keys}
@@ -98,10 +103,22 @@ def save_adapter(parameters: Parameters, config: dict[str, Any], folder: Path) -
 
 def fuse_adapter(backbone: nn.Module, folder: Path) -> None:
     """Load an SFT adapter in mlx-lm's format and fold it into `backbone`'s weights. Raises ModelError."""
+    for name in ("adapter_config.json", ADAPTER_FILE):
+        if not (folder / name).is_file():
+            raise ModelError(
+                f"model.adapter = '{folder}' has no {name}: name a folder that `mlx_lm.lora` wrote"
+            )
     try:
         load_adapters(backbone, str(folder))
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise ModelError(f"model.adapter = '{folder}' cannot be loaded on this model: {reason}") from error
-    fused = [(name, module.fuse()) for name, module in backbone.named_modules() if hasattr(module, "fuse")]
-    backbone.update_modules(tree_unflatten(fused))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise ModelError(
+            f"model.adapter = '{folder}' does not fit the model ({reason_of(error)}): "
+            "use the model that it was trained on, or leave model.adapter empty"
+        ) from error
+    if fused := [(name, module.fuse()) for name, module in backbone.named_modules() if hasattr(module, "fuse")]:
+        backbone.update_modules(tree_unflatten(fused))
+
+
+def reason_of(error: BaseException) -> str:
+    """What a foreign exception says, in one line of at most 300 characters."""
+    return " ".join(str(error).split())[:300] or type(error).__name__

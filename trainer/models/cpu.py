@@ -56,18 +56,18 @@ def logprobs_and_entropy(logits: mx.array, tokens: mx.array) -> tuple[mx.array, 
 
     logits: [..., V] float32; tokens: [...]. Returns two [...] arrays.
     """
-    shifted, exponentials = _shifted_exp(mx.stop_gradient(logits))
+    top, shifted, exponentials = _shifted_exp(mx.stop_gradient(logits))
     total = _row_sums(exponentials)
-    chosen = mx.take_along_axis(shifted, tokens[..., None], axis=-1).squeeze(-1)
+    chosen = _chosen(logits, tokens, top)
     weighted = (exponentials[..., None, :] @ shifted[..., None]).squeeze((-1, -2))
     return chosen - mx.log(total), mx.log(total) - weighted / total
 
 
 @mx.custom_function
 def _log_softmax_at(logits: mx.array, tokens: mx.array) -> tuple[mx.array, mx.array, mx.array]:
-    shifted, exponentials = _shifted_exp(logits)
+    top, _, exponentials = _shifted_exp(logits)
     total = _row_sums(exponentials)
-    chosen = mx.take_along_axis(shifted, tokens[..., None], axis=-1).squeeze(-1)
+    chosen = _chosen(logits, tokens, top)
     return chosen - mx.log(total), exponentials, total  # the last two for the gradient: once is dear enough
 
 
@@ -85,24 +85,30 @@ def _row_sums(x: mx.array) -> mx.array:
     return x @ mx.ones((x.shape[-1],))  # BLAS sums in blocks: quicker and closer than the backend's own loop
 
 
-def _shifted_exp(logits: mx.array) -> tuple[mx.array, mx.array]:
-    """x = logits - max, and exp(x) = 2**n exp(r) with r = x - n ln 2; below -87 the result is 2**-126 and not 0.
+def _chosen(logits: mx.array, tokens: mx.array, top: mx.array) -> mx.array:
+    return (mx.take_along_axis(logits, tokens[..., None], axis=-1) - top).squeeze(-1)
 
-    In three kernels, for one that returns two arrays is not vectorised.
+
+def _shifted_exp(logits: mx.array) -> tuple[mx.array, mx.array, mx.array]:
+    """The maximum [..., 1], x = logits - maximum, and exp(x) = 2**n exp(r) with r = x - n ln 2.
+
+    x is held above -87, where the result is 2**-126 and not 0: so a logit of -inf adds nothing to the entropy, and not
+    0 times inf. In three kernels, for one that returns two arrays is not vectorised.
     """
-    shifted = logits - logits.max(axis=-1, keepdims=True)
+    top = logits.max(axis=-1, keepdims=True)
+    shifted = mx.maximum(logits - top, -87.0)
     n = _exponent(shifted)
-    return shifted, _mantissa(shifted, n) * _power_of_two_bits(n).view(mx.float32)
+    return top, shifted, _mantissa(shifted, n) * _power_of_two_bits(n).view(mx.float32)
 
 
 @partial(mx.compile, shapeless=True)
 def _exponent(x: mx.array) -> mx.array:
-    return mx.maximum(x, -87.0) * _LOG2E + _ROUND - _ROUND
+    return x * _LOG2E + _ROUND - _ROUND
 
 
 @partial(mx.compile, shapeless=True)
 def _mantissa(x: mx.array, n: mx.array) -> mx.array:
-    r = (mx.maximum(x, -87.0) - n * _LN2_HIGH - n * _LN2_LOW) * 0.25
+    r = (x - n * _LN2_HIGH - n * _LN2_LOW) * 0.25
     quarter = ((r * (1 / 24) + 1 / 6) * r + 0.5) * r * r + r + 1.0  # |r| < 0.087: Taylor to within 4e-8
     half = quarter * quarter
     return half * half
@@ -113,11 +119,17 @@ def _power_of_two_bits(n: mx.array) -> mx.array:
     return (n + 127.0).astype(mx.int32) * (1 << 23)
 
 
+@partial(mx.compile, shapeless=True)
+def _held(x: mx.array) -> mx.array:
+    return mx.clip(x, -50.0, 50.0)  # beyond, the approximant of exp turns back towards 1
+
+
 def _sigmoid(x: mx.array) -> mx.array:
     """1 / (1 + exp(-x)) to within 1e-6, by exp(-x) = exp(-x / 16)**16 and the [2/2] Pade approximant of exp.
 
     Few operations, for inside a gradient MLX does not fuse and each of them is a pass over memory.
     """
+    x = _held(x)
     even, odd = 1.0 + mx.square(x * (1 / 16 / 12**0.5)), x * (1 / 32)
     e = mx.square(mx.square(mx.square(mx.square((even - odd) / (even + odd)))))
     return mx.reciprocal(1.0 + e)

@@ -13,7 +13,7 @@ from mlx.utils import tree_map
 from trainer.arrays import leaves
 from trainer.config.schema import ModelConfig
 from trainer.errors import ModelError
-from trainer.models.adapters import fuse_adapter
+from trainer.models.adapters import fuse_adapter, reason_of
 from trainer.models.cpu import use_vector_swiglu
 from trainer.models.starter import starter_model
 
@@ -39,24 +39,23 @@ def load_backbone(config: ModelConfig) -> LoadedModel:
     folder = model_folder(config)
     try:
         backbone, settings = mlx_lm.utils.load_model(folder, lazy=True)
-        tokenizer = mlx_lm.utils.load_tokenizer(folder, eos_token_ids=settings.get("eos_token_id"))
-    except FileNotFoundError as error:
-        raise ModelError(f"model.path = '{config.path}': {folder} is not a model folder: {_line(error)}") from error
-    except (ValueError, KeyError, TypeError, RuntimeError, OSError, AttributeError) as error:
-        raise ModelError(f"model.path = '{config.path}' cannot be loaded: {_line(error)}") from error
-    except Exception as error:  # the tokenizers library raises bare Exception for a damaged tokenizer.json
-        raise ModelError(f"model.path = '{config.path}': its tokenizer cannot be loaded: {_line(error)}") from error
-    if not tokenizer.eos_token_ids:
-        raise ModelError(f"model.path = '{config.path}': its tokenizer has no end token, so no response could end")
-    if config.adapter:
-        fuse_adapter(backbone, Path(config.adapter))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise ModelError(
+            f"model.path = '{config.path}' cannot be loaded ({reason_of(error)}): fetch the model again, or choose one "
+            "of a family that mlx-lm has"
+        ) from error
+    tokenizer = _tokenizer(config.path, folder, settings.get("eos_token_id"))
     dtype = _cast(backbone, config.dtype)
+    if config.adapter:
+        # After the cast, so that a small change is not rounded away in 4 or 16 bits.
+        fuse_adapter(backbone, Path(config.adapter).expanduser())
+        _cast(backbone, config.dtype)  # an adapter of whole weights comes in its own precision
     if mx.default_device() == mx.Device(mx.cpu):
         use_vector_swiglu(backbone)
     try:
-        mx.eval(backbone)
-    except (RuntimeError, ValueError) as error:  # a safetensors file cut short shows only when it is read
-        raise ModelError(f"model.path = '{config.path}' cannot be read: {_line(error)}") from error
+        mx.eval(backbone)  # reads the weights, which were lazy so far, on this thread
+    except (RuntimeError, ValueError) as error:
+        raise ModelError(f"model.path = '{config.path}' cannot be read: {reason_of(error)}") from error
     text = settings.get("text_config") or {}
     context = settings.get("max_position_embeddings") or text.get("max_position_embeddings") or 0
     return LoadedModel(backbone, tokenizer, folder, dtype, int(context))
@@ -68,10 +67,7 @@ def model_folder(config: ModelConfig) -> Path:
         return starter_model()
     path = Path(config.path).expanduser()
     if path.is_dir():
-        for name in ("config.json", "tokenizer_config.json"):
-            if not (path / name).is_file():
-                raise ModelError(f"model.path = '{config.path}' has no {name}: it is not a model folder of mlx-lm")
-        _check_json(path)
+        _check_files(config.path, path)
         return path
     if path.exists():
         raise ModelError(f"model.path = '{config.path}' is a file: name the folder of the model")
@@ -80,7 +76,32 @@ def model_folder(config: ModelConfig) -> Path:
             f"model.path = '{config.path}': no such folder; use 'starter', an existing folder, or a hub name like "
             "mlx-community/Qwen3-0.6B-bf16"
         )
-    return _hub_snapshot(config)
+    folder = _hub_snapshot(config)
+    _check_files(config.path, folder)
+    return folder
+
+
+def _tokenizer(path: str, folder: Path, eos_token_ids: int | list[int] | None) -> Any:
+    import mlx_lm.utils
+
+    try:
+        tokenizer = mlx_lm.utils.load_tokenizer(
+            folder,
+            # Else transformers asks on the terminal whether to run code of the model's.
+            tokenizer_config_extra={"trust_remote_code": False},
+            eos_token_ids=eos_token_ids,
+        )
+    except Exception as error:  # noqa: BLE001  the tokenizers library raises bare Exception for a damaged file
+        raise ModelError(
+            f"model.path = '{path}': its tokenizer cannot be loaded ({reason_of(error)}): fetch tokenizer.json and "
+            "tokenizer_config.json of the model again"
+        ) from error
+    if not tokenizer.eos_token_ids:
+        raise ModelError(
+            f"model.path = '{path}': its tokenizer has no end token, so no response could end: set eos_token_id in "
+            "the model's config.json"
+        )
+    return tokenizer
 
 
 def _hub_snapshot(config: ModelConfig) -> Path:
@@ -96,13 +117,30 @@ def _hub_snapshot(config: ModelConfig) -> Path:
         ) from error
 
 
-def _check_json(folder: Path) -> None:
+def _check_files(path: str, folder: Path) -> None:
+    """Refuse what mlx-lm and transformers would stumble over without naming it, and code to be run."""
+    for name in ("config.json", "tokenizer_config.json"):
+        if not (folder / name).is_file():
+            raise ModelError(f"model.path = '{path}' has no {name}: name a folder with a model in mlx-lm's format")
     for name in ("config.json", "tokenizer_config.json", "tokenizer.json"):
         try:
-            if (folder / name).is_file():
-                json.loads((folder / name).read_bytes())
+            content = json.loads((folder / name).read_bytes()) if (folder / name).is_file() else {}
         except ValueError as error:
-            raise ModelError(f"{folder / name} is not JSON ({_line(error)}): fetch the model again") from error
+            raise ModelError(f"{folder / name} is not JSON ({reason_of(error)}): fetch the model again") from error
+        if not isinstance(content, dict):
+            raise ModelError(f"{folder / name} is not a JSON object: fetch the model again")
+        if name == "config.json" and "model_type" not in content:
+            raise ModelError(f"{folder / name} has no model_type: name a folder with a model in mlx-lm's format")
+        if name == "config.json" and content.get("model_file") is not None:
+            raise ModelError(
+                f"model.path = '{path}' wants to run its own code ({content['model_file']}), which is never done: "
+                "choose a model of a family that mlx-lm has"
+            )
+    if not any(folder.glob("model*.safetensors")):
+        raise ModelError(
+            f"model.path = '{path}' has no model*.safetensors: convert its weights with "
+            "`mlx_lm.convert --hf-path MODEL --mlx-path FOLDER`"
+        )
 
 
 def _cast(backbone: nn.Module, wanted: str) -> mx.Dtype:
@@ -131,8 +169,3 @@ def _cast(backbone: nn.Module, wanted: str) -> mx.Dtype:
 
     backbone.update(tree_map(cast, backbone.parameters()))
     return dtype
-
-
-def _line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:300]

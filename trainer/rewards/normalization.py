@@ -45,6 +45,6 @@ class RunningMoments:
         self.count = count
 
     def normalize(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """`values` less the mean, over the deviation if that is at least 1e-8; unchanged before any update."""
+        """`values` less the mean, over the deviation if that is at least 1e-8; unchanged at first."""
         centred = values - self.mean
         return centred / self.deviation if self.deviation >= SMALLEST_DEVIATION else centred

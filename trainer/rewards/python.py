@@ -40,19 +40,19 @@ class PythonReward:
 
     def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
         """Scores of `batch`. Raises RewardError if the function fails or returns anything but numbers."""
-        values = self._called(self._accepted(_keywords(batch)), len(batch))
+        values = self._called(batch)
         if any(_is_list(value) for value in values):
             return self._token_scores(values, batch)
         scores = [None if value is None else self._number(value, i, batch) for i, value in enumerate(values)]
         return SourceScores(scores)
 
-    def _called(self, keywords: dict[str, list[Any]], count: int) -> list[Any]:
+    def _called(self, batch: Sequence[RewardInput]) -> list[Any]:
+        count, keywords = len(batch), self._accepted(_keywords(batch))
         try:
-            returned = self._function(**keywords)
-            if isinstance(returned, Iterable) and not isinstance(returned, str | bytes | dict):
-                returned = list(returned)  # in here, because a generator fails only when it is read
+            returned = self._returned(keywords)
         except (Exception, SystemExit) as error:
-            raise self._error(f"raised {describe_failure(error, self._file)}") from error
+            where = self._culprit(batch)
+            raise self._error(f"raised {describe_failure(error, self._file)}{where}") from error
         if inspect.iscoroutine(returned):
             returned.close()  # else Python warns that it was never awaited
             raise self._error("returned a coroutine: write a plain function, with asyncio.run in it")
@@ -62,6 +62,21 @@ class PythonReward:
         if len(returned) != count:
             raise self._error(f"returned {len(returned)} scores for {count} completions: must return one each")
         return returned
+
+    def _returned(self, keywords: dict[str, list[Any]]) -> Any:
+        returned = self._function(**keywords)
+        if isinstance(returned, Iterable) and not isinstance(returned, str | bytes | dict):
+            return list(returned)  # in here, because a generator fails only when it is read
+        return returned
+
+    def _culprit(self, batch: Sequence[RewardInput]) -> str:
+        """Which sample the function fails on when it gets one at a time; the run ends either way, so time is no matter."""
+        for index, row in enumerate(batch):
+            try:
+                self._returned(self._accepted(_keywords([row])))
+            except (Exception, SystemExit):
+                return f" on {sequence_name(index, row.prompt)}"
+        return " on the batch, but on none of its samples alone"
 
     def _token_scores(self, values: list[Any], batch: Sequence[RewardInput]) -> SourceScores:
         scores: list[float | None] = []

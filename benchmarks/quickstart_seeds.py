@@ -1,0 +1,67 @@
+"""Train the quickstart preset on several seeds and print how it learns, as a Markdown table.
+
+Run: .venv/bin/python benchmarks/quickstart_seeds.py [--seeds 0 1 2] [--dir runs/seeds] [--set key=value ...]
+A run that is there already is continued, or only read when it is done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+from statistics import fmean
+
+from trainer.events import Iteration
+from trainer.journal import read_journal
+
+
+def train(seed: int, folder: Path, settings: list[str]) -> Path:
+    """Train one seed to its end and return the run's folder."""
+    run = folder / f"seed-{seed}"
+    command = [sys.executable, "-m", "workbench", "--no-ui", "--display", "plain"]
+    if run.exists():
+        command += ["--resume", str(run)]
+    else:
+        command += ["--config", "quickstart", "--name", run.name]
+        settings = [*settings, f"run.seed={seed}", f"run.dir={folder}"]
+        for setting in settings:
+            command += ["--set", setting]
+    subprocess.run(command, check=True, stdout=sys.stderr)
+    return run
+
+
+def iterations(run: Path) -> list[Iteration]:
+    """The iterations of a run's journal."""
+    return [event for event in read_journal(run / "events.jsonl").events if isinstance(event, Iteration)]
+
+
+def main() -> None:
+    """Train, then print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--dir", type=Path, default=Path("runs/seeds"))
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    options = parser.parse_args()
+
+    runs = {seed: iterations(train(seed, options.dir, options.set)) for seed in options.seeds}
+    print("| iterations | " + " | ".join(f"seed {seed}: score | KL" for seed in runs) + " |")
+    print("|---|" + "---|---|" * len(runs))
+    count = min(map(len, runs.values()))
+    for start in range(0, count, 5):
+        parts = [run[start : start + 5] for run in runs.values()]
+        cells = [f"{fmean(i.score_mean for i in part):+.2f} | {fmean(i.kl for i in part):.1f}" for part in parts]
+        print(f"| {start + 1} to {start + len(parts[0])} | " + " | ".join(cells) + " |")
+    print()
+    for seed, run in runs.items():
+        first, last = fmean(i.score_mean for i in run[:5]), fmean(i.score_mean for i in run[-5:])
+        kl, worst = fmean(i.kl for i in run[-5:]), max(i.kl for i in run)
+        seconds = sum(i.seconds["total"] for i in run) / len(run)
+        print(
+            f"seed {seed}: score {first:+.2f} -> {last:+.2f} (gain {last - first:+.2f}), KL of the last five {kl:.1f} "
+            f"nats a sequence, at most {worst:.1f}, {seconds:.1f} s an iteration"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Rollouts without sampling, and a tiny actor-critic whose adapters are not zero: what the tests of the update share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import mlx.core as mx
+import numpy as np
+
+from tiny import make_checkpoint
+from trainer import steps
+from trainer.config.schema import ModelConfig
+from trainer.data import Prompt
+from trainer.experience import Experience
+from trainer.models.actor_critic import ActorCriticLLM
+from trainer.models.loading import load_backbone
+from trainer.rollouts import Response, lay_out
+
+NAN = float("nan")
+LENGTHS = [(3, 6), (5, 1), (2, 8), (4, 3), (3, 5), (6, 2)]  # of prompt and response
+
+
+def make_actor(folder: Path, *, value_model: Literal["head", "adapter"] = "head", fresh: bool = False) -> ActorCriticLLM:
+    """An actor on a tiny llama. Unless `fresh`, adapters and head are random, as if training had gone on for a while."""
+    path = folder if (folder / "config.json").exists() else make_checkpoint(folder, scale=0.5)
+    config = ModelConfig(path=str(path), lora_rank=2, value_model=value_model)
+    actor = ActorCriticLLM(load_backbone(config).backbone, config, key=mx.random.key(1))
+    if not fresh:
+        actor.update_policy(_moved(actor.policy_parameters(), seed=2))
+        actor.update_value(_moved(actor.value_parameters(), seed=3))
+    return actor
+
+
+def _moved(parameters: dict[str, mx.array], *, seed: int) -> dict[str, mx.array]:
+    keys = mx.random.split(mx.random.key(seed), len(parameters))
+    return {
+        name: array + 0.1 * mx.random.normal(array.shape, key=key)
+        for key, (name, array) in zip(keys, parameters.items(), strict=True)
+    }
+
+
+def random_batch(
+    lengths: Sequence[tuple[int, int]] = LENGTHS, *, ids: Sequence[list[int]] | None = None, seed: int = 0
+) -> Experience:
+    """What a rollout of random tokens leaves; every other response was cut short. ids: the responses, if not random."""
+    draws = np.random.default_rng(seed)
+    prompts, responses = [], []
+    for row, (start, count) in enumerate(lengths):
+        prompts.append(Prompt(row, "", "", draws.integers(1, 256, start).tolist(), {}))
+        tokens = ids[row] if ids else draws.integers(0, 256, count).tolist()
+        logprobs = draws.normal(-3, 1, count).tolist()
+        responses.append(Response(tokens, logprobs, f"text {row}", truncated=row % 2 == 1))
+    return lay_out(prompts, responses)
+
+
+def scored(actor: ActorCriticLLM, batch: Experience, *, kl_coef: float = 0.1, **settings: Any) -> Experience:
+    """`batch` after every step up to the advantages, with random scores. settings: temperature, gamma, lam, scores."""
+    temperature, gamma, lam = (settings.get(name, 1.0) for name in ("temperature", "gamma", "lam"))
+    how: dict[str, Any] = {"micro_batch_tokens": 64}
+    batch = steps.add_policy_logprobs_and_values(actor, batch, temperature=temperature, **how)
+    batch = steps.add_kl_to_sa_pairs(actor, batch, temperature=temperature, estimator="k1", **how)
+    batch = steps.add_values_to_sa_pairs(actor, batch, **how)
+    scores = settings.get("scores", np.random.default_rng(5).normal(0, 1, batch.size))
+    batch = batch._replace(scores=mx.array(scores).astype(mx.float32), token_scores=mx.zeros_like(batch.mask))
+    batch = steps.adjust_rewards_with_kl(batch, kl_coef=kl_coef)
+    batch = steps.compute_td_errors(batch, gamma=gamma)
+    batch = steps.compute_gae_advantages(batch, gamma=gamma, lam=lam)
+    return steps.add_reward_to_go(batch)
+
+
+def moved_on(batch: Experience, scale: float = 0.3) -> Experience:
+    """`batch` as if the policy and the critic had moved since the rollout, so that ratios and values are clipped."""
+    noise = mx.random.normal((2, *batch.mask.shape), key=mx.random.key(7)) * scale * batch.mask
+    assert batch.logprobs is not None
+    assert batch.values is not None
+    return batch._replace(logprobs=batch.logprobs + noise[0], values=batch.values + noise[1])
+
+
+def with_garbage(batch: Experience, extra: int = 3) -> Experience:
+    """`batch` with `extra` more columns, NaN in the padding of every per-token array and random ids in that of ids."""
+    draws = np.random.default_rng(11)
+    ends = {"sequences": batch.prompt_lengths + batch.response_lengths}
+
+    def spoiled(name: str, value: Any) -> Any:
+        if not isinstance(value, mx.array) or value.ndim == 1:
+            return value
+        wide = mx.pad(value, ((0, 0), (0, extra)))
+        real = mx.arange(wide.shape[1])[None] < ends.get(name, batch.response_lengths)[:, None]
+        if name == "mask":
+            return wide
+        if name in ("sequences", "responses"):
+            return mx.where(real, wide, mx.array(draws.integers(0, 256, wide.shape))).astype(value.dtype)
+        return mx.where(real, wide, NAN)
+
+    return Experience(*(spoiled(name, value) for name, value in zip(batch._fields, batch, strict=True)))

@@ -1,0 +1,94 @@
+"""Slow and obvious versions in float64 of what the trainer computes: loops over sequences and tokens, from the papers.
+
+Padding is never touched: every function takes the real lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+def float64(x: Any) -> Floats:
+    """An MLX array, or nested lists, in float64."""
+    return np.array(x, dtype=np.float64)
+
+
+def log_softmax(logits: Floats) -> Floats:
+    """[..., V]; a logit of -inf has the log-probability -inf."""
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+def entropy(logits: Floats) -> Floats:
+    """- sum p log p, where 0 log 0 = 0. [..., V] -> [...]."""
+    logprobs = log_softmax(logits)
+    return -np.where(np.isfinite(logprobs), np.exp(logprobs) * np.where(np.isfinite(logprobs), logprobs, 0), 0).sum(-1)
+
+
+def real(x: Any, lengths: Sequence[int]) -> Floats:
+    """The real tokens of [B, T], one after the other."""
+    return np.concatenate([float64(x)[row, :length] for row, length in enumerate(lengths)])
+
+
+def td_errors(
+    rewards: Floats, values: Floats, lengths: Sequence[int], gamma: float, final_values: Sequence[float] | None = None
+) -> Floats:
+    """delta_t = r_t + gamma V_{t+1} - V_t, with V = final_values (0) after the last token. [B, T], 0 in the padding."""
+    deltas = np.zeros_like(rewards)
+    for row, length in enumerate(lengths):
+        for t in range(length):
+            after = values[row, t + 1] if t + 1 < length else (final_values[row] if final_values is not None else 0.0)
+            deltas[row, t] = rewards[row, t] + gamma * after - values[row, t]
+    return deltas
+
+
+def gae(deltas: Floats, lengths: Sequence[int], gamma: float, lam: float) -> Floats:
+    """The double sum of the definition. [B, T], 0 in the padding."""
+    advantages = np.zeros_like(deltas)
+    for row, length in enumerate(lengths):
+        for t in range(length):
+            advantages[row, t] = sum((gamma * lam) ** (k - t) * deltas[row, k] for k in range(t, length))
+    return advantages
+
+
+def policy_loss(logprobs: Floats, old: Floats, advantages: Floats, clip: float) -> Floats:
+    """max(-A rho, -A clip(rho)), token by token."""
+    losses = []
+    for new, before, advantage in zip(logprobs.flat, old.flat, advantages.flat, strict=True):
+        ratio = np.exp(new - before)
+        held = min(max(ratio, 1 - clip), 1 + clip)
+        losses.append(max(-advantage * ratio, -advantage * held))
+    return float64(losses).reshape(logprobs.shape)
+
+
+def value_loss(values: Floats, old: Floats, returns: Floats, clip: float | None) -> Floats:
+    """max((V - G)^2, (V_held - G)^2) / 2, token by token."""
+    losses = []
+    for value, before, target in zip(values.flat, old.flat, returns.flat, strict=True):
+        held = value if clip is None else before + min(max(value - before, -clip), clip)
+        losses.append(max((value - target) ** 2, (held - target) ** 2) / 2)
+    return float64(losses).reshape(values.shape)
+
+
+def explained_variance(values: Floats, returns: Floats) -> float:
+    """1 - Var(G - V) / Var(G) of the real tokens."""
+    return float(1 - np.var(returns - values) / np.var(returns))
+
+
+def adamw(
+    theta: Floats, gradients: Sequence[Floats], *, lr: float, beta1: float, beta2: float, eps: float, decay: float
+) -> Floats:
+    """Adam with bias correction and decoupled weight decay (arXiv 1711.05101), after a step for each gradient."""
+    m, v = np.zeros_like(theta), np.zeros_like(theta)
+    for step, gradient in enumerate(gradients, 1):
+        m = beta1 * m + (1 - beta1) * gradient
+        v = beta2 * v + (1 - beta2) * gradient**2
+        theta = theta * (1 - lr * decay)
+        theta = theta - lr * (m / (1 - beta1**step)) / (np.sqrt(v / (1 - beta2**step)) + eps)
+    return theta

@@ -1,0 +1,183 @@
+"""The vectorised exponentials give what the exact functions give, gradients and extreme inputs included."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from mlx_lm.models import llama
+from mlx_lm.models.activations import swiglu as exact_swiglu
+
+import reference
+from reference import Floats, float64
+from trainer import maths
+from trainer.models import cpu, logprobs
+
+pytestmark = pytest.mark.skipif(mx.default_device() != mx.Device(mx.cpu), reason="these functions are for the CPU")
+
+INF, NAN = float("inf"), float("nan")
+WIDE = [0.0, 1e-6, 0.5, 3.0, 9.0, 20.0, 50.0, 54.9, 55.5, 90.0, 200.0, 1e3, 1e4, 1e6]
+WIDE = [-x for x in reversed(WIDE)] + WIDE
+EXTREME = {
+    "all equal": [3.0, 3.0, 3.0, 3.0],
+    "far apart": [1e4, -1e4, 0.0, 9999.0],
+    "very low": [-1e4, -1e4, -1e4, -1e4 + 1],
+    "one closed": [-INF, 0.5, 1.0, 2.0],
+    "one open": [-INF, -INF, 0.25, -INF],
+    "beyond float32's exp": [0.0, -88.0, -104.0, 100.0],
+}
+
+
+def sigmoid(x: Floats) -> Floats:
+    return np.where(x >= 0, 1 / (1 + np.exp(-abs(x))), np.exp(-abs(x)) / (1 + np.exp(-abs(x))))
+
+
+def swiglu_gradients(gate: Floats, x: Floats, cotangent: Floats) -> tuple[Floats, Floats]:
+    s = sigmoid(gate)
+    return cotangent * x * s * (1 + gate * (1 - s)), cotangent * gate * s
+
+
+def close(actual: mx.array, expected: Floats, tolerance: float = 2e-6) -> None:
+    np.testing.assert_allclose(float64(actual), expected, rtol=tolerance, atol=tolerance)
+
+
+# SwiGLU
+
+
+@given(npst.arrays(np.float32, (3, 5), elements=st.floats(-100, 100, width=32)))
+def test_swiglu_is_silu_of_the_gate_times_x(gate: np.ndarray) -> None:
+    x = np.linspace(-2, 2, 15, dtype=np.float32).reshape(3, 5)
+    error = float64(cpu.swiglu(mx.array(gate), mx.array(x))) - float64(gate) * sigmoid(float64(gate)) * float64(x)
+    assert (abs(error) <= 1e-6 * abs(float64(gate) * x)).all()
+
+
+def test_the_sigmoid_of_swiglu_is_within_a_millionth() -> None:
+    gate = mx.linspace(-60, 60, 20_001)
+    ones = mx.ones_like(gate)
+    _, (_, silu) = mx.vjp(cpu.swiglu, [gate, ones], [ones])
+    away = abs(float64(gate)) > 1e-3
+    error = float64(silu)[away] / float64(gate)[away] - sigmoid(float64(gate)[away])
+    assert abs(error).max() < 1e-6
+
+
+def test_swiglu_is_right_however_large_the_gate() -> None:
+    gate = float64(WIDE)
+    close(cpu.swiglu(mx.array(WIDE), mx.ones(len(WIDE))), gate * sigmoid(gate))
+
+
+def test_the_gradients_of_swiglu_are_those_of_its_definition() -> None:
+    gate, x = mx.array(WIDE), mx.array(np.linspace(-2, 2, len(WIDE)).astype(np.float32))
+    cotangent = mx.array(np.cos(np.arange(len(WIDE))).astype(np.float32))
+    _, gradients = mx.vjp(cpu.swiglu, [gate, x], [cotangent])
+    for actual, expected in zip(
+        gradients, swiglu_gradients(float64(gate), float64(x), float64(cotangent)), strict=True
+    ):
+        close(actual, expected)
+
+
+def test_nan_in_a_gate_stays_nan() -> None:
+    assert math.isnan(cpu.swiglu(mx.array([NAN]), mx.array([1.0])).item())
+
+
+def test_a_family_with_the_vector_swiglu_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = llama.ModelArgs(
+        model_type="llama", hidden_size=16, num_hidden_layers=1, intermediate_size=24, num_attention_heads=2,
+        rms_norm_eps=1e-5, vocab_size=32,
+    )  # fmt: skip
+    monkeypatch.setattr(llama, "swiglu", exact_swiglu)
+    model = llama.Model(arguments)
+    tokens = mx.arange(12)[None]
+    exact = float64(model(tokens))
+    assert cpu.use_vector_swiglu(model)
+    assert llama.swiglu is cpu.swiglu
+    close(model(tokens), exact, 1e-4)
+
+
+# Log-probs and entropy
+
+
+@given(
+    npst.arrays(np.float32, st.tuples(st.integers(1, 3), st.integers(1, 9)), elements=st.floats(-60, 60, width=32)),
+    st.data(),
+)
+def test_log_probs_and_entropy_are_those_of_a_float64_softmax(logits: np.ndarray, data: st.DataObject) -> None:
+    tokens = data.draw(npst.arrays(np.int32, logits.shape[0], elements=st.integers(0, logits.shape[1] - 1)))
+    expected = np.take_along_axis(reference.log_softmax(float64(logits)), tokens[:, None], -1)[:, 0]
+    logprob, entropy = cpu.logprobs_and_entropy(mx.array(logits), mx.array(tokens))
+    close(logprob, expected, 5e-6)
+    close(entropy, reference.entropy(float64(logits)), 5e-6)
+    assert mx.array_equal(cpu.token_logprobs(mx.array(logits), mx.array(tokens)), logprob)
+
+
+def test_a_large_vocabulary_loses_no_precision() -> None:
+    logits = np.random.default_rng(0).normal(0, 3, (2, 3, 50_000)).astype(np.float32)
+    tokens = mx.array([[0, 1, 2], [49_999, 3, 4]])
+    exact = np.take_along_axis(reference.log_softmax(float64(logits)), np.array(tokens)[..., None], -1)[..., 0]
+    logprob, entropy = cpu.logprobs_and_entropy(mx.array(logits), tokens)
+    close(logprob, exact, 3e-6)
+    close(entropy, reference.entropy(float64(logits)), 3e-6)
+
+
+@pytest.mark.parametrize("logits", EXTREME.values(), ids=EXTREME.keys())
+def test_extreme_logits_give_exact_log_probs_and_entropies(logits: list[float]) -> None:
+    every = mx.broadcast_to(mx.array(logits), (4, 4))
+    logprob, entropy = cpu.logprobs_and_entropy(every, mx.arange(4))
+    close(logprob, reference.log_softmax(float64(logits)))
+    close(entropy, np.full(4, reference.entropy(float64(logits))))
+    close(maths.entropy(every), np.full(4, reference.entropy(float64(logits))))
+
+
+@pytest.mark.parametrize("logits", EXTREME.values(), ids=EXTREME.keys())
+def test_the_gradient_of_a_log_prob_is_one_hot_less_probabilities(logits: list[float]) -> None:
+    weights = mx.array([1.0, -2.0, 0.0, 0.5])
+    every = mx.broadcast_to(mx.array(logits), (4, 4))
+    gradient = mx.vjp(lambda x: cpu.token_logprobs(x, mx.arange(4)), [every], [weights])[1][0]
+    close(gradient, float64(weights)[:, None] * (np.eye(4) - np.exp(reference.log_softmax(float64(logits)))))
+
+
+def test_gradients_flow_through_several_axes_and_repeated_use() -> None:
+    logits = mx.array(np.random.default_rng(1).normal(0, 2, (2, 3, 7)).astype(np.float32))
+    tokens = mx.array([[0, 6, 3], [2, 2, 5]])
+
+    def loss(function: Callable[[mx.array, mx.array], mx.array]) -> mx.array:
+        return mx.grad(lambda x: mx.exp(function(x * 2, tokens)).sum() + function(x, tokens)[:, :2].sum())(logits)
+
+    close(loss(cpu.token_logprobs), float64(loss(maths.token_logprobs)), 1e-5)
+
+
+@pytest.mark.parametrize("bad", [NAN, INF])
+def test_nan_and_inf_in_logits_come_out_as_nan_and_are_not_hidden(bad: float) -> None:
+    logits, tokens = mx.array([[0.0, bad, 1.0], [0.0, 1.0, 2.0]]), mx.array([0, 0])
+    logprob, entropy = cpu.logprobs_and_entropy(logits, tokens)
+    gradient = mx.grad(lambda x: cpu.token_logprobs(x, tokens).sum())(logits)
+    assert [math.isnan(x) for x in logprob.tolist() + entropy.tolist()] == [True, False, True, False]
+    assert mx.isnan(gradient).any(axis=1).tolist() == [True, False]
+
+
+# What the models call
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 1.3])
+def test_the_temperature_divides_the_logits_of_log_probs_and_entropy_alike(temperature: float) -> None:
+    logits = mx.array(np.random.default_rng(2).normal(0, 3, (4, 9)).astype(np.float32))
+    tokens, scaled = mx.arange(4), float64(logits) / temperature
+    exact = reference.log_softmax(scaled)[np.arange(4), np.arange(4)]
+    logprob, entropy = logprobs.logprobs_and_entropy(logits, tokens, temperature)
+    close(logprob, exact, 5e-6)
+    close(logprobs.token_logprobs(logits, tokens, temperature), exact, 5e-6)
+    close(entropy, reference.entropy(scaled), 5e-6)
+    close(logprobs.entropy(logits, temperature), reference.entropy(scaled), 5e-6)
+
+
+def test_half_precision_logits_are_taken_in_float32() -> None:
+    logits = mx.array(np.random.default_rng(3).normal(0, 3, (4, 9))).astype(mx.bfloat16)
+    exact = reference.log_softmax(float64(logits.astype(mx.float32)))[np.arange(4), np.arange(4)]
+    logprob = logprobs.token_logprobs(logits, mx.arange(4))
+    assert logprob.dtype == mx.float32
+    close(logprob, exact, 5e-6)

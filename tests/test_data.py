@@ -1,0 +1,375 @@
+"""Prompts: read from every kind of source, rendered, tokenised, split, and visited once a pass."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from trainer.config.schema import DataConfig
+from trainer.data import (
+    Prompt,
+    PromptRow,
+    encode_prompts,
+    load_prompts,
+    prompt_indices,
+    shipped_sets,
+    split_prompts,
+)
+from trainer.errors import DataError
+
+ROWS = [
+    {"prompt": "one, two", "mood": "warm"},
+    {"prompt": 'the "third"', "mood": "sad"},
+    {"prompt": "grüße, für\u2028dich", "mood": "sad"},
+]
+WORDS = ["<bos>", "<eos>", "<unk>", "<end>", "<|system|>", "<|user|>", "<|assistant|>", "a", "b", "c", "d", "e", "s"]
+BOS, EOS = 0, 1
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %} <|{{ m.role }}|> {{ m.content }} <end>{% endfor %}"
+    "{% if add_generation_prompt %} <|assistant|>{% endif %}"
+)
+NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + TEMPLATE
+USER_A = [{"role": "user", "content": "a"}]
+
+
+def word_tokenizer(special: str = "<bos> $A", template: str | None = TEMPLATE) -> PreTrainedTokenizerFast:
+    """A token a word of WORDS; `special` is what plain text gets around it."""
+    words = {word: number for number, word in enumerate(WORDS)}
+    backend = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.post_processor = processors.TemplateProcessing(
+        single=special, special_tokens=[("<bos>", BOS), ("<eos>", EOS)]
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, bos_token="<bos>", eos_token="<eos>", unk_token="<unk>"
+    )
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def ids(text: str) -> list[int]:
+    return [WORDS.index(word) for word in text.split()]
+
+
+def rows(*prompts: str | list[dict[str, str]]) -> list[PromptRow]:
+    return [PromptRow(index, prompt, {"number": index}) for index, prompt in enumerate(prompts)]
+
+
+def encoded(prompt: str | list[dict[str, str]], tokenizer: Any = None, **settings: Any) -> Prompt:
+    [result] = encode_prompts(rows(prompt), tokenizer or word_tokenizer(), DataConfig(**settings)).prompts
+    return result
+
+
+def data_error(config: DataConfig) -> str:
+    """The message of the one-line DataError that loading raises."""
+    with pytest.raises(DataError) as caught:
+        load_prompts(config)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def encoding_error(prompts: list[PromptRow], tokenizer: Any, **settings: Any) -> str:
+    with pytest.raises(DataError) as caught:
+        encode_prompts(prompts, tokenizer, DataConfig(**settings))
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+# Sources
+
+
+def write_source(folder: Path, suffix: str) -> Path:
+    path = folder / f"prompts{suffix}"
+    if suffix == ".jsonl":
+        path.write_text("\n\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS) + "\n", encoding="utf-8")
+    elif suffix == ".json":
+        path.write_text(json.dumps(ROWS), encoding="utf-8-sig")
+    elif suffix == ".csv":
+        lines = ['"' + row["prompt"].replace('"', '""') + f'",{row["mood"]}' for row in ROWS]
+        path.write_text("\r\n".join(["prompt,mood", *lines]), encoding="utf-8", newline="")
+    elif suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), path)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".parquet"])
+def test_every_file_format_gives_the_same_rows(tmp_path: Path, suffix: str) -> None:
+    path = write_source(tmp_path, suffix)
+    assert load_prompts(DataConfig(prompts=str(path))) == [
+        (index, row["prompt"], {"mood": row["mood"]}) for index, row in enumerate(ROWS)
+    ]
+
+
+def test_plain_text_has_a_prompt_a_line_and_skips_blank_lines(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.txt"
+    path.write_bytes("one \r\n\r\n  \r\n two\u2028three".encode())
+    assert load_prompts(DataConfig(prompts=str(path))) == [(0, "one ", {}), (1, " two\u2028three", {})]
+
+
+def test_the_shipped_set_is_found_by_its_name() -> None:
+    assert "story-openings" in shipped_sets()
+    prompts = load_prompts(DataConfig(prompts="story-openings", limit=5))
+    assert [prompt.index for prompt in prompts] == [0, 1, 2, 3, 4]
+    assert set(prompts[0].columns) == {"setting", "mood"}
+
+
+def test_rows_after_the_limit_are_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "one"}\n{"prompt": "two"}\nnot JSON\n')
+    assert [row.prompt for row in load_prompts(DataConfig(prompts=str(path), limit=2))] == ["one", "two"]
+
+
+def test_messages_are_read_in_any_order_of_roles(tmp_path: Path) -> None:
+    messages = [{"role": "assistant", "content": "hello"}, {"role": "critic", "content": ""}]
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(json.dumps({"chat": messages}))
+    assert load_prompts(DataConfig(prompts=str(path), column="chat")) == [(0, messages, {})]
+
+
+BROKEN = {
+    "empty.jsonl": (b"\n \n", "has no prompts"),
+    "header.csv": (b"prompt,mood\n", "has no prompts"),
+    "broken.jsonl": (b'{"prompt": "one"}\n{"prompt": }\n', "broken.jsonl:2: not JSON: Expecting value at column 12"),
+    "list.jsonl": (b"[1, 2]", 'list.jsonl:1: must be an object such as {"prompt": "..."}, is a list'),
+    "lines.json": (b'{"prompt": "one"}\n{"prompt": "two"}', "lines.json:2: not JSON: Extra data at column 1; a file "),
+    "object.json": (b'{"prompt": "one"}', "must be a list of objects, is an object"),
+    "deep.json": (b"[" * 100_000, "JSON nested too deeply"),
+    "deep.jsonl": (b"[" * 100_000, "deep.jsonl:1: JSON nested too deeply"),
+    "quote.csv": (b'prompt\n"one\n', "not CSV: unexpected end of data"),
+    "wide.csv": (b"prompt\none, two\n", "wide.csv:2: has more fields than the header"),
+    "latin.txt": (b"one\ngr\xfc\xdfe\n", "latin.txt:2: byte 0xfc is not UTF-8"),
+    "text.parquet": (b"one two", "not a Parquet file"),
+    "prompts.xlsx": (b"PK", "unknown suffix '.xlsx': must be one of .jsonl, .json, .csv, .parquet, .txt"),
+    "close.jsonl": (b'{"promt": "one", "x": 1}', "no column 'prompt' (data.column): the columns are promt, x; did you"),
+    "far.jsonl": (b'{"question": "one"}', "the columns are question; set data.column to one of them"),
+    "number.jsonl": (b'{"prompt": 3}', "number.jsonl:1: column 'prompt' is 3: must be a string, or a list of messages"),
+    "roleless.jsonl": (b'{"prompt": [{"content": "a"}]}', "is [{'content': 'a'}]: must be a string, or a list"),
+    "parts.jsonl": (b'{"prompt": [{"role": "user", "content": []}]}', "must be a string, or a list of messages"),
+    "blank.jsonl": (b'{"prompt": "one"}\n{"prompt": " "}', "blank.jsonl:2: column 'prompt' is empty"),
+    "silent.jsonl": (b'{"prompt": [{"role": "user", "content": ""}]}', "column 'prompt' is empty"),
+    "messageless.jsonl": (b'{"prompt": []}', "column 'prompt' is empty"),
+    "surrogate.jsonl": (b'{"prompt": "a\\ud800"}', "half a surrogate pair (\\ud800)"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_file_is_refused_in_one_line_that_names_the_place(tmp_path: Path, name: str) -> None:
+    content, message = BROKEN[name]
+    (tmp_path / name).write_bytes(content)
+    assert message in data_error(DataConfig(prompts=str(tmp_path / name)))
+
+
+@pytest.mark.parametrize("name", ["gone.jsonl", "folder/gone.txt", "/a/b/gone", "a//b", "~nobody-here/x"])
+def test_a_missing_file_is_named(name: str) -> None:
+    assert f"data.prompts = '{name}'" in data_error(DataConfig(prompts=name))
+
+
+def test_a_mistyped_set_is_guessed_without_asking_the_hub() -> None:
+    assert data_error(DataConfig(prompts="story-opening")).endswith("did you mean 'story-openings'?")
+
+
+def test_a_saved_dataset_is_read_by_split_and_an_unreachable_name_says_why(tmp_path: Path) -> None:
+    import datasets
+
+    splits = {name: datasets.Dataset.from_list([{"prompt": name, "n": 1}] * 3) for name in ("train", "test")}
+    datasets.disable_progress_bars()
+    datasets.DatasetDict(splits).save_to_disk(tmp_path / "both")
+    splits["test"].save_to_disk(tmp_path / "single")
+    config = DataConfig(prompts=str(tmp_path / "both"), split="test", limit=2)
+    assert load_prompts(config) == [(0, "test", {"n": 1}), (1, "test", {"n": 1})]
+    assert len(load_prompts(DataConfig(prompts=str(tmp_path / "single")))) == 3
+
+    assert "has the splits train, test" in data_error(DataConfig(prompts=str(tmp_path / "both"), split="dev"))
+    assert "a folder must be one that Dataset.save_to_disk wrote" in data_error(DataConfig(prompts=str(tmp_path)))
+    unreachable = data_error(DataConfig(prompts="nobody/no-such-prompts"))
+    assert "neither a file nor a shipped set (story-openings), and datasets cannot load it" in unreachable
+    assert "connect to the hub, or give a file" in unreachable
+
+
+def test_reading_prompts_loads_neither_mlx_nor_datasets() -> None:
+    code = (
+        "import sys; from trainer.data import load_prompts; from trainer.config.schema import DataConfig; "
+        "load_prompts(DataConfig()); print(sorted({'mlx.core', 'datasets', 'transformers'} & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+# Encoding
+
+
+@pytest.mark.parametrize("wrap", [lambda tokenizer: tokenizer, TokenizerWrapper], ids=["transformers", "mlx-lm"])
+def test_plain_text_is_left_as_it_is_and_gets_the_begin_token(wrap: Any) -> None:
+    assert encoded("a b", wrap(word_tokenizer())) == (0, "a b", "a b", [BOS, *ids("a b")], {"number": 0})
+
+
+@pytest.mark.parametrize("wrap", [lambda tokenizer: tokenizer, TokenizerWrapper], ids=["transformers", "mlx-lm"])
+def test_messages_go_through_the_template_with_one_begin_token(wrap: Any) -> None:
+    prompt = encoded(USER_A, wrap(word_tokenizer()))
+    assert prompt.text == "<bos> <|user|> a <end> <|assistant|>"
+    assert prompt.tokens == ids(prompt.text)
+    assert prompt.prompt == USER_A
+
+
+def test_a_begin_token_that_the_text_already_has_is_not_doubled() -> None:
+    assert encoded("<bos> a").tokens == ids("<bos> a")
+
+
+def test_an_end_token_is_not_put_after_a_prompt_unless_the_text_has_it() -> None:
+    tokenizer = word_tokenizer("<bos> $A <eos>")
+    assert encoded("a b", tokenizer).tokens == ids("<bos> a b")
+    assert encoded("a <eos>", word_tokenizer()).tokens == ids("<bos> a <eos>")
+
+
+def test_strings_are_user_messages_where_chat_is_always() -> None:
+    assert encoded("a", chat="always").text == encoded(USER_A).text
+    assert encoded("a", chat="always").prompt == "a"
+
+
+def test_the_system_message_is_put_first_only_where_none_is() -> None:
+    assert encoded(USER_A, system="s").text.startswith("<bos> <|system|> s <end> <|user|> a")
+    own = [{"role": "system", "content": "b"}, *USER_A]
+    assert encoded(own, system="s").text == encoded(own).text
+    assert encoded("a", system="s").text == "a"
+    assert own[0]["content"] == "b"
+    assert len(USER_A) == 1
+
+
+def test_a_last_message_of_the_assistant_is_continued() -> None:
+    prompt = encoded([*USER_A, {"role": "assistant", "content": "b c"}])
+    assert prompt.text == "<bos> <|user|> a <end> <|assistant|> b c"
+
+
+def test_messages_without_a_template_are_refused() -> None:
+    plain = word_tokenizer(template=None)
+    assert "prompt 1 (counted from 0) is a list of messages, but the tokenizer has no chat template" in (
+        encoding_error(rows("a", USER_A), plain)
+    )
+    assert "data.chat = 'always', but the tokenizer has no chat template" in (
+        encoding_error(rows("a"), plain, chat="always")
+    )
+    assert "set data.chat = 'auto'" in encoding_error(rows(USER_A), word_tokenizer(), chat="never")
+
+
+def test_what_a_template_refuses_is_named_with_its_reason() -> None:
+    message = encoding_error(rows(USER_A), word_tokenizer(template=NO_SYSTEM), system="s")
+    assert message.startswith("prompt 0 (counted from 0): the chat template refuses the roles system, user")
+    assert "no system role" in message
+
+
+def test_long_prompts_are_dropped_and_counted() -> None:
+    result = encode_prompts(rows("a b c", "d", "a b c d"), word_tokenizer(), DataConfig(max_prompt_tokens=3))
+    assert [prompt.index for prompt in result.prompts] == [1]
+    assert (result.dropped, result.truncated) == (2, 0)
+
+
+def test_truncation_keeps_the_begin_token_and_the_last_tokens() -> None:
+    config = DataConfig(max_prompt_tokens=3, too_long="truncate")
+    result = encode_prompts(rows("a b c d", "e"), word_tokenizer(), config)
+    assert [prompt.tokens for prompt in result.prompts] == [ids("<bos> c d"), ids("<bos> e")]
+    assert result.prompts[0].text == "<bos> c d"
+    assert result.prompts[0].prompt == "a b c d"
+    assert (result.dropped, result.truncated) == (0, 1)
+    without = encode_prompts(rows("a b c d"), word_tokenizer("$A"), config)
+    assert without.prompts[0].tokens == ids("b c d")
+
+
+def test_a_prompt_of_just_the_longest_length_is_kept_whole() -> None:
+    result = encode_prompts(rows("a b"), word_tokenizer(), DataConfig(max_prompt_tokens=3, too_long="error"))
+    assert result == ([Prompt(0, "a b", "a b", ids("<bos> a b"), {"number": 0})], 0, 0)
+
+
+def test_a_too_long_prompt_is_named_where_none_may_be() -> None:
+    message = encoding_error(rows("a", "a b c"), word_tokenizer(), max_prompt_tokens=3, too_long="error")
+    assert message.startswith("prompt 1 (counted from 0) has 4 tokens, data.max_prompt_tokens = 3: raise it")
+
+
+def test_if_all_prompts_are_too_long_the_message_gives_their_lengths() -> None:
+    message = encoding_error(rows("a b c", "a b c d e"), word_tokenizer(), max_prompt_tokens=2)
+    assert "all 2 prompts are longer than data.max_prompt_tokens = 2: they have 4 to 6 tokens; raise it" in message
+
+
+# Splitting
+
+
+def prompts_of(*tokens: int) -> list[Prompt]:
+    return [Prompt(index, str(token), str(token), [token], {}) for index, token in enumerate(tokens)]
+
+
+@given(
+    st.lists(st.integers(0, 12), min_size=1, max_size=60),
+    st.floats(0, 1, exclude_max=True),
+    st.integers(0, 2**32 - 1),
+)
+def test_a_split_loses_nothing_and_keeps_equal_prompts_together(tokens: list[int], fraction: float, seed: int) -> None:
+    prompts = prompts_of(*tokens)
+    training, evaluation = split_prompts(prompts, fraction, seed)
+    assert training
+    assert sorted([*training, *evaluation]) == prompts
+    assert [training, evaluation] == [sorted(training), sorted(evaluation)]
+    assert not {prompt.text for prompt in training} & {prompt.text for prompt in evaluation}
+    assert len(evaluation) <= max(1, round(fraction * len(prompts)))
+
+
+@pytest.mark.parametrize(("count", "fraction", "held_out"), [(100, 0.1, 10), (5, 0.1, 1), (2, 0.99, 1), (9, 0.0, 0)])
+def test_of_different_prompts_just_the_share_is_held_out(count: int, fraction: float, held_out: int) -> None:
+    assert len(split_prompts(prompts_of(*range(count)), fraction, 0)[1]) == held_out
+
+
+def test_a_split_depends_on_the_seed_and_on_nothing_else() -> None:
+    prompts = prompts_of(*range(50))
+    splits = [split_prompts(prompts, 0.2, seed)[1] for seed in (1, 1, 2)]
+    assert splits[0] == splits[1] != splits[2]
+
+
+# The walk
+
+
+@given(st.integers(1, 20), st.integers(0, 100), st.lists(st.integers(0, 30), max_size=6), st.integers(0, 2**32 - 1))
+def test_a_walk_in_pieces_is_the_walk_in_one(total: int, start: int, pieces: list[int], seed: int) -> None:
+    whole = prompt_indices(start, sum(pieces), total, seed=seed, shuffle=True)
+    joined: list[int] = []
+    for piece in pieces:
+        joined += prompt_indices(start + len(joined), piece, total, seed=seed, shuffle=True)
+    assert joined == whole
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_every_pass_visits_every_prompt_once(shuffle: bool) -> None:
+    walk = prompt_indices(0, 7 * 5, 7, seed=3, shuffle=shuffle)
+    for number in range(5):
+        assert Counter(walk[7 * number : 7 * number + 7]) == Counter(range(7))
+
+
+def test_passes_and_seeds_have_orders_of_their_own() -> None:
+    walk = prompt_indices(0, 300, 100, seed=0, shuffle=True)
+    passes = [list(range(100)), walk[:100], walk[100:200], walk[200:]]
+    passes.append(prompt_indices(0, 100, 100, seed=1, shuffle=True))
+    assert all(one != other for one, other in pairwise(passes))
+    assert passes[1] != passes[-1]
+
+
+def test_without_shuffling_the_order_is_that_of_the_source() -> None:
+    assert prompt_indices(5, 6, 4, seed=0, shuffle=False) == [1, 2, 3, 0, 1, 2]
+
+
+@pytest.mark.parametrize(("start", "count", "total"), [(-1, 1, 1), (0, -1, 1), (0, 1, 0)])
+def test_a_walk_over_nothing_is_refused(start: int, count: int, total: int) -> None:
+    with pytest.raises(ValueError, match="must be >= 0"):
+        prompt_indices(start, count, total, seed=0, shuffle=True)

@@ -1,0 +1,134 @@
+"""The record of a rollout: its rows can be taken apart and cut, and its state-action view holds responses only."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batches import random_batch
+from trainer.errors import ConfigError
+from trainer.experience import Experience, check_budget, micro_batch_rows, minibatch_rows, sa_pairs
+
+LENGTHS = [(3, 4), (5, 1), (2, 6), (4, 2)]  # of prompt and response
+
+
+def decode(ids: list[int]) -> str:
+    return " ".join(map(str, ids))
+
+
+def filled() -> Experience:
+    batch = random_batch(LENGTHS)
+    arrays = mx.random.normal((7, *batch.mask.shape), key=mx.random.key(0))
+    names = ("logprobs", "ref_logprobs", "kl", "rewards", "values", "td_errors", "advantages")
+    return batch._replace(**dict(zip(names, arrays, strict=True)), scores=mx.arange(4.0))
+
+
+# Taking rows
+
+
+def test_taken_rows_keep_their_order_and_are_cut_to_the_longest_of_them() -> None:
+    batch = filled()
+    part = batch.take([3, 1])
+    assert part.sequences.shape == (2, 6)
+    assert part.responses.shape == part.mask.shape == part.values.shape == (2, 2)
+    assert part.texts == [batch.texts[3], batch.texts[1]]
+    assert part.prompt_indices == [3, 1]
+    assert part.scores.tolist() == [3.0, 1.0]
+    assert part.entropy is None
+
+
+def test_cutting_loses_no_real_token() -> None:
+    batch = filled()
+    for rows in ([0], [2, 0], [1, 3, 2]):
+        part = batch.take(rows)
+        for place, row in enumerate(rows):
+            start, count = LENGTHS[row]
+            assert part.sequences[place, : start + count].tolist() == batch.sequences[row, : start + count].tolist()
+            assert part.values[place, :count].tolist() == batch.values[row, :count].tolist()
+            assert part.mask[place].sum().item() == count
+
+
+def test_the_mask_comes_from_lengths_so_that_any_id_may_be_a_real_token() -> None:
+    batch = random_batch([(2, 3), (2, 5)], ids=[[0, 0, 0], [0, 1, 0, 0, 0]])
+    assert batch.mask.tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
+
+
+# State-action pairs
+
+
+def test_there_is_one_pair_a_response_token_and_none_for_prompt_or_padding() -> None:
+    pairs = sa_pairs(filled(), decode)
+    places = [(pair["sequence"], pair["step"]) for pair in pairs]
+    assert places == [(row, step) for row, (_, count) in enumerate(LENGTHS) for step in range(count)]
+
+
+def test_a_state_is_all_text_before_its_action() -> None:
+    batch = filled()
+    for pair in sa_pairs(batch, decode):
+        end = LENGTHS[pair["sequence"]][0] + pair["step"]
+        ids = batch.sequences[pair["sequence"]].tolist()
+        assert pair["state"] == decode(ids[:end])
+        assert (pair["action"], pair["token"]) == (str(ids[end]), ids[end])
+        assert ids[end] == batch.responses[pair["sequence"], pair["step"]].item()
+
+
+def test_a_pair_holds_what_has_been_filled_of_its_token() -> None:
+    batch = filled()
+    pair = sa_pairs(batch, decode)[6]
+    assert (pair["sequence"], pair["step"]) == (2, 1)
+    names = {"policy_logprob": "logprobs", "ref_logprob": "ref_logprobs", "kl": "kl", "reward": "rewards",
+             "value": "values", "td_error": "td_errors", "advantage": "advantages"}  # fmt: skip
+    assert {name: pair[name] for name in names} == {
+        name: getattr(batch, field)[2, 1].item() for name, field in names.items()
+    }
+    assert "return" not in pair
+
+
+# Cuts
+
+
+@given(st.integers(1, 12), st.integers(1, 6), st.integers(0, 2**32 - 1))
+def test_every_row_is_in_exactly_one_minibatch(size: int, minibatches: int, seed: int) -> None:
+    parts = minibatch_rows(size * minibatches, minibatches, seed=[seed])
+    assert [len(part) for part in parts] == [size] * minibatches
+    assert sorted(row for part in parts for row in part) == list(range(size * minibatches))
+
+
+def test_minibatches_repeat_for_a_seed_and_differ_between_seeds() -> None:
+    cuts = [minibatch_rows(16, 4, seed=[0, 3, 1, epoch]) for epoch in (0, 0, 1, 2)]
+    assert cuts[0] == cuts[1]
+    assert cuts[0] != cuts[2] != cuts[3]
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=12), st.integers(1, 100))
+def test_micro_batches_hold_every_row_once_within_the_budget_longest_first(lengths: list[int], budget: int) -> None:
+    groups = list(micro_batch_rows(range(len(lengths)), lengths, budget))
+    assert sorted(row for group in groups for row in group) == list(range(len(lengths)))
+    for group in groups:
+        assert len(group) == 1 or len(group) * max(lengths[row] for row in group) <= budget
+    flat = [lengths[row] for group in groups for row in group]
+    assert flat == sorted(flat, reverse=True)
+    for group, after in zip(groups, groups[1:], strict=False):
+        assert (len(group) + 1) * lengths[group[0]] > budget or not after  # no group could have taken one more
+
+
+def test_micro_batches_index_lengths_by_row() -> None:
+    assert list(micro_batch_rows([4, 1], [9, 2, 9, 9, 3], 6)) == [[4, 1]]
+
+
+def test_a_buffer_that_is_too_small_says_how_many_sequences_would_fit() -> None:
+    check_budget([10, 4, 10], 30)
+    with pytest.raises(ConfigError) as caught:
+        check_budget([10, 4, 10], 29)
+    assert str(caught.value) == (
+        "optim.buffer_tokens = 29 cannot hold 3 sequences of 10 tokens (30): 2 sequences would fit, or raise it to 30"
+    )
+
+
+def test_random_batches_of_these_tests_are_ragged() -> None:
+    batch = random_batch(LENGTHS)
+    assert np.array(batch.mask).sum(axis=1).tolist() == [4, 1, 6, 2]
+    assert batch.lengths() == [7, 6, 8, 6]

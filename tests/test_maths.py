@@ -1,0 +1,270 @@
+"""Every formula against its definition in float64, its reductions, and what padding must not do to it."""
+
+from __future__ import annotations
+
+import math
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import reference
+from reference import Floats, float64
+from trainer import maths
+
+NAN = float("nan")
+B, T, V = 5, 7, 11
+LENGTHS = [7, 1, 4, 6, 2]
+ragged = st.lists(st.integers(1, 9), min_size=1, max_size=5)
+fractions = st.floats(0, 1)
+
+
+def mask_of(lengths: list[int], width: int | None = None) -> mx.array:
+    return (mx.arange(width or max(lengths))[None] < mx.array(lengths)[:, None]).astype(mx.float32)
+
+
+def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> mx.array:
+    return mx.array(np.random.default_rng(seed).normal(0, scale, shape).astype(np.float32))
+
+
+def dirty(x: mx.array, mask: mx.array, garbage: float = NAN) -> mx.array:
+    return mx.where(mask > 0, x, garbage)
+
+
+def close(actual: mx.array, expected: Floats | float, tolerance: float = 1e-5) -> None:
+    np.testing.assert_allclose(float64(actual), expected, rtol=tolerance, atol=tolerance)
+
+
+# Log-probs and entropy
+
+
+def test_token_logprobs_are_those_of_a_float64_softmax() -> None:
+    logits, tokens = normal(B, T, V, scale=4), mx.array(np.random.default_rng(1).integers(0, V, (B, T)))
+    expected = np.take_along_axis(reference.log_softmax(float64(logits)), np.array(tokens)[..., None], -1)[..., 0]
+    close(maths.token_logprobs(logits, tokens), expected)
+
+
+@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
+def test_half_precision_logits_are_normalised_in_float32(dtype: mx.Dtype) -> None:
+    logits, tokens = normal(T, V, scale=4).astype(dtype), mx.arange(T)
+    exact = reference.log_softmax(float64(logits.astype(mx.float32)))[np.arange(T), np.arange(T)]
+    assert maths.token_logprobs(logits, tokens).dtype == maths.entropy(logits).dtype == mx.float32
+    close(maths.token_logprobs(logits, tokens), exact)
+
+
+def test_entropy_is_of_the_whole_distribution() -> None:
+    logits = normal(B, V, scale=3)
+    close(maths.entropy(logits), reference.entropy(float64(logits)))
+    close(maths.entropy(mx.zeros((1, V))), math.log(V))
+
+
+def test_a_token_that_cannot_be_drawn_adds_nothing_to_the_entropy_or_its_gradient() -> None:
+    logits = mx.array([1.0, -0.5, 0.3])
+    closed = mx.concatenate([logits, mx.array([-float("inf")])])
+    close(maths.entropy(closed), float(maths.entropy(logits)))
+    gradient = mx.grad(lambda x: maths.entropy(x).sum())
+    close(gradient(closed), [*gradient(logits).tolist(), 0.0])
+
+
+# KL
+
+
+def test_every_estimator_is_its_closed_form() -> None:
+    logprobs, ref = normal(B, T), normal(B, T, seed=1)
+    log_r = float64(ref) - float64(logprobs)
+    close(maths.kl_estimate(logprobs, ref, "k1"), -log_r)
+    close(maths.kl_estimate(logprobs, ref, "k2"), log_r**2 / 2)
+    close(maths.kl_estimate(logprobs, ref, "k3"), np.exp(log_r) - 1 - log_r)
+    close(maths.kl_estimate(logprobs, ref, "abs"), abs(log_r))
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k3"])
+def test_k1_and_k3_average_to_the_exact_kl_of_policy_against_reference(estimator: maths.KLEstimator) -> None:
+    p, q = (reference.log_softmax(float64(normal(V, seed=seed))) for seed in (0, 1))
+    exact = float((np.exp(p) * (p - q)).sum())
+    estimates = float64(maths.kl_estimate(mx.array(p.astype(np.float32)), mx.array(q.astype(np.float32)), estimator))
+    assert (np.exp(p) * estimates).sum() == pytest.approx(exact, abs=1e-6)
+
+
+@given(st.lists(st.floats(-40, 40, width=32), min_size=1, max_size=20))
+def test_k3_is_never_negative(log_ratios: list[float]) -> None:
+    assert maths.kl_estimate(mx.array(log_ratios), mx.zeros(len(log_ratios)), "k3").min() >= 0
+    assert maths.approx_kl(mx.array(log_ratios)).min() >= 0
+
+
+def test_k1_is_positive_where_the_policy_likes_a_token_better_than_the_reference() -> None:
+    assert maths.kl_estimate(mx.array(-1.0), mx.array(-2.0), "k1").item() == 1.0
+
+
+def test_approx_kl_is_ratio_less_one_less_log_ratio() -> None:
+    log_ratio = normal(B, T)
+    close(maths.approx_kl(log_ratio), np.exp(float64(log_ratio)) - 1 - float64(log_ratio))
+
+
+# Masked statistics
+
+
+@given(ragged, st.integers(0, 4))
+def test_masked_statistics_are_those_of_the_real_tokens_alone(lengths: list[int], padding: int) -> None:
+    mask = mask_of(lengths, max(lengths) + padding)
+    x = dirty(normal(*mask.shape), mask)
+    real = reference.real(x, lengths)
+    close(maths.masked_mean(x, mask), real.mean())
+    close(maths.masked_variance(x, mask), real.var())
+
+
+def test_the_masked_mean_of_nothing_is_zero() -> None:
+    assert maths.masked_mean(mx.full((2, 3), NAN), mx.zeros((2, 3))).item() == 0
+
+
+@pytest.mark.parametrize("shift_mean", [True, False])
+def test_whitening_gives_the_real_tokens_variance_1_and_moves_the_mean_only_if_asked(shift_mean: bool) -> None:
+    mask = mask_of(LENGTHS)
+    x = dirty(normal(B, T, scale=3) + 5, mask)
+    whitened, before = maths.whiten(x, mask, shift_mean=shift_mean), reference.real(x, LENGTHS)
+    real = reference.real(whitened, LENGTHS)
+    assert real.var() == pytest.approx(1, abs=1e-4)
+    assert real.mean() == pytest.approx(0 if shift_mean else before.mean(), abs=1e-4)
+    np.testing.assert_allclose(real - real.mean(), (before - before.mean()) / before.std(), atol=1e-4)
+    assert float64(whitened)[float64(mask) == 0].tolist() == [0.0] * int((1 - mask).sum().item())
+
+
+def test_whitening_equal_numbers_gives_zeros() -> None:
+    close(maths.whiten(mx.full((B, T), 0.1), mx.ones((B, T))), 0.0, 1e-3)
+
+
+# Rewards, TD errors, advantages
+
+
+@given(ragged, st.floats(0, 2))
+def test_the_score_is_added_once_and_on_the_last_real_token(lengths: list[int], kl_coef: float) -> None:
+    mask = mask_of(lengths, max(lengths) + 2)
+    kl, scores = normal(*mask.shape), normal(len(lengths), seed=1)
+    rewards = float64(maths.shaped_rewards(dirty(kl, mask), scores, mask, kl_coef=kl_coef))
+    for row, length in enumerate(lengths):
+        expected = -kl_coef * float64(kl)[row, :length]
+        expected[-1] += float64(scores)[row]
+        np.testing.assert_allclose(rewards[row, :length], expected, atol=1e-5)
+        assert not rewards[row, length:].any()
+
+
+def test_a_row_without_tokens_gets_no_reward() -> None:
+    mask = mask_of([0, 2])
+    assert maths.shaped_rewards(mx.zeros((2, 2)), mx.array([3.0, 4.0]), mask, kl_coef=1).tolist() == [[0, 0], [0, 4]]
+
+
+@given(ragged, fractions, fractions, st.booleans())
+def test_gae_is_the_double_sum_of_its_definition_on_ragged_batches(
+    lengths: list[int], gamma: float, lam: float, bootstrap: bool
+) -> None:
+    mask = mask_of(lengths, max(lengths) + 1)
+    rewards, values = normal(*mask.shape), normal(*mask.shape, seed=1)
+    final = normal(len(lengths), seed=2) if bootstrap else None
+    deltas = maths.td_errors(dirty(rewards, mask), dirty(values, mask), mask, gamma=gamma, final_values=final)
+    ends = None if final is None else final.tolist()
+    expected = reference.td_errors(float64(rewards), float64(values), lengths, gamma, ends)
+    close(deltas, expected)
+    advantages = maths.gae_advantages(dirty(deltas, mask), mask, gamma=gamma, lam=lam)
+    close(advantages, reference.gae(expected, lengths, gamma, lam))
+
+
+def test_with_lambda_1_advantages_are_monte_carlo_returns_less_values() -> None:
+    gamma, mask = 0.9, mask_of(LENGTHS)
+    rewards, values = normal(B, T), normal(B, T, seed=1)
+    deltas = maths.td_errors(rewards, values, mask, gamma=gamma)
+    advantages = float64(maths.gae_advantages(deltas, mask, gamma=gamma, lam=1))
+    for row, length in enumerate(LENGTHS):
+        for t in range(length):
+            to_go = sum(gamma ** (k - t) * rewards[row, k].item() for k in range(t, length))
+            assert advantages[row, t] == pytest.approx(to_go - values[row, t].item(), abs=1e-5)
+
+
+def test_with_lambda_0_advantages_are_the_td_errors() -> None:
+    mask = mask_of(LENGTHS)
+    deltas = maths.td_errors(normal(B, T), normal(B, T, seed=1), mask, gamma=0.9)
+    assert mx.array_equal(maths.gae_advantages(deltas, mask, gamma=0.9, lam=0), deltas)
+
+
+# Losses
+
+
+def test_the_policy_loss_is_the_larger_of_the_plain_and_the_clipped_one() -> None:
+    logprobs, old, advantages = normal(B, T, scale=0.5), normal(B, T, seed=1, scale=0.5), normal(B, T, seed=2)
+    expected = reference.policy_loss(float64(logprobs), float64(old), float64(advantages), 0.2)
+    close(maths.clipped_policy_loss(logprobs, old, advantages, clip=0.2), expected)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "slope"),
+    [
+        (1.5, 1.0, 0.0),
+        (0.5, -1.0, 0.0),  # where clipping takes hold
+        (1.5, -1.0, 1.5),
+        (0.5, 1.0, -0.5),  # outside the range, but on the way back: not clipped
+        (1.1, 2.0, -2.2),
+        (1.0, -3.0, 3.0),
+    ],
+)
+def test_the_policy_gradient_is_minus_advantage_times_ratio_and_zero_where_clipped(
+    ratio: float, advantage: float, slope: float
+) -> None:
+    def loss(logprob: mx.array) -> mx.array:
+        return maths.clipped_policy_loss(logprob, mx.array(0.0), mx.array(advantage), clip=0.2)
+
+    x, step = math.log(ratio), 1e-3
+    difference = (loss(mx.array(x + step)) - loss(mx.array(x - step))).item() / (2 * step)
+    assert mx.grad(loss)(mx.array(x)).item() == pytest.approx(slope, abs=1e-5)
+    assert difference == pytest.approx(slope, abs=1e-3)
+
+
+def test_at_ratio_1_without_a_clip_the_gradient_is_reinforce_with_a_baseline() -> None:
+    logprobs, advantages = normal(B, T), normal(B, T, seed=1)
+    gradient = mx.grad(lambda x: maths.clipped_policy_loss(x, logprobs, advantages, clip=1e9).sum())(logprobs)
+    close(gradient, -float64(advantages))
+
+
+@pytest.mark.parametrize("clip", [0.2, None])
+def test_the_value_loss_is_half_the_larger_squared_error(clip: float | None) -> None:
+    values, old, returns = normal(B, T), normal(B, T, seed=1), normal(B, T, seed=2)
+    expected = reference.value_loss(float64(values), float64(old), float64(returns), clip)
+    close(maths.clipped_value_loss(values, old, returns, clip=clip), expected)
+
+
+@pytest.mark.parametrize(
+    ("value", "target", "slope"),
+    [
+        (0.5, 1.0, 0.0),  # beyond 0.2 from the old value 0 and nearing the target: held there
+        (0.5, -1.0, 1.5),
+        (0.1, 1.0, -0.9),
+        (-0.5, 1.0, -1.5),
+    ],
+)
+def test_the_value_gradient_is_zero_only_where_the_value_ran_ahead(value: float, target: float, slope: float) -> None:
+    def loss(x: mx.array) -> mx.array:
+        return maths.clipped_value_loss(x, mx.array(0.0), mx.array(target), clip=0.2)
+
+    difference = (loss(mx.array(value + 1e-3)) - loss(mx.array(value - 1e-3))).item() / 2e-3
+    assert mx.grad(loss)(mx.array(value)).item() == pytest.approx(slope, abs=1e-5)
+    assert difference == pytest.approx(slope, abs=1e-3)
+
+
+# Explained variance
+
+
+def test_explained_variance_is_of_the_real_tokens() -> None:
+    mask, values, returns = mask_of(LENGTHS), normal(B, T), normal(B, T, seed=1) + 1
+    expected = reference.explained_variance(reference.real(values, LENGTHS), reference.real(returns, LENGTHS))
+    close(maths.explained_variance(dirty(values, mask), dirty(returns, mask), mask), expected)
+
+
+def test_a_perfect_critic_explains_everything_and_a_constant_one_nothing() -> None:
+    mask, returns = mask_of(LENGTHS), normal(B, T)
+    close(maths.explained_variance(returns + 3, returns, mask), 1.0)
+    close(maths.explained_variance(mx.full((B, T), 0.7), returns, mask), 0.0)
+    close(maths.explained_variance(-returns, returns, mask), -3.0)
+
+
+def test_explained_variance_is_unknown_where_returns_do_not_vary() -> None:
+    assert math.isnan(maths.explained_variance(normal(B, T), mx.ones((B, T)), mask_of(LENGTHS)).item())

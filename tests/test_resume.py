@@ -1,0 +1,113 @@
+"""A run that was killed, anywhere, and resumed is the run that was never killed, to the bit."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from runs_helper import Killed, acting, outcome, record, tiny_config, workspace
+
+from trainer.events import CheckpointSaved, Evaluation, Iteration, RunEnded, RunStarted
+from trainer.runs import RunFolder, checkpoints, list_runs
+from trainer.training import resume_config, train
+
+TESTS = Path(__file__).parent
+ACCIDENTS = [
+    ("generate", 1),
+    ("score", 2),
+    ("reward", 2),
+    ("update", 3),
+    ("samples", 3),
+    ("half-written", 4),
+    ("before-rename", 4),
+    ("evaluate", 4),
+    ("after-rename", 5),
+]
+
+
+def test_a_run_that_is_killed_in_every_phase_and_resumed_equals_one_that_never_was(tmp_path: Path) -> None:
+    settings = ["--set", "ppo.iterations=5", "--set", "checkpoint.keep=2"]
+    arguments = ["--no-ui", "--display", "json"]
+    start = [*arguments, "--config", str(workspace(tmp_path)), "--name", "killed", *settings]
+    run = tmp_path / "runs" / "killed"
+    for number, (place, iteration) in enumerate(ACCIDENTS):
+        given = [*arguments, "--resume", str(run)] if number else start
+        command = [sys.executable, str(TESTS / "runs_helper.py"), "kill", place, str(iteration), *given]
+        ended = subprocess.run(command, cwd=TESTS.parent, env=None, capture_output=True, text=True, check=False)
+        assert ended.returncode == -signal.SIGKILL, (place, ended.stderr)
+        assert [summary.state for summary in list_runs(tmp_path / "runs")] == ["interrupted"]
+    record(resume_config(run), resume=run)
+    record(tiny_config(tmp_path, "run.name=whole", "ppo.iterations=5", "checkpoint.keep=2"))
+    assert outcome(run) == outcome(tmp_path / "runs" / "whole")
+    assert not list(run.rglob(".*")), "what killed processes left behind is cleared away"
+
+
+VARIANTS = {
+    "value adapter": ["model.value_model=adapter"],
+    "samples of a prompt": ["rollout.samples_per_prompt=2"],
+    "minibatches": ["ppo.minibatches=2", "optim.micro_batch_tokens=40"],
+    "whitened rewards": ["ppo.whiten_rewards=true"],
+    "bootstrapping": ["ppo.bootstrap_truncated=true", "ppo.gamma=0.9"],
+    "token rewards": ['reward.sources=["{folder}/rewards.py:each_token"]'],
+    "running statistics": ["reward.normalize=running", "reward.clip=1.5"],
+    "schedule and decay": ["optim.schedule=cosine", "optim.warmup_steps=3", "optim.weight_decay=0.1"],
+    "sampling": ["rollout.temperature=0.8", "rollout.top_k=50", 'rollout.stop=["a"]', "rollout.slots=2"],
+}
+
+
+@pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS.keys())
+def test_whatever_the_algorithm_a_killed_run_goes_on_exactly(settings: list[str], tmp_path: Path) -> None:
+    settings = [text.replace("{folder}", str(tmp_path)) for text in settings]
+    recorder = record(tiny_config(tmp_path, "run.name=whole", *settings))
+    assert [iteration.steps > 0 for iteration in recorder.of(Iteration)] == [True] * 3
+
+    with pytest.raises(Killed):
+        train(tiny_config(tmp_path, "run.name=killed", *settings), sinks=[acting("update", 2, _die)])
+    resumed = record(resume_config(tmp_path / "runs/killed"), resume=tmp_path / "runs/killed")
+    assert [started.resumed_at for started in resumed.of(RunStarted)] == [1]
+    assert outcome(tmp_path / "runs/killed") == outcome(tmp_path / "runs/whole")
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_anew(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        train(tiny_config(tmp_path, "run.name=killed"), sinks=[acting("update", 1, _die)])
+    record(tiny_config(tmp_path), resume=tmp_path / "runs/killed")
+    record(tiny_config(tmp_path, "run.name=whole"))
+    assert outcome(tmp_path / "runs/killed") == outcome(tmp_path / "runs/whole")
+
+
+def test_a_run_that_is_done_can_be_prolonged_as_if_it_had_been_longer(tmp_path: Path) -> None:
+    record(tiny_config(tmp_path, "run.name=short", "ppo.iterations=2"))
+    record(tiny_config(tmp_path), resume=tmp_path / "runs/short")
+    record(tiny_config(tmp_path, "run.name=long"))
+    assert outcome(tmp_path / "runs/short") == outcome(tmp_path / "runs/long")
+
+
+def test_a_run_that_is_done_and_resumed_does_nothing_and_stays_as_it_is(tmp_path: Path) -> None:
+    record(tiny_config(tmp_path, "run.name=a"))
+    before = outcome(tmp_path / "runs/a")
+    recorder = record(tiny_config(tmp_path), resume=tmp_path / "runs/a")
+    assert recorder.of(Iteration, Evaluation, CheckpointSaved) == []
+    assert recorder.of(RunEnded)[0].exit_code == 0
+    assert outcome(tmp_path / "runs/a") == before
+
+
+def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    recorder = record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=4", "checkpoint.keep=2"))
+    assert [saved.iteration for saved in recorder.of(CheckpointSaved)] == [1, 2, 3, 4]
+    found = checkpoints(RunFolder(tmp_path / "runs/a"))
+    assert [path.name for path in found.paths] == ["step-000003", "step-000004"]
+    assert [path.name for path in (tmp_path / "runs/a/checkpoints").iterdir()] == [path.name for path in found.paths]
+
+
+def test_checkpoints_come_as_often_as_asked_and_at_the_end(tmp_path: Path) -> None:
+    recorder = record(tiny_config(tmp_path, "ppo.iterations=5", "checkpoint.every=2"))
+    assert [saved.iteration for saved in recorder.of(CheckpointSaved)] == [2, 4, 5]
+    assert recorder.of(RunEnded)[0].checkpoint == "checkpoints/step-000005"
+
+
+def _die() -> None:
+    raise Killed

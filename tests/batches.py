@@ -22,7 +22,9 @@ NAN = float("nan")
 LENGTHS = [(3, 6), (5, 1), (2, 8), (4, 3), (3, 5), (6, 2)]  # of prompt and response
 
 
-def make_actor(folder: Path, *, value_model: Literal["head", "adapter"] = "head", fresh: bool = False) -> ActorCriticLLM:
+def make_actor(
+    folder: Path, *, value_model: Literal["head", "adapter"] = "head", fresh: bool = False
+) -> ActorCriticLLM:
     """An actor on a tiny llama. Unless `fresh`, adapters and head are random, as if training had gone on for a while."""
     path = folder if (folder / "config.json").exists() else make_checkpoint(folder, scale=0.5)
     config = ModelConfig(path=str(path), lora_rank=2, value_model=value_model)
@@ -78,8 +80,8 @@ def moved_on(batch: Experience, scale: float = 0.3) -> Experience:
     return batch._replace(logprobs=batch.logprobs + noise[0], values=batch.values + noise[1])
 
 
-def with_garbage(batch: Experience, extra: int = 3) -> Experience:
-    """`batch` with `extra` more columns, NaN in the padding of every per-token array and random ids in that of ids."""
+def with_garbage(batch: Experience, extra: int = 3, garbage: float = NAN) -> Experience:
+    """`batch` with `extra` more columns, `garbage` in the padding of every per-token array, random ids in that of ids."""
     draws = np.random.default_rng(11)
     ends = {"sequences": batch.prompt_lengths + batch.response_lengths}
 
@@ -92,6 +94,6 @@ def with_garbage(batch: Experience, extra: int = 3) -> Experience:
             return wide
         if name in ("sequences", "responses"):
             return mx.where(real, wide, mx.array(draws.integers(0, 256, wide.shape))).astype(value.dtype)
-        return mx.where(real, wide, NAN)
+        return mx.where(real, wide, garbage)
 
     return Experience(*(spoiled(name, value) for name, value in zip(batch._fields, batch, strict=True)))

@@ -25,7 +25,9 @@ from trainer.runs import RunFolder, newest_checkpoint
 from trainer.samples import read_samples
 from trainer.training import train
 
-PROMPTS = [f"{word} number {place}" for place, word in enumerate("one two three four five six seven eight nine".split())]
+PROMPTS = [
+    f"{word} number {place}" for place, word in enumerate("one two three four five six seven eight nine".split())
+]
 SETTINGS = """\
 model.path = "{folder}/model"
 data.prompts = "{folder}/prompts.jsonl"

@@ -348,6 +348,17 @@ def test_the_ends_of_a_journal_are_its_first_event_and_its_last_iterations(path:
     assert len(view.times) == len(view.events)
 
 
+@pytest.mark.parametrize("extra", range(-200, 600, 25))
+def test_a_journal_hardly_longer_than_its_end_gives_each_event_once(path: Path, extra: int) -> None:
+    events = [started(), *map(iteration, range(1, 21))]
+    write(path, *events)
+    room = 16 * 1024 + extra - path.stat().st_size
+    write(path, dataclasses.replace(alert(20), message="x" * room))
+    view = read_journal_ends(path)
+    assert view.events[0] == started()
+    assert [event for event in view.events if not isinstance(event, Alert)][1:] == events[1:][-len(view.events) + 2 :]
+
+
 def test_the_ends_reach_back_for_iterations_past_a_long_stretch_without_any(path: Path) -> None:
     write(path, started(), *map(iteration, range(1, 400)), *[alert(399)] * 1000, started(resumed_at=350))
     numbers = [event.iteration for event in read_journal_ends(path).events if isinstance(event, Iteration)]

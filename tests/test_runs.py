@@ -23,13 +23,12 @@ from trainer.config import Config, load_config, validate
 from trainer.errors import StorageError, UsageError
 from trainer.events import Event, Iteration, RunEnded, RunStarted
 from trainer.journal import Journal
+from trainer.run_list import RunSummary, list_runs
 from trainer.runs import (
     RunFolder,
-    RunSummary,
     check_name_is_free,
     checkpoints,
     create_run,
-    list_runs,
     newest_checkpoint,
     open_run,
     prune_checkpoints,

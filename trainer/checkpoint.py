@@ -69,9 +69,8 @@ def save_checkpoint(folder: Path, snapshot: Snapshot) -> None:
         for part in ("value", "optimizer"):
             (temporary / part).mkdir(parents=True)
         save_adapter(snapshot.policy, snapshot.adapter_config, temporary / "policy")
-        mx.save_safetensors(str(temporary / "value" / "value.safetensors"), snapshot.value)
-        optimizer = dict(tree_flatten(snapshot.optimizer))
-        mx.save_safetensors(str(temporary / "optimizer" / "optimizer.safetensors"), optimizer)
+        _write(temporary / "value" / "value.safetensors", snapshot.value)
+        _write(temporary / "optimizer" / "optimizer.safetensors", dict(tree_flatten(snapshot.optimizer)))
         files = sorted(path for path in temporary.rglob("*") if path.is_file())
         state = {
             "format": FORMAT,
@@ -125,6 +124,11 @@ def _arrays(path: Path) -> Parameters:
     arrays = cast("Parameters", mx.load(str(path)))
     mx.eval(arrays)  # read now: the folder may be pruned later
     return arrays
+
+
+def _write(path: Path, arrays: Parameters) -> None:
+    # In a fixed order, so that a resumed run writes the same bytes as one that was never stopped.
+    mx.save_safetensors(str(path), dict(sorted(arrays.items())))
 
 
 def _optimizer_tree(flat: dict[str, mx.array]) -> dict[str, Any]:

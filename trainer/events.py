@@ -5,10 +5,13 @@ Every reader (journal, headless display, workbench, trackers) sees the same stre
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, Protocol
+
+from trainer.errors import TrainerError
 
 SCHEMA_VERSION = 1
 
@@ -209,9 +212,15 @@ class Sinks:
             sink.emit(event)
 
     def close(self) -> None:
-        """Close each sink in turn."""
+        """Close every sink, also after one that raises; the first error is raised then."""
+        errors = []
         for sink in self._sinks:
-            sink.close()
+            try:
+                sink.close()
+            except TrainerError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
 
 EVENT_TYPES: dict[str, type[Event]] = {cls.kind: cls for cls in Event.__subclasses__() if cls.kind}
@@ -225,13 +234,23 @@ def event_from_dict(values: dict[str, Any]) -> Event | None:
     cls = EVENT_TYPES.get(values.get("event", ""))
     if cls is None:
         return None
-    known = {f.name: values[f.name] for f in fields(cls) if f.name in values}
-    for f in fields(cls):
-        if f.type == "float" and known.get(f.name) is None:
-            known[f.name] = math.nan
+    known = {name: values[name] for name in _names(cls) if name in values}
+    for name in _numbers(cls):
+        if known.get(name) is None:
+            known[name] = math.nan
     if cls is SamplesWritten:
         known["previews"] = [SamplePreview(**preview) for preview in known["previews"]]
     return cls(**known)
+
+
+@functools.cache
+def _names(cls: type[Event]) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(cls))
+
+
+@functools.cache
+def _numbers(cls: type[Event]) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(cls) if f.type == "float")
 
 
 def _plain(value: Any) -> Any:

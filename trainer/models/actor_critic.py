@@ -10,11 +10,13 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from trainer.config.schema import ModelConfig
+from trainer.errors import ModelError
 from trainer.models.adapters import (
     Parameters,
     adapter_off,
     attach_lora,
     lora_parameters,
+    reason_of,
     reset_lora,
     update_lora,
 )
@@ -40,6 +42,8 @@ class ActorCriticLLM:
     def __init__(self, backbone: nn.Module, config: ModelConfig, *, key: mx.array) -> None:
         policy_key, value_key = mx.random.split(key)
         self.backbone = backbone
+        backbone.eval()  # dropout is off in rollout, scoring and update
+        self._check_family()
         self.adapter_config = attach_lora(backbone, config, policy_key)
         self.shares_trunk = config.value_model == "head"
         # From zero, so that the first advantages are the rewards themselves and not a random head's noise.
@@ -49,7 +53,7 @@ class ActorCriticLLM:
             reset_lora(backbone, value_key)
             self._value |= {f"adapter.{name}": array for name, array in lora_parameters(backbone).items()}
             update_lora(backbone, policy)
-        backbone.eval()  # dropout is off in rollout, scoring and update
+        backbone.eval()  # the adapter's layers too
         mx.eval(backbone.state, self._value)
 
     def __call__(
@@ -100,6 +104,24 @@ class ActorCriticLLM:
     def update_value(self, parameters: Parameters) -> None:
         """Put other arrays in the critic."""
         self._value = dict(parameters)
+
+    def _check_family(self) -> None:
+        """Refuse a family whose trunk and head cannot be taken apart, on a pass over two tokens."""
+        tokens, problem = mx.array([[0, 1]]), ""
+        try:
+            states = language_model(self.backbone).model(tokens)
+            if states.shape != (1, 2, hidden_size(self.backbone)):
+                problem = f"its trunk gives {states.shape}"
+            elif not mx.allclose(self._logits(states), self.backbone(tokens), atol=1e-3).item():
+                problem = "its head on the trunk's states gives other logits"
+        except (AttributeError, TypeError, ValueError) as error:
+            problem = reason_of(error)
+        if problem:
+            family = getattr(self.backbone, "model_type", type(self.backbone).__name__)
+            raise ModelError(
+                f"models of the family {family} cannot be trained here ({problem}): choose another, such as llama, "
+                "qwen3 or gemma3"
+            )
 
     @contextmanager
     def _value_adapter_on(self) -> Iterator[None]:

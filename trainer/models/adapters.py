@@ -105,9 +105,7 @@ def fuse_adapter(backbone: nn.Module, folder: Path) -> None:
     """Load an SFT adapter in mlx-lm's format and fold it into `backbone`'s weights. Raises ModelError."""
     for name in ("adapter_config.json", ADAPTER_FILE):
         if not (folder / name).is_file():
-            raise ModelError(
-                f"model.adapter = '{folder}' has no {name}: name a folder that `mlx_lm.lora` wrote"
-            )
+            raise ModelError(f"model.adapter = '{folder}' has no {name}: name a folder that `mlx_lm.lora` wrote")
     try:
         load_adapters(backbone, str(folder))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
@@ -120,5 +118,6 @@ def fuse_adapter(backbone: nn.Module, folder: Path) -> None:
 
 
 def reason_of(error: BaseException) -> str:
-    """What a foreign exception says, in one line of at most 300 characters."""
-    return " ".join(str(error).split())[:300] or type(error).__name__
+    """What a foreign exception says, in one line of at most 200 characters."""
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return reason if len(reason) <= 200 else f"{reason[:199]}…"

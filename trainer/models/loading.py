@@ -91,10 +91,10 @@ def _tokenizer(path: str, folder: Path, eos_token_ids: int | list[int] | None) -
             tokenizer_config_extra={"trust_remote_code": False},
             eos_token_ids=eos_token_ids,
         )
-    except Exception as error:  # noqa: BLE001  the tokenizers library raises bare Exception for a damaged file
+    except Exception as error:  # the tokenizers library raises bare Exception for a damaged file
         raise ModelError(
-            f"model.path = '{path}': its tokenizer cannot be loaded ({reason_of(error)}): fetch tokenizer.json and "
-            "tokenizer_config.json of the model again"
+            f"model.path = '{path}': its tokenizer cannot be loaded ({reason_of(error)}): fetch the model "
+            "again; a tokenizer that needs code of its own is not run"
         ) from error
     if not tokenizer.eos_token_ids:
         raise ModelError(
@@ -122,25 +122,32 @@ def _check_files(path: str, folder: Path) -> None:
     for name in ("config.json", "tokenizer_config.json"):
         if not (folder / name).is_file():
             raise ModelError(f"model.path = '{path}' has no {name}: name a folder with a model in mlx-lm's format")
-    for name in ("config.json", "tokenizer_config.json", "tokenizer.json"):
-        try:
-            content = json.loads((folder / name).read_bytes()) if (folder / name).is_file() else {}
-        except ValueError as error:
-            raise ModelError(f"{folder / name} is not JSON ({reason_of(error)}): fetch the model again") from error
-        if not isinstance(content, dict):
-            raise ModelError(f"{folder / name} is not a JSON object: fetch the model again")
-        if name == "config.json" and "model_type" not in content:
-            raise ModelError(f"{folder / name} has no model_type: name a folder with a model in mlx-lm's format")
-        if name == "config.json" and content.get("model_file") is not None:
-            raise ModelError(
-                f"model.path = '{path}' wants to run its own code ({content['model_file']}), which is never done: "
-                "choose a model of a family that mlx-lm has"
-            )
+    settings = _json_object(folder / "config.json")
+    for name in ("tokenizer_config.json", "tokenizer.json"):
+        if (folder / name).is_file():  # some tokenizers come in another format
+            _json_object(folder / name)
+    if "model_type" not in settings:
+        raise ModelError(f"{folder / 'config.json'} has no model_type: name a folder with a model in mlx-lm's format")
+    if settings.get("model_file") is not None:
+        raise ModelError(
+            f"model.path = '{path}' wants to run its own code ({settings['model_file']}), which is never done: "
+            "choose a model of a family that mlx-lm has"
+        )
     if not any(folder.glob("model*.safetensors")):
         raise ModelError(
             f"model.path = '{path}' has no model*.safetensors: convert its weights with "
             "`mlx_lm.convert --hf-path MODEL --mlx-path FOLDER`"
         )
+
+
+def _json_object(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise ModelError(f"{file} is not JSON ({reason_of(error)}): fetch the model again") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"{file} is not a JSON object: fetch the model again")
+    return content
 
 
 def _cast(backbone: nn.Module, wanted: str) -> mx.Dtype:

@@ -10,7 +10,7 @@ from typing import Any
 
 from trainer.config.schema import RunConfig
 from trainer.errors import UsageError
-from trainer.runs import RunSummary, list_runs
+from trainer.run_list import RunSummary, list_runs
 from workbench import output
 from workbench.text import visible
 

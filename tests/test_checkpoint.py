@@ -1,0 +1,223 @@
+"""A checkpoint is whole or it is not there, whatever happens to the disk or to its files."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from runs_helper import Recorder, outcome, record, tiny_config
+
+from trainer import checkpoint
+from trainer.checkpoint import Snapshot, load_checkpoint, save_checkpoint
+from trainer.errors import RewardError, StorageError
+from trainer.events import Alert, CheckpointSaved, RunEnded, RunStarted
+from trainer.journal import read_journal
+from trainer.runs import RunFolder, checkpoints
+from trainer.training import train
+
+
+@pytest.fixture
+def snapshot() -> Snapshot:
+    """One with every kind of leaf, and parameter names with dots in them."""
+    lora, head = mx.random.normal((8, 4), key=mx.random.key(0)), mx.array([1.5, -0.0, 3e-45])
+    step, moment = mx.array(7, dtype=mx.uint64), {"m": lora * 2, "v": mx.square(lora)}
+    return Snapshot(
+        iteration=12,
+        policy={"model.layers.0.self_attn.q_proj.lora_a": lora},
+        value={"head.weight": head, "head.bias": mx.array(0.25)},
+        optimizer={
+            "policy": {"step": step, "model.layers.0.self_attn.q_proj.lora_a": moment},
+            "value": {"step": step, "head.weight": {"m": head, "v": head}},
+        },
+        optimizer_steps=24,
+        rewards={"count": 96, "mean": 0.1 + 0.2, "m2": 1e-17},
+        tokens=1234,
+        adapter_config={"fine_tune_type": "lora"},
+    )
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two trees are equal to the bit, types included."""
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, mx.array):
+        return a.dtype == b.dtype and a.shape == b.shape and bytes(memoryview(a)) == bytes(memoryview(b))
+    return bool(a == b)
+
+
+def test_what_is_loaded_is_what_was_saved_to_the_bit(tmp_path: Path, snapshot: Snapshot) -> None:
+    save_checkpoint(tmp_path / "step-000012", snapshot)
+    loaded = load_checkpoint(tmp_path / "step-000012", snapshot.adapter_config)
+    for name, expected, found in zip(Snapshot._fields, snapshot, loaded, strict=True):
+        assert same(expected, found), name
+
+
+def test_a_loaded_checkpoint_outlives_its_folder(tmp_path: Path, snapshot: Snapshot) -> None:
+    save_checkpoint(tmp_path / "step-000012", snapshot)
+    loaded = load_checkpoint(tmp_path / "step-000012", snapshot.adapter_config)
+    for file in (tmp_path / "step-000012").rglob("*.safetensors"):
+        os.truncate(file, 0)
+    assert same(loaded.policy, snapshot.policy)
+
+
+def test_the_state_lists_every_other_file_with_its_size(tmp_path: Path, snapshot: Snapshot) -> None:
+    folder = tmp_path / "step-000012"
+    save_checkpoint(folder, snapshot)
+    files = {str(p.relative_to(folder)): p.stat().st_size for p in folder.rglob("*") if p.is_file()}
+    del files["state.json"]
+    assert json.loads((folder / "state.json").read_text())["files"] == files
+    assert len(files) == 4
+
+
+def test_a_checkpoint_replaces_one_that_is_there_and_what_killed_processes_left(
+    tmp_path: Path, snapshot: Snapshot
+) -> None:
+    for name in (".step-000011.tmp", ".step-000012.tmp", "step-000012"):
+        (tmp_path / name / "policy").mkdir(parents=True)
+        (tmp_path / name / "old").write_text("old")
+    save_checkpoint(tmp_path / "step-000012", snapshot)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000012"]
+    assert not (tmp_path / "step-000012" / "old").exists()
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """The operating system refuses to write more than `size` bytes to a file, as a full disk would."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("size", [0, 100, 220, 320])
+def test_a_disk_that_fills_up_anywhere_leaves_nothing_half_written(
+    size: int, tmp_path: Path, snapshot: Snapshot
+) -> None:
+    save_checkpoint(tmp_path / "step-000011", snapshot)
+    with largest_file(size), pytest.raises(StorageError) as failure:
+        save_checkpoint(tmp_path / "step-000012", snapshot)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000011"]
+    assert str(failure.value).startswith(f"cannot write checkpoint '{tmp_path}/step-000012': ")
+    assert "\n" not in str(failure.value)
+
+
+def test_a_disk_that_loses_data_only_when_synced_is_told(
+    tmp_path: Path, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(StorageError, match="No space left on device"):
+        save_checkpoint(tmp_path / "step-000012", snapshot)
+    assert list(tmp_path.iterdir()) == []
+
+
+def full_disk(*_: Any, **__: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def full_at_iteration(number: int, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """The disk is full from the checkpoint or the samples of an iteration on."""
+    from trainer import training
+
+    original: Callable[..., None] = getattr(training, where)
+
+    def writing(path: Path, *args: Any) -> None:
+        if path.stem == f"step-{number:06d}":
+            monkeypatch.setattr("trainer.checkpoint.save_adapter", full_disk)
+            monkeypatch.setattr("pyarrow.parquet.write_table", full_disk)
+        original(path, *args)
+
+    monkeypatch.setattr(training, where, writing)
+
+
+@pytest.mark.parametrize("where", ["save_checkpoint", "write_samples"])
+@pytest.mark.parametrize("every", [1, 0], ids=["each iteration", "at the end only"])
+def test_a_run_on_a_full_disk_ends_in_one_line_and_resumes_when_there_is_room(
+    where: str, every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full_at_iteration(3, monkeypatch, where)
+    with pytest.raises(StorageError, match="No space left on device.*free space") as failure:
+        record(tiny_config(tmp_path, "run.name=full", f"checkpoint.every={every}"))
+    ended = read_journal(tmp_path / "runs/full/events.jsonl").events[-1]
+    assert isinstance(ended, RunEnded)
+    assert (ended.state, ended.exit_code, ended.reason) == ("failed", 3, str(failure.value))
+    assert checkpoints(RunFolder(tmp_path / "runs/full")).problems == []
+    assert not list((tmp_path / "runs/full").rglob(".*"))
+    monkeypatch.undo()
+    record(tiny_config(tmp_path, f"checkpoint.every={every}"), resume=tmp_path / "runs/full")
+    record(tiny_config(tmp_path, "run.name=roomy", f"checkpoint.every={every}"))
+    assert outcome(tmp_path / "runs/full") == outcome(tmp_path / "runs/roomy")
+
+
+def test_a_full_disk_does_not_hide_why_the_run_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = tiny_config(tmp_path, "run.name=a")
+    (tmp_path / "rewards.py").write_text("def score(completions, **_):\n    return None\n")
+    monkeypatch.setattr(checkpoint, "save_adapter", full_disk)
+    with pytest.raises(RewardError) as failure:
+        record(settings)
+    ended = read_journal(tmp_path / "runs/a/events.jsonl").events[-1]
+    assert isinstance(ended, RunEnded)
+    assert (ended.exit_code, ended.reason) == (3, str(failure.value))
+
+
+def damaged(run: Path, how: Callable[[Path], Any]) -> Recorder:
+    """Resume the run in `run` after `how` was done to its newest checkpoint, step-000003."""
+    how(run / "checkpoints/step-000003")
+    return record(tiny_config(run.parents[1]), resume=run)
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        (lambda folder: os.truncate(folder / "value/value.safetensors", 3), "value/value.safetensors has 3 bytes"),
+        (lambda folder: (folder / "policy/adapters.safetensors").unlink(), "policy/adapters.safetensors is missing"),
+        (lambda folder: (folder / "state.json").unlink(), "state.json is missing"),
+        (lambda folder: os.truncate(folder / "state.json", 20), "state.json cannot be read"),
+    ],
+    ids=["cut", "missing", "no state", "cut state"],
+)
+def test_a_damaged_checkpoint_is_told_and_the_run_resumes_from_the_one_before(
+    how: Callable[[Path], Any], reason: str, tmp_path: Path
+) -> None:
+    record(tiny_config(tmp_path, "run.name=a"))
+    before = outcome(tmp_path / "runs/a")
+    recorder = damaged(tmp_path / "runs/a", how)
+    assert [started.resumed_at for started in recorder.of(RunStarted)] == [2]
+    (alert,) = recorder.of(Alert)
+    assert (alert.level, alert.code, alert.iteration) == ("warning", "checkpoint_damaged", 2)
+    assert alert.message.startswith(f"checkpoint 'step-000003' left out: {reason}")
+    assert alert.message.endswith("resumed after iteration 2 instead")
+    assert [saved.iteration for saved in recorder.of(CheckpointSaved)] == [3]
+    assert outcome(tmp_path / "runs/a")["checkpoint"] == before["checkpoint"]
+
+
+def test_a_checkpoint_whose_content_is_damaged_is_refused_with_a_way_out(tmp_path: Path) -> None:
+    def overwrite(folder: Path) -> None:
+        file = folder / "value/value.safetensors"
+        file.write_bytes(b"\xff" * file.stat().st_size)
+
+    record(tiny_config(tmp_path, "run.name=a"))
+    with pytest.raises(StorageError, match=r"step-000003' is damaged \(.*\): remove it to resume from an older one"):
+        damaged(tmp_path / "runs/a", overwrite)
+
+
+def test_a_checkpoint_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+    def renew(folder: Path) -> None:
+        state = json.loads((folder / "state.json").read_text())
+        (folder / "state.json").write_text(json.dumps(state | {"format": 2}))
+
+    record(tiny_config(tmp_path, "run.name=a"))
+    with pytest.raises(StorageError, match="written by a newer version: update ppo-workbench"):
+        damaged(tmp_path / "runs/a", renew)
+    assert sorted(path.name for path in (tmp_path / "runs/a/checkpoints").iterdir())[-1] == "step-000003"
+    with pytest.raises(StorageError):
+        train(tiny_config(tmp_path), resume=tmp_path / "runs/a")

@@ -1,0 +1,251 @@
+"""Gradients of a minibatch: of the loss that is written down, however it is cut, and of nothing that is frozen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx.utils import tree_flatten
+
+import reference
+from batches import LENGTHS, NAN, make_actor, moved_on, random_batch, scored, with_garbage
+from reference import Floats, float64
+from trainer.config.schema import OptimConfig, PPOConfig
+from trainer.experience import Experience
+from trainer.learner import Learner, LossSums, Objective, Trainables
+from trainer.models.actor_critic import ActorCriticLLM
+
+COUNTS = [count for _, count in LENGTHS]
+PPO = PPOConfig(value_coef=0.3)
+OBJECTIVES: list[Objective] = ["joint", "policy", "value"]
+
+
+@pytest.fixture(scope="module")
+def actor(tmp_path_factory: pytest.TempPathFactory) -> ActorCriticLLM:
+    return make_actor(tmp_path_factory.mktemp("models") / "llama")
+
+
+@pytest.fixture(scope="module")
+def batch(actor: ActorCriticLLM) -> Experience:
+    """A batch whose ratios and values have moved, so that some tokens are clipped and some are not."""
+    return moved_on(scored(actor, random_batch()))
+
+
+def gradients(
+    actor: ActorCriticLLM,
+    batch: Experience,
+    objective: Objective = "joint",
+    ppo: PPOConfig = PPO,
+    *,
+    micro_batch_tokens: int = 10_000,
+    temperature: float = 1.0,
+) -> tuple[Trainables, LossSums]:
+    learner = Learner(actor, OptimConfig(micro_batch_tokens=micro_batch_tokens), total_steps=1)
+    return learner.gradients(batch, ppo, objective, temperature=temperature)
+
+
+def flat(gradient: Trainables, *parts: str) -> Floats:
+    """All numbers of `parts` (of everything) in one vector."""
+    chosen = [gradient[part] for part in parts or sorted(gradient)]
+    return np.concatenate([float64(array).ravel() for _, array in tree_flatten(chosen)])
+
+
+def close(actual: Floats, expected: Floats, tolerance: float = 1e-5) -> None:
+    assert abs(expected).max() > 1e-3  # there is something to compare
+    np.testing.assert_allclose(actual, expected, atol=tolerance * max(1, abs(expected).max()))
+
+
+def slow_loss(actor: ActorCriticLLM, batch: Experience, ppo: PPOConfig, temperature: float = 1.0) -> dict[str, float]:
+    """The loss and its parts in float64, from the logits and values of each sequence alone."""
+    logprobs, values, entropies = [], [], []
+    for row, (start, count) in enumerate(LENGTHS):
+        ids = batch.sequences[row : row + 1, : start + count]
+        hidden = actor.backbone.model(ids)
+        logits = float64(actor.backbone(ids)[0, start - 1 : -1]) / temperature
+        logprobs.append(reference.log_softmax(logits)[np.arange(count), np.array(ids)[0, start:]])
+        entropies.append(reference.entropy(logits))
+        head = actor.value_parameters()
+        values.append(float64(hidden @ head["head.weight"] + head["head.bias"])[0, start - 1 : -1])
+    old, advantages, old_values, returns = (
+        reference.real(array, COUNTS) for array in (batch.logprobs, batch.advantages, batch.values, batch.returns)
+    )
+    new, log_ratio = np.concatenate(logprobs), np.concatenate(logprobs) - old
+    ratio = np.exp(log_ratio)
+    policy = reference.policy_loss(new, old, advantages, ppo.clip).mean()
+    value = reference.value_loss(np.concatenate(values), old_values, returns, ppo.value_clip).mean()
+    return {
+        "loss": policy + ppo.value_coef * value - ppo.entropy_coef * np.concatenate(entropies).mean(),
+        "policy_loss": policy,
+        "value_loss": value,
+        "clipped": (abs(ratio - 1) > ppo.clip).mean(),
+        "approx_kl": (ratio - 1 - log_ratio).mean(),
+        "ratio": ratio.mean(),
+        "ratio_max": ratio.max(),
+    }
+
+
+# The loss
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_losses_and_ratios_are_means_over_real_tokens(
+    actor: ActorCriticLLM, batch: Experience, temperature: float
+) -> None:
+    sums = gradients(actor, batch, temperature=temperature)[1]
+    expected, tokens = slow_loss(actor, batch, PPO, temperature), sum(COUNTS)
+    assert 0.1 < expected["clipped"] < 0.9
+    for name, value in sums._asdict().items():
+        assert value.item() / (1 if name == "ratio_max" else tokens) == pytest.approx(expected[name], abs=1e-4), name
+
+
+@pytest.mark.parametrize("entropy_coef", [0.0, 0.5])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_the_joint_gradient_agrees_with_finite_differences_of_the_loss(
+    tmp_path: Path, entropy_coef: float, temperature: float
+) -> None:
+    actor = make_actor(tmp_path / "llama")
+    batch = moved_on(scored(actor, random_batch()))
+    ppo = PPOConfig(value_coef=0.3, entropy_coef=entropy_coef)
+    gradient, step = gradients(actor, batch, "joint", ppo, temperature=temperature)[0], 3e-4
+    policy, value = actor.policy_parameters(), actor.value_parameters()
+
+    def loss_along_the_gradient(distance: float) -> float:
+        actor.update_policy({name: array + distance * gradient["policy"][name] for name, array in policy.items()})
+        actor.update_value({name: array + distance * gradient["value"][name] for name, array in value.items()})
+        return slow_loss(actor, batch, ppo, temperature)["loss"]
+
+    slope = (loss_along_the_gradient(step) - loss_along_the_gradient(-step)) / (2 * step)
+    assert slope == pytest.approx((flat(gradient) ** 2).sum(), rel=0.01)
+
+
+def test_without_a_clip_and_at_ratio_1_the_gradient_is_reinforce_with_a_baseline(actor: ActorCriticLLM) -> None:
+    batch, ppo = scored(actor, random_batch()), PPOConfig(clip=1e6)
+
+    def reinforce(parameters: dict[str, mx.array]) -> mx.array:
+        actor.update_policy(parameters)
+        total = mx.array(0.0)
+        for row, (start, count) in enumerate(LENGTHS):
+            ids = batch.sequences[row : row + 1, : start + count]
+            logits = actor.backbone(ids)[0, start - 1 : -1]
+            logprobs = (logits - mx.logsumexp(logits, axis=-1, keepdims=True))[mx.arange(count), ids[0, start:]]
+            total = total - (batch.advantages[row, :count] * logprobs).sum()
+        return total / sum(COUNTS)
+
+    before = actor.policy_parameters()
+    expected = mx.grad(reinforce)(before)
+    actor.update_policy(before)
+    close(flat(gradients(actor, batch, "policy", ppo)[0]), flat({"policy": expected}))
+
+
+def test_reversing_the_reward_reverses_the_policys_gradient(tmp_path: Path) -> None:
+    actor = make_actor(tmp_path / "llama", fresh=True)
+    scores = np.random.default_rng(3).normal(0, 1, len(LENGTHS))
+    one, other = (
+        flat(gradients(actor, scored(actor, random_batch(), kl_coef=0, scores=sign * scores), "policy")[0])
+        for sign in (1, -1)
+    )
+    close(one, -other)
+
+
+# Cuts and padding
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("micro_batch_tokens", [1, 18, 30])
+def test_micro_batches_give_the_gradient_of_one_big_batch(
+    actor: ActorCriticLLM, batch: Experience, objective: Objective, micro_batch_tokens: int
+) -> None:
+    whole, sums = gradients(actor, batch, objective)
+    parts, part_sums = gradients(actor, batch, objective, micro_batch_tokens=micro_batch_tokens)
+    close(flat(parts), flat(whole))
+    np.testing.assert_allclose(float64(part_sums), float64(sums), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("garbage", [NAN, -1e4, 1e4])
+def test_garbage_in_the_padding_reaches_neither_gradient_nor_metric(
+    actor: ActorCriticLLM, batch: Experience, objective: Objective, garbage: float
+) -> None:
+    ppo = PPOConfig(entropy_coef=0.1)
+    spoiled = with_garbage(batch, garbage=garbage)
+    clean, sums = gradients(actor, batch, objective, ppo)
+    dirty, dirty_sums = gradients(actor, spoiled, objective, ppo)
+    close(flat(dirty), flat(clean))
+    np.testing.assert_allclose(float64(dirty_sums), float64(sums), rtol=1e-4, atol=1e-5)
+
+
+def test_prompt_tokens_are_in_no_loss(actor: ActorCriticLLM, batch: Experience) -> None:
+    """Each row's own gradient is that of its response alone, so a response of one token has one log-prob's gradient."""
+    row = batch.take([1])
+    advantage, (start, _) = row.advantages.item(), LENGTHS[1]
+
+    def one_token(parameters: dict[str, mx.array]) -> mx.array:
+        actor.update_policy(parameters)
+        logits = actor.backbone(row.sequences[:, : start + 1])[0, start - 1]
+        return -advantage * (logits - mx.logsumexp(logits))[row.responses[0, 0]]
+
+    before = actor.policy_parameters()
+    expected = mx.grad(one_token)(before)
+    actor.update_policy(before)
+    row = row._replace(logprobs=scored(actor, random_batch()).take([1]).logprobs)
+    close(flat(gradients(actor, row, "policy")[0]), flat({"policy": expected}))
+
+
+# What is trained
+
+
+def test_the_joint_gradient_is_policy_plus_c1_times_value(actor: ActorCriticLLM, batch: Experience) -> None:
+    def joint(c1: float) -> Trainables:
+        return gradients(actor, batch, "joint", PPOConfig(value_coef=c1))[0]
+
+    policy, value = (gradients(actor, batch, objective)[0] for objective in ("policy", "value"))
+    close(flat(joint(0), "policy"), flat(policy))
+    close(flat(joint(0.3), "value"), 0.3 * flat(value))
+    trunk = flat(joint(1), "policy") - flat(joint(0), "policy")  # the value loss reaches the shared trunk
+    close(flat(joint(0.3), "policy"), flat(policy) + 0.3 * trunk)
+    assert abs(trunk).max() > 1e-3
+
+
+@pytest.mark.parametrize("value_model", ["head", "adapter"])
+def test_every_trainable_leaf_gets_a_gradient_and_nothing_else_does(tmp_path: Path, value_model: str) -> None:
+    actor = make_actor(tmp_path / "llama", value_model=value_model)
+    batch = moved_on(scored(actor, random_batch()))
+    policy, value = (gradients(actor, batch, objective)[0] for objective in ("policy", "value"))
+    assert set(policy) == {"policy"}
+    assert set(value) == {"value"}
+    assert set(policy["policy"]) == set(actor.policy_parameters())
+    assert set(value["value"]) == set(actor.value_parameters())
+    for name, gradient in [*policy["policy"].items(), *value["value"].items()]:
+        assert mx.abs(gradient).max().item() > 0, name
+
+
+def test_of_a_fresh_adapter_only_b_has_a_gradient(tmp_path: Path) -> None:
+    actor = make_actor(tmp_path / "llama", fresh=True)
+    gradient = gradients(actor, scored(actor, random_batch()), "policy")[0]["policy"]
+    for name, array in gradient.items():
+        assert mx.any(array != 0).item() == name.endswith("lora_b"), name
+
+
+def test_the_value_head_starts_at_zero_and_so_do_its_values(tmp_path: Path) -> None:
+    actor = make_actor(tmp_path / "llama", fresh=True)
+    assert not any(mx.any(array != 0).item() for array in actor.value_parameters().values())
+    batch = scored(actor, random_batch(), kl_coef=0)
+    assert not mx.any(batch.values != 0)
+    for row, count in enumerate(COUNTS):  # so the first advantages are the scores themselves
+        assert batch.advantages[row, :count].tolist() == pytest.approx([batch.scores[row].item()] * count)
+
+
+def test_a_run_that_ends_between_two_micro_batches_leaves_the_parameters_as_they_were(
+    actor: ActorCriticLLM, batch: Experience
+) -> None:
+    def end(done: int, total: int) -> None:
+        raise InterruptedError
+
+    before = {**actor.policy_parameters(), **actor.value_parameters()}
+    learner = Learner(actor, OptimConfig(micro_batch_tokens=1), total_steps=1)
+    with pytest.raises(InterruptedError):
+        learner.gradients(batch, PPO, "joint", temperature=1.0, progress=end)
+    after = {**actor.policy_parameters(), **actor.value_parameters()}
+    assert all(after[name] is array for name, array in before.items())

@@ -1,0 +1,136 @@
+"""The numbers of an iteration: right, of real tokens only, and divided by what was run."""
+
+from __future__ import annotations
+
+import math
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+import reference
+from batches import LENGTHS, make_actor, random_batch, scored, with_garbage
+from reference import float64
+from trainer.data import Prompt
+from trainer.experience import Experience
+from trainer.learner import StepMetrics
+from trainer.metrics import rollout_metrics, sample_rows, update_metrics
+
+COUNTS = [count for _, count in LENGTHS]
+STEP = StepMetrics(1.0, 2.0, 0.25, 0.5, 1.5, 3.0, 4.0, taken=True)
+SKIPPED = StepMetrics(math.nan, math.nan, math.nan, math.inf, math.inf, math.inf, math.nan, taken=False)
+
+
+@pytest.fixture(scope="module")
+def batch(tmp_path_factory: pytest.TempPathFactory) -> Experience:
+    actor = make_actor(tmp_path_factory.mktemp("models") / "llama")
+    batch = scored(actor, random_batch())
+    tokens = mx.random.normal(batch.mask.shape, key=mx.random.key(0)) * batch.mask
+    return batch._replace(token_scores=tokens)
+
+
+def test_every_number_is_its_definition_over_real_tokens(batch: Experience) -> None:
+    metrics = rollout_metrics(batch, kl_coef=0.1)
+    rows = range(len(COUNTS))
+    logprobs, ref, kl, tokens = (
+        [float64(array)[row, : COUNTS[row]] for row in rows]
+        for array in (batch.logprobs, batch.ref_logprobs, batch.kl, batch.token_scores)
+    )
+    scores = [batch.scores[row].item() + tokens[row].sum() for row in rows]
+    values, returns = reference.real(batch.values, COUNTS), reference.real(batch.returns, COUNTS)
+    mismatch = reference.real(batch.sampler_logprobs, COUNTS) - np.concatenate(logprobs)
+    assert metrics == pytest.approx(
+        {
+            "score_mean": np.mean(scores),
+            "score_std": np.std(scores),
+            "score_max": max(scores),
+            "score_min": min(scores),
+            "reward_mean": np.mean([scores[row] - 0.1 * kl[row].sum() for row in rows]),
+            "kl": np.mean([(logprobs[row] - ref[row]).sum() for row in rows]),
+            "entropy": reference.real(batch.entropy, COUNTS).mean(),
+            "explained_variance": reference.explained_variance(values, returns),
+            "value_mean": values.mean(),
+            "return_mean": returns.mean(),
+            "response_length": np.mean(COUNTS),
+            "truncated": 0.5,
+            "sampler_mismatch": abs(mismatch).mean(),
+        },
+        abs=1e-4,
+    )
+
+
+def test_garbage_in_the_padding_changes_no_number(batch: Experience) -> None:
+    clean, spoiled = rollout_metrics(batch, kl_coef=0.1), rollout_metrics(with_garbage(batch), kl_coef=0.1)
+    assert spoiled == pytest.approx(clean, abs=1e-5)
+
+
+def test_the_kl_that_is_reported_is_k1_whatever_the_penalty_uses(batch: Experience) -> None:
+    other = batch._replace(kl=mx.square(batch.kl) / 2)
+    plain, changed = rollout_metrics(batch, kl_coef=0.1), rollout_metrics(other, kl_coef=0.1)
+    assert changed["kl"] == plain["kl"]
+    assert changed["reward_mean"] != plain["reward_mean"]
+
+
+def test_the_score_is_reported_apart_from_the_score_less_the_penalty(batch: Experience) -> None:
+    weak, strong = rollout_metrics(batch, kl_coef=0.0), rollout_metrics(batch, kl_coef=2.0)
+    assert weak["reward_mean"] == pytest.approx(weak["score_mean"])
+    assert strong["score_mean"] == weak["score_mean"]
+    assert strong["reward_mean"] == pytest.approx(strong["score_mean"] - 2 * strong["kl"], abs=1e-4)
+
+
+def test_a_rollout_whose_returns_do_not_vary_has_no_explained_variance(batch: Experience) -> None:
+    constant = batch._replace(returns=mx.ones_like(batch.mask))
+    assert math.isnan(rollout_metrics(constant, kl_coef=0.1)["explained_variance"])
+
+
+# Optimiser steps
+
+
+def test_means_divide_by_the_steps_that_were_taken() -> None:
+    other = STEP._replace(policy_loss=4.0, value_loss=0.0, clip_fraction=0.75, ratio_max=2.0)
+    metrics = update_metrics([STEP, SKIPPED, other])
+    assert metrics == {
+        "policy_loss": 2.5,
+        "value_loss": 1.0,
+        "clip_fraction": 0.5,
+        "approx_kl": 0.5,
+        "ratio_mean": 1.5,
+        "grad_norm": 4.0,
+        "ratio_max": 3.0,
+        "steps": 2,
+        "skipped_steps": 1,
+    }
+
+
+@pytest.mark.parametrize("steps", [[], [SKIPPED]])
+def test_without_a_step_there_are_no_means(steps: list[StepMetrics]) -> None:
+    metrics = update_metrics(steps)
+    assert (metrics.pop("steps"), metrics.pop("skipped_steps")) == (0, len(steps))
+    assert all(math.isnan(value) for value in metrics.values())
+
+
+def test_an_actors_step_takes_loss_and_gradient_of_its_critics_step() -> None:
+    critic = STEP._replace(policy_loss=0.0, value_loss=7.0, grad_norm=3.0)
+    joined = STEP.with_critic(critic)
+    assert joined == STEP._replace(value_loss=7.0, grad_norm=5.0)
+    assert not STEP.with_critic(SKIPPED).taken
+
+
+# Samples
+
+
+def test_samples_hold_each_sequence_cut_to_its_length(batch: Experience) -> None:
+    prompts = [Prompt(10 + row, "", f"prompt {row}", [1, 2], {"row": row}) for row in range(batch.size)]
+    parts = {"lexicon": [float(row) for row in range(batch.size)]}
+    rows = sample_rows(with_garbage(batch), prompts, parts, samples_per_prompt=2)
+    assert [row["tokens"] for row in rows] == [
+        batch.responses[place, :count].tolist() for place, count in enumerate(COUNTS)
+    ]
+    for place, (row, count) in enumerate(zip(rows, COUNTS, strict=True)):
+        for name in ("logprobs", "ref_logprobs", "kl", "entropy", "rewards", "values", "advantages", "returns"):
+            assert row[name] == getattr(batch, name)[place, :count].tolist(), name
+        assert row["score"] == pytest.approx((batch.scores[place] + batch.token_scores[place].sum()).item(), abs=1e-5)
+    row = rows[3]
+    assert (row["row"], row["prompt_index"], row["sample"], row["parts"]) == (3, 13, 1, {"lexicon": 3.0})
+    assert (row["prompt"], row["completion"], row["columns"]) == ("prompt 3", "text 3", '{"row": 3}')
+    assert (row["truncated"], row["stop_reason"], rows[2]["stop_reason"]) == (True, "length", "stop")

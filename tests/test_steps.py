@@ -1,0 +1,246 @@
+"""Each step of an iteration alone: which position scores which token, and what padding must not touch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+import reference
+from batches import LENGTHS, NAN, make_actor, random_batch, scored, with_garbage
+from reference import Floats, float64
+from trainer import steps
+from trainer.data import Prompt
+from trainer.experience import Experience
+from trainer.models.actor_critic import ActorCriticLLM
+from trainer.rewards import RewardInput, Rewards, SourceScores, WeightedSource
+
+COUNTS = [count for _, count in LENGTHS]
+PER_TOKEN = ("logprobs", "entropy", "values", "ref_logprobs", "kl", "rewards", "td_errors", "advantages", "returns")
+
+
+@pytest.fixture(scope="module")
+def actor(tmp_path_factory: pytest.TempPathFactory) -> ActorCriticLLM:
+    return make_actor(tmp_path_factory.mktemp("models") / "llama")
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> ActorCriticLLM:
+    """An actor whose critic has an adapter of its own."""
+    return make_actor(tmp_path_factory.mktemp("models") / "llama", value_model="adapter")
+
+
+def policy(actor: ActorCriticLLM, batch: Experience, *, temperature: float = 1.0, budget: int = 64) -> Experience:
+    return steps.add_policy_logprobs_and_values(actor, batch, temperature=temperature, micro_batch_tokens=budget)
+
+
+def reference_kl(actor: ActorCriticLLM, batch: Experience, estimator: Any = "k1", temperature: float = 1) -> Experience:
+    how: Any = {"estimator": estimator, "temperature": temperature, "micro_batch_tokens": 64}
+    return steps.add_kl_to_sa_pairs(actor, batch, **how)
+
+
+def scores_alone(actor: ActorCriticLLM, batch: Experience, row: int, temperature: float = 1.0) -> tuple[Floats, Floats]:
+    """Log-probs and entropies of one sequence by the plain model, unpadded, one position at a time."""
+    start, count = LENGTHS[row]
+    ids = batch.sequences[row, : start + count]
+    logits = float64(actor.backbone(ids[None])[0]) / temperature
+    before = logits[start - 1 : start - 1 + count]  # the logits at position t - 1 score token t
+    logprobs = reference.log_softmax(before)[np.arange(count), np.array(ids)[start:]]
+    return logprobs, reference.entropy(before)
+
+
+def same_real_tokens(one: Experience, other: Experience, names: Sequence[str], tolerance: float = 1e-5) -> None:
+    for name in names:
+        expected = reference.real(getattr(one, name), COUNTS)
+        np.testing.assert_allclose(
+            reference.real(getattr(other, name), COUNTS), expected, atol=tolerance, rtol=tolerance, err_msg=name
+        )
+
+
+# Scoring
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 1.3])
+def test_old_log_probs_and_entropies_are_those_of_each_sequence_alone(
+    actor: ActorCriticLLM, temperature: float
+) -> None:
+    batch = policy(actor, random_batch(), temperature=temperature)
+    for row, count in enumerate(COUNTS):
+        logprobs, entropies = scores_alone(actor, batch, row, temperature)
+        np.testing.assert_allclose(float64(batch.logprobs)[row, :count], logprobs, atol=1e-4)
+        np.testing.assert_allclose(float64(batch.entropy)[row, :count], entropies, atol=1e-4)
+
+
+def test_values_belong_to_the_state_before_the_token(actor: ActorCriticLLM) -> None:
+    batch = policy(actor, random_batch())
+    head = actor.value_parameters()
+    for row, (start, count) in enumerate(LENGTHS):
+        hidden = actor.backbone.model(batch.sequences[row : row + 1, : start + count])[0]
+        values = float64(hidden @ head["head.weight"] + head["head.bias"])[start - 1 :]
+        np.testing.assert_allclose(float64(batch.values)[row, :count], values[:-1], atol=1e-4)
+        assert batch.final_values[row].item() == pytest.approx(values[-1], abs=1e-4)
+
+
+def test_a_token_changes_no_value_of_a_state_before_it(actor: ActorCriticLLM) -> None:
+    batch = random_batch()
+    other = batch._replace(sequences=mx.array(batch.sequences), responses=mx.array(batch.responses))
+    other.sequences[0, 7], other.responses[0, 4] = 200, 200  # the fifth of row 0's six tokens
+    before, after = (float64(policy(actor, each).values)[0] for each in (batch, other))
+    np.testing.assert_allclose(before[:5], after[:5], atol=1e-6)
+    assert abs(before[5] - after[5]) > 1e-3
+
+
+@pytest.mark.parametrize("budget", [1, 20, 1000])
+def test_the_cut_into_micro_batches_changes_no_score_and_no_order(actor: ActorCriticLLM, budget: int) -> None:
+    whole = policy(actor, random_batch(), budget=10_000)
+    parts = policy(actor, random_batch(), budget=budget)
+    same_real_tokens(whole, parts, ("logprobs", "entropy", "values"))
+    np.testing.assert_allclose(float64(parts.final_values), float64(whole.final_values), atol=1e-5)
+
+
+def test_a_critic_with_its_own_adapter_scores_in_its_own_pass(apart: ActorCriticLLM) -> None:
+    batch = policy(apart, random_batch())
+    assert batch.values is None
+    batch = steps.add_values_to_sa_pairs(apart, batch, micro_batch_tokens=64)
+    with apart._value_adapter_on():
+        head = apart.value_parameters()
+        hidden = apart.backbone.model(batch.sequences[2:3, :10])[0]
+    values = float64(hidden @ head["head.weight"] + head["head.bias"])
+    np.testing.assert_allclose(float64(batch.values)[2], values[1:9], atol=1e-4)
+    assert batch.final_values[2].item() == pytest.approx(values[9], abs=1e-4)
+    assert steps.add_values_to_sa_pairs(apart, batch, micro_batch_tokens=64) is batch
+
+
+# Reference and KL
+
+
+def test_a_fresh_adapter_has_no_kl_at_all(tmp_path_factory: pytest.TempPathFactory) -> None:
+    fresh = make_actor(tmp_path_factory.mktemp("models") / "llama", fresh=True)
+    batch = reference_kl(fresh, policy(fresh, random_batch()))
+    assert abs(float64(batch.kl)).max() == 0
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_the_reference_is_the_backbone_without_its_adapter(actor: ActorCriticLLM, temperature: float) -> None:
+    batch = policy(actor, random_batch(), temperature=temperature)
+    batch = reference_kl(actor, batch, temperature=temperature)
+    with actor.reference():
+        expected = [scores_alone(actor, batch, row, temperature)[0] for row in range(batch.size)]
+    np.testing.assert_allclose(reference.real(batch.ref_logprobs, COUNTS), np.concatenate(expected), atol=1e-4)
+    difference = float64(batch.logprobs) - float64(batch.ref_logprobs)
+    np.testing.assert_allclose(float64(batch.kl), difference, atol=1e-6)
+    assert abs(difference).max() > 0.01
+
+
+# Rewards
+
+
+class Tail:
+    """Scores by the last token a response has, and rewards each token with its place."""
+
+    name = "tail"
+
+    def __init__(self) -> None:
+        self.seen: list[RewardInput] = []
+
+    def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
+        self.seen = list(batch)
+        return SourceScores([float(given.completion_ids[-1]) for given in batch])
+
+
+def test_a_reward_sees_each_response_as_it_was_cut_and_no_padding() -> None:
+    batch, tail = with_garbage(random_batch()), Tail()
+    prompts = [Prompt(row, f"prompt {row}", "", [], {"row": row}) for row in range(batch.size)]
+    batch, result = steps.compute_rewards(Rewards([WeightedSource(tail, 2.0)]), batch, prompts)
+    assert [given.completion_ids for given in tail.seen] == [
+        batch.responses[row, :count].tolist() for row, count in enumerate(COUNTS)
+    ]
+    assert [(given.prompt, given.completion, given.columns) for given in tail.seen] == [
+        (f"prompt {row}", f"text {row}", {"row": row}) for row in range(batch.size)
+    ]
+    assert [given.truncated for given in tail.seen] == [row % 2 == 1 for row in range(batch.size)]
+    last = [2.0 * batch.responses[row, count - 1].item() for row, count in enumerate(COUNTS)]
+    assert batch.scores.tolist() == result.scores == last
+    assert batch.token_scores.shape == batch.mask.shape
+    assert not batch.token_scores.any()
+
+
+def test_token_rewards_and_score_and_penalty_add_up(actor: ActorCriticLLM) -> None:
+    batch = scored(actor, random_batch(), kl_coef=0.3)
+    tokens = mx.random.normal(batch.mask.shape, key=mx.random.key(0)) * batch.mask
+    batch = steps.adjust_rewards_with_kl(batch._replace(token_scores=tokens), kl_coef=0.3)
+    for row, count in enumerate(COUNTS):
+        expected = -0.3 * float64(batch.kl)[row, :count] + float64(tokens)[row, :count]
+        expected[-1] += batch.scores[row].item()
+        np.testing.assert_allclose(float64(batch.rewards)[row, :count], expected, atol=1e-5)
+        assert not float64(batch.rewards)[row, count:].any()
+
+
+def test_whitened_rewards_keep_their_mean(actor: ActorCriticLLM) -> None:
+    batch = scored(actor, random_batch())
+    plain = reference.real(batch.rewards, COUNTS)
+    whitened = reference.real(steps.adjust_rewards_with_kl(batch, kl_coef=0.1, whiten=True).rewards, COUNTS)
+    assert whitened.mean() == pytest.approx(plain.mean(), abs=1e-4)
+    assert whitened.std() == pytest.approx(1, abs=1e-4)
+
+
+# Advantages
+
+
+def test_advantages_and_returns_follow_from_rewards_and_values(actor: ActorCriticLLM) -> None:
+    batch = scored(actor, random_batch(), gamma=0.9, lam=0.8)
+    values = float64(batch.values)
+    deltas = reference.td_errors(float64(batch.rewards), values, COUNTS, 0.9)
+    advantages = reference.gae(deltas, COUNTS, 0.9, 0.8)
+    np.testing.assert_allclose(float64(batch.td_errors), deltas, atol=1e-5)
+    np.testing.assert_allclose(float64(batch.advantages), advantages, atol=1e-5)
+    np.testing.assert_allclose(float64(batch.returns), (advantages + values) * float64(batch.mask), atol=1e-5)
+
+
+def test_only_truncated_responses_bootstrap_and_only_when_asked(actor: ActorCriticLLM) -> None:
+    batch = scored(actor, random_batch())
+    plain = float64(steps.compute_td_errors(batch, gamma=0.9).td_errors)
+    bootstrapped = float64(steps.compute_td_errors(batch, gamma=0.9, bootstrap_truncated=True).td_errors)
+    for row, count in enumerate(COUNTS):
+        future = 0.9 * batch.final_values[row].item() if row % 2 == 1 else 0.0
+        added = np.zeros(batch.mask.shape[1])
+        added[count - 1] = future
+        np.testing.assert_allclose(bootstrapped[row] - plain[row], added, atol=1e-5)
+    assert abs(float64(batch.final_values)[1::2]).min() > 1e-3
+
+
+# Padding
+
+
+@pytest.mark.parametrize("value_model", ["head", "adapter"])
+def test_nothing_after_the_last_token_changes_any_field(
+    actor: ActorCriticLLM, apart: ActorCriticLLM, value_model: str
+) -> None:
+    model = actor if value_model == "head" else apart
+    clean = scored(model, random_batch(), gamma=0.9, lam=0.8)
+    garbage = scored(model, with_garbage(random_batch()), gamma=0.9, lam=0.8)
+    same_real_tokens(clean, garbage, PER_TOKEN)
+    np.testing.assert_allclose(float64(garbage.final_values), float64(clean.final_values), atol=1e-5)
+    padding = 1 - float64(garbage.mask)
+    for name in PER_TOKEN:
+        assert not (float64(getattr(garbage, name)) * padding).any(), name
+
+
+def test_nan_in_the_padding_of_any_field_gets_into_no_later_one(actor: ActorCriticLLM) -> None:
+    clean = with_garbage(scored(actor, random_batch()), extra=0)
+    assert np.isnan(float64(clean.values)).any()
+    clean = clean._replace(token_scores=mx.where(clean.mask > 0, clean.token_scores, NAN))
+    batch = steps.adjust_rewards_with_kl(clean, kl_coef=0.1)
+    batch = steps.compute_gae_advantages(steps.compute_td_errors(batch, gamma=1), gamma=1, lam=1)
+    batch = steps.add_reward_to_go(batch)
+    same_real_tokens(clean, batch, ("td_errors", "advantages", "returns"))
+    assert np.isfinite(float64(batch.advantages)).all()
+    assert np.isfinite(float64(batch.returns)).all()
+
+
+def test_a_step_that_was_left_out_is_named_as_the_trouble() -> None:
+    with pytest.raises(ValueError, match="a step of the iteration was left out"):
+        steps.compute_td_errors(random_batch(), gamma=1)

@@ -1,0 +1,77 @@
+"""How the runs of a folder stand, read from the ends of their journals."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Literal
+
+from trainer.errors import StorageError
+from trainer.events import Iteration, RunEnded, RunStarted
+from trainer.journal import JournalView, read_journal_ends
+from trainer.runs import RunFolder, run_folders
+
+RunState = Literal["training", "done", "stopped", "failed", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """How a run stands; numbers that it does not have, or that are not finite, are None."""
+
+    folder: RunFolder
+    state: RunState
+    iteration: int  # the last that counts; 0 before the first
+    iterations: int  # of the whole run
+    score: float | None  # mean of score_mean over the last five iterations
+    kl: float | None  # of the last iteration, nats a sequence
+    model: str
+    started: float | None  # unix seconds
+    problem: str  # what is damaged, or why the run failed; empty when nothing
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.folder.name
+
+
+def list_runs(runs_dir: Path) -> list[RunSummary]:
+    """How each run in `runs_dir` stands, by name; a damaged one has a `problem`.
+
+    Reads the ends of the journals only. StorageError when `runs_dir` itself cannot be read.
+    """
+    return [_summary(folder) for folder in run_folders(runs_dir)]
+
+
+def _summary(folder: RunFolder) -> RunSummary:
+    view, live, problems = JournalView([], [], []), folder.is_live(), []
+    try:
+        view = read_journal_ends(folder.events)
+    except StorageError as error:
+        problems.append(str(error))
+    starts = [event for event in view.events if isinstance(event, RunStarted)]
+    marks = [event for event in view.events if isinstance(event, RunStarted | RunEnded)]
+    last = [event for event in view.events if isinstance(event, Iteration)][-5:]
+    scores = [iteration.score_mean for iteration in last if math.isfinite(iteration.score_mean)]
+    end = marks[-1] if marks and isinstance(marks[-1], RunEnded) else None
+    try:
+        config = tomllib.loads(folder.config.read_text(encoding="utf-8"))
+        iterations, model = int(config["ppo"]["iterations"]), str(config["model"]["path"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        problems.append(f"cannot read '{folder.config}': {error}")
+        iterations, model = starts[-1].iterations if starts else 0, ""
+    if end is not None and end.state == "failed":
+        problems.append(end.reason)
+    return RunSummary(
+        folder=folder,
+        state="training" if live else end.state if end is not None else "interrupted",
+        iteration=last[-1].iteration if last else 0,
+        iterations=iterations,
+        score=fmean(scores) if scores else None,
+        kl=last[-1].kl if last and math.isfinite(last[-1].kl) else None,
+        model=starts[-1].model if starts else model,
+        started=view.times[0] if view.times else None,
+        problem="; ".join(view.problems + problems),
+    )

@@ -1,4 +1,4 @@
-"""Rollouts without sampling, and a tiny actor-critic whose adapters are not zero: what the tests of the update share."""
+"""Rollouts without sampling, and a tiny actor-critic whose adapters are not zero, for the tests of the update."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import mlx.core as mx
 import numpy as np
-
+from mlx.utils import tree_flatten
 from tiny import make_checkpoint
+
 from trainer import steps
 from trainer.config.schema import ModelConfig
 from trainer.data import Prompt
@@ -25,7 +26,7 @@ LENGTHS = [(3, 6), (5, 1), (2, 8), (4, 3), (3, 5), (6, 2)]  # of prompt and resp
 def make_actor(
     folder: Path, *, value_model: Literal["head", "adapter"] = "head", fresh: bool = False
 ) -> ActorCriticLLM:
-    """An actor on a tiny llama. Unless `fresh`, adapters and head are random, as if training had gone on for a while."""
+    """An actor on a tiny llama. Unless `fresh`, adapters and head are random, as in the midst of training."""
     path = folder if (folder / "config.json").exists() else make_checkpoint(folder, scale=0.5)
     config = ModelConfig(path=str(path), lora_rank=2, value_model=value_model)
     actor = ActorCriticLLM(load_backbone(config).backbone, config, key=mx.random.key(1))
@@ -41,6 +42,18 @@ def _moved(parameters: dict[str, mx.array], *, seed: int) -> dict[str, mx.array]
         name: array + 0.1 * mx.random.normal(array.shape, key=key)
         for key, (name, array) in zip(keys, parameters.items(), strict=True)
     }
+
+
+def arrays(actor: ActorCriticLLM, *parts: str) -> dict[str, Any]:
+    """The numbers of `parts` of "policy", "value" and "backbone" (of the first two), as they are now."""
+    frozen = [(name, array) for name, array in tree_flatten(actor.backbone.parameters()) if "lora_" not in name]
+    every = {"policy": actor.policy_parameters(), "value": actor.value_parameters(), "backbone": dict(frozen)}
+    return {f"{part}.{name}": np.array(x) for part in parts or ("policy", "value") for name, x in every[part].items()}
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether both hold the same numbers, bit for bit."""
+    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
 
 
 def random_batch(
@@ -81,7 +94,7 @@ def moved_on(batch: Experience, scale: float = 0.3) -> Experience:
 
 
 def with_garbage(batch: Experience, extra: int = 3, garbage: float = NAN) -> Experience:
-    """`batch` with `extra` more columns, `garbage` in the padding of every per-token array, random ids in that of ids."""
+    """`batch` with `extra` more columns, `garbage` in the padding of per-token arrays, random ids in that of ids."""
     draws = np.random.default_rng(11)
     ends = {"sequences": batch.prompt_lengths + batch.response_lengths}
 

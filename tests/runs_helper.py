@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -25,9 +26,8 @@ from trainer.runs import RunFolder, newest_checkpoint
 from trainer.samples import read_samples
 from trainer.training import train
 
-PROMPTS = [
-    f"{word} number {place}" for place, word in enumerate("one two three four five six seven eight nine".split())
-]
+ROOT = Path(__file__).parents[1]
+PROMPTS = ["one", "two of them", "three", "four by four", "five", "six or seven", "eight", "nine to go", "and ten"]
 SETTINGS = """\
 model.path = "{folder}/model"
 data.prompts = "{folder}/prompts.jsonl"
@@ -114,6 +114,24 @@ def outcome(run: Path) -> dict[str, Any]:
         "samples": {path.name: read_samples(path).to_pylist() for path in sorted(folder.samples.iterdir())},
         "checkpoint": {str(p.relative_to(newest)): p.read_bytes() for p in newest.rglob("*") if p.is_file()},
     }
+
+
+def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process of its own, with the source tree importable."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def run_hurt(accident: str, place: str, iteration: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `ppo-workbench` in a process of its own, with an accident at a place of an iteration; see `main`."""
+    return run_python(__file__, accident, place, str(iteration), "--no-ui", "--display", "json", *arguments)
 
 
 class Killed(BaseException):

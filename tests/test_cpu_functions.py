@@ -8,14 +8,14 @@ from collections.abc import Callable
 import mlx.core as mx
 import numpy as np
 import pytest
+import reference
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from mlx_lm.models import llama
 from mlx_lm.models.activations import swiglu as exact_swiglu
-
-import reference
 from reference import Floats, float64
+
 from trainer import maths
 from trainer.models import cpu, logprobs
 

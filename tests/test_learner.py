@@ -7,11 +7,11 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
-from mlx.utils import tree_flatten
-
 import reference
 from batches import LENGTHS, NAN, make_actor, moved_on, random_batch, scored, with_garbage
+from mlx.utils import tree_flatten
 from reference import Floats, float64
+
 from trainer.config.schema import OptimConfig, PPOConfig
 from trainer.experience import Experience
 from trainer.learner import Learner, LossSums, Objective, Trainables

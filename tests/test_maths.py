@@ -7,11 +7,11 @@ import math
 import mlx.core as mx
 import numpy as np
 import pytest
+import reference
 from hypothesis import given
 from hypothesis import strategies as st
-
-import reference
 from reference import Floats, float64
+
 from trainer import maths
 
 NAN = float("nan")

@@ -7,10 +7,10 @@ import math
 import mlx.core as mx
 import numpy as np
 import pytest
-
 import reference
 from batches import LENGTHS, make_actor, random_batch, scored, with_garbage
 from reference import float64
+
 from trainer.data import Prompt
 from trainer.experience import Experience
 from trainer.learner import StepMetrics

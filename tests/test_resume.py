@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from runs_helper import Killed, acting, outcome, record, tiny_config, workspace
+from runs_helper import Killed, acting, outcome, record, run_hurt, tiny_config, workspace
 
 from trainer.events import CheckpointSaved, Evaluation, Iteration, RunEnded, RunStarted
 from trainer.run_list import list_runs
 from trainer.runs import RunFolder, checkpoints
 from trainer.training import resume_config, train
 
-TESTS = Path(__file__).parent
 ACCIDENTS = [
     ("generate", 1),
     ("score", 2),
@@ -31,13 +28,10 @@ ACCIDENTS = [
 
 def test_a_run_that_is_killed_in_every_phase_and_resumed_equals_one_that_never_was(tmp_path: Path) -> None:
     settings = ["--set", "ppo.iterations=5", "--set", "checkpoint.keep=2"]
-    arguments = ["--no-ui", "--display", "json"]
-    start = [*arguments, "--config", str(workspace(tmp_path)), "--name", "killed", *settings]
+    start = ["--config", str(workspace(tmp_path)), "--name", "killed", *settings]
     run = tmp_path / "runs" / "killed"
     for number, (place, iteration) in enumerate(ACCIDENTS):
-        given = [*arguments, "--resume", str(run)] if number else start
-        command = [sys.executable, str(TESTS / "runs_helper.py"), "kill", place, str(iteration), *given]
-        ended = subprocess.run(command, cwd=TESTS.parent, env=None, capture_output=True, text=True, check=False)
+        ended = run_hurt("kill", place, iteration, *(["--resume", str(run)] if number else start))
         assert ended.returncode == -signal.SIGKILL, (place, ended.stderr)
         assert [summary.state for summary in list_runs(tmp_path / "runs")] == ["interrupted"]
     record(resume_config(run), resume=run)

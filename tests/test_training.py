@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import pytest
-from runs_helper import PROMPTS, Recorder, comparable, outcome, record, tiny_config, workspace
+from runs_helper import PROMPTS, Recorder, comparable, outcome, record, run_python, tiny_config, workspace
 
-from trainer import config, runs, training
+from trainer import config, runs
 from trainer.data import Prompt
-from trainer.errors import ConfigError, DataError, DivergedError, ModelError, RewardError, StorageError, UsageError
-from trainer.events import Alert, Iteration, RunEnded, RunStarted, StateChanged
+from trainer.errors import DivergedError, RewardError
+from trainer.events import Alert, Iteration, RunEnded, RunStarted
 from trainer.journal import read_journal
 from trainer.learner import Learner
-from trainer.models.loading import load_backbone
 from trainer.ppo import PPO
 from trainer.samples import TOKEN_COLUMNS, read_samples
 from trainer.training import train
@@ -61,18 +58,21 @@ def test_every_prompt_is_visited_once_a_pass(tmp_path: Path) -> None:
     assert seen[:9] != seen[9:]
 
 
+NUMBERS = (
+    *("score_mean", "score_std", "kl", "entropy", "policy_loss", "value_loss", "clip_fraction", "approx_kl"),
+    *("ratio_max", "explained_variance", "grad_norm", "response_length", "truncated"),
+    *("tokens_per_second", "memory_bytes"),
+)
+
+
 def test_an_iteration_tells_every_number_that_scripts_rely_on(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "workbench", "--no-ui", "--display", "json", "--config", str(workspace(tmp_path))]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = run_python("-m", "workbench", "--no-ui", "--display", "json", "--config", str(workspace(tmp_path)))
+    assert done.returncode == 0, done.stderr
     events = [json.loads(line) for line in done.stdout.splitlines()]
     iterations = [event for event in events if event["event"] == "iteration"]
     assert [event["iteration"] for event in iterations] == [1, 2, 3]
-    numbers = (
-        "score_mean score_std kl entropy policy_loss value_loss clip_fraction approx_kl ratio_max explained_variance "
-        "grad_norm response_length truncated tokens_per_second memory_bytes"
-    ).split()
     for event in iterations:
-        assert all(math.isfinite(event[name]) for name in numbers)
+        assert all(math.isfinite(event[name]) for name in NUMBERS)
         assert set(event["seconds"]) == {"generate", "score", "reward", "update", "total"}
         parts = [seconds for phase, seconds in event["seconds"].items() if phase != "total"]
         assert 0 < sum(parts) <= event["seconds"]["total"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,10 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
+
+from trainer.config.schema import ModelConfig
+from trainer.data import Prompt
+from trainer.models.loading import LoadedModel, load_backbone
 
 VOCABULARY = 264  # 256 bytes and eight special tokens
 END, PAD = "<end>", "<pad>"
@@ -39,12 +44,17 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-def make_checkpoint(folder: Path, family: str = "llama", *, seed: int = 0, scale: float = 1.0) -> Path:
-    """Write a random model of `family` with a byte-level tokenizer; `scale` multiplies its weights."""
+def make_checkpoint(
+    folder: Path, family: str = "llama", *, seed: int = 0, scale: float = 1.0, tied: bool | None = None
+) -> Path:
+    """Write a random model of `family` with a byte-level tokenizer.
+
+    scale: factor on the weights; tied: whether the head is the embedding, else as in FAMILIES.
+    """
     from mlx_lm.utils import _get_classes
 
     folder.mkdir(parents=True, exist_ok=True)
-    config = FAMILIES[family]
+    config = FAMILIES[family] | ({} if tied is None else {"tie_word_embeddings": tied})
     model_class, arguments = _get_classes(config)
     model = model_class(arguments.from_dict(config))
     key = mx.random.key(seed)
@@ -53,10 +63,24 @@ def make_checkpoint(folder: Path, family: str = "llama", *, seed: int = 0, scale
         key, draw = mx.random.split(key)
         noise = mx.random.normal(array.shape, key=draw) * (0.3 if array.ndim > 1 else 0.05)
         weights[name] = (noise if array.ndim > 1 else array + noise) * scale
+    if tied:
+        weights.pop("lm_head.weight", None)  # by which gemma3 tells
     mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
     (folder / "config.json").write_text(json.dumps(config))
     make_tokenizer().save_pretrained(folder)
     return folder
+
+
+def load_tiny(folder: Path, family: str = "llama", *, seed: int = 0, **settings: Any) -> LoadedModel:
+    """Write a random model of `family` unless `folder` has one, and load it; settings: of ModelConfig."""
+    if not folder.exists():
+        make_checkpoint(folder, family, seed=seed)
+    return load_backbone(ModelConfig(path=str(folder), **settings))
+
+
+def make_prompts(tokenizer: Any, texts: Sequence[str]) -> list[Prompt]:
+    """`texts` as prompts, numbered from 0."""
+    return [Prompt(i, text, text, tokenizer.encode(text), {}) for i, text in enumerate(texts)]
 
 
 def make_tokenizer(*, pad_is_end: bool = False) -> PreTrainedTokenizerFast:

@@ -24,14 +24,19 @@ def evaluate(ppo: PPO, prompts: Sequence[Prompt], iteration: int) -> Evaluation:
     c = ppo.config
     started = time.perf_counter()
     with ppo.phase(iteration, "evaluate", passes=3) as progress:
+
+        def sampled(done: int, total: int) -> None:
+            progress(min(done, total - 1), total)  # responses may all end early, so the last token is not known
+
         batch = steps.generate_sequences(
             ppo.actor.backbone,
             ppo.tokenizer,
             prompts,
             c.rollout,
             key=key_for(c.run.seed, Purpose.EVALUATION),
-            progress=progress,
+            progress=sampled,
         )
+        progress(1, 1)
         how: Any = {"temperature": c.rollout.temperature, "micro_batch_tokens": c.optim.micro_batch_tokens}
         batch = steps.add_policy_logprobs_and_values(ppo.actor, batch, progress=progress, **how)
         batch = steps.add_kl_to_sa_pairs(ppo.actor, batch, estimator="k1", progress=progress, **how)

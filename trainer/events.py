@@ -234,23 +234,28 @@ def event_from_dict(values: dict[str, Any]) -> Event | None:
     cls = EVENT_TYPES.get(values.get("event", ""))
     if cls is None:
         return None
-    known = {name: values[name] for name in _names(cls) if name in values}
-    for name in _numbers(cls):
+    known = {name: values[name] for name in _names(cls.kind) if name in values}
+    for name in _numbers(cls.kind):
         if known.get(name) is None:
             known[name] = math.nan
     if cls is SamplesWritten:
-        known["previews"] = [SamplePreview(**preview) for preview in known["previews"]]
+        known["previews"] = [_preview(preview) for preview in known["previews"]]
     return cls(**known)
 
 
 @functools.cache
-def _names(cls: type[Event]) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(cls))
+def _names(kind: str) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(EVENT_TYPES[kind]))
 
 
 @functools.cache
-def _numbers(cls: type[Event]) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(cls) if f.type == "float")
+def _numbers(kind: str) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(EVENT_TYPES[kind]) if f.type == "float")
+
+
+def _preview(values: dict[str, Any]) -> SamplePreview:
+    numbers = {name: math.nan for name in ("score", "kl") if values.get(name) is None}
+    return SamplePreview(**{**values, **numbers})
 
 
 def _plain(value: Any) -> Any:

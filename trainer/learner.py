@@ -225,14 +225,16 @@ def _loss(
     mask, zero = batch.mask > 0, mx.array(0.0)
     forward = actor(batch.sequences, batch.prompt_lengths, batch.responses.shape[1], want=_WANT[objective])
 
+    def real(x: mx.array) -> mx.array:
+        return mx.where(mask, x, 0.0)  # on the way in too: before exp, and 0 times NaN is NaN in the gradient
+
     def total(x: mx.array) -> mx.array:
-        return mx.where(mask, x, 0.0).sum()
+        return real(x).sum()
 
     loss, sums = zero, LossSums(zero, zero, zero, zero, zero, zero)
     if forward.logits is not None:
-        old_logprobs, advantages = filled(batch.logprobs), filled(batch.advantages)
-        logprobs = token_logprobs(forward.logits, batch.responses, temperature)
-        logprobs = mx.where(mask, logprobs, old_logprobs)  # before exp: padding must not overflow
+        old_logprobs, advantages = real(filled(batch.logprobs)), real(filled(batch.advantages))
+        logprobs = real(token_logprobs(forward.logits, batch.responses, temperature))
         policy_loss = total(maths.clipped_policy_loss(logprobs, old_logprobs, advantages, clip=ppo.clip))
         loss = loss + policy_loss
         if ppo.entropy_coef > 0:
@@ -244,11 +246,11 @@ def _loss(
             clipped=total((mx.abs(ratio - 1) > ppo.clip).astype(mx.float32)),
             approx_kl=total(maths.approx_kl(log_ratio)),
             ratio=total(ratio),
-            ratio_max=mx.where(mask, ratio, 0.0).max(),
+            ratio_max=real(ratio).max(),
         )
     if forward.values is not None:
-        old_values, returns = filled(batch.values), filled(batch.returns)
-        values = mx.where(mask, forward.values[:, :-1], old_values)
+        old_values, returns = real(filled(batch.values)), real(filled(batch.returns))
+        values = real(forward.values[:, :-1])
         value_loss = total(maths.clipped_value_loss(values, old_values, returns, clip=ppo.value_clip or None))
         loss = loss + (ppo.value_coef if objective == "joint" else 1.0) * value_loss
         sums = sums._replace(value_loss=value_loss)

@@ -70,11 +70,11 @@ class PythonReward:
         return returned
 
     def _culprit(self, batch: Sequence[RewardInput]) -> str:
-        """Which sample the function fails on when it gets one at a time; the run ends either way, so time is no matter."""
+        """Which sample the function fails on when it gets one at a time; the run ends anyway, so time is no matter."""
         for index, row in enumerate(batch):
             try:
                 self._returned(self._accepted(_keywords([row])))
-            except (Exception, SystemExit):
+            except (Exception, SystemExit):  # noqa: BLE001  a user's function may raise anything
                 return f" on {sequence_name(index, row.prompt)}"
         return " on the batch, but on none of its samples alone"
 

@@ -1,0 +1,208 @@
+"""Adapters on disk and on the backbone: attached, saved for mlx-lm, and SFT adapters fused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx_lm.utils
+import numpy as np
+import pytest
+from mlx.utils import tree_flatten
+from mlx_lm.tuner.utils import linear_to_lora_layers
+
+from tiny import FAMILIES, load_tiny, make_checkpoint
+from trainer.config.schema import ModelConfig
+from trainer.errors import ModelError
+from trainer.models.actor_critic import ActorCriticLLM
+from trainer.models.adapters import lora_parameters, save_adapter
+
+IDS = mx.array([[1, 2, 3, 250, 0, 256, 7, 8]])
+MLP = ["gate_proj", "down_proj"]
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("models") / "model", request.param)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("models") / "model")
+
+
+def trained(folder: Path, **settings: Any) -> ActorCriticLLM:
+    """An actor whose adapter is not zero any more."""
+    actor = ActorCriticLLM(load_tiny(folder).backbone, ModelConfig(**settings), key=mx.random.key(1))
+    actor.update_policy(
+        {
+            name: array + 0.3 * mx.random.normal(array.shape, key=mx.random.key(i))
+            for i, (name, array) in enumerate(actor.policy_parameters().items())
+        }
+    )
+    return actor
+
+
+def sft_adapter(model: Path, folder: Path, *, kind: str = "lora", dropout: float = 0.0) -> Path:
+    """An adapter of mlx-lm's, as its trainer would leave it: random, of one kind, on q_proj."""
+    backbone, _ = mlx_lm.utils.load_model(model)
+    settings = {"rank": 4, "scale": 3.0, "dropout": dropout, "keys": ["self_attn.q_proj"]}
+    if kind != "full":
+        mx.random.seed(7)  # mlx-lm draws from the global key
+        backbone.freeze()
+        linear_to_lora_layers(backbone, 2, settings, use_dora=kind == "dora")
+    weights = {
+        name: array + 0.3 * mx.random.normal(array.shape, key=mx.random.key(i))
+        for i, (name, array) in enumerate(tree_flatten(backbone.trainable_parameters()))
+    }
+    save_adapter(weights, {"fine_tune_type": kind, "num_layers": 2, "lora_parameters": settings}, folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"lora_layers": 1}, {"lora_layers": 9}, {"lora_targets": MLP, "lora_rank": 3, "lora_scale": 0.5}],
+)
+def test_a_saved_adapter_gives_the_same_logits_in_mlx_lm(
+    folder: Path, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    actor = trained(folder, **settings)
+    save_adapter(actor.policy_parameters(), actor.adapter_config, tmp_path / "adapter")
+    model, _ = mlx_lm.utils.load(str(folder), adapter_path=str(tmp_path / "adapter"))
+    np.testing.assert_allclose(model(IDS), actor.backbone(IDS), atol=1e-5)
+    assert not np.allclose(model(IDS), load_tiny(folder).backbone(IDS), atol=0.1)
+
+
+def test_targets_are_named_by_their_last_part_or_in_full(llama: Path) -> None:
+    short, full = (
+        ActorCriticLLM(load_tiny(llama).backbone, ModelConfig(lora_targets=[name]), key=mx.random.key(1))
+        for name in ("q_proj", "self_attn.q_proj")
+    )
+    assert list(short.policy_parameters()) == list(full.policy_parameters())
+    assert {name.split(".", 3)[3] for name in short.policy_parameters()} == {
+        "self_attn.q_proj.lora_a",
+        "self_attn.q_proj.lora_b",
+    }
+
+
+def test_lora_layers_are_counted_from_the_last_block(llama: Path) -> None:
+    actor = ActorCriticLLM(load_tiny(llama).backbone, ModelConfig(lora_layers=1), key=mx.random.key(1))
+    assert {name.split(".")[2] for name in actor.policy_parameters()} == {"1"}
+
+
+def test_only_the_adapter_is_trainable(folder: Path) -> None:
+    actor = ActorCriticLLM(load_tiny(folder).backbone, ModelConfig(), key=mx.random.key(1))
+    trainable = dict(tree_flatten(actor.backbone.trainable_parameters()))
+    assert set(trainable) == set(actor.policy_parameters())
+    assert all(name.endswith((".lora_a", ".lora_b")) for name in trainable)
+
+
+def test_a_is_drawn_from_the_key_for_every_layer_and_b_is_zero(llama: Path) -> None:
+    first, same, other = (
+        ActorCriticLLM(load_tiny(llama).backbone, ModelConfig(), key=mx.random.key(seed)).policy_parameters()
+        for seed in (1, 1, 2)
+    )
+    drawn = [name for name in first if name.endswith("lora_a")]
+    assert len({tuple(p[name].flatten().tolist()) for name in drawn for p in (first, same, other)}) == 2 * len(drawn)
+    assert all(mx.array_equal(first[name], same[name]) for name in first)
+    assert all(mx.abs(first[name]).max() <= 32**-0.5 for name in drawn)
+    assert not any(mx.any(first[name]) for name in first if name not in drawn)
+
+
+def test_the_critics_adapter_starts_apart_from_the_policys(llama: Path) -> None:
+    actor = ActorCriticLLM(load_tiny(llama).backbone, ModelConfig(value_model="adapter"), key=mx.random.key(1))
+    policy, critic = actor.policy_parameters(), actor.value_parameters()
+    assert set(critic) == {"head.weight", "head.bias", *(f"adapter.{name}" for name in policy)}
+    assert not any(
+        mx.array_equal(policy[name], critic[f"adapter.{name}"]) for name in policy if name.endswith("lora_a")
+    )
+
+
+@pytest.mark.parametrize("kind", ["lora", "dora", "full"])
+def test_an_sft_adapter_is_fused_into_policy_and_reference(folder: Path, kind: str, tmp_path: Path) -> None:
+    adapter = sft_adapter(folder, tmp_path / "sft", kind=kind)
+    expected, _ = mlx_lm.utils.load(str(folder), adapter_path=str(adapter))
+    model = load_tiny(folder, adapter=str(adapter))
+    np.testing.assert_allclose(model.backbone(IDS), expected(IDS), atol=1e-4)
+    assert lora_parameters(model.backbone) == {}
+    actor = ActorCriticLLM(model.backbone, ModelConfig(), key=mx.random.key(1))
+    with actor.reference():
+        np.testing.assert_allclose(actor.backbone(IDS), expected(IDS), atol=1e-4)
+
+
+def test_dropout_in_the_config_of_an_sft_adapter_does_not_reach_the_scores(llama: Path, tmp_path: Path) -> None:
+    with_dropout, without = (
+        load_tiny(llama, adapter=str(sft_adapter(llama, tmp_path / f"sft{p}", dropout=p))).backbone for p in (0.5, 0.0)
+    )
+    assert mx.array_equal(with_dropout(IDS), with_dropout(IDS))
+    assert mx.array_equal(with_dropout(IDS), without(IDS))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_small_sft_adapter_is_not_rounded_away_on_a_quantised_model(bits: int, llama: Path, tmp_path: Path) -> None:
+    backbone, settings, tokenizer = *mlx_lm.utils.load_model(llama), mlx_lm.utils.load_tokenizer(llama)
+    backbone, settings = mlx_lm.utils.quantize_model(backbone, settings, group_size=32, bits=bits)
+    mlx_lm.utils.save(tmp_path / "quantised", llama, backbone, tokenizer, settings)
+    plain = load_tiny(tmp_path / "quantised").backbone
+    adapter = sft_adapter(llama, tmp_path / "sft")
+    weights = {name: array * 0.05 for name, array in mx.load(str(adapter / "adapters.safetensors")).items()}
+    mx.save_safetensors(str(adapter / "adapters.safetensors"), weights)
+    fused = load_tiny(tmp_path / "quantised", adapter=str(adapter)).backbone
+    name = "model.layers.0.self_attn.q_proj"
+    change = 3.0 * (weights[f"{name}.lora_a"] @ weights[f"{name}.lora_b"]).T
+    weight = fused.layers[0].self_attn.q_proj.weight - plain.layers[0].self_attn.q_proj.weight
+    np.testing.assert_allclose(weight, change, atol=1e-6)
+
+
+def test_an_unknown_target_is_named_with_those_that_exist(llama: Path) -> None:
+    with pytest.raises(ModelError) as raised:
+        ActorCriticLLM(load_tiny(llama).backbone, ModelConfig(lora_targets=["q_proj", "qq"]), key=mx.random.key(1))
+    assert str(raised.value) == (
+        "model.lora_targets names qq, but the model's blocks have the linear layers "
+        "down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj"
+    )
+
+
+def _cut(adapter: Path) -> None:
+    file = adapter / "adapters.safetensors"
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def _config(adapter: Path, **changes: Any) -> None:
+    file = adapter / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda adapter: (adapter / "adapters.safetensors").unlink(), "has no adapters.safetensors"),
+        (lambda adapter: (adapter / "adapter_config.json").unlink(), "has no adapter_config.json"),
+        (lambda adapter: (adapter / "adapter_config.json").write_text("{}"), "num_layers"),
+        (lambda adapter: (adapter / "adapter_config.json").write_text("{"), "Expecting property name"),
+        (lambda adapter: (adapter / "adapter_config.json").write_text("[1]"), "must be a mapping"),
+        (lambda adapter: _config(adapter, lora_parameters={"rank": 4}), "scale"),
+        (lambda adapter: _config(adapter, lora_parameters=3), "does not fit"),
+        (lambda adapter: _config(adapter, num_layers=1), "layers.0.self_attn.q_proj.lora_.: not an adapter parameter"),
+        (_cut, "incomplete download"),
+    ],
+)
+def test_a_damaged_sft_adapter_is_refused_in_one_line(damage: Any, reason: str, llama: Path, tmp_path: Path) -> None:
+    adapter = sft_adapter(llama, tmp_path / "sft")
+    damage(adapter)
+    with pytest.raises(ModelError, match=reason) as raised:
+        load_tiny(llama, adapter=str(adapter))
+    assert str(raised.value).startswith(f"model.adapter = '{adapter}' ")
+    assert "\n" not in str(raised.value)
+
+
+def test_an_sft_adapter_of_another_model_or_place_is_refused(llama: Path, tmp_path: Path) -> None:
+    other = sft_adapter(make_checkpoint(tmp_path / "gemma", "gemma3_text"), tmp_path / "sft")
+    weights = {name: mx.zeros((7, 4)) for name in mx.load(str(other / "adapters.safetensors"))}
+    mx.save_safetensors(str(other / "adapters.safetensors"), weights)
+    with pytest.raises(ModelError, match=r"does not fit the model .* shape \(7, 4\) .*: use the model that it was"):
+        load_tiny(llama, adapter=str(other))
+    with pytest.raises(ModelError, match=r"nowhere' has no adapter_config.json: name a folder"):
+        load_tiny(llama, adapter=str(tmp_path / "nowhere"))

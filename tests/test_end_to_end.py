@@ -1,0 +1,192 @@
+"""The program as a user meets it, with the real trainer: its outputs, its errors, and its use as a library."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs_helper import PROMPTS, outcome, run_python, tiny_config, workspace
+
+from trainer import load_config, parse_overrides, train, training
+from trainer.errors import UsageError
+from trainer.run_list import list_runs
+from workbench import cli
+
+ERROR = "ppo-workbench: error: "
+
+
+def headless(folder: Path, *settings: str, name: str = "a") -> int:
+    """`ppo-workbench --no-ui` on the workspace in `folder`, each of `settings` by --set."""
+    toml = folder / "tiny.toml"
+    start = ["--no-ui", "--display", "json", "--config", str(toml if toml.exists() else workspace(folder))]
+    return cli.main([*start, "--name", name, *(part for text in settings for part in ("--set", text))])
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The events on stdout, and the lines on stderr."""
+    out, err = capsys.readouterr()
+    return [json.loads(line) for line in out.splitlines()], err.splitlines()
+
+
+def test_a_headless_run_trains_and_ends_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert headless(tmp_path) == 0
+    events, _ = told(capsys)
+    kinds = [event["event"] for event in events if event["event"] != "state"]
+    a_round = ["samples", "iteration", "checkpoint"]
+    with_evaluation = ["samples", "iteration", "evaluation", "checkpoint"]
+    assert kinds == ["run", *a_round, *with_evaluation, *a_round, "end"]
+    (summary,) = list_runs(tmp_path / "runs")
+    assert (summary.name, summary.state, summary.iteration, summary.problem) == ("a", "done", 3, "")
+
+
+def test_numbers_that_are_not_there_are_null_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    constant = f'reward.sources=["{tmp_path}/rewards.py:constant"]'
+    assert headless(tmp_path, constant, "ppo.lam=1.0", "ppo.kl_coef=0.0", "ppo.iterations=1") == 0
+    events, _ = told(capsys)
+    (iteration,) = [event for event in events if event["event"] == "iteration"]
+    names = ["policy_loss", "value_loss", "clip_fraction", "approx_kl", "ratio_max", "grad_norm"]
+    assert [iteration[name] for name in names] == [None] * len(names)
+    assert (iteration["score_mean"], iteration["steps"]) == (1.0, 0)
+
+
+def test_two_displays_of_one_seed_train_the_same_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert headless(tmp_path) == 0
+    assert cli.main(["--no-ui", "--display", "plain", "--config", str(tmp_path / "tiny.toml"), "--name", "b"]) == 0
+    out, _ = capsys.readouterr()
+    assert [line.split()[0] for line in out.splitlines()[-3:]] == ["1/3", "2/3", "3/3"]
+    assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/b")
+
+
+BROKEN_STARTS = [
+    (['data.prompts="{folder}/empty.jsonl"'], "has no prompts: it must have at least one row"),
+    (["data.max_prompt_tokens=2"], "all 9 prompts are longer than data.max_prompt_tokens = 2"),
+    (["rollout.max_new_tokens=250"], "but the model's context is 256: lower data.max_prompt_tokens or "),
+    (['model.path="{folder}/nothing"'], "/nothing"),
+    (["model.lora_targets=['z_proj']"], "model.lora_targets names z_proj"),
+    (['reward.sources=["{folder}/rewards.py:none"]'], "rewards.py has no function 'none'"),
+    (['run.trackers=["trackio"]'], "run.trackers: 'trackio'"),
+    (['run.dir="{folder}/tiny.toml/runs"'], "/tiny.toml/runs': Not a directory; free space, or choose another folder"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), BROKEN_STARTS)
+def test_a_start_that_is_broken_is_one_line_and_leaves_no_folder(
+    settings: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "trackio", None)  # as if it were not installed
+    (tmp_path / "empty.jsonl").write_text("\n")
+    code = headless(tmp_path, *(text.replace("{folder}", str(tmp_path)) for text in settings))
+    events, errors = told(capsys)
+    assert code == (2 if "trackers" in message else 3)
+    assert [line for line in errors if line.startswith(ERROR)] == errors[-1:]
+    assert message in errors[-1]
+    assert {event["event"] for event in events} <= {"state"}
+    assert list((tmp_path / "runs").glob("*")) == []
+
+
+def test_a_name_in_use_is_told_before_the_model_is_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    monkeypatch.setattr(training, "load_backbone", lambda _: pytest.fail("the model was loaded"))
+    assert headless(tmp_path) == 2
+    assert "run.name = 'a' is in use" in told(capsys)[1][-1]
+
+
+def test_a_run_that_is_not_there_is_told_before_the_model_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "load_backbone", lambda _: pytest.fail("the model was loaded"))
+    with pytest.raises(UsageError, match="no run"):
+        train(tiny_config(tmp_path), resume=tmp_path / "runs" / "nothing")
+
+
+def test_a_reward_that_fails_in_training_is_one_line_and_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    workspace(tmp_path)
+    (tmp_path / "rewards.py").write_text("def score(completions, **_):\n    return [float('nan')] * 4\n")
+    assert headless(tmp_path) == 3
+    events, errors = told(capsys)
+    assert "sample 0 ('" in errors[-1]
+    assert errors[-1].endswith("has score nan: must be finite, or None where there is nothing to say")
+    assert (events[-1]["state"], events[-1]["exit_code"]) == ("failed", 3)
+    assert errors[-1] == f"{ERROR}{events[-1]['reason']}"
+
+
+def test_training_that_diverges_is_one_line_and_4(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.maths.clipped_policy_loss", lambda logprobs, *_, **__: logprobs * float("nan"))
+    assert headless(tmp_path) == 4
+    _, errors = told(capsys)
+    assert "loss or gradient was NaN or inf 3 times in a row at iteration 2: lower optim.policy_lr" in errors[-1]
+
+
+def test_a_run_may_be_moved_and_resumed_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Relative paths of the configuration are kept as absolute ones."""
+    workspace(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    relative = ["model.path=model", "data.prompts=prompts.jsonl", 'reward.sources=["rewards.py:score"]', "run.dir=runs"]
+    assert headless(tmp_path, *relative, "ppo.iterations=1") == 0
+    (tmp_path / "runs" / "a").rename(tmp_path / "moved")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    arguments = ["--no-ui", "--display", "json", "--resume", "../moved", "--set", "ppo.iterations=3"]
+    assert cli.main(arguments) == 0
+    assert told(capsys)[0][-1]["iteration"] == 3
+    assert headless(tmp_path, name="whole") == 0
+    assert outcome(tmp_path / "moved") == outcome(tmp_path / "runs" / "whole")
+
+
+def test_the_library_trains_on_the_main_thread_twice_in_a_row(tmp_path: Path) -> None:
+    toml = workspace(tmp_path)
+    for number in ("0001", "0002"):
+        ended = train(load_config(toml, parse_overrides(["ppo.epochs=1"])))
+        assert (ended.state, ended.exit_code, ended.iteration) == ("done", 0, 3)
+        assert (tmp_path / "runs" / f"run-{number}" / ended.checkpoint / "state.json").is_file()
+    assert outcome(tmp_path / "runs/run-0001") == outcome(tmp_path / "runs/run-0002")
+
+
+USES_MLX = """
+import mlx.core as mx
+
+def score(completions, **_):
+    return mx.random.uniform(shape=[len(completions)]).tolist()
+"""
+
+
+def test_a_thread_that_trained_and_released_mlx_lets_the_process_end_well(tmp_path: Path) -> None:
+    toml = workspace(tmp_path)
+    (tmp_path / "rewards.py").write_text(USES_MLX)  # the random state of a thread is what would abort the process
+    program = f"""
+        import threading
+        from trainer import load_config, release_thread, train
+
+        def work():
+            ended.append(train(load_config({str(toml)!r})))
+            release_thread()
+
+        ended = []
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        print(ended[0].state)
+    """
+    done = run_python("-c", textwrap.dedent(program))
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+def test_prompts_that_are_left_out_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    longest = max(len(text) for text in PROMPTS)
+    assert headless(tmp_path, f"data.max_prompt_tokens={longest - 1}", "ppo.iterations=1") == 0
+    (warning,) = [line for event in told(capsys)[0] for line in event.get("warnings", []) if "prompts are" in line]
+    assert f"data.max_prompt_tokens = {longest - 1}" in warning

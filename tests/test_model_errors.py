@@ -1,0 +1,217 @@
+"""Models that cannot be used, each refused in one line that names it and the way out; and the hub, without a network."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import mlx.core as mx
+import mlx.nn as nn
+import mlx_lm
+import numpy as np
+import pytest
+from huggingface_hub.utils import filter_repo_objects
+
+from tiny import FAMILIES, load_tiny, make_checkpoint, make_prompts
+from trainer.config.schema import ModelConfig, RolloutConfig
+from trainer.errors import ModelError
+from trainer.models.loading import load_backbone
+from trainer.rollouts import generate_responses
+
+IDS = mx.array([[1, 2, 3, 250, 0, 256, 7, 8]])
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("models") / "model")
+
+
+@pytest.fixture
+def folder(llama: Path, tmp_path: Path) -> Path:
+    """A checkpoint of one's own to damage."""
+    return Path(shutil.copytree(llama, tmp_path / "model"))
+
+
+def refusal(path: Path | str, **settings: Any) -> str:
+    with pytest.raises(ModelError) as raised:
+        load_backbone(ModelConfig(path=str(path), **settings))
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 450
+    return str(raised.value)
+
+
+def edit(file: Path, **changes: Any) -> None:
+    """Change keys of a JSON file; None takes the key out."""
+    content = json.loads(file.read_text()) | changes
+    file.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+
+
+def cut(file: Path, share: float) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[: int(len(content) * share)])
+
+
+def config(**changes: Any) -> Callable[[Path], None]:
+    return lambda folder: edit(folder / "config.json", **changes)
+
+
+def write(name: str, content: bytes) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        (folder / name).write_bytes(content)
+
+    return damage
+
+
+def without(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+def without_end(folder: Path) -> None:
+    edit(folder / "config.json", eos_token_id=None)
+    edit(folder / "tokenizer_config.json", eos_token=None)
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {  # what is done, what is said, the way out
+    "no config": (without("config.json"), "has no config.json", "name a folder"),
+    "config cut short": (lambda f: cut(f / "config.json", 0.5), "config.json is not JSON", "fetch the model"),
+    "config empty": (write("config.json", b""), "config.json is not JSON", "fetch the model"),
+    "config in another encoding": (write("config.json", b"\xff\xfe\x00"), "is not JSON", "fetch the model"),
+    "config a list": (write("config.json", b"[]"), "is not a JSON object", "fetch the model"),
+    "no family": (config(model_type=None), "has no model_type", "name a folder"),
+    "unknown family": (config(model_type="nosuch"), "Model type nosuch not supported", "of a family that mlx-lm has"),
+    "a field missing": (config(hidden_size=None), "'hidden_size'", "fetch the model again, or choose"),
+    "a field of another type": (config(hidden_size="x"), "cannot be loaded", "fetch the model again, or choose"),
+    "no weights": (without("model.safetensors"), "has no model*.safetensors", "`mlx_lm.convert"),
+    "half the weights": (lambda f: cut(f / "model.safetensors", 0.5), "incomplete download", "fetch the model again"),
+    "all but a byte": (lambda f: cut(f / "model.safetensors", 0.99999), "incomplete download", "fetch the model again"),
+    "weights empty": (write("model.safetensors", b""), "cannot be loaded", "fetch the model again"),
+    "weights no safetensors": (write("model.safetensors", b"<html>" * 90), "header", "fetch the model again"),
+    "other shapes": (config(hidden_size=64), "Expected shape (264, 64) but received shape (264, 32)", "fetch"),
+    "too few layers": (config(num_hidden_layers=3), "Missing 9 parameters: model.layers.2.", "fetch the model again"),
+    "too many layers": (config(num_hidden_layers=1), "not in model: model.layers.1.", "fetch the model again"),
+    "no tokenizer_config": (without("tokenizer_config.json"), "has no tokenizer_config.json", "name a folder"),
+    "no tokenizer": (without("tokenizer.json"), "its tokenizer cannot be loaded", "fetch the model again"),
+    "tokenizer cut short": (lambda f: cut(f / "tokenizer.json", 0.5), "tokenizer.json is not JSON", "fetch the model"),
+    "tokenizer of nothing": (write("tokenizer.json", b"{}"), "its tokenizer cannot be loaded", "fetch the model"),
+    "no end token": (without_end, "its tokenizer has no end token", "set eos_token_id"),
+}
+
+
+@pytest.mark.parametrize(("damage", "said", "way_out"), DAMAGES.values(), ids=list(DAMAGES))
+def test_a_damaged_model_is_refused_in_one_line(
+    damage: Callable[[Path], None], said: str, way_out: str, folder: Path
+) -> None:
+    damage(folder)
+    message = refusal(folder)
+    assert str(folder) in message
+    assert said in message
+    assert way_out in message
+
+
+def test_a_path_that_is_no_folder_is_refused(llama: Path) -> None:
+    assert "no such folder; use 'starter'" in refusal(llama / "missing")
+    assert "no such folder; use 'starter'" in refusal("smollm")
+    assert "is a file: name the folder" in refusal(llama / "config.json")
+
+
+def test_code_that_comes_with_a_model_is_not_run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = tmp_path / "ran"
+    (folder / "own.py").write_text(
+        f"open({str(ran)!r}, 'w')\nclass Own: pass\nclass Model: pass\nclass ModelArgs: pass"
+    )
+
+    def asked(prompt: str = "") -> str:
+        pytest.fail(f"a question on the terminal: {prompt}")
+
+    monkeypatch.setattr("builtins.input", asked)
+    edit(folder / "config.json", model_file="own.py")
+    assert "wants to run its own code (own.py), which is never done: choose" in refusal(folder)
+    edit(folder / "config.json", model_file=None)
+    edit(folder / "tokenizer_config.json", tokenizer_class="Own", auto_map={"AutoTokenizer": ["own.Own", "own.Own"]})
+    assert "its tokenizer cannot be loaded" in refusal(folder)
+    assert not ran.exists()
+
+
+def test_a_name_of_the_hub_is_fetched_without_code_and_at_the_revision(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[dict[str, Any]] = []
+
+    def snapshot_download(name: str, **options: Any) -> str:
+        calls.append({"name": name, **options})
+        return str(llama)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    for revision, asked in (("", None), ("v2", "v2")):
+        model = load_backbone(ModelConfig(path="someone/model", revision=revision))
+        assert model.folder == llama
+        assert (calls[-1]["name"], calls[-1]["revision"]) == ("someone/model", asked)
+    repository = ["config.json", "model-00001-of-00002.safetensors", "tokenizer.json", "model.py", "sub/x.py", "a.bin"]
+    assert list(filter_repo_objects(repository, allow_patterns=calls[0]["allow_patterns"])) == repository[:3]
+
+
+def test_a_fetched_model_is_checked_as_a_local_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: str(folder))
+    edit(folder / "config.json", model_file="own.py")
+    assert "model.path = 'someone/model' wants to run its own code" in refusal("someone/model")
+    (folder / "config.json").unlink()
+    assert "model.path = 'someone/model' has no config.json" in refusal("someone/model")
+
+
+def test_a_hub_that_cannot_be_reached_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    message = refusal("someone/no-such-model")
+    assert message.startswith("model.path = 'someone/no-such-model' could not be fetched from the hub (")
+    assert message.endswith("check the name and the connection, or give the path of a local folder")
+
+
+@pytest.mark.parametrize(
+    ("mode", "bits", "error"), [("affine", 4, 0.2), ("affine", 8, 0.01), ("mxfp4", 4, 0.4), ("mxfp8", 8, 0.1)]
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_quantised_model_loads_and_generates(family: str, mode: str, bits: int, error: float, tmp_path: Path) -> None:
+    plain = make_checkpoint(tmp_path / "plain", family)
+    folder = tmp_path / "quantised"
+    mlx_lm.convert(str(plain), str(folder), quantize=True, q_bits=bits, q_group_size=32, q_mode=mode)
+    model = load_tiny(folder)
+    assert model.dtype == mx.float32
+    quantised = (nn.QuantizedLinear, nn.QuantizedEmbedding)
+    assert [m for m in model.backbone.modules() if isinstance(m, quantised)] == []  # on a CPU they are slow
+    first, second = (np.array(m.backbone.model.embed_tokens.weight) for m in (model, load_tiny(plain)))
+    assert 0 < np.abs(first - second).mean() / np.abs(second).mean() < error
+    responses = generate_responses(
+        model.backbone,
+        model.tokenizer,
+        make_prompts(model.tokenizer, ["some text"] * 2),
+        RolloutConfig(max_new_tokens=4, ignore_stop=True),
+        key=mx.random.key(0),
+    )
+    assert [len(response.tokens) for response in responses] == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "dtype"),
+    [("auto", mx.float32), ("float32", mx.float32), ("bfloat16", mx.bfloat16), ("float16", mx.float16)],
+)
+def test_weights_are_held_in_the_wanted_precision_and_auto_is_float32_on_a_cpu(
+    wanted: str, dtype: mx.Dtype, llama: Path
+) -> None:
+    model = load_tiny(llama, dtype=wanted)
+    assert model.dtype == model.backbone.layers[0].self_attn.q_proj.weight.dtype == dtype
+    np.testing.assert_allclose(
+        model.backbone(IDS).astype(mx.float32), load_tiny(llama).backbone(IDS), atol=0.3 if dtype != mx.float32 else 0
+    )
+
+
+def test_the_context_and_the_end_tokens_come_from_the_models_configuration(folder: Path) -> None:
+    assert (load_tiny(folder).context, load_tiny(folder).tokenizer.eos_token_ids) == (256, {256})
+    edit(folder / "config.json", max_position_embeddings=None, text_config={"max_position_embeddings": 99})
+    edit(folder / "config.json", eos_token_id=[7, 256])
+    assert (load_tiny(folder).context, load_tiny(folder).tokenizer.eos_token_ids) == (99, {7, 256})
+    (folder / "generation_config.json").write_text('{"eos_token_id": 9}')
+    assert load_tiny(folder).tokenizer.eos_token_ids == {9, 256}

@@ -1,0 +1,200 @@
+"""ActorCriticLLM on three families: policy, reference and critic against the plain model, position by position."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+import pytest
+
+from tiny import FAMILIES, load_tiny, make_checkpoint, make_prompts
+from trainer import steps
+from trainer.config.schema import ModelConfig, RolloutConfig
+from trainer.errors import ModelError
+from trainer.experience import Experience
+from trainer.models.actor_critic import ActorCriticLLM
+from trainer.models.adapters import Parameters
+from trainer.models.loading import LoadedModel
+from trainer.rollouts import generate_sequences
+
+TEXTS = ["a prompt longer than the sliding window of gemma", "a", "some text"]
+LENGTHS = [(20, 3), (1, 5), (4, 1)]  # of prompt and response; 20 is past gemma's sliding window
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def folder(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp(family) / "model", family)
+
+
+def moved(parameters: Parameters, seed: int, scale: float = 0.3) -> Parameters:
+    keys = mx.random.split(mx.random.key(seed), len(parameters))
+    noise = (scale * mx.random.normal(array.shape, key=key) for key, array in zip(keys, parameters.values()))
+    return {name: array + change for (name, array), change in zip(parameters.items(), noise, strict=True)}
+
+
+def make_actor(folder: Path, *, fresh: bool = False, **settings: Any) -> tuple[ActorCriticLLM, LoadedModel]:
+    model = load_tiny(folder)
+    actor = ActorCriticLLM(model.backbone, ModelConfig(**settings), key=mx.random.key(1))
+    if not fresh:
+        actor.update_policy(moved(actor.policy_parameters(), 2))
+        actor.update_value(moved(actor.value_parameters(), 3))
+    return actor, model
+
+
+def sequences(pad: int = 0) -> tuple[mx.array, mx.array, int]:
+    """Random ids of LENGTHS, padded with `pad`; prompt lengths; T. Responses hold token 0 and the end token, too."""
+    draws = np.random.default_rng(0)
+    ids = np.full((len(LENGTHS), max(map(sum, LENGTHS))), pad)
+    for row, (start, count) in enumerate(LENGTHS):
+        ids[row, : start + count] = draws.integers(0, 256, start + count)
+        ids[row, start : start + 2] = [0, 256][:count]
+    return mx.array(ids), mx.array([start for start, _ in LENGTHS]), max(count for _, count in LENGTHS)
+
+
+def rollout(actor: ActorCriticLLM, model: LoadedModel, temperature: float) -> Experience:
+    sampling = RolloutConfig(max_new_tokens=10, temperature=temperature)
+    prompts = make_prompts(model.tokenizer, TEXTS)
+    return generate_sequences(actor.backbone, model.tokenizer, prompts, sampling, key=mx.random.key(5))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_logits_are_the_models_own_bit_for_bit_whether_its_head_is_tied_or_not(
+    family: str, tied: bool, tmp_path: Path
+) -> None:
+    actor, model = make_actor(make_checkpoint(tmp_path / "model", family, tied=tied))
+    ids, starts, width = sequences()
+    logits, whole = actor(ids, starts, width).logits, model.backbone(ids)
+    assert logits is not None
+    for row, (start, count) in enumerate(LENGTHS):
+        assert mx.array_equal(logits[row, :count], whole[row, start - 1 : start - 1 + count])
+
+
+def test_values_are_the_head_on_the_state_before_each_token_and_after_the_last(folder: Path) -> None:
+    actor, model = make_actor(folder)
+    ids, starts, width = sequences()
+    values, states = actor(ids, starts, width, want="values").values, np.array(model.backbone.model(ids))
+    assert values is not None
+    head = actor.value_parameters()
+    expected = states @ np.array(head["head.weight"]) + head["head.bias"].item()
+    for row, (start, count) in enumerate(LENGTHS):
+        np.testing.assert_allclose(values[row, : count + 1], expected[row, start - 1 : start + count], atol=1e-5)
+
+
+@pytest.mark.parametrize("value_model", ["head", "adapter"])
+def test_another_token_changes_the_values_after_it_and_none_before(folder: Path, value_model: str) -> None:
+    actor, _ = make_actor(folder, value_model=value_model)
+    ids, starts, width = sequences()
+    before = actor(ids, starts, width).values
+    ids[1, 1 + 2] = 77  # token 2 of the response of row 1
+    after = actor(ids, starts, width).values
+    assert before is not None
+    assert after is not None
+    assert mx.array_equal(before[1, :3], after[1, :3])
+    assert all(mx.abs(before[1, 3:] - after[1, 3:]) > 1e-4)
+
+
+def test_a_padded_batch_scores_as_its_rows_alone_whatever_the_padding(folder: Path) -> None:
+    actor, _ = make_actor(folder)
+    ids, starts, width = sequences()
+    batch, repadded = actor(ids, starts, width), actor(sequences(pad=257)[0], starts, width)
+    for row, (start, count) in enumerate(LENGTHS):
+        alone = actor(ids[row : row + 1, : start + count], starts[row : row + 1], count)
+        np.testing.assert_allclose(batch.logits[row, :count], alone.logits[0], atol=1e-4)
+        np.testing.assert_allclose(batch.values[row, : count + 1], alone.values[0], atol=1e-4)
+        assert mx.array_equal(batch.logits[row, :count], repadded.logits[row, :count])
+        assert mx.array_equal(batch.values[row, : count + 1], repadded.values[row, : count + 1])
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0, 1.3])
+def test_the_samplers_log_probs_are_the_teacher_forced_ones_at_its_temperature(
+    folder: Path, temperature: float
+) -> None:
+    actor, model = make_actor(folder)
+    batch = rollout(actor, model, temperature)
+    scored = steps.add_policy_logprobs_and_values(actor, batch, temperature=temperature, micro_batch_tokens=200)
+    assert scored.logprobs is not None
+    np.testing.assert_allclose(scored.logprobs * batch.mask, batch.sampler_logprobs * batch.mask, atol=1e-4)
+    assert mx.all((batch.sampler_logprobs < 0) == (batch.mask > 0))
+
+
+def test_a_fresh_adapter_has_a_kl_of_exactly_zero_and_a_moved_one_has_not(folder: Path) -> None:
+    for fresh in (True, False):
+        actor, model = make_actor(folder, fresh=fresh)
+        batch = rollout(actor, model, 1.0)
+        batch = steps.add_policy_logprobs_and_values(actor, batch, temperature=1.0, micro_batch_tokens=200)
+        scored = steps.add_kl_to_sa_pairs(actor, batch, temperature=1.0, estimator="k1", micro_batch_tokens=200)
+        assert scored.kl is not None
+        assert (mx.abs(scored.kl).max().item() == 0) == fresh
+
+
+def test_the_reference_is_the_base_model_bit_for_bit_and_the_policy_returns_after_an_error(folder: Path) -> None:
+    base, (actor, model) = load_tiny(folder).backbone, make_actor(folder)
+    ids = sequences()[0]
+    with actor.reference():
+        assert mx.array_equal(model.backbone(ids), base(ids))
+    policy = model.backbone(ids)
+    assert not mx.allclose(policy, base(ids), atol=0.1)
+    with pytest.raises(KeyError), actor.reference():
+        raise KeyError("anything")
+    assert mx.array_equal(model.backbone(ids), policy)
+
+
+def test_the_critics_adapter_sees_nothing_of_the_policys_and_leaves_it_alone(folder: Path) -> None:
+    actor, model = make_actor(folder, value_model="adapter")
+    ids, starts, width = sequences()
+    values, policy = actor(ids, starts, width).values, actor.policy_parameters()
+    assert all(mx.array_equal(array, policy[name]) for name, array in actor.policy_parameters().items())
+    actor.update_policy(moved(policy, 9))
+    assert mx.array_equal(actor(ids, starts, width, want="values").values, values)
+    logits = model.backbone(ids)
+    with pytest.raises(ValueError, match=r"."):
+        actor(ids, starts[:2], width, want="values")  # fails inside, with the critic's adapter on
+    assert mx.array_equal(model.backbone(ids), logits)
+
+
+@pytest.mark.parametrize("value_model", ["head", "adapter"])
+def test_only_what_was_asked_for_is_computed_and_an_untrained_critic_says_zero(folder: Path, value_model: str) -> None:
+    actor, _ = make_actor(folder, fresh=True, value_model=value_model)
+    ids, starts, width = sequences()
+    assert actor(ids, starts, width, want="logits").values is None
+    forward = actor(ids, starts, width, want="values")
+    assert forward.logits is None
+    assert forward.values is not None
+    assert forward.values.tolist() == [[0.0] * (width + 1)] * len(LENGTHS)
+
+
+def test_dropout_is_off_after_the_model_was_in_training_mode(folder: Path) -> None:
+    model = load_tiny(folder)
+    model.backbone.train()
+    actor = ActorCriticLLM(model.backbone, ModelConfig(), key=mx.random.key(1))
+    assert [module for module in actor.backbone.modules() if module.training] == []
+
+
+def test_a_family_without_a_trunk_to_put_a_critic_on_is_refused() -> None:
+    class Odd(nn.Module):
+        model_type = "odd"
+
+    with pytest.raises(ModelError, match=r"family odd cannot be trained here .*: choose another") as raised:
+        ActorCriticLLM(Odd(), ModelConfig(), key=mx.random.key(1))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_family_that_scales_states_between_trunk_and_head_is_refused(folder: Path) -> None:
+    backbone = load_tiny(folder).backbone
+    plain, trunk = type(backbone), type(backbone.model)
+
+    class Scaled(plain):  # type: ignore[misc, valid-type]
+        def __call__(self, tokens: mx.array, cache: Any = None) -> mx.array:
+            return super().__call__(tokens, cache) * (2.0 if isinstance(self.model, trunk) else 1.0)
+
+    backbone.__class__ = Scaled
+    with pytest.raises(ModelError, match="its head on the trunk's states gives other logits"):
+        ActorCriticLLM(backbone, ModelConfig(), key=mx.random.key(1))

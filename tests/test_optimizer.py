@@ -1,0 +1,172 @@
+"""One optimiser step: how far it goes, what it changes, and that it is not taken on NaN or inf."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+import reference
+from batches import arrays, make_actor, moved_on, random_batch, same, scored
+from mlx.utils import tree_flatten
+from reference import float64
+
+from trainer import maths
+from trainer.config.schema import OptimConfig, PPOConfig
+from trainer.learner import Learner, schedule_factor
+from trainer.models.actor_critic import ActorCriticLLM
+from trainer.steps import silent
+
+HOW: Any = {"temperature": 1.0, "progress": silent}
+ALL: dict[str, Any] = {"policy_lr": 1e-2, "value_lr": 1e-2}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models") / "llama"
+
+
+@pytest.fixture
+def actor(folder: Path) -> ActorCriticLLM:
+    return make_actor(folder)
+
+
+def state(learner: Learner) -> dict[str, Any]:
+    """Moments and step counts of both optimisers, as they are now."""
+    return {name: np.array(x) for name, x in tree_flatten(learner.state())}
+
+
+def learner_of(actor: ActorCriticLLM, **optim: Any) -> Learner:
+    return Learner(actor, OptimConfig(**(ALL | optim)), total_steps=10)
+
+
+# How far
+
+
+@pytest.mark.parametrize("max_grad_norm", [0.01, 1e6])
+def test_gradients_are_clipped_by_their_global_norm_and_the_norm_before_is_reported(
+    actor: ActorCriticLLM, max_grad_norm: float
+) -> None:
+    batch = moved_on(scored(actor, random_batch()))
+    learner = learner_of(actor, max_grad_norm=max_grad_norm)
+    gradients = learner.gradients(batch, PPOConfig(), "joint", temperature=1.0)[0]
+    norm = math.sqrt(sum((float64(x) ** 2).sum() for _, x in tree_flatten(gradients)))
+    step = learner.train_joint(batch, PPOConfig(), **HOW)
+    moments = [x for name, x in state(learner).items() if name.endswith(".m")]
+    used = math.sqrt(sum((float64(x) ** 2).sum() for x in moments)) / (1 - 0.9)
+    assert step.grad_norm == pytest.approx(norm, rel=1e-4)
+    assert used == pytest.approx(min(norm, max_grad_norm), rel=1e-3)
+    assert 0.01 < norm < 1e6
+
+
+def test_two_steps_are_those_of_adam_with_bias_correction_and_decoupled_decay(actor: ActorCriticLLM) -> None:
+    settings: dict[str, Any] = {"beta1": 0.8, "beta2": 0.95, "eps": 1e-5}
+    learner = learner_of(actor, weight_decay=0.1, max_grad_norm=1e6, policy_lr=0.01, value_lr=0.03, **settings)
+    batch, before, gradients = moved_on(scored(actor, random_batch())), arrays(actor), []
+    for _ in range(2):
+        both = learner.gradients(batch, PPOConfig(), "joint", temperature=1.0)[0]
+        gradients.append({f"{part}.{name}": float64(x) for part, tree in both.items() for name, x in tree.items()})
+        learner.train_joint(batch, PPOConfig(), **HOW)
+    for name, after in arrays(actor).items():
+        lr = 0.01 if name.startswith("policy") else 0.03
+        expected = reference.adamw(float64(before[name]), [g[name] for g in gradients], lr=lr, decay=0.1, **settings)
+        np.testing.assert_allclose(float64(after), expected, atol=2e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(("still", "rates"), [("policy", (0.0, 0.01)), ("value", (0.01, 0.0))])
+def test_policy_and_critic_have_learning_rates_of_their_own(
+    actor: ActorCriticLLM, still: str, rates: tuple[float, float]
+) -> None:
+    before = arrays(actor)
+    learner = learner_of(actor, policy_lr=rates[0], value_lr=rates[1])
+    learner.train_joint(scored(actor, random_batch()), PPOConfig(), **HOW)
+    changed = {name.partition(".")[0] for name, x in arrays(actor).items() if not np.array_equal(x, before[name])}
+    assert changed == {"policy", "value"} - {still}
+
+
+@pytest.mark.parametrize("objective", ["policy", "value"])
+def test_a_critic_with_its_own_adapter_and_the_policy_leave_each_other_alone(folder: Path, objective: str) -> None:
+    actor = make_actor(folder, value_model="adapter")
+    frozen = arrays(actor, "backbone")
+    batch, before, learner = scored(actor, random_batch()), arrays(actor), learner_of(actor)
+    train = learner.train_policy_model if objective == "policy" else learner.train_value_model
+    assert train(batch, PPOConfig(), **HOW).taken
+    changed = {name for name, x in arrays(actor).items() if not np.array_equal(x, before[name])}
+    assert changed == set(arrays(actor, objective))
+    assert same(arrays(actor, "backbone"), frozen)
+
+
+def test_a_joint_step_changes_adapter_and_head_and_no_weight_of_the_backbone(actor: ActorCriticLLM) -> None:
+    before, frozen = arrays(actor), arrays(actor, "backbone")
+    learner_of(actor).train_joint(scored(actor, random_batch()), PPOConfig(), **HOW)
+    assert not any(np.array_equal(x, before[name]) for name, x in arrays(actor).items())
+    assert same(arrays(actor, "backbone"), frozen)
+
+
+def test_a_step_raises_the_probability_of_what_was_better_than_expected(actor: ActorCriticLLM) -> None:
+    batch = scored(actor, random_batch(), kl_coef=0)
+    batch = batch._replace(advantages=maths.whiten(batch.advantages, batch.mask))
+    learner_of(actor, policy_lr=1e-3).train_policy_model(batch, PPOConfig(), **HOW)
+    change = scored(actor, random_batch()).logprobs - batch.logprobs
+    assert maths.masked_mean(change * batch.advantages, batch.mask).item() > 0
+
+
+# Schedules
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("constant", [0.25, 0.5, 0.75, 1, 1, 1, 1, 1, 1]),
+        ("linear", [0.25, 0.5, 0.75, 1, 1, 0.75, 0.5, 0.25, 0]),
+        ("cosine", [0.25, 0.5, 0.75, 1, 1, 0.853553, 0.5, 0.146447, 0]),
+    ],
+)
+def test_learning_rates_rise_over_the_warm_up_and_then_follow_their_schedule(schedule: Any, expected: Any) -> None:
+    config = OptimConfig(schedule=schedule, warmup_steps=4)
+    assert [schedule_factor(config, step, 8) for step in range(9)] == pytest.approx(expected, abs=1e-6)
+    assert schedule_factor(config, 100, 8) == pytest.approx(expected[-1], abs=1e-6)  # a run that was made longer
+
+
+# Not at all
+
+
+@pytest.mark.parametrize(
+    ("field", "bad"),
+    [
+        ("advantages", math.nan),
+        ("advantages", math.inf),
+        ("returns", math.nan),
+        ("returns", math.inf),
+        ("logprobs", math.nan),
+        ("logprobs", -1e4),  # a ratio of exp(1e4)
+    ],
+)
+def test_a_step_that_is_not_finite_is_skipped_and_changes_nothing(
+    actor: ActorCriticLLM, field: str, bad: float
+) -> None:
+    learner, batch = learner_of(actor), moved_on(scored(actor, random_batch()))
+    assert learner.train_joint(batch, PPOConfig(), **HOW).taken  # so that there are moments to spoil
+    before, moments = arrays(actor), state(learner)
+    spoiled = mx.array(getattr(batch, field))
+    spoiled[0, 1] = bad
+    assert not learner.train_joint(batch._replace(**{field: spoiled}), PPOConfig(), **HOW).taken
+    assert same(arrays(actor), before)
+    assert same(state(learner), moments)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_weights_that_give_nan_or_inf_are_seen_in_the_loss_and_change_nothing(
+    actor: ActorCriticLLM, bad: float
+) -> None:
+    batch, learner = scored(actor, random_batch()), learner_of(actor)
+    actor.update_value(actor.value_parameters() | {"head.bias": mx.array(bad)})
+    before, moments = arrays(actor), state(learner)
+    step = learner.train_joint(batch, PPOConfig(), **HOW)
+    assert (step.taken, math.isfinite(step.value_loss)) == (False, False)
+    assert np.array_equal(arrays(actor)["value.head.weight"], before["value.head.weight"])
+    assert same(arrays(actor, "policy"), {name: x for name, x in before.items() if name.startswith("policy")})
+    assert same(state(learner), moments)

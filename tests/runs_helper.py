@@ -125,7 +125,7 @@ def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=60,
     )
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.tuner.utils import linear_to_lora_layers
-
 from tiny import FAMILIES, load_tiny, make_checkpoint
+
 from trainer.config.schema import ModelConfig
 from trainer.errors import ModelError
 from trainer.models.actor_critic import ActorCriticLLM
@@ -90,6 +90,13 @@ def test_targets_are_named_by_their_last_part_or_in_full(llama: Path) -> None:
 def test_lora_layers_are_counted_from_the_last_block(llama: Path) -> None:
     actor = ActorCriticLLM(load_tiny(llama).backbone, ModelConfig(lora_layers=1), key=mx.random.key(1))
     assert {name.split(".")[2] for name in actor.policy_parameters()} == {"1"}
+
+
+def test_rank_and_scale_are_those_of_the_configuration(llama: Path) -> None:
+    settings = ModelConfig(lora_rank=3, lora_scale=0.5)
+    actor = ActorCriticLLM(load_tiny(llama).backbone, settings, key=mx.random.key(1))
+    layer = actor.backbone.layers[0].self_attn.q_proj
+    assert (layer.lora_a.shape, layer.lora_b.shape, layer.scale) == ((32, 3), (3, 32), 0.5)
 
 
 def test_only_the_adapter_is_trainable(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Models that cannot be used, each refused in one line that names it and the way out; and the hub, without a network."""
+"""Models that cannot be used, each refused in one line with the way out; the hub, without a network; precision."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import mlx_lm
 import numpy as np
 import pytest
 from huggingface_hub.utils import filter_repo_objects
-
 from tiny import FAMILIES, load_tiny, make_checkpoint, make_prompts
+
 from trainer.config.schema import ModelConfig, RolloutConfig
 from trainer.errors import ModelError
 from trainer.models.loading import load_backbone

@@ -9,8 +9,8 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import pytest
-
 from tiny import FAMILIES, load_tiny, make_checkpoint, make_prompts
+
 from trainer import steps
 from trainer.config.schema import ModelConfig, RolloutConfig
 from trainer.errors import ModelError
@@ -36,8 +36,10 @@ def folder(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def moved(parameters: Parameters, seed: int, scale: float = 0.3) -> Parameters:
     keys = mx.random.split(mx.random.key(seed), len(parameters))
-    noise = (scale * mx.random.normal(array.shape, key=key) for key, array in zip(keys, parameters.values()))
-    return {name: array + change for (name, array), change in zip(parameters.items(), noise, strict=True)}
+    return {
+        name: array + scale * mx.random.normal(array.shape, key=key)
+        for key, (name, array) in zip(keys, parameters.items(), strict=True)
+    }
 
 
 def make_actor(folder: Path, *, fresh: bool = False, **settings: Any) -> tuple[ActorCriticLLM, LoadedModel]:
@@ -150,14 +152,14 @@ def test_the_reference_is_the_base_model_bit_for_bit_and_the_policy_returns_afte
 def test_the_critics_adapter_sees_nothing_of_the_policys_and_leaves_it_alone(folder: Path) -> None:
     actor, model = make_actor(folder, value_model="adapter")
     ids, starts, width = sequences()
-    values, policy = actor(ids, starts, width).values, actor.policy_parameters()
+    policy, logits = actor.policy_parameters(), model.backbone(ids)
+    values = actor(ids, starts, width).values
     assert all(mx.array_equal(array, policy[name]) for name, array in actor.policy_parameters().items())
-    actor.update_policy(moved(policy, 9))
-    assert mx.array_equal(actor(ids, starts, width, want="values").values, values)
-    logits = model.backbone(ids)
     with pytest.raises(ValueError, match=r"."):
         actor(ids, starts[:2], width, want="values")  # fails inside, with the critic's adapter on
     assert mx.array_equal(model.backbone(ids), logits)
+    actor.update_policy(moved(policy, 9))
+    assert mx.array_equal(actor(ids, starts, width, want="values").values, values)
 
 
 @pytest.mark.parametrize("value_model", ["head", "adapter"])

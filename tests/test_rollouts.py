@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 import pytest
-
 from tiny import FAMILIES, VOCABULARY, load_tiny, make_checkpoint, make_prompts, make_tokenizer
+
 from trainer.config.schema import RolloutConfig
 from trainer.data import Prompt
 from trainer.models.loading import LoadedModel
@@ -174,6 +175,22 @@ def test_top_p_leaves_the_nucleus_of_the_tempered_distribution(model: LoadedMode
 
 def test_filters_that_let_all_pass_change_nothing(model: LoadedModel) -> None:
     assert roll(model, top_k=VOCABULARY) == roll(model, top_k=10 * VOCABULARY) == roll(model)
+
+
+def test_top_k_of_the_whole_vocabulary_keeps_its_least_likely_token() -> None:
+    class Coin(nn.Module):
+        layers: tuple[nn.Module, ...] = ()
+
+        def make_cache(self) -> list[Any]:
+            return []
+
+        def __call__(self, tokens: mx.array, cache: Any = None) -> mx.array:
+            return mx.zeros((*tokens.shape, 2))
+
+    sampling = RolloutConfig(max_new_tokens=40, top_k=2, ignore_stop=True)
+    prompts = [Prompt(0, "", "", [0], {})]
+    (response,) = generate_responses(Coin(), make_tokenizer(), prompts, sampling, key=mx.random.key(0))
+    assert set(response.tokens) == {0, 1}
 
 
 def test_the_recorded_log_probs_are_those_before_the_filters(model: LoadedModel) -> None:

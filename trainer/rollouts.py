@@ -172,5 +172,5 @@ def _at_stop_text(tokenizer: Any, tokens: list[int], stops: Sequence[str]) -> bo
 
 def _text(tokenizer: Any, tokens: list[int], stops: Sequence[str]) -> str:
     """The text of `tokens` before the first stop text."""
-    text = str(tokenizer.decode(tokens))
+    text = str(tokenizer.decode(tokens, skip_special_tokens=True))  # as TRL gives completions to rewards
     return text[: min((text.find(stop) for stop in stops if stop in text), default=len(text))]

@@ -42,7 +42,6 @@ class ActorCriticLLM:
     def __init__(self, backbone: nn.Module, config: ModelConfig, *, key: mx.array) -> None:
         policy_key, value_key = mx.random.split(key)
         self.backbone = backbone
-        backbone.eval()  # dropout is off in rollout, scoring and update
         self._check_family()
         self.adapter_config = attach_lora(backbone, config, policy_key)
         self.shares_trunk = config.value_model == "head"
@@ -53,7 +52,7 @@ class ActorCriticLLM:
             reset_lora(backbone, value_key)
             self._value |= {f"adapter.{name}": array for name, array in lora_parameters(backbone).items()}
             update_lora(backbone, policy)
-        backbone.eval()  # the adapter's layers too
+        backbone.eval()  # dropout is off in rollout, scoring and update
         mx.eval(backbone.state, self._value)
 
     def __call__(

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 
 import trainer  # noqa: F401  the BLAS first
+
+# isort: split
 import mlx.core as mx
 import numpy as np
 from mlx_lm.models.activations import swiglu

@@ -11,6 +11,8 @@ import time
 from types import SimpleNamespace
 
 import trainer  # noqa: F401  the BLAS first
+
+# isort: split
 import mlx.core as mx
 from mlx_lm.generate import batch_generate
 from mlx_lm.sample_utils import make_sampler

@@ -135,7 +135,7 @@ def test_the_stop_token_is_the_last_of_its_response_and_trained_on(ending: Loade
         assert tokens[count:] == [0] * (len(tokens) - count)
         used = len(prompt) + count
         assert batch.sequences[row, :used].tolist() == prompt + tokens[:count]
-        assert text == ending.tokenizer.decode(tokens[: count - ended])
+        assert text == ending.tokenizer.decode(tokens[: count - ended], skip_special_tokens=True)
 
 
 def test_a_stop_token_at_the_last_place_is_no_truncation(ending: LoadedModel) -> None:

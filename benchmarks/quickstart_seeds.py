@@ -56,7 +56,7 @@ def main() -> None:
     for seed, run in runs.items():
         first, last = fmean(i.score_mean for i in run[:5]), fmean(i.score_mean for i in run[-5:])
         kl, worst = fmean(i.kl for i in run[-5:]), max(i.kl for i in run)
-        seconds = sum(i.seconds["total"] for i in run) / len(run)
+        seconds = sum(sum(i.seconds.values()) for i in run) / len(run)
         print(
             f"seed {seed}: score {first:+.2f} -> {last:+.2f} (gain {last - first:+.2f}), KL of the last five {kl:.1f} "
             f"nats a sequence, at most {worst:.1f}, {seconds:.1f} s an iteration"

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from runs_helper import Killed, acting, outcome, record, run_hurt, tiny_config, workspace
 
+from trainer.config import load_config
 from trainer.events import CheckpointSaved, Evaluation, Iteration, RunEnded, RunStarted
 from trainer.run_list import list_runs
 from trainer.runs import RunFolder, checkpoints
-from trainer.training import resume_config, train
+from trainer.training import train
 
 ACCIDENTS = [
     ("generate", 1),
@@ -34,7 +35,7 @@ def test_a_run_that_is_killed_in_every_phase_and_resumed_equals_one_that_never_w
         ended = run_hurt("kill", place, iteration, *(["--resume", str(run)] if number else start))
         assert ended.returncode == -signal.SIGKILL, (place, ended.stderr)
         assert [summary.state for summary in list_runs(tmp_path / "runs")] == ["interrupted"]
-    record(resume_config(run), resume=run)
+    record(load_config(run / "config.toml"), resume=run)
     record(tiny_config(tmp_path, "run.name=whole", "ppo.iterations=5", "checkpoint.keep=2"))
     assert outcome(run) == outcome(tmp_path / "runs" / "whole")
     assert not list(run.rglob(".*")), "what killed processes left behind is cleared away"
@@ -61,7 +62,7 @@ def test_whatever_the_algorithm_a_killed_run_goes_on_exactly(settings: list[str]
 
     with pytest.raises(Killed):
         train(tiny_config(tmp_path, "run.name=killed", *settings), sinks=[acting("update", 2, _die)])
-    resumed = record(resume_config(tmp_path / "runs/killed"), resume=tmp_path / "runs/killed")
+    resumed = record(load_config(tmp_path / "runs/killed/config.toml"), resume=tmp_path / "runs/killed")
     assert [started.resumed_at for started in resumed.of(RunStarted)] == [1]
     assert outcome(tmp_path / "runs/killed") == outcome(tmp_path / "runs/whole")
 
@@ -76,9 +77,14 @@ def test_a_run_killed_before_its_first_checkpoint_starts_anew(tmp_path: Path) ->
 
 def test_a_run_that_is_done_can_be_prolonged_as_if_it_had_been_longer(tmp_path: Path) -> None:
     record(tiny_config(tmp_path, "run.name=short", "ppo.iterations=2"))
-    record(tiny_config(tmp_path), resume=tmp_path / "runs/short")
+    longer = tiny_config(tmp_path)
+    record(longer, resume=tmp_path / "runs/short")
     record(tiny_config(tmp_path, "run.name=long"))
     assert outcome(tmp_path / "runs/short") == outcome(tmp_path / "runs/long")
+    assert load_config(tmp_path / "runs/short/config.toml").ppo == longer.ppo
+    assert [(run.name, run.iteration, run.iterations) for run in list_runs(tmp_path / "runs")] == [
+        (name, longer.ppo.iterations, longer.ppo.iterations) for name in ("long", "short")
+    ]
 
 
 def test_a_run_that_is_done_and_resumed_does_nothing_and_stays_as_it_is(tmp_path: Path) -> None:

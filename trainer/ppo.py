@@ -17,6 +17,7 @@ from trainer.arrays import filled
 from trainer.config import Config
 from trainer.control import Control
 from trainer.data import Prompt, prompt_indices
+from trainer.errors import DivergedError
 from trainer.events import Alert, Event, Iteration, Phase, PhaseProgress
 from trainer.experience import Experience, check_budget, minibatch_rows
 from trainer.learner import Learner, StepMetrics, has_signal
@@ -24,6 +25,8 @@ from trainer.metrics import rollout_metrics, update_metrics
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.rewards import RewardResult, Rewards
 from trainer.seeding import Purpose, key_for
+
+MAX_SKIPPED_IN_A_ROW = 3
 
 
 class IterationResult(NamedTuple):
@@ -59,6 +62,7 @@ class PPO:
         total_steps = config.ppo.iterations * config.ppo.epochs * config.ppo.minibatches
         self.learner = Learner(actor, config.optim, total_steps=total_steps)
         self.tokens = 0
+        self.skipped_in_a_row = 0
         self._seconds: dict[str, float] = {}
 
     def iteration(self, number: int) -> IterationResult:
@@ -116,7 +120,7 @@ class PPO:
             policy_lr=learning_rates[0],
             value_lr=learning_rates[1],
             tokens_per_second=tokens / seconds,
-            seconds={**self._seconds, "total": seconds},
+            seconds=dict(self._seconds),
             memory_bytes=mx.get_peak_memory(),
             tokens=self.tokens,
         )
@@ -144,11 +148,7 @@ class PPO:
                     step = self.learner.train_policy_model(minibatch, ppo, **how).with_critic(value)
                 self.learner.steps += 1
                 results.append(step)
-                if not step.taken:
-                    message = (
-                        "loss or gradient was NaN or inf: the step was skipped; lower the learning rate if it repeats"
-                    )
-                    self.emit(Alert(iteration=number, level="warning", code="step_skipped", message=message))
+                self._check_divergence(number, step)
         return results
 
     def batch_prompts(self, number: int) -> list[Prompt]:
@@ -157,6 +157,21 @@ class PPO:
         count = c.rollout.batch_size // c.rollout.samples_per_prompt
         places = prompt_indices((number - 1) * count, count, len(self.prompts), seed=c.run.seed, shuffle=c.data.shuffle)
         return [self.prompts[place] for place in places for _ in range(c.rollout.samples_per_prompt)]
+
+    def _check_divergence(self, number: int, step: StepMetrics) -> None:
+        """Tell of a step that was skipped; DivergedError at the third in a row, in one iteration or across several."""
+        if step.taken:
+            self.skipped_in_a_row = 0
+            return
+        self.skipped_in_a_row += 1
+        message = "loss or gradient was NaN or inf: the step was skipped; lower the learning rate if it repeats"
+        self.emit(Alert(iteration=number, level="warning", code="step_skipped", message=message))
+        if self.skipped_in_a_row == MAX_SKIPPED_IN_A_ROW:
+            policy_lr, _ = self.learner.learning_rates()
+            raise DivergedError(
+                f"loss or gradient was NaN or inf {MAX_SKIPPED_IN_A_ROW} times in a row at iteration {number}: lower "
+                f"optim.policy_lr ({policy_lr:g}) or raise ppo.kl_coef and resume"
+            )
 
     @contextmanager
     def phase(self, number: int, phase: Phase, *, passes: int = 1) -> Iterator[Callable[[int, int], None]]:

@@ -125,16 +125,26 @@ def create_run(config: Config, preset_name: str) -> RunFolder:
     that name. Raises UsageError for a name in use, StorageError when the folder cannot be written.
     """
     folder = _named(config) if config.run.name else _numbered(config, preset_name)
-    named = config.model_copy(update={"run": config.run.model_copy(update={"name": folder.name})})
-    header = "\n".join(f"{name} {version}" for name, version in versions().items())
     try:
         folder.samples.mkdir()
         folder.checkpoints.mkdir()
-        save_config(named, folder.config, header)
-    except OSError as error:
+        write_config(folder, config)
+    except (OSError, StorageError) as error:
         shutil.rmtree(folder.root, ignore_errors=True)  # made above, so its name is free for the next attempt
-        raise _storage_error(folder.root, error) from None
+        raise (error if isinstance(error, StorageError) else _storage_error(folder.root, error)) from None
     return folder
+
+
+def write_config(folder: RunFolder, config: Config) -> None:
+    """Write `config` as what runs in `folder`, with its name and the versions it runs with, whole or not at all."""
+    config = config.model_copy(update={"run": config.run.model_copy(update={"name": folder.name})})
+    header = "\n".join(f"{name} {version}" for name, version in versions().items())
+    temporary = folder.config.with_suffix(".tmp")
+    try:
+        save_config(config, temporary, header)
+        temporary.replace(folder.config)
+    except OSError as error:
+        raise _storage_error(folder.config, error) from None
 
 
 def check_name_is_free(config: Config) -> None:

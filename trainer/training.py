@@ -14,11 +14,11 @@ import mlx.core as mx
 from trainer import runs
 from trainer.arrays import leaves
 from trainer.checkpoint import Snapshot, load_checkpoint, restore_snapshot, save_checkpoint, take_snapshot
-from trainer.config import Config, config_warnings, load_config
+from trainer.config import Config, config_warnings
 from trainer.config.loading import resolve_paths
 from trainer.control import Control, Interrupted
 from trainer.data import Prompt, encode_prompts, load_prompts, split_prompts
-from trainer.errors import DataError, DivergedError, StorageError, TrainerError
+from trainer.errors import DataError, StorageError, TrainerError
 from trainer.evaluate import evaluate
 from trainer.events import (
     Alert,
@@ -45,7 +45,6 @@ from trainer.samples import write_samples
 from trainer.seeding import Purpose, key_for
 from trainer.trackers import build_trackers
 
-MAX_SKIPPED_IN_A_ROW = 3
 PREVIEWS = 3
 
 
@@ -94,8 +93,6 @@ class _Run:
         self.folder: RunFolder
         self.snapshot: Snapshot
         self.saved_at = -1  # iteration of the newest checkpoint of this process
-        self.skipped_in_a_row = 0
-        self.last_skipped = 0  # number of the optimiser step
 
     def train(self) -> RunEnded:
         """Load everything, then create or open the run, so that a broken start leaves nothing behind."""
@@ -117,14 +114,14 @@ class _Run:
         if not self.resume:
             self.folder = runs.create_run(self.config, self.preset)
         with self.folder.lock():
+            if self.resume:
+                runs.write_config(self.folder, self.config)  # what runs from here on
             self._open_sinks()
             return self._guarded(model, prompts)
 
     def emit(self, event: Event) -> None:
-        """Hand an event to every sink. Raises DivergedError for the alert of a third skipped step in a row."""
+        """Hand an event to every sink."""
         self.out.emit(event)
-        if isinstance(event, Alert) and event.code == "step_skipped":
-            self._count_skipped(event.iteration)
 
     def _open_sinks(self) -> None:
         try:
@@ -214,18 +211,6 @@ class _Run:
             if c.checkpoint.every and number % c.checkpoint.every == 0:
                 self._save(self.snapshot)
 
-    def _count_skipped(self, iteration: int) -> None:
-        """End the run at the third skipped step in a row, whether in one iteration or across several."""
-        step = self.ppo.learner.steps
-        self.skipped_in_a_row = self.skipped_in_a_row + 1 if step == self.last_skipped + 1 else 1
-        self.last_skipped = step
-        if self.skipped_in_a_row == MAX_SKIPPED_IN_A_ROW:
-            policy_lr, _ = self.ppo.learner.learning_rates()
-            raise DivergedError(
-                f"loss or gradient was NaN or inf {self.skipped_in_a_row} times in a row at iteration {iteration}: "
-                f"lower optim.policy_lr ({policy_lr:g}) or raise ppo.kl_coef and resume"
-            )
-
     def _save(self, snapshot: Snapshot) -> None:
         if snapshot.iteration == self.saved_at:
             return
@@ -295,8 +280,3 @@ class _Run:
         )
         self.emit(event)
         return event
-
-
-def resume_config(run: Path) -> Config:
-    """The configuration that a run was started with."""
-    return load_config(run / "config.toml")

@@ -16,6 +16,7 @@ from trainer.errors import TrainerError
 SCHEMA_VERSION = 1
 
 State = Literal["loading", "training", "evaluating", "saving", "done", "stopped", "failed"]
+EndState = Literal["done", "stopped", "failed"]
 Phase = Literal["generate", "score", "reward", "update", "evaluate", "checkpoint"]
 
 
@@ -174,7 +175,7 @@ class RunEnded(Event):
     """The last event: why the run ended, the process's exit code, and where it stands."""
 
     kind: ClassVar[str] = "end"
-    state: Literal["done", "stopped", "failed"]
+    state: EndState
     exit_code: int
     reason: str
     iteration: int

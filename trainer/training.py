@@ -17,12 +17,13 @@ from trainer.checkpoint import Snapshot, load_checkpoint, restore_snapshot, save
 from trainer.config import Config, config_warnings
 from trainer.config.loading import resolve_paths
 from trainer.control import Control, Interrupted
-from trainer.data import Prompt, encode_prompts, load_prompts, split_prompts
+from trainer.data import Prompt, PromptRow, encode_prompts, load_prompts, split_prompts
 from trainer.errors import DataError, StorageError, TrainerError
 from trainer.evaluate import evaluate
 from trainer.events import (
     Alert,
     CheckpointSaved,
+    EndState,
     Event,
     RunEnded,
     RunStarted,
@@ -70,7 +71,7 @@ def train(
 
 
 def release_thread() -> None:
-    """Call at the end of a thread that trained, before it ends: MLX aborts the process at exit otherwise.
+    """Call at the end of a thread that trained, before it ends: else MLX may abort the process at exit.
 
     The thread can use MLX no more afterwards.
     """
@@ -141,7 +142,7 @@ class _Run:
             raise
         return self._end(state, exit_code, reason)
 
-    def _until_the_end(self, model: LoadedModel, prompts: Sequence[Prompt]) -> tuple[State, int, str]:
+    def _until_the_end(self, model: LoadedModel, prompts: Sequence[Prompt]) -> tuple[EndState, int, str]:
         try:
             self._begin(model, prompts)
             self._loop()
@@ -242,10 +243,10 @@ class _Run:
         where = str(path.relative_to(self.folder.root)) if self.config.run.save_samples else ""
         self.emit(SamplesWritten(iteration=number, path=where, rows=len(rows), previews=previews))
 
-    def _prompts(self, rows: Sequence[object], model: LoadedModel) -> tuple[list[Prompt], list[Prompt]]:
+    def _prompts(self, rows: Sequence[PromptRow], model: LoadedModel) -> tuple[list[Prompt], list[Prompt]]:
         c = self.config
         longest = c.data.max_prompt_tokens + c.rollout.max_new_tokens
-        encoded = encode_prompts(rows, model.tokenizer, c.data)  # type: ignore[arg-type]
+        encoded = encode_prompts(rows, model.tokenizer, c.data)
         if changed := encoded.dropped or encoded.truncated:
             done = "dropped" if encoded.dropped else "cut to their last tokens"
             self.warnings.append(
@@ -268,10 +269,10 @@ class _Run:
     def _state(self, state: State) -> None:
         self.emit(StateChanged(state=state))
 
-    def _end(self, state: State, exit_code: int, reason: str) -> RunEnded:
+    def _end(self, state: EndState, exit_code: int, reason: str) -> RunEnded:
         newest = runs.newest_checkpoint(self.folder)
         event = RunEnded(
-            state=state,  # type: ignore[arg-type]
+            state=state,
             exit_code=exit_code,
             reason=reason,
             iteration=self.snapshot.iteration,

@@ -157,8 +157,11 @@ def test_the_warning_is_for_the_reference_blas_only() -> None:
 def test_the_warning_without_any_library_says_what_to_install(tmp_path: Path) -> None:
     code = (
         f"import sys, ctypes; sys.prefix = {str(tmp_path)!r}\n"
-        "def absent(file, mode): raise OSError(file)\n"
-        "ctypes.CDLL = absent\n"
+        "class Absent(ctypes.CDLL):\n"
+        "    def __init__(self, file, *rest, **how):\n"
+        "        if file: raise OSError(file)\n"
+        "        super().__init__(file, *rest, **how)\n"
+        "ctypes.CDLL = Absent\n"
         "import trainer.models.blas as b; print(b.blas_warning(1.7))"
     )
     warning = run(code)

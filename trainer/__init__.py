@@ -10,9 +10,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from trainer.models import blas
+from trainer.models import allocator, blas
 
 blas.load_blas()  # before anything imports mlx.core
+allocator.keep_freed_memory()
 
 if TYPE_CHECKING:
     from trainer.config import Config, load_config, parse_overrides

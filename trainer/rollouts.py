@@ -9,12 +9,12 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 from mlx_lm.generate import BatchGenerator
-from mlx_lm.sample_utils import apply_top_k, apply_top_p
 
 from trainer.arrays import to_list
 from trainer.config.schema import RolloutConfig
 from trainer.data import Prompt
 from trainer.experience import Experience
+from trainer.sampling import make_sampler
 
 PREFILL_BATCH = 8
 
@@ -75,7 +75,7 @@ def generate_responses(
         prefill_batch_size=min(PREFILL_BATCH, sampling.slots),
         stream=mx.default_stream(mx.default_device()),  # its own default belongs to the thread that imported mlx_lm
     )
-    samplers = [_sampler(sampling, row_key) for row_key in keys]
+    samplers = [make_sampler(sampling, row_key) for row_key in keys]
     stop_texts = [] if sampling.ignore_stop else sampling.stop
     uids = generator.insert([prompt.tokens for prompt in prompts], samplers=samplers)
     rows = {uid: _Row(prompt, [], []) for uid, prompt in zip(uids, prompts, strict=True)}
@@ -127,22 +127,6 @@ def lay_out(prompts: Sequence[Prompt], responses: Sequence[Response]) -> Experie
         texts=[response.text for response in responses],
         prompt_indices=[prompt.index for prompt in prompts],
     )
-
-
-def _sampler(sampling: RolloutConfig, key: mx.array) -> Callable[[mx.array], mx.array]:
-    """One row's sampler, drawing from `key` and nothing else."""
-    state = [key]
-
-    def sample(logprobs: mx.array) -> mx.array:
-        logits = logprobs if sampling.temperature == 1 else logprobs / sampling.temperature
-        if sampling.top_p < 1:
-            logits = apply_top_p(logits - mx.logsumexp(logits, axis=-1, keepdims=True), sampling.top_p)
-        if 0 < sampling.top_k < logits.shape[-1]:
-            logits = apply_top_k(logits, sampling.top_k)
-        state[0], draw = mx.random.split(state[0])
-        return mx.random.categorical(logits, key=draw)
-
-    return sample
 
 
 def _chosen_logprobs(steps: Sequence[Any], temperature: float) -> list[float]:

@@ -49,7 +49,7 @@ def load_blas() -> Blas:
     """
     global _loaded
     if _loaded is None:
-        _loaded = _load(os.environ.get(VARIABLE, "")) if _mlx_runs_on_linux_cpu() else Blas()
+        _loaded = _load(os.environ.get(VARIABLE, "")) if mlx_runs_on_linux_cpu() else Blas()
     return _loaded
 
 
@@ -76,12 +76,13 @@ def blas_warning(gflops: float) -> str | None:
     gflops: what `measure_matmul` found.
     """
     blas = loaded_blas()
-    if gflops >= REFERENCE_GFLOPS or blas.path or not _mlx_runs_on_linux_cpu():
+    if gflops >= REFERENCE_GFLOPS or blas.path or not mlx_runs_on_linux_cpu():
         return None
     return f"matrix products run at only {gflops:.1f} GFLOP/s: {blas.problem or REMEDY}"
 
 
-def _mlx_runs_on_linux_cpu() -> bool:
+def mlx_runs_on_linux_cpu() -> bool:
+    """Whether MLX, which need not be imported yet, will compute on a CPU under Linux."""
     if sys.platform != "linux":
         return False
     spec = importlib.util.find_spec("mlx")  # a namespace package: finding it imports nothing

@@ -27,6 +27,11 @@ def entropy(logits: mx.array, temperature: float = 1.0) -> mx.array:
     return maths.entropy(_scaled(logits, temperature))
 
 
+def exponentials(x: mx.array) -> mx.array:
+    """exp(x) for x <= 0, good to 1e-5 of itself down to exp(-10) and to 1e-9 of exp(0) below; exactly 0 at -inf."""
+    return cpu.exponentials(x) if _on_cpu() else mx.exp(x)
+
+
 def _scaled(logits: mx.array, temperature: float) -> mx.array:
     logits = logits.astype(mx.float32)
     return logits if temperature == 1 else logits / temperature

@@ -15,8 +15,8 @@ help: ## show this list
 
 setup: $(STAMP) ## install everything into .venv, once (PYTHON=python3.12 chooses the interpreter)
 
-run: setup ## train on the starter model: the quickstart preset, headless
-	$(BIN)/ppo-workbench --no-ui --config quickstart $(ARGS)
+run: setup ## open the workbench on the starter model; without a terminal, train it headless
+	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/ppo-workbench $(ARGS); else $(BIN)/ppo-workbench --no-ui $(ARGS); fi
 
 test: setup ## run the tests (ARGS="-k gae" chooses)
 	$(BIN)/python -m pytest $(ARGS)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from trainer.config import Config, save_config
-from trainer.control import Control, Interrupted
+from trainer.control import Control, Interrupted, Steered
 from trainer.errors import DivergedError
 from trainer.events import (
     CheckpointSaved,
@@ -26,6 +26,7 @@ from trainer.events import (
     RunStarted,
     SamplePreview,
     SamplesWritten,
+    SettingChanged,
     Sink,
     Sinks,
     StateChanged,
@@ -154,6 +155,56 @@ def wait(emit: Callable[..., None], control: Control) -> RunEnded:
     emit(started())
     emit(iteration(1))
     return _until_interrupted(emit, control, lambda: threading.Event().wait(0.01))
+
+
+class SteeredRun(Steered):
+    """What the script `steered` does about requests: it tells of each by the events of a real run."""
+
+    def __init__(self, emit: Callable[..., None]) -> None:
+        self.emit = emit
+        self.number = 1
+        self.settings: dict[str, Any] = {"ppo.kl_coef": 0.02}
+        self.wanted: dict[str, Any] = {}
+
+    def paused(self) -> None:
+        self.emit(StateChanged(state="paused"))
+
+    def resumed(self) -> None:
+        self.emit(StateChanged(state="training"))
+
+    def checkpoint(self) -> None:
+        done = self.number - 1
+        self.emit(CheckpointSaved(iteration=done, path=f"checkpoints/step-{done:06d}", seconds=0.2))
+
+    def set(self, key: str, value: Any) -> None:
+        self.wanted[key] = value
+
+    def apply(self) -> None:
+        for key, value in self.wanted.items():
+            self.emit(SettingChanged(iteration=self.number, key=key, old=self.settings.get(key), value=value))
+        self.settings |= self.wanted
+        self.wanted = {}
+
+
+def steered(emit: Callable[..., None], control: Control) -> RunEnded:
+    """Iterations of four steps until it is told to stop; heeds pause, resume, step, checkpoint and set."""
+    run = SteeredRun(emit)
+    control.attach(run)
+    emit(started(iterations=1000))
+    emit(StateChanged(state="training"))
+
+    def iterate() -> None:
+        run.apply()
+        for step in range(1, 5):
+            control.check()
+            emit(PhaseProgress(iteration=run.number, phase="update", done=step, total=4))
+            threading.Event().wait(0.005)
+        emit(samples(run.number, ("Once upon a time", " there was joy.")))
+        emit(iteration(run.number, kl_coef=run.settings["ppo.kl_coef"]))
+        run.number += 1
+        control.between_iterations()
+
+    return _until_interrupted(emit, control, iterate)
 
 
 def flood(emit: Callable[..., None], control: Control) -> RunEnded:

@@ -125,9 +125,9 @@ def full_disk(*_: Any, **__: Any) -> None:
 
 def full_at_iteration(number: int, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """The disk is full from the checkpoint or the samples of an iteration on."""
-    from trainer import training
+    from trainer import run_record
 
-    original: Callable[..., None] = getattr(training, where)
+    original: Callable[..., None] = getattr(run_record, where)
 
     def writing(path: Path, *args: Any) -> None:
         if path.stem == f"step-{number:06d}":
@@ -135,7 +135,7 @@ def full_at_iteration(number: int, monkeypatch: pytest.MonkeyPatch, where: str) 
             monkeypatch.setattr("pyarrow.parquet.write_table", full_disk)
         original(path, *args)
 
-    monkeypatch.setattr(training, where, writing)
+    monkeypatch.setattr(run_record, where, writing)
 
 
 @pytest.mark.parametrize("where", ["save_checkpoint", "write_samples"])

@@ -1,20 +1,67 @@
-"""A run that is told to stop does so within a step, keeps the last whole iteration, and goes on from there exactly."""
+"""A run is held, stepped and stopped within a step of its work, and none of it changes what it computes."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from runs_helper import Recorder, acting, outcome, record, run_hurt, tiny_config, within, workspace
+from scripted_run import Script, steered
 
-from trainer.control import Control, Interrupted
-from trainer.events import CheckpointSaved, Iteration, PhaseProgress, RunEnded, RunStarted, StateChanged
+from trainer.config import Config
+from trainer.control import INBOX_SECONDS, Control, Interrupted, Request, Steered
+from trainer.events import (
+    Alert,
+    CheckpointSaved,
+    Event,
+    Iteration,
+    PhaseProgress,
+    RunEnded,
+    RunStarted,
+    StateChanged,
+)
 from trainer.training import train
+from workbench.session import Session
+from workbench.signals import stop_on_signals
 
 PHASES = ("generate", "score", "reward", "update", "evaluate")
+
+
+class Log(Steered):
+    """Writes down what is asked of it, and calls `meanwhile` when it is held."""
+
+    def __init__(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        self.heard: list[Any] = []
+        self.meanwhile = meanwhile
+
+    def paused(self) -> None:
+        self.heard.append("paused")
+        self.meanwhile()
+
+    def resumed(self) -> None:
+        self.heard.append("resumed")
+
+    def checkpoint(self) -> None:
+        self.heard.append("checkpoint")
+
+    def set(self, key: str, value: Any) -> None:
+        self.heard.append((key, value))
+
+
+class Clock:
+    """Stands in for the seconds of `time.perf_counter`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
 
 
 def test_nothing_is_raised_before_a_request() -> None:
@@ -33,6 +80,219 @@ def test_the_first_reason_to_stop_counts_and_an_abort_overrules_it() -> None:
         control.check()
     assert (stopped.value.reason, stopped.value.save) == ("first", True)
     assert (aborted.value.reason, aborted.value.save) == ("enough", False)
+
+
+def test_requests_are_heeded_in_order_while_the_trainer_is_held() -> None:
+    control = Control()
+
+    def meanwhile() -> None:
+        control.checkpoint()
+        control.set("ppo.kl_coef", 0.1)
+        control.resume()
+
+    control.attach(log := Log(meanwhile))
+    control.pause()
+    control.check()
+    control.check()
+    assert log.heard == ["paused", "checkpoint", ("ppo.kl_coef", 0.1), "resumed"]
+
+
+def test_a_trainer_is_held_until_another_thread_lets_it_go_on() -> None:
+    control, held, went_on = Control(), threading.Event(), threading.Event()
+    control.attach(Log(held.set))
+    control.pause()
+    trainer = threading.Thread(target=lambda: (control.check(), went_on.set()))
+    trainer.start()
+    assert held.wait(30)
+    assert not went_on.is_set()
+    control.resume()
+    assert went_on.wait(30)
+    trainer.join()
+
+
+@pytest.mark.parametrize("save", [True, False], ids=["stop", "abort"])
+def test_a_held_trainer_hears_that_it_is_to_end(save: bool) -> None:
+    control = Control()
+    control.attach(log := Log(control.stop if save else control.abort))
+    control.pause()
+    with pytest.raises(Interrupted) as ended:
+        control.check()
+    assert (ended.value.save, log.heard) == (save, ["paused"])
+
+
+def test_a_single_step_ends_with_the_iteration_and_not_before() -> None:
+    control = Control()
+    control.attach(log := Log(control.step))
+    control.pause()
+    control.check()  # held, then let go by the step
+    assert log.heard == ["paused", "resumed"]
+    control.check()
+    assert log.heard == ["paused", "resumed"]
+    log.meanwhile = control.resume
+    control.between_iterations()
+    assert log.heard == ["paused", "resumed"] * 2
+    control.between_iterations()
+    assert log.heard == ["paused", "resumed"] * 2, "one step only"
+
+
+@pytest.mark.parametrize("change_of_mind", ["pause", "resume"])
+def test_a_pause_or_a_resume_takes_a_single_step_back(change_of_mind: str) -> None:
+    control = Control()
+    control.attach(log := Log(control.resume))
+    control.step()
+    control.check()
+    getattr(control, change_of_mind)()
+    control.check()
+    before = list(log.heard)
+    control.between_iterations()
+    assert log.heard == before
+
+
+def test_the_clock_stands_still_while_the_trainer_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, control = Clock(monkeypatch), Control()
+
+    def meanwhile() -> None:
+        clock.now += 500
+        control.resume()
+
+    control.attach(Log(meanwhile))
+    began = control.clock()
+    clock.now += 3
+    control.pause()
+    control.check()
+    clock.now += 4
+    assert control.clock() - began == 7
+
+
+def test_the_inbox_is_looked_into_five_times_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, control, looks = Clock(monkeypatch), Control(), 0
+
+    def inbox() -> list[Request]:
+        nonlocal looks
+        looks += 1
+        return [Request("set", key="ppo.clip", value=0.1)] if looks == 2 else []
+
+    control.attach(log := Log(), inbox)
+    for _ in range(100):
+        control.check()
+    assert looks == 1
+    clock.now += INBOX_SECONDS
+    control.check()
+    assert (looks, log.heard) == (2, [("ppo.clip", 0.1)])
+
+
+def test_a_trainer_that_is_held_looks_into_its_inbox() -> None:
+    control = Control()
+    control.attach(log := Log(), lambda: [Request("resume")] if log.heard else [])
+    control.pause()
+    control.check()
+    assert log.heard == ["paused", "resumed"]
+
+
+def test_an_interrupt_ends_a_session_that_is_paused() -> None:
+    session, events = Session(Config(), train=Script(steered), paused=True), list[Event]()
+    with stop_on_signals(session.stop, lambda: None), session:
+        while StateChanged(state="paused") not in events:
+            assert not session.finished
+            events += session.take(timeout=30)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert session.result().reason == "interrupted (SIGINT)"
+    assert not any(isinstance(event, Iteration) for event in events + session.take())
+
+
+def test_a_session_hands_requests_on_to_its_trainer() -> None:
+    session, events = Session(Config(), train=Script(steered)), list[Event]()
+
+    def until(state: str, times: int) -> None:
+        while [event.state for event in events if isinstance(event, StateChanged)].count(state) < times:
+            assert not session.finished
+            events.extend(session.take(timeout=30))
+
+    session.step()
+    with session:
+        until("paused", 1)
+        session.set("ppo.kl_coef", 0.5)
+        session.checkpoint()
+        session.step()
+        until("paused", 2)
+        session.resume()
+        until("training", 3)
+        session.pause()
+        until("paused", 3)
+    assert [event.iteration for event in events if isinstance(event, Iteration)][:2] == [1, 2]
+    assert any(isinstance(event, CheckpointSaved) and event.iteration == 1 for event in events)
+    assert [event.kl_coef for event in events if isinstance(event, Iteration)][:2] == [0.02, 0.5]
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_pause_with_a_checkpoint_anywhere_changes_nothing_of_a_run(phase: str, tmp_path: Path) -> None:
+    control = Control()
+    recorder = acting(phase, 2, control.pause)
+
+    def go_on(event: Event) -> None:
+        if event == StateChanged(state="paused"):
+            (control.resume if recorder.of(CheckpointSaved) else control.checkpoint)()
+
+    train(tiny_config(tmp_path, "run.name=a", "checkpoint.every=0"), sinks=[recorder, Recorder(go_on)], control=control)
+    start = recorder.events.index(StateChanged(state="paused"))
+    pause = [getattr(event, "state", event) for event in recorder.events[start : start + 5]]
+    state = "evaluating" if phase == "evaluate" else "training"
+    assert pause[:2] + pause[3:] == ["paused", "saving", "paused", state]
+    assert pause[2].path == "checkpoints/step-000001"
+    assert [saved.iteration for saved in recorder.of(CheckpointSaved)] == [1, 3]
+    record(tiny_config(tmp_path, "run.name=whole", "checkpoint.every=0"))
+    assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
+
+
+def test_time_that_a_run_was_paused_counts_for_no_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    control, recorder, real, slept = Control(), Recorder(), time.perf_counter, 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: real() + slept)
+
+    def watch(event: Event) -> None:
+        nonlocal slept
+        if any(within(event, phase, 1) for phase in ("generate", "update")):
+            control.pause()
+        if event == StateChanged(state="paused"):
+            slept += 10_000
+            control.resume()
+
+    recorder.watch = watch
+    train(tiny_config(tmp_path, "ppo.iterations=1"), sinks=[recorder], control=control)
+    (iteration,) = recorder.of(Iteration)
+    assert slept >= 20_000
+    assert sum(iteration.seconds.values()) < 10_000
+    assert iteration.tokens / iteration.tokens_per_second < 10_000
+
+
+def test_a_run_can_be_taken_step_by_step_to_its_end(tmp_path: Path) -> None:
+    control = Control()
+    recorder = Recorder(lambda event: control.step() if event == StateChanged(state="paused") else None)
+    control.step()
+    ended = train(tiny_config(tmp_path, "run.name=a"), sinks=[recorder], control=control)
+    assert ended.state == "done"
+    pauses = [i for i, event in enumerate(recorder.events) if event == StateChanged(state="paused")]
+    done = [[e.iteration for e in recorder.events[:pause] if isinstance(e, Iteration)] for pause in pauses]
+    saved = [[e.iteration for e in recorder.events[:pause] if isinstance(e, CheckpointSaved)] for pause in pauses]
+    assert done == saved == [[1], [1, 2]], "each pause comes after all of its iteration, and none at the end"
+    record(tiny_config(tmp_path, "run.name=whole"))
+    assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
+
+
+def test_a_checkpoint_that_is_there_already_is_told_of_and_not_written_again(tmp_path: Path) -> None:
+    control = Control()
+    recorder = acting("update", 2, control.checkpoint)
+    train(tiny_config(tmp_path), sinks=[recorder], control=control)
+    assert {alert.code for alert in recorder.of(Alert)} == {"checkpoint_there"}
+    assert [saved.iteration for saved in recorder.of(CheckpointSaved)] == [1, 2, 3]
+
+
+def test_a_control_lets_go_of_a_run_that_is_over(tmp_path: Path) -> None:
+    control, recorder = Control(), Recorder()
+    train(tiny_config(tmp_path, "ppo.iterations=1"), sinks=[recorder], control=control)
+    told = len(recorder.events)
+    control.checkpoint()
+    control.check()
+    assert len(recorder.events) == told
 
 
 @pytest.mark.parametrize("phase", PHASES)

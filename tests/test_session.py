@@ -8,21 +8,18 @@ import threading
 import time
 
 import pytest
-from scripted_run import Script, diverged, done, ended, iteration, samples, started, wait
+from scripted_run import Script, diverged, done, ended, iteration, wait
 
 from trainer.config import Config
 from trainer.control import Control
 from trainer.errors import DivergedError
 from trainer.events import (
     CheckpointSaved,
-    Evaluation,
     Event,
     Iteration,
     PhaseProgress,
     RunEnded,
-    StateChanged,
 )
-from workbench.run_view import RunView
 from workbench.session import EventQueue, Session
 from workbench.signals import stop_on_signals
 
@@ -213,65 +210,3 @@ def test_handlers_are_put_back_and_ignored_signals_stay_ignored() -> None:
         signal.signal(signal.SIGHUP, hang_up)
     assert signal.getsignal(signal.SIGTERM) == before
     assert calls.made == []
-
-
-def folded(*events: Event) -> RunView:
-    view = RunView()
-    for event in events:
-        view.take(event)
-    return view
-
-
-def test_the_view_tells_state_phase_and_iteration_of_the_newest_events() -> None:
-    view = folded(started(), StateChanged(state="training"), iteration(1), progress(4))
-    assert (view.state, view.iteration, view.total) == ("training", 1, 12)
-    assert view.phase == progress(4)
-    view.take(iteration(2))
-    assert view.phase is None
-
-
-def test_the_remaining_time_comes_from_the_last_five_iterations() -> None:
-    slow = [iteration(n, seconds={"update": 1000.0}) for n in range(1, 4)]
-    quick = [iteration(n, seconds={"generate": 2.0, "update": 8.0}) for n in range(4, 9)]
-    assert folded(started(), *slow, *quick).seconds_left() == 4 * 10
-
-
-def test_the_remaining_time_is_unknown_before_the_first_iteration() -> None:
-    left = folded(started()).seconds_left()
-    assert left != left
-
-
-def test_means_are_taken_over_the_first_and_the_last_five_iterations() -> None:
-    view = folded(started(), *(iteration(n) for n in range(1, 13)))
-    assert view.first_and_last("score_mean") == pytest.approx((0.3, 1.0))
-
-
-def test_a_resumption_drops_what_was_done_after_its_checkpoint() -> None:
-    first = folded(started(), *(iteration(n) for n in range(1, 9)))
-    first.take(
-        Evaluation(
-            iteration=8,
-            prompts=4,
-            score_mean=0,
-            score_std=0,
-            kl=0,
-            response_length=1,
-            truncated=0,
-            seconds=1,
-        )
-    )
-    first.take(ended("stopped", 8))
-    first.take(started(resumed_at=5))
-    assert [i.iteration for i in first.iterations] == [1, 2, 3, 4, 5]
-    assert (first.evaluations, first.ended, first.iteration) == ([], None, 5)
-
-
-def test_a_resumed_run_has_its_checkpoint_behind_it_before_its_first_iteration() -> None:
-    assert folded(started(resumed_at=5)).iteration == 5
-
-
-def test_samples_alerts_and_the_end_are_kept() -> None:
-    view = folded(started(), samples(1, ("a", "b")), ended("stopped", 1))
-    assert view.samples is not None
-    assert view.samples.previews[0].completion == "b"
-    assert (view.state, view.ended) == ("stopped", ended("stopped", 1))

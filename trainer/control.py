@@ -1,8 +1,17 @@
-"""How another thread tells the trainer to stop."""
+"""How another thread, or another process, steers the trainer: stop, pause, single steps, checkpoints, live settings."""
 
 from __future__ import annotations
 
-import threading
+import contextlib
+import queue
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+INBOX_SECONDS = 0.2
+"""How often the inbox is looked into, at most."""
+
+Command = Literal["pause", "resume", "step", "checkpoint", "set", "stop", "abort"]
 
 
 class Interrupted(Exception):  # noqa: N818  nothing went wrong
@@ -14,26 +23,140 @@ class Interrupted(Exception):  # noqa: N818  nothing went wrong
         super().__init__(reason)
 
 
+class Request(NamedTuple):
+    """Something asked of a running trainer."""
+
+    command: Command
+    reason: str = ""  # of stop and abort
+    key: str = ""  # of set, dotted
+    value: Any = None  # of set
+
+
+class Steered:
+    """What a run does about requests, on the trainer's thread, within `Control.check`; nothing unless overridden."""
+
+    def paused(self) -> None:
+        """The trainer is held from now on."""
+
+    def resumed(self) -> None:
+        """The trainer goes on."""
+
+    def checkpoint(self) -> None:
+        """Save a checkpoint now."""
+
+    def set(self, key: str, value: Any) -> None:
+        """Let the live setting `key` be `value` from the next iteration on."""
+
+
 class Control:
-    """Requests to a running trainer; every method may be called from any thread and returns at once."""
+    """Requests to a running trainer; each may be made from any thread, or a signal handler, and returns at once.
+
+    The trainer calls `attach`, `detach`, `check`, `between_iterations` and `clock`, all on its own thread.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._request: tuple[str, bool] | None = None
+        # Takes no lock that a signal handler could find held by the thread which it interrupts.
+        self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        # Of the trainer's thread alone:
+        self._run = Steered()
+        self._inbox: Callable[[], Sequence[Request]] = tuple
+        self._inbox_due = 0.0
+        self._paused = False
+        self._stepping = False
+        self._end: tuple[str, bool] | None = None
+        self._held = 0.0
 
     def stop(self, reason: str = "stopped by the user") -> None:
         """End the run after a checkpoint of the last whole iteration; honoured within a token step or micro-batch."""
-        with self._lock:
-            self._request = self._request or (reason, True)
+        self._requests.put(Request("stop", reason))
 
     def abort(self, reason: str = "aborted by the user") -> None:
         """End the run at once, without a checkpoint."""
-        with self._lock:
-            self._request = (reason, False)
+        self._requests.put(Request("abort", reason))
+
+    def pause(self) -> None:
+        """Hold the run where it is, within a token step or micro-batch. Other requests are heard meanwhile."""
+        self._requests.put(Request("pause"))
+
+    def resume(self) -> None:
+        """Go on, and do not stop for a single step."""
+        self._requests.put(Request("resume"))
+
+    def step(self) -> None:
+        """Go on, and pause when the iteration under way is done, or the next one where none is under way."""
+        self._requests.put(Request("step"))
+
+    def checkpoint(self) -> None:
+        """Save a checkpoint of the last whole iteration now."""
+        self._requests.put(Request("checkpoint"))
+
+    def set(self, key: str, value: Any) -> None:
+        """Change a live setting before the next iteration; the run tells in an Alert why it does not."""
+        self._requests.put(Request("set", key=key, value=value))
+
+    def attach(self, run: Steered, inbox: Callable[[], Sequence[Request]] = tuple) -> None:
+        """Let `run` answer to requests, those that `inbox` returns among them."""
+        self._run = run
+        self._inbox = inbox
+
+    def detach(self) -> None:
+        """Let go of the run, and with it of its model, on the thread that the model belongs to."""
+        self._run = Steered()
+        self._inbox = tuple
 
     def check(self) -> None:
-        """Raise Interrupted if the run was told to end. Called by the trainer between its smallest steps."""
-        with self._lock:
-            request = self._request
-        if request is not None:
-            raise Interrupted(request[0], save=request[1])
+        """Heed requests: hold while paused, raise Interrupted if the run is to end.
+
+        Called by the trainer between its smallest steps.
+        """
+        began = time.perf_counter()
+        self._hear()
+        if self._paused:
+            self._hold()
+        self._held += time.perf_counter() - began
+
+    def between_iterations(self) -> None:
+        """`check` before an iteration begins, which is where a single step ends."""
+        self._paused = self._paused or self._stepping
+        self.check()
+
+    def clock(self) -> float:
+        """Seconds on a clock that stands still while the trainer heeds requests, above all while it is paused."""
+        return time.perf_counter() - self._held
+
+    def _hold(self) -> None:
+        self._run.paused()
+        while self._paused:
+            self._hear(INBOX_SECONDS)
+        self._run.resumed()
+
+    def _hear(self, wait: float = 0.0) -> None:
+        """Heed what was requested, after waiting for at most `wait` seconds."""
+        with contextlib.suppress(queue.Empty):
+            self._heed(self._requests.get(wait > 0, wait))
+            while True:
+                self._heed(self._requests.get_nowait())
+        if (now := time.perf_counter()) >= self._inbox_due:
+            self._inbox_due = now + INBOX_SECONDS
+            for request in self._inbox():
+                self._heed(request)
+        if self._end is not None:
+            reason, save = self._end
+            raise Interrupted(reason, save=save)
+
+    def _heed(self, request: Request) -> None:
+        match request.command:
+            case "pause":
+                self._paused = True
+            case "resume":
+                self._paused, self._stepping = False, False
+            case "step":
+                self._paused, self._stepping = False, True
+            case "checkpoint":
+                self._run.checkpoint()
+            case "set":
+                self._run.set(request.key, request.value)
+            case "stop":
+                self._end = self._end or (request.reason, True)
+            case "abort":
+                self._end = (request.reason, False)

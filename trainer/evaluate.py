@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +21,7 @@ def evaluate(ppo: PPO, prompts: Sequence[Prompt], iteration: int) -> Evaluation:
     The statistics of the rewards are not moved by it, and nothing is learned.
     """
     c = ppo.config
-    started = time.perf_counter()
+    started = ppo.control.clock()
     with ppo.phase(iteration, "evaluate", passes=3) as progress:
 
         def sampled(done: int, total: int) -> None:
@@ -50,5 +49,5 @@ def evaluate(ppo: PPO, prompts: Sequence[Prompt], iteration: int) -> Evaluation:
         kl=float(filled(batch.kl).sum(axis=1).mean()),
         response_length=float(batch.response_lengths.mean()),
         truncated=float(batch.truncated.mean()),
-        seconds=time.perf_counter() - started,
+        seconds=ppo.control.clock() - started,
     )

@@ -15,7 +15,7 @@ from trainer.errors import TrainerError
 
 SCHEMA_VERSION = 1
 
-State = Literal["loading", "training", "evaluating", "saving", "done", "stopped", "failed"]
+State = Literal["loading", "training", "evaluating", "saving", "paused", "done", "stopped", "failed"]
 EndState = Literal["done", "stopped", "failed"]
 Phase = Literal["generate", "score", "reward", "update", "evaluate", "checkpoint"]
 
@@ -157,6 +157,17 @@ class CheckpointSaved(Event):
     iteration: int
     path: str
     seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingChanged(Event):
+    """A live setting has another value from `iteration` on; config.toml holds it by now."""
+
+    kind: ClassVar[str] = "setting"
+    iteration: int
+    key: str  # dotted, `ppo.kl_coef`
+    old: Any  # plain TOML values
+    value: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from trainer.errors import StorageError
 from trainer.events import (
@@ -26,10 +26,16 @@ from trainer.events import (
     RunEnded,
     RunStarted,
     SamplesWritten,
-    event_from_dict,
 )
-
-TimedEvent = tuple[float, Event]
+from trainer.journal_lines import (
+    TimedEvent,
+    event_in,
+    iterations_and_starts,
+    lines_before,
+    newest_iterations,
+    readable_events,
+    values_in,
+)
 
 _DURABLE = (CheckpointSaved, RunEnded)
 _REDONE_BY_RESUMED_RUN = (Iteration, SamplesWritten, Evaluation, CheckpointSaved)
@@ -107,21 +113,27 @@ class Journal:
 class JournalReader:
     """Follows a journal: each `poll` reads only what was appended since the one before.
 
+    iterations: do not begin at the first line, but so many Iterations before the end, or 16 MiB where these
+    hold fewer. `opening` is then the journal's first event, and `earlier` tells of what lies between; where
+    there is nothing between, `opening` is None.
     restarts: how often the file was found replaced or cut; the reader then begins anew, and `poll` returns
-    the new file's events from the first. unfinished: whether the last line still lacks its newline.
+    the new file's events as the first one did. unfinished: whether the last line still lacks its newline.
     """
 
+    opening: TimedEvent | None
     _head: bytes
+    _begin: int  # offset of the first line that was read; 0 when those before it were too
     _offset: int
     _lines: int
     _damages: list[str]
     _unknown: Counter[str]
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, iterations: int | None = None) -> None:
         self.path = path
         self.restarts = 0
         self.unfinished = False
-        self._begin()
+        self._iterations = iterations
+        self._begin_anew()
 
     def poll(self) -> list[TimedEvent]:
         """Events since the last poll with their times in unix seconds; none while there is no file.
@@ -134,8 +146,10 @@ class JournalReader:
                 head = file.readline(_END_BYTES)  # the time in it tells one journal from another
                 if self._offset and (head != self._head or file.seek(0, os.SEEK_END) < self._offset):
                     self.restarts += 1
-                    self._begin()
+                    self._begin_anew()
                 self._head = head
+                if not self._offset and self._iterations is not None:
+                    self._skip(file, self._iterations)
                 file.seek(self._offset)
                 data = file.read()
         except FileNotFoundError:
@@ -147,6 +161,25 @@ class JournalReader:
         self.unfinished = bool(rest)
         return [event for line in lines if (event := self._event(line)) is not None]
 
+    def earlier(self, size: int) -> list[TimedEvent] | None:
+        """Iterations and RunStarteds of some `size` bytes before those read so far; None when all were read.
+
+        Other kinds are passed over. StorageError when the file cannot be read; the rest is then given up.
+        """
+        if not self._begin:
+            return None
+        end, self._begin = self._begin, 0
+        try:
+            with self.path.open("rb") as file:
+                if file.readline(_END_BYTES) != self._head:
+                    return None  # replaced: the next poll begins anew
+                self._begin, data = lines_before(file, end, size)
+        except OSError as error:
+            raise _unreadable(self.path, error) from None
+        events, left_out = iterations_and_starts(data)
+        self._left_out += left_out
+        return events
+
     @property
     def problems(self) -> list[str]:
         """What could not be read so far; lines are counted from 1."""
@@ -154,27 +187,42 @@ class JournalReader:
             f"{count} event(s) of unknown kind '{kind}' left out: a newer ppo-workbench reads them"
             for kind, count in self._unknown.items()
         ]
-        return self._damages + unknown
+        earlier = [f"{self._left_out} earlier line(s) left out: cut or damaged"] if self._left_out else []
+        return self._damages + unknown + earlier
 
-    def _begin(self) -> None:
+    def _begin_anew(self) -> None:
+        self.opening = None
         self._head = b""
+        self._begin = 0
         self._offset = 0
         self._lines = 0
+        self._left_out = 0
         self._damages = []
         self._unknown = Counter()
+
+    def _skip(self, file: BinaryIO, iterations: int) -> None:
+        """Take the header and the first event, then go on with the newest `iterations`, unless that is all."""
+        first = file.readline()
+        begin = newest_iterations(file, iterations)
+        if begin > len(self._head) + len(first):
+            self._event(self._head)
+            self.opening = self._event(first)
+            self._begin = self._offset = begin
+            self._lines = 0
 
     def _event(self, line: bytes) -> TimedEvent | None:
         self._lines += 1
         try:
-            values = _values(line)
+            values = values_in(line)
             if "journal" in values:
                 self._check_version(values["journal"])
                 return None
-            if (event := _event(values)) is None:
+            if (event := event_in(values)) is None:
                 self._unknown[str(values.get("event"))] += 1
                 return None
         except ValueError as error:
-            self._damages.append(f"line {self._lines} left out: {error}")
+            since = " of the newest" if self._begin else ""
+            self._damages.append(f"line {self._lines}{since} left out: {error}")
             return None
         return values["time"], event
 
@@ -225,7 +273,7 @@ def read_journal_ends(path: Path, iterations: int = 5) -> JournalView:
                 lines = file.read(size - start).split(b"\n")[:-1]
                 if start:
                     lines[:1] = first  # in place of the line that the window cuts
-                events = without_superseded(_readable(lines))
+                events = without_superseded(readable_events(lines))
                 if not start or sum(isinstance(event, Iteration) for _, event in events) >= iterations:
                     break
                 window *= 4
@@ -259,39 +307,3 @@ def _line(values: dict[str, Any]) -> bytes:
     text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     # A lone surrogate has no UTF-8; its backslash form is the JSON escape of the same character.
     return text.encode("utf-8", "backslashreplace") + b"\n"
-
-
-def _values(line: bytes) -> dict[str, Any]:
-    """The object in `line`. ValueError when there is none."""
-    try:
-        values = json.loads(line)
-    except (ValueError, RecursionError):
-        raise ValueError("it was cut or damaged") from None
-    if not isinstance(values, dict):
-        raise ValueError("it is not a JSON object")
-    return values
-
-
-def _event(values: dict[str, Any]) -> Event | None:
-    """The event in `values`, None for an unknown kind. ValueError when fields of its kind are missing."""
-    kind = values.get("event")
-    numbers = isinstance(values.get("time"), int | float) and isinstance(values.get("iteration", 0), int)
-    try:
-        if isinstance(kind, str) and numbers:
-            return event_from_dict(values)
-    except (TypeError, KeyError, AttributeError):
-        pass
-    raise ValueError(f"it is not a whole event (kind {kind!r})")
-
-
-def _readable(lines: Sequence[bytes]) -> list[TimedEvent]:
-    events = []
-    for line in lines:
-        try:
-            values = _values(line)
-            event = None if "journal" in values else _event(values)
-        except ValueError:
-            continue
-        if event is not None:
-            events.append((values["time"], event))
-    return events

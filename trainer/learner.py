@@ -82,6 +82,11 @@ class Learner:
         self.policy_optimizer.init(actor.policy_parameters())
         self.value_optimizer.init(actor.value_parameters())
 
+    def configure(self, config: OptimConfig, *, total_steps: int) -> None:
+        """Go by `config` from the next step on; Adam's own settings, which are not live, stay as they are."""
+        self.config = config
+        self.total_steps = total_steps
+
     def learning_rates(self) -> tuple[float, float]:
         """Of policy and value model, for the coming step."""
         factor = schedule_factor(self.config, self.steps, self.total_steps)

@@ -5,7 +5,6 @@ Schulman et al. 2017 (arXiv 1707.06347); for language models Ziegler et al. 2019
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -59,11 +58,15 @@ class PPO:
         self.rewards = rewards
         self.emit = emit
         self.control = control or Control()
-        total_steps = config.ppo.iterations * config.ppo.epochs * config.ppo.minibatches
-        self.learner = Learner(actor, config.optim, total_steps=total_steps)
+        self.learner = Learner(actor, config.optim, total_steps=_total_steps(config))
         self.tokens = 0
         self.skipped_in_a_row = 0
         self._seconds: dict[str, float] = {}
+
+    def configure(self, config: Config) -> None:
+        """Go by `config` from the next iteration on, as a run resumed with it would. Only live settings may differ."""
+        self.config = config
+        self.learner.configure(config.optim, total_steps=_total_steps(config))
 
     def iteration(self, number: int) -> IterationResult:
         """Iteration `number`, from 1: roll out, score, shape, estimate advantages, learn."""
@@ -71,7 +74,7 @@ class PPO:
         temperature, kl_coef = c.rollout.temperature, c.ppo.kl_coef
         self._seconds = {}
         mx.reset_peak_memory()
-        started = time.perf_counter()
+        started = self.control.clock()
         prompts = self.batch_prompts(number)
 
         with self.phase(number, "generate") as progress:
@@ -109,7 +112,7 @@ class PPO:
         with self.phase(number, "update", passes=passes) as progress:
             taken = self.learn(number, batch, progress)
 
-        seconds = time.perf_counter() - started
+        seconds = self.control.clock() - started
         tokens = int(batch.response_lengths.sum())
         self.tokens += tokens
         metrics = Iteration(
@@ -175,7 +178,10 @@ class PPO:
 
     @contextmanager
     def phase(self, number: int, phase: Phase, *, passes: int = 1) -> Iterator[Callable[[int, int], None]]:
-        """Time a phase and tell its progress; the function given reports (done, total) of each of `passes` in turn."""
+        """Time a phase without its pauses, and tell its progress.
+
+        The function given reports (done, total) of each of `passes` in turn.
+        """
         finished = 0
 
         def progress(done: int, total: int) -> None:
@@ -188,7 +194,12 @@ class PPO:
 
         self.control.check()
         self.emit(PhaseProgress(iteration=number, phase=phase, done=0, total=1))
-        started = time.perf_counter()
+        started = self.control.clock()
         yield progress
         mx.clear_cache()  # the phases differ in shapes, so buffers of one are of no use to the next
-        self._seconds[phase] = time.perf_counter() - started
+        self._seconds[phase] = self.control.clock() - started
+
+
+def _total_steps(config: Config) -> int:
+    """Optimiser steps of the whole run."""
+    return config.ppo.iterations * config.ppo.epochs * config.ppo.minibatches

@@ -1,27 +1,28 @@
 """Runs on disk: a folder each, which anyone can read without us.
 
 NAME/config.toml  events.jsonl  samples/step-000012.parquet  checkpoints/step-000020/  lock
+and, while it is trained, progress.json and control/, the requests of other processes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import difflib
-import fcntl
 import itertools
 import json
-import os
 import platform
 import re
 import shutil
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from trainer.config import Config, save_config
+from trainer.config.fields import PATTERNS, RUN_NAME
 from trainer.errors import StorageError, UsageError
+from trainer.run_lock import hold_lock, lock_is_held
 
 _DISTRIBUTIONS = ("ppo-workbench", "mlx", "mlx-lm", "transformers")
 
@@ -57,6 +58,16 @@ class RunFolder:
         """The folder of the checkpoints."""
         return self.root / "checkpoints"
 
+    @property
+    def control(self) -> Path:
+        """The folder of requests to the process that trains the run."""
+        return self.root / "control"
+
+    @property
+    def progress(self) -> Path:
+        """How far the phase under way is."""
+        return self.root / "progress.json"
+
     def samples_file(self, iteration: int) -> Path:
         """Where the sequences of `iteration` are kept."""
         return self.samples / f"step-{iteration:06d}.parquet"
@@ -65,56 +76,16 @@ class RunFolder:
         """Where the checkpoint after `iteration` is kept."""
         return self.checkpoints / f"step-{iteration:06d}"
 
-    @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self) -> AbstractContextManager[None]:
         """Hold the run as the one process that trains it. The lock ends with the process, however that ends.
 
         Raises UsageError when another one holds it, StorageError when the folder takes no lock.
         """
-        try:
-            file = os.open(self._lock_file, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise self._lock_error(error) from None
-        try:
-            try:
-                self._lock_exclusively(file)
-                os.ftruncate(file, 0)
-                os.write(file, str(os.getpid()).encode())
-            except OSError as error:
-                raise self._lock_error(error) from None
-            yield
-        finally:
-            os.close(file)
+        return hold_lock(self.root)
 
     def is_live(self) -> bool:
         """Whether some process, maybe this one, is training the run now."""
-        try:
-            file = os.open(self._lock_file, os.O_RDONLY)
-        except OSError:
-            return False
-        try:
-            return not _try_lock(file, fcntl.LOCK_SH)
-        except OSError:
-            return False
-        finally:
-            os.close(file)
-
-    @property
-    def _lock_file(self) -> Path:
-        return self.root / "lock"
-
-    def _lock_exclusively(self, file: int) -> None:
-        while not _try_lock(file, fcntl.LOCK_EX):
-            # `is_live` shares it for an instant and must not be taken for a trainer, who does not share.
-            if not _try_lock(file, fcntl.LOCK_SH):
-                pid = os.pread(file, 20, 0).decode(errors="replace") or "unknown"
-                raise UsageError(f"run '{self.name}' is being trained by process {pid}: stop it first, or wait")
-
-    def _lock_error(self, error: OSError) -> StorageError:
-        return StorageError(
-            f"cannot lock run '{self.root}': {error.strerror}; "
-            "choose a local, writable folder with --set run.dir=FOLDER"
-        )
+        return lock_is_held(self.root)
 
 
 def create_run(config: Config, preset_name: str) -> RunFolder:
@@ -185,6 +156,43 @@ def run_folders(runs_dir: Path) -> list[RunFolder]:
     except OSError as error:
         raise StorageError(f"cannot list runs in '{runs_dir}': {error.strerror}; choose another folder") from None
     return [RunFolder(path) for path in paths]
+
+
+def rename_run(folder: RunFolder, new_name: str) -> RunFolder:
+    """Give a run another name: that of its folder, and `run.name` in its config.toml.
+
+    Raises UsageError for a name that breaks the rule or is in use and for a run that is being trained, StorageError
+    when the folder cannot be renamed.
+    """
+    if not new_name or not re.fullmatch(RUN_NAME, new_name):
+        raise UsageError(f"{new_name!r} is no name for a run: it {PATTERNS[RUN_NAME]}, and not be empty")
+    renamed = RunFolder(folder.root.with_name(new_name))
+    with folder.lock():
+        try:
+            if renamed.root.exists():
+                raise UsageError(f"a run '{new_name}' is there already: choose another name for '{folder.name}'")
+            folder.root.rename(renamed.root)
+            _write_name(renamed)
+        except OSError as error:
+            raise StorageError(f"cannot rename '{folder.root}' to '{new_name}': {error.strerror}") from None
+    return renamed
+
+
+def trash_run(folder: RunFolder) -> Path:
+    """Move a run to `.trash/` beside it, where no list of runs looks, and return its path there.
+
+    Raises UsageError for a run that is being trained, StorageError when it cannot be moved.
+    """
+    trash = folder.root.with_name(".trash")
+    with folder.lock():
+        try:
+            trash.mkdir(exist_ok=True)
+            names = itertools.chain([folder.name], (f"{folder.name}.{number}" for number in itertools.count(2)))
+            path = next(path for name in names if not (path := trash / name).exists())
+            folder.root.rename(path)
+        except OSError as error:
+            raise StorageError(f"cannot move '{folder.root}' to '{trash}': {error.strerror}; mend the folder") from None
+    return path
 
 
 class Checkpoints(NamedTuple):
@@ -267,6 +275,20 @@ def _numbered(config: Config, preset_name: str) -> RunFolder:
     raise AssertionError("numbers do not end")
 
 
+def _write_name(folder: RunFolder) -> None:
+    """Let config.toml, all else of it kept, say what the run is called; one that is damaged stays as it is."""
+    import tomlkit  # here, because few who read runs rename one
+
+    try:
+        document = tomlkit.parse(folder.config.read_text(encoding="utf-8"))
+        cast("dict[str, Any]", document)["run"]["name"] = folder.name
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return
+    temporary = folder.config.with_suffix(".tmp")
+    temporary.write_text(tomlkit.dumps(document), encoding="utf-8")
+    temporary.replace(folder.config)
+
+
 def _runs_dir(config: Config) -> Path:
     path = Path(config.run.dir).resolve()
     try:
@@ -305,11 +327,3 @@ def _damage(checkpoint: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"state.json cannot be read ({type(error).__name__})"
     return ""
-
-
-def _try_lock(file: int, how: int) -> bool:
-    try:
-        fcntl.flock(file, how | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -8,45 +8,45 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 import mlx.core as mx
 
 from trainer import runs
 from trainer.arrays import leaves
-from trainer.checkpoint import Snapshot, load_checkpoint, restore_snapshot, save_checkpoint, take_snapshot
+from trainer.checkpoint import Snapshot, load_checkpoint, restore_snapshot, take_snapshot
 from trainer.config import Config, config_warnings
 from trainer.config.loading import resolve_paths
-from trainer.control import Control, Interrupted
-from trainer.data import Prompt, PromptRow, encode_prompts, load_prompts, split_prompts
-from trainer.errors import DataError, StorageError, TrainerError
+from trainer.control import Control, Interrupted, Steered
+from trainer.data import Prompt, load_prompts
+from trainer.errors import StorageError, TrainerError
 from trainer.evaluate import evaluate
 from trainer.events import (
     Alert,
-    CheckpointSaved,
     EndState,
     Event,
     RunEnded,
     RunStarted,
-    SamplePreview,
-    SamplesWritten,
+    SettingChanged,
     Sink,
     Sinks,
     State,
     StateChanged,
 )
+from trainer.inbox import Inbox
 from trainer.journal import Journal
-from trainer.metrics import sample_rows
+from trainer.live_settings import changes, with_setting
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.blas import blas_warning, measure_matmul
 from trainer.models.loading import LoadedModel, load_backbone
-from trainer.ppo import PPO, IterationResult
+from trainer.ppo import PPO
+from trainer.progress import ProgressFile
 from trainer.rewards import build_rewards
+from trainer.run_prompts import run_prompts
+from trainer.run_record import RunRecord
 from trainer.runs import RunFolder
-from trainer.samples import write_samples
 from trainer.seeding import Purpose, key_for
 from trainer.trackers import build_trackers
-
-PREVIEWS = 3
 
 
 def train(
@@ -61,12 +61,14 @@ def train(
 
     resume: folder of a run to continue from its newest whole checkpoint, with `config` as its configuration. preset:
     stem of a new run's folder when run.name is empty. sinks: get every event, in order, and are closed at the end.
-    control: lets another thread stop the run. Raises TrainerError for what a user can mend; the journal then says why.
+    control: lets another thread steer the run, as the run folder's `control/` lets another process. Raises TrainerError
+    for what a user can mend; the journal then says why.
     """
-    out = Sinks(sinks)
+    out, control = Sinks(sinks), control or Control()
     try:
-        return _Run(config, resume, preset, out, control or Control()).train()
+        return _Run(config, resume, preset, out, control).train()
     finally:
+        control.detach()
         out.close()
 
 
@@ -78,8 +80,8 @@ def release_thread() -> None:
     mx.clear_streams()
 
 
-class _Run:
-    """One run under way: its folder, its model and the loop over iterations."""
+class _Run(Steered):
+    """One run under way: its folder, its model, the loop over iterations, and what it does when it is steered."""
 
     def __init__(self, config: Config, resume: Path | None, preset: str, out: Sinks, control: Control) -> None:
         config = resolve_paths(config, Path.cwd())
@@ -93,7 +95,10 @@ class _Run:
         self.warnings = config_warnings(self.config)
         self.folder: RunFolder
         self.snapshot: Snapshot
-        self.saved_at = -1  # iteration of the newest checkpoint of this process
+        self.record: RunRecord
+        self.state: State = "loading"
+        self.before_pause: State = "loading"
+        self.wanted = self.config  # with the live settings that were asked for and do not hold yet
 
     def train(self) -> RunEnded:
         """Load everything, then create or open the run, so that a broken start leaves nothing behind."""
@@ -107,7 +112,8 @@ class _Run:
         model = load_backbone(self.config.model)
         if slow := blas_warning(measure_matmul()):
             self.warnings.append(slow)
-        prompts, held_out = self._prompts(rows, model)
+        prompts, held_out, warnings = run_prompts(self.config, rows, model)
+        self.warnings += warnings
         key = key_for(self.config.run.seed, Purpose.ADAPTER)
         actor = ActorCriticLLM(model.backbone, self.config.model, key=key)
         self.ppo = PPO(self.config, actor, model.tokenizer, prompts, rewards, emit=self.emit, control=self.control)
@@ -117,17 +123,44 @@ class _Run:
         with self.folder.lock():
             if self.resume:
                 runs.write_config(self.folder, self.config)  # what runs from here on
-            self._open_sinks()
+            self.record = RunRecord(self.folder, self.config, self.emit)
+            self._open()
             return self._guarded(model, prompts)
 
     def emit(self, event: Event) -> None:
         """Hand an event to every sink."""
+        if isinstance(event, StateChanged):
+            self.state = event.state
         self.out.emit(event)
 
-    def _open_sinks(self) -> None:
+    def paused(self) -> None:
+        """Tell that the run is held."""
+        self.before_pause = self.state
+        self._state("paused")
+
+    def resumed(self) -> None:
+        """Tell that it goes on with what it was at."""
+        self._state(self.before_pause)
+
+    def checkpoint(self) -> None:
+        """Save the last whole iteration, in the midst of the next one."""
+        at = self.snapshot.iteration
+        if at == self.record.saved_at:
+            self._alert("info", "checkpoint_there", f"the checkpoint after iteration {at} is there already")
+        self._save_in_between()
+
+    def set(self, key: str, value: Any) -> None:
+        """Keep the setting for the next iteration, or tell why it cannot be."""
         try:
+            self.wanted = with_setting(self.wanted, key, value)
+        except TrainerError as refusal:
+            self._alert("warning", "setting_refused", f"{'; '.join(str(refusal).splitlines())}; nothing is changed")
+
+    def _open(self) -> None:
+        try:
+            self.control.attach(self, Inbox(self.folder.control, self._complain).take)
             self.out.add_first(Journal(self.folder.events))
-            self.out.add(self._trackers())
+            self.out.add([ProgressFile(self.folder.progress), *self._trackers()])
         except TrainerError:
             if not self.resume:
                 shutil.rmtree(self.folder.root, ignore_errors=True)
@@ -148,16 +181,20 @@ class _Run:
             self._loop()
         except Interrupted as interruption:
             if interruption.save:
-                self._save(self.snapshot)
+                self.record.save(self.snapshot)
+                self._apply_settings()  # they hold when the run is resumed
             return "stopped", 130, interruption.reason
-        self._save(self.snapshot)
+        self.record.save(self.snapshot)
+        for change in changes(self.config, self.wanted):
+            message = f"{change.key} = {change.value} came in the last iteration; nothing is changed"
+            self._alert("warning", "setting_refused", message)
         return "done", 0, f"{self.config.ppo.iterations} iterations done"
 
     def _failed(self, error: Exception) -> None:
         """Save the last good state and tell why the run ended; a full disk on the way must not hide `error`."""
         with contextlib.suppress(StorageError):
             if not isinstance(error, StorageError):
-                self._save(self.snapshot)
+                self.record.save(self.snapshot)
         with contextlib.suppress(StorageError):
             if isinstance(error, TrainerError):
                 self._end("failed", error.exit_code, str(error))
@@ -172,7 +209,7 @@ class _Run:
             self.snapshot = load_checkpoint(found.paths[-1], ppo.actor.adapter_config)
             restore_snapshot(self.snapshot, ppo.actor, ppo.learner, ppo.rewards)
             ppo.tokens = self.snapshot.tokens
-            self.saved_at = self.snapshot.iteration
+            self.record.saved_at = self.snapshot.iteration
         trainable = [*ppo.actor.policy_parameters().values(), *ppo.actor.value_parameters().values()]
         self.emit(
             RunStarted(
@@ -198,11 +235,13 @@ class _Run:
             self.emit(Alert(iteration=at, level="warning", code="checkpoint_damaged", message=message))
 
     def _loop(self) -> None:
-        c, ppo = self.config, self.ppo
+        c, ppo = self.config, self.ppo  # what is read of `c` here is not live
         for number in range(self.snapshot.iteration + 1, c.ppo.iterations + 1):
             self._state("training")
+            self.control.between_iterations()
+            self._apply_settings()
             result = ppo.iteration(number)
-            self._write_samples(number, result)
+            self.record.write_samples(number, result)
             self.emit(result.metrics)
             if c.eval.every and self.held_out and number % c.eval.every == 0:
                 self._state("evaluating")
@@ -210,57 +249,28 @@ class _Run:
             # Only now: a run that ends within its evaluation does the iteration again, and the evaluation with it.
             self.snapshot = take_snapshot(number, ppo.tokens, ppo.actor, ppo.learner, ppo.rewards)
             if c.checkpoint.every and number % c.checkpoint.every == 0:
-                self._save(self.snapshot)
+                self.record.save(self.snapshot)
 
-    def _save(self, snapshot: Snapshot) -> None:
-        if snapshot.iteration == self.saved_at:
+    def _apply_settings(self) -> None:
+        """Let the settings that were asked for hold from the next iteration on, here and in a resumed run."""
+        if not (changed := changes(self.config, self.wanted)):
             return
-        self._state("saving")
-        started = time.perf_counter()
-        path = self.folder.checkpoint(snapshot.iteration)
-        save_checkpoint(path, snapshot)
-        self.saved_at = snapshot.iteration
-        runs.prune_checkpoints(self.folder, self.config.checkpoint.keep)
-        where = str(path.relative_to(self.folder.root))
-        seconds = time.perf_counter() - started
-        self.emit(CheckpointSaved(iteration=snapshot.iteration, path=where, seconds=seconds))
+        self._save_in_between()  # what came before must not be done anew by what holds from here on
+        self.config = self.wanted
+        runs.write_config(self.folder, self.config)
+        for change in changed:
+            self.emit(SettingChanged(iteration=self.snapshot.iteration + 1, **change._asdict()))
+        self.ppo.configure(self.config)
+        for warning in config_warnings(self.config):
+            if warning not in self.warnings:
+                self.warnings.append(warning)
+                self._alert("warning", "config", warning)
 
-    def _write_samples(self, number: int, result: IterationResult) -> None:
-        rows = sample_rows(result.batch, result.prompts, result.rewards.parts, self.config.rollout.samples_per_prompt)
-        path = self.folder.samples_file(number)
-        if self.config.run.save_samples:
-            write_samples(path, rows, number)
-        previews = [
-            SamplePreview(
-                prompt=row["prompt"],
-                completion=row["completion"],
-                score=row["score"],
-                kl=sum(row["logprobs"]) - sum(row["ref_logprobs"]),
-                truncated=row["truncated"],
-            )
-            for row in rows[:PREVIEWS]
-        ]
-        where = str(path.relative_to(self.folder.root)) if self.config.run.save_samples else ""
-        self.emit(SamplesWritten(iteration=number, path=where, rows=len(rows), previews=previews))
-
-    def _prompts(self, rows: Sequence[PromptRow], model: LoadedModel) -> tuple[list[Prompt], list[Prompt]]:
-        c = self.config
-        longest = c.data.max_prompt_tokens + c.rollout.max_new_tokens
-        encoded = encode_prompts(rows, model.tokenizer, c.data)
-        if changed := encoded.dropped or encoded.truncated:
-            done = "dropped" if encoded.dropped else "cut to their last tokens"
-            self.warnings.append(
-                f"{changed} of {len(rows)} prompts are longer than data.max_prompt_tokens = {c.data.max_prompt_tokens} "
-                f"and were {done}"
-            )
-        room = max(len(prompt.tokens) for prompt in encoded.prompts) + c.rollout.max_new_tokens
-        if model.context and room > model.context:
-            raise DataError(
-                f"the longest prompt and rollout.max_new_tokens = {c.rollout.max_new_tokens} need {room} tokens of up "
-                f"to {longest} allowed, but the model's context is {model.context}: lower data.max_prompt_tokens or "
-                "rollout.max_new_tokens"
-            )
-        return split_prompts(encoded.prompts, c.data.eval_fraction, c.run.seed)
+    def _save_in_between(self) -> None:
+        if self.snapshot.iteration != self.record.saved_at:
+            state = self.state
+            self.record.save(self.snapshot)
+            self._state(state)
 
     def _trackers(self) -> list[Sink]:
         names, settings = self.config.run.trackers, self.config.model_dump()
@@ -268,6 +278,14 @@ class _Run:
 
     def _state(self, state: State) -> None:
         self.emit(StateChanged(state=state))
+
+    def _alert(self, level: Literal["info", "warning"], code: str, message: str) -> None:
+        """Of the iteration under way."""
+        number = min(self.snapshot.iteration + 1, self.config.ppo.iterations)
+        self.emit(Alert(iteration=number, level=level, code=code, message=message))
+
+    def _complain(self, message: str) -> None:
+        self._alert("warning", "request_broken", message)
 
     def _end(self, state: EndState, exit_code: int, reason: str) -> RunEnded:
         newest = runs.newest_checkpoint(self.folder)

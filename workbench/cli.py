@@ -86,6 +86,8 @@ def parser() -> argparse.ArgumentParser:
     runs = commands.add_parser("runs", help="list the runs")
     runs.add_argument("--json", action="store_true", help="one JSON object a line")
     runs.add_argument("--dir", metavar="DIR", help="folder of the runs (default: runs)")
+    watch = commands.add_parser("watch", help="show a run that another process trains, or one that has ended")
+    watch.add_argument("run", metavar="RUN", help="the run's folder, or its name")
     commands.add_parser("doctor", help="tell what training would run on here, and what is slow about it")
     return root
 
@@ -134,17 +136,17 @@ def _command(args: argparse.Namespace) -> Callable[[argparse.Namespace], int]:
             from workbench.commands import doctor
 
             return doctor.run
-    if not args.no_ui:
-        return _workbench
-    from workbench.commands import train
+        case "watch":
+            from workbench.commands import ui
 
-    return train.run
+            return ui.watch
+    if args.no_ui:
+        from workbench.commands import train
 
+        return train.run
+    from workbench.commands import ui
 
-def _workbench(args: argparse.Namespace) -> int:
-    from trainer.errors import UsageError
-
-    raise UsageError("the workbench's screen is not part of this version: train headless with --no-ui")
+    return ui.run
 
 
 class _Parser(argparse.ArgumentParser):

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeVar
 
 from trainer.events import (
     Alert,
@@ -15,26 +19,51 @@ from trainer.events import (
     RunEnded,
     RunStarted,
     SamplesWritten,
+    SettingChanged,
     State,
     StateChanged,
 )
+from workbench.history import History
 
 _RECENT = 5  # iterations that the remaining time and the summary's means are taken over
+_KEPT = 500  # newest events of a kind
+_MARKS = 2000
+
+Kept = TypeVar("Kept")
+MarkKind = Literal["checkpoint", "alert", "setting", "evaluation", "resumed", "end"]
+
+
+class Mark(NamedTuple):
+    """Something that happened at an iteration, for a timeline. `text` is not made safe to print."""
+
+    iteration: int
+    kind: MarkKind
+    text: str
 
 
 @dataclass(slots=True)
 class RunView:
-    """What a reader wants to know of a run; `take` folds one event in, be it live or of a journal."""
+    """What a reader wants to know of a run; `take` folds one event in, be it live or of a journal.
+
+    Lists hold the newest only, 500 events or 2000 marks, so that a run may go on for ever. problems: what of
+    the run could not be read, for the one who reads it to fill in.
+    """
 
     started: RunStarted | None = None
     state: State = "loading"
     phase: PhaseProgress | None = None
-    iterations: list[Iteration] = field(default_factory=list)
+    history: History = field(default_factory=History)
+    last: Iteration | None = None  # the newest
+    previous: Iteration | None = None  # the one before it
     evaluations: list[Evaluation] = field(default_factory=list)
     alerts: list[Alert] = field(default_factory=list)
+    checkpoints: list[CheckpointSaved] = field(default_factory=list)
+    settings: list[SettingChanged] = field(default_factory=list)
     samples: SamplesWritten | None = None
-    checkpoint: CheckpointSaved | None = None
+    sample_index: array[int] = field(default_factory=lambda: array("q"))  # iterations whose samples are on disk
+    marks: list[Mark] = field(default_factory=list)
     ended: RunEnded | None = None
+    problems: list[str] = field(default_factory=list)
 
     def take(self, event: Event) -> None:
         """Fold one event in; kinds that are not known change nothing."""
@@ -47,31 +76,34 @@ class RunView:
             case PhaseProgress():
                 self.phase = event
             case Iteration():
-                self.iterations.append(event)
-                self.phase = None
+                self._add(event)
             case Evaluation():
-                self.evaluations.append(event)
+                _keep(self.evaluations, event)
+                self._mark(event.iteration, "evaluation", f"score {event.score_mean:.3f}")
             case Alert():
-                self.alerts.append(event)
+                _keep(self.alerts, event)
+                self._mark(event.iteration, "alert", event.message)
+            case SettingChanged():
+                _keep(self.settings, event)
+                self._mark(event.iteration, "setting", f"{event.key} {event.old} -> {event.value}")
             case SamplesWritten():
-                self.samples = event
+                self._add_samples(event)
             case CheckpointSaved():
-                self.checkpoint = event
+                _keep(self.checkpoints, event)
+                self._mark(event.iteration, "checkpoint", event.path)
             case RunEnded():
-                self.ended = event
-                self.state = event.state
-                self.phase = None
+                self._end(event)
 
     @property
-    def last(self) -> Iteration | None:
-        """The newest iteration."""
-        return self.iterations[-1] if self.iterations else None
+    def checkpoint(self) -> CheckpointSaved | None:
+        """The newest checkpoint."""
+        return self.checkpoints[-1] if self.checkpoints else None
 
     @property
     def iteration(self) -> int:
         """Iterations behind us, those of before a resumption counted."""
-        if self.last is not None:
-            return self.last.iteration
+        if self.history:
+            return self.history.numbers[-1]
         return (self.started.resumed_at or 0) if self.started else 0
 
     @property
@@ -81,24 +113,69 @@ class RunView:
 
     def seconds_left(self) -> float:
         """Expected time to the end of the run, from the newest iterations; NaN before the first."""
-        recent = self.iterations[-_RECENT:]
-        if not recent:
-            return math.nan
-        return sum(seconds(i) for i in recent) / len(recent) * max(self.total - self.iteration, 0)
+        return _mean(self.history.column("seconds_total")[-_RECENT:]) * max(self.total - self.iteration, 0)
 
     def first_and_last(self, name: str) -> tuple[float, float]:
         """Means of the metric `name` over the first and the last five iterations; NaN before the first."""
-        values = [getattr(i, name) for i in self.iterations]
+        values = self.history.column(name)
         return _mean(values[:_RECENT]), _mean(values[-_RECENT:])
 
     def _start(self, event: RunStarted) -> None:
+        if event.resumed_at is None:
+            self._forget_all()
+        else:
+            self._go_back_to(event.resumed_at)
+            self._mark(event.resumed_at, "resumed", f"resumed after iteration {event.resumed_at}")
         self.started = event
         self.ended = None
+        self.phase = None
         self.state = "loading"
-        if event.resumed_at is not None:
-            # What was trained after the checkpoint, before the run was killed, is done anew.
-            self.iterations = [i for i in self.iterations if i.iteration <= event.resumed_at]
-            self.evaluations = [e for e in self.evaluations if e.iteration <= event.resumed_at]
+
+    def _forget_all(self) -> None:
+        """Another run stands in this one's place."""
+        self.history = History()
+        self.last = self.previous = self.samples = None
+        self.sample_index = array("q")
+        for events in (self.evaluations, self.alerts, self.checkpoints, self.settings, self.marks):
+            events.clear()
+
+    def _go_back_to(self, iteration: int) -> None:
+        """Drop what came after the checkpoint of `iteration`: it is done anew."""
+        self.history.cut(iteration)
+        if self.last is not None and self.last.iteration > iteration:
+            kept = self.previous is not None and self.previous.iteration <= iteration
+            self.last, self.previous = (self.previous if kept else None), None
+        if self.samples is not None and self.samples.iteration > iteration:
+            self.samples = None
+        del self.sample_index[bisect_right(self.sample_index, iteration) :]
+        self.evaluations[:] = [e for e in self.evaluations if e.iteration <= iteration]
+        self.checkpoints[:] = [c for c in self.checkpoints if c.iteration <= iteration]
+        redone = ("evaluation", "checkpoint")
+        self.marks[:] = [m for m in self.marks if m.iteration <= iteration or m.kind not in redone]
+
+    def _add(self, event: Iteration) -> None:
+        self.history.append(event)
+        if self.last is not None and self.last.iteration < event.iteration:
+            self.previous = self.last
+        elif self.previous is not None and self.previous.iteration >= event.iteration:
+            self.previous = None
+        self.last = event
+        self.phase = None
+
+    def _add_samples(self, event: SamplesWritten) -> None:
+        self.samples = event
+        if event.path:
+            del self.sample_index[bisect_right(self.sample_index, event.iteration - 1) :]
+            self.sample_index.append(event.iteration)
+
+    def _end(self, event: RunEnded) -> None:
+        self.ended = event
+        self.state = event.state
+        self.phase = None
+        self._mark(event.iteration, "end", f"{event.state}: {event.reason}" if event.reason else event.state)
+
+    def _mark(self, iteration: int, kind: MarkKind, text: str) -> None:
+        _keep(self.marks, Mark(iteration, kind, text), _MARKS)
 
 
 def seconds(iteration: Iteration) -> float:
@@ -106,5 +183,10 @@ def seconds(iteration: Iteration) -> float:
     return sum(iteration.seconds.values())
 
 
-def _mean(values: list[float]) -> float:
+def _keep(newest: list[Kept], item: Kept, most: int = _KEPT) -> None:
+    newest.append(item)
+    del newest[:-most]
+
+
+def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else math.nan

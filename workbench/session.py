@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from trainer.config import Config
 from trainer.control import Control
@@ -76,6 +76,8 @@ class Session:
     Start it, `take` events until `finished`, then ask for the `result`. As a context manager it starts on
     entry and leaves no thread behind: a run that is still going at the end of the block is told to stop, and
     waited for.
+
+    paused: load, then hold before the first iteration.
     """
 
     def __init__(
@@ -86,12 +88,15 @@ class Session:
         preset: str = "run",
         train: Train | None = None,
         control: Control | None = None,
+        paused: bool = False,
     ) -> None:
         self._config = config
         self._resume = resume
         self._preset = preset
         self._train = train or _train_on_this_thread
         self._control = control or Control()
+        if paused:
+            self._control.pause()
         self._events = EventQueue()
         self._ended: RunEnded | None = None
         self._failure: BaseException | None = None
@@ -123,6 +128,26 @@ class Session:
         self.stop_reason = self.stop_reason or "aborted"
         self._control.abort()
         self._events.wake()
+
+    def pause(self) -> None:
+        """Hold the run where it is; like all that follows it returns at once."""
+        self._control.pause()
+
+    def resume(self) -> None:
+        """Let a paused run go on."""
+        self._control.resume()
+
+    def step(self) -> None:
+        """Let the run go on to the end of its iteration under way, or of the next one, and pause there."""
+        self._control.step()
+
+    def checkpoint(self) -> None:
+        """Save a checkpoint of the last whole iteration now."""
+        self._control.checkpoint()
+
+    def set(self, key: str, value: Any) -> None:
+        """Change a live setting before the next iteration; an Alert tells why where that cannot be."""
+        self._control.set(key, value)
 
     def result(self) -> RunEnded:
         """How the run ended; waits for it. Raises what the trainer raised."""

@@ -33,10 +33,20 @@ _RULES = {  # pydantic's names of broken rules, in our words
 _SOURCE_RULE = f"must be 'file.py:function', 'lexicon' or a table whose kind is one of {', '.join(SOURCES)}"
 
 
+class SettingProblem(NamedTuple):
+    """One problem of a configuration."""
+
+    key: str
+    """Where it is, `ppo.kl_coef` or `reward.sources[0].pattern`; of a rule between settings, the one to change."""
+    message: str
+    """The whole line: key, value, rule and a way out."""
+
+
 class _Conflict(NamedTuple):
     """A rule between fields that is broken."""
 
     keys: tuple[str, ...]
+    """The one to change comes first."""
     message: str
 
 
@@ -52,8 +62,15 @@ def validate(raw: dict[str, Any], source: str = "") -> Config:
 
 def config_problems(raw: dict[str, Any]) -> list[str]:
     """What is wrong with `raw`, one line a problem; empty when nothing is."""
+    return [problem.message for problem in located_problems(raw)]
+
+
+def located_problems(raw: dict[str, Any]) -> list[SettingProblem]:
+    """What is wrong with `raw` (tables of plain values), each with the key that it is about."""
     try:
-        return [conflict.message for conflict in _conflicts(Config.model_validate(raw))]
+        return [
+            SettingProblem(conflict.keys[0], conflict.message) for conflict in _conflicts(Config.model_validate(raw))
+        ]
     except ValidationError as error:
         problems = error.errors(include_url=False)
     pruned = copy.deepcopy(raw)
@@ -65,11 +82,25 @@ def config_problems(raw: dict[str, Any]) -> list[str]:
             broken.add(_guess(key, problem["loc"]))
         _remove(pruned, problem["loc"])
     # Rules between fields are judged too, defaults standing in for broken fields: those are not blamed twice.
-    return [_message(problem, raw) for problem in problems] + [
-        conflict.message
+    return [SettingProblem(_key(problem["loc"]), _message(problem, raw)) for problem in problems] + [
+        SettingProblem(conflict.keys[0], conflict.message)
         for conflict in _conflicts(Config.model_validate(pruned))
         if not any({key, key.partition(".")[0]} & broken for key in conflict.keys)
     ]
+
+
+def broken_rule(key: str, value: Any) -> str:
+    """The rule that `value` breaks as the setting `key`, as in `must be at least 0`; "" when it breaks none.
+
+    Rules between settings are not looked at.
+    """
+    table, _, name = key.partition(".")
+    try:
+        Config.model_validate({table: {name: value}})
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        return _rule(problem["type"], problem.get("ctx", {}), problem["msg"])
+    return ""
 
 
 def config_warnings(config: Config) -> list[str]:
@@ -125,7 +156,7 @@ def _conflicts(config: Config) -> Iterator[_Conflict]:
             else "shorten data.max_prompt_tokens and rollout.max_new_tokens"
         )
         yield _Conflict(
-            ("rollout.batch_size", "rollout.max_new_tokens", "data.max_prompt_tokens", "optim.buffer_tokens"),
+            ("optim.buffer_tokens", "rollout.batch_size", "rollout.max_new_tokens", "data.max_prompt_tokens"),
             f"optim.buffer_tokens = {optim.buffer_tokens} does not hold rollout.batch_size = "
             f"{rollout.batch_size} sequences of up to {longest} tokens: raise it to "
             f"{rollout.batch_size * longest} or {smaller}",

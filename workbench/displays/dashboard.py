@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trainer.events import Alert, SamplePreview
-from workbench.displays.metrics import METRICS
+from workbench.metrics import TABLE
 from workbench.run_view import RunView
 from workbench.text import duration, gigabytes, sparkline, visible
 
@@ -24,7 +24,7 @@ _ALERTS = 2
 def dashboard(view: RunView, width: int, *, notice: str = "") -> RenderableType:
     """Status, metrics, newest samples and alerts of `view` for a terminal of `width` columns, 60 or more."""
     parts: list[RenderableType] = list(_wrapped(_status(view), width))
-    if view.iterations:
+    if view.history:
         parts += [Text(""), _metrics(view, width)]
     if view.samples is not None and view.samples.previews:
         parts.append(Text(""))
@@ -75,8 +75,8 @@ def _metrics(view: RunView, width: int) -> Table:
     table.add_column(no_wrap=True, style="dim")
     table.add_column(no_wrap=True, style=_ACCENT)
     spark = max(min(width - 50, 48), 8)
-    for metric in METRICS:
-        values = [metric.of(iteration) for iteration in view.iterations]
+    for metric in TABLE:
+        values = [value * metric.factor for value in view.history.column(metric.field)[-spark:]]
         change = metric.text(values[-1] - values[-2], sign=True) if len(values) > 1 else ""
         table.add_row(metric.label, metric.text(values[-1]), change, metric.unit, sparkline(values, spark))
     return table

@@ -6,8 +6,8 @@ from typing import TextIO
 
 from trainer.events import Event, Iteration
 from workbench import output
-from workbench.displays.metrics import METRICS
 from workbench.displays.sentences import sentences, summary
+from workbench.metrics import TABLE
 from workbench.run_view import RunView, seconds
 from workbench.text import duration
 
@@ -57,7 +57,7 @@ def heading() -> str:
     """Two lines: the columns' names and their units."""
     names = "iteration".rjust(_ITERATION_WIDTH)
     units = " " * _ITERATION_WIDTH
-    for metric in METRICS:
+    for metric in TABLE:
         names += metric.heading.rjust(_width(metric.heading, metric.unit) + 2)
         units += metric.unit.rjust(_width(metric.heading, metric.unit) + 2)
     for name, unit, width in _TAIL:
@@ -69,7 +69,7 @@ def heading() -> str:
 def row(iteration: Iteration, view: RunView) -> str:
     """The numbers of `iteration`, right-aligned under `heading`."""
     cells = f"{iteration.iteration}/{view.total}".rjust(_ITERATION_WIDTH)
-    for metric in METRICS:
+    for metric in TABLE:
         cells += metric.text(metric.of(iteration)).rjust(_width(metric.heading, metric.unit) + 2)
     tail = (
         f"{iteration.tokens_per_second:.0f}",

@@ -6,7 +6,7 @@ import math
 import shlex
 from pathlib import Path
 
-from trainer.events import Alert, CheckpointSaved, Evaluation, Event, RunStarted, StateChanged
+from trainer.events import Alert, CheckpointSaved, Evaluation, Event, RunStarted, SettingChanged, StateChanged
 from workbench.output import PROGRAM
 from workbench.run_view import RunView
 from workbench.text import duration
@@ -21,6 +21,10 @@ def sentences(event: Event) -> list[str]:
             return _run(event)
         case StateChanged(state="loading"):
             return ["loading the model"]
+        case StateChanged(state="paused"):
+            return [f"paused: '{PROGRAM} watch' lets it go on"]
+        case SettingChanged():
+            return [f"iteration {event.iteration}: {event.key} = {event.value} from here on, it was {event.old}"]
         case Evaluation():
             return [
                 f"iteration {event.iteration}: evaluation on {event.prompts} prompts: "
@@ -39,7 +43,7 @@ def summary(view: RunView) -> list[tuple[str, str]]:
     if view.started is None:
         return []
     lines = [("run", f"{view.started.name}: {_outcome(view)}")]
-    if view.iterations:
+    if view.history:
         score, kl = view.first_and_last("score_mean"), view.first_and_last("kl")
         change = score[1] - score[0]
         scores = f"{_number(score[0])} -> {_number(score[1])} ({change:+.3f})"

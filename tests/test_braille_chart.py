@@ -1,0 +1,259 @@
+"""The enlarged chart: dots, axes, cursor, threshold, marks and further runs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from charts import CLIP, KL, SCORE, Counted, any_values, history_of, roles, texts
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from scripted_run import iteration
+
+from workbench.history import History
+from workbench.metrics import METRICS, Metric
+from workbench.run_view import Mark
+from workbench.widgets.braille import Canvas
+from workbench.widgets.braille_chart import Picture, braille_chart
+from workbench.widgets.charted import Charted
+from workbench.widgets.drawing import Line
+from workbench.widgets.window import window_of, window_over
+
+LEFT = 10  # columns before the plot
+
+
+def chart(
+    history: History,
+    metric: Metric = SCORE,
+    *,
+    width: int = 80,
+    height: int = 24,
+    at: int | None = None,
+    average: bool = False,
+    log: bool = False,
+    marks: tuple[Mark, ...] = (),
+    others: tuple[tuple[str, History], ...] = (),
+) -> list[Line]:
+    window = window_over([history, *(other for _, other in others)]) if others else window_of(history)
+    charted = Charted(window=window, at=at, average=average, log=log)
+    return braille_chart(Picture(charted=charted, metric=metric, marks=marks, others=others), width, height)
+
+
+def plot(lines: list[Line]) -> list[str]:
+    """The rows between title and axis, right of the y axis."""
+    rows = [text[LEFT:] for text in texts(lines)[1:]]
+    return rows[: next(number for number, text in enumerate(texts(lines)[1:]) if "└" in text)]
+
+
+def dots(rows: list[str]) -> set[tuple[int, int]]:
+    """Places of the dots, x from the left and y from the top."""
+    bits = {
+        0x01: (0, 0),
+        0x02: (0, 1),
+        0x04: (0, 2),
+        0x40: (0, 3),
+        0x08: (1, 0),
+        0x10: (1, 1),
+        0x20: (1, 2),
+        0x80: (1, 3),
+    }
+    return {
+        (2 * column + x, 4 * row + y)
+        for row, text in enumerate(rows)
+        for column, cell in enumerate(text)
+        if 0x2800 <= ord(cell) <= 0x28FF
+        for bit, (x, y) in bits.items()
+        if ord(cell) & bit
+    }
+
+
+def test_a_character_has_two_by_four_dots():
+    for x, y, character in [(0, 0, "⠁"), (1, 0, "⠈"), (0, 2, "⠄"), (1, 2, "⠠"), (0, 3, "⡀"), (1, 3, "⢀")]:
+        canvas = Canvas(1, 1)
+        canvas.column(x, y, y, "series")
+        assert canvas.rows() == [[(character, "series")]]
+
+
+def test_what_lies_outside_the_canvas_is_left_out():
+    canvas = Canvas(2, 1)
+    canvas.column(-1, 0, 3, "series")
+    canvas.column(4, 0, 3, "series")
+    canvas.column(0, -5, 50, "series")
+    assert canvas.rows() == [[("⡇", "series"), (" ", "text")]]
+
+
+@given(
+    start=st.tuples(st.integers(0, 39), st.integers(0, 39)),
+    end=st.tuples(st.integers(0, 39), st.integers(0, 39)),
+)
+def test_a_line_has_no_gap_and_holds_both_ends(start, end):
+    start, end = sorted([start, end])
+    canvas = Canvas(20, 10)
+    canvas.line(start, end, "series")
+    drawn = dots(["".join(cell for cell, _ in row) for row in canvas.rows()])
+    assert {start, end} <= drawn
+    for x in range(start[0], end[0]):
+        here, there = ([y for place, y in drawn if place == at] for at in (x, x + 1))
+        assert min(abs(a - b) for a in here for b in there) <= 1
+
+
+@given(
+    values=any_values,
+    other=any_values,
+    width=st.integers(1, 130),
+    height=st.integers(1, 40),
+    metric=st.sampled_from(METRICS),
+    average=st.booleans(),
+    log=st.booleans(),
+)
+def test_any_numbers_at_any_size_are_drawn_within_the_size(values, other, width, height, metric, average, log):
+    marks = (Mark(1, "alert", "x"), Mark(10**9, "end", "y"))
+    lines = chart(
+        history_of(values, field=metric.field),
+        metric,
+        width=width,
+        height=height,
+        at=0 if values else None,
+        average=average,
+        log=log,
+        marks=marks,
+        others=(("run", history_of(other, field=metric.field)),) if other else (),
+    )
+    assert len(lines) <= height
+    if width >= 24:
+        assert all(cell_len(text) <= width for text in texts(lines))
+
+
+def test_a_rising_metric_is_a_line_from_the_lower_left_to_the_upper_right():
+    rows = plot(chart(history_of([i / 10 for i in range(11)])))
+    drawn = dots(rows)
+    across, down = 2 * (80 - 12), 4 * len(rows)
+    assert {(0, down - 1), (across - 1, 0)} <= drawn
+    assert {x for x, _ in drawn} == set(range(across))
+    tops = [min(y for place, y in drawn if place == x) for x in range(across)]
+    assert tops == sorted(tops, reverse=True)
+
+
+def test_a_bucket_of_many_values_spans_from_its_least_to_its_greatest():
+    rows = plot(chart(history_of([i % 2 for i in range(5000)])))
+    assert all(cell == "⣿" for cell in rows[len(rows) // 2].rstrip())
+
+
+def test_the_y_axis_has_round_numbers_at_their_height():
+    lines = chart(history_of([i / 10 for i in range(11)]), height=25)
+    labels = {text[:9].strip(): number for number, text in enumerate(texts(lines)[1:-3]) if "┤" in text}
+    assert list(labels) == ["1.0", "0.8", "0.6", "0.4", "0.2", "0.0"]
+    assert labels["1.0"] == 0
+    assert labels["0.0"] == 20
+    assert labels["0.6"] == 8
+
+
+def test_the_x_axis_names_the_first_iteration_and_round_ones():
+    numbers = texts(chart(history_of([0.5] * 500, first=1)))[-2].split()
+    assert numbers == ["1", "100", "200", "300", "400", "500"]
+
+
+def test_a_gap_in_the_iterations_and_a_nan_break_the_line():
+    history = history_of([0.5] * 10)
+    for number in range(21, 31):
+        history.append(iteration(number, score_mean=0.5))
+    (row,) = [row for row in plot(chart(history)) if any(cell > "⠀" for cell in row)]
+    assert " " * 20 in row[10:60]
+    lines = chart(history_of([0.5] * 10 + [math.nan] + [0.5] * 10))
+    rows = plot(lines)
+    assert roles(lines, "missing") == "×"
+    assert rows[-1].index("×") == (80 - 12) // 2
+    middle = [x for x, _ in dots(rows) if 62 <= x <= 72]
+    assert not [x for x in middle if 66 <= x <= 69]
+
+
+def test_the_cursor_is_a_line_through_its_iteration_and_the_title_says_its_value():
+    history = history_of([i / 100 for i in range(101)])
+    lines = chart(history, at=50, average=True)
+    title = texts(lines)[0]
+    assert "iteration 51  0.500 ▲ 0.010" in title
+    assert "EMA 0.4" in title
+    assert "EMA 0.000" in texts(chart(history, at=0, average=True))[0]
+    cursor = [row[(80 - 12) // 2] for row in plot(chart(history, at=50))]
+    assert len(cursor) - 2 <= cursor.count("│") < len(cursor), "but where the metric crosses it"
+    assert "iteration 101  1.000" in texts(chart(history))[0]
+
+
+def test_the_threshold_is_a_line_at_its_height_behind_the_metric():
+    lines = chart(history_of([0.1] * 20 + [0.3] * 20, field="clip_fraction"), CLIP)
+    (row,) = [row for row in plot(lines) if row.count("┄") > 10]
+    assert "┄ limit 20" in texts(lines)[0]
+    labels = {text[:9].strip(): text for text in texts(lines)}
+    assert labels["20"][LEFT:] == row
+    far = chart(history_of([0.01] * 40, field="clip_fraction"), CLIP)
+    assert not any("┄" in row for row in plot(far)), "far above, it would flatten the metric"
+
+
+def test_marks_stand_under_their_iterations_the_alert_first():
+    marks = (Mark(1, "checkpoint", ""), Mark(50, "alert", ""), Mark(50, "checkpoint", ""), Mark(99, "setting", ""))
+    lines = chart(history_of([0.5] * 99), marks=(*marks, Mark(200, "end", "")))
+    row = texts(lines)[-1][LEFT:]
+    assert {place: cell for place, cell in enumerate(row) if cell != " "} == {0: "✓", 34: "⚠", 67: "→"}
+
+
+def test_further_runs_have_letters_at_their_ends_and_in_the_legend_and_a_colour_each():
+    others = tuple(
+        (f"run-{name}", history_of([level] * 30))
+        for name, level in zip("vwxyz", (0.9, 0.9, 0.5, 0.1, 0.2), strict=True)
+    )
+    lines = chart(history_of([0.0] * 10), others=others, width=110)
+    ends = "".join(row[-1] for row in plot(lines)).strip()
+    assert sorted(ends.replace(" ", "")) == list("abcde")
+    assert ends.index("a") < ends.index("c") < ends.index("e") < ends.index("d")
+    assert texts(lines)[-1].split() == [
+        "─",
+        "this",
+        "run",
+        "a",
+        "run-v",
+        "b",
+        "run-w",
+        "c",
+        "run-x",
+        "d",
+        "run-y",
+        "e",
+        "run-z",
+    ]
+    for number, letter in enumerate("abcde", 1):
+        assert roles(lines[:-1], f"run-{number}").count(letter) == 1
+    assert texts(lines)[-3].split()[-1] == "30", "the axis holds the longest of them"
+
+
+def test_names_of_runs_are_shown_and_not_obeyed():
+    lines = chart(history_of([0.0] * 10), others=(("\x1b[2J[/x]", history_of([1.0] * 10)),))
+    assert "␛[2J[/x]" in texts(lines)[-1]
+
+
+def test_a_logarithmic_axis_is_used_where_it_says_something_and_told_where_not():
+    values = [10.0 ** (i / 10) for i in range(-20, 11)]
+    lines = chart(history_of(values, field="kl"), KL, log=True)
+    assert "log scale" in texts(lines)[0]
+    drawn = dots(plot(lines))
+    tops = [min(y for place, y in drawn if place == x) for x in sorted({x for x, _ in drawn})]
+    steps = {before - after for before, after in itertools.pairwise(tops)}
+    assert steps <= {0, 1}, "an exponential is a straight line"
+    assert {"0.01", "0.1", "1", "10"} <= {text[:9].strip() for text in texts(lines)}
+    assert "no log scale for this metric" in texts(chart(history_of([0.1, 0.2]), log=True))[0]
+
+
+def test_drawing_reads_two_buckets_a_column_for_every_run():
+    histories = [Counted(), Counted()]
+    for number in range(1, 10_001):
+        for history in histories:
+            history.append(iteration(number))
+    chart(histories[0], others=(("other", histories[1]),), width=100, average=True)
+    assert [history.read for history in histories] == [pytest.approx(2 * 88, abs=3)] * 2
+
+
+def test_a_run_without_iterations_draws_an_empty_chart():
+    lines = chart(history_of([]))
+    assert not dots(plot(lines))
+    assert texts(lines)[0].split() == ["score"]

@@ -1,0 +1,155 @@
+"""What differs between runs is found key by key, and shown as a table or a list that fits its width."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from trainer.config import Config, save_config
+from trainer.errors import StorageError
+from trainer.runs import RunFolder
+from workbench.config_diff import Comparison, Difference, compare_runs, config_differences, read_config, value_text
+from workbench.widgets.differences import differences_content
+
+
+def run(folder: Path, name: str, toml: str) -> RunFolder:
+    (folder / name).mkdir()
+    (folder / name / "config.toml").write_text(toml)
+    return RunFolder(folder / name)
+
+
+def test_only_settings_that_differ_are_named_by_dotted_key_in_the_files_order() -> None:
+    a = {"ppo": {"kl_coef": 0.1, "epochs": 4, "gamma": 1.0}, "optim": {"policy_lr": 1e-4}}
+    b = {"ppo": {"kl_coef": 0.2, "epochs": 4, "gamma": 0.9}, "optim": {"policy_lr": 1e-4}}
+    assert config_differences({"a": a, "b": b}) == [
+        Difference("ppo.kl_coef", {"a": 0.1, "b": 0.2}),
+        Difference("ppo.gamma", {"a": 1.0, "b": 0.9}),
+    ]
+
+
+def test_a_setting_that_a_run_does_not_have_differs() -> None:
+    differences = config_differences({"a": {"x": {"y": 1}}, "b": {}, "c": {"x": {"y": 1}, "z": 2}})
+    assert differences == [
+        Difference("x.y", {"a": 1, "b": None, "c": 1}),
+        Difference("z", {"a": None, "b": None, "c": 2}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (1, 1.0, True),
+        (1, True, False),
+        (float("nan"), float("nan"), True),
+        ([1, 2], [1, 2], True),
+        ([1, 2], [2, 1], False),
+        ([{"a": 1}], [{"a": True}], False),
+        ("1", 1, False),
+    ],
+)
+def test_values_are_the_same_when_toml_means_the_same(one: object, other: object, same: bool) -> None:
+    assert (config_differences({"a": {"k": one}, "b": {"k": other}}) == []) is same
+
+
+def test_the_names_of_runs_do_not_count_as_a_difference() -> None:
+    assert config_differences({"a": {"run": {"name": "a", "seed": 1}}, "b": {"run": {"name": "b", "seed": 1}}}) == []
+
+
+def test_real_configurations_differ_in_what_was_changed(tmp_path: Path) -> None:
+    folders = []
+    for name, seed in (("first", 1), ("second", 2)):
+        config = Config.model_validate({"run": {"name": name, "seed": seed}})
+        folders.append(run(tmp_path, name, ""))
+        save_config(config, folders[-1].config)
+    assert compare_runs(folders) == Comparison(
+        ["first", "second"], [Difference("run.seed", {"first": 1, "second": 2})], []
+    )
+
+
+def test_a_broken_file_is_told_and_the_others_are_compared(tmp_path: Path) -> None:
+    folders = [run(tmp_path, "a", "x = 1"), run(tmp_path, "broken", "x = ["), run(tmp_path, "b", "x = 2")]
+    comparison = compare_runs(folders)
+    assert comparison.names == ["a", "b"]
+    assert comparison.differences == [Difference("x", {"a": 1, "b": 2})]
+    assert len(comparison.problems) == 1
+    assert str(folders[1].config) in comparison.problems[0]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\xff\xfe", b"x = " + b"[" * 5000, b"# " + b"x" * 300_000, b"a = 1\na = 2"],
+    ids=["not utf-8", "nested", "large", "twice"],
+)
+def test_hostile_files_are_an_error_of_one_line(tmp_path: Path, content: bytes) -> None:
+    folder = run(tmp_path, "hostile", "")
+    folder.config.write_bytes(content)
+    with pytest.raises(StorageError, match=r"hostile/config\.toml") as caught:
+        read_config(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_deeply_dotted_keys_exhaust_no_stack(tmp_path: Path) -> None:
+    key = ".".join("a" * 4000)
+    comparison = compare_runs([run(tmp_path, "a", f"{key} = 1"), run(tmp_path, "b", f"{key} = 2")])
+    assert [difference.values for difference in comparison.differences] == [{"a": 1, "b": 2}]
+
+
+def test_values_are_written_as_in_the_file() -> None:
+    assert [value_text(value) for value in (None, True, 0.05, "starter", ["q", "v"])] == [
+        "-",
+        "true",
+        "0.05",
+        '"starter"',
+        '["q", "v"]',
+    ]
+
+
+COMPARISON = Comparison(
+    ["quickstart-0001", "quickstart-0002"],
+    [
+        Difference("ppo.kl_coef", {"quickstart-0001": 0.1, "quickstart-0002": 0.05}),
+        Difference("model.path", {"quickstart-0001": "starter", "quickstart-0002": None}),
+    ],
+    [],
+)
+
+
+def test_a_table_has_a_column_for_each_run() -> None:
+    lines = differences_content(COMPARISON, 60).plain.splitlines()
+    assert lines[0].split() == ["quickstart-0001", "quickstart-0002"]
+    assert lines[1].split() == ["ppo.kl_coef", "0.1", "0.05"]
+    assert lines[2].split() == ["model.path", '"starter"', "-"]
+    assert lines[0].index("quickstart-0002") == lines[1].index("0.05")
+
+
+def test_the_table_fits_its_width() -> None:
+    for width in range(38, 201):
+        assert max(map(cell_len, differences_content(COMPARISON, width).plain.splitlines())) <= width
+
+
+def test_where_it_is_narrow_runs_stand_below_each_other() -> None:
+    lines = differences_content(COMPARISON, 20).plain.splitlines()
+    assert lines[:3] == ["ppo.kl_coef", "  quickstart-0001 0.1", "  quickstart-0002 0.05"]
+
+
+def test_equal_configurations_are_said_to_be() -> None:
+    assert "the same" in differences_content(Comparison(["a", "b"], [], []), 60).plain
+
+
+def test_hostile_values_and_names_are_shown_as_text() -> None:
+    values = {"[/x]": "[@click=app.quit]x[/]", "b\x1b[31m": "\x1b]0;title\x07\u202e"}
+    shown = differences_content(Comparison(list(values), [Difference("k", values)], []), 120).plain
+    assert "[/x]" in shown
+    assert "[@click=app.quit]x[/]" in shown
+    assert "\x1b" not in shown
+    assert "\u202e" not in shown
+
+
+def test_a_file_of_a_thousand_settings_is_cut() -> None:
+    many = [Difference(f"k{i}", {"a": "x" * 100_000, "b": 1}) for i in range(1000)]
+    lines = differences_content(Comparison(["a", "b"], many, []), 80).plain.splitlines()
+    assert len(lines) < 110
+    assert "900 more" in lines[-1]
+    assert max(map(len, lines)) <= 80

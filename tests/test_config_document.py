@@ -1,0 +1,418 @@
+"""A configuration being edited: text and values in step, undo, changes, problems, and files."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.config import PRESETS, Config, load_config
+from trainer.errors import StorageError, UsageError
+from workbench.config_document import ConfigDocument, OverwriteError
+
+COMMENTED = """\
+# mine, and dear to me
+[ppo]
+kl_coef = 0.1  # after the third try
+# epochs: two are enough
+epochs = 2
+
+[rollout]
+stop = [
+    "END",  # of a story
+]
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.toml"
+    path.write_text(COMMENTED)
+    return path
+
+
+# Opening
+
+
+def test_a_preset_opens_without_a_file_of_its_own() -> None:
+    document = ConfigDocument.open("quickstart")
+    assert (document.path, document.preset, document.dirty) == (None, "quickstart", False)
+    assert document.config() == load_config("quickstart")
+    assert document.changes() == {}
+    assert document.text == (PRESETS / "quickstart.toml").read_text()
+
+
+def test_a_file_opens_with_what_differs_from_the_defaults(mine: Path) -> None:
+    document = ConfigDocument.open(mine)
+    assert (document.path, document.preset) == (mine, "")
+    changes = document.changes()
+    assert set(changes) == {"ppo.kl_coef", "ppo.epochs", "rollout.stop"}
+    change = changes["ppo.epochs"]
+    assert (change.preset, change.saved, change.value) == (4, 2, 2)
+    assert (change.from_preset, change.unsaved) == (True, False)
+    assert document.get("ppo.gamma") == Config().ppo.gamma
+
+
+def test_a_copy_has_no_file_yet(mine: Path) -> None:
+    document = ConfigDocument.open(mine, copy=True)
+    assert document.path is None
+    assert document.get("ppo.kl_coef") == 0.1
+    with pytest.raises(UsageError, match="no file of its own"):
+        document.save()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "no preset or file '.*': the presets are quickstart"),
+        (b"a = 1\nb = '\xff'", r"mine.toml:2: byte 0xff is"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(content: bytes | None, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UsageError, match=reason):
+        ConfigDocument.open(path)
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot read configuration '.*': Is a directory"):
+        ConfigDocument.open(tmp_path)
+
+
+def test_a_broken_file_opens_with_its_problems_where_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "broken.toml"
+    path.write_text(
+        '[ppo]\nkl_coef = -1\nepoch = 2\n\n[reward]\nsources = [\n  { kind = "regex", pattern = "(" },\n]\n'
+    )
+    document = ConfigDocument.open(path)
+    assert document.config() is None
+    assert document.warnings == []
+    found = {problem.key: problem for problem in document.problems}
+    assert set(found) == {"ppo.kl_coef", "ppo.epoch", "reward.sources[0].pattern"}
+    assert found["ppo.kl_coef"].line == 2
+    assert found["ppo.kl_coef"].message == "ppo.kl_coef = -1: must be at least 0.0"
+    assert found["ppo.epoch"].message == "unknown key 'ppo.epoch': did you mean 'ppo.epochs'?"
+    assert found["ppo.epoch"].line == 3
+    assert found["reward.sources[0].pattern"].line == 6
+    assert document.get("ppo.kl_coef") == -1
+
+
+def test_a_file_that_is_not_toml_opens_with_that_as_its_problem(tmp_path: Path) -> None:
+    path = tmp_path / "broken.toml"
+    path.write_text("[ppo]\nkl_coef = \nepochs = 2\n")
+    document = ConfigDocument.open(path)
+    [problem] = document.problems
+    assert problem.line == 2
+    assert problem.message.startswith("not TOML: ")
+    assert document.get("ppo.epochs") == 4
+    with pytest.raises(UsageError, match=r"the TOML has an error, so ppo\.epochs cannot be changed in it"):
+        document.set("ppo.epochs", 3)
+    document.set_text("[ppo]\nkl_coef = 0.3\nepochs = 2\n")
+    assert document.problems == []
+    assert document.get("ppo.epochs") == 2
+
+
+def test_a_rule_between_settings_is_a_problem_of_the_one_to_change(mine: Path) -> None:
+    document = ConfigDocument.open(mine)
+    document.set("ppo.minibatches", 3)
+    [problem] = document.problems
+    assert problem.key == "ppo.minibatches"
+    assert "does not divide" in problem.message
+    document.set("ppo.minibatches", 2)
+    assert document.problems == []
+
+
+def test_warnings_are_those_of_the_schema(mine: Path) -> None:
+    document = ConfigDocument.open(mine)
+    assert document.warnings == []
+    document.set("ppo.whiten_rewards", True)
+    [warning] = document.warnings
+    assert "ppo.whiten_rewards" in warning
+
+
+# Changing
+
+
+def test_a_change_in_the_form_keeps_every_comment_and_every_other_line(mine: Path) -> None:
+    document = ConfigDocument.open(mine)
+    document.set("ppo.kl_coef", 0.2)
+    assert document.text == COMMENTED.replace("0.1  #", "0.2  #")
+    document.set("ppo.gamma", 0.99)
+    document.set("optim.policy_lr", 3e-4)
+    assert all(line in document.text.splitlines() for line in COMMENTED.splitlines() if "kl_coef" not in line)
+    assert tomllib.loads(document.text)["optim"] == {"policy_lr": 3e-4}
+    assert tomllib.loads(document.text)["ppo"] == {"kl_coef": 0.2, "epochs": 2, "gamma": 0.99}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("ppo.kl_coef", 1),
+        ("ppo.whiten_rewards", True),
+        ("optim.eps", 1e-12),
+        ("model.dtype", "float32"),
+        ("data.system", 'Ünï "double" \\ \n\ttab\x1b[31m \u202e # = [x] 中'),
+        ("rollout.stop", ["a, b", "\n"]),
+        ("model.lora_targets", []),
+        ("reward.sources", [{"kind": "length", "target": 3}, "lexicon"]),
+    ],
+)
+@pytest.mark.parametrize("text", [COMMENTED, "", "ppo.epochs = 3", "ppo = { epochs = 3 }\n# end", "[[x]]\na = 1"])
+def test_a_value_that_is_set_is_what_toml_reads(text: str, key: str, value: Any) -> None:
+    document = ConfigDocument(text)
+    before = tomllib.loads(text)
+    document.set(key, value)
+    after = tomllib.loads(document.text)
+    section, _, name = key.partition(".")
+    assert after[section].pop(name) == value
+    before.get(section, {}).pop(name, None)
+    assert {k: v for k, v in after.items() if v} == {k: v for k, v in before.items() if v}
+    assert document.get(key) == value
+
+
+def test_setting_what_is_there_already_is_no_step(mine: Path) -> None:
+    document = ConfigDocument.open(mine)
+    document.set("ppo.kl_coef", 0.1)
+    document.set("ppo.gamma", 1)  # the default
+    assert not document.undo()
+    assert document.text == COMMENTED
+
+
+def test_true_is_not_one(mine: Path) -> None:
+    document = ConfigDocument("[ppo]\nepochs = true\n[data]\nshuffle = 1\n")
+    assert {p.key for p in document.problems} == {"ppo.epochs", "data.shuffle"}
+    document.set("ppo.epochs", 1)
+    document.set("data.shuffle", True)
+    assert document.problems == []
+
+
+def test_a_table_that_is_none_has_no_place_for_a_setting() -> None:
+    document = ConfigDocument("ppo = 3")
+    assert document.get("ppo.epochs") == 4
+    with pytest.raises(UsageError, match="ppo is no table"):
+        document.set("ppo.epochs", 2)
+    assert document.text == "ppo = 3"
+
+
+def test_not_a_number_elsewhere_does_not_keep_the_form_from_changing_a_setting() -> None:
+    document = ConfigDocument("[ppo]\nclip = nan\n")
+    document.set("ppo.epochs", 2)
+    assert [p.key for p in document.problems] == ["ppo.clip"]
+
+
+def test_reset_takes_back_what_the_preset_has() -> None:
+    document = ConfigDocument.open("quickstart")
+    document.set("ppo.kl_coef", 0.3)
+    document.set("ppo.gamma", 0.9)
+    assert set(document.changes()) == {"ppo.kl_coef", "ppo.gamma"}
+    document.reset("ppo.kl_coef")
+    document.reset("ppo.gamma")
+    document.reset("ppo.lam")
+    assert document.changes() == {}
+    assert document.get("ppo.kl_coef") == 0.05
+    assert "gamma" not in document.text
+
+
+def test_text_that_is_not_toml_leaves_the_last_good_values(mine: Path) -> None:
+    document = ConfigDocument.open(mine)
+    document.set_text(COMMENTED.replace("epochs = 2", "epochs = "))
+    assert document.get("ppo.epochs") == 2
+    assert document.config() is None
+    assert document.syntax_error
+    document.set_text(COMMENTED.replace("epochs = 2", "epochs = 5"))
+    assert document.get("ppo.epochs") == 5
+    assert document.config() is not None
+
+
+# Undo
+
+
+def test_undo_goes_back_over_both_views_and_redo_forth() -> None:
+    document = ConfigDocument.open("quickstart")
+    texts = [document.text]
+    for step in range(300):
+        if step % 2:
+            document.set_text(document.text + f"# note {step}\n")
+        else:
+            document.set("ppo.epochs", step % 90 + 3)
+        texts.append(document.text)
+    assert len(set(texts)) == 301
+    for expected in reversed(texts[:-1]):
+        assert document.undo()
+        assert document.text == expected
+    assert not document.undo()
+    assert not document.dirty
+    for expected in texts[1:]:
+        assert document.redo()
+        assert document.text == expected
+    assert not document.redo()
+
+
+def test_a_change_after_an_undo_forgets_what_was_undone() -> None:
+    document = ConfigDocument.open("quickstart")
+    document.set("ppo.epochs", 5)
+    document.undo()
+    document.set("ppo.epochs", 6)
+    assert not document.redo()
+    assert document.get("ppo.epochs") == 6
+
+
+def test_characters_typed_on_one_line_are_one_step() -> None:
+    document = ConfigDocument("#a\n#b\n")
+    for text in ("#ax\n#b\n", "#axy\n#b\n", "#axyz\n#b\n", "#axyz\n#bc\n", "#axyz\n#bc\n#d\n"):
+        document.set_text(text)
+    undone = []
+    while document.undo():
+        undone.append(document.text)
+    assert undone == ["#axyz\n#bc\n", "#axyz\n#b\n", "#a\n#b\n"]
+
+
+def test_typing_after_a_change_in_the_form_is_a_step_of_its_own() -> None:
+    document = ConfigDocument("#a\n")
+    document.set_text("#ab\n")
+    document.set("ppo.epochs", 2)
+    document.set("ppo.epochs", 4)
+    changed = document.text
+    document.set_text(changed.replace("#ab", "#abc"))
+    document.undo()
+    assert document.text == changed
+
+
+# Files
+
+
+def test_saving_writes_the_text_and_leaves_nothing_to_save(mine: Path) -> None:
+    mine.chmod(0o640)
+    document = ConfigDocument.open(mine)
+    document.set("ppo.kl_coef", 0.2)
+    assert document.dirty
+    assert document.changes()["ppo.kl_coef"].unsaved
+    document.save()
+    assert mine.read_text() == document.text
+    assert not document.dirty
+    assert not document.changes()["ppo.kl_coef"].unsaved
+    assert mine.stat().st_mode & 0o777 == 0o640
+    assert [path.name for path in mine.parent.iterdir()] == ["mine.toml"]
+    document.undo()
+    assert document.dirty
+    document.save()
+    assert mine.read_text() == COMMENTED
+
+
+def test_a_preset_is_saved_as_a_file_of_its_own(tmp_path: Path) -> None:
+    document = ConfigDocument.open("quickstart")
+    document.set("ppo.kl_coef", 0.2)
+    with pytest.raises(UsageError, match="preset quickstart has no file of its own"):
+        document.save()
+    document.save_as(tmp_path / "mine.toml")
+    assert document.path == tmp_path / "mine.toml"
+    assert document.preset == "quickstart"
+    assert load_config(tmp_path / "mine.toml").ppo.kl_coef == 0.2
+    assert set(document.changes()) == {"ppo.kl_coef"}
+    with pytest.raises(UsageError, match="ships with the program"):
+        document.save_as(PRESETS / "quickstart.toml")
+
+
+def test_a_file_that_changed_meanwhile_is_not_overwritten_unasked(mine: Path) -> None:
+    document = ConfigDocument.open(mine)
+    document.set("ppo.kl_coef", 0.2)
+    stamp = mine.stat()
+    mine.write_text(COMMENTED.replace("0.1", "0.7"))
+    os.utime(mine, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    with pytest.raises(OverwriteError, match="changed by another program") as refused:
+        document.save()
+    assert refused.value.path == mine
+    assert "0.7" in mine.read_text()
+    document.save(overwrite=True)
+    assert "0.2" in mine.read_text()
+    document.save()
+
+
+def test_a_file_that_was_only_touched_is_saved(mine: Path) -> None:
+    document = ConfigDocument.open(mine)
+    document.set("ppo.kl_coef", 0.2)
+    os.utime(mine, ns=(1, 1))
+    document.save()
+    assert "0.2" in mine.read_text()
+
+
+def test_what_the_file_holds_now_can_be_taken_over_and_that_undone(mine: Path) -> None:
+    document = ConfigDocument.open(mine)
+    document.set("ppo.kl_coef", 0.2)
+    mine.write_text(COMMENTED.replace("0.1", "0.7"))
+    document.reload()
+    assert document.get("ppo.kl_coef") == 0.7
+    assert not document.dirty
+    document.undo()
+    assert document.get("ppo.kl_coef") == 0.2
+    assert document.dirty
+    document.save()
+
+
+def test_another_file_is_not_overwritten_unasked(mine: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text("precious")
+    document = ConfigDocument.open(mine)
+    with pytest.raises(OverwriteError, match="exists"):
+        document.save_as(other)
+    assert (other.read_text(), document.path) == ("precious", mine)
+    document.save_as(other, overwrite=True)
+    assert (other.read_text(), document.path) == (COMMENTED, other)
+
+
+@pytest.mark.parametrize("failing", ["open", "fsync", "replace"])
+def test_a_full_disk_loses_nothing(failing: str, mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    document = ConfigDocument.open(mine)
+    document.set("ppo.kl_coef", 0.2)
+    with monkeypatch.context() as patch:
+        patch.setattr(os if failing == "fsync" else Path, failing, full)
+        with pytest.raises(StorageError, match="No space left on device; nothing was changed"):
+            document.save()
+    assert mine.read_text() == COMMENTED
+    assert [path.name for path in mine.parent.iterdir()] == ["mine.toml"]
+    assert document.dirty
+    assert document.get("ppo.kl_coef") == 0.2
+
+
+def test_a_folder_that_is_not_there_is_told(mine: Path) -> None:
+    document = ConfigDocument.open(mine)
+    with pytest.raises(StorageError, match="No such file or directory"):
+        document.save_as(mine.parent / "absent" / "x.toml")
+    assert document.path == mine
+
+
+def test_a_link_stays_a_link(mine: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link.toml"
+    link.symlink_to(mine)
+    document = ConfigDocument.open(link)
+    document.set("ppo.kl_coef", 0.2)
+    document.save()
+    assert link.is_symlink()
+    assert "0.2" in mine.read_text()
+
+
+def test_line_ends_of_windows_stay(mine: Path) -> None:
+    mine.write_bytes(COMMENTED.replace("\n", "\r\n").encode())
+    document = ConfigDocument.open(mine)
+    assert document.text == COMMENTED
+    document.set("ppo.kl_coef", 0.2)
+    document.save()
+    assert mine.read_bytes() == COMMENTED.replace("0.1", "0.2").replace("\n", "\r\n").encode()
+
+
+def test_the_document_loads_no_screen_and_no_tensors() -> None:
+    modules = "sys, workbench.config_document, workbench.estimates"
+    code = f"import {modules}; print({{'textual', 'mlx', 'tomlkit'}} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

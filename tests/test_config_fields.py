@@ -1,0 +1,213 @@
+"""The settings as a form needs them."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.config import Config, config_problems
+from trainer.config.problems import setting_keys
+from workbench.config_fields import (
+    as_text,
+    editable,
+    fields_by_key,
+    form_fields,
+    parse,
+    search,
+    sections,
+    shown,
+    stepped,
+)
+
+FIELDS = fields_by_key()
+
+
+def test_every_setting_has_a_field_in_the_order_of_the_schema() -> None:
+    assert [field.key for field in form_fields()] == list(setting_keys())
+    assert list(sections()) == list(Config.model_fields)
+    assert sections()["ppo"] == "the algorithm."
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        ("ppo.kl_coef", "number"),
+        ("ppo.epochs", "integer"),
+        ("data.shuffle", "switch"),
+        ("model.dtype", "choice"),
+        ("data.system", "text"),
+        ("data.prompts", "path"),
+        ("run.trackers", "list"),
+        ("reward.sources", "sources"),
+    ],
+)
+def test_the_kind_follows_from_the_schema(key: str, kind: str) -> None:
+    assert FIELDS[key].kind == kind
+
+
+def test_a_field_knows_what_the_schema_says_of_it() -> None:
+    field = FIELDS["ppo.kl_coef"]
+    assert (field.low, field.high, field.low_exclusive, field.high_exclusive) == (0, 100, False, False)
+    assert (field.unit, field.default, field.live) == ("score per nat", 0.05, True)
+    assert field.rule == "at least 0, at most 100"
+    assert field.help == "KL penalty strength."
+    assert "raise it" in field.advice
+    assert field.source
+    temperature = FIELDS["rollout.temperature"]
+    assert (temperature.low, temperature.low_exclusive) == (0, True)
+    assert FIELDS["run.trackers"].choices == ("tensorboard", "wandb", "trackio")
+
+
+@pytest.mark.parametrize("field", form_fields(), ids=lambda field: field.key)
+def test_the_text_of_a_default_means_the_default(field: Any) -> None:
+    if editable(field, field.default):
+        value = parse(field, as_text(field, field.default))
+        assert value == field.default
+        assert type(value) is type(field.default)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("optim.policy_lr", " 3e-4 ", 3e-4),
+        ("ppo.kl_coef", "1", 1.0),
+        ("ppo.epochs", "12", 12),
+        ("optim.buffer_tokens", "2_000_000", 2_000_000),
+        ("optim.buffer_tokens", "2e6", 2_000_000),
+        ("data.shuffle", "Off", False),
+        ("model.lora_targets", "q_proj,  v_proj,", ["q_proj", "v_proj"]),
+        ("rollout.stop", '["a, b", "\\n"]', ["a, b", "\n"]),
+        ("rollout.stop", "", []),
+        ("data.system", " two  spaces ", " two  spaces "),
+        ("model.path", " folder/a b ", "folder/a b"),
+    ],
+)
+def test_text_is_read_as_the_kind_of_its_field(key: str, text: str, value: Any) -> None:
+    read = parse(FIELDS[key], text)
+    assert read == value
+    assert type(read) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "rule"),
+    [
+        ("ppo.kl_coef", "-1", "must be at least 0.0"),
+        ("ppo.kl_coef", "many", "must be a number"),
+        ("ppo.kl_coef", "nan", "must be a finite number"),
+        ("ppo.clip", "0", "must be greater than 0.0"),
+        ("ppo.epochs", "2.5", "must be a whole number"),
+        ("ppo.epochs", "1e400", "must be a whole number"),
+        ("ppo.epochs", "9" * 5000, "must be a whole number"),
+        ("ppo.epochs", "101", "must be at most 100"),
+        ("data.shuffle", "maybe", "must be true or false"),
+        ("model.dtype", "float64", "must be one of 'auto', 'float32', 'bfloat16' or 'float16'"),
+        ("model.path", "  ", "must not be empty"),
+        ("model.lora_targets", "", "must not be empty"),
+        ("run.trackers", "wandb, mlflow", "must be one of 'tensorboard', 'wandb' or 'trackio'"),
+        ("rollout.stop", '["a"', 'must be items between commas, or a TOML array as in ["a", "b"]'),
+        ("rollout.stop", '["a"]\nx = 1', 'must be items between commas, or a TOML array as in ["a", "b"]'),
+        ("run.name", "../up", "must be letters, digits, '_', '-' and '.', and not begin with '.'"),
+    ],
+)
+def test_what_breaks_a_rule_is_refused_with_the_rule(key: str, text: str, rule: str) -> None:
+    with pytest.raises(ValueError, match="must") as refused:
+        parse(FIELDS[key], text)
+    assert str(refused.value) == rule
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1)))
+def test_any_list_of_texts_survives_being_text(values: list[str]) -> None:
+    field = FIELDS["rollout.stop"]
+    assert parse(field, as_text(field, values)) == values
+
+
+def test_texts_of_several_lines_and_reward_sources_are_not_edited_on_one() -> None:
+    assert not editable(FIELDS["data.system"], "a\nb")
+    assert not editable(FIELDS["reward.sources"], ["lexicon"])
+    assert not editable(FIELDS["rollout.stop"], ["\u202e"])
+    assert editable(FIELDS["data.system"], "one line")
+    assert editable(FIELDS["rollout.stop"], ["\n"])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("optim.buffer_tokens", 1_000_000, "1_000_000"),
+        ("optim.policy_lr", 1e-5, "1e-5"),
+        ("optim.policy_lr", 0.0003, "3e-4"),
+        ("optim.policy_lr", 0.00025, "2.5e-4"),
+        ("optim.policy_lr", 0.001, "0.001"),
+        ("data.system", "", "empty"),
+        ("rollout.stop", [], "none"),
+        ("data.shuffle", True, "true"),
+        ("reward.sources", ["lexicon", {"kind": "length", "target": 3, "weight": 0.2}], "lexicon, length x 0.2"),
+        ("ppo.epochs", {"a": [1, "x"]}, '{a = [1, "x"]}'),
+        ("ppo.kl_coef", "high", "high"),
+    ],
+)
+def test_a_value_is_shown_to_a_reader(key: str, value: Any, text: str) -> None:
+    assert shown(FIELDS[key], value) == text
+
+
+def walk(key: str, value: Any, direction: int, count: int) -> list[Any]:
+    values = []
+    for _ in range(count):
+        value = stepped(FIELDS[key], value, direction)
+        values.append(value)
+    return values
+
+
+@pytest.mark.parametrize(
+    ("key", "start", "direction", "expected"),
+    [
+        ("optim.policy_lr", 1e-5, 1, [2e-5, 3e-5, 5e-5, 1e-4, 2e-4]),
+        ("optim.policy_lr", 2e-6, -1, [1e-6, 0.0, 0.0]),
+        ("optim.policy_lr", 0.0, 1, [1e-6, 2e-6]),
+        ("optim.policy_lr", 0.5, 1, [1.0, 1.0]),
+        ("ppo.kl_coef", 0.05, 1, [0.06, 0.08, 0.1, 0.12]),
+        ("ppo.kl_coef", 0.07, -1, [0.06, 0.05]),
+        ("ppo.clip", 0.012, -1, [0.01, 0.01]),
+        ("ppo.lam", 0.95, 1, [0.96, 0.97, 0.98, 0.99, 1.0, 1.0]),
+        ("ppo.gamma", 0.005, -1, [0.0]),
+        ("ppo.epochs", 2, -1, [1, 1]),
+        ("ppo.epochs", 100, 1, [100]),
+        ("rollout.max_new_tokens", 48, 1, [49, 50]),
+        ("data.max_prompt_tokens", 512, 1, [520, 530]),
+        ("data.max_prompt_tokens", 100, -1, [99, 98]),
+        ("run.seed", 0, -1, [-1, -1]),
+        ("data.shuffle", True, 1, [False, True]),
+        ("data.chat", "never", 1, ["auto", "always"]),
+        ("data.system", "x", 1, ["x"]),
+    ],
+)
+def test_steps_are_sensible_and_stay_in_range(key: str, start: Any, direction: int, expected: list[Any]) -> None:
+    values = walk(key, start, direction, len(expected))
+    assert values == expected
+    assert {type(value) for value in values} == {type(start)}
+
+
+@pytest.mark.parametrize("field", form_fields(), ids=lambda field: field.key)
+@pytest.mark.parametrize("direction", [1, -1])
+def test_no_step_leaves_what_the_schema_allows(field: Any, direction: int) -> None:
+    for value in walk(field.key, field.default, direction, 60):
+        own = [p for p in config_problems({field.section: {field.name: value}}) if p.startswith(f"{field.key} = ")]
+        assert not [p for p in own if "must be" in p]
+
+
+def test_search_goes_by_name_help_and_advice_and_puts_names_first() -> None:
+    keys = [field.key for field in search("kl")]
+    assert keys[:2] == ["ppo.kl_coef", "ppo.kl_estimator"]
+    assert "rollout.top_p" in keys  # its help tells of the KL
+    assert [field.key for field in search("LEARNING rate value")] == ["optim.value_lr"]
+    assert [field.key for field in search("smaller steadier")] == ["ppo.minibatches"]
+    assert search("no such thing") == []
+    assert len(search("")) == len(form_fields())
+
+
+def test_an_array_written_for_a_field_is_toml() -> None:
+    text = as_text(FIELDS["rollout.stop"], ["a,b", "\x7f"])
+    assert tomllib.loads(f"v = {text}")["v"] == ["a,b", "\x7f"]

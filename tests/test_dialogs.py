@@ -1,0 +1,116 @@
+"""Small dialogs answer with a value, and cancelling them changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from textual.app import App
+from textual.screen import Screen
+from textual.widgets import Button, Input, Static
+
+from workbench.panes import styles_path
+from workbench.screens.confirm import ConfirmScreen
+from workbench.screens.rename import TextPromptScreen
+
+NOTHING = object()
+
+
+class Asking(App[None]):
+    CSS_PATH = styles_path("dialogs.tcss")
+    answer: object = NOTHING
+
+    def ask(self, screen: Screen[Any]) -> None:
+        self.push_screen(screen, self.take)
+
+    def take(self, answer: object) -> None:
+        self.answer = answer
+
+
+@pytest.mark.parametrize(
+    ("keys", "answer"),
+    [
+        (["y"], True),
+        (["n"], False),
+        (["escape"], False),
+        (["enter"], False),
+        (["right", "enter"], True),
+        (["right", "left", "enter"], False),
+    ],
+)
+async def test_a_question_is_answered_by_key_and_by_button(keys: list[str], answer: bool) -> None:
+    app = Asking()
+    async with app.run_test(size=(60, 20)) as pilot:
+        app.ask(ConfirmScreen("Move it?", "It can be moved back.", "Move", "Keep"))
+        await pilot.pause()
+        await pilot.press(*keys)
+        await pilot.pause()
+        assert app.answer is answer
+        assert not isinstance(app.screen, ConfirmScreen)
+
+
+async def test_a_question_is_answered_by_the_mouse() -> None:
+    app = Asking()
+    async with app.run_test(size=(60, 20)) as pilot:
+        app.ask(ConfirmScreen("Move it?"))
+        await pilot.pause()
+        await pilot.click("#yes")
+        await pilot.pause()
+        assert app.answer is True
+
+
+@pytest.mark.parametrize("size", [(40, 20), (80, 24)])
+async def test_hostile_text_in_a_question_is_text_and_the_buttons_stay_in_sight(size: tuple[int, int]) -> None:
+    app = Asking()
+    async with app.run_test(size=size) as pilot:
+        app.ask(ConfirmScreen("Move [/x] \x1b[31m?", "[@click=app.quit]go[/]", "[/yes]", "[no"))
+        await pilot.pause()
+        assert "[/x] ␛[31m?" in str(app.screen.query_one(".question", Static).render())
+        assert "[@click=app.quit]go[/]" in str(app.screen.query_one(".detail", Static).render())
+        for button in app.screen.query(Button):
+            assert app.screen.region.contains_region(button.region)
+            assert button.region.width >= len(str(button.label))
+        assert "[/yes]" in str(app.screen.query_one("#yes", Button).label)
+
+
+def no_x(text: str) -> str:
+    return "no x allowed [/x]" if "x" in text else ""
+
+
+async def test_an_accepted_text_is_the_answer() -> None:
+    app = Asking()
+    async with app.run_test(size=(60, 20)) as pilot:
+        app.ask(TextPromptScreen("Rename to", "old", no_x))
+        await pilot.pause()
+        assert app.screen.query_one(Input).value == "old"
+        await pilot.press("end", "e", "r", "enter")
+        await pilot.pause()
+        assert app.answer == "older"
+
+
+async def test_a_text_is_refused_with_its_problem_until_it_is_mended() -> None:
+    app = Asking()
+    async with app.run_test(size=(60, 20)) as pilot:
+        app.ask(TextPromptScreen("Rename to", "old", no_x))
+        await pilot.pause()
+        await pilot.press("end", "x", "enter")
+        await pilot.pause()
+        assert app.answer is NOTHING
+        assert "no x allowed [/x]" in str(app.screen.query_one(".detail", Static).render())
+        await pilot.press("backspace")
+        await pilot.pause()
+        assert "no x allowed" not in str(app.screen.query_one(".detail", Static).render())
+        await pilot.press("enter")
+        await pilot.pause()
+        assert app.answer == "old"
+
+
+async def test_a_cancelled_text_is_none() -> None:
+    app = Asking()
+    async with app.run_test(size=(60, 20)) as pilot:
+        app.ask(TextPromptScreen("Rename to", "old\x1b[31m", no_x))
+        await pilot.pause()
+        assert "\x1b" not in app.screen.query_one(Input).value
+        await pilot.press("escape")
+        await pilot.pause()
+        assert app.answer is None

@@ -1,0 +1,125 @@
+"""What an iteration will cost, told from the configuration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.config import Config, load_config, validate
+from workbench import estimates
+from workbench.estimates import estimate
+
+
+@pytest.fixture(autouse=True)
+def on_a_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(estimates, "_has_gpu", lambda: False)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+
+
+def tables(**sections: Any) -> Config:
+    return validate(sections)
+
+
+def test_the_quickstart_is_estimated_near_what_was_measured() -> None:
+    e = estimate(load_config("quickstart"))
+    assert e.tokens_per_iteration == 8 * 32
+    assert e.memory_bytes is not None
+    assert 1.0e9 < e.memory_bytes < 1.7e9  # a run of it reports a peak of 1.2 to 1.3 GB
+    assert e.basis.startswith("134M parameters in float32, prompts of up to ")
+
+
+def test_every_pass_of_every_sequence_counts(tmp_path: Path) -> None:
+    prompts = tmp_path / "p.txt"
+    prompts.write_text("x" * 40 + "\nshort\n")
+    config = tables(
+        data={"prompts": str(prompts)},
+        rollout={"batch_size": 4, "max_new_tokens": 6},
+        ppo={"epochs": 3},
+    )
+    # 10 tokens of prompt and 6 of response; written once, scored twice, trained on three times.
+    assert estimate(config).forward_tokens == 4 * 16 * (1 + 2 + 3)
+    apart = config.model_copy(update={"model": config.model.model_copy(update={"value_model": "adapter"})})
+    assert estimate(apart).forward_tokens == 4 * 16 * (1 + 3 + 6)
+
+
+def test_memory_grows_with_the_micro_batch_until_the_batch_fits() -> None:
+    def memory(tokens: int) -> int:
+        found = estimate(tables(optim={"micro_batch_tokens": tokens}, data={"prompts": "some/name"})).memory_bytes
+        assert found is not None
+        return found
+
+    sizes = [memory(tokens) for tokens in (560, 1120, 4480, 100_000)]
+    assert sizes[0] < sizes[1] < sizes[2] == sizes[3]
+
+
+def test_half_precision_takes_half_the_weights() -> None:
+    full, half = (estimate(tables(model={"dtype": d}, rollout={"batch_size": 1})) for d in ("float32", "bfloat16"))
+    assert full.memory_bytes is not None
+    assert half.memory_bytes is not None
+    assert full.memory_bytes - half.memory_bytes > 134e6 * 2
+    assert "bfloat16" in half.basis
+
+
+def test_a_gpu_holds_weights_in_half_precision_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimates, "_has_gpu", lambda: True)
+    assert "in bfloat16" in estimate(Config()).basis
+
+
+QWEN3 = {  # Qwen3-0.6B: 596M parameters by its model card
+    "model_type": "qwen3",
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "tie_word_embeddings": True,
+}
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_local_model_is_counted_by_its_config(nested: bool, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"text_config": QWEN3} if nested else QWEN3))
+    assert estimate(tables(model={"path": str(tmp_path)})).basis.startswith("596M parameters")
+
+
+def test_a_hub_model_is_found_once_it_was_fetched(tmp_path: Path) -> None:
+    config = load_config("qwen3-0.6b")
+    before = estimate(config)
+    assert before.memory_bytes is None
+    assert "not here yet" in before.basis
+    folder = tmp_path / "hub" / "models--mlx-community--Qwen3-0.6B-bf16" / "snapshots" / "abc"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(QWEN3))
+    after = estimate(config)
+    assert after.memory_bytes is not None
+    assert after.basis.startswith("596M parameters")
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"hidden_size": "x"}', '{"hidden_size": null}', "[" * 5000])
+def test_a_config_that_tells_nothing_is_told(content: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(content)
+    e = estimate(tables(model={"path": str(tmp_path)}))
+    assert e.memory_bytes is None
+    assert "config.json does not tell its size" in e.basis
+
+
+@pytest.mark.parametrize(
+    "prompts", ["absent.jsonl", "a/hub-name", "\0", "~nobody-of-that-name/x.txt", "x" * 5000, "../../etc", "."]
+)
+def test_prompts_that_cannot_be_seen_count_as_the_longest_allowed(prompts: str) -> None:
+    config = tables(data={"prompts": prompts, "max_prompt_tokens": 100})
+    assert "prompts of up to 100 tokens" in estimate(config).basis
+
+
+def test_prompts_are_measured_anew_when_their_file_changes(tmp_path: Path) -> None:
+    prompts = tmp_path / "p.jsonl"
+    config = tables(data={"prompts": str(prompts), "column": "text"})
+    prompts.write_text('{"text": "' + "a" * 80 + '"}\nnot json\n[1]\n')
+    assert "up to 20 tokens" in estimate(config).basis
+    prompts.write_text('{"text": "' + "a" * 160 + '"}\n{"text": 3}\n')
+    assert "up to 40 tokens" in estimate(config).basis

@@ -1,0 +1,213 @@
+"""The help screen: made from the bindings of the focused pane, as remapped; searched, scrolled and closed."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.widgets import Input, Static
+
+from workbench.panes import Pane, styles_path
+from workbench.screens.help import EVERYWHERE, FOCUSED, HelpRow, HelpScreen, HelpTable, help_rows, matching
+from workbench.theming import EXTRA_VARIABLES
+
+
+class Chart(Static, can_focus=True):
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("l", "log_scale", "log scale", id="training.log", tooltip="Logarithmic axis")
+    ]
+
+
+class OnePane(Pane):
+    TITLE = "One"
+    HELP = "What one is for. [/x] [@click=app.quit]"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("j,ctrl+n", "down", "down", id="one.down", tooltip="The next one"),
+        Binding("n", "nothing", "nothing", id="one.nothing", tooltip="Never applies"),
+    ]
+
+    def compose(self) -> ComposeResult:
+        yield Input(id="field")
+        yield Chart(id="chart")
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return action != "nothing"
+
+
+class TwoPane(Pane):
+    TITLE = "Two"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("t", "two", "two", id="two.two", tooltip="Only here"),
+        Binding("space", "spread", "spread", id="two.spread", tooltip="Instead of the app's"),
+    ]
+
+    def compose(self) -> ComposeResult:
+        yield Chart(id="other")
+
+
+class Probe(App[None]):
+    CSS_PATH = styles_path("help.tcss")
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("space", "pause", "pause", id="run.pause", tooltip="Hold the run"),
+        Binding("f1", "help", "help", id="app.help", tooltip="This help"),
+        *(Binding(f"f{n}", f"pane({n})", f"pane {n}", id=f"pane.{n}", tooltip="Go there " * 9) for n in range(2, 12)),
+    ]
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return EXTRA_VARIABLES
+
+    def compose(self) -> ComposeResult:
+        yield OnePane()
+        yield TwoPane()
+
+    def action_help(self) -> None:
+        self.push_screen(HelpScreen.of(self))
+
+
+def by_id(rows: list[HelpRow]) -> dict[str, HelpRow]:
+    return {row.description: row for row in rows}
+
+
+def shown(app: App[None]) -> str:
+    return "\n".join("".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips())
+
+
+async def test_rows_are_the_panes_then_everywhere_with_the_keys_of_each() -> None:
+    async with (app := Probe()).run_test() as pilot:
+        app.query_one("#chart").focus()
+        await pilot.pause()
+        rows = help_rows(app, app.query_one(OnePane))
+        assert [row.description for row in rows if row.group == "One"] == ["log scale", "down", "nothing"]
+        assert by_id(rows)["down"] == HelpRow("One", "j ^n", "down", "The next one", True)
+        assert by_id(rows)["pause"] == HelpRow(EVERYWHERE, "space", "pause", "Hold the run", True)
+        assert "two" not in by_id(rows)
+        assert [row.group for row in rows] == sorted(
+            (row.group for row in rows), key=["One", FOCUSED, EVERYWHERE].index
+        )
+
+
+async def test_what_does_not_apply_is_listed_as_not_now() -> None:
+    async with (app := Probe()).run_test() as pilot:
+        app.query_one("#chart").focus()
+        await pilot.pause()
+        assert not by_id(help_rows(app, app.query_one(OnePane)))["nothing"].in_force
+
+
+async def test_a_key_that_a_pane_takes_from_the_app_is_in_force_for_the_pane_alone() -> None:
+    async with (app := Probe()).run_test() as pilot:
+        app.query_one("#other").focus()
+        await pilot.pause()
+        rows = by_id(help_rows(app, app.query_one(TwoPane)))
+        assert (rows["spread"].in_force, rows["pause"].in_force) == (True, False)
+
+
+async def test_while_text_is_typed_the_panes_letters_are_listed_as_not_now() -> None:
+    async with (app := Probe()).run_test() as pilot:
+        app.query_one("#field").focus()
+        await pilot.pause()
+        rows = by_id(help_rows(app, app.query_one(OnePane)))
+        assert not rows["pause"].in_force
+        assert rows["help"].in_force
+        assert rows["down"].in_force  # by its other key
+        assert not rows["log scale"].in_force  # of a widget beside the focused one
+        assert any(row.group == FOCUSED for row in rows.values())
+        assert not any("Scroll" in row.description for row in rows.values())  # what every widget binds
+
+
+async def test_keys_are_shown_as_remapped() -> None:
+    async with (app := Probe()).run_test() as pilot:
+        app.set_keymap({"run.pause": "p", "one.down": "question_mark"})
+        app.query_one("#chart").focus()
+        await pilot.pause()
+        rows = by_id(help_rows(app, app.query_one(OnePane)))
+        assert (rows["pause"].keys, rows["pause"].in_force) == ("p", True)
+        assert (rows["down"].keys, rows["down"].in_force) == ("?", True)
+
+
+def test_a_search_finds_rows_with_all_its_words_in_any_case() -> None:
+    rows = [
+        HelpRow("One", "j ↓", "down", "The next one", True),
+        HelpRow(EVERYWHERE, "space", "pause", "Hold the run", True),
+    ]
+    assert matching(rows, "RUN hold") == rows[1:]
+    assert matching(rows, "space") == rows[1:]
+    assert matching(rows, "") == rows
+    assert matching(rows, "nothing of it") == []
+
+
+async def test_the_screen_explains_the_pane_that_has_the_focus() -> None:
+    async with (app := Probe()).run_test(size=(100, 40)) as pilot:
+        for widget, title, key in (("#chart", "Help: One", "The next one"), ("#other", "Help: Two", "Only here")):
+            app.query_one(widget).focus()
+            await pilot.press("f1")
+            assert title in shown(app)
+            assert key in shown(app)
+            await pilot.press("escape")
+
+
+async def test_help_texts_are_never_markup() -> None:
+    async with (app := Probe()).run_test(size=(100, 40)) as pilot:
+        app.query_one("#chart").focus()
+        await pilot.press("f1")
+        assert "[/x] [@click=app.quit]" in shown(app)
+
+
+async def test_every_closing_key_closes_it() -> None:
+    async with (app := Probe()).run_test() as pilot:
+        for key in ("escape", "f1", "q", "question_mark"):
+            await pilot.press("f1")
+            assert isinstance(app.screen, HelpScreen)
+            await pilot.press(key)
+            assert not isinstance(app.screen, HelpScreen)
+
+
+async def test_typing_in_the_search_narrows_the_rows_and_takes_letters_as_text() -> None:
+    async with (app := Probe()).run_test(size=(100, 40)) as pilot:
+        app.query_one("#chart").focus()
+        await pilot.press("f1", "slash", *"quit")
+        assert isinstance(app.screen, HelpScreen)
+        assert app.screen.query_one(Input).value == "quit"
+        await pilot.press(*["backspace"] * 4, *"hold")
+        assert "Hold the run" in shown(app)
+        assert "The next one" not in shown(app)
+        await pilot.press("enter")
+        assert isinstance(app.focused, VerticalScroll)
+        await pilot.press("slash", *"[/x]")
+        assert "No key has to do with [/x]." in shown(app)
+        app.screen.query_one(Input).value = "\x1b[31m"
+        await pilot.pause()
+        assert "No key has to do with ␛[31m." in shown(app)
+        await pilot.press("escape")
+        assert not isinstance(app.screen, HelpScreen)
+
+
+async def test_at_60x20_every_row_can_be_scrolled_to_and_none_is_cut() -> None:
+    async with (app := Probe()).run_test(size=(60, 20)) as pilot:
+        app.query_one("#chart").focus()
+        await pilot.press("f1")
+        assert app.screen.query_one(HelpTable).region.width < 60
+        seen = shown(app)
+        body = app.screen.query_one(VerticalScroll)
+        assert body.max_scroll_y > 0
+        while body.scroll_y < body.max_scroll_y:
+            before = body.scroll_y
+            await pilot.press("pagedown")
+            assert body.scroll_y > before
+            seen += shown(app)
+        assert {row.description for row in help_rows(app, None)} >= {"close", "search"}
+        for text in ("log scale", "Hold the run", *(f"pane {n}" for n in range(2, 12))):
+            assert text in seen
+        assert sum(line.count("Go there") for line in seen.splitlines()) >= 9 * 10
+        await pilot.press("home")
+        assert body.scroll_y == 0
+
+
+async def test_the_way_out_is_told_as_remapped() -> None:
+    async with (app := Probe()).run_test() as pilot:
+        app.set_keymap({"help.close": "x", "help.search": "w"})
+        await pilot.press("f1")
+        assert "w search   x close" in shown(app)
+        await pilot.press("x")
+        assert not isinstance(app.screen, HelpScreen)

@@ -1,0 +1,189 @@
+"""Columns of metrics: what is put in comes out, and a chart's buckets are exact at a cost that its width sets."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+from itertools import pairwise
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted_run import iteration
+
+from workbench.history import Bucket, Cells, History, Pyramid
+
+ODD = (math.nan, math.inf, -math.inf, 1.7e308, -1.7e308, 0.1, 0.1)
+
+
+@st.composite
+def columns(draw: st.DrawFn) -> list[float]:
+    """Up to a few thousand values, a share of them odd, in runs of some length."""
+    random = Random(draw(st.integers(0, 10**6)))
+    size, share, run = draw(st.integers(0, 3000)), draw(st.sampled_from([0, 0.02, 0.5, 1])), draw(st.integers(1, 90))
+    values: list[float] = []
+    while len(values) < size:
+        odd = random.random() < share
+        values += [random.choice(ODD)] * run if odd else [random.gauss(0, 3) for _ in range(run)]
+    return values[:size]
+
+
+def history_of(kl: Sequence[float], first: int = 1) -> History:
+    history = History()
+    for number, value in enumerate(kl, first):
+        history.append(iteration(number, kl=value))
+    return history
+
+
+def slow_bucket(kl: Sequence[float], first: int, end: int) -> Bucket:
+    """A bucket by its definition."""
+    finite = [value for value in kl[first:end] if math.isfinite(value)]
+    missing = end - first - len(finite)
+    if not finite:
+        return Bucket(math.nan, math.nan, math.nan, math.nan, first, end - 1, missing)
+    mean = math.fsum(value / len(finite) for value in finite)  # divided first: the sum may be beyond all floats
+    return Bucket(min(finite), max(finite), mean, finite[-1], first, end - 1, missing)
+
+
+def assert_same(bucket: Bucket, wanted: Bucket) -> None:
+    exact = ("low", "high", "last", "first_index", "last_index", "missing")
+    for name in exact:
+        assert getattr(bucket, name) == pytest.approx(getattr(wanted, name), rel=0, abs=0, nan_ok=True), name
+    if math.isnan(wanted.mean):
+        assert math.isnan(bucket.mean)
+        return
+    assert wanted.low <= bucket.mean <= wanted.high
+    size = max(abs(wanted.low), abs(wanted.high))
+    if size < 1e300:
+        assert bucket.mean == pytest.approx(wanted.mean, abs=1e-12 * size + 1e-300)
+
+
+@settings(deadline=None)
+@given(columns(), st.integers(1, 40), st.data())
+def test_buckets_are_what_the_definition_says_for_any_stretch_and_width(
+    kl: list[float], width: int, data: st.DataObject
+) -> None:
+    start = data.draw(st.integers(0, len(kl)))
+    stop = data.draw(st.integers(start, len(kl)))
+    buckets = history_of(kl).buckets("kl", width, start, stop)
+    assert len(buckets) == min(width, stop - start)
+    end = start
+    for bucket in buckets:
+        assert bucket.first_index == end
+        end = bucket.last_index + 1
+        assert_same(bucket, slow_bucket(kl, bucket.first_index, end))
+    assert end == (stop if buckets else start)
+    sizes = {bucket.last_index - bucket.first_index for bucket in buckets}
+    assert max(sizes, default=0) - min(sizes, default=0) <= 1
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["append", "prepend", "cut", "look"]), st.integers(1, 90)), max_size=25))
+def test_buckets_stay_right_while_the_history_grows_at_both_ends_and_is_cut(steps: list[tuple[str, int]]) -> None:
+    history, numbers, kl = history_of([0.5], first=10_000), [10_000], [0.5]
+    for count, (step, size) in enumerate(steps):
+        new_kl = [math.sin(100 * count + i) for i in range(size)]
+        if step == "append":
+            first = numbers[-1] + 1 if numbers else 10_000
+            numbers += range(first, first + size)
+            kl += new_kl
+            for i, value in enumerate(new_kl):
+                history.append(iteration(first + i, kl=value))
+        elif step == "prepend" and numbers:
+            first = numbers[0] - size
+            numbers[:0] = range(first, first + size)
+            kl[:0] = new_kl
+            history.prepend(history_of(new_kl, first))
+        elif step == "cut" and numbers:
+            history.cut(numbers[-1] - size)
+            del numbers[-size:], kl[-size:]
+        assert list(history.numbers) == numbers
+        assert list(history.column("kl")) == kl
+        if step == "look":
+            for bucket in history.buckets("kl", 7):
+                assert_same(bucket, slow_bucket(kl, bucket.first_index, bucket.last_index + 1))
+
+
+def test_the_cost_of_buckets_grows_with_their_number_and_not_with_the_history() -> None:
+    def cells_read(size: int) -> int:
+        pyramid = Pyramid()
+        pyramid.follow(array("d", range(size)), prepended=0)
+        edges = [17 + i * (size - 31) // 100 for i in range(101)]
+        stretches = [s for first, end in pairwise(edges) for s in pyramid.stretches(first, end)]
+        return sum(stretch.stop - stretch.start for stretch in stretches)
+
+    assert cells_read(200_000) < 100 * 50
+    assert cells_read(200_000) < 1.5 * cells_read(25_000)  # one level more for eight times as many
+
+
+def test_what_is_appended_to_a_long_column_is_summed_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = history_of(range(5000))
+    history.buckets("kl", 10)
+    made: list[int] = []
+    group = Pyramid._grouped
+
+    def counted(pyramid: Pyramid, level: int, start: int, stop: int) -> Cells:
+        made.extend(range(start, stop))
+        return group(pyramid, level, start, stop)
+
+    monkeypatch.setattr(Pyramid, "_grouped", counted)
+    for number in range(5001, 5801):
+        history.append(iteration(number))
+        history.buckets("kl", 10)
+    assert 100 + 12 <= len(made) <= 100 + 13 + 2  # 800 values fill 100 cells of 8, 12 or 13 of 64 and 1 or 2 of 512
+
+
+def test_columns_are_the_scalar_fields_of_an_iteration_and_its_seconds_by_phase() -> None:
+    history = History()
+    history.append(iteration(1, seconds={"generate": 6.0, "score": 5.0, "update": 11.5}, memory_bytes=3))
+    assert history.column("seconds_total")[0] == 22.5
+    assert history.column("seconds_update")[0] == 11.5
+    assert math.isnan(history.column("seconds_reward")[0])
+    assert history.column("memory_bytes")[0] == 3
+    assert set(history.names) >= {"score_mean", "kl", "tokens", "policy_lr", "tokens_per_second", "seconds_generate"}
+    assert not {"seconds", "iteration"} & set(history.names)
+    for name in history.names:
+        assert len(history.column(name)) == 1
+
+
+def test_an_iteration_that_is_done_anew_takes_the_place_of_itself_and_of_those_after_it() -> None:
+    history = history_of(range(10))
+    history.buckets("kl", 3)
+    history.append(iteration(4, kl=99.0))
+    assert list(history.numbers) == [1, 2, 3, 4]
+    assert list(history.column("kl")) == [0, 1, 2, 99]
+    assert history.buckets("kl", 1)[0].high == 99
+
+
+def test_what_is_prepended_ends_before_what_is_there() -> None:
+    history = history_of([7.0, 8.0], first=5)
+    history.prepend(history_of(range(6)))
+    assert list(history.numbers) == [1, 2, 3, 4, 5, 6]
+    assert list(history.column("kl")) == [0, 1, 2, 3, 7, 8]
+    empty = History()
+    empty.prepend(history)
+    assert list(empty.numbers) == list(history.numbers)
+
+
+def test_the_nearest_position_of_an_iteration_is_found_also_between_and_beside_those_there_are() -> None:
+    history = History()
+    assert history.index_of(3) == 0
+    for number in (10, 20, 24):
+        history.append(iteration(number))
+    assert [history.index_of(n) for n in (-5, 10, 14, 16, 20, 23, 1000)] == [0, 0, 0, 1, 1, 2, 2]
+
+
+def test_a_column_that_there_is_not_is_a_key_error() -> None:
+    for call in (lambda: History().column("no"), lambda: History().buckets("no", 5)):
+        with pytest.raises(KeyError):
+            call()
+
+
+def test_a_history_keeps_eight_bytes_a_number_and_no_event() -> None:
+    history = history_of(range(1000))
+    for name in history.names:
+        column = history.column(name)
+        assert isinstance(column, array)
+        assert column.itemsize == 8

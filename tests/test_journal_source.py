@@ -1,0 +1,382 @@
+"""A run on disk is shown as if its events had come one by one: whole, cut, growing, replaced, and at any length."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from long_journal import events_of, write_long_journal
+from scripted_run import ended, iteration, started
+
+from trainer import journal_lines
+from trainer.events import Alert, Event, Iteration, PhaseProgress, RunStarted, SamplePreview, SamplesWritten
+from trainer.journal import Journal, read_journal
+from trainer.progress import ProgressFile
+from trainer.runs import RunFolder
+from workbench import journal_source
+from workbench.history import History
+from workbench.journal_source import JournalSource
+from workbench.run_view import RunView
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "a-run").mkdir()
+    return tmp_path / "a-run"
+
+
+@pytest.fixture
+def few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+    """Makes a short journal a long one: so many iterations at first, then blocks of so many bytes, one a call."""
+
+    def set_sizes(newest: int, block: int) -> None:
+        monkeypatch.setattr(journal_source, "_NEWEST", newest)
+        monkeypatch.setattr(journal_source, "_BLOCK_BYTES", block)
+        monkeypatch.setattr(journal_source, "_SHARE", 0.0)
+        monkeypatch.setattr(journal_lines, "_BLOCK_BYTES", block)
+
+    return set_sizes
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The time by which a source looks whether its run is live; `now` is set by the test."""
+    clock = SimpleNamespace(now=0.0, perf_counter=time.perf_counter)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(journal_source, "time", clock)
+    return clock
+
+
+def write(folder: Path, *events: Event) -> None:
+    journal = Journal(folder / "events.jsonl")
+    for event in events:
+        journal.emit(event)
+    journal.close()
+
+
+def append(folder: Path, data: bytes) -> None:
+    with (folder / "events.jsonl").open("ab") as file:
+        file.write(data)
+
+
+def take(source: JournalSource, view: RunView | None = None) -> RunView:
+    view = view or RunView()
+    for event in source.take():
+        view.take(event)
+    return view
+
+
+def chunks(source: JournalSource) -> Iterator[History]:
+    while (chunk := source.earlier()) is not None:
+        yield chunk
+
+
+def whole(folder: Path) -> RunView:
+    source = JournalSource(folder)
+    view = take(source)
+    for chunk in chunks(source):
+        view.history.prepend(chunk)
+    return view
+
+
+def table(history: History) -> dict[str, list[float]]:
+    return {"iteration": list(history.numbers)} | {name: list(history.column(name)) for name in ("kl", "tokens")}
+
+
+def test_a_short_run_comes_as_its_journal_holds_it(folder: Path) -> None:
+    write(folder, started(), *events_of(1), *events_of(2), ended(iteration=2))
+    source = JournalSource(folder)
+    events = source.take()
+    assert events[1:] == [*events_of(1), *events_of(2), ended(iteration=2)]
+    assert source.earlier() is None
+    assert source.take() == []
+    assert source.problems == []
+
+
+def test_the_newest_iterations_come_first_and_the_older_ones_chunk_by_chunk_before_them(
+    folder: Path, few_at_a_time: Callable[[int, int], None]
+) -> None:
+    few_at_a_time(20, 9000)
+    write_long_journal(folder / "events.jsonl", 200)
+    source = JournalSource(folder)
+    view = take(source)
+    assert list(view.history.numbers) == list(range(181, 201))
+    assert view.started is not None
+    assert view.ended == ended(iteration=200)
+    for chunk in chunks(source):
+        assert chunk.numbers[-1] == view.history.numbers[0] - 1
+        view.history.prepend(chunk)
+    assert source.earlier() is None
+    assert table(view.history) == table(folded(folder).history)
+    assert len(view.history) == 200
+
+
+def folded(folder: Path) -> RunView:
+    """The view by the plain way: every event of the journal, one by one."""
+    view = RunView()
+    for line in (folder / "events.jsonl").read_bytes().splitlines():
+        try:
+            event = journal_lines.event_in(journal_lines.values_in(line))
+        except ValueError:
+            continue
+        if event is not None:
+            view.take(event)
+    return view
+
+
+steps = st.one_of(
+    st.tuples(st.just("train"), st.integers(1, 12)),
+    st.tuples(st.just("resume"), st.integers(0, 40)),
+    st.tuples(st.just("damage"), st.sampled_from([b'{"time":1,"event":"iteration","iter', b"\0\0", b"[]", b""])),
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(steps, max_size=14), st.integers(1, 12), st.integers(200, 6000))
+def test_however_a_run_went_on_its_history_is_that_of_its_events_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory,
+    few_at_a_time: Callable[[int, int], None],
+    script: list[tuple[str, int | bytes]],
+    newest: int,
+    block: int,
+) -> None:
+    few_at_a_time(newest, block)
+    folder, last = tmp_path_factory.mktemp("run"), 0
+    write(folder, started())
+    for count, (step, value) in enumerate(script):
+        if isinstance(value, bytes):
+            append(folder, value + b"\n")
+        elif step == "train":
+            kl = 10.0 * count
+            write(folder, *(event for n in range(last + 1, last + 1 + value) for event in (iteration(n, kl=kl + n),)))
+            last += value
+        else:
+            last = min(last, value)
+            write(folder, started(resumed_at=last))
+    assert table(whole(folder).history) == table(folded(folder).history)
+
+
+def test_opening_a_long_journal_parses_its_end_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_long_journal(folder / "events.jsonl", 6000)
+    parsed: list[int] = []
+    loads = json.loads
+    monkeypatch.setattr(json, "loads", lambda line: parsed.append(len(line)) or loads(line))
+    source = JournalSource(folder)
+    assert len(take(source).history) == 2000
+    assert sum(parsed) < 0.36 * (folder / "events.jsonl").stat().st_size
+    parsed.clear()
+    monkeypatch.setattr(journal_source, "_SHARE", 0.0)
+    source.earlier()
+    assert 0 < sum(parsed) < journal_source._BLOCK_BYTES / 2  # samples, states and checkpoints are passed over
+
+
+def test_a_run_that_was_resumed_with_more_iterations_is_opened_with_the_present_total(
+    folder: Path, few_at_a_time: Callable[[int, int], None]
+) -> None:
+    few_at_a_time(3, 500)
+    write(folder, started(iterations=10), *map(iteration, range(1, 11)), started(iterations=90, resumed_at=10))
+    write(folder, *map(iteration, range(11, 60)))
+    assert take(JournalSource(folder)).total == 10
+    (folder / "config.toml").write_text("[ppo]\niterations = 90\n")
+    assert take(JournalSource(folder)).total == 90
+    (folder / "config.toml").write_text("[ppo]\niterations = 'x'\n[")
+    assert take(JournalSource(folder)).total == 10
+
+
+def test_a_run_that_was_renamed_is_called_as_its_folder_is(folder: Path) -> None:
+    write(folder, started(name="old", folder="/somewhere/old"))
+    view = take(JournalSource(folder))
+    assert view.started is not None
+    assert (view.started.name, view.started.folder) == ("a-run", str(folder))
+
+
+def test_what_another_process_appends_is_followed_also_within_a_line(folder: Path) -> None:
+    write(folder, started(), iteration(1))
+    source = JournalSource(folder)
+    source.take()
+    write(folder, iteration(2))
+    assert source.take() == [iteration(2)]
+    line = json.dumps({"time": 1.0, **iteration(3).as_dict()}).encode()
+    append(folder, line[:50])
+    assert source.take() == []
+    append(folder, line[50:] + b"\n")
+    assert source.take() == [iteration(3)]
+
+
+def test_a_resumption_that_comes_while_the_older_part_is_read_counts_for_that_part(
+    folder: Path, few_at_a_time: Callable[[int, int], None]
+) -> None:
+    few_at_a_time(3, 3000)
+    write(folder, started(), *map(iteration, range(1, 41)))
+    source = JournalSource(folder)
+    view = take(source)
+    view.history.prepend(next(chunks(source)))
+    write(folder, started(resumed_at=5), iteration(6, kl=99.0))
+    take(source, view)
+    for chunk in chunks(source):
+        view.history.prepend(chunk)
+    assert list(view.history.numbers) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_journal_in_the_place_of_another_is_read_as_the_first_was(
+    folder: Path, few_at_a_time: Callable[[int, int], None]
+) -> None:
+    few_at_a_time(10, 3000)
+    write_long_journal(folder / "events.jsonl", 50)
+    write(folder, started(resumed_at=3))
+    source = JournalSource(folder)
+    view = take(source)
+    (folder / "other").mkdir()
+    write(folder / "other", started(seed=1), *map(iteration, range(1, 31)))
+    (folder / "other" / "events.jsonl").replace(folder / "events.jsonl")
+    assert source.earlier() is None
+    take(source, view)
+    assert view.started is not None
+    assert (view.started.seed, view.ended) == (1, None)
+    for chunk in chunks(source):
+        view.history.prepend(chunk)
+    assert list(view.history.numbers) == list(range(1, 31))
+
+
+def test_progress_comes_while_the_run_is_live_and_once(folder: Path) -> None:
+    write(folder, started(), iteration(1))
+    progress = ProgressFile(folder / "progress.json")
+    progress.emit(told := PhaseProgress(iteration=2, phase="update", done=1, total=4))
+    assert not any(isinstance(event, PhaseProgress) for event in JournalSource(folder).take())
+    with RunFolder(folder).lock():
+        source = JournalSource(folder)
+        assert source.take()[-1] == told
+        assert source.take() == []
+        progress.emit(next_one := PhaseProgress(iteration=2, phase="update", done=2, total=4))
+        assert source.take() == [next_one]
+
+
+def test_progress_of_an_iteration_that_is_over_is_not_told(folder: Path) -> None:
+    write(folder, started(), iteration(1), iteration(2))
+    with RunFolder(folder).lock():
+        for phase, told in (("update", 0), ("evaluate", 1)):
+            ProgressFile(folder / "progress.json").emit(PhaseProgress(iteration=2, phase=phase, done=1, total=4))
+            assert sum(isinstance(event, PhaseProgress) for event in JournalSource(folder).take()) == told
+
+
+def test_a_source_is_finished_when_nobody_trains_the_run_and_all_was_taken(
+    folder: Path, clock: SimpleNamespace
+) -> None:
+    write(folder, started())
+    source = JournalSource(folder)
+    with RunFolder(folder).lock():
+        source.take()
+        assert source.live
+        write(folder, ended())
+        clock.now += 0.9
+        assert not source.finished
+    assert source.live  # as it was when last looked up
+    clock.now += 0.2
+    assert source.take() == [ended()]
+    assert not source.finished
+    source.take()
+    assert source.finished
+    with RunFolder(folder).lock():
+        clock.now += 1.1
+        source.take()
+        assert not source.finished
+
+
+def test_unknown_events_newer_versions_and_damage_are_told_wherever_they_are(
+    folder: Path, few_at_a_time: Callable[[int, int], None]
+) -> None:
+    few_at_a_time(5, 2000)
+    head = '{"journal": 2, "created": "later"}\n'
+    (folder / "events.jsonl").write_text(head + json.dumps({"time": 1.0, **started().as_dict()}) + "\n")
+    write(folder, *map(iteration, range(1, 10)))
+    append(folder, b'{"time": 1, "event": "iteration", "iteration": "x"}\n')
+    write(folder, *map(iteration, range(10, 30)))
+    append(folder, b'{"time": 1, "event": "weather"}\n\0\0\n{"time": 1, "ev')
+    source = JournalSource(folder)
+    view = take(source)
+    for chunk in chunks(source):
+        view.history.prepend(chunk)
+    assert list(view.history.numbers) == list(range(1, 30))
+    version, damaged, unknown, older, cut = source.problems
+    assert "version 2" in version
+    assert damaged == "line 7 of the newest left out: it was cut or damaged"
+    assert "'weather'" in unknown
+    assert older == "1 earlier line(s) left out: cut or damaged"
+    assert cut == "the last line is cut: its event is lost"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kl": {"mean": 1.0}},
+        {"tokens": 10**30},
+        {"seconds": {"update": "fast"}},
+        {"seconds": {"update": 10**400}},
+        {"iteration": 10**30},
+        {"steps": 1.5},
+        {"message": 7, "event": "alert", "level": "info", "code": "x"},
+        {"event": "samples", "path": "", "rows": 1, "previews": [{"prompt": 1, "completion": 2, "score": 0, "kl": 0}]},
+    ],
+)
+def test_an_event_whose_fields_are_of_other_types_is_left_out(folder: Path, change: dict[str, object]) -> None:
+    write(folder, started())
+    append(folder, json.dumps({"time": 1.0, **iteration(1).as_dict(), **change}).encode() + b"\n")
+    write(folder, iteration(2))
+    source = JournalSource(folder)
+    assert list(take(source).history.numbers) == [2]
+    [problem] = source.problems
+    assert problem.startswith("line 3 left out: it is not a whole event")
+
+
+def test_a_folder_without_a_journal_is_a_problem_until_there_is_one(folder: Path) -> None:
+    source = JournalSource(folder)
+    assert source.take() == []
+    [problem] = source.problems
+    assert problem.startswith(f"no journal '{folder / 'events.jsonl'}'")
+    write(folder, started())
+    assert isinstance(source.take()[0], RunStarted)
+    assert source.problems == []
+
+
+def test_a_journal_that_cannot_be_read_is_a_problem(folder: Path) -> None:
+    (folder / "events.jsonl").mkdir()
+    source = JournalSource(folder)
+    assert (source.take(), source.earlier()) == ([], None)
+    assert "Is a directory" in source.problems[0]
+
+
+def test_a_line_longer_than_a_block_is_read_whole(folder: Path, few_at_a_time: Callable[[int, int], None]) -> None:
+    few_at_a_time(2, 700)
+    text = SamplePreview(prompt="p", completion='"event":"iteration"' * 9000, score=0.0, kl=0.0, truncated=False)
+    long = SamplesWritten(iteration=3, path="", rows=1, previews=[text])
+    write(folder, started(), *map(iteration, range(1, 4)), long, *map(iteration, range(4, 9)), long)
+    append(folder, b'{"time":1,"event":"' + b"x" * 5000)
+    assert list(whole(folder).history.numbers) == list(range(1, 9))
+
+
+def test_alerts_without_end_do_not_make_a_source_read_the_whole_journal(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_lines, "_TAIL_BYTES", 20_000)
+    monkeypatch.setattr(journal_lines, "_BLOCK_BYTES", 2000)
+    alert = Alert(iteration=3, level="info", code="x", message="again")
+    write(folder, started(), *map(iteration, range(1, 4)), *[alert] * 1000)
+    source = JournalSource(folder)
+    view = take(source)
+    assert 100 < len(view.alerts) < 300
+    for chunk in chunks(source):
+        view.history.prepend(chunk)
+    assert list(view.history.numbers) == [1, 2, 3]
+
+
+def test_what_the_reader_of_whole_journals_tells_is_what_the_source_tells(folder: Path) -> None:
+    write_long_journal(folder / "events.jsonl", 30)
+    events = read_journal(folder / "events.jsonl").events
+    assert JournalSource(folder).take()[1:] == events[1:]
+    assert sum(isinstance(event, Iteration) for event in events) == 30

@@ -1,0 +1,182 @@
+"""Keys of the user's choice: what a keys.toml may say, what is refused, and that Textual then obeys it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from textual.app import App
+from textual.binding import Binding
+
+from workbench.keys import PRESETS, KnownBinding, known_bindings, load_keymap, own_bindings, parse_keys
+
+
+def known(owner: str = "Main", **keys: str) -> dict[str, KnownBinding]:
+    """Bindings of one class, by id with a dot for each double underscore."""
+    return {name.replace("__", "."): KnownBinding(parse_keys(text), frozenset({owner})) for name, text in keys.items()}
+
+
+KNOWN = known(run__start="space", run__pause="space", run__step="s", run__stop="x", app__help="f1,?") | known(
+    "List", list__up="up", list__down="down", list__search="slash"
+)
+
+
+def load(tmp_path: Path, text: str, bindings: dict[str, KnownBinding] = KNOWN) -> tuple[dict[str, str], list[str]]:
+    path = tmp_path / "keys.toml"
+    path.write_text(text, encoding="utf-8")
+    return load_keymap(path, bindings)
+
+
+def test_no_file_is_no_keymap(tmp_path: Path) -> None:
+    assert load_keymap(tmp_path / "keys.toml", KNOWN) == ({}, [])
+
+
+def test_keys_are_given_in_textuals_names(tmp_path: Path) -> None:
+    assert load(tmp_path, '[keys]\n"list.search" = "?, ctrl+f"\n"list.down" = "shift+ctrl+down,é"') == (
+        {"list.search": "question_mark,ctrl+f", "list.down": "ctrl+shift+down,é"},
+        [],
+    )
+
+
+def test_an_id_without_quotes_means_the_same(tmp_path: Path) -> None:
+    assert load(tmp_path, '[keys]\nlist.search = "f"') == ({"list.search": "f"}, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('[keys]\n"run.puase" = "p"', "keys.toml: run.puase is not a binding: did you mean run.pause?"),
+        ('[keys]\n"zzz" = "p"', "keys.toml: zzz is not a binding"),
+        ('[keys]\n"run.step" = 5', 'keys.toml: run.step = 5: write keys in quotes, like "space,p"'),
+        (
+            '[keys]\n"run.step" = "spce"',
+            "keys.toml: run.step = 'spce': no key is called spce: did you mean space?",
+        ),
+        (
+            '[keys]\n"run.step" = "Ctrl+D"',
+            "keys.toml: run.step = 'Ctrl+D': no key is called Ctrl+D: did you mean ctrl+d?",
+        ),
+        ('[keys]\n"run.step" = "shift+g"', "keys.toml: run.step = 'shift+g': no key is called shift+g: write G"),
+        ('[keys]\n"run.step" = "gg"', "keys.toml: run.step = 'gg': no key is called gg"),
+        (
+            '[keys]\n"run.step" = "p,"',
+            "keys.toml: run.step = 'p,': a key is missing: write one or more, like \"space,p\"; "
+            "a comma is called comma",
+        ),
+        ("kyes = 1", "keys.toml: kyes is not a key of this file: did you mean keys?: bindings go under [keys]"),
+        ("keys = 1", "keys.toml: keys = 1: write it as a table, [keys]"),
+        ('preset = "emacs"', "keys.toml: preset = 'emacs': write one of vim"),
+        ("preset = 1", "keys.toml: preset = 1: write one of vim"),
+        ("[keys", "keys.toml: is not TOML: "),
+    ],
+)
+def test_a_problem_is_one_line_and_changes_nothing(tmp_path: Path, text: str, problem: str) -> None:
+    keymap, problems = load(tmp_path, text)
+    assert keymap == {}
+    assert len(problems) == 1
+    assert problems[0].startswith(problem)
+    assert problem.endswith(": ") or problems[0] == problem
+
+
+def test_what_is_right_beside_a_problem_holds(tmp_path: Path) -> None:
+    keymap, problems = load(tmp_path, '[keys]\n"run.step" = "n"\n"run.stop" = "nokey"')
+    assert keymap == {"run.step": "n"}
+    assert len(problems) == 1
+
+
+def test_a_file_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "keys.toml").mkdir()
+    assert load_keymap(tmp_path / "keys.toml", KNOWN) == ({}, ["keys.toml: cannot be read: Is a directory"])
+    (tmp_path / "bytes.toml").write_bytes(b"\xff")
+    assert load_keymap(tmp_path / "bytes.toml", KNOWN) == ({}, ["bytes.toml: is not UTF-8 text"])
+
+
+def test_a_problem_shows_control_characters_and_does_not_obey_them(tmp_path: Path) -> None:
+    _, problems = load(tmp_path, '[keys]\n"a\\u001b[31m" = "p"\n"run.step" = "\\u001b"')
+    assert len(problems) == 2
+    assert all(problem.isprintable() for problem in problems)
+
+
+def test_a_key_of_another_binding_of_its_area_is_a_conflict(tmp_path: Path) -> None:
+    told = ["keys.toml: run.step: x is the key of run.stop as well: give one of them another"]
+    assert load(tmp_path, '[keys]\n"run.step" = "x"') == ({}, told)
+    assert load(tmp_path, '[keys]\n"run.stop" = "p"\n"run.step" = "p"') == (
+        {"run.stop": "p"},
+        ["keys.toml: run.step: p is the key of run.stop as well: give one of them another"],
+    )
+
+
+def test_a_key_of_another_binding_of_its_class_is_a_conflict(tmp_path: Path) -> None:
+    keymap, problems = load(tmp_path, '[keys]\n"app.help" = "s"')
+    assert (keymap, len(problems)) == ({}, 1)
+
+
+def test_areas_of_different_classes_may_use_the_same_key(tmp_path: Path) -> None:
+    assert load(tmp_path, '[keys]\n"list.search" = "s"') == ({"list.search": "s"}, [])
+
+
+def test_two_bindings_can_change_places(tmp_path: Path) -> None:
+    assert load(tmp_path, '[keys]\n"run.step" = "x"\n"run.stop" = "s"') == ({"run.step": "x", "run.stop": "s"}, [])
+
+
+def test_bindings_that_share_a_key_as_shipped_may_move_together(tmp_path: Path) -> None:
+    assert load(tmp_path, '[keys]\n"run.start" = "p"\n"run.pause" = "p"') == ({"run.start": "p", "run.pause": "p"}, [])
+
+
+async def test_moving_one_of_those_leaves_the_others_where_they_are(tmp_path: Path) -> None:
+    class Probe(App[None]):
+        BINDINGS = [  # noqa: RUF012
+            Binding("space", "start", id="run.start"),
+            Binding("space", "pause", id="run.pause"),
+        ]
+        done = ""
+
+        def action_start(self) -> None:
+            self.done += "start "
+
+        def action_pause(self) -> None:
+            self.done += "pause "
+
+    async with (app := Probe()).run_test() as pilot:
+        app.set_keymap(load(tmp_path, '[keys]\n"run.pause" = "p"')[0])
+        await pilot.press("space", "p")
+        assert app.done == "start pause "
+
+
+def test_what_the_file_says_goes_before_its_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.toml").write_text('[keys]\n"list.up" = "k"\n"list.down" = "j"', encoding="utf-8")
+    monkeypatch.setattr("workbench.keys.PRESETS", tmp_path)
+    assert load(tmp_path, 'preset = "mine"\n[keys]\n"list.up" = "i"') == ({"list.down": "j", "list.up": "i"}, [])
+    keymap, problems = load(tmp_path, 'preset = "mine"\n[keys]\n"list.search" = "j"')
+    assert keymap == {"list.up": "k", "list.down": "j"}
+    assert problems == ["keys.toml: list.search: j is the key of list.down as well: give one of them another"]
+    keymap, problems = load(tmp_path, 'preset = "mine"\n[keys]\n"list.up" = "j"')
+    assert keymap == {"list.down": "j"}
+    assert problems == ["keys.toml: list.up: j is the key of list.down as well: give one of them another"]
+
+
+@pytest.mark.parametrize("preset", sorted(path.stem for path in PRESETS.glob("*.toml")))
+def test_a_shipped_preset_names_bindings_of_the_app_and_has_no_conflict(preset: str, tmp_path: Path) -> None:
+    keymap, problems = load(tmp_path, f'preset = "{preset}"', known_bindings())
+    assert problems == []
+    assert len(keymap) > 10
+
+
+def test_the_vim_preset_moves_by_letters(tmp_path: Path) -> None:
+    keymap, _ = load(tmp_path, 'preset = "vim"', known_bindings())
+    assert {"j", "k"} <= {key for keys in keymap.values() for key in keys.split(",")}
+
+
+def test_every_binding_of_ours_has_an_id_a_description_and_a_tooltip() -> None:
+    for owner, binding in own_bindings():
+        assert re.fullmatch(r"[a-z][a-z-]*\.[a-z][a-z0-9_-]*", binding.id or ""), (owner, binding)
+        assert binding.description, (owner, binding)
+        assert binding.tooltip, (owner, binding)
+
+
+def test_an_id_means_one_action() -> None:
+    actions: dict[str, set[str]] = {}
+    for _, binding in own_bindings():
+        actions.setdefault(binding.id or "", set()).add(binding.action)
+    assert {name: found for name, found in actions.items() if len(found) > 1} == {}

@@ -1,0 +1,220 @@
+"""A setting that is changed during a run holds from the next iteration on, in the journal and in what is resumed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs_helper import Killed, Recorder, comparable, outcome, record, tiny_config, within
+
+from trainer.config import Config, load_config, parse_overrides
+from trainer.control import Control
+from trainer.errors import ConfigError, UsageError
+from trainer.events import Alert, CheckpointSaved, Event, Iteration, RunEnded, SettingChanged, StateChanged
+from trainer.journal import read_journal
+from trainer.live_settings import Change, changes, live_keys, with_setting
+from trainer.training import train
+from workbench.displays.sentences import sentences
+
+OTHERS: dict[str, Any] = {
+    "rollout.temperature": 0.7,
+    "rollout.top_p": 0.9,
+    "rollout.top_k": 50,
+    "ppo.epochs": 3,
+    "ppo.kl_coef": 0.25,
+    "ppo.clip": 0.1,
+    "ppo.value_clip": 0.3,
+    "ppo.value_coef": 0.5,
+    "ppo.entropy_coef": 0.01,
+    "ppo.gamma": 0.9,
+    "ppo.lam": 0.8,
+    "optim.policy_lr": 0.003,
+    "optim.value_lr": 0.002,
+    "optim.max_grad_norm": 0.05,
+}
+"""Every live setting, at a value that is not that of the tiny run."""
+SCHEDULE = ("optim.schedule=linear", "optim.warmup_steps=3")
+
+
+def asked_in(iteration: int, *requests: tuple[str, Any], control: Control, phase: str = "update") -> Recorder:
+    """A recorder that asks for settings once, in the midst of a phase."""
+    asked = False
+
+    def watch(event: Event) -> None:
+        nonlocal asked
+        if within(event, phase, iteration) and not asked:
+            asked = True
+            for key, value in requests:
+                control.set(key, value)
+
+    return Recorder(watch)
+
+
+def changed(folder: Path, iteration: int, *requests: tuple[str, Any], settings: tuple[str, ...] = ()) -> Recorder:
+    """A tiny run, called `a`, that is asked for settings in `iteration`."""
+    recorder = asked_in(iteration, *requests, control=(control := Control()))
+    train(tiny_config(folder, "run.name=a", *settings), sinks=[recorder], control=control)
+    return recorder
+
+
+def in_turn(*watches: Callable[[Event], None]) -> Recorder:
+    """A recorder that calls several watchers."""
+    return Recorder(lambda event: [watch(event) for watch in watches])  # type: ignore[arg-type, return-value]
+
+
+def kill_in(iteration: int) -> Callable[[Event], None]:
+    def watch(event: Event) -> None:
+        if within(event, "update", iteration):
+            raise Killed
+
+    return watch
+
+
+def test_every_live_setting_of_the_schema_can_be_changed_and_no_other() -> None:
+    assert set(live_keys()) == set(OTHERS)
+    config = Config()
+    for key, value in OTHERS.items():
+        (change,) = changes(config, with_setting(config, key, value))
+        assert (change.key, change.value) == (key, value)
+    for key in ("ppo.minibatches", "ppo.iterations", "optim.schedule", "run.name", "reward.sources"):
+        with pytest.raises(UsageError, match="cannot change during a run"):
+            with_setting(config, key, 1)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("ppo.klcoef", 0.1, "'ppo.klcoef' cannot change during a run; what can: ppo.kl_coef, "),
+        ("optim.schedule", "linear", "what can: optim.policy_lr, optim.value_lr, optim.max_grad_norm$"),
+        ("", 0.1, "what can: rollout.temperature, .*optim.max_grad_norm$"),
+        ("ppo.kl_coef", -1, "ppo.kl_coef = -1: must be at least 0"),
+        ("ppo.kl_coef", math.nan, "ppo.kl_coef = nan: must be a finite number"),
+        ("ppo.kl_coef", "much", "ppo.kl_coef = 'much': must be a number"),
+        ("ppo.epochs", 1.5, "ppo.epochs = 1.5: must be a whole number"),
+        ("ppo.kl_coef", [0.1] * 10_000, r"\.\.\.: must be a number"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_way_out(key: str, value: Any, message: str) -> None:
+    with pytest.raises((UsageError, ConfigError), match=message) as refusal:
+        with_setting(Config(), key, value)
+    assert len(str(refusal.value)) < 400
+
+
+def test_a_setting_that_goes_there_and_back_is_no_change() -> None:
+    there = with_setting(Config(), "ppo.kl_coef", 1)
+    assert changes(Config(), there) == [Change("ppo.kl_coef", 0.05, 1.0)]
+    assert changes(Config(), with_setting(there, "ppo.kl_coef", 0.05)) == []
+
+
+def test_a_change_holds_from_the_next_iteration_on_and_is_on_disk_before_it_is_told(tmp_path: Path) -> None:
+    on_disk: list[float] = []
+
+    def look(event: Event) -> None:
+        if isinstance(event, SettingChanged):
+            on_disk.append(load_config(tmp_path / "runs/a/config.toml").ppo.kl_coef)
+
+    asking = asked_in(2, ("ppo.kl_coef", 0.3), ("ppo.kl_coef", 0.25), control=(control := Control()))
+    recorder = in_turn(asking.watch, look)
+    train(tiny_config(tmp_path, "run.name=a", "checkpoint.every=0"), sinks=[recorder], control=control)
+    assert [iteration.kl_coef for iteration in recorder.of(Iteration)] == [0.05, 0.05, 0.25]
+    assert recorder.of(SettingChanged) == [SettingChanged(iteration=3, key="ppo.kl_coef", old=0.05, value=0.25)]
+    told = [type(event) for event in recorder.of(Iteration, CheckpointSaved, SettingChanged)]
+    assert told == [Iteration, Iteration, CheckpointSaved, SettingChanged, Iteration, CheckpointSaved]
+    assert on_disk == [0.25]
+    assert recorder.of(SettingChanged)[0] in read_journal(tmp_path / "runs/a/events.jsonl").events
+
+
+def test_a_run_that_is_changed_equals_one_that_was_stopped_and_resumed_with_the_change(tmp_path: Path) -> None:
+    live = changed(tmp_path, 1, *OTHERS.items(), settings=SCHEDULE)
+    assert {change.key for change in live.of(SettingChanged)} == set(OTHERS)
+    recorder = Recorder(lambda event: control.stop() if within(event, "generate", 2) else None)
+    train(tiny_config(tmp_path, "run.name=b", *SCHEDULE), sinks=[recorder], control=(control := Control()))
+    overrides = parse_overrides([f"{key}={value}" for key, value in OTHERS.items()])
+    record(load_config(tmp_path / "runs/b/config.toml", overrides), resume=tmp_path / "runs/b")
+    changed_run, resumed_run = (outcome(tmp_path / "runs" / name) for name in "ab")
+    del changed_run["events"], resumed_run["events"]  # only the first has been warned of top_p
+    assert changed_run == resumed_run
+
+
+@pytest.mark.parametrize("every", [0, 1])
+def test_a_run_that_is_changed_and_killed_goes_on_exactly(every: int, tmp_path: Path) -> None:
+    settings = (*SCHEDULE, f"checkpoint.every={every}", "ppo.iterations=4")
+    requests = [("ppo.kl_coef", 0.25), ("ppo.epochs", 3), ("rollout.temperature", 0.7)]
+    changed(tmp_path, 1, *requests, settings=settings)
+    asking = asked_in(1, *requests, control=(control := Control()))
+    killed = tiny_config(tmp_path, "run.name=killed", *settings)
+    with pytest.raises(Killed):
+        train(killed, sinks=[in_turn(asking.watch, kill_in(3))], control=control)
+    resumed = record(load_config(tmp_path / "runs/killed/config.toml"), resume=tmp_path / "runs/killed")
+    assert [iteration.iteration for iteration in resumed.of(Iteration)] == ([2, 3, 4] if every == 0 else [3, 4])
+    assert outcome(tmp_path / "runs/killed") == outcome(tmp_path / "runs/a")
+    histories = [read_journal(tmp_path / "runs" / name / "events.jsonl").events for name in ("killed", "a")]
+    told = [[comparable(event) for event in events if isinstance(event, SettingChanged)] for events in histories]
+    assert told[0] == told[1]
+    assert len(told[0]) == 3, "a resumed run does not undo a setting, so its event counts"
+
+
+def test_a_run_killed_while_it_changes_goes_on_by_the_old_settings_or_the_new_never_by_both(tmp_path: Path) -> None:
+    def kill(event: Event) -> None:
+        if isinstance(event, CheckpointSaved):  # config.toml is not written yet
+            raise Killed
+
+    asking = asked_in(1, ("ppo.kl_coef", 0.25), control=(control := Control()))
+    settings = tiny_config(tmp_path, "run.name=killed", "checkpoint.every=0")
+    with pytest.raises(Killed):
+        train(settings, sinks=[in_turn(asking.watch, kill)], control=control)
+    record(load_config(tmp_path / "runs/killed/config.toml"), resume=tmp_path / "runs/killed")
+    record(tiny_config(tmp_path, "run.name=whole", "checkpoint.every=0"))
+    assert outcome(tmp_path / "runs/killed") == outcome(tmp_path / "runs/whole")
+
+
+def test_what_is_refused_is_told_at_once_and_changes_nothing(tmp_path: Path) -> None:
+    recorder = changed(tmp_path, 2, ("ppo.minibatches", 2), ("ppo.kl_coef", -1), ("ppo.kl_coef", 0.05))
+    refusals = recorder.of(Alert)
+    assert [(alert.iteration, alert.level, alert.code) for alert in refusals] == [(2, "warning", "setting_refused")] * 2
+    assert recorder.events.index(refusals[-1]) < recorder.events.index(recorder.of(Iteration)[1])
+    assert not any("\n" in alert.message for alert in refusals)
+    assert recorder.of(SettingChanged) == []
+    record(tiny_config(tmp_path, "run.name=whole"))
+    mine, whole = (outcome(tmp_path / "runs" / name) for name in ("a", "whole"))
+    assert (mine["samples"], mine["checkpoint"]) == (whole["samples"], whole["checkpoint"])
+
+
+def test_a_change_that_comes_too_late_is_told(tmp_path: Path) -> None:
+    recorder = changed(tmp_path, 3, ("ppo.kl_coef", 0.25))
+    (alert,) = recorder.of(Alert)
+    assert alert.message == "ppo.kl_coef = 0.25 came in the last iteration; nothing is changed"
+    assert load_config(tmp_path / "runs/a/config.toml").ppo.kl_coef == 0.05
+
+
+@pytest.mark.parametrize("save", [True, False], ids=["stop", "abort"])
+def test_a_run_that_is_stopped_keeps_what_was_asked_of_it_and_an_aborted_one_does_not(
+    save: bool, tmp_path: Path
+) -> None:
+    control = Control()
+    asking = asked_in(2, ("ppo.kl_coef", 0.25), control=control, phase="generate")
+    end = lambda event: (control.stop if save else control.abort)() if within(event, "update", 2) else None  # noqa: E731
+    recorder = in_turn(asking.watch, end)
+    train(tiny_config(tmp_path, "run.name=a"), sinks=[recorder], control=control)
+    assert [change.iteration for change in recorder.of(SettingChanged)] == ([2] if save else [])
+    assert isinstance(recorder.events[-1], RunEnded)
+    resumed = record(load_config(tmp_path / "runs/a/config.toml"), resume=tmp_path / "runs/a")
+    kl_coef = 0.25 if save else 0.05
+    assert [(i.iteration, i.kl_coef) for i in resumed.of(Iteration)] == [(2, kl_coef), (3, kl_coef)]
+
+
+def test_a_change_that_is_likely_to_disappoint_is_warned_of_once(tmp_path: Path) -> None:
+    recorder = changed(tmp_path, 1, ("rollout.top_p", 0.9), ("rollout.top_k", 50))
+    (alert,) = recorder.of(Alert)
+    assert (alert.iteration, alert.code) == (2, "config")
+    assert "the KL is biased" in alert.message
+
+
+def test_a_headless_run_tells_of_a_change_and_of_a_pause() -> None:
+    change = SettingChanged(iteration=3, key="ppo.kl_coef", old=0.05, value=0.25)
+    assert sentences(change) == ["iteration 3: ppo.kl_coef = 0.25 from here on, it was 0.05"]
+    assert sentences(StateChanged(state="paused")) == ["paused: 'ppo-workbench watch' lets it go on"]
+    assert sentences(StateChanged(state="training")) == []

@@ -1,0 +1,119 @@
+"""A run is renamed and thrown away as a whole, never while it is trained, and never over another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from runs_helper import outcome, record, tiny_config
+
+from trainer.config import load_config, validate
+from trainer.errors import StorageError, UsageError
+from trainer.events import RunEnded, RunStarted
+from trainer.run_list import list_runs
+from trainer.runs import RunFolder, create_run, rename_run, run_folders, trash_run
+
+
+def make(runs_dir: Path, name: str) -> RunFolder:
+    folder = create_run(validate({"run": {"dir": str(runs_dir), "name": name}}), "quickstart")
+    folder.events.write_text(f"the journal of {name}")
+    return folder
+
+
+def names(runs_dir: Path) -> list[str]:
+    return [folder.name for folder in run_folders(runs_dir)]
+
+
+def test_a_renamed_run_is_the_same_run_by_another_name(tmp_path: Path) -> None:
+    make(tmp_path, "other")
+    folder = make(tmp_path, "alpha")
+    written = folder.config.read_text() + "# a note of the user's\n"
+    folder.config.write_text(written)
+    renamed = rename_run(folder, "beta-2")
+    assert renamed == RunFolder(tmp_path / "beta-2")
+    assert names(tmp_path) == ["beta-2", "other"]
+    assert renamed.events.read_text() == "the journal of alpha"
+    assert load_config(renamed.config).run.name == "beta-2"
+    assert renamed.config.read_text() == written.replace('"alpha"', '"beta-2"'), "comments and versions stay"
+    assert not renamed.is_live()
+
+
+def test_a_renamed_run_goes_on_exactly(tmp_path: Path) -> None:
+    record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=2"))
+    renamed = rename_run(RunFolder(tmp_path / "runs/a"), "b")
+    resumed = record(tiny_config(tmp_path), resume=renamed.root)
+    assert [(start.name, start.resumed_at) for start in resumed.of(RunStarted)] == [("b", 2)]
+    assert resumed.of(RunEnded)[0].exit_code == 0
+    record(tiny_config(tmp_path, "run.name=whole"))
+    assert outcome(renamed.root) == outcome(tmp_path / "runs/whole")
+    assert [run.name for run in list_runs(tmp_path / "runs")] == ["b", "whole"]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "../b", "two words", "b\n", "b\x00"])
+def test_a_name_that_breaks_the_rule_is_refused_with_the_rule(tmp_path: Path, name: str) -> None:
+    folder = make(tmp_path, "alpha")
+    with pytest.raises(UsageError, match=r"is no name for a run: it must be letters, digits, '_', '-' and '\.'"):
+        rename_run(folder, name)
+    assert names(tmp_path) == ["alpha"]
+
+
+@pytest.mark.parametrize("taken", ["other", "alpha", "a-file"])
+def test_a_name_in_use_is_refused(tmp_path: Path, taken: str) -> None:
+    folder, other = make(tmp_path, "alpha"), make(tmp_path, "other")
+    (tmp_path / "a-file").write_text("")
+    with pytest.raises(UsageError, match=f"a run '{taken}' is there already: choose another name"):
+        rename_run(folder, taken)
+    assert names(tmp_path) == ["alpha", "other"]
+    assert other.events.read_text() == "the journal of other"
+
+
+def test_a_name_too_long_for_the_file_system_is_told(tmp_path: Path) -> None:
+    folder = make(tmp_path, "alpha")
+    with pytest.raises(StorageError, match=r"cannot rename .* File name too long"):
+        rename_run(folder, "x" * 300)
+    assert names(tmp_path) == ["alpha"]
+
+
+@pytest.mark.parametrize("content", [None, "", "not TOML [", "run = 5\n"])
+def test_a_run_whose_configuration_is_damaged_can_be_renamed(tmp_path: Path, content: str | None) -> None:
+    folder = make(tmp_path, "alpha")
+    if content is None:
+        folder.config.unlink()
+    else:
+        folder.config.write_text(content)
+    renamed = rename_run(folder, "beta")
+    assert names(tmp_path) == ["beta"]
+    assert (renamed.config.read_text() if renamed.config.exists() else None) == content
+
+
+def test_a_run_that_is_trained_stays_where_it_is(tmp_path: Path) -> None:
+    folder = make(tmp_path, "alpha")
+    with folder.lock():
+        for action in (lambda: rename_run(folder, "beta"), lambda: trash_run(folder)):
+            with pytest.raises(UsageError, match=r"run 'alpha' is being trained by process \d+: stop it first"):
+                action()
+    assert names(tmp_path) == ["alpha"]
+    assert list(tmp_path.iterdir()) == [folder.root]
+
+
+def test_a_run_that_is_gone_is_told(tmp_path: Path) -> None:
+    gone = RunFolder(tmp_path / "gone")
+    for action in (lambda: rename_run(gone, "beta"), lambda: trash_run(gone)):
+        with pytest.raises(StorageError, match="gone"):
+            action()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_trashed_runs_are_in_no_list_and_all_kept_though_they_have_one_name(tmp_path: Path) -> None:
+    paths = []
+    for number in range(3):
+        folder = make(tmp_path, "alpha")
+        folder.events.write_text(str(number))
+        paths.append(trash_run(folder))
+        assert names(tmp_path) == []
+    assert [path.relative_to(tmp_path).as_posix() for path in paths] == [
+        ".trash/alpha",
+        ".trash/alpha.2",
+        ".trash/alpha.3",
+    ]
+    assert [RunFolder(path).events.read_text() for path in paths] == ["0", "1", "2"]

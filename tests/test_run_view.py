@@ -1,0 +1,150 @@
+"""What a screen knows of a run: a function of its events, of a size that does not grow with them."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable
+
+import pytest
+from long_journal import events_of
+from scripted_run import ended, iteration, samples, started
+
+from trainer.events import Alert, CheckpointSaved, Evaluation, Event, PhaseProgress, SettingChanged, StateChanged
+from workbench.run_view import Mark, RunView
+
+
+def folded(events: Iterable[Event]) -> RunView:
+    view = RunView()
+    for event in events:
+        view.take(event)
+    return view
+
+
+def evaluation(number: int) -> Evaluation:
+    numbers = dict.fromkeys(("score_std", "kl", "response_length", "truncated", "seconds"), 0.5)
+    return Evaluation(iteration=number, prompts=4, score_mean=0.25, **numbers)
+
+
+def alert(number: int) -> Alert:
+    return Alert(iteration=number, level="warning", code="x", message=f"look at {number}")
+
+
+def saved(number: int) -> CheckpointSaved:
+    return CheckpointSaved(iteration=number, path=f"checkpoints/step-{number:06d}", seconds=0.1)
+
+
+def changed(number: int, value: float = 0.1) -> SettingChanged:
+    return SettingChanged(iteration=number, key="ppo.kl_coef", old=0.05, value=value)
+
+
+def test_the_view_tells_state_phase_and_iteration_of_the_newest_events() -> None:
+    progress = PhaseProgress(iteration=2, phase="update", done=1, total=4)
+    view = folded([started(), StateChanged(state="training"), iteration(1), progress])
+    assert (view.state, view.iteration, view.total, view.phase) == ("training", 1, 12, progress)
+    view.take(iteration(2))
+    assert (view.phase, view.last, view.previous) == (None, iteration(2), iteration(1))
+    view.take(StateChanged(state="paused"))
+    assert view.state == "paused"
+
+
+def test_the_remaining_time_comes_from_the_last_five_iterations_and_is_unknown_before_the_first() -> None:
+    slow = [iteration(n, seconds={"update": 1000.0}) for n in range(1, 4)]
+    quick = [iteration(n, seconds={"generate": 2.0, "update": 8.0}) for n in range(4, 9)]
+    assert folded([started(), *slow, *quick]).seconds_left() == 4 * 10
+    assert math.isnan(folded([started()]).seconds_left())
+
+
+def test_means_are_taken_over_the_first_and_the_last_five_iterations() -> None:
+    view = folded([started(), *(iteration(n) for n in range(1, 13))])
+    assert view.first_and_last("score_mean") == pytest.approx((0.3, 1.0))
+
+
+def test_a_resumption_drops_what_is_done_anew_and_keeps_what_was_told() -> None:
+    events = [e for n in range(1, 9) for e in (samples(n), iteration(n), evaluation(n), saved(n), alert(n), changed(n))]
+    view = folded([started(), *events, ended("stopped", 8), started(resumed_at=5)])
+    assert list(view.history.numbers) == [1, 2, 3, 4, 5]
+    assert [e.iteration for e in view.evaluations] == [1, 2, 3, 4, 5]
+    assert view.checkpoint == saved(5)
+    assert [a.iteration for a in view.alerts] == list(range(1, 9))
+    assert [c.iteration for c in view.settings] == list(range(1, 9))
+    assert (view.ended, view.iteration, view.samples, view.state) == (None, 5, None, "loading")
+    above = {mark.kind for mark in view.marks if mark.iteration > 5}
+    assert above == {"alert", "setting", "end"}
+    assert view.marks[-1] == Mark(5, "resumed", "resumed after iteration 5")
+
+
+@pytest.mark.parametrize(("resumed_at", "last", "previous"), [(8, 8, 7), (7, 7, None), (3, None, None)])
+def test_after_a_resumption_the_last_iteration_is_one_that_counts(
+    resumed_at: int, last: int | None, previous: int | None
+) -> None:
+    view = folded([started(), *(iteration(n) for n in range(1, 9)), started(resumed_at=resumed_at)])
+    assert (view.last and view.last.iteration, view.previous and view.previous.iteration) == (last, previous)
+    assert view.iteration == resumed_at
+    view.take(iteration(resumed_at + 1))
+    assert view.previous is None or view.previous.iteration <= resumed_at
+
+
+def test_an_iteration_done_anew_without_a_resumption_takes_the_place_of_the_old_one() -> None:
+    view = folded([iteration(1), iteration(2), iteration(2, kl=9.0)])
+    assert (view.last, view.previous) == (iteration(2, kl=9.0), iteration(1))
+    view.take(iteration(1, kl=9.0))
+    assert (view.last, view.previous, list(view.history.numbers)) == (iteration(1, kl=9.0), None, [1])
+
+
+def test_a_resumed_run_has_its_checkpoint_behind_it_before_its_first_iteration() -> None:
+    assert folded([started(resumed_at=5)]).iteration == 5
+
+
+def test_a_run_that_begins_forgets_the_one_that_was_shown_before() -> None:
+    before = [started(), *(event for n in range(1, 9) for event in events_of(n)), alert(1), evaluation(2), changed(3)]
+    view, new = folded([*before, ended(), started(seed=1)]), folded([started(seed=1)])
+    for name in RunView.__dataclass_fields__:
+        if name != "history":
+            assert getattr(view, name) == getattr(new, name), name
+    assert len(view.history) == 0
+
+
+def test_only_iterations_whose_samples_are_on_disk_are_in_the_index() -> None:
+    view = folded(
+        [started(), *(event for n in (1, 2, 3, 4) for event in events_of(n)), samples(5), started(resumed_at=2)]
+    )
+    assert list(view.sample_index) == [1, 2]
+    view.take(events_of(3)[1])
+    view.take(events_of(3)[1])
+    assert list(view.sample_index) == [1, 2, 3]
+    assert view.samples == events_of(3)[1]
+
+
+def test_marks_tell_what_happened_in_words() -> None:
+    events = [evaluation(1), alert(2), changed(3, 0.2), saved(4), ended("failed", 4, reason="loss was NaN"), ended()]
+    assert folded([started(), *events]).marks == [
+        Mark(1, "evaluation", "score 0.250"),
+        Mark(2, "alert", "look at 2"),
+        Mark(3, "setting", "ppo.kl_coef 0.05 -> 0.2"),
+        Mark(4, "checkpoint", "checkpoints/step-000004"),
+        Mark(4, "end", "failed: loss was NaN"),
+        Mark(12, "end", "done"),
+    ]
+
+
+def test_samples_and_the_end_are_kept() -> None:
+    view = folded([started(), samples(1, ("a", "b")), ended("stopped", 1)])
+    assert view.samples is not None
+    assert view.samples.previews[0].completion == "b"
+    assert (view.state, view.ended) == ("stopped", ended("stopped", 1))
+
+
+def test_of_a_long_run_only_the_newest_events_are_kept() -> None:
+    view = folded(event for n in range(1, 2502) for event in (evaluation(n), alert(n), saved(n), changed(n)))
+    for events in (view.evaluations, view.alerts, view.checkpoints, view.settings):
+        assert [event.iteration for event in events] == list(range(2002, 2502))
+    assert len(view.marks) == 2000
+    assert view.marks[-1].iteration == 2501
+
+
+def test_iterations_are_kept_as_numbers_only() -> None:
+    view = folded(iteration(n) for n in range(1, 1001))
+    columns = [view.history.column(name) for name in view.history.names]
+    bytes_of_columns = sum(sys.getsizeof(column) for column in columns)
+    assert bytes_of_columns < 1.3 * 1000 * 8 * len(columns)

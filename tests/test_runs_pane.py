@@ -1,0 +1,614 @@
+"""The runs pane lists what lies on disk, keeps its cursor and marks, and asks the app for what it cannot do itself."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from scripted_run import ended, iteration, make_run, started
+from textual.app import App, ComposeResult
+from textual.message import Message
+from textual.pilot import Pilot
+from textual.widgets import Input, Static
+
+from trainer.journal import Journal
+from trainer.run_list import RunSummary
+from trainer.runs import RunFolder
+from workbench.panes import runs as runs_pane
+from workbench.panes import styles_path
+from workbench.panes.runs import RunsPane, name_problem
+from workbench.run_view import RunView
+from workbench.runs_reader import Detail, Listing, read_detail, read_runs
+from workbench.screens.confirm import ConfirmScreen
+from workbench.screens.rename import TextPromptScreen
+from workbench.theming import EXTRA_VARIABLES
+from workbench.widgets.cells import fit, fit_end
+from workbench.widgets.run_detail import detail_content
+from workbench.widgets.run_table import COLUMNS, RunTable, age, column_widths, sorted_runs
+
+
+def summary(name: str, **changes: Any) -> RunSummary:
+    values: dict[str, Any] = {
+        "folder": RunFolder(Path("runs", name)),
+        "state": "done",
+        "iteration": 12,
+        "iterations": 40,
+        "score": 0.5,
+        "kl": 7.9,
+        "model": "starter",
+        "started": 1000.0,
+        "problem": "",
+    }
+    return RunSummary(**values | changes)
+
+
+class Workbench(App[None]):
+    CSS_PATH = styles_path("runs.tcss", "dialogs.tcss")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pane = RunsPane(Path("runs"))
+        self.heard: list[Message] = []
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return EXTRA_VARIABLES
+
+    def compose(self) -> ComposeResult:
+        yield self.pane
+
+    def hear(self, message: Message) -> None:
+        self.heard.append(message)
+
+    on_runs_pane_open_requested = hear
+    on_runs_pane_resume_requested = hear
+    on_runs_pane_duplicate_requested = hear
+    on_runs_pane_compare_changed = hear
+    on_runs_pane_moved = hear
+
+    @property
+    def table(self) -> RunTable:
+        return self.query_one(RunTable)
+
+    @property
+    def names(self) -> list[str]:
+        return [run.name for run in self.table.runs]
+
+    def text(self, selector: str) -> str:
+        return str(self.query_one(selector, Static).render())
+
+    def drawn(self) -> list[str]:
+        return [self.table.render_line(y).text for y in range(self.table.size.height)]
+
+    @property
+    def toasts(self) -> list[str]:
+        return [toast.message for toast in self._notifications]
+
+
+async def settle(pilot: Pilot[None]) -> None:
+    """Until the threads under way, and those that their results start, are done and shown."""
+    for _ in range(3):
+        await pilot.pause()
+        await pilot.app.workers.wait_for_complete()
+    await pilot.pause()
+
+
+async def until_listed(pilot: Pilot[None], app: Workbench) -> None:
+    app.pane.refresh_runs()
+    await settle(pilot)
+
+
+@pytest.fixture(autouse=True)
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three runs, the oldest a-run and the newest c-run."""
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate(("a-run", "b-run", "c-run"), 1):
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda n=number: 1_700_000_000.0 + n)
+            make_run(name)
+    return tmp_path
+
+
+@pytest.fixture
+def live_run() -> Iterator[None]:
+    """The newest run is being trained, by some process: here by this one."""
+    with RunFolder(Path("runs/c-run")).lock():
+        yield
+
+
+# Parts without an application
+
+
+def test_runs_are_sorted_newest_first_and_those_without_a_value_last_both_ways() -> None:
+    runs = [summary("a", started=1.0), summary("b", started=None), summary("c", started=3.0), summary("d", started=2.0)]
+    assert [run.name for run in sorted_runs(runs, "age")] == ["c", "d", "a", "b"]
+    assert [run.name for run in sorted_runs(runs, "age", reverse=True)] == ["a", "d", "c", "b"]
+    assert [run.name for run in sorted_runs(runs, "name")] == ["a", "b", "c", "d"]
+    scores = [summary("a", score=0.1), summary("b", score=0.9), summary("c", score=None), summary("d", score=0.9)]
+    assert [run.name for run in sorted_runs(scores, "score")] == ["b", "d", "a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-5, "0s"), (0, "0s"), (59, "59s"), (60, "1m"), (119, "1m"), (3599, "60m"), (3600, "1h"), (86400 * 40, "40d")],
+)
+def test_ages_are_in_the_largest_whole_unit(seconds: float, text: str) -> None:
+    assert age(1000.0, 1000.0 + seconds) == text
+
+
+def test_an_unknown_start_has_no_age() -> None:
+    assert age(None, 5.0) == "-"
+
+
+NATURAL = {"name": 30, "state": 13, "iteration": 9, "score": 6, "kl": 8, "age": 4, "model": 40}
+
+
+def test_columns_fit_every_width_and_the_least_wanted_go_first() -> None:
+    wanted = ["name", "state", "score", "iteration", "age", "kl", "model"]
+    for width in range(1, 201):
+        widths = column_widths(NATURAL, width)
+        assert 2 + sum(widths.values()) + 2 * (len(widths) - 1) <= max(width, 2)
+        assert set(widths) == set(wanted[: max(len(widths), 1)])
+        assert list(widths) == [column.key for column in COLUMNS if column.key in widths]
+
+
+def test_name_state_and_score_are_there_at_38_columns_and_everything_at_120() -> None:
+    assert list(column_widths(NATURAL, 38)) == ["name", "state", "score"]
+    assert column_widths(NATURAL, 130) == NATURAL
+
+
+@pytest.mark.parametrize("text", ["quickstart-0003", "日本語のモデル", "🎉" * 9, "", "e\u0301" * 20])
+def test_text_is_fitted_to_exactly_the_columns_it_has(text: str) -> None:
+    for width in range(20):
+        assert cell_len(fit(text, width)) == width
+        assert cell_len(fit(text, width, right=True)) == width
+        assert cell_len(fit_end(text, width)) <= width
+
+
+def test_both_ends_of_a_long_name_can_be_read() -> None:
+    assert fit("quickstart-0003", 11) == "quick…-0003"
+    assert fit_end("quickstart-0003", 5) == "…0003"
+    assert fit("ab", 4) == "ab  "
+    assert fit("ab", 4, right=True) == "  ab"
+
+
+@pytest.mark.parametrize("name", ["", "a/b", ".hidden", "a b", "..", "a\n", "[/x]", "\x1b[31m"])
+def test_names_that_no_run_may_have_are_refused(name: str) -> None:
+    assert name_problem(name)
+
+
+@pytest.mark.parametrize("name", ["a", "quickstart-0003", "Größe_2.5", "-x"])
+def test_names_that_a_run_may_have_are_accepted(name: str) -> None:
+    assert name_problem(name) == ""
+
+
+def test_details_tell_why_a_run_failed_and_what_is_damaged() -> None:
+    run = summary("a", state="failed", problem="loss was NaN [/x]\x1b")
+    detail = Detail(run.folder, 7, 2, "step-000040", ["checkpoint 'step-000050' left out: damaged"])
+    text = detail_content(run, detail, [("KL nats", "7.90")]).plain
+    for part in (
+        "seed 7",
+        "2 checkpoints, newest step-000040",
+        "KL nats 7.90",
+        "loss was NaN [/x]␛",
+        "left out: damaged",
+    ):
+        assert part in text
+    assert str(run.folder.root) in text
+    assert "seed" not in detail_content(run, None, []).plain
+
+
+def test_a_megabyte_of_problem_is_cut() -> None:
+    assert len(detail_content(summary("a", problem="x" * 1_000_000), None, [])) < 1000
+
+
+def test_runs_are_read_again_only_when_something_changed() -> None:
+    first = read_runs(Path("runs"))
+    assert first is not None
+    assert [run.name for run in first.runs] == ["a-run", "b-run", "c-run"]
+    assert read_runs(Path("runs"), first.stamp) is None
+
+    journal = Journal(Path("runs/b-run/events.jsonl"))
+    journal.emit(iteration(3))
+    journal.close()
+    second = read_runs(Path("runs"), first.stamp)
+    assert second is not None
+    assert second.runs[1].iteration == 3
+
+    with RunFolder(Path("runs/a-run")).lock():
+        third = read_runs(Path("runs"), second.stamp)
+        assert third is not None
+        assert third.runs[0].state == "training"
+    fourth = read_runs(Path("runs"), third.stamp)
+    assert fourth is not None, "a trainer that was killed changes no file"
+    assert fourth.runs[0].state == "stopped"
+
+
+def test_a_folder_that_cannot_be_listed_is_a_problem_and_an_absent_one_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    listing = read_runs(tmp_path / "file")
+    assert listing is not None
+    assert str(tmp_path / "file") in listing.problem
+    absent = read_runs(tmp_path / "absent")
+    assert absent is not None
+    assert (absent.runs, absent.problem) == ([], "")
+    assert read_runs(tmp_path / "absent", absent.stamp) is None
+
+
+def test_details_are_read_from_configuration_and_checkpoints() -> None:
+    folder = RunFolder(Path("runs/a-run"))
+    folder.config.write_text(folder.config.read_text().replace("seed = 0", "seed = 41"))
+    (folder.checkpoint(5)).mkdir(parents=True)
+    detail = read_detail(folder)
+    assert (detail.seed, detail.checkpoints) == (41, 0)
+    assert "step-000005" in detail.problems[0]
+    folder.config.write_text("run = 3")
+    assert read_detail(folder).seed is None
+    folder.config.write_text("[")
+    assert read_detail(folder).seed is None
+
+
+# In an application
+
+
+async def test_runs_are_listed_newest_first_with_word_and_sign() -> None:
+    app = Workbench()
+    async with app.run_test(size=(120, 30)) as pilot:
+        await settle(pilot)
+        assert app.names == ["c-run", "b-run", "a-run"]
+        heading, first = app.drawn()[:2]
+        assert heading.split() == ["run", "state", "iteration", "score", "KL", "nats", "▾age", "model"]
+        assert first.split()[:6] == ["c-run", "■", "stopped", "2/100", "0.150", "1.00"]
+        assert first.rstrip().endswith("starter")
+        assert "seed 0" in app.text("#run-detail")
+
+
+@pytest.mark.parametrize("size", [(38, 20), (60, 20), (80, 24), (120, 36), (200, 60)])
+async def test_lines_fill_the_table_and_the_name_is_seen_at_every_size(size: tuple[int, int]) -> None:
+    app = Workbench()
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        lines = app.drawn()
+        assert {cell_len(line) for line in lines} == {app.table.size.width}
+        assert "c-run" in lines[1]
+        assert "stopped" in lines[1]
+        assert "2/100" in lines[1] + app.text("#run-detail")
+        assert "starter" in lines[1] + app.text("#run-detail")
+
+
+async def test_the_cursor_stays_on_its_run_when_others_come_and_go() -> None:
+    app = Workbench()
+    async with app.run_test() as pilot:
+        await settle(pilot)
+        await pilot.press("down")
+        assert app.pane.selected is not None
+        assert app.pane.selected.name == "b-run"
+        make_run("d-run")
+        await until_listed(pilot, app)
+        assert app.names[0] == "d-run"
+        assert app.pane.selected.name == "b-run"
+        await pilot.press("o", "o", "O")
+        assert app.pane.selected.name == "b-run"
+
+
+async def test_the_cursor_stays_within_the_table_when_runs_vanish(workspace: Path) -> None:
+    app = Workbench()
+    async with app.run_test() as pilot:
+        await settle(pilot)
+        await pilot.press("end")
+        assert app.pane.selected is not None
+        assert app.pane.selected.name == "a-run"
+        (workspace / "runs/a-run").rename(workspace / "a-run")
+        await until_listed(pilot, app)
+        assert app.pane.selected.name == "b-run"
+        (workspace / "runs").rename(workspace / "gone")
+        await until_listed(pilot, app)
+        assert app.pane.selected is None
+        assert "no runs in 'runs'" in " ".join(app.drawn())
+        await pilot.press("enter", "r", "d", "n", "x", "m", "o", "pagedown", "up")
+        assert app.heard == []
+
+
+async def test_the_table_refreshes_itself_and_not_while_a_reading_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs_pane, "_INTERVAL", 0.01)
+    monkeypatch.setattr(runs_pane, "_REST", 0.0)
+    readings, go_on = [], threading.Event()
+
+    def slow(runs_dir: Path, known: Any) -> Listing | None:
+        readings.append(known)
+        if len(readings) == 2:
+            go_on.wait(timeout=60)
+        return read_runs(runs_dir, known)
+
+    monkeypatch.setattr(runs_pane, "read_runs", slow)
+    app = Workbench()
+    async with app.run_test() as pilot:
+        while len(readings) < 2:
+            await pilot.pause(0.01)
+        make_run("d-run")
+        await pilot.press("down", "down")  # answered while the thread waits
+        assert app.table.cursor == 2
+        for _ in range(5):
+            await pilot.pause(0.02)
+        assert len(readings) == 2
+        go_on.set()
+        while "d-run" not in app.names:
+            await pilot.pause(0.01)
+        assert app.table.cursor == 3
+
+
+async def test_a_hidden_pane_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Workbench()
+    async with app.run_test() as pilot:
+        await settle(pilot)
+        app.pane.display = False
+        await pilot.pause()
+        read = []
+        monkeypatch.setattr(runs_pane, "read_runs", lambda *asked: read.append(asked))
+        app.pane._look()
+        await settle(pilot)
+        assert read == []
+        app.pane.display = True
+        await settle(pilot)
+        app.pane._rest_until = 0.0
+        app.pane._look()
+        await settle(pilot)
+        assert len(read) >= 1
+
+
+async def test_the_result_of_another_folder_is_dropped(workspace: Path) -> None:
+    app = Workbench()
+    async with app.run_test() as pilot:
+        await settle(pilot)
+        (workspace / "others").mkdir()
+        (workspace / "runs/a-run").rename(workspace / "others/x-run")
+        app.pane.refresh_runs()
+        app.pane.set_runs_dir(Path("others"))
+        await settle(pilot)
+        assert app.names == ["x-run"]
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [("enter", RunsPane.OpenRequested), ("r", RunsPane.ResumeRequested), ("d", RunsPane.DuplicateRequested)],
+)
+async def test_keys_ask_for_the_selected_run(key: str, message: type[RunsPane.OpenRequested]) -> None:
+    app = Workbench()
+    async with app.run_test() as pilot:
+        await settle(pilot)
+        await pilot.press("down", key)
+        await pilot.pause()
+        (heard,) = app.heard
+        assert type(heard) is message
+        assert heard.folder == Path("runs/b-run")
+
+
+@pytest.mark.usefixtures("live_run")
+async def test_a_run_that_is_being_trained_can_be_opened_but_not_resumed_renamed_or_trashed() -> None:
+    app = Workbench()
+    async with app.run_test() as pilot:
+        await settle(pilot)
+        assert "● training" in app.drawn()[1]
+        await pilot.press("r", "n", "x")
+        await pilot.pause()
+        assert app.heard == []
+        assert not isinstance(app.screen, ConfirmScreen | TextPromptScreen)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert len(app.heard) == 1
+
+
+async def test_clicks_choose_open_and_sort() -> None:
+    app = Workbench()
+    async with app.run_test(size=(120, 30)) as pilot:
+        await settle(pilot)
+        await pilot.click(RunTable, offset=(5, 3))
+        assert app.pane.selected is not None
+        assert app.pane.selected.name == "a-run"
+        assert app.heard == []
+        await pilot.click(RunTable, offset=(5, 2), times=2)
+        await pilot.pause()
+        assert [heard.folder for heard in app.heard if isinstance(heard, RunsPane.OpenRequested)] == [
+            Path("runs/b-run")
+        ]
+        await pilot.click(RunTable, offset=(3, 0))
+        assert app.names == ["a-run", "b-run", "c-run"]
+        await pilot.click(RunTable, offset=(3, 0))
+        assert app.names == ["c-run", "b-run", "a-run"]
+        await pilot.click(RunTable, offset=(3, 20))  # below the last run
+
+
+async def test_a_run_is_renamed_with_its_mark_and_the_cursor_and_the_app_is_told() -> None:
+    app = Workbench()
+    async with app.run_test() as pilot:
+        await settle(pilot)
+        await pilot.press("m", "n")
+        await pilot.pause()
+        assert app.screen.query_one(Input).value == "c-run"
+        app.screen.query_one(Input).value = "better"
+        await pilot.press("enter")
+        await settle(pilot)
+        assert "better" in app.names
+        assert "c-run" not in app.names
+        (moved,) = [message for message in app.heard if isinstance(message, RunsPane.Moved)]
+        assert (moved.folder, moved.to.name) == (Path("runs/c-run"), "better")
+        assert "◆ better" in " ".join(app.drawn())
+
+
+async def test_a_name_in_use_is_a_toast_and_changes_nothing() -> None:
+    app = Workbench()
+    async with app.run_test() as pilot:
+        await settle(pilot)
+        await pilot.press("n")
+        await pilot.pause()
+        app.screen.query_one(Input).value = "b-run"
+        await pilot.press("enter")
+        await settle(pilot)
+        assert app.names == ["c-run", "b-run", "a-run"]
+        assert len(app.toasts) == 1
+        assert "b-run" in app.toasts[0]
+
+
+async def test_a_run_goes_to_the_trash_after_a_yes_only() -> None:
+    app = Workbench()
+    async with app.run_test() as pilot:
+        await settle(pilot)
+        await pilot.press("x", "n")
+        await settle(pilot)
+        assert Path("runs/c-run").is_dir()
+        await pilot.press("delete", "y")
+        await settle(pilot)
+        assert not Path("runs/c-run").exists()
+        assert app.names == ["b-run", "a-run"]
+        (moved,) = [message for message in app.heard if isinstance(message, RunsPane.Moved)]
+        assert moved.folder == Path("runs/c-run")
+        assert (moved.to / "events.jsonl").is_file()
+        assert ".trash" in app.toasts[0]
+
+
+async def test_a_run_that_someone_began_to_train_meanwhile_is_not_trashed() -> None:
+    app = Workbench()
+    async with app.run_test() as pilot:
+        await settle(pilot)
+        with RunFolder(Path("runs/c-run")).lock():
+            await pilot.press("x", "y")
+            await settle(pilot)
+            assert Path("runs/c-run").is_dir()
+            assert len(app.toasts) == 1
+            assert "c-run" in app.toasts[0]
+
+
+async def test_two_marked_runs_are_compared_and_one_or_none_is_not() -> None:
+    config = Path("runs/a-run/config.toml")
+    config.write_text(config.read_text().replace("kl_coef = 0.05", "kl_coef = 0.2"))
+    app = Workbench()
+    async with app.run_test() as pilot:
+        await settle(pilot)
+        assert not app.query_one("#run-comparison").display
+        await pilot.press("m")
+        await settle(pilot)
+        assert app.heard == []
+        assert "mark another" in app.text("#run-differences")
+        await pilot.press("end", "m")
+        await settle(pilot)
+        lines = app.text("#run-differences").splitlines()
+        assert lines[0].split() == ["c-run", "a-run"]
+        assert lines[1].split() == ["ppo.kl_coef", "0.05", "0.2"]
+        await until_listed(pilot, app)  # marks survive
+        assert [line[:2] for line in app.drawn()[1:4]] == ["◆ ", "  ", "◆ "]
+        await pilot.press("m", "home", "m")
+        await settle(pilot)
+        assert not app.query_one("#run-comparison").display
+        told = [message.folders for message in app.heard if isinstance(message, RunsPane.CompareChanged)]
+        assert told == [[Path("runs/c-run"), Path("runs/a-run")], []]
+
+
+async def test_a_marked_run_that_vanishes_is_compared_no_more(workspace: Path) -> None:
+    app = Workbench()
+    async with app.run_test() as pilot:
+        await settle(pilot)
+        await pilot.press("m", "down", "m", "down", "m")
+        await settle(pilot)
+        (workspace / "runs/b-run").rename(workspace / "b-run")
+        await until_listed(pilot, app)
+        told = [message.folders for message in app.heard if isinstance(message, RunsPane.CompareChanged)]
+        assert told[-1] == [Path("runs/c-run"), Path("runs/a-run")]
+        assert app.text("#run-differences") == "their configurations are the same"
+
+
+async def test_damaged_runs_tell_their_problem_and_can_be_trashed(workspace: Path) -> None:
+    (workspace / "runs/b-run/config.toml").write_text("[")
+    (workspace / "runs/b-run/events.jsonl").write_bytes(b"\x00\xff not a journal\n")
+    app = Workbench()
+    async with app.run_test() as pilot:
+        await settle(pilot)
+        await pilot.press("end")  # it has no start, so it comes last
+        await settle(pilot)
+        assert app.pane.selected is not None
+        assert app.pane.selected.name == "b-run"
+        assert "config.toml" in app.text("#run-detail")
+        await pilot.press("m", "up", "m")
+        await settle(pilot)
+        assert "cannot read" in app.text("#run-differences")
+        await pilot.press("down", "x", "y")
+        await settle(pilot)
+        assert app.names == ["c-run", "a-run"]
+
+
+async def test_names_and_reasons_are_text_whatever_they_hold() -> None:
+    name = "[@click=app.quit]x [x] \x1b[31m \u202e 🎉"
+    make_run(name)
+    journal = Journal(Path("runs", name, "events.jsonl"))
+    journal.emit(started(model="[/m]\x1b" + "m" * 1_000_000))
+    journal.emit(ended("failed", 2, reason="[/r] \x9b"))
+    journal.close()
+    app = Workbench()
+    async with app.run_test(size=(160, 30)) as pilot:
+        await settle(pilot)
+        shown = "\n".join([*app.drawn(), app.text("#run-detail")])
+        assert "[@click=app.quit]x [x] ␛[31m \\u202e 🎉" in shown
+        assert "[/r] \\x9b" in shown
+        assert not {"\x1b", "\x9b", "\u202e"} & set(shown)
+        assert max(map(cell_len, app.drawn())) <= 160
+        await pilot.press("x")
+        await pilot.pause()
+        assert "[x] ␛[31m" in str(app.screen.query_one(".question", Static).render())
+        await pilot.press("y")
+        await settle(pilot)
+        assert app.names == ["c-run", "b-run", "a-run"]
+
+
+async def test_the_run_on_the_screen_is_told_from_the_others() -> None:
+    app = Workbench()
+    async with app.run_test() as pilot:
+        await settle(pilot)
+        view = RunView()
+        view.take(started(name="b-run", folder=str(Path("runs/b-run").absolute())))
+        app.pane.show_run(view)
+        assert [line[:2] for line in app.drawn()[1:4]] == ["  ", "▸ ", "  "]
+        elsewhere = RunView()
+        elsewhere.take(started(name="b-run", folder="/elsewhere/b-run"))
+        app.pane.show_run(elsewhere)
+        assert [line[:2] for line in app.drawn()[1:4]] == ["  ", "  ", "  "]
+
+
+async def test_a_thousand_runs_are_drawn_for_what_is_seen() -> None:
+    app = Workbench()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        table = app.table
+        table.show([summary(f"run-{i:04d}", started=float(i)) for i in range(1000)], 1000.0)
+        drawn: list[int] = []
+        original = table._row
+        table._row = lambda index, style: drawn.append(index) or original(index, style)  # type: ignore[method-assign, func-returns-value]
+        await pilot.press("end")
+        await pilot.pause()
+        assert table.selected is not None
+        assert table.selected.name == "run-0000"
+        assert 999 in drawn
+        assert len(set(drawn)) <= 2 * table.size.height
+        assert "run-0000" in "\n".join(app.drawn())
+        await pilot.press("pageup", "home")
+        await pilot.pause()
+        assert "run-0999" in app.drawn()[1]
+
+
+async def test_scores_that_are_missing_are_a_dash() -> None:
+    journal = Journal(Path("runs/c-run/events.jsonl"))
+    journal.emit(started(resumed_at=0))
+    journal.emit(iteration(1, score_mean=math.nan, kl=math.inf))
+    journal.close()
+    app = Workbench()
+    async with app.run_test(size=(120, 30)) as pilot:
+        await settle(pilot)
+        assert app.drawn()[1].split()[4:6] == ["-", "-"]
+
+
+def test_every_key_of_the_pane_has_an_id_and_a_tooltip() -> None:
+    for bindings in (RunsPane.BINDINGS, RunTable.BINDINGS, ConfirmScreen.BINDINGS, TextPromptScreen.BINDINGS):
+        assert all(binding.id and binding.tooltip for binding in bindings)  # type: ignore[union-attr]

@@ -1,0 +1,57 @@
+"""The line on top: what it tells in each state, and what gives way when it is narrow."""
+
+from __future__ import annotations
+
+import pytest
+from scripted_run import ended, iteration, started
+
+from trainer.events import PhaseProgress, StateChanged
+from workbench.run_view import RunView
+from workbench.widgets.status_line import fitted, status_pieces
+
+
+def view(*events: object) -> RunView:
+    result = RunView()
+    for event in events:
+        result.take(event)  # type: ignore[arg-type]
+    return result
+
+
+def text(view: RunView, width: int = 200, note: str = "") -> str:
+    return fitted(status_pieces(view, note=note), width).plain
+
+
+TRAINING = (started(), StateChanged(state="training"), iteration(3))
+
+
+def test_without_a_run_it_says_so() -> None:
+    assert text(view()) == "ppo-workbench   no run yet"
+
+
+def test_a_training_run_shows_state_iteration_phase_time_left_speed_and_memory() -> None:
+    shown = text(view(*TRAINING, PhaseProgress(iteration=4, phase="update", done=1, total=2)))
+    assert shown == (
+        "quickstart-0001  ● training   iteration 3/12   update ━━━━━━━━────────   ETA 3m 18s   142 tok/s   1.6 GB"
+    )
+
+
+@pytest.mark.parametrize(("state", "sign"), [("paused", "‖"), ("failed", "✖"), ("done", "✓"), ("stopped", "■")])
+def test_each_state_has_a_sign_of_its_own(state: str, sign: str) -> None:
+    shown = view(*TRAINING, ended(state)) if state != "paused" else view(*TRAINING, StateChanged(state="paused"))
+    assert f"{sign} {state}" in text(shown)
+
+
+def test_what_the_screen_does_replaces_the_state() -> None:
+    assert "● stopping" in text(view(*TRAINING), note="stopping")
+
+
+@pytest.mark.parametrize("width", [1, 10, 40, 60, 80, 100])
+def test_it_never_exceeds_its_width_and_keeps_the_first_things(width: int) -> None:
+    line = fitted(status_pieces(view(*TRAINING)), width)
+    assert line.cell_length <= width
+    assert line.plain[: min(width, 15) - 1] == "quickstart-0001"[: min(width, 15) - 1]
+
+
+def test_a_hostile_name_is_shown_as_text() -> None:
+    shown = text(view(started(name="[red]x[/]\x1b[2J")))
+    assert shown.startswith("[red]x[/]␛[2J")

@@ -1,0 +1,329 @@
+"""The training pane: what its keys do, what it tells the app, and how its lines are shared out."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import pytest
+from charts import history_of
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted_run import iteration, started
+from textual.app import App, ComposeResult
+from textual.containers import Horizontal
+from textual.pilot import Pilot
+from textual.widgets import SelectionList
+
+from trainer.events import Alert, CheckpointSaved
+from workbench.metrics import METRICS
+from workbench.panes import styles_path
+from workbench.panes.training import TrainingPane
+from workbench.panes.training_layout import shares
+from workbench.run_view import RunView
+from workbench.theming import EXTRA_VARIABLES
+from workbench.widgets.drawing import Drawn
+from workbench.widgets.histogram import ScoreHistogram
+from workbench.widgets.metric_chart import MetricChart
+from workbench.widgets.metric_list import MetricList
+from workbench.widgets.timeline import Timeline
+
+
+class Bench(App[None]):
+    CSS_PATH = styles_path("app.tcss", "dialogs.tcss", "training.tcss")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chosen: list[int | None] = []
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return EXTRA_VARIABLES
+
+    def compose(self) -> ComposeResult:
+        with Horizontal():
+            yield TrainingPane()
+
+    def on_training_pane_iteration_chosen(self, message: TrainingPane.IterationChosen) -> None:
+        self.chosen.append(message.iteration)
+
+
+def view_of(iterations: int, **changes: Any) -> RunView:
+    noise = random.Random(0)
+    view = RunView()
+    view.take(started(iterations=iterations))
+    for number in range(1, iterations + 1):
+        view.take(iteration(number, score_mean=number / 100 + noise.gauss(0, 0.001), **changes))
+    return view
+
+
+async def shown(pilot: Pilot[None]) -> str:
+    await pilot.pause()
+    return text(pilot.app)
+
+
+def text(app: App[Any]) -> str:
+    """What is on the screen, of the widgets that draw."""
+    lines = []
+    for widget in app.query(Drawn):
+        if widget.display:
+            lines += [widget.render_line(y).text for y in range(widget.size.height)]
+    return "\n".join(lines)
+
+
+async def opened(pilot: Pilot[None], view: RunView) -> TrainingPane:
+    pane = pilot.app.query_one(TrainingPane)
+    pane.show_run(view)
+    pane.take_focus()
+    await pilot.pause()
+    return pane
+
+
+async def test_before_a_run_a_sentence_says_which_key_starts_one():
+    async with Bench().run_test(size=(60, 24)) as pilot:
+        assert "No run yet: space trains the configuration" in await shown(pilot)
+        view = RunView()
+        view.take(started())
+        pilot.app.query_one(TrainingPane).show_run(view)
+        assert "The first iteration is under way" in await shown(pilot)
+
+
+@pytest.mark.parametrize("size", [(44, 30), (42, 20), (80, 24), (120, 40), (122, 60)])
+async def test_every_metric_has_a_row_with_its_value_at_every_size(size):
+    async with Bench().run_test(size=size) as pilot:
+        pane = await opened(pilot, view_of(500, clip_fraction=0.3))
+        pane.show_scores([0.1, 0.5, 0.9] * 8)
+        screen = await shown(pilot)
+        for metric in METRICS:
+            assert any(line[1:].startswith(metric.label) for line in screen.splitlines()), metric.label
+        assert "!30.0" in screen
+        assert all(len(line) <= size[0] - 2 for line in screen.splitlines())
+
+
+async def test_left_and_right_scrub_through_the_iterations_and_tell_the_app():
+    async with Bench().run_test(size=(100, 30)) as pilot:
+        await opened(pilot, view_of(50))
+        await pilot.press("left")
+        assert pilot.app.chosen == [49]
+        await pilot.press("shift+left", "right", "home", "left")
+        assert pilot.app.chosen == [49, 39, 40, 1], "at the first there is nothing to tell"
+        screen = await shown(pilot)
+        assert "iteration 1 of 50" in screen
+        assert "▾" in screen
+        await pilot.press("end")
+        assert pilot.app.chosen[-1] is None
+        assert "iterations 1–50" in await shown(pilot)
+
+
+async def test_the_values_are_those_of_the_cursor_also_when_the_run_goes_on():
+    async with Bench().run_test(size=(100, 30)) as pilot:
+        view = view_of(50)
+        pane = await opened(pilot, view)
+        await pilot.press("shift+left")
+        score = view.history.column("score_mean")[39]
+        assert f"{score:.3f}" in (await shown(pilot)).splitlines()[1]
+        view.take(iteration(51, score_mean=9.0))
+        pane.show_run(view)
+        assert f"{score:.3f}" in (await shown(pilot)).splitlines()[1]
+        await pilot.press("escape")
+        assert "9.000" in (await shown(pilot)).splitlines()[1]
+
+
+async def test_right_past_the_newest_iteration_follows_it():
+    async with Bench().run_test(size=(100, 30)) as pilot:
+        await opened(pilot, view_of(10))
+        await pilot.press("left", "right", "right")
+        assert pilot.app.chosen == [9, None]
+
+
+async def test_enter_enlarges_the_selected_metric_and_escape_closes_it():
+    async with Bench().run_test(size=(100, 30)) as pilot:
+        pane = await opened(pilot, view_of(50))
+        await pilot.press("down", "down", "enter")
+        screen = await shown(pilot)
+        assert screen.startswith(" KL nats/seq   iteration 50  25.00 ▲ 0.50")
+        assert not pilot.app.query_one(MetricList).display
+        assert pilot.app.focused is pilot.app.query_one(MetricChart)
+        await pilot.press("left")
+        assert "iteration 49" in await shown(pilot)
+        await pilot.press("up")
+        assert (await shown(pilot)).startswith(" reward")
+        await pilot.press("escape")
+        assert pane.query_one(MetricList).display
+        assert pilot.app.focused is pane.query_one(MetricList)
+        assert "iteration 49" in await shown(pilot), "the cursor stays"
+        await pilot.press("escape")
+        assert pilot.app.chosen == [49, None]
+
+
+async def test_escape_is_left_to_others_when_there_is_nothing_to_close():
+    async with Bench().run_test(size=(100, 30)) as pilot:
+        pane = await opened(pilot, view_of(5))
+        assert not pane.check_action("close", ())
+        await pilot.press("enter")
+        assert pane.check_action("close", ())
+        assert not pane.check_action("enlarge", ())
+
+
+async def test_zoom_goes_from_all_iterations_to_the_last_fifty_and_back():
+    async with Bench().run_test(size=(100, 30)) as pilot:
+        await opened(pilot, view_of(300))
+        seen = []
+        for key in ("plus", "plus", "plus", "plus", "minus", "minus", "minus", "minus"):
+            await pilot.press(key)
+            seen.append((await shown(pilot)).splitlines()[0].split()[1])
+        assert seen == ["101–300", "201–300", "251–300", "251–300", "201–300", "101–300", "1–300", "1–300"]
+        await pilot.press("plus", "home")
+        assert "iteration 1 of 300" in await shown(pilot), "the window goes where the cursor goes"
+
+
+async def test_log_scale_and_moving_average_are_told_where_they_are_on():
+    async with Bench().run_test(size=(100, 30)) as pilot:
+        await opened(pilot, view_of(20))
+        plain = await shown(pilot)
+        await pilot.press("e", "l")
+        both = await shown(pilot)
+        assert "EMA · log" in both.splitlines()[0]
+        assert both.splitlines()[1:] != plain.splitlines()[1:]
+        await pilot.press("e", "l")
+        assert await shown(pilot) == plain
+
+
+async def test_metrics_are_chosen_in_a_list_and_kept_in_a_property():
+    async with Bench().run_test(size=(100, 30)) as pilot:
+        pane = await opened(pilot, view_of(20))
+        await pilot.press("m")
+        assert isinstance(pilot.app.focused, SelectionList)
+        await pilot.press("space", "down", "space", "escape")
+        assert pane.metrics_shown == tuple(metric.field for metric in METRICS[2:])
+        assert "reward" not in await shown(pilot)
+        pane.metrics_shown = ("grad_norm", "kl", "of another version")
+        assert pane.metrics_shown == ("kl", "grad_norm")
+        pane.metrics_shown = ()
+        assert pane.metrics_shown == tuple(metric.field for metric in METRICS)
+
+
+async def test_the_selected_row_is_in_sight_where_not_all_fit():
+    async with Bench().run_test(size=(60, 10)) as pilot:
+        await opened(pilot, view_of(20))
+        assert "speed" not in await shown(pilot)
+        await pilot.press(*["down"] * 20)
+        assert "▸speed" in await shown(pilot)
+        assert "score" not in await shown(pilot)
+        await pilot.press(*["up"] * 20)
+        assert "▸score" in await shown(pilot)
+
+
+async def test_a_click_selects_a_row_and_the_iteration_under_it():
+    async with Bench().run_test(size=(100, 20)) as pilot:
+        await opened(pilot, view_of(30))
+        await pilot.click(MetricList, offset=(37 + 9, 3))
+        assert "▸KL" in await shown(pilot)
+        assert pilot.app.chosen == [10]
+        await pilot.click(MetricList, offset=(3, 4))
+        assert "▸policy loss" in await shown(pilot)
+        assert pilot.app.chosen == [10]
+
+
+async def test_scores_and_events_stand_under_the_rows():
+    async with Bench().run_test(size=(80, 30)) as pilot:
+        view = view_of(20)
+        pane = await opened(pilot, view)
+        assert "events" not in await shown(pilot)
+        assert not pane.query_one(ScoreHistogram).display
+        view.take(CheckpointSaved(iteration=20, path="checkpoints/step-000020", seconds=0.1))
+        view.take(Alert(iteration=20, level="warning", code="x", message="[@click=app.quit]\x1b[2J"))
+        pane.show_run(view)
+        pane.show_scores([0.1, 0.9, math.nan])
+        screen = await shown(pilot)
+        assert "scores of the last batch · 3 · mean 0.50" in screen
+        assert "✓ 20 checkpoints/step-000020" in screen
+        assert "⚠ 20 [@click=app.quit]␛[2J" in screen
+        pane.show_run(view_of(5))
+        assert "scores" not in await shown(pilot), "these were another run's"
+
+
+async def test_compared_runs_are_drawn_in_the_enlarged_chart_five_at_most():
+    async with Bench().run_test(size=(120, 30)) as pilot:
+        pane = await opened(pilot, view_of(20))
+        pane.compare([(f"run-{number}", history_of([0.1 * number] * 90)) for number in range(7)])
+        await pilot.press("enter")
+        legend = [line for line in (await shown(pilot)).splitlines() if "this run" in line]
+        assert legend[0].split() == [
+            "─",
+            "this",
+            "run",
+            "a",
+            "run-0",
+            "b",
+            "run-1",
+            "c",
+            "run-2",
+            "d",
+            "run-3",
+            "e",
+            "run-4",
+        ]
+        pane.compare([])
+        assert "this run" not in await shown(pilot)
+
+
+async def test_nothing_is_drawn_anew_while_no_iteration_is_added():
+    async with Bench().run_test(size=(80, 30)) as pilot:
+        view = view_of(20)
+        pane = await opened(pilot, view)
+        before = pane._shown
+        pane.show_run(view)
+        assert pane._shown is before
+        view.take(iteration(20, score_mean=7.0))
+        pane.show_run(view)
+        assert "7.000" in await shown(pilot), "done anew"
+
+
+async def test_another_run_is_shown_without_the_cursor_of_the_last():
+    async with Bench().run_test(size=(80, 30)) as pilot:
+        pane = await opened(pilot, view_of(20))
+        await pilot.press("home")
+        pane.show_run(view_of(7))
+        assert "iterations 1–7" in await shown(pilot)
+
+
+async def test_a_cursor_beyond_what_a_resumed_run_has_kept_goes_to_the_nearest():
+    async with Bench().run_test(size=(80, 30)) as pilot:
+        view = view_of(20)
+        pane = await opened(pilot, view)
+        await pilot.press("left")
+        view.take(started(resumed_at=10))
+        pane.show_run(view)
+        assert "iteration 10 of 10" in await shown(pilot)
+
+
+async def test_every_key_of_the_pane_has_an_id_and_says_what_it_does():
+    for binding in [*TrainingPane.BINDINGS, *Timeline.BINDINGS]:
+        assert binding.id
+        assert binding.tooltip
+
+
+@given(
+    height=st.integers(0, 80),
+    width=st.integers(20, 130),
+    metrics=st.integers(1, 11),
+    scores=st.booleans(),
+    marks=st.integers(0, 50),
+)
+def test_lines_are_shared_out_without_one_too_many(height, width, metrics, scores, marks):
+    shared = shares(height, width, metrics, scores=scores, marks=marks)
+    assert shared.rows + shared.histogram + shared.timeline == height
+    assert shared.histogram == 0 or scores
+    assert shared.timeline <= 1 + marks if marks else shared.timeline == 0
+    if shared.histogram or shared.timeline:
+        assert shared.rows >= 1 + metrics * shared.row, "rows come first"
+
+
+def test_a_pane_of_eighteen_lines_shows_everything_and_taller_ones_more_of_it():
+    assert shares(18, 42, 11, scores=True, marks=9) == (1, 12, 3, 3)
+    assert shares(28, 42, 11, scores=True, marks=9) == (2, 23, 3, 2)
+    assert shares(28, 78, 11, scores=True, marks=30) == (1, 12, 3, 13)
+    assert shares(58, 118, 11, scores=True, marks=30).row == 4
+    assert shares(15, 42, 11, scores=True, marks=9) == (1, 12, 0, 3)
+    assert shares(12, 42, 11, scores=True, marks=9) == (1, 12, 0, 0)

@@ -1,0 +1,372 @@
+"""The application as a user drives it, over a scripted trainer: every key, every size, every way to leave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import scripted_run
+from scripted_run import Script, make_run
+from textual.widgets import Input
+from workbench_app import screen_text, status, until, workbench
+
+from trainer.config import load_config
+from trainer.control import Control
+from trainer.events import Alert, RunEnded, SettingChanged, StateChanged
+from workbench.layout import DASHBOARD
+from workbench.panes import Pane
+from workbench.panes.config import ConfigPane
+from workbench.screens.quit import QuitScreen
+from workbench.widgets.banner import Banner
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path / "config"))
+
+
+def shown(screen: Any) -> set[str]:
+    return {pane.id for pane in screen.query(Pane) if pane.display and pane.region.area}
+
+
+def banner(screen: Any) -> str:
+    widget = screen.query_one(Banner)
+    return str(widget.render()) if widget.display else ""
+
+
+class Obedient:
+    """A script that does what a trainer does about requests, and keeps what was asked of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+
+    def __call__(self, emit: Any, control: Control) -> RunEnded:
+        script = self
+
+        class Run:
+            def paused(self) -> None:
+                emit(StateChanged(state="paused"))
+
+            def resumed(self) -> None:
+                emit(StateChanged(state="training"))
+
+            def checkpoint(self) -> None:
+                script.asked.append(("checkpoint",))
+
+            def set(self, key: str, value: Any) -> None:
+                script.asked.append((key, value))
+                emit(SettingChanged(iteration=2, key=key, old=0.05, value=value))
+
+        control.attach(Run())  # type: ignore[arg-type]
+        return scripted_run.wait(emit, control)
+
+
+async def test_it_opens_on_the_dashboard() -> None:
+    async with workbench() as (screen, _):
+        text = screen_text(screen)
+        assert shown(screen) == set(DASHBOARD)
+        assert "no run yet" in status(screen)
+        for words in ("Config F2", "Training F3", "Samples F4", "lora_rank"):
+            assert words in text
+
+
+async def test_one_key_starts_training_and_the_charts_move() -> None:
+    async with workbench(scripted_run.done) as (screen, pilot):
+        before = screen_text(screen)
+        await pilot.press("space")
+        await until(pilot, lambda: "✓ done" in status(screen))
+        assert "iteration 12/12" in status(screen)
+        assert screen_text(screen) != before
+        assert "1.200" in screen_text(screen)  # the score of the last iteration
+        assert screen.supervisor._train.received["preset"] == "quickstart"  # type: ignore[union-attr]
+
+
+async def test_space_pauses_and_goes_on_and_capital_x_stops() -> None:
+    async with workbench(Obedient()) as (screen, pilot):
+        await pilot.press("space")
+        await until(pilot, lambda: "iteration 1/12" in status(screen))
+        await pilot.press("space")
+        await until(pilot, lambda: "‖ paused" in status(screen))
+        await pilot.press("space")
+        await until(pilot, lambda: "● training" in status(screen))
+        await pilot.press("X")
+        await until(pilot, lambda: "■ stopped" in status(screen))
+        assert not screen.supervisor.trains_here
+
+
+async def test_the_footer_shows_only_what_applies() -> None:
+    async with workbench(Obedient(), size=(160, 40)) as (screen, pilot):
+
+        def footer() -> str:
+            return screen_text(screen).splitlines()[-1]
+
+        await until(pilot, lambda: "start" in footer())
+        assert "pause" not in footer()
+        assert "checkpoint" not in footer()
+        await pilot.press("space")
+        await until(pilot, lambda: "pause" in footer())
+        assert "start" not in footer()
+        assert "checkpoint" in footer()
+
+
+async def test_a_checkpoint_and_a_live_setting_reach_the_trainer() -> None:
+    obedient = Obedient()
+    async with workbench(obedient) as (screen, pilot):
+        await pilot.press("space")
+        await until(pilot, lambda: "iteration 1/12" in status(screen))
+        await pilot.press("c")
+        screen.query_one(ConfigPane).post_message(ConfigPane.LiveSettingChanged("ppo.kl_coef", 0.2))
+        await until(pilot, lambda: len(obedient.asked) == 2)
+        assert obedient.asked == [("checkpoint",), ("ppo.kl_coef", 0.2)]
+        await until(pilot, lambda: len(screen.supervisor.view.settings) == 1)
+
+
+@pytest.mark.parametrize(
+    ("size", "first", "key", "then"),
+    [
+        ((80, 24), {"training"}, "f2", {"config"}),
+        ((80, 24), {"training"}, "f8", {"log"}),
+        ((120, 36), set(DASHBOARD), "f4", set(DASHBOARD)),
+        ((120, 36), set(DASHBOARD), "f7", {"runs"}),
+        ((200, 60), {*DASHBOARD, "runs", "log"}, "f7", {*DASHBOARD, "runs", "log"}),
+    ],
+)
+async def test_f_keys_go_to_panes_at_every_size(
+    size: tuple[int, int], first: set[str], key: str, then: set[str]
+) -> None:
+    async with workbench(size=size) as (screen, pilot):
+        assert shown(screen) == first
+        await pilot.press(key)
+        await pilot.pause()
+        assert shown(screen) == then
+        assert any(pane.has_focus_within for pane in screen.query(Pane) if pane.id in then)
+
+
+async def test_zoom_gives_the_focused_pane_everything_and_takes_it_back() -> None:
+    async with workbench() as (screen, pilot):
+        await pilot.press("f4", "z")
+        await pilot.pause()
+        assert shown(screen) == {"samples"}
+        await pilot.press("z")
+        await pilot.pause()
+        assert shown(screen) == set(DASHBOARD)
+
+
+async def test_a_terminal_that_is_too_small_says_so_and_the_run_goes_on() -> None:
+    async with workbench(scripted_run.wait) as (screen, pilot):
+        await pilot.press("space")
+        await until(pilot, lambda: "iteration 1/12" in status(screen))
+        await pilot.resize_terminal(50, 15)
+        await pilot.pause()
+        assert "50 x 15 is too small" in screen_text(screen)
+        assert screen.supervisor.trains_here
+        await pilot.resize_terminal(120, 36)
+        await pilot.pause()
+        assert shown(screen) == set(DASHBOARD)
+
+
+async def test_a_broken_configuration_opens_with_its_problems_and_starts_nothing(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.toml"
+    broken.write_text("[ppo]\nkl_coef = -1\nepoks = 2\n")
+    script = Script(scripted_run.done)
+    async with workbench(script, source=str(broken)) as (screen, pilot):
+        await pilot.press("space")
+        await until(pilot, lambda: "2 problem(s)" in banner(screen))
+        assert "ppo.kl_coef = -1: must be at least 0" in banner(screen)
+        assert screen.query_one(ConfigPane).has_focus_within
+        assert script.received == {}
+        await pilot.press("escape", "escape")
+        await until(pilot, lambda: banner(screen) == "")
+
+
+async def test_a_trainer_that_dies_says_why_and_leaves_the_run_readable() -> None:
+    async with workbench(scripted_run.diverged) as (screen, pilot):
+        await pilot.press("space")
+        await until(pilot, lambda: "loss was NaN 3 times in a row" in banner(screen))
+        assert "✖ failed" in status(screen)
+        assert "lower optim.policy_lr and resume" in banner(screen)
+        await pilot.press("f4", "f2", "f3")
+        assert "start" in screen_text(screen).splitlines()[-1]
+
+
+async def test_leaving_without_a_run_asks_nothing() -> None:
+    async with workbench() as (screen, pilot):
+        await pilot.press("q")
+        await until(pilot, lambda: not screen.app.is_running)
+
+
+@pytest.mark.parametrize(
+    ("downs", "state", "message"),
+    [(0, "stopped", ""), (1, "stopped", "goes on headless: ppo-workbench watch"), (2, "stopped", "")],
+)
+async def test_leaving_a_run_asks_what_becomes_of_it(
+    downs: int, state: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    detached: list[Path] = []
+    monkeypatch.setattr("workbench.supervisor.go_on_headless", detached.append)
+    async with workbench(scripted_run.wait) as (screen, pilot):
+        await pilot.press("space")
+        await until(pilot, lambda: "iteration 1/12" in status(screen))
+        await pilot.press("q")
+        await until(pilot, lambda: isinstance(screen.app.screen, QuitScreen))
+        await pilot.press("escape")
+        await until(pilot, lambda: screen.app.screen is screen)
+        assert screen.supervisor.trains_here
+        await pilot.press("q", *["down"] * downs, "enter")
+        await until(pilot, lambda: not screen.app.is_running)
+        assert not screen.supervisor.trains_here
+        assert screen.supervisor.view.state == state
+        assert detached == ([Path("runs/quickstart-0001")] if message else [])
+        assert message in (screen.app.return_value or "")
+
+
+async def test_a_finished_run_is_watched_and_its_configuration_shown() -> None:
+    folder = make_run("past")
+    async with workbench(watch=folder) as (screen, pilot):
+        await until(pilot, lambda: "■ stopped" in status(screen))
+        assert "iteration 2/12" in status(screen)
+        assert (
+            screen.query_one(ConfigPane).document.get("ppo.iterations")
+            == load_config(folder / "config.toml").ppo.iterations
+        )
+
+
+async def test_a_damaged_journal_is_told_and_survived() -> None:
+    folder = make_run("past")
+    with (folder / "events.jsonl").open("a") as file:
+        file.write('{"time": 1.0, "event": "of the future"}\n{"time": 2.0, "event": "itera')
+    async with workbench(watch=folder) as (screen, pilot):
+        await until(pilot, lambda: "iteration 2/12" in status(screen))
+        await until(pilot, lambda: "of the future" in banner(screen))
+
+
+HOSTILE = ["[/x]", "[@click=app.quit]a[/]", "\x1b[2J\x1b]0;gone\x07", "‮right to left‬", "👩‍🔬", "x" * 1_000_000]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=["markup", "action", "escape", "bidi", "emoji", "megabyte"])
+async def test_hostile_text_is_shown_as_text(text: str) -> None:
+    def play(emit: Any, control: Control) -> RunEnded:
+        emit(scripted_run.started(name=f"n{text[:50]}", model=text[:500]))
+        emit(scripted_run.samples(1, (text, text)))
+        emit(scripted_run.iteration(1))
+        emit(Alert(iteration=1, level="warning", code="x", message=text))
+        emit(end := scripted_run.ended(reason=text))
+        return end
+
+    async with workbench(play) as (screen, pilot):
+        await pilot.press("space")
+        await until(pilot, lambda: "done" in status(screen))
+        for key in ("f4", "f3", "f2"):
+            await pilot.press(key)
+        content = screen_text(screen)
+        assert "\x1b" not in content
+        assert "\u202e" not in content
+        if text.startswith("["):
+            assert text[:12] in content
+        assert screen.app.is_running
+
+
+async def test_every_action_is_in_the_command_palette() -> None:
+    from workbench.command_provider import commands
+
+    async with workbench() as (screen, _):
+        titles = {command.title for command in commands(screen.app, screen)}
+        assert {"start", "one iteration", "zoom", "quit", "help"} <= titles
+        assert "pause" not in titles
+        assert any(title.startswith("Training: ") for title in titles)
+
+
+async def test_every_binding_has_an_id_of_its_own_and_a_tooltip() -> None:
+    async with workbench() as (screen, _):
+        seen: dict[str, str] = {}
+        for node in (screen.app, screen, *screen.query("*")):
+            own = type(node).__dict__.get("BINDINGS", [])
+            if not type(node).__module__.startswith("workbench"):
+                continue
+            for binding in own:
+                assert binding.id, (type(node), binding)
+                assert binding.tooltip, binding
+                where = f"{type(node).__name__} {binding.action}"
+                assert seen.setdefault(binding.id, where) == where
+
+
+async def test_a_toast_takes_no_focus() -> None:
+    async with workbench() as (screen, pilot):
+        await pilot.press("f2")
+        focused = screen.focused
+        screen.app.notify("something happened")
+        await pilot.pause()
+        assert screen.focused is focused
+
+
+async def test_typing_in_a_search_field_steers_nothing() -> None:
+    script = Script(scripted_run.done)
+    async with workbench(script) as (screen, pilot):
+        await pilot.press("f2", "slash")
+        await until(pilot, lambda: isinstance(screen.focused, Input))
+        await pilot.press("s", "space", "q", "c", "z")
+        await pilot.pause()
+        assert script.received == {}
+        assert screen.app.screen is screen
+
+
+async def test_a_lost_terminal_ends_the_screen_and_not_the_run() -> None:
+    async with workbench(scripted_run.wait) as (screen, pilot):
+        await pilot.press("space")
+        await until(pilot, lambda: "iteration 1/12" in status(screen))
+        screen.app._lose_terminal()  # type: ignore[attr-defined]  # the handler of SIGHUP
+        await until(pilot, lambda: not screen.app.is_running)
+        assert screen.supervisor.trains_here
+        assert screen.app.terminal_gone  # type: ignore[attr-defined]
+        screen.supervisor.abort()
+        screen.supervisor.wait()
+
+
+def test_the_first_frame_loads_no_tensors(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import asyncio, sys\n"
+        "from workbench.app import WorkbenchApp\n"
+        "from workbench.opening import Opening\n"
+        "async def main():\n"
+        "    app = WorkbenchApp(Opening())\n"
+        "    async with app.run_test() as pilot:\n"
+        "        while app.main is None or not app.main.ready: await pilot.pause(0.05)\n"
+        "        await pilot.pause(0.3)\n"
+        "    print([name for name in sys.modules if name.split('.')[0] in\n"
+        "           ('mlx', 'mlx_lm', 'transformers', 'datasets', 'pyarrow', 'torch')])\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+async def test_a_run_is_gone_on_with_under_its_own_name_and_a_new_one_gets_a_new_name() -> None:
+    folder = make_run("past")
+    script = Script(scripted_run.done)
+    async with workbench(script, resume=folder, overrides=("ppo.iterations=24",)) as (screen, pilot):
+        await until(pilot, lambda: "✓ done" in status(screen))
+        assert script.received["resume"] == folder
+        assert script.received["config"].ppo.iterations == 24
+        await pilot.press("space")
+        await until(pilot, lambda: not screen.supervisor.trains_here)
+        assert script.received["resume"] is None
+        assert script.received["config"].run.name == ""
+
+
+async def test_the_runs_pane_opens_and_resumes() -> None:
+    make_run("past")
+    script = Script(scripted_run.done)
+    async with workbench(script) as (screen, pilot):
+        await pilot.press("f7")
+        await until(pilot, lambda: "past" in screen_text(screen))
+        await pilot.press("enter")
+        await until(pilot, lambda: "■ stopped" in status(screen))
+        assert script.received == {}
+        await pilot.press("f7", "r")
+        await until(pilot, lambda: "✓ done" in status(screen))
+        assert script.received["resume"] == Path("runs/past")

@@ -1,0 +1,59 @@
+"""Helpers of the tests that drive the real application with Pilot."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from scripted_run import Script
+from textual.pilot import Pilot
+
+from workbench.app import WorkbenchApp
+from workbench.opening import Opening
+from workbench.screens.main import MainScreen
+
+
+@asynccontextmanager
+async def workbench(
+    play: Any = None, *, size: tuple[int, int] = (120, 36), **opening: Any
+) -> AsyncIterator[tuple[MainScreen, Pilot[str]]]:
+    """The application with a scripted trainer; its run, if one is left, is aborted at the end."""
+    app = WorkbenchApp(Opening(train=play if play is None or isinstance(play, Script) else Script(play), **opening))
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: app.main is not None and app.main.is_attached and app.main.ready)
+        assert app.main is not None
+        try:
+            yield app.main, pilot
+        finally:  # a thread that is left behind would keep the test run from ending
+            if app.main.supervisor.trains_here:
+                app.main.supervisor.abort()
+                app.main.supervisor.wait()
+
+
+async def until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
+    """Let the application work until the condition holds; an assertion fails after 30 seconds."""
+    for _ in range(600):
+        if condition():
+            return
+        await pilot.pause(0.05)
+    raise AssertionError("the condition did not come about within 30 s")
+
+
+def screen_text(screen: MainScreen) -> str:
+    """What the terminal shows, line by line."""
+    return "\n".join(
+        "".join(segment.text for segment in strip).rstrip() for strip in screen._compositor.render_strips()
+    )
+
+
+def status(screen: MainScreen) -> str:
+    """The status line."""
+    return screen_text(screen).splitlines()[0]
+
+
+def runs_folder(folder: Path) -> Path:
+    """A folder for runs inside `folder`."""
+    (folder / "runs").mkdir(exist_ok=True)
+    return folder / "runs"

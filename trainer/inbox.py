@@ -1,0 +1,106 @@
+"""The run folder's `control/`: what other processes ask of the one that trains the run.
+
+One small JSON file a request, `{"command": "set", "key": "ppo.kl_coef", "value": 0.1}`, renamed into place; names sort
+in the order of sending.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+from trainer.control import Command, Request
+from trainer.errors import StorageError, UsageError
+from trainer.runs import RunFolder
+
+_MAX_BYTES = 64 * 1024
+_COMMANDS = get_args(Command)
+_REASONS = {"stop": "stopped from another process", "abort": "aborted from another process"}
+_count = itertools.count()
+
+
+def send(folder: Path, command: Command, **values: Any) -> None:
+    """Ask the process that trains the run in `folder` for something; returns before it is done.
+
+    values: `key` and `value` of "set", which must be plain; `reason` of "stop" and "abort". Raises UsageError when
+    no process trains the run, StorageError when the request cannot be written.
+    """
+    run = RunFolder(folder)
+    if not run.is_live():
+        raise UsageError(f"run '{run.name}' is not being trained, so nobody hears '{command}': resume it first")
+    name = f"{time.time_ns():020d}-{os.getpid()}-{next(_count):06d}.json"
+    temporary = run.control / f".{name}.tmp"
+    try:
+        run.control.mkdir(exist_ok=True)
+        temporary.write_text(json.dumps({"command": command, **values}), encoding="utf-8")
+        temporary.rename(run.control / name)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise StorageError(f"cannot leave a request in '{run.control}': {error.strerror}; mend the folder") from None
+
+
+class Inbox:
+    """The trainer's end of `control/`. What lies there at first is of an earlier time and dropped.
+
+    complain: is told of a file that holds no request, in a line. Raises StorageError when the folder cannot be made.
+    """
+
+    def __init__(self, path: Path, complain: Callable[[str], None]) -> None:
+        self._path = path
+        self._complain = complain
+        self._undeletable: set[str] = set()
+        try:
+            path.mkdir(exist_ok=True)
+            for left in path.iterdir():
+                self._remove(left)
+        except OSError as error:
+            raise StorageError(f"cannot use '{path}' for requests: {error.strerror}; mend the folder") from None
+
+    def take(self) -> list[Request]:
+        """The requests since the last call, in the order of sending. An inbox that cannot be read is an empty one."""
+        try:
+            paths = sorted(self._path.glob("[!.]*.json"))
+        except OSError:
+            return []
+        taken = (self._taken(path) for path in paths if path.name not in self._undeletable)
+        return [request for request in taken if request is not None]
+
+    def _taken(self, path: Path) -> Request | None:
+        try:
+            if not path.is_file():  # opening a pipe would wait for its writer
+                raise ValueError("it is not a file")
+            with path.open("rb") as file:
+                request = _request(file.read(_MAX_BYTES))
+        except (OSError, ValueError, RecursionError) as error:
+            self._complain(f"request '{path.name}' left out: {getattr(error, 'strerror', None) or error}")
+            request = None
+        self._remove(path)
+        return request
+
+    def _remove(self, path: Path) -> None:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError:
+            self._undeletable.add(path.name)  # a folder, or not ours: heeded once all the same
+
+
+def _request(data: bytes) -> Request:
+    """The request in `data`. ValueError when there is none."""
+    try:
+        values = json.loads(data)
+    except ValueError:
+        raise ValueError("it is not JSON") from None
+    if not isinstance(values, dict) or values.get("command") not in _COMMANDS:
+        raise ValueError(f"its command is none of {', '.join(_COMMANDS)}")
+    command: Command = values["command"]
+    if command == "set" and not (isinstance(values.get("key"), str) and "value" in values):
+        raise ValueError("a key or a value is missing")
+    reason = str(values.get("reason") or _REASONS.get(command, ""))
+    return Request(command, reason, values.get("key", ""), values.get("value"))

@@ -1,0 +1,148 @@
+"""The lines of a journal: what event is in one, and where they are in the file, found from its end."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, BinaryIO
+
+from trainer.events import EVENT_TYPES, Event, SamplePreview, event_from_dict
+
+TimedEvent = tuple[float, Event]  # unix seconds
+
+_BLOCK_BYTES = 512 * 1024
+_TAIL_BYTES = 16 * 1024 * 1024
+_LARGEST = 2**63  # no count is that large, and it fits no column
+# Within a JSON string the quotes are escaped, so no text of a model matches.
+_ITERATION = re.compile(rb'"event": ?"iteration"')
+_ITERATION_OR_START = re.compile(rb'"event": ?"(?:iteration|run)"')
+# By the name of the annotation; all others are str, or literals of it.
+_TYPES: dict[str, tuple[type, ...]] = {
+    "float": (float, int),
+    "int": (int,),
+    "int | None": (int, type(None)),
+    "bool": (bool,),
+    "dict": (dict,),
+    "list": (list,),
+}
+
+
+def values_in(line: bytes) -> dict[str, Any]:
+    """The object in `line`. ValueError when there is none."""
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError):
+        raise ValueError("it was cut or damaged") from None
+    if not isinstance(values, dict):
+        raise ValueError("it is not a JSON object")
+    return values
+
+
+def event_in(values: dict[str, Any]) -> Event | None:
+    """The event in `values`, None for an unknown kind.
+
+    ValueError when fields of its kind are missing or not of their type, as a newer version may have them.
+    """
+    kind = values.get("event")
+    try:
+        if isinstance(kind, str) and isinstance(values.get("time"), int | float):
+            if isinstance(seconds := values.get("seconds"), dict):
+                values["seconds"] = {phase: math.nan if s is None else s for phase, s in seconds.items()}
+            event = event_from_dict(values)
+            if event is None or _is_sound(event, kind):
+                return event
+    except (TypeError, KeyError, AttributeError):
+        pass
+    raise ValueError(f"it is not a whole event (kind {kind!r})")
+
+
+def readable_events(lines: Sequence[bytes]) -> list[TimedEvent]:
+    """The events in `lines`, without those that cannot be read."""
+    events = []
+    for line in lines:
+        try:
+            values = values_in(line)
+            event = None if "journal" in values else event_in(values)
+        except ValueError:
+            continue
+        if event is not None:
+            events.append((values["time"], event))
+    return events
+
+
+def iterations_and_starts(data: bytes) -> tuple[list[TimedEvent], int]:
+    """The Iterations and RunStarteds in the lines of `data`, and how many of these cannot be read.
+
+    Other lines are not parsed.
+    """
+    lines = [line for line in data.split(b"\n") if _ITERATION_OR_START.search(line)]
+    events = readable_events(lines)
+    return events, len(lines) - len(events)
+
+
+def newest_iterations(file: BinaryIO, count: int) -> int:
+    """Offset of the line in `file` that begins its newest `count` Iterations; 0 where it holds fewer.
+
+    Where those lie further back, that of a line some 16 MiB before the end.
+    """
+    begin = size = file.seek(0, os.SEEK_END)
+    while begin and size - begin < _TAIL_BYTES:
+        begin, data = lines_before(file, begin, _BLOCK_BYTES)
+        found = [match.start() for match in _ITERATION.finditer(data)]
+        if len(found) >= count:
+            return begin + data.rfind(b"\n", 0, found[-count]) + 1
+        count -= len(found)
+    return begin
+
+
+def lines_before(file: BinaryIO, end: int, size: int) -> tuple[int, bytes]:
+    """Where the lines of `file` begin that lie within the `size` bytes before the offset `end`, and these lines.
+
+    At least one line, however long; `end` is where a line begins, or the end of the file.
+    """
+    while True:
+        start = max(end - size, 0)
+        file.seek(start)
+        data = file.read(end - start)
+        cut = data.find(b"\n", 0, len(data) - 1) + 1 if start else 0
+        if cut or not start:
+            return start + cut, data[cut:]
+        size *= 4
+
+
+def _is_sound(record: Event | SamplePreview, kind: str) -> bool:
+    for name, types, member_types in _field_types(kind):
+        value = getattr(record, name)
+        if not isinstance(value, types):
+            return False
+        if isinstance(value, float | str):  # most are
+            continue
+        members = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+        if not all(_is_member(member, member_types or types) for member in members):
+            return False
+    return True
+
+
+def _is_member(value: Any, types: tuple[type, ...]) -> bool:
+    if isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
+        return False
+    return isinstance(value, types) and (not isinstance(value, SamplePreview) or _is_sound(value, "preview"))
+
+
+@functools.cache
+def _field_types(kind: str) -> tuple[tuple[str, tuple[type, ...], tuple[type, ...]], ...]:
+    """Name and types of each field, and the types of its members: none where it has no members."""
+    record = SamplePreview if kind == "preview" else EVENT_TYPES[kind]
+    found = []
+    for field in fields(record):
+        if field.type == "Any":
+            continue
+        annotation, _, members = str(field.type).rstrip("]").partition("[")
+        member_types = _TYPES.get(members.removeprefix("str, "), (str, SamplePreview)) if members else ()
+        found.append((field.name, _TYPES.get(annotation, (str,)), member_types))
+    return tuple(found)

@@ -1,0 +1,52 @@
+"""The settings that may change while a run goes on, and a configuration with one of them changed."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from typing import Any, NamedTuple
+
+from trainer.config import Config, validate
+from trainer.config.reference import reference_rows
+from trainer.errors import UsageError
+
+
+class Change(NamedTuple):
+    """A live setting that differs between two configurations."""
+
+    key: str
+    old: Any
+    value: Any
+
+
+@functools.cache
+def live_keys() -> tuple[str, ...]:
+    """The dotted keys that may change during a run, in the order of the schema."""
+    return tuple(row.key for row in reference_rows() if row.live)
+
+
+def with_setting(config: Config, key: str, value: Any) -> Config:
+    """`config` with the live setting `key` at `value`.
+
+    Raises UsageError for a key that is not live, ConfigError with all that the value would break.
+    """
+    live = live_keys()
+    if key not in live:
+        table = key.partition(".")[0]
+        near = difflib.get_close_matches(key, live) or [other for other in live if other.startswith(f"{table}.")]
+        raise UsageError(f"{key[:80]!r} cannot change during a run; what can: {', '.join(near or live)}")
+    raw = config.model_dump()
+    table, _, name = key.partition(".")
+    raw[table][name] = value
+    return validate(raw)
+
+
+def changes(old: Config, new: Config) -> list[Change]:
+    """The live settings in which `new` differs from `old`."""
+    before, after = old.model_dump(), new.model_dump()
+    found = []
+    for key in live_keys():
+        table, _, name = key.partition(".")
+        if before[table][name] != after[table][name]:
+            found.append(Change(key, before[table][name], after[table][name]))
+    return found

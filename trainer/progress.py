@@ -1,0 +1,68 @@
+"""How far the phase under way is, in a small file for other processes: the journal keeps no transient events."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from trainer.events import Event, PhaseProgress, event_from_dict
+
+_A_SECOND = 4
+_WITHIN_A_PHASE = 2  # of them: the beginning of a phase, whose first step may take long, finds room
+
+
+class ProgressFile:
+    """The sink that keeps the newest transient event in a file, written four times a second at most.
+
+    The file is gone after `close`; `kill -9` leaves it behind. One that cannot be written is no loss: errors are
+    passed over. clock: seconds.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self.path = path
+        self._clock = clock
+        self._written: deque[float] = deque(maxlen=_A_SECOND)
+        self._phase = ("", 0)
+        self._remove()
+
+    def emit(self, event: Event) -> None:
+        """Write `event` if it tells of progress and the last ones were not written just now."""
+        if not isinstance(event, PhaseProgress):
+            return
+        now, phase = self._clock(), (event.phase, event.iteration)
+        room = _WITHIN_A_PHASE if phase == self._phase else _A_SECOND
+        if sum(now - written < 1 for written in self._written) >= room:
+            return
+        self._phase = phase
+        self._written.append(now)
+        temporary = self.path.with_suffix(".tmp")
+        with contextlib.suppress(OSError):
+            temporary.write_text(json.dumps(event.as_dict()), encoding="utf-8")
+            temporary.replace(self.path)
+
+    def close(self) -> None:
+        """Remove the file."""
+        self._remove()
+
+    def _remove(self) -> None:
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+
+def read_progress(path: Path) -> PhaseProgress | None:
+    """What a `ProgressFile` wrote last; None when there is no such file or it holds something else.
+
+    A killed process leaves its file behind: ask only for a run that is live.
+    """
+    try:
+        event = event_from_dict(json.loads(path.read_bytes()))
+    except (OSError, ValueError, RecursionError, TypeError, AttributeError):
+        return None
+    if not isinstance(event, PhaseProgress):
+        return None
+    numbers = (event.iteration, event.done, event.total)
+    return event if all(isinstance(number, int) for number in numbers) else None

@@ -1,0 +1,40 @@
+"""The prompts of a run: tokens of a length that the model can take, a part of them held out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from trainer.config import Config
+from trainer.data import Prompt, PromptRow, encode_prompts, split_prompts
+from trainer.errors import DataError
+from trainer.models.loading import LoadedModel
+
+
+class RunPrompts(NamedTuple):
+    """Prompts to train on, prompts to evaluate on, and what a user should know of them, one line each."""
+
+    train: list[Prompt]
+    held_out: list[Prompt]
+    warnings: list[str]
+
+
+def run_prompts(config: Config, rows: Sequence[PromptRow], model: LoadedModel) -> RunPrompts:
+    """`rows` as prompts for `model`. Raises DataError where prompt and response would exceed its context."""
+    c, warnings = config, []
+    encoded = encode_prompts(rows, model.tokenizer, c.data)
+    if changed := encoded.dropped or encoded.truncated:
+        done = "dropped" if encoded.dropped else "cut to their last tokens"
+        warnings.append(
+            f"{changed} of {len(rows)} prompts are longer than data.max_prompt_tokens = {c.data.max_prompt_tokens} "
+            f"and were {done}"
+        )
+    room = max(len(prompt.tokens) for prompt in encoded.prompts) + c.rollout.max_new_tokens
+    if model.context and room > model.context:
+        longest = c.data.max_prompt_tokens + c.rollout.max_new_tokens
+        raise DataError(
+            f"the longest prompt and rollout.max_new_tokens = {c.rollout.max_new_tokens} need {room} tokens of up "
+            f"to {longest} allowed, but the model's context is {model.context}: lower data.max_prompt_tokens or "
+            "rollout.max_new_tokens"
+        )
+    return RunPrompts(*split_prompts(encoded.prompts, c.data.eval_fraction, c.run.seed), warnings)

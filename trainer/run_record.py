@@ -1,0 +1,64 @@
+"""What a run keeps of itself on disk as it goes: samples and checkpoints, each told by an event."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from trainer import runs
+from trainer.checkpoint import Snapshot, save_checkpoint
+from trainer.config import Config
+from trainer.events import CheckpointSaved, Event, SamplePreview, SamplesWritten, StateChanged
+from trainer.metrics import sample_rows
+from trainer.ppo import IterationResult
+from trainer.runs import RunFolder
+from trainer.samples import write_samples
+
+PREVIEWS = 3
+
+
+class RunRecord:
+    """Writes samples and checkpoints into a run's folder.
+
+    saved_at: iteration of the newest checkpoint; -1 for none.
+    """
+
+    def __init__(self, folder: RunFolder, config: Config, emit: Callable[[Event], None]) -> None:
+        self.folder = folder
+        self.saved_at = -1
+        self._config = config
+        self._emit = emit
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Write `snapshot` as a checkpoint, unless the newest one is of that iteration, and delete old ones."""
+        if snapshot.iteration == self.saved_at:
+            return
+        self._emit(StateChanged(state="saving"))
+        started = time.perf_counter()
+        path = self.folder.checkpoint(snapshot.iteration)
+        save_checkpoint(path, snapshot)
+        self.saved_at = snapshot.iteration
+        runs.prune_checkpoints(self.folder, self._config.checkpoint.keep)
+        where = str(path.relative_to(self.folder.root))
+        seconds = time.perf_counter() - started
+        self._emit(CheckpointSaved(iteration=snapshot.iteration, path=where, seconds=seconds))
+
+    def write_samples(self, number: int, result: IterationResult) -> None:
+        """Write the sequences of iteration `number`, where `run.save_samples` wants them, and tell the first few."""
+        c = self._config
+        rows = sample_rows(result.batch, result.prompts, result.rewards.parts, c.rollout.samples_per_prompt)
+        path = self.folder.samples_file(number)
+        if c.run.save_samples:
+            write_samples(path, rows, number)
+        previews = [
+            SamplePreview(
+                prompt=row["prompt"],
+                completion=row["completion"],
+                score=row["score"],
+                kl=sum(row["logprobs"]) - sum(row["ref_logprobs"]),
+                truncated=row["truncated"],
+            )
+            for row in rows[:PREVIEWS]
+        ]
+        where = str(path.relative_to(self.folder.root)) if c.run.save_samples else ""
+        self._emit(SamplesWritten(iteration=number, path=where, rows=len(rows), previews=previews))

@@ -1,0 +1,169 @@
+"""The workbench as an application: its screen, its themes and keys, and how it is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterable
+from pathlib import PurePath
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import work
+from textual.app import App, ComposeResult, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+from textual.theme import Theme
+
+from trainer.errors import TrainerError
+from workbench.command_provider import WorkbenchCommands
+from workbench.keys import known_bindings, load_keymap
+from workbench.opening import Opening
+from workbench.paths import config_dir
+from workbench.screen_settings import ScreenSettings
+from workbench.styles import ALL_STYLES
+from workbench.theming import DEFAULT_THEME, EXTRA_VARIABLES, ThemeWatcher, apply_themes, load_themes, no_color
+from workbench.widgets.status_line import StatusLine
+
+if TYPE_CHECKING:
+    from workbench.screens.main import MainScreen
+    from workbench.screens.quit import Choice
+
+
+class WorkbenchApp(App[str]):
+    """Shows a first frame at once, and right after it the main screen, which takes longer to import.
+
+    The result is what to tell the user once the terminal is back.
+    """
+
+    TITLE = "ppo-workbench"
+    CSS_PATH: ClassVar[list[str | PurePath]] = [*ALL_STYLES]
+    COMMANDS: ClassVar = App.COMMANDS | {WorkbenchCommands}
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f1,question_mark", "help", "help", id="app.help", tooltip="What this pane is for, and its keys"),
+        Binding("q,ctrl+q", "leave", "quit", id="app.leave", tooltip="Leave; a run may stop, or go on headless"),
+    ]
+
+    def __init__(self, opening: Opening) -> None:
+        if os.environ.get("NO_COLOR") == "":
+            del os.environ["NO_COLOR"]  # no-color.org: only a value that is not empty counts; Textual takes any
+        super().__init__(ansi_color=True if no_color() else None)  # the filter that leaves no colour, not grey
+        self.animation_level = "none"
+        self.opening = opening
+        self.main: MainScreen | None = None
+        self.terminal_gone = False
+        self.refusal: TrainerError | None = None  # why there is nothing to open
+        self._settings = ScreenSettings.load(config_dir())
+
+    def compose(self) -> ComposeResult:
+        yield StatusLine()
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return EXTRA_VARIABLES
+
+    def on_mount(self) -> None:
+        self._use_themes()
+        self.set_interval(1.0, self._reload_themes)
+        if not self.is_headless:
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGHUP, self._lose_terminal)
+            loop.add_signal_handler(signal.SIGTERM, self.leave, "stop")
+        self.call_after_refresh(self._open)
+
+    async def _open(self) -> None:
+        from workbench.screens.main import MainScreen
+
+        try:
+            self.main = MainScreen(self.opening, self.opening.document())
+        except TrainerError as error:
+            self.refusal = error
+            self.exit()
+            return
+        await self.push_screen(self.main)
+        self._use_keys()
+
+    # Themes, keys and help
+
+    def _use_themes(self) -> None:
+        folder = config_dir() / "themes"
+        self._watcher = ThemeWatcher(folder)
+        themes, problems = load_themes(folder)
+        for name in [name for name in self.available_themes if name != "textual-dark"]:  # that one is the fallback
+            self.unregister_theme(name)
+        apply_themes(self, themes)
+        self.theme = self._settings.theme if self._settings.theme in themes else DEFAULT_THEME
+        self.theme_changed_signal.subscribe(self, self._remember_theme)
+        self._complain("Theme", problems)
+
+    def _remember_theme(self, theme: Theme) -> None:
+        self._settings.theme = theme.name
+        self._settings.save(config_dir())
+
+    def _reload_themes(self) -> None:
+        if self._watcher.changed():
+            themes, problems = load_themes(config_dir() / "themes")
+            apply_themes(self, themes)
+            self._complain("Theme", problems)
+
+    def _use_keys(self) -> None:
+        path = config_dir() / "keys.toml"
+        if path.exists():  # only then: to know all bindings, every widget is imported
+            keymap, problems = load_keymap(path, known_bindings())
+            self.set_keymap(keymap)
+            self._complain("Keys", problems)
+
+    def _complain(self, title: str, problems: Iterable[str]) -> None:
+        for problem in problems:
+            self.notify(problem, title=title, severity="warning", markup=False)
+
+    def action_help(self) -> None:
+        from workbench.screens.help import HelpScreen
+
+        self.push_screen(HelpScreen.of(self))
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        yield SystemCommand("Theme", "Choose the colours", self.action_change_theme)
+        yield SystemCommand("Screenshot", "Save what is on the screen as SVG", lambda: self.deliver_screenshot())
+
+    # Leaving
+
+    def action_leave(self) -> None:
+        """Ask what becomes of a run that is trained here; leave at once where there is none."""
+        if self.main is None or not self.main.supervisor.trains_here:
+            self.exit()
+            return
+        from workbench.screens.quit import QuitScreen
+
+        view = self.main.supervisor.view
+        self.push_screen(QuitScreen(view.started.name if view.started else "A run"), self._leave_as)
+
+    def _leave_as(self, choice: Choice | None) -> None:
+        if choice is not None:
+            self.leave(choice)
+
+    def _lose_terminal(self) -> None:
+        self.terminal_gone = True
+        self.exit()
+
+    @work(exclusive=True, group="leaving")
+    async def leave(self, choice: Choice, reason: str = "stopped by the user") -> None:
+        """End the run as chosen, show how that goes, and exit."""
+        if self.main is None:
+            self.exit()
+            return
+        supervisor = self.main.supervisor
+        if choice == "abort":
+            supervisor.abort()
+        else:
+            supervisor.stop("detached" if choice == "detach" else reason)
+        while supervisor.trains_here:  # the screen goes on showing how far it is
+            await asyncio.sleep(0.05)
+            self.main.poll()
+        message = supervisor.failure
+        if choice == "detach" and not message:
+            try:
+                message = supervisor.detach()
+            except TrainerError as error:
+                self.main.say(str(error))
+                return
+        self.exit(message)

@@ -1,0 +1,80 @@
+"""`ppo-workbench` and `ppo-workbench watch`: the screen, and what goes on when it is gone."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainer.errors import UsageError
+from workbench import output
+from workbench.native_output import native_output_to
+from workbench.opening import Opening
+from workbench.paths import state_dir
+
+if TYPE_CHECKING:
+    from workbench.supervisor import Supervisor
+
+LOG = "workbench.log"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Open the workbench as the command line says; returns the exit code. Raises TrainerError."""
+    return open_workbench(opening(args))
+
+
+def watch(args: argparse.Namespace) -> int:
+    """Open the workbench on a run of another process, or on one that has ended."""
+    from trainer.config.schema import RunConfig
+    from trainer.runs import open_run
+
+    return open_workbench(Opening(watch=open_run(args.run, Path(RunConfig().dir)).root))
+
+
+def opening(args: argparse.Namespace) -> Opening:
+    """What to open: configuration, --set and --name, or the run of --resume. Raises UsageError."""
+    if args.display is not None:
+        raise UsageError(f"--display {args.display} is for headless runs: add --no-ui")
+    if args.resume is not None:
+        from workbench.commands.sources import resumed
+
+        _, folder = resumed(args)
+        return Opening(resume=folder.root, overrides=tuple(args.overrides))
+    named = [f"run.name={args.name}"] if args.name is not None else []
+    return Opening(source=args.config, overrides=(*args.overrides, *named))
+
+
+def open_workbench(opening: Opening) -> int:
+    """Show the screen until it is left, and wait for a run that it left behind; returns the exit code."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("the workbench needs a terminal: train without one with --no-ui")
+    os.environ.setdefault("TEXTUAL_FPS", "15" if "SSH_CONNECTION" in os.environ else "30")  # read by its first import
+    os.environ["TEXTUAL_ANIMATIONS"] = "none"
+    from workbench.app import WorkbenchApp
+
+    log = state_dir() / LOG
+    app = WorkbenchApp(replace(opening, log=log))
+    with native_output_to(log):
+        message = app.run()
+    if app.main is not None and app.main.supervisor.trains_here:
+        _wait_for(app.main.supervisor, terminal=not app.terminal_gone)
+    if message:
+        output.note(message)
+    if app.refusal is not None:
+        raise app.refusal
+    return app.return_code or 0
+
+
+def _wait_for(supervisor: Supervisor, *, terminal: bool) -> None:
+    """The screen is gone and the run is not. Without a terminal it goes on here; else it is saved and ended."""
+    if terminal:
+        output.note("the screen has ended: saving a checkpoint")
+        supervisor.stop("the screen has ended")
+    else:
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(nowhere, descriptor)
+    supervisor.wait()

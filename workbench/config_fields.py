@@ -1,0 +1,290 @@
+"""The settings as a form needs them: what kind each is, its range, its value as text and back, sensible steps."""
+
+from __future__ import annotations
+
+import functools
+import math
+import tomllib
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Literal
+
+import tomli_w
+
+from trainer.config import Config
+from trainer.config.problems import broken_rule
+from trainer.config.reference import reference_rows
+
+FieldKind = Literal["number", "integer", "switch", "choice", "text", "path", "list", "sources"]
+
+_KINDS: dict[str, FieldKind] = {"integer": "integer", "number": "number", "boolean": "switch", "string": "text"}
+_PATHS = {"model.path", "model.adapter", "data.prompts", "run.dir"}  # may be names as well; completed as paths
+_SWITCH = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
+
+# Mantissas that a step visits in each power of ten: a learning rate is searched for more coarsely than a coefficient.
+_FINE = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)
+_COARSE = (1.0, 2.0, 3.0, 5.0)
+_SMALL = 0.01  # a number whose default is below has the coarse ladder, which starts at 1e-6 from 0
+_HUNDREDTH = 0.01  # step of a share, which lies between 0 and 1
+
+
+@dataclass(frozen=True)
+class FormField:
+    """One setting."""
+
+    key: str
+    section: str
+    name: str
+    kind: FieldKind
+    default: Any
+    unit: str
+    low: float | None
+    high: float | None
+    low_exclusive: bool
+    high_exclusive: bool
+    choices: tuple[str, ...]
+    """Of a choice, or of the items of a list; empty for anything."""
+    rule: str
+    """What a value must satisfy, in words: `at least 0, at most 100`."""
+    help: str
+    advice: str
+    source: str
+    live: bool
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it is a number between 0 and 1 that is not customarily tiny."""
+        return self.kind == "number" and (self.low, self.high) == (0, 1) and not 0 < self.default < _SMALL
+
+
+@functools.cache
+def form_fields() -> tuple[FormField, ...]:
+    """Every setting, in the order of the schema."""
+    rows = {row.key: row for row in reference_rows()}
+    fields = []
+    for section, table in Config.model_fields.items():
+        assert table.annotation is not None
+        for name, schema in table.annotation.model_json_schema()["properties"].items():
+            row = rows[f"{section}.{name}"]
+            low, high = schema.get("minimum"), schema.get("maximum")
+            fields.append(
+                FormField(
+                    key=row.key,
+                    section=section,
+                    name=name,
+                    kind=_kind(row.key, schema),
+                    default=schema["default"],
+                    unit=row.unit,
+                    low=schema.get("exclusiveMinimum", low),
+                    high=schema.get("exclusiveMaximum", high),
+                    low_exclusive=low is None,
+                    high_exclusive=high is None,
+                    choices=tuple(schema.get("enum") or schema.get("items", {}).get("enum") or ()),
+                    rule=row.rule,
+                    help=row.help,
+                    advice=row.advice,
+                    source=row.source,
+                    live=row.live,
+                )
+            )
+    return tuple(fields)
+
+
+@functools.cache
+def fields_by_key() -> dict[str, FormField]:
+    """Every setting by its dotted key."""
+    return {field.key: field for field in form_fields()}
+
+
+def sections() -> dict[str, str]:
+    """Name of every table and what it holds: `ppo` and `the algorithm.`."""
+    return {
+        name: (table.annotation.__doc__ or "").partition(": ")[2].partition("\n")[0]
+        for name, table in Config.model_fields.items()
+        if table.annotation is not None
+    }
+
+
+def search(query: str) -> list[FormField]:
+    """Settings whose key, help or advice has every word of `query`; those found by their key come first."""
+    words = query.casefold().split()
+    found = [f for f in form_fields() if _has(words, f"{f.key} {f.help} {f.advice}")]
+    return sorted(found, key=lambda f: not _has(words, f.key))
+
+
+def parse(field: FormField, text: str) -> Any:
+    """The value that `text` means for `field`.
+
+    Raises ValueError with the rule that is broken, in one line. Rules between settings are not looked at.
+    """
+    value = _read(field, text)
+    if rule := broken_rule(field.key, value):
+        raise ValueError(rule)
+    return value
+
+
+def editable(field: FormField, value: Any) -> bool:
+    """Whether `value` can be edited as one line of text: reward sources and texts of several lines cannot."""
+    return field.kind != "sources" and as_text(field, value).isprintable()
+
+
+def as_text(field: FormField, value: Any) -> str:
+    """`value` as `parse` reads it; a value of a wrong type as TOML would have it, so that it can be seen and mended."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return _short(value)
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and field.kind == "list":
+        plain = ", ".join(map(str, value))
+        return plain if _split(plain) == value else _array(value)
+    return str(value) if isinstance(value, int) else _literal(value)
+
+
+def shown(field: FormField, value: Any) -> str:
+    """`value` to a reader; not always what `parse` reads."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10_000:
+        return f"{value:_}"
+    if field.kind == "sources" and isinstance(value, list):
+        return ", ".join(map(_source, value)) or "none"
+    text = as_text(field, value)
+    return text or ("none" if isinstance(value, list) else "empty" if isinstance(value, str) else "")
+
+
+def stepped(field: FormField, value: Any, direction: int) -> Any:
+    """The next sensible value up (direction 1) or down (-1); `value` itself at the end of the range.
+
+    Numbers climb a ladder of round values, nearly geometric; shares go by hundredths; whole numbers by 1, above 20 by
+    the second digit; switches and choices go round.
+    """
+    if field.kind == "switch" and isinstance(value, bool):
+        return not value
+    if field.kind == "choice":
+        places = len(field.choices)
+        place = field.choices.index(value) + direction if value in field.choices else 0
+        return field.choices[place % places]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return value
+    if field.kind == "integer":
+        step = _integer_step(int(value) + min(direction, 0))
+        moved: float = (int(value) // step + 1) * step if direction > 0 else (-(-int(value) // step) - 1) * step
+    elif field.kind == "number":
+        moved = _number_step(field, float(value), direction)
+    else:
+        return value
+    if field.low is not None and moved < field.low:
+        moved = field.low if field.kind == "integer" else float(field.low)
+    if field.high is not None and moved > field.high:
+        moved = field.high if field.kind == "integer" else float(field.high)
+    return value if broken_rule(field.key, moved) else moved
+
+
+def _kind(key: str, schema: dict[str, Any]) -> FieldKind:
+    if key == "reward.sources":
+        return "sources"
+    if key in _PATHS:
+        return "path"
+    if schema["type"] == "array":
+        return "list"
+    return "choice" if "enum" in schema else _KINDS[schema["type"]]
+
+
+def _has(words: list[str], text: str) -> bool:
+    text = text.casefold()
+    return all(word in text for word in words)
+
+
+def _read(field: FormField, text: str) -> Any:
+    stripped = text.strip()
+    match field.kind:
+        case "integer":
+            try:
+                number = float(stripped) if "e" in stripped.lower() else int(stripped)
+            except ValueError:
+                raise ValueError("must be a whole number") from None
+            if not math.isfinite(number) or number != int(number):
+                raise ValueError("must be a whole number")
+            return int(number)
+        case "number":
+            try:
+                return float(stripped)
+            except ValueError:
+                raise ValueError("must be a number") from None
+        case "switch":
+            if stripped.casefold() not in _SWITCH:
+                raise ValueError("must be true or false")
+            return _SWITCH[stripped.casefold()]
+        case "list":
+            return _list(stripped)
+        case "sources":
+            raise ValueError("reward sources are edited as TOML")
+        case "choice" | "path":
+            return stripped
+        case "text":
+            return text
+
+
+def _list(text: str) -> list[Any]:
+    if not text.startswith("["):
+        return _split(text)
+    try:
+        values = tomllib.loads(f"v = {text}")
+    except (ValueError, RecursionError):
+        raise ValueError('must be items between commas, or a TOML array as in ["a", "b"]') from None
+    if len(values) != 1 or not isinstance(values["v"], list):
+        raise ValueError('must be items between commas, or a TOML array as in ["a", "b"]')
+    return values["v"]
+
+
+def _split(text: str) -> list[Any]:
+    """The items between commas; [] where the text is an array of TOML and not that."""
+    if text.startswith("[") or not text.isprintable():
+        return []
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _array(values: list[Any]) -> str:
+    return f"[{', '.join(map(_literal, values))}]"
+
+
+def _literal(value: Any) -> str:
+    """`value` as TOML on one line."""
+    if isinstance(value, list):
+        return _array(value)
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key} = {_literal(item)}' for key, item in value.items())}}}"
+    return tomli_w.dumps({"v": value})[4:].rstrip("\n")
+
+
+def _short(number: float) -> str:
+    """0.0003 and 1e-05 as people write them: 3e-4, 1e-5."""
+    if 0 < abs(number) < 1e-3:
+        return f"{Decimal(repr(number)).normalize():e}"
+    return repr(number)
+
+
+def _source(source: Any) -> str:
+    if not isinstance(source, dict):
+        return str(source)
+    name = source.get("path") or source.get("kind") or "?"
+    weight = source.get("weight", 1)
+    return f"{name}" if weight == 1 else f"{name} x {weight}"
+
+
+def _integer_step(value: int) -> int:
+    return 1 if abs(value) < 20 else int(10 ** (len(str(abs(value))) - 2)) or 1
+
+
+def _number_step(field: FormField, value: float, direction: int) -> float:
+    if field.is_share:
+        return round(round(value / _HUNDREDTH) * _HUNDREDTH + direction * _HUNDREDTH, 10)
+    coarse = 0 < field.default < _SMALL
+    ladder, first = (_COARSE, 1e-6) if coarse else (_FINE, _SMALL)
+    if value == 0 or (abs(value) <= first and direction * value < 0):
+        return 0.0 if value else direction * first
+    up = direction * value > 0  # away from 0
+    exponent = math.floor(math.log10(abs(value)) + 1e-9)
+    rungs = [round(m * 10.0**e, 12 - e) for e in (exponent - 1, exponent, exponent + 1) for m in ladder]
+    beyond = [r for r in rungs if (r > abs(value) * (1 + 1e-9) if up else r < abs(value) * (1 - 1e-9))]
+    return math.copysign(min(beyond) if up else max(beyond), value)

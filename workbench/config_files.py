@@ -1,0 +1,60 @@
+"""Reading a configuration file as text, and writing one whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from trainer.config import preset_names
+from trainer.errors import StorageError, UsageError
+
+
+def expanded(path: Path) -> Path:
+    """`path` with ~ for what it stands for. Raises UsageError when that is not known."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise UsageError(f"'{path}': there is no such home folder: write it out") from None
+
+
+def read_text(path: Path, source: str) -> str:
+    """The text of `path`, which the user called `source`, with its own line ends. Raises UsageError."""
+    try:
+        return path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        raise UsageError(f"no preset or file '{source}': the presets are {', '.join(preset_names())}") from None
+    except OSError as error:
+        raise UsageError(f"cannot read configuration '{source}': {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        byte = error.object[error.start]
+        raise UsageError(f"{source}:{line}: byte 0x{byte:02x} is not UTF-8: save the file as UTF-8") from None
+
+
+def bytes_of(path: Path) -> bytes | None:
+    """What `path` holds; None where nothing can be read."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replace `path` in one go, its permissions kept. Raises StorageError, and then nothing was changed."""
+    target = path.resolve()  # a link stays a link
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileNotFoundError):
+            temporary.chmod(target.stat().st_mode)
+        temporary.replace(target)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise StorageError(
+            f"cannot write '{path}': {error.strerror}; nothing was changed: make room there, or save it elsewhere"
+        ) from None

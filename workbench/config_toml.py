@@ -1,0 +1,151 @@
+"""TOML as text: what each piece of a line is, for its colour, on which line a key stands, and how to change it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+TokenKind = Literal["table", "key", "string", "number", "boolean", "comment", "invalid"]
+
+_BARE = r"[A-Za-z0-9_-]++"
+_PART = rf"""(?:{_BARE}|"(?:[^"\\]|\\.)*"|'[^']*')"""
+_DOTTED = rf"{_PART}(?:\s*\.\s*{_PART})*"
+_HEADER = re.compile(rf"\s*(\[\[?)\s*({_DOTTED})\s*\]\]?")
+_KEY = re.compile(rf"\s*({_DOTTED})\s*=")
+_PIECES = re.compile(
+    rf"""
+      (?P<comment>\#.*)
+    | (?P<open>\"{{3}}|'{{3}})
+    | (?P<string>"(?:[^"\\]|\\.)*"|'[^']*')
+    | (?P<key>{_DOTTED}(?=\s*=))
+    | (?P<boolean>(?:true|false)\b)
+    | (?P<number>[+-]?(?:inf|nan|[0-9][0-9A-Za-z_.:+-]*)\b)
+    | (?P<bracket>[\[\]{{}}])
+    | (?P<invalid>[^\s,=\[\]{{}}\#"']+|["'])
+    """,
+    re.VERBOSE,
+)
+_KINDS: tuple[TokenKind, ...] = ("comment", "string", "key", "boolean", "number", "invalid")
+
+
+class Token(NamedTuple):
+    """Columns `start` to `stop` of a line, and what stands there."""
+
+    start: int
+    stop: int
+    kind: TokenKind
+
+
+class _State(NamedTuple):
+    """What a line inherits from the one before it."""
+
+    quote: str = ""  # of the multi-line string that it begins in
+    depth: int = 0  # arrays and inline tables that it begins in
+
+
+def tokens_by_line(lines: Sequence[str]) -> list[list[Token]]:
+    """The tokens of each line, from left to right. Text that is not TOML is cut up as well as it can be."""
+    state = _State()
+    result = []
+    for line in lines:
+        tokens, state = _line_tokens(line, state)
+        result.append(tokens)
+    return result
+
+
+def key_lines(text: str) -> dict[str, int]:
+    """Line, from 1, of every table and of every key outside of inline tables: `ppo.kl_coef`, `reward.sources[1]`."""
+    found: dict[str, int] = {}
+    for number, key in _statements(text.split("\n")):
+        parts = key.split(".")
+        for end in range(1, len(parts) + 1):
+            found.setdefault(".".join(parts[:end]), number)
+    return found
+
+
+def line_of(key: str, lines: dict[str, int]) -> int | None:
+    """The line of `key`, or of the nearest thing around it that has one."""
+    while key:
+        if key in lines:
+            return lines[key]
+        key = key[: max(key.rfind("."), key.rfind("["), 0)]
+    return None
+
+
+def with_value(text: str, section: str, name: str, value: Any) -> str | None:
+    """`text` with a key of a table set, or removed where `value` is None, comments kept; None where that fails."""
+    import tomlkit  # only once something is changed
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
+        document = tomlkit.parse(text)
+        if value is None:
+            del document[section][name]
+        else:
+            if section not in document:
+                document[section] = tomlkit.table()
+            document[section][name] = value
+        return tomlkit.dumps(document)
+    except (TOMLKitError, TypeError, ValueError, KeyError):
+        return None
+
+
+def _statements(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Number and full key of each line that begins a table or gives a key."""
+    state, table = _State(), ""
+    counts: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        if state == _State():
+            if header := _HEADER.match(line):
+                table = _plain(header[2])
+                if header[1] == "[[":
+                    yield number, table
+                    counts[table] = counts.get(table, -1) + 1
+                    table = f"{table}[{counts[table]}]"
+                yield number, table
+            elif key := _KEY.match(line):
+                yield number, f"{table}.{_plain(key[1])}".removeprefix(".")
+        _, state = _line_tokens(line, state)
+
+
+def _plain(dotted: str) -> str:
+    return ".".join(part.strip("\"'") for part in re.findall(_PART, dotted))
+
+
+def _line_tokens(line: str, state: _State) -> tuple[list[Token], _State]:
+    tokens: list[Token] = []
+    position, depth = 0, state.depth
+    if state.quote:
+        position = _closing(line, 0, state.quote)
+        tokens.append(Token(0, position if position >= 0 else len(line), "string"))
+        if position < 0:
+            return tokens, state
+    elif depth == 0 and (header := _HEADER.match(line)):
+        tokens.append(Token(header.start(1), header.end(), "table"))
+        position = header.end()
+    while piece := _PIECES.search(line, position):
+        position = piece.end()
+        kind = piece.lastgroup
+        if kind == "open":
+            end = _closing(line, position, piece["open"])
+            tokens.append(Token(piece.start(), end if end >= 0 else len(line), "string"))
+            if end < 0:
+                return tokens, _State(piece["open"], depth)
+            position = end
+        elif kind == "bracket":
+            depth = max(depth + (1 if piece["bracket"] in "[{" else -1), 0)
+        else:
+            tokens.extend(Token(piece.start(), piece.end(), name) for name in _KINDS if name == kind)
+    return tokens, _State("", depth)
+
+
+def _closing(line: str, start: int, quote: str) -> int:
+    """Where the multi-line string that is open at `start` ends in `line`; -1 if it does not."""
+    position = start
+    while (found := line.find(quote, position)) >= 0:
+        backslashes = len(line[:found]) - len(line[:found].rstrip("\\"))
+        if quote == "'''" or backslashes % 2 == 0:
+            return found + len(quote)
+        position = found + 1
+    return -1

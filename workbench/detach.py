@@ -1,0 +1,27 @@
+"""A run that goes on without its screen: a headless process of its own, in a session of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from trainer.errors import StorageError
+
+LOG = "headless.log"  # in the run's folder
+
+
+def go_on_headless(folder: Path) -> int:
+    """Resume the run in `folder` in a new process that outlives this one and its terminal; returns its id.
+
+    The run must have ended here: its lock is free and its newest checkpoint whole. Raises StorageError.
+    """
+    command = [sys.executable, "-m", "workbench", "--no-ui", "--resume", str(folder.resolve()), "--display", "plain"]
+    try:
+        with (folder / LOG).open("ab") as log:
+            child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+    except OSError as error:
+        raise StorageError(f"cannot go on headless: {error}; go on with --no-ui --resume {folder}") from None
+    return child.pid

@@ -1,0 +1,193 @@
+"""What an iteration will cost, told before anything is loaded: tokens and memory, from the configuration alone."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainer.config import PRESETS, Config
+
+_CHARACTERS_A_TOKEN = 4
+_READ = 64 * 1024  # bytes of a prompt file that are looked at
+_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_STARTER = {  # SmolLM2-135M: known before it is converted
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "vocab_size": 49152,
+    "tie_word_embeddings": True,
+}
+_LOGITS_KEPT = 4  # arrays [tokens, vocabulary] alive at once in a step: logits, their gradient, log-probs, entropy
+
+
+class Estimate(NamedTuple):
+    """What one iteration takes, at most; the memory within some 30 %."""
+
+    tokens_per_iteration: int
+    """Tokens of the responses."""
+    forward_tokens: int
+    """Tokens that pass a model, prompts counted: written, scored by policy and reference, and trained on."""
+    memory_bytes: int | None
+    """Peak of the tensors; None where the model's size is not known."""
+    basis: str
+    """What the figures rest on, in a few words."""
+
+
+class _Shape(NamedTuple):
+    """Of a decoder: what its weights and activations are counted from."""
+
+    hidden: int
+    inner: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    vocabulary: int
+    tied: bool
+
+    @property
+    def parameters(self) -> int:
+        attention = self.hidden * self.head_size * 2 * (self.heads + self.kv_heads)
+        embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
+        return self.layers * (attention + 3 * self.hidden * self.inner) + embeddings
+
+    def activations(self, length: int) -> int:
+        """Numbers that a token of a sequence of `length` leaves for the backward pass."""
+        attention = (2 * self.heads + 3 * self.kv_heads) * self.head_size + self.heads * length
+        return self.layers * (5 * self.hidden + attention + 4 * self.inner)
+
+
+def estimate(config: Config) -> Estimate:
+    """Of one iteration. Reads the model's config.json and the start of a prompt file, nothing more."""
+    rollout, ppo = config.rollout, config.ppo
+    prompt = _prompt_tokens(config)
+    length = prompt + rollout.max_new_tokens
+    written = rollout.batch_size * rollout.max_new_tokens
+    joint = config.model.value_model == "head"
+    passes = 1 + (2 if joint else 3) + ppo.epochs * (1 if joint else 2)
+    shape, why_not = _shape(config.model.path)
+    basis = f"prompts of up to {prompt} tokens"
+    if shape is None:
+        return Estimate(written, rollout.batch_size * length * passes, None, f"{basis}; {why_not}")
+    dtype = _dtype(config.model.dtype)
+    memory = _memory(config, shape, length, _BYTES[dtype])
+    basis = f"{_millions(shape.parameters)} parameters in {dtype}, {basis}"
+    return Estimate(written, rollout.batch_size * length * passes, memory, basis)
+
+
+def _memory(config: Config, shape: _Shape, length: int, width: int) -> int:
+    """Weights, optimiser, and the larger of the update's activations and the rollout's key-value cache."""
+    rollout, optim = config.rollout, config.optim
+    adapter = len(config.model.lora_targets) * shape.layers * config.model.lora_rank * 2 * shape.hidden
+    if config.model.value_model == "adapter":
+        adapter *= 2
+    rows = max(1, min(rollout.batch_size // config.ppo.minibatches, optim.micro_batch_tokens // length))
+    logits = _LOGITS_KEPT * rows * rollout.max_new_tokens * shape.vocabulary * 4  # always float32
+    update = rows * length * shape.activations(length) * width + logits
+    slots = min(rollout.slots, rollout.batch_size)
+    cache = slots * length * 2 * shape.layers * shape.kv_heads * shape.head_size * width
+    return shape.parameters * width + adapter * 4 * 4 + max(update, cache)  # weight, gradient and two moments
+
+
+def _prompt_tokens(config: Config) -> int:
+    """Length of the longest prompt, judged by the start of the file; the longest allowed where it cannot be seen."""
+    name, allowed = config.data.prompts, config.data.max_prompt_tokens
+    try:
+        shipped = PRESETS / "prompts" / f"{name}.jsonl"
+        path = shipped if shipped.parent == PRESETS / "prompts" and shipped.exists() else Path(name).expanduser()
+        longest = _longest_prompt(path, config.data.column, path.stat().st_mtime_ns)
+    except (OSError, ValueError, RuntimeError):  # too long a name, a null byte in it, a home folder that is not known
+        return allowed
+    return min(longest or allowed, allowed)
+
+
+@functools.lru_cache(maxsize=16)
+def _longest_prompt(path: Path, column: str, stamp: int) -> int:
+    """In tokens, of the first lines of a text or JSON lines file; 0 where there is none. stamp: its last change."""
+    if path.suffix.lower() not in (".jsonl", ".txt"):
+        return 0
+    with path.open("rb") as file:
+        lines = file.read(_READ).decode("utf-8", "replace").splitlines() or [""]
+    if path.suffix.lower() == ".jsonl":
+        lines = [_column(line, column) for line in lines]
+    return math.ceil(max(map(len, lines)) / _CHARACTERS_A_TOKEN)
+
+
+def _column(line: str, column: str) -> str:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return ""
+    return str(row.get(column, "")) if isinstance(row, dict) else ""
+
+
+def _shape(path: str) -> tuple[_Shape | None, str]:
+    """Of the model at `path`, or why it is not known."""
+    if path == "starter":
+        return _decoder(_STARTER), ""
+    folder = _folder(path)
+    if folder is None:
+        return None, "the model is not here yet, so its size is not known"
+    try:
+        settings = json.loads((folder / "config.json").read_bytes())
+        return _decoder({**settings, **(settings.get("text_config") or {})}), ""
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None, "the model's config.json does not tell its size"
+
+
+def _decoder(settings: dict[str, Any]) -> _Shape:
+    hidden, heads = int(settings["hidden_size"]), int(settings["num_attention_heads"])
+    return _Shape(
+        hidden=hidden,
+        inner=int(settings["intermediate_size"]),
+        layers=int(settings["num_hidden_layers"]),
+        heads=heads,
+        kv_heads=int(settings.get("num_key_value_heads") or heads),
+        head_size=int(settings.get("head_dim") or hidden // max(heads, 1)),
+        vocabulary=int(settings["vocab_size"]),
+        tied=bool(settings.get("tie_word_embeddings", False)),
+    )
+
+
+def _folder(path: str) -> Path | None:
+    """A local folder, or the newest snapshot of a hub model in the hub's cache."""
+    try:
+        local = Path(path).expanduser()
+        if local.is_dir():
+            return local
+        home = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
+        cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
+        snapshots = (cache / f"models--{path.replace('/', '--')}" / "snapshots").glob("*/config.json")
+        return max(snapshots, key=lambda file: file.stat().st_mtime).parent
+    except (OSError, ValueError, RuntimeError):
+        return None
+
+
+def _dtype(wanted: str) -> str:
+    return ("bfloat16" if _has_gpu() else "float32") if wanted == "auto" else wanted
+
+
+@functools.cache
+def _has_gpu() -> bool:
+    """Whether MLX is installed for one; asking MLX itself would mean to load it."""
+    if sys.platform == "darwin":
+        return True
+    for name in ("mlx-cuda-13", "mlx-cuda-12", "mlx-cuda"):
+        try:
+            metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        return True
+    return False
+
+
+def _millions(count: int) -> str:
+    return f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.0f}M"

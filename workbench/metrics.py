@@ -1,0 +1,61 @@
+"""The metrics of an iteration as every screen shows them, in the order of interest."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from trainer.events import Iteration
+
+
+class Metric(NamedTuple):
+    """One number of an iteration, how it is written and how it is drawn. Range and threshold are in the shown unit."""
+
+    field: str  # of `Iteration`, and a column of `History`
+    label: str  # in a list, where there is room
+    heading: str  # over a column; empty for what tables leave out
+    unit: str
+    digits: int
+    factor: float = 1.0  # from the event's unit to the shown one
+    low: float | None = None  # fixed end of a chart's range; None: a chart follows the values
+    high: float | None = None
+    least_span: float = 0.0  # values that differ by less are drawn as nearly flat
+    threshold: float | None = None
+    bad_below: bool = False  # the threshold is a lower limit
+    log: bool = False  # a logarithmic scale says more about it
+
+    def of(self, iteration: Iteration) -> float:
+        """The value in the shown unit."""
+        return float(getattr(iteration, self.field)) * self.factor
+
+    def text(self, value: float, *, sign: bool = False) -> str:
+        """`value` (in the shown unit) with this metric's digits; - when it is not finite."""
+        if not math.isfinite(value):
+            return "-"
+        return f"{value:{'+' if sign else ''}.{self.digits}f}"
+
+    def beyond(self, value: float) -> bool:
+        """Whether `value` (in the shown unit) is on the bad side of the threshold."""
+        if self.threshold is None:
+            return False
+        return value < self.threshold if self.bad_below else value > self.threshold
+
+
+METRICS = (
+    Metric("score_mean", "score", "score", "", 3, least_span=0.1),
+    Metric("reward_mean", "reward", "", "", 3, least_span=0.1),  # the score minus the KL penalty
+    # Past some 10 nats people's preference falls while the score still rises: Stiennon et al. 2020, figure 5.
+    Metric("kl", "KL", "KL", "nats/seq", 2, low=0, least_span=1, threshold=10, log=True),
+    Metric("entropy", "entropy", "entropy", "nats/tok", 3, least_span=0.2),
+    Metric("policy_loss", "policy loss", "p.loss", "", 4, least_span=0.01),
+    Metric("value_loss", "value loss", "v.loss", "", 4, low=0, least_span=0.01, log=True),
+    # Above, most of the update is thrown away: fewer epochs or a lower learning rate.
+    Metric("clip_fraction", "clip fraction", "clip", "%", 1, 100, low=0, least_span=5, threshold=20),
+    # Below, the critic predicts worse than the mean would.
+    Metric("explained_variance", "expl. variance", "expl.var", "", 2, low=-1, high=1, threshold=0, bad_below=True),
+    Metric("response_length", "length", "length", "tokens", 1, least_span=4),
+    Metric("grad_norm", "gradient norm", "", "", 3, low=0, least_span=0.1, log=True),
+    Metric("tokens_per_second", "speed", "", "tok/s", 0, low=0, least_span=10),
+)
+
+TABLE = tuple(metric for metric in METRICS if metric.heading)  # the columns of a line an iteration

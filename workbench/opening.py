@@ -1,0 +1,47 @@
+"""What the workbench is opened on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from workbench.config_document import ConfigDocument
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A configuration to work on, and maybe a run to watch or to go on with."""
+
+    source: str = "quickstart"  # preset or TOML file
+    overrides: tuple[str, ...] = ()  # of --set, as `ppo.kl_coef=0.1`
+    watch: Path | None = None  # folder of a run that another process trains, or that has ended
+    resume: Path | None = None  # folder of a run to go on with at once
+    log: Path | None = None  # where native output goes
+    train: Callable[..., Any] | None = None  # stands in for the trainer
+
+    def document(self) -> ConfigDocument:
+        """The configuration to show: of the run that is watched or gone on with, else the source with the overrides.
+
+        Raises UsageError where there is none to read.
+        """
+        from trainer.config import parse_overrides
+        from workbench.config_document import ConfigDocument
+
+        run = self.watch or self.resume
+        document = configuration_of(run) if run else ConfigDocument.open(self.source)
+        for table, values in parse_overrides(list(self.overrides)).items():
+            for key, value in values.items():
+                document.set(f"{table}.{key}", value)
+        return document
+
+
+def configuration_of(folder: Path) -> ConfigDocument:
+    """A copy of the configuration of the run in `folder`, under no name: what ran stays what it is. UsageError."""
+    from workbench.config_document import ConfigDocument
+
+    document = ConfigDocument.open(folder / "config.toml", copy=True)
+    document.reset("run.name")
+    return document

@@ -1,0 +1,32 @@
+"""The panes of the workbench: each shows one side of a run and speaks by messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from textual.containers import Vertical
+
+from workbench.run_view import RunView
+
+STYLES = Path(__file__).parent.parent / "styles"
+
+
+def styles_path(*names: str) -> list[Path]:
+    """Paths of stylesheets by file name, for an app's CSS_PATH."""
+    return [STYLES / name for name in names]
+
+
+class Pane(Vertical):
+    """One side of a run, with a title and an F-key; the app decides where it stands and when it is seen."""
+
+    TITLE = ""  # on its border, in the command palette and in the help
+    HELP = ""  # what the pane is for, in a few lines, above its keys in the help
+
+    def show_run(self, view: RunView) -> None:
+        """Show how the run stands now; called often, so a pane that is not displayed does as little as it can."""
+
+    def take_focus(self) -> None:
+        """Let what is used first in this pane hear the keys."""
+        first = next((child for child in self.query("*") if child.focusable), None)
+        if first is not None and not self.has_focus_within:
+            first.focus()

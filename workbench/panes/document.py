@@ -1,0 +1,145 @@
+"""Opening and saving one configuration: the questions that are asked before anything is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from trainer.config import preset_names
+from trainer.errors import TrainerError
+from workbench.config_document import ConfigDocument, OverwriteError
+from workbench.panes import Pane
+from workbench.screens.rename import TextPromptScreen
+from workbench.text import visible
+from workbench.widgets.config_dialogs import Answer, AnswerScreen
+
+
+class DocumentPane(Pane):
+    """A pane that edits a document, which it can save; what is opened instead is the app's decision."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("w,ctrl+s", "save", "save", id="config.save", tooltip="Save the file; a preset as a file of your own"),
+        Binding("W", "save_as", "save as", show=False, id="config.save-as", tooltip="Save under another name"),
+        Binding("o", "open", "open", id="config.open", tooltip="Open a preset or another file"),
+    ]
+
+    class OpenRequested(Message):
+        """A preset or a file is to be edited instead; unsaved changes may go."""
+
+        def __init__(self, source: str) -> None:
+            super().__init__()
+            self.source = source
+
+    class Saved(Message):
+        """The document was written to `path`."""
+
+        def __init__(self, path: Path) -> None:
+            super().__init__()
+            self.path = path
+
+    def __init__(self, document: ConfigDocument, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.document = document
+
+    def take_typed(self) -> None:
+        """Let the document have what was typed a moment ago, before it is saved."""
+
+    def document_changed(self) -> None:
+        """The document was read anew from its file."""
+
+    def document_saved(self) -> None:
+        """The document is what its file holds."""
+
+    def action_open(self) -> None:
+        """Choose a preset or a file."""
+        answers = [Answer(name, name, "preset") for name in preset_names()] + [Answer("", "another file …")]
+        self.app.push_screen(AnswerScreen("Open which configuration?", answers), self._open)
+
+    def _open(self, source: str | None) -> None:
+        if source == "":
+            folder = str(self.document.path.parent) + "/" if self.document.path else ""
+            self.app.push_screen(TextPromptScreen("Open which file?", folder, _no_file), self._open)
+        elif source is not None and self.document.dirty:
+            answers = [Answer("go", "Open", "the changes are lost"), Answer("stay", "Go on editing")]
+            question = f"{self.document.name} has unsaved changes"
+
+            def act(answer: str | None) -> None:
+                if answer == "go":
+                    self.post_message(self.OpenRequested(source))
+
+            self.app.push_screen(AnswerScreen(question, answers), act)
+        elif source is not None:
+            self.post_message(self.OpenRequested(source))
+
+    def action_save(self) -> None:
+        """Write the file; a preset or a copy is saved as a new one."""
+        if self.document.path is None:
+            self.action_save_as()
+        else:
+            self._save(self.document.save)
+
+    def action_save_as(self) -> None:
+        path = self.document.path or Path(f"my-{self.document.preset or 'run'}.toml")
+        self.app.push_screen(TextPromptScreen("Save as", str(path), _no_name), self._save_as)
+
+    def _save_as(self, name: str | None) -> None:
+        if name is not None:
+            self._save(lambda **how: self.document.save_as(Path(name.strip()), **how))
+
+    def _save(self, save: Callable[..., None], *, overwrite: bool = False) -> None:
+        def write() -> None:
+            self.take_typed()
+            try:
+                save(overwrite=overwrite)
+            except OverwriteError as error:
+                self._ask_to_overwrite(error, save)
+            else:
+                self._tell_saved()
+
+        self._attempt(write)
+
+    def _tell_saved(self) -> None:
+        assert self.document.path is not None
+        count = len(self.document.problems)
+        problems = f", with {count} problem{'s' * (count > 1)}" if count else ""
+        self.notify(f"saved {visible(str(self.document.path))}{problems}", markup=False)
+        self.post_message(self.Saved(self.document.path))
+        self.document_saved()
+
+    def _reload(self) -> None:
+        self.document.reload()
+        self.document_changed()
+
+    def _attempt(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except TrainerError as error:
+            self.notify(visible(str(error)), severity="error", markup=False)
+
+    def _ask_to_overwrite(self, error: OverwriteError, save: Callable[..., None]) -> None:
+        answers = [Answer("stay", "Cancel", "leave the file alone"), Answer("overwrite", "Overwrite", "it is lost")]
+        if error.path == self.document.path:
+            answers.insert(1, Answer("reload", "Take it over", "edit what it says now; undo goes back"))
+
+        def act(answer: str | None) -> None:
+            if answer == "overwrite":
+                self._save(save, overwrite=True)
+            elif answer == "reload":
+                self._attempt(self._reload)
+
+        self.app.push_screen(AnswerScreen(str(error), answers), act)
+
+
+def _no_name(text: str) -> str:
+    return "" if text.strip() else "must not be empty"
+
+
+def _no_file(text: str) -> str:
+    try:
+        return "" if Path(text.strip()).expanduser().is_file() else "no such file"
+    except RuntimeError:
+        return "no such home folder"

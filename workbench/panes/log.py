@@ -1,0 +1,80 @@
+"""The log pane: what libraries and native code printed while the screen had the terminal."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+
+from textual.app import ComposeResult
+from textual.content import Content
+from textual.events import Print
+from textual.widgets import RichLog
+
+from workbench.panes import Pane
+from workbench.text import visible
+
+_KEPT = 2000  # lines
+_LONGEST = 2000  # characters of a line that are shown
+_AT_ONCE = 64 * 1024  # bytes read from the file in one go
+
+
+class LogPane(Pane):
+    """Follows the log file of native output, and takes what Python code prints."""
+
+    TITLE = "Log"
+    HELP = "What libraries print: downloads, warnings, native errors. It is kept in the file named on the border."
+
+    def __init__(self, path: Path | None, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._path = path
+        self._offset = self._bytes() if path else 0  # what former sessions wrote stays in the file
+        self._waiting: deque[str] = deque(maxlen=_KEPT)
+        if path:
+            self.border_subtitle = visible(str(path))
+
+    def compose(self) -> ComposeResult:
+        yield RichLog(max_lines=_KEPT, wrap=True, markup=False, highlight=False, auto_scroll=True)
+
+    def on_mount(self) -> None:
+        self.begin_capture_print()
+        self.set_interval(1.0, self.read_new)
+
+    def on_print(self, event: Print) -> None:
+        """Something was printed by Python code of this process."""
+        self.write(event.text)
+
+    def read_new(self) -> None:
+        """Show what was added to the file."""
+        if self._path is None or (size := self._bytes()) == self._offset:
+            return
+        start = self._offset if self._offset < size <= self._offset + _AT_ONCE else max(size - _AT_ONCE, 0)
+        try:
+            with self._path.open("rb") as file:
+                file.seek(start)
+                text = file.read(size - start).decode("utf-8", "replace")
+        except OSError:
+            return
+        self._offset = size
+        self.write(text)
+
+    def write(self, text: str) -> None:
+        """Add lines; a carriage return starts the line anew, as in progress bars."""
+        for line in text.replace("\r\n", "\n").split("\n"):
+            if shown := visible(line.rpartition("\r")[2][:_LONGEST]).rstrip():
+                self._waiting.append(shown)
+        if self.display:
+            self._show()
+
+    def on_show(self) -> None:
+        self._show()
+
+    def _show(self) -> None:
+        log = self.query_one(RichLog)
+        while self._waiting:
+            log.write(Content(self._waiting.popleft()))
+
+    def _bytes(self) -> int:
+        try:
+            return self._path.stat().st_size if self._path else 0
+        except OSError:
+            return 0

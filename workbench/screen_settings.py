@@ -1,0 +1,42 @@
+"""What the screen remembers for its user between two starts: theme and charts. One small TOML file."""
+
+from __future__ import annotations
+
+import tomllib
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import tomli_w
+
+FILE = "workbench.toml"
+
+
+@dataclass
+class ScreenSettings:
+    """What is remembered; unknown or unusable entries of the file are passed over."""
+
+    theme: str = ""
+    metrics: list[str] = field(default_factory=list)  # shown, in order; empty for the default ones
+
+    @classmethod
+    def load(cls, folder: Path) -> ScreenSettings:
+        """What the file in `folder` says; the defaults where it says nothing."""
+        try:
+            raw = tomllib.loads((folder / FILE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return cls()
+        settings = cls()
+        if isinstance(theme := raw.get("theme"), str):
+            settings.theme = theme
+        if isinstance(metrics := raw.get("metrics"), list) and all(isinstance(name, str) for name in metrics):
+            settings.metrics = metrics
+        return settings
+
+    def save(self, folder: Path) -> None:
+        """Write the file, whole or not at all; a folder that cannot be written is no reason to stop."""
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            new = folder / f"{FILE}.new"
+            new.write_text(tomli_w.dumps(asdict(self)), encoding="utf-8")
+            new.replace(folder / FILE)

@@ -1,0 +1,1 @@
+"""Dialogs over the workbench, each a screen of its own that answers with a value."""

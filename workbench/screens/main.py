@@ -1,0 +1,255 @@
+"""The main screen: the panes around one run, laid out for the terminal's size, and the keys that steer the run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.screen import Screen
+from textual.widgets import Footer, Static
+
+from trainer.config import load_config, parse_overrides
+from trainer.config.schema import RunConfig
+from trainer.errors import TrainerError
+from trainer.runs import RunFolder
+from workbench.attached import whole_history
+from workbench.config_document import ConfigDocument
+from workbench.layout import DASHBOARD, DRAWER, SMALLEST, arrange
+from workbench.opening import Opening, configuration_of
+from workbench.panes import Pane
+from workbench.panes.config import ConfigPane
+from workbench.panes.log import LogPane
+from workbench.panes.runs import RunsPane
+from workbench.panes.samples import SamplesPane
+from workbench.panes.training import TrainingPane
+from workbench.supervisor import Request, Supervisor
+from workbench.widgets.banner import Banner
+from workbench.widgets.status_line import StatusLine
+
+
+class MainScreen(Screen[None]):
+    """Folds the run's events for the panes, and does what keys and panes ask for."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("space", "ask('start')", "start", id="run.start", tooltip="Train the configuration on the screen"),
+        Binding("space", "ask('pause')", "pause", id="run.pause", tooltip="Hold the run within a token or micro-batch"),
+        Binding("space", "ask('resume')", "go on", id="run.resume", tooltip="Let the paused run go on"),
+        Binding("s", "ask('step')", "one iteration", id="run.step", tooltip="Train one iteration, then pause"),
+        Binding("c", "ask('checkpoint')", "checkpoint", id="run.checkpoint", tooltip="Save a checkpoint now"),
+        Binding("X", "ask('stop')", "stop", id="run.stop", tooltip="Save a checkpoint and end the run"),
+        Binding("f2", "show_pane('config')", "Config", show=False, id="pane.config", tooltip="Go to the configuration"),
+        Binding("f3", "show_pane('training')", "Training", show=False, id="pane.training", tooltip="Go to the charts"),
+        Binding("f4", "show_pane('samples')", "Samples", show=False, id="pane.samples", tooltip="Go to the samples"),
+        Binding("f7", "show_pane('runs')", "Runs", show=False, id="pane.runs", tooltip="Go to the list of runs"),
+        Binding("f8", "show_pane('log')", "Log", show=False, id="pane.log", tooltip="Go to what libraries printed"),
+        Binding("z", "zoom", "zoom", id="pane.zoom", tooltip="Give the pane the whole terminal, or take it back"),
+        Binding("escape", "put_away", "hide message", show=False, id="app.put_away", tooltip="Hide the message on top"),
+    ]
+
+    def __init__(self, opening: Opening, document: ConfigDocument) -> None:
+        super().__init__()
+        self.supervisor = Supervisor(opening.train)
+        self._opening = opening
+        self._document = document
+        self._current = "training"
+        self._zoomed = False
+        self._situation: object = None  # what the keys in force depend on
+        self._told = ""  # what the banner has told of the run
+        self.ready = False  # the panes are there and show the run
+
+    def compose(self) -> ComposeResult:
+        yield StatusLine(id="status")
+        yield Banner(id="banner")
+        with Vertical(id="panes"):
+            with Horizontal(id="top"):
+                yield ConfigPane(self._document, id="config")
+                yield TrainingPane(id="training")
+                yield SamplesPane(id="samples")
+            with Horizontal(id="bottom"):
+                yield RunsPane(Path(RunConfig().dir), id="runs")
+                yield LogPane(self._opening.log, id="log")
+        yield Static(id="too-small", markup=False)
+        yield Footer()
+
+    def on_mount(self) -> None:
+        for pane, key in zip(self.query(Pane), ("F2", "F3", "F4", "F7", "F8"), strict=True):
+            pane.border_title = f"{pane.TITLE} {key}"
+        over_ssh = {"SSH_CONNECTION", "SSH_TTY"} & set(os.environ)
+        self.set_interval(0.25 if over_ssh else 0.1, self.poll)
+        if (watched := self._opening.watch) is not None:
+            self._try(lambda: self.supervisor.watch(watched))
+        if self._opening.resume is not None:
+            self.resume_run(self._opening.resume, self._opening.overrides)
+        self.action_show_pane(self._current)
+        self._show_run()
+        self.ready = True
+
+    # What stands where
+
+    def on_resize(self) -> None:
+        self._arrange()
+
+    def action_show_pane(self, name: str) -> None:
+        """Go to a pane; it is shown as the terminal's size allows."""
+        self._current = name
+        self._arrange()
+        pane = self.query_one(f"#{name}", Pane)
+        pane.show_run(self.supervisor.view)
+        pane.take_focus()
+
+    def action_zoom(self) -> None:
+        focused = next((pane for pane in self.query(Pane) if pane.has_focus_within), None)
+        self._zoomed = not self._zoomed
+        self.action_show_pane(focused.id if focused is not None and focused.id else self._current)
+
+    def _arrange(self) -> None:
+        width, height = self.app.size
+        shown = arrange(width, height, self._current, zoomed=self._zoomed)
+        for pane in self.query(Pane):
+            was, pane.display = pane.display, pane.id in {*shown.top, *shown.bottom}
+            if pane.display and not was:
+                pane.show_run(self.supervisor.view)
+        self.query_one("#top").display = bool({*shown.top} & {*DASHBOARD})
+        self.query_one("#bottom").display = bool({*shown.top, *shown.bottom} & {*DRAWER})
+        too_small = self.query_one("#too-small", Static)
+        too_small.display = not shown.top
+        too_small.update(
+            f"{width} x {height} is too small to show anything: {SMALLEST[0]} x {SMALLEST[1]} is the least"
+        )
+
+    # The run
+
+    def poll(self) -> None:
+        """Fold what has happened since the last call, and show it."""
+        if self.supervisor.poll():
+            self._show_run()
+
+    def _show_run(self) -> None:
+        supervisor = self.supervisor
+        self.query_one(StatusLine).show_run(supervisor.view, note=supervisor.note)
+        for pane in self.query(Pane):
+            if pane.display or isinstance(pane, SamplesPane):  # whose scores the charts show, seen or not
+                pane.show_run(supervisor.view)
+        trouble = "\n".join(filter(None, [supervisor.failure, *supervisor.view.problems]))
+        if trouble and trouble != self._told:
+            self.say(trouble)
+        self._told = trouble
+        situation = (supervisor.view.state, supervisor.note, supervisor.under_way)
+        if situation != self._situation:
+            self._situation = situation
+            self.query_one(ConfigPane).set_running(supervisor.under_way)
+            self.query_one(RunsPane).refresh_runs()
+            self.refresh_bindings()
+
+    def say(self, message: str) -> None:
+        """Put a message above the panes until it is read."""
+        self.query_one(Banner).say(message)
+
+    def action_put_away(self) -> None:
+        self.query_one(Banner).put_away()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "ask":
+            return self.supervisor.allows(parameters[0])  # type: ignore[arg-type]
+        return True
+
+    def action_ask(self, request: Request) -> None:
+        """Do what a key asks of the run."""
+        if request == "start" or (request == "step" and not self.supervisor.under_way):
+            self._start(one_iteration=request == "step")
+        else:
+            self._try(lambda: self.supervisor.ask(request))
+
+    def watch_run(self, folder: Path) -> None:
+        """Show the run in `folder`, and its configuration."""
+
+        def watch() -> None:
+            self.supervisor.watch(folder)
+            self._show_configuration_of(folder)
+
+        self._try(watch)
+
+    def resume_run(self, folder: Path, overrides: Sequence[str] = ()) -> None:
+        """Go on with the run in `folder` on this process's trainer thread, and show its configuration."""
+
+        def resume() -> None:
+            config = load_config(RunFolder(folder).config, parse_overrides(list(overrides)))
+            self.supervisor.start(config, resume=folder)
+            self._show_configuration_of(folder)
+
+        self._try(resume)
+
+    def _show_configuration_of(self, folder: Path) -> None:
+        self.query_one(ConfigPane).show_document(configuration_of(folder))
+
+    def _start(self, *, one_iteration: bool) -> None:
+        pane = self.query_one(ConfigPane)
+        config = pane.document.config()
+        if config is None:
+            problems = pane.document.problems
+            self.say(f"the configuration has {len(problems)} problem(s); the first: {problems[0].message}")
+            self.action_show_pane("config")
+            pane.focus_field(problems[0].key)
+            return
+        path = pane.document.path
+        preset = pane.document.preset or (path.stem if path else "run")
+        self._try(lambda: self.supervisor.start(config, preset=preset, one_iteration=one_iteration))
+
+    def _try(self, action: Callable[[], None]) -> None:
+        """Do it; where that cannot be, the banner says why and the way out."""
+        try:
+            action()
+        except TrainerError as error:
+            self.say(str(error))
+        self._show_run()
+
+    # What the panes ask for
+
+    @on(ConfigPane.LiveSettingChanged)
+    def _set_live(self, message: ConfigPane.LiveSettingChanged) -> None:
+        self._try(lambda: self.supervisor.set(message.key, message.value))
+
+    @on(ConfigPane.OpenRequested)
+    def _open_configuration(self, message: ConfigPane.OpenRequested) -> None:
+        self._try(lambda: self.query_one(ConfigPane).show_document(ConfigDocument.open(message.source)))
+
+    @on(TrainingPane.IterationChosen)
+    def _show_iteration(self, message: TrainingPane.IterationChosen) -> None:
+        self.query_one(SamplesPane).show_iteration(message.iteration)
+
+    @on(SamplesPane.ScoresRead)
+    def _show_scores(self, message: SamplesPane.ScoresRead) -> None:
+        self.query_one(TrainingPane).show_scores(message.scores)
+
+    @on(RunsPane.OpenRequested)
+    def _open_run(self, message: RunsPane.OpenRequested) -> None:
+        self.watch_run(message.folder)
+        self.action_show_pane("training")
+
+    @on(RunsPane.ResumeRequested)
+    def _resume_run(self, message: RunsPane.ResumeRequested) -> None:
+        self.resume_run(message.folder)
+        self.action_show_pane("training")
+
+    @on(RunsPane.Moved)
+    def _follow(self, message: RunsPane.Moved) -> None:
+        if self.supervisor.folder == message.folder:
+            self.watch_run(message.to)
+
+    @on(RunsPane.DuplicateRequested)
+    def _duplicate(self, message: RunsPane.DuplicateRequested) -> None:
+        self._try(lambda: self._show_configuration_of(message.folder))
+        self.action_show_pane("config")
+
+    @on(RunsPane.CompareChanged)
+    @work(exclusive=True, group="compare")
+    async def _compare(self, message: RunsPane.CompareChanged) -> None:
+        runs = [(folder.name, await asyncio.to_thread(whole_history, folder)) for folder in message.folders]
+        self.query_one(TrainingPane).compare(runs)

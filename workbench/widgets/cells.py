@@ -1,0 +1,29 @@
+"""Text cut to columns of the terminal, where a character takes none, one or two."""
+
+from __future__ import annotations
+
+from rich.cells import cell_len, set_cell_size
+
+
+def fit(text: str, width: int, *, right: bool = False) -> str:
+    """`text` in exactly `width` columns: padded, or with … for its middle, so that both ends can be read."""
+    length = cell_len(text)
+    if length > width:
+        head = max(width - 1, 0) // 2
+        text = set_cell_size(text, head) + fit_end(text, width - head)
+        length = cell_len(text)
+    padding = " " * (width - length)
+    return padding + text if right else text + padding
+
+
+def fit_end(text: str, width: int) -> str:
+    """The end of `text` in at most `width` columns, after … where the beginning had to go."""
+    if width < 1:
+        return ""
+    if cell_len(text) <= width:
+        return text
+    start, left = len(text), width - 1
+    while start and (size := cell_len(text[start - 1])) <= left:
+        start -= 1
+        left -= size
+    return "…" + text[start:]

@@ -1,0 +1,78 @@
+"""Lines of text with roles, and the widget that turns the roles into the theme's colours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import ClassVar
+
+from rich.segment import Segment
+from textual.strip import Strip
+from textual.widget import Widget
+
+Piece = tuple[str, str]  # text, and its role: the part of a component class after `drawn--`
+Line = list[Piece]
+
+OVERLAYS = 5  # further runs that a chart can hold beside its own
+ROLES = (
+    "text",
+    "strong",
+    "muted",
+    "axis",
+    "series",
+    "ema",
+    "target",
+    "missing",
+    "alert",
+    "cursor",
+    "selected",
+    *(f"run-{number}" for number in range(1, OVERLAYS + 1)),
+)
+
+
+def line_of(cells: Iterable[Piece]) -> Line:
+    """Single characters with roles as a line; neighbours of one role are joined."""
+    return [("".join(text for text, _ in group), role) for role, group in groupby(cells, key=lambda cell: cell[1])]
+
+
+def plain(line: Line) -> str:
+    """The text of a line."""
+    return "".join(text for text, _ in line)
+
+
+def rule(text: str, width: int, *, after: Sequence[Piece] = ()) -> Line:
+    """A heading: `text`, what comes `after` it, and a line to the end of `width` columns."""
+    line: Line = [(f" {text}"[:width], "muted"), *after]
+    room = width - len(plain(line)) - 2
+    return [*line, (" " + "─" * room, "axis")] if room > 0 else line
+
+
+class Drawn(Widget):
+    """A widget that is drawn line by line; `draw` is called when what it shows, or its size, has changed."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"drawn--{role}" for role in ROLES}
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._drawn: Sequence[Line] = ()
+        self._drawn_size = (-1, -1)
+
+    def draw(self, width: int, height: int) -> Sequence[Line]:
+        """At most `height` lines of at most `width` columns."""
+        raise NotImplementedError
+
+    def redraw(self) -> None:
+        """What is shown has changed."""
+        self._drawn_size = (-1, -1)
+        self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        width, height = self.size
+        if self._drawn_size != (width, height):
+            self._drawn = self.draw(width, height)
+            self._drawn_size = (width, height)
+        if y >= len(self._drawn):
+            return Strip.blank(width, self.rich_style)
+        style = self.get_component_rich_style
+        segments = [Segment(text, style(f"drawn--{role}")) for text, role in self._drawn[y]]
+        return Strip(segments).adjust_cell_length(width, self.rich_style)

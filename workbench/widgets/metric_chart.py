@@ -1,0 +1,22 @@
+"""The enlarged chart of one metric."""
+
+from __future__ import annotations
+
+from workbench.widgets.braille_chart import Picture, braille_chart
+from workbench.widgets.drawing import Drawn, Line
+
+
+class MetricChart(Drawn, can_focus=True):
+    """Draws a picture; the keys that move through it are the pane's."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._picture: Picture | None = None
+
+    def show(self, picture: Picture) -> None:
+        """Draw `picture` from now on."""
+        self._picture = picture
+        self.redraw()
+
+    def draw(self, width: int, height: int) -> list[Line]:
+        return braille_chart(self._picture, width, height) if self._picture else []

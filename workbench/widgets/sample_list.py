@@ -1,0 +1,165 @@
+"""Sequences below each other, drawn line by line: score, KL and length, the prompt, the start of the completion."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.geometry import Size
+from textual.message import Message
+from textual.reactive import reactive
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from workbench.samples_reader import Sample
+from workbench.text import visible
+from workbench.widgets.cells import fit_end
+
+_COMPLETION = 2  # lines
+_LINES = 2 + _COMPLETION + 1  # of each sample: facts, prompt, completion, an empty one
+_GUTTER = 2
+_TEMPLATE = 200  # characters at the end of a prompt that its chat template may have put there
+_TEMPLATE_END = re.compile(r"(<\|[^<|>\s]{1,30}\|>\w*\s*)+\Z")  # the same in every prompt, so no use in a list
+
+
+def sample_facts(number: int, sample: Sample, width: int) -> str:
+    """Number, score, KL, length and whether it was cut, in full where `width` columns hold that, else short."""
+    score = f"{sample.score:+.2f}" if math.isfinite(sample.score) else "-"
+    kl = f"{sample.kl:.1f}" if math.isfinite(sample.kl) else "-"
+    full = [f"{number:>3}", f"score {score}", f"KL {kl} nats"]
+    short = [f"{number:>3}", score, f"KL {kl}"]
+    if sample.length is not None:
+        full.append(f"{sample.length} tokens")
+        short.append(f"{sample.length} tok")
+    if sample.truncated:
+        full.append("✂ cut short")
+        short.append("✂")
+    text = "   ".join(full)
+    return text if cell_len(text) <= width else "  ".join(short)
+
+
+def sample_lines(number: int, sample: Sample, width: int) -> list[str]:
+    """The facts, the end of the prompt, and the start of the completion, each at most `width` columns."""
+    # A character takes a column or more but for combining ones: what is beyond these ends is hardly ever seen.
+    tail = _TEMPLATE_END.sub("", sample.prompt[-2 * width - _TEMPLATE :])
+    prompt = ("…" if len(sample.prompt) > 2 * width + _TEMPLATE else "") + visible(tail)
+    lines = [sample_facts(number, sample, width), fit_end(prompt, width)]
+    wrapped = Content(visible(sample.completion[: 2 * _COMPLETION * width])).wrap(width)
+    shown = [line.plain.rstrip() for line in wrapped[:_COMPLETION]]
+    if len(wrapped) > _COMPLETION or len(sample.completion) > 2 * _COMPLETION * width:
+        shown[-1] = Content(shown[-1] + " …").truncate(width, ellipsis=True).plain
+    return (lines + shown + [""] * _LINES)[:_LINES]
+
+
+class SampleList(ScrollView, can_focus=True, inherit_bindings=False):
+    """The sequences of one iteration with a cursor."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "sample-list--facts",
+        "sample-list--prompt",
+        "sample-list--bar",
+        "sample-list--cursor",
+    }
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "move(-1)", "Up", show=False, id="samples.up", tooltip="The sample above"),
+        Binding("down", "move(1)", "Down", show=False, id="samples.down", tooltip="The sample below"),
+        Binding("pageup", "page(-1)", "Page up", show=False, id="samples.page-up", tooltip="A screenful up"),
+        Binding("pagedown", "page(1)", "Page down", show=False, id="samples.page-down", tooltip="A screenful down"),
+        Binding("home", "first", "First", show=False, id="samples.first", tooltip="The first sample"),
+    ]
+
+    cursor: reactive[int] = reactive(0)
+
+    class Opened(Message):
+        """A sample was clicked twice."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._samples: Sequence[Sample] = []
+        self._message = ""
+        self._drawn: dict[int, list[str]] = {}
+
+    @property
+    def selected(self) -> Sample | None:
+        """The sample that the cursor is on."""
+        return self._samples[self.cursor] if self._samples else None
+
+    def show(self, samples: Sequence[Sample], *, message: str = "") -> None:
+        """Show `samples`, the cursor at the place where it was; message: what to say when there are none."""
+        self._samples, self._message = samples, message
+        self.cursor = self.validate_cursor(self.cursor)
+        self._lay_out()
+
+    def validate_cursor(self, cursor: int) -> int:
+        return max(min(cursor, len(self._samples) - 1), 0)
+
+    def watch_cursor(self) -> None:
+        self._scroll_to_cursor()
+        self.refresh()
+
+    def action_move(self, by: int) -> None:
+        self.cursor += by
+
+    def action_page(self, by: int) -> None:
+        self.cursor += by * max(self.size.height // _LINES, 1)
+
+    def action_first(self) -> None:
+        self.cursor = 0
+
+    def on_resize(self) -> None:
+        self._lay_out()
+
+    def on_click(self, event: events.Click) -> None:
+        if (index := (event.y + self.scroll_offset.y) // _LINES) < len(self._samples):
+            self.cursor = index
+            if event.chain == 2:
+                self.post_message(self.Opened())
+
+    def render_line(self, y: int) -> Strip:
+        width = self.scrollable_content_region.width
+        style = self.rich_style
+        if not self._samples:
+            lines = Content(self._message).wrap(max(width, 1))
+            text = lines[y].plain if y < len(lines) else ""
+            return Strip([Segment(text, self._style("prompt"))]).adjust_cell_length(width, style)
+        index, line = divmod(y + self.scroll_offset.y, _LINES)
+        if index >= len(self._samples):
+            return Strip.blank(width, style)
+        text = self._lines(index, max(width - _GUTTER, 1))[line]
+        here = index == self.cursor and line < _LINES - 1
+        bar = Segment("▌" if here else " ", self._style("bar"))
+        part = self._style(("facts", "prompt")[line]) if line < 2 else style
+        if here and line == 0:
+            part = self._style("cursor")
+        strip = Strip([bar, Segment(" ", style), Segment(text, part)])
+        return strip.adjust_cell_length(width, style)
+
+    def _lines(self, index: int, width: int) -> list[str]:
+        if index not in self._drawn:
+            self._drawn[index] = sample_lines(index + 1, self._samples[index], width)
+        return self._drawn[index]
+
+    def _style(self, name: str) -> Style:
+        return self.get_component_rich_style(f"sample-list--{name}")
+
+    def _lay_out(self) -> None:
+        self._drawn.clear()
+        self.virtual_size = Size(self.scrollable_content_region.width, len(self._samples) * _LINES)
+        self._scroll_to_cursor()
+        self.refresh()
+
+    def _scroll_to_cursor(self) -> None:
+        seen, top, first = self.size.height, self.scroll_offset.y, self.cursor * _LINES
+        if seen < 1:
+            return
+        wanted = min(max(top, first + _LINES - 1 - seen), first)
+        if wanted != top:
+            self.scroll_to(y=wanted, animate=False, force=True)

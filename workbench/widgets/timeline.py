@@ -1,0 +1,108 @@
+"""What happened to a run besides its numbers: alerts, checkpoints, settings, evaluations, newest last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.cells import cell_len, set_cell_size
+from textual.binding import Binding, BindingType
+from textual.events import MouseScrollDown, MouseScrollUp
+
+from workbench.run_view import Mark, MarkKind
+from workbench.text import visible
+from workbench.widgets.drawing import Drawn, Line, rule
+
+SIGNS: dict[MarkKind, str] = {
+    "alert": "⚠",
+    "checkpoint": "✓",
+    "setting": "→",
+    "evaluation": "◇",
+    "resumed": "↻",
+    "end": "■",
+}
+
+
+def sign_role(kind: MarkKind) -> str:
+    """The role that a mark's sign is drawn in."""
+    return "alert" if kind == "alert" else "strong" if kind in ("setting", "end") else "muted"
+
+
+def timeline(marks: Sequence[Mark], width: int, height: int, *, back: int = 0) -> list[Line]:
+    """A heading and the newest marks but `back`, a line each, in at most `height` lines of `width` columns."""
+    if not marks or height < 1:
+        return []
+    stop = max(len(marks) - back, 1)
+    shown = marks[max(stop - height + 1, 0) : stop] if height > 1 else []
+    count = f"{len(shown)} of {len(marks)}" if len(shown) < len(marks) else str(len(marks))
+    digits = max(len(str(mark.iteration)) for mark in (*shown, marks[-1]))
+    return [rule(f"events · {count}", width), *(_line(mark, digits, width) for mark in shown)]
+
+
+def _line(mark: Mark, digits: int, width: int) -> Line:
+    text = visible(mark.text)
+    room = max(width - digits - 5, 0)
+    if cell_len(text) > room:
+        text = set_cell_size(text, max(room - 1, 0)) + "…"
+    role = "alert" if mark.kind == "alert" else "text"
+    return [
+        (f" {SIGNS[mark.kind]} ", sign_role(mark.kind)),
+        (f"{mark.iteration:>{digits}} ", "muted"),
+        (text, role),
+    ]
+
+
+class Timeline(Drawn, can_focus=True):
+    """Shows the newest marks, and by keys or mouse wheel the ones before."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "scroll_marks(1)", "earlier", show=False, id="timeline.up", tooltip="Show an earlier event"),
+        Binding("down", "scroll_marks(-1)", "later", show=False, id="timeline.down", tooltip="Show a later event"),
+        Binding("pageup", "page(1)", "page up", show=False, id="timeline.page-up", tooltip="Show the events before"),
+        Binding(
+            "pagedown", "page(-1)", "page down", show=False, id="timeline.page-down", tooltip="Show the events after"
+        ),
+    ]
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._marks: Sequence[Mark] = ()
+        self._newest: Mark | None = None
+        self._back = 0  # newer marks that were scrolled out of sight
+
+    @property
+    def count(self) -> int:
+        """How many marks there are."""
+        return len(self._marks)
+
+    def show(self, marks: Sequence[Mark]) -> None:
+        """Draw `marks` from now on, which may be the list of before, grown; what is in sight stays."""
+        newest = marks[-1] if marks else None
+        if newest is self._newest and len(marks) == len(self._marks):
+            return
+        if self._back and newest is not None:
+            self._back += max(len(marks) - len(self._marks), 0)
+        self._marks, self._newest = tuple(marks), newest
+        self._scroll(0)
+
+    def action_scroll_marks(self, lines: int) -> None:
+        self._scroll(lines)
+
+    def action_page(self, pages: int) -> None:
+        self._scroll(pages * max(self.size.height - 2, 1))
+
+    def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
+        self._scroll(1)
+        event.stop()
+
+    def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
+        self._scroll(-1)
+        event.stop()
+
+    def draw(self, width: int, height: int) -> list[Line]:
+        return timeline(self._marks, width, height, back=self._back)
+
+    def _scroll(self, lines: int) -> None:
+        most = max(len(self._marks) - max(self.size.height - 1, 1), 0)
+        self._back = min(max(self._back + lines, 0), most)
+        self.redraw()

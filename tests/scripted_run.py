@@ -221,6 +221,18 @@ def stuck(emit: Callable[..., None], control: Control) -> RunEnded:
     raise AssertionError("nothing sets that event")
 
 
+def patient(emit: Callable[..., None], control: Control) -> RunEnded:
+    """One iteration, then nothing until there is a file `go`; it leaves a file `ended`."""
+    emit(started())
+    emit(iteration(1))
+    while not Path("go").exists():
+        control.check()
+        threading.Event().wait(0.01)
+    emit(end := ended())
+    Path("ended").touch()
+    return end
+
+
 def diverged(emit: Callable[..., None], control: Control) -> RunEnded:
     emit(started())
     emit(ended("failed", 3, reason="loss was NaN"))

@@ -59,10 +59,14 @@ def test_a_file_opens_with_what_differs_from_the_defaults(mine: Path) -> None:
     assert document.get("ppo.gamma") == Config().ppo.gamma
 
 
-def test_a_copy_has_no_file_yet(mine: Path) -> None:
-    document = ConfigDocument.open(mine, copy=True)
-    assert document.path is None
-    assert document.get("ppo.kl_coef") == 0.1
+def test_a_copy_of_a_run_has_no_file_and_no_name_of_a_run_yet(mine: Path, tmp_path: Path) -> None:
+    run = tmp_path / "past"
+    run.mkdir()
+    (run / "config.toml").write_text(mine.read_text() + '\n[run]\nname = "past"\n')
+    document = ConfigDocument.of_run(run)
+    assert (document.path, document.dirty, document.name) == (None, False, "copy of past")
+    assert (document.get("ppo.kl_coef"), document.get("run.name")) == (0.1, "")
+    assert not document.undo()
     with pytest.raises(UsageError, match="no file of its own"):
         document.save()
 

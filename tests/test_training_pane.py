@@ -221,7 +221,7 @@ async def test_a_click_selects_a_row_and_the_iteration_under_it():
         assert "▸KL" in await shown(pilot)
         assert pilot.app.chosen == [10]
         await pilot.click(MetricList, offset=(3, 4))
-        assert "▸policy loss" in await shown(pilot)
+        assert "▸entropy" in await shown(pilot)
         assert pilot.app.chosen == [10]
 
 

@@ -17,6 +17,7 @@ from trainer.events import Alert, RunEnded, SettingChanged, StateChanged
 from workbench.layout import DASHBOARD
 from workbench.panes import Pane
 from workbench.panes.config import ConfigPane
+from workbench.panes.training import TrainingPane
 from workbench.screens.quit import QuitScreen
 from workbench.widgets.banner import Banner
 
@@ -349,12 +350,11 @@ async def test_a_run_is_gone_on_with_under_its_own_name_and_a_new_one_gets_a_new
     folder = make_run("past")
     script = Script(scripted_run.done)
     async with workbench(script, resume=folder, overrides=("ppo.iterations=24",)) as (screen, pilot):
-        await until(pilot, lambda: "✓ done" in status(screen))
+        await until(pilot, lambda: "✓ done" in status(screen) and not screen.supervisor.trains_here)
         assert script.received["resume"] == folder
         assert script.received["config"].ppo.iterations == 24
         await pilot.press("space")
-        await until(pilot, lambda: not screen.supervisor.trains_here)
-        assert script.received["resume"] is None
+        await until(pilot, lambda: script.received["resume"] is None)
         assert script.received["config"].run.name == ""
 
 
@@ -370,3 +370,51 @@ async def test_the_runs_pane_opens_and_resumes() -> None:
         await pilot.press("f7", "r")
         await until(pilot, lambda: "✓ done" in status(screen))
         assert script.received["resume"] == Path("runs/past")
+
+
+async def test_unsaved_changes_are_not_lost_without_a_question(tmp_path: Path) -> None:
+    async with workbench() as (screen, pilot):
+        pane = screen.query_one(ConfigPane)
+        pane.document.set("ppo.kl_coef", 0.3)
+        await pilot.press("q", "n")
+        await until(pilot, lambda: screen.app.screen is screen)
+        assert pane.document.get("ppo.kl_coef") == 0.3
+        pane.post_message(ConfigPane.OpenRequested("qwen3-0.6b"))
+        await until(pilot, lambda: screen.app.screen is not screen)
+        await pilot.press("y")
+        await until(pilot, lambda: pane.document.preset == "qwen3-0.6b")
+        await pilot.press("q")
+        await until(pilot, lambda: not screen.app.is_running)
+
+
+async def test_theme_and_charts_are_remembered(tmp_path: Path) -> None:
+    async with workbench() as (screen, pilot):
+        screen.app.theme = "paper"
+        screen.query_one(TrainingPane).metrics_shown = ["kl", "entropy"]
+        await pilot.pause()
+    async with workbench() as (screen, pilot):
+        assert screen.app.theme == "paper"
+        assert screen.query_one(TrainingPane).metrics_shown == ("kl", "entropy")
+
+
+async def test_a_broken_theme_or_key_file_is_a_toast(tmp_path: Path) -> None:
+    (tmp_path / "config" / "themes").mkdir(parents=True)
+    (tmp_path / "config" / "themes" / "mine.toml").write_text("name = 1\n[colors\n")
+    (tmp_path / "config" / "keys.toml").write_text('preset = "vim"\n[keys]\n"run.pauze" = "p"\n')
+    async with workbench() as (screen, pilot):
+        await until(pilot, lambda: len(screen.app._notifications) == 2)
+        told = "\n".join(notification.message for notification in screen.app._notifications)
+        assert "mine.toml" in told
+        assert "run.pauze" in told
+        assert "run.pause" in told
+
+
+async def test_keys_are_remapped_by_id(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "keys.toml").write_text('[keys]\n"pane.samples" = "ctrl+g"\n')
+    async with workbench() as (screen, pilot):
+        await pilot.press("ctrl+g")
+        assert screen.query_one("#samples").has_focus_within
+        await pilot.press("f2")
+        await pilot.press("f4")
+        assert screen.query_one("#config").has_focus_within

@@ -21,6 +21,7 @@ from workbench.keys import known_bindings, load_keymap
 from workbench.opening import Opening
 from workbench.paths import config_dir
 from workbench.screen_settings import ScreenSettings
+from workbench.signals import INTERRUPTED
 from workbench.styles import ALL_STYLES
 from workbench.theming import DEFAULT_THEME, EXTRA_VARIABLES, ThemeWatcher, apply_themes, load_themes, no_color
 from workbench.widgets.status_line import StatusLine
@@ -67,14 +68,14 @@ class WorkbenchApp(App[str]):
         if not self.is_headless:
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGHUP, self._lose_terminal)
-            loop.add_signal_handler(signal.SIGTERM, self.leave, "stop")
+            loop.add_signal_handler(signal.SIGTERM, self.leave, "stop", "terminated (SIGTERM)", INTERRUPTED)
         self.call_after_refresh(self._open)
 
     async def _open(self) -> None:
         from workbench.screens.main import MainScreen
 
         try:
-            self.main = MainScreen(self.opening, self.opening.document())
+            self.main = MainScreen(self.opening, self.opening.document(), self._settings)
         except TrainerError as error:
             self.refusal = error
             self.exit()
@@ -129,8 +130,11 @@ class WorkbenchApp(App[str]):
 
     def action_leave(self) -> None:
         """Ask what becomes of a run that is trained here; leave at once where there is none."""
-        if self.main is None or not self.main.supervisor.trains_here:
+        if self.main is None:
             self.exit()
+            return
+        if not self.main.supervisor.trains_here:
+            self.main.when_nothing_is_lost(self.exit)
             return
         from workbench.screens.quit import QuitScreen
 
@@ -146,10 +150,10 @@ class WorkbenchApp(App[str]):
         self.exit()
 
     @work(exclusive=True, group="leaving")
-    async def leave(self, choice: Choice, reason: str = "stopped by the user") -> None:
-        """End the run as chosen, show how that goes, and exit."""
+    async def leave(self, choice: Choice, reason: str = "stopped by the user", code: int = 0) -> None:
+        """End the run as chosen, show how that goes, and exit with `code`."""
         if self.main is None:
-            self.exit()
+            self.exit(return_code=code)
             return
         supervisor = self.main.supervisor
         if choice == "abort":
@@ -166,4 +170,4 @@ class WorkbenchApp(App[str]):
             except TrainerError as error:
                 self.main.say(str(error))
                 return
-        self.exit(message)
+        self.exit(message, return_code=code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import re
@@ -69,6 +70,7 @@ class ConfigDocument:
         """The file that `save` writes; None for a preset, which is read-only."""
         self.preset = preset
         """What changes are measured against; empty for the schema's defaults."""
+        self._copied = ""  # name of the run that this is a copy of
         self._newline = newline
         self._base = tomllib.loads(_preset_file(preset).read_text(encoding="utf-8")) if preset else {}
         self._undo: deque[str] = deque(maxlen=_STEPS)
@@ -82,17 +84,29 @@ class ConfigDocument:
         self._saved = self._values
 
     @classmethod
-    def open(cls, source: str | Path, *, copy: bool = False) -> ConfigDocument:
-        """A preset or a file, be it broken; copy: as something new that has no file yet, like a preset.
-
-        Raises UsageError when it cannot be read.
-        """
+    def open(cls, source: str | Path) -> ConfigDocument:
+        """A preset or a file, be it broken. Raises UsageError when it cannot be read."""
         preset = str(source) if str(source) in preset_names() else ""
         path = _preset_file(preset) if preset else expanded(Path(source))
         text = read_text(path, str(source))
         newline = "\r\n" if "\r\n" in text else "\n"
         text = text.replace("\r\n", "\n")
-        return cls(text, path=None if preset or copy else path, preset=preset, newline=newline)
+        return cls(text, path=None if preset else path, preset=preset, newline=newline)
+
+    @classmethod
+    def of_run(cls, folder: Path) -> ConfigDocument:
+        """What the run in `folder` is trained with, as something new without a file or a run's name of its own.
+
+        Raises UsageError when it cannot be read.
+        """
+        document = cls.open(folder / "config.toml")
+        document.path = None
+        document._copied = folder.name
+        with contextlib.suppress(UsageError):  # a broken text keeps what it has
+            document.reset("run.name")
+        document._undo.clear()
+        document._mark_saved(b"")
+        return document
 
     @property
     def text(self) -> str:
@@ -220,7 +234,7 @@ class ConfigDocument:
         """The file or the preset, to a reader."""
         if self.path is not None:
             return str(self.path)
-        return f"preset {self.preset}" if self.preset else "a copy"
+        return f"preset {self.preset}" if self.preset else f"copy of {self._copied}"
 
     def _edit(self, key: str, value: Any) -> None:
         """Set `key` in the text, or remove it where `value` is None; everything else stays as it is."""

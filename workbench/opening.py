@@ -31,17 +31,8 @@ class Opening:
         from workbench.config_document import ConfigDocument
 
         run = self.watch or self.resume
-        document = configuration_of(run) if run else ConfigDocument.open(self.source)
+        document = ConfigDocument.of_run(run) if run else ConfigDocument.open(self.source)
         for table, values in parse_overrides(list(self.overrides)).items():
             for key, value in values.items():
                 document.set(f"{table}.{key}", value)
         return document
-
-
-def configuration_of(folder: Path) -> ConfigDocument:
-    """A copy of the configuration of the run in `folder`, under no name: what ran stays what it is. UsageError."""
-    from workbench.config_document import ConfigDocument
-
-    document = ConfigDocument.open(folder / "config.toml", copy=True)
-    document.reset("run.name")
-    return document

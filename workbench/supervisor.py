@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any, Literal
 
 from trainer.config import Config
 from trainer.errors import TrainerError, UsageError
-from trainer.events import StateChanged
+from trainer.events import RunStarted, StateChanged
 from workbench.attached import AttachedRun, RunOnDisk
 from workbench.detach import go_on_headless
 from workbench.run_view import RunView
@@ -134,6 +135,11 @@ class Supervisor:
         events = self.run.take()
         for event in events:
             self.view.take(event)
+            if isinstance(event, RunStarted) and self.trains_here:
+                # All that loading a model left behind: to look through it again takes the collector 0.2 s, in which
+                # no key is heard.
+                gc.collect()
+                gc.freeze()
         changed = bool(events)
         if self.view.state == "paused" or not self.under_way:
             self._pausing = False

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 LOG = "workbench.log"
 
+_SWITCH_SECONDS = 0.001  # that the trainer keeps Python to itself while the screen waits; a key waits several times
+
 
 def run(args: argparse.Namespace) -> int:
     """Open the workbench as the command line says; returns the exit code. Raises TrainerError."""
@@ -51,8 +53,10 @@ def open_workbench(opening: Opening) -> int:
     """Show the screen until it is left, and wait for a run that it left behind; returns the exit code."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("the workbench needs a terminal: train without one with --no-ui")
-    os.environ.setdefault("TEXTUAL_FPS", "15" if "SSH_CONNECTION" in os.environ else "30")  # read by its first import
+    if {"SSH_CONNECTION", "SSH_TTY"} & set(os.environ):
+        os.environ.setdefault("TEXTUAL_FPS", "15")  # read when Textual is first imported
     os.environ["TEXTUAL_ANIMATIONS"] = "none"
+    sys.setswitchinterval(_SWITCH_SECONDS)
     from workbench.app import WorkbenchApp
 
     log = state_dir() / LOG

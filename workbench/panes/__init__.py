@@ -21,9 +21,17 @@ class Pane(Vertical):
 
     TITLE = ""  # on its border, in the command palette and in the help
     HELP = ""  # what the pane is for, in a few lines, above its keys in the help
+    _applying: tuple[bool | None, ...] = ()  # which of its keys apply, as last told to the footer
 
     def show_run(self, view: RunView) -> None:
         """Show how the run stands now; called often, so a pane that is not displayed does as little as it can."""
+
+    def refresh_keys(self) -> None:
+        """Let the footer follow where other keys apply than before, and only there: Textual keeps every old footer."""
+        applying = tuple(self.check_action(binding.action, ()) for _, binding in self._bindings)
+        if applying != self._applying:
+            self._applying = applying
+            self.refresh_bindings()
 
     def take_focus(self) -> None:
         """Let what is used first in this pane hear the keys."""

@@ -106,7 +106,7 @@ class ConfigPane(DocumentPane):
             self._sent.clear()
             self._form.close()
             self._show()
-            self.refresh_bindings()
+            self.refresh_keys()
 
     def show_run(self, view: RunView) -> None:
         newest = view.settings[-1] if view.settings else None
@@ -310,7 +310,7 @@ class ConfigPane(DocumentPane):
     def document_changed(self) -> None:
         self.post_message(self.Changed())
         self._show()
-        self.refresh_bindings()
+        self.refresh_keys()
 
     def document_saved(self) -> None:
         self._show()

@@ -202,7 +202,7 @@ class RunsPane(Pane):
                 self._detail = None
             self._read_detail(run.folder)
         self._show_detail()
-        self.refresh_bindings()
+        self.refresh_keys()
 
     def _show_detail(self) -> None:
         table = self.query_one(RunTable)

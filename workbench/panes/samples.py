@@ -180,7 +180,7 @@ class SamplesPane(Pane):
             else:
                 self._close()
         self._show_heading()
-        self.refresh_bindings()
+        self.refresh_keys()
 
     def _show_heading(self) -> None:
         newest, heading = self._newest, ""
@@ -226,7 +226,7 @@ class SamplesPane(Pane):
         text.show(listed.cursor + 1, listed.selected)
         text.focus()
         self._show_heading()
-        self.refresh_bindings()
+        self.refresh_keys()
 
     def action_close(self) -> None:
         self._close()
@@ -256,7 +256,7 @@ class SamplesPane(Pane):
         listed.display, text.display = True, False
         if had_focus:
             listed.focus()
-        self.refresh_bindings()
+        self.refresh_keys()
 
 
 def _summary(samples: Sequence[Sample]) -> str:

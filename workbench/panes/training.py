@@ -218,13 +218,13 @@ class TrainingPane(Pane):
         if focused:
             (chart if enlarged else rows).focus()
         self._show()
-        self.refresh_bindings()
+        self.refresh_keys()
 
     def _put_cursor(self, iteration: int | None) -> None:
         if iteration != self._cursor:
             self._cursor = iteration
             self.post_message(self.IterationChosen(iteration))
-            self.refresh_bindings()
+            self.refresh_keys()
         self._show()
 
     def _at(self) -> int | None:

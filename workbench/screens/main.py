@@ -22,13 +22,16 @@ from trainer.runs import RunFolder
 from workbench.attached import whole_history
 from workbench.config_document import ConfigDocument
 from workbench.layout import DASHBOARD, DRAWER, SMALLEST, arrange
-from workbench.opening import Opening, configuration_of
+from workbench.opening import Opening
 from workbench.panes import Pane
 from workbench.panes.config import ConfigPane
 from workbench.panes.log import LogPane
 from workbench.panes.runs import RunsPane
 from workbench.panes.samples import SamplesPane
 from workbench.panes.training import TrainingPane
+from workbench.paths import config_dir
+from workbench.screen_settings import ScreenSettings
+from workbench.screens.confirm import ConfirmScreen
 from workbench.supervisor import Request, Supervisor
 from workbench.widgets.banner import Banner
 from workbench.widgets.status_line import StatusLine
@@ -53,11 +56,13 @@ class MainScreen(Screen[None]):
         Binding("escape", "put_away", "hide message", show=False, id="app.put_away", tooltip="Hide the message on top"),
     ]
 
-    def __init__(self, opening: Opening, document: ConfigDocument) -> None:
+    def __init__(self, opening: Opening, document: ConfigDocument, settings: ScreenSettings) -> None:
         super().__init__()
         self.supervisor = Supervisor(opening.train)
         self._opening = opening
         self._document = document
+        self._settings = settings
+        self._training = TrainingPane(id="training")
         self._current = "training"
         self._zoomed = False
         self._situation: object = None  # what the keys in force depend on
@@ -70,7 +75,7 @@ class MainScreen(Screen[None]):
         with Vertical(id="panes"):
             with Horizontal(id="top"):
                 yield ConfigPane(self._document, id="config")
-                yield TrainingPane(id="training")
+                yield self._training
                 yield SamplesPane(id="samples")
             with Horizontal(id="bottom"):
                 yield RunsPane(Path(RunConfig().dir), id="runs")
@@ -85,11 +90,17 @@ class MainScreen(Screen[None]):
         self.set_interval(0.25 if over_ssh else 0.1, self.poll)
         if (watched := self._opening.watch) is not None:
             self._try(lambda: self.supervisor.watch(watched))
-        if self._opening.resume is not None:
-            self.resume_run(self._opening.resume, self._opening.overrides)
+        if (resumed := self._opening.resume) is not None:
+            self._try(lambda: self._resume(resumed, self._opening.overrides))
+        if self._settings.metrics:
+            self.query_one(TrainingPane).metrics_shown = self._settings.metrics
         self.action_show_pane(self._current)
         self._show_run()
         self.ready = True
+
+    def on_unmount(self) -> None:
+        self._settings.metrics = list(self._training.metrics_shown)
+        self._settings.save(config_dir())
 
     # What stands where
 
@@ -176,18 +187,39 @@ class MainScreen(Screen[None]):
 
         self._try(watch)
 
-    def resume_run(self, folder: Path, overrides: Sequence[str] = ()) -> None:
+    def resume_run(self, folder: Path) -> None:
         """Go on with the run in `folder` on this process's trainer thread, and show its configuration."""
 
         def resume() -> None:
-            config = load_config(RunFolder(folder).config, parse_overrides(list(overrides)))
-            self.supervisor.start(config, resume=folder)
+            self._resume(folder)
             self._show_configuration_of(folder)
 
         self._try(resume)
 
+    def _resume(self, folder: Path, overrides: Sequence[str] = ()) -> None:
+        config = load_config(RunFolder(folder).config, parse_overrides(list(overrides)))
+        self.supervisor.start(config, resume=folder)
+
     def _show_configuration_of(self, folder: Path) -> None:
-        self.query_one(ConfigPane).show_document(configuration_of(folder))
+        self._edit(ConfigDocument.of_run(folder))
+
+    def _edit(self, document: ConfigDocument) -> None:
+        """Put another configuration on the screen."""
+        self.when_nothing_is_lost(lambda: self.query_one(ConfigPane).show_document(document))
+
+    def when_nothing_is_lost(self, action: Callable[[], None]) -> None:
+        """Do what discards the configuration on the screen; if it has unsaved changes, only when the user agrees."""
+        document = self.query_one(ConfigPane).document
+        if not document.dirty:
+            action()
+            return
+
+        def answered(agreed: bool | None) -> None:
+            if agreed:
+                action()
+
+        question = f"{document.name} has changes that are not saved."
+        self.app.push_screen(ConfirmScreen(question, yes="Discard them", no="Keep them"), answered)
 
     def _start(self, *, one_iteration: bool) -> None:
         pane = self.query_one(ConfigPane)
@@ -218,7 +250,7 @@ class MainScreen(Screen[None]):
 
     @on(ConfigPane.OpenRequested)
     def _open_configuration(self, message: ConfigPane.OpenRequested) -> None:
-        self._try(lambda: self.query_one(ConfigPane).show_document(ConfigDocument.open(message.source)))
+        self._try(lambda: self._edit(ConfigDocument.open(message.source)))
 
     @on(TrainingPane.IterationChosen)
     def _show_iteration(self, message: TrainingPane.IterationChosen) -> None:

@@ -1,0 +1,93 @@
+"""The README's screenshots: a session with the starter model, driven key by key. Takes some minutes.
+
+Run: .venv/bin/python docs/screenshots.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from textual.pilot import Pilot
+
+from workbench.app import WorkbenchApp
+from workbench.opening import Opening
+from workbench.screens.main import MainScreen
+
+FOLDER = Path(__file__).resolve().parent / "screenshots"
+RUN = Path("runs/quickstart-0001")
+
+
+async def until(pilot: Pilot[str], condition: Callable[[], bool]) -> None:
+    """Let the application work until the condition holds."""
+    while not condition():
+        await pilot.pause(0.1)
+
+
+def shoot(app: WorkbenchApp, name: str) -> None:
+    """Write what is on the screen as docs/screenshots/NAME.svg, with the reader's own fonts."""
+    svg = re.sub(r"@font-face \{.*?\}\s*", "", app.export_screenshot(), flags=re.DOTALL)
+    svg = "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
+    (FOLDER / f"{name}.svg").write_text(svg, encoding="utf-8")
+
+
+async def opened(app: WorkbenchApp, pilot: Pilot[str]) -> MainScreen:
+    """The main screen, once it shows everything."""
+    await until(pilot, lambda: app.main is not None and app.main.is_attached and app.main.ready)
+    assert app.main is not None
+    return app.main
+
+
+async def train() -> None:
+    """Start, let it learn, pause, change kl_coef, look at a chart, go on, stop."""
+    app = WorkbenchApp(Opening())
+    async with app.run_test(size=(120, 36)) as pilot:
+        screen = await opened(app, pilot)
+        view = screen.supervisor
+        await pilot.press("space")
+        await until(pilot, lambda: view.view.iteration >= 12 and view.view.phase is not None)
+        await pilot.pause(1.0)
+        shoot(app, "training")
+        await pilot.press("space")
+        await until(pilot, lambda: view.view.state == "paused")
+        await pilot.press("f2", "slash", *"kl_coef", "enter")
+        await pilot.pause(0.5)
+        shoot(app, "search")
+        await pilot.press("enter", "backspace", "backspace", "backspace", "backspace", *"0.1", "enter")
+        await pilot.pause(0.5)
+        await pilot.press("f3", "down", "down", "enter", "e")
+        await pilot.pause(0.5)
+        shoot(app, "chart")
+        await pilot.press("escape", "space")
+        await until(pilot, lambda: view.view.iteration >= 14)
+        await pilot.press("X")
+        await until(pilot, lambda: not view.trains_here)
+
+
+async def watch(name: str, size: tuple[int, int], *keys: str) -> None:
+    """Open the run that has ended at another size."""
+    app = WorkbenchApp(Opening(watch=RUN))
+    async with app.run_test(size=size) as pilot:
+        await opened(app, pilot)
+        await pilot.press(*keys)
+        await pilot.pause(2.0)  # samples and runs are read beside the screen
+        shoot(app, name)
+
+
+async def main() -> None:
+    """Make them all."""
+    FOLDER.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["PPO_WORKBENCH_CONFIG_DIR"] = folder
+        os.chdir(folder)
+        await train()
+        await watch("samples", (80, 24), "f4")
+        await watch("large", (200, 60))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

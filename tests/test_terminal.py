@@ -1,0 +1,132 @@
+"""The workbench in a real terminal: it opens, obeys, leaves the terminal as it was, and outlives it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CODES = re.compile(rb"\x1b(\[[0-9;?<>=]*[ -/]*[@-~]|\][^\x07]*\x07|[()][0-9A-Z]|[=>])")
+DEADLINE = 60  # seconds, after which a test has failed
+
+
+class Terminal:
+    """The workbench with a scripted trainer, in a pseudo-terminal of 120 x 36."""
+
+    def __init__(self, folder: Path, script: str) -> None:
+        self.master, inner = pty.openpty()
+        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 36, 120, 0, 0))
+        home = {"SCRIPT": script, "PPO_WORKBENCH_CONFIG_DIR": str(folder), "XDG_STATE_HOME": str(folder)}
+        self.process = subprocess.Popen(
+            [sys.executable, str(ROOT / "tests" / "scripted_run.py")],
+            stdin=inner,
+            stdout=inner,
+            stderr=inner,
+            cwd=folder,
+            env=os.environ | {"TERM": "xterm-256color", "PYTHONPATH": str(ROOT)} | home,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that its end is a SIGHUP
+        )
+        os.close(inner)
+        self.raw = b""
+        self.open = True
+
+    def wait_for(self, words: str) -> None:
+        """Read until the terminal has been sent `words`."""
+        end = time.monotonic() + DEADLINE
+        while words.encode() not in CODES.sub(b"", self.raw):
+            assert time.monotonic() < end, CODES.sub(b"", self.raw)[-2000:]
+            if select.select([self.master], [], [], 0.5)[0]:
+                try:
+                    self.raw += os.read(self.master, 1 << 16)
+                except OSError:  # the program has ended
+                    assert words.encode() in CODES.sub(b"", self.raw), self.raw[-2000:]
+
+    def press(self, keys: str) -> None:
+        os.write(self.master, keys.encode())
+
+    def drain(self) -> None:
+        """Read what the terminal has been sent."""
+        with contextlib.suppress(OSError):  # the program has ended
+            while select.select([self.master], [], [], 0.2)[0] and (data := os.read(self.master, 1 << 16)):
+                self.raw += data
+
+    def close(self) -> None:
+        if self.open:
+            os.close(self.master)
+            self.open = False
+
+
+@pytest.fixture
+def terminals(tmp_path: Path) -> Iterator[list[Terminal]]:
+    opened: list[Terminal] = []
+    yield opened
+    for terminal in opened:
+        terminal.close()
+        if terminal.process.poll() is None:
+            terminal.process.kill()
+        terminal.process.wait()
+
+
+def test_it_trains_and_leaves_the_terminal_as_it_was(terminals: list[Terminal], tmp_path: Path) -> None:
+    terminals.append(terminal := Terminal(tmp_path, "done"))
+    terminal.wait_for("Training F3")
+    terminal.press(" ")
+    terminal.wait_for("iteration 12/12")
+    terminal.press("q")
+    assert terminal.process.wait(DEADLINE) == 0
+    terminal.drain()
+    for on, off in ((b"\x1b[?1049h", b"\x1b[?1049l"), (b"\x1b[?25l", b"\x1b[?25h")):  # second screen, hidden cursor
+        assert terminal.raw.rindex(off) > terminal.raw.rindex(on)
+
+
+def test_a_run_outlives_its_terminal(terminals: list[Terminal], tmp_path: Path) -> None:
+    terminals.append(terminal := Terminal(tmp_path, "patient"))
+    terminal.wait_for("Training F3")
+    terminal.press(" ")
+    terminal.wait_for("iteration 1/12")
+    terminal.close()  # SIGHUP
+    (tmp_path / "go").touch()
+    assert terminal.process.wait(DEADLINE) == 0
+    assert (tmp_path / "ended").exists()
+
+
+def test_sigterm_saves_and_leaves(terminals: list[Terminal], tmp_path: Path) -> None:
+    terminals.append(terminal := Terminal(tmp_path, "wait"))
+    terminal.wait_for("Training F3")
+    terminal.press(" ")
+    terminal.wait_for("iteration 1/12")
+    terminal.process.send_signal(signal.SIGTERM)
+    assert terminal.process.wait(DEADLINE) == 130
+
+
+def test_what_cannot_be_opened_is_one_line_and_exit_2(terminals: list[Terminal], tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "tests" / "scripted_run.py"), "--config", "nowhere.toml"]
+    master, inner = pty.openpty()
+    done = subprocess.run(
+        command,
+        stdin=inner,
+        stdout=inner,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    os.close(master)
+    os.close(inner)
+    assert done.returncode == 2
+    assert b"no preset or file 'nowhere.toml'" in done.stderr
+    assert b"Traceback" not in done.stderr

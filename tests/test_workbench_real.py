@@ -1,0 +1,57 @@
+"""The application over the real trainer, on a tiny model: started, paused, changed, stopped, and started again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from runs_helper import workspace
+from workbench_app import screen_text, status, until, workbench
+
+from trainer.events import SettingChanged
+from trainer.journal import read_journal
+from trainer.runs import RunFolder, newest_checkpoint
+from workbench.panes.config import ConfigPane
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path / "config"))
+
+
+async def test_a_run_is_started_paused_changed_gone_on_with_and_stopped_twice_in_one_process(tmp_path: Path) -> None:
+    toml = workspace(tmp_path)
+    async with workbench(None, source=str(toml), overrides=("ppo.iterations=100000",)) as (screen, pilot):
+        for name, kl_coef in (("tiny-0001", 0.2), ("tiny-0002", 0.3)):
+            await pilot.press("space")
+            await until(pilot, lambda: len(screen.supervisor.view.history) >= 2)
+            await pilot.press("space")
+            await until(pilot, lambda: "‖ paused" in status(screen))
+            held = screen.supervisor.view.iteration
+            screen.query_one(ConfigPane).post_message(ConfigPane.LiveSettingChanged("ppo.kl_coef", kl_coef))
+            await pilot.press("s")
+            await until(pilot, lambda held=held: screen.supervisor.view.iteration > held)
+            await until(pilot, lambda: "‖ paused" in status(screen))
+            await pilot.press("space")
+            await until(pilot, lambda: bool(screen.supervisor.view.settings))
+            await pilot.press("f4")
+            await until(pilot, lambda: "samples" in screen_text(screen) and "score" in screen_text(screen))
+            await pilot.press("X")
+            await until(pilot, lambda: not screen.supervisor.trains_here)
+            assert "■ stopped" in status(screen)
+            assert screen.supervisor.failure == ""
+            folder = RunFolder(tmp_path / "runs" / name)
+            (change,) = [event for event in read_journal(folder.events).events if isinstance(event, SettingChanged)]
+            assert (change.key, change.value) == ("ppo.kl_coef", kl_coef)
+            assert newest_checkpoint(folder) is not None
+
+
+async def test_a_missing_model_is_a_message_with_the_way_out(tmp_path: Path) -> None:
+    toml = workspace(tmp_path)
+    async with workbench(None, source=str(toml), overrides=(f"model.path={tmp_path}/nowhere",)) as (screen, pilot):
+        await pilot.press("space")
+        await until(pilot, lambda: "nowhere" in screen_text(screen).split("╭")[0])
+        assert not screen.supervisor.trains_here
+        assert screen.app.is_running
+        assert not (tmp_path / "runs").exists()

@@ -130,6 +130,19 @@ def test_a_run_of_another_process_is_steered_by_its_inbox() -> None:
         assert '"ppo.kl_coef"' in sent[1]
 
 
+def test_a_run_whose_process_was_killed_is_told_as_interrupted() -> None:
+    folder = make_run("elsewhere")
+    journal = (folder / "events.jsonl").read_text().splitlines(keepends=True)
+    (folder / "events.jsonl").write_text("".join(journal[:-1]))
+    supervisor = Supervisor()
+    with RunFolder(folder).lock():
+        supervisor.watch(folder)
+        assert (supervisor.note, supervisor.under_way) == ("", True)
+    poll_until(supervisor, lambda: not supervisor.under_way)
+    assert supervisor.note == "interrupted"
+    assert allowed(supervisor) == {"start", "step"}
+
+
 def test_a_resumed_run_keeps_its_past() -> None:
     folder = make_run("past")
     supervisor = supervise(scripted_run.wait, resume=folder)

@@ -49,7 +49,10 @@ class Supervisor:
             return self._ending
         if self._pausing:
             return "pausing"
-        return "starting" if self.trains_here and self.view.started is None else ""
+        if self.trains_here and self.view.started is None:
+            return "starting"
+        broken_off = self.view.started is not None and self.view.ended is None and not self.under_way
+        return "interrupted" if broken_off and not self.failure else ""
 
     @property
     def folder(self) -> Path | None:

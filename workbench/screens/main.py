@@ -139,7 +139,7 @@ class MainScreen(Screen[None]):
 
     def poll(self) -> None:
         """Fold what has happened since the last call, and show it."""
-        if self.supervisor.poll():
+        if self.supervisor.poll() or self._situation_now() != self._situation:
             self._show_run()
 
     def _show_run(self) -> None:
@@ -152,12 +152,14 @@ class MainScreen(Screen[None]):
         if trouble and trouble != self._told:
             self.say(trouble)
         self._told = trouble
-        situation = (supervisor.view.state, supervisor.note, supervisor.under_way)
-        if situation != self._situation:
+        if (situation := self._situation_now()) != self._situation:
             self._situation = situation
             self.query_one(ConfigPane).set_running(supervisor.under_way)
             self.query_one(RunsPane).refresh_runs()
             self.refresh_bindings()
+
+    def _situation_now(self) -> tuple[object, ...]:
+        return self.supervisor.view.state, self.supervisor.note, self.supervisor.under_way
 
     def say(self, message: str) -> None:
         """Put a message above the panes until it is read."""

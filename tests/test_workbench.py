@@ -418,3 +418,29 @@ async def test_keys_are_remapped_by_id(tmp_path: Path) -> None:
         await pilot.press("f2")
         await pilot.press("f4")
         assert screen.query_one("#config").has_focus_within
+
+
+async def test_marked_runs_are_laid_over_each_other_in_the_chart(tmp_path: Path) -> None:
+    make_run("first")
+    make_run("second")
+    async with workbench(watch=Path("runs/first")) as (screen, pilot):
+        await pilot.press("f7")
+        await until(pilot, lambda: "second" in screen_text(screen))
+        await pilot.press("m", "down", "m")
+        await pilot.press("f3", "enter")
+        await until(pilot, lambda: all(name in chart_text(screen) for name in ("first", "second")))
+
+
+def chart_text(screen: Any) -> str:
+    """The lines of the Training pane, cut out of the screen."""
+    region = screen.query_one(TrainingPane).region
+    return "\n".join(line[region.x : region.right] for line in screen_text(screen).splitlines())
+
+
+async def test_a_journal_of_a_newer_version_is_told_and_shown() -> None:
+    folder = make_run("past")
+    journal = (folder / "events.jsonl").read_text()
+    (folder / "events.jsonl").write_text(journal.replace('{"journal":1', '{"journal":2', 1))
+    async with workbench(watch=folder) as (screen, pilot):
+        await until(pilot, lambda: "version 2" in banner(screen))
+        assert "iteration 2/12" in status(screen)

@@ -41,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.error(str(error))
         return error.exit_code
     except BrokenPipeError:  # `| head` has read enough
+        output.discard_stdout()
         return 0
     except KeyboardInterrupt:
         return 130

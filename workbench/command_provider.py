@@ -30,7 +30,7 @@ def commands(app: App[object], screen: Screen[object]) -> Iterator[Command]:
     nodes += [(f"{pane.TITLE}: ", pane) for pane in screen.query(Pane)]
     for prefix, node in nodes:
         for _, binding in node._bindings:  # Textual has no public list of a node's bindings
-            if binding.description and _allowed(node, binding):
+            if binding.id and binding.description and _allowed(node, binding):  # Textual's own have no id
                 title = f"{prefix}{binding.description}"
                 key = app.get_key_display(binding)
                 yield Command(title, f"{binding.tooltip or binding.description}  ({key})", node, binding.action)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -46,6 +47,14 @@ def crash(exception: BaseException, folder: Path | None = None) -> None:
             return
     _line(visible(details.rstrip(), keep_newlines=True))
     error(f"unexpected {what}: this is a bug, please report the traceback above")
+
+
+def discard_stdout() -> None:
+    """Its reader has gone: what is still buffered for it must not fail when Python flushes it at exit."""
+    with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor has nothing to lose
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def make_streams_safe() -> None:

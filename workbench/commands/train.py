@@ -88,4 +88,5 @@ class _Follower:
             if problem.errno not in _READER_GONE:
                 raise StorageError(f"cannot write to the output: {problem.strerror}: send it elsewhere") from None
             self._display = QuietDisplay()
+            output.discard_stdout()
             self._session.stop("the reader of the output went away")

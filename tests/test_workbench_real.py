@@ -22,7 +22,8 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_run_is_started_paused_changed_gone_on_with_and_stopped_twice_in_one_process(tmp_path: Path) -> None:
     toml = workspace(tmp_path)
-    async with workbench(None, source=str(toml), overrides=("ppo.iterations=100000", "eval.every=0")) as (screen, pilot):
+    endless = ("ppo.iterations=100000", "eval.every=0")
+    async with workbench(source=str(toml), overrides=endless) as (screen, pilot):
         for name, kl_coef in (("tiny-0001", 0.2), ("tiny-0002", 0.3)):
             await pilot.press("space")
             await until(pilot, lambda: len(screen.supervisor.view.history) >= 2)

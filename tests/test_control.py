@@ -190,7 +190,8 @@ def test_a_trainer_that_is_held_looks_into_its_inbox() -> None:
 
 
 def test_an_interrupt_ends_a_session_that_is_paused() -> None:
-    session, events = Session(Config(), train=Script(steered), paused=True), list[Event]()
+    session, events = Session(Config(), train=Script(steered)), list[Event]()
+    session.pause()
     with stop_on_signals(session.stop, lambda: None), session:
         while StateChanged(state="paused") not in events:
             assert not session.finished

@@ -150,3 +150,15 @@ def test_a_resumed_run_keeps_its_past() -> None:
     assert supervisor.view.ended is None
     supervisor.abort()
     poll_until(supervisor, lambda: not supervisor.trains_here)
+
+
+@pytest.mark.parametrize(
+    ("play", "told"), [(scripted_run.done, "quickstart-0001 had ended by itself: done"), (None, "had not begun")]
+)
+def test_a_run_that_cannot_go_on_headless_is_told(play: Any, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.supervisor.go_on_headless", lambda _: pytest.fail("a process was started"))
+    supervisor = Supervisor()
+    if play is not None:
+        supervisor = supervise(play)
+        poll_until(supervisor, lambda: not supervisor.trains_here)
+    assert told in supervisor.detach()

@@ -23,7 +23,8 @@ EXIT_CODES = {
 _EPILOG = """\
 Data goes to stdout; progress, warnings and errors go to stderr.
 
-A signal ends a run after a checkpoint; a second Ctrl+C ends it at once, without one.
+A signal ends a headless run after a checkpoint; a second Ctrl+C ends it at once, without one. In the workbench a run
+outlives its terminal (SIGHUP).
 
 exit codes:
 """ + "\n".join(f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())

@@ -44,7 +44,7 @@ class Metric(NamedTuple):
 METRICS = (
     Metric("score_mean", "score", "score", "", 3, least_span=0.1),
     Metric("reward_mean", "reward", "", "", 3, least_span=0.1),  # the score minus the KL penalty
-    # Past some 10 nats people's preference falls while the score still rises: Stiennon et al. 2020, figure 5.
+    # A round number to judge by, for the configuration has no target KL.
     Metric("kl", "KL", "KL", "nats/seq", 2, low=0, least_span=1, threshold=10, log=True),
     Metric("entropy", "entropy", "entropy", "nats/tok", 3, least_span=0.2),
     Metric("policy_loss", "policy loss", "p.loss", "", 4, least_span=0.01),

@@ -76,8 +76,6 @@ class Session:
     Start it, `take` events until `finished`, then ask for the `result`. As a context manager it starts on
     entry and leaves no thread behind: a run that is still going at the end of the block is told to stop, and
     waited for.
-
-    paused: load, then hold before the first iteration.
     """
 
     def __init__(
@@ -88,15 +86,12 @@ class Session:
         preset: str = "run",
         train: Train | None = None,
         control: Control | None = None,
-        paused: bool = False,
     ) -> None:
         self._config = config
         self._resume = resume
         self._preset = preset
         self._train = train or _train_on_this_thread
         self._control = control or Control()
-        if paused:
-            self._control.pause()
         self._events = EventQueue()
         self._ended: RunEnded | None = None
         self._failure: BaseException | None = None

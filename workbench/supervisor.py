@@ -174,10 +174,12 @@ class Supervisor:
             self._conclude(self._session)
 
     def detach(self) -> str:
-        """Let the run that has just stopped here go on headless; returns where it can be seen. StorageError."""
+        """Let the run that has just stopped here go on headless; returns what became of it. StorageError."""
         folder = self.folder
-        if folder is None or self.view.ended is None or self.view.ended.state != "stopped":
-            return ""
+        if folder is None or self.view.ended is None:
+            return "the run had not begun, so nothing goes on headless: start it with --no-ui"
+        if self.view.ended.state != "stopped":
+            return f"{folder.name} had ended by itself: {self.view.ended.state}"
         go_on_headless(folder)
         return f"{folder.name} goes on headless: ppo-workbench watch {folder}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from trainer.data import (
     shipped_sets,
     split_prompts,
 )
+from trainer.data.files import read_rows
 from trainer.errors import DataError
 
 ROWS = [
@@ -98,6 +100,8 @@ def write_source(folder: Path, suffix: str) -> Path:
     path = folder / f"prompts{suffix}"
     if suffix == ".jsonl":
         path.write_text("\n\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS) + "\n", encoding="utf-8")
+    elif suffix == ".jsonl.gz":
+        path.write_bytes(gzip.compress("\n".join(map(json.dumps, ROWS)).encode()))
     elif suffix == ".json":
         path.write_text(json.dumps(ROWS), encoding="utf-8-sig")
     elif suffix == ".csv":
@@ -108,7 +112,7 @@ def write_source(folder: Path, suffix: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".parquet"])
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".json", ".csv", ".parquet"])
 def test_every_file_format_gives_the_same_rows(tmp_path: Path, suffix: str) -> None:
     path = write_source(tmp_path, suffix)
     assert load_prompts(DataConfig(prompts=str(path))) == [
@@ -155,7 +159,9 @@ BROKEN = {
     "wide.csv": (b"prompt\none, two\n", "wide.csv:2: has more fields than the header"),
     "latin.txt": (b"one\ngr\xfc\xdfe\n", "latin.txt:2: byte 0xfc is not UTF-8"),
     "text.parquet": (b"one two", "not a Parquet file"),
-    "prompts.xlsx": (b"PK", "unknown suffix '.xlsx': must be one of .jsonl, .json, .csv, .parquet, .txt"),
+    "prompts.xlsx": (b"PK", "unknown suffix '.xlsx': must be one of .jsonl, .jsonl.gz, .json, .csv, .parq"),
+    "cut.jsonl.gz": (gzip.compress(b'{"prompt": "one"}')[:-9], "cut.jsonl.gz: not a whole gzip file"),
+    "plain.jsonl.gz": (b'{"prompt": "one"}', "plain.jsonl.gz: not a whole gzip file"),
     "close.jsonl": (b'{"promt": "one", "x": 1}', "no column 'prompt' (data.column): the columns are promt, x; did you"),
     "far.jsonl": (b'{"question": "one"}', "the columns are question; set data.column to one of them"),
     "number.jsonl": (b'{"prompt": 3}', "number.jsonl:1: column 'prompt' is 3: must be a string, or a list of messages"),
@@ -173,6 +179,26 @@ def test_a_broken_file_is_refused_in_one_line_that_names_the_place(tmp_path: Pat
     content, message = BROKEN[name]
     (tmp_path / name).write_bytes(content)
     assert message in data_error(DataConfig(prompts=str(tmp_path / name)))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "place"),
+    [
+        ("rows.jsonl", b'{"prompt": "one"}\n{"prompt": }\n{"prompt": "two"}\n', "rows.jsonl:2: not JSON"),
+        ("rows.jsonl", b'{"prompt": "one"}\n[]\n{"prompt": "two"}\n', "rows.jsonl:2: must be an object"),
+        ("rows.json", b'[{"prompt": "one"}, 3, {"prompt": "two"}]', "rows.json[1]: must be an object"),
+        ("rows.csv", b"prompt\none\na,b\ntwo\n", "rows.csv:3: has more fields"),
+    ],
+)
+def test_a_broken_row_can_be_left_out_and_the_rows_after_it_are_read(
+    tmp_path: Path, name: str, content: bytes, place: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    problems: list[DataError] = []
+    rows = list(read_rows(tmp_path / name, broken=problems.append))
+    assert [row.columns for row in rows] == [{"prompt": "one"}, {"prompt": "two"}]
+    [problem] = problems
+    assert place in str(problem)
 
 
 @pytest.mark.parametrize("name", ["gone.jsonl", "folder/gone.txt", "/a/b/gone", "a//b", "~nobody-here/x"])

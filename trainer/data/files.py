@@ -1,10 +1,12 @@
-"""Rows of a prompt file: JSON lines, JSON, CSV, Parquet and plain text, told apart by the suffix."""
+"""Rows of a data file: JSON lines (also gzipped), JSON, CSV, Parquet and plain text, told apart by the suffix."""
 
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,27 +21,46 @@ class SourceRow(NamedTuple):
     columns: dict[str, Any]
 
 
-Reader = Callable[[Path, str], Iterator[SourceRow]]
+OnBroken = Callable[[DataError], None]
+Reader = Callable[[Path, str, OnBroken], Iterator[SourceRow]]
 
 
-def read_rows(path: Path, column: str) -> Iterator[SourceRow]:
+def refuse(error: DataError) -> None:
+    """What becomes of a broken row unless a caller decides otherwise: it ends the reading."""
+    raise error
+
+
+def read_rows(path: Path, column: str = "", broken: OnBroken = refuse) -> Iterator[SourceRow]:
     """The rows of the file `path`, lazily; `column` names the only column of plain text.
+
+    A row that can be left out by itself (a line that is not JSON, a line with too many fields) goes to `broken` as
+    the DataError that names its place; where that returns, reading goes on.
 
     Raises DataError for an unknown suffix, an unreadable file, text that is not UTF-8 and content that is not
     what the suffix says.
     """
-    reader = READERS.get(path.suffix.lower())
+    reader = READERS.get(suffix(path))
     if reader is None:
         known = ", ".join(READERS)
         raise DataError(f"{path}: unknown suffix '{path.suffix}': must be one of {known}")
     try:
-        yield from reader(path, column)
+        yield from reader(path, column, broken)
     except OSError as error:
-        raise DataError(f"cannot read prompts '{path}': {error.strerror or error}") from None
+        raise DataError(f"cannot read '{path}': {error.strerror or error}") from None
+
+
+def suffix(path: Path) -> str:
+    """The suffix of `path` in lower case, with what was compressed: `.jsonl.gz`."""
+    return "".join(path.suffixes[-2 if path.suffix.lower() == ".gz" else -1 :]).lower()
 
 
 def _text(path: Path) -> str:
     content = path.read_bytes()
+    if path.suffix.lower() == ".gz":
+        try:
+            content = gzip.decompress(content)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise DataError(f"{path}: not a whole gzip file: {error}") from None
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -56,22 +77,26 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
             yield f"{path}:{number}", line.rstrip("\n")
 
 
-def _read_text(path: Path, column: str) -> Iterator[SourceRow]:
+def _read_text(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]:
     for place, line in _lines(path):
         yield SourceRow(place, {column: line})
 
 
-def _read_jsonl(path: Path, column: str) -> Iterator[SourceRow]:
+def _read_jsonl(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]:
     for place, line in _lines(path):
         try:
-            yield SourceRow(place, _object(json.loads(line), place))
+            row = SourceRow(place, _object(json.loads(line), place))
         except json.JSONDecodeError as error:
-            raise DataError(f"{place}: not JSON: {error.msg} at column {error.colno}") from None
+            broken(DataError(f"{place}: not JSON: {error.msg} at column {error.colno}"))
         except RecursionError:
-            raise DataError(f"{place}: JSON nested too deeply") from None
+            broken(DataError(f"{place}: JSON nested too deeply"))
+        except DataError as error:
+            broken(error)
+        else:
+            yield row
 
 
-def _read_json(path: Path, column: str) -> Iterator[SourceRow]:
+def _read_json(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]:
     try:
         rows = json.loads(_text(path))
     except json.JSONDecodeError as error:
@@ -85,22 +110,28 @@ def _read_json(path: Path, column: str) -> Iterator[SourceRow]:
         raise DataError(f"{path}: must be a list of objects, is {_json_name(rows)}")
     for index, row in enumerate(rows):
         place = f"{path}[{index}]"
-        yield SourceRow(place, _object(row, place))
+        try:
+            columns = _object(row, place)
+        except DataError as error:
+            broken(error)
+        else:
+            yield SourceRow(place, columns)
 
 
-def _read_csv(path: Path, column: str) -> Iterator[SourceRow]:
+def _read_csv(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]:
     reader = csv.DictReader(io.StringIO(_text(path), newline=""), strict=True)
     try:
         for row in reader:
             place = f"{path}:{reader.line_num}"
             if None in row:
-                raise DataError(f"{place}: has more fields than the header: quote fields that hold a comma")
+                broken(DataError(f"{place}: has more fields than the header: quote fields that hold a comma"))
+                continue
             yield SourceRow(place, dict(row))
     except csv.Error as error:
         raise DataError(f"{path}:{reader.line_num}: not CSV: {error}") from None
 
 
-def _read_parquet(path: Path, column: str) -> Iterator[SourceRow]:
+def _read_parquet(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]:
     import pyarrow
     import pyarrow.parquet
 
@@ -128,6 +159,7 @@ def _json_name(value: Any) -> str:
 
 READERS: dict[str, Reader] = {
     ".jsonl": _read_jsonl,
+    ".jsonl.gz": _read_jsonl,
     ".json": _read_json,
     ".csv": _read_csv,
     ".parquet": _read_parquet,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from trainer.config import PRESETS
 from trainer.config.schema import DataConfig
-from trainer.data.files import READERS, SourceRow, read_rows
+from trainer.data.files import READERS, SourceRow, read_rows, suffix
 from trainer.errors import DataError
 
 SHIPPED = PRESETS / "prompts"
@@ -60,7 +60,7 @@ def _rows(config: DataConfig) -> Iterator[SourceRow]:
         return _dataset_rows(config, path)
     if exists:
         return read_rows(path, config.column)
-    if path.suffix.lower() in READERS or not _HUB_NAME.fullmatch(name):
+    if suffix(path) in READERS or not _HUB_NAME.fullmatch(name):
         raise DataError(f"data.prompts = '{name}': no such file: paths are relative to {Path.cwd()}")
     # Before the hub is asked: a mistyped name should not cost an import and a time-out.
     if close := difflib.get_close_matches(name, shipped_sets(), n=1, cutoff=0.8):

@@ -1,0 +1,114 @@
+"""Preferences by the number, and programs that write them from other processes.
+
+`preferences_helper.py write STORE LABELLER COUNT` prints the id and the prompt of each label once it is kept.
+`preferences_helper.py kill STORE TIMES SEED` does so in a process that it kills and starts again, TIMES times.
+`preferences_helper.py migrate STORE` is killed in the midst of a migration.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from trainer.preferences import migrations
+from trainer.preferences.records import Choice, Comparison, Judgement, Origin, Preference
+from trainer.preferences.store import PreferenceStore
+
+CHOICES: tuple[Choice, ...] = ("a", "b", "tie", "both_bad", "skip")
+_WORDS = ("the", "wind", "turned", "a", "page", "of", "her", "letter", "and", "left", "it", "open")
+
+
+def preferences(n: int, seed: int = 0, labeller: str = "ann") -> Iterator[Preference]:
+    """`n` judged pairs, no prompt twice; now and then a tie, both bad or a skip."""
+    rng = random.Random(seed)
+    for number in range(n):
+        choice = rng.choices(CHOICES, (45, 45, 5, 3, 2))[0]
+        yield preference(
+            f"{seed}-{number}: {_text(rng, 12)}", _text(rng, 30), _text(rng, 30), choice, labeller=labeller
+        )
+
+
+def preference(
+    prompt: str = "Once",
+    first: str = "upon a time",
+    second: str = "more",
+    choice: Choice = "a",
+    *,
+    labeller: str = "ann",
+) -> Preference:
+    """A judged pair of which both completions have an origin."""
+    origins = tuple(
+        Origin(source="run", run="quickstart-0001", iteration=3, row=row, writer="policy") for row in (0, 1)
+    )
+    return Preference(
+        comparison=Comparison(prompt=prompt, completions=(first, second), origins=origins),
+        judgement=Judgement.chosen(choice, labeller=labeller, seconds=2.5, order_shown=(1, 0)),
+    )
+
+
+def program(*arguments: object) -> subprocess.Popen[str]:
+    """This file as a program in another process."""
+    command = [sys.executable, __file__, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finished(process: subprocess.Popen[str]) -> str:
+    """What `process` printed; it must have ended well."""
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    return output
+
+
+def _text(rng: random.Random, words: int) -> str:
+    return " ".join(rng.choices(_WORDS, k=words))
+
+
+def _write(path: Path, labeller: str, numbers: Iterator[int], output: int) -> None:
+    with PreferenceStore(path) as store:
+        for number in numbers:
+            prompt = f"{labeller} {number}"
+            id_ = store.add(preference(prompt, labeller=labeller))
+            os.write(output, f"{id_} {prompt}\n".encode())
+
+
+def _kill(path: Path, times: int, rng: random.Random) -> None:
+    for time in range(times):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reading)
+            _write(path, f"writer {time}", itertools.count(), writing)
+        os.close(writing)
+        with os.fdopen(reading) as lines:
+            printed = list(itertools.islice(lines, rng.randrange(8)))
+            os.kill(child, signal.SIGKILL)
+            printed += lines
+        os.waitpid(child, 0)
+        print("".join(printed), end="")
+
+
+def _killed_migration(path: Path) -> None:
+    whole = migrations.MIGRATIONS[0]
+
+    def cut(connection: object) -> None:
+        whole(connection)  # type: ignore[arg-type]
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    migrations.MIGRATIONS[0] = cut
+    PreferenceStore(path).close()
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["write", store, labeller, count]:
+            _write(Path(store), labeller, iter(range(int(count))), sys.stdout.fileno())
+        case ["kill", store, times, seed]:
+            _kill(Path(store), int(times), random.Random(int(seed)))
+        case ["migrate", store]:
+            _killed_migration(Path(store))

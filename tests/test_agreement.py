@@ -1,0 +1,164 @@
+"""Agreement beyond chance: published libraries' numbers, closed cases, swapped sides, repeats."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.preferences.agreement import agreement
+from trainer.preferences.records import Choice, Comparison, Judgement, Preference
+from trainer.preferences.reliability import cohen_kappa, krippendorff_alpha, wilson_interval
+
+CHOICES: tuple[Choice, ...] = ("a", "b", "tie", "both_bad")
+
+# seed, units, noise, missing: units that observers 0 and 1 both judged, kappa (scikit-learn 1.9.1, cohen_kappa_score),
+# its standard error (statsmodels 0.15.0, cohens_kappa), alpha of three observers (krippendorff 0.9.0)
+REFERENCE = [
+    (0, 50, 0.2, 0.0, 50, 0.543378995434, 0.092239607578, 0.577958027552),
+    (1, 200, 0.5, 0.3, 105, 0.340354767184, 0.064908731949, 0.292505986759),
+    (2, 30, 0.9, 0.4, 12, 0.094339622642, 0.163045793224, 0.11620294599),
+    (3, 1000, 0.1, 0.6, 130, 0.83865248227, 0.040197424126, 0.833588663347),
+    (4, 12, 0.3, 0.1, 9, 0.25, 0.207665596573, 0.546875),
+]
+
+# Krippendorff 2011, section C: four observers, twelve units, missing values; alpha = 0.743.
+WORKED = ["123321412...", "1233224125.3", ".3332342251.", "12332441251."]
+
+
+def observed(seed: int, units: int, noise: float, missing: float) -> list[list[Choice | None]]:
+    """Three observers' values of each unit, drawn around a truth."""
+    draw = random.Random(seed)
+    values: list[list[Choice | None]] = []
+    for _ in range(units):
+        truth = draw.choices(CHOICES, (5, 4, 2, 1))[0]
+        row: list[Choice | None] = []
+        for _ in range(3):
+            absent = draw.random() < missing
+            row.append(None if absent else draw.choice(CHOICES) if draw.random() < noise else truth)
+        values.append(row)
+    return values
+
+
+def judged(prompt: str, choice: Choice, labeller: str, *, swapped: bool = False) -> Preference:
+    """A judgement of the same two completions; `swapped` has them, and so the choice, the other way round."""
+    completions = ("one", "two")
+    if swapped:
+        completions, choice = completions[::-1], {"a": "b", "b": "a"}.get(choice, choice)  # type: ignore[assignment]
+    comparison = Comparison(prompt=prompt, completions=completions)
+    return Preference(comparison=comparison, judgement=Judgement.chosen(choice, labeller=labeller))
+
+
+@pytest.mark.parametrize(("seed", "units", "noise", "missing", "n", "kappa", "error", "alpha"), REFERENCE)
+def test_kappa_and_alpha_are_those_of_published_libraries(
+    seed: int, units: int, noise: float, missing: float, n: int, kappa: float, error: float, alpha: float
+) -> None:
+    values = observed(seed, units, noise, missing)
+    both = [row[:2] for row in values if row[0] and row[1]]
+    found = cohen_kappa([row[0] for row in both], [row[1] for row in both])
+    assert found.n == n
+    assert found[:2] == pytest.approx((kappa, error), abs=1e-10)
+    assert krippendorff_alpha([[value for value in row if value] for row in values]) == pytest.approx(alpha, abs=1e-10)
+
+
+def test_alpha_of_krippendorffs_worked_example() -> None:
+    units = [[value for value in unit if value != "."] for unit in zip(*WORKED, strict=True)]
+    assert krippendorff_alpha(units) == pytest.approx(0.743, abs=5e-4)
+
+
+def test_perfect_agreement_is_one_chance_is_zero_and_opposites_are_minus_one() -> None:
+    assert cohen_kappa("abab", "abab")[:3] == (1, 0, 1)
+    assert krippendorff_alpha(["aa", "bb"]) == 1
+    assert cohen_kappa("aabb", "abab").value == 0  # each cell of the table once
+    assert cohen_kappa("ab", "ba").value == -1
+
+
+def test_what_does_not_vary_or_is_not_there_has_no_kappa_and_no_alpha() -> None:
+    for first, second in (("aaa", "aaa"), ("", "")):
+        kappa = cohen_kappa(first, second)
+        assert math.isnan(kappa.value)
+        assert all(map(math.isnan, kappa.interval))
+        assert math.isnan(krippendorff_alpha(list(zip(first, second, strict=True))))
+
+
+def test_the_interval_is_1_96_standard_errors_and_stays_within_one() -> None:
+    kappa = cohen_kappa("aaabbbabab", "aaabbbabba")
+    low, high = kappa.interval
+    assert low == pytest.approx(kappa.value - 1.959964 * kappa.standard_error, abs=1e-6)
+    assert high == 1 < kappa.value + 1.959964 * kappa.standard_error
+
+
+@pytest.mark.parametrize(
+    ("successes", "n", "low", "high"),
+    [
+        (0, 10, 0.0, 0.277532799863),
+        (7, 10, 0.396778147461, 0.892208732594),
+        (130, 200, 0.58163464336, 0.712711758726),
+        (1000, 1000, 0.996173241514, 1.0),
+    ],
+)
+def test_the_wilson_interval_is_that_of_statsmodels(successes: int, n: int, low: float, high: float) -> None:
+    assert wilson_interval(successes, n) == pytest.approx((low, high), abs=1e-10)
+
+
+@given(st.lists(st.tuples(st.sampled_from(CHOICES), st.sampled_from(CHOICES), st.booleans()), min_size=1))
+def test_which_side_a_completion_was_shown_on_changes_nothing(rows: list[tuple[Choice, Choice, bool]]) -> None:
+    straight, mixed = [], []
+    for number, (first, second, swapped) in enumerate(rows):
+        straight += [judged(str(number), first, "ann"), judged(str(number), second, "bob")]
+        mixed += [judged(str(number), first, "ann"), judged(str(number), second, "bob", swapped=swapped)]
+    assert repr(agreement(mixed)) == repr(agreement(straight))  # NaN equals no NaN
+    kappa = cohen_kappa([first for first, _, _ in rows], [second for _, second, _ in rows])
+    assert repr(agreement(mixed).pairs[0].kappa) == repr(kappa)
+
+
+def test_units_are_counted_where_two_labellers_judged_them_and_a_skip_says_nothing() -> None:
+    found = agreement(
+        [
+            judged("1", "a", "ann"),
+            judged("1", "a", "bob"),
+            judged("2", "b", "ann"),
+            judged("2", "b", "bob", swapped=True),
+            judged("3", "tie", "ann"),
+            judged("3", "skip", "bob"),
+            judged("4", "a", "cay"),
+        ]
+    )
+    assert found.labellers == ("ann", "bob", "cay")
+    assert (found.units, found.alpha) == (2, 1)
+    assert [(pair.first, pair.second, pair.kappa.n) for pair in found.pairs] == [
+        ("ann", "bob", 2),
+        ("ann", "cay", 0),
+        ("bob", "cay", 0),
+    ]
+
+
+def test_repeats_count_within_a_labeller_and_the_last_word_counts_between() -> None:
+    found = agreement(
+        [
+            judged("1", "a", "ann"),
+            judged("1", "a", "ann", swapped=True),
+            judged("2", "a", "ann"),
+            judged("2", "b", "ann"),
+            judged("1", "a", "bob"),
+            judged("2", "b", "bob"),
+        ]
+    )
+    ann, bob = found.selves
+    assert (ann.labeller, ann.units, ann.observed) == ("ann", 2, 0.5)
+    assert ann.alpha == pytest.approx(krippendorff_alpha(["aa", "ab"]))
+    assert (bob.units, math.isnan(bob.observed)) == (0, True)
+    assert found.pairs[0].kappa[:3] == (1, 0, 1)
+    assert (found.units, found.alpha) == (2, 1)
+
+
+def test_a_ranking_is_compared_completion_by_completion() -> None:
+    def ranked(ranking: tuple[tuple[int, ...], ...], labeller: str, completions: str) -> Preference:
+        comparison = Comparison(prompt="", completions=tuple(completions))
+        return Preference(comparison=comparison, judgement=Judgement(ranking=ranking, labeller=labeller))
+
+    found = agreement([ranked(((0,), (1,), (2,)), "ann", "xyz"), ranked(((2,), (0, 1)), "bob", "zyx")])  # x > z = y
+    assert (found.units, found.pairs[0].kappa.observed) == (3, pytest.approx(2 / 3))

@@ -1,0 +1,436 @@
+"""Preferences as others publish them: what each row becomes, how a format is told, what a broken row says."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from preference_rows import assistant, bare, pair, read_all, user, write_lines
+
+from trainer.errors import DataError, UsageError
+from trainer.preferences.conversations import as_messages, common_length, split_texts, split_transcripts
+from trainer.preferences.formats_in import FORMATS_IN, ColumnNames, read_preferences
+from trainer.preferences.records import Comparison, Judgement, Origin
+
+SKY = {"prompt": "The sky is", "chosen": " blue.", "rejected": " green."}
+HELLO = "\n\nHuman: hello\n\nAssistant: hi\n\nHuman: how are you?\n\nAssistant:"
+
+
+def hh(chosen: str, rejected: str) -> dict[str, str]:
+    return {"chosen": chosen, "rejected": rejected}
+
+
+def one(tmp_path: Path, row: dict[str, Any], **options: Any) -> Any:
+    [preference] = read_all(write_lines(tmp_path / "rows.jsonl", row), **options)
+    return preference
+
+
+def error(source: str | Path, **options: Any) -> str:
+    with pytest.raises(DataError) as caught:
+        read_all(source, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# TRL
+
+
+def test_a_row_with_a_prompt_is_a_pair_with_the_chosen_one_better_and_keeps_its_other_columns(tmp_path: Path) -> None:
+    preference = one(tmp_path, {**SKY, "score_chosen": 4.5, "tags": ["a", None]})
+    assert preference.comparison.prompt == "The sky is"
+    assert preference.comparison.completions == (" blue.", " green.")
+    assert preference.judgement == Judgement(ranking=((0,), (1,)))
+    assert preference.comparison.columns == {"score_chosen": 4.5, "tags": ["a", None]}
+    source = str(tmp_path / "rows.jsonl")
+    assert preference.comparison.origins == (Origin(source=source), Origin(source=source))
+
+
+def test_messages_keep_role_and_content(tmp_path: Path) -> None:
+    row = {
+        "prompt": [{"role": "user", "content": "sky?", "name": None}],
+        "chosen": assistant("blue"),
+        "rejected": assistant("green"),
+    }
+    assert bare(one(tmp_path, row)) == pair(user("sky?"), assistant("blue"), assistant("green"))
+
+
+@pytest.mark.parametrize("system", [[], [{"role": "system", "content": "be kind"}]])
+def test_conversations_that_repeat_the_prompt_are_cut_where_the_answers_begin(
+    tmp_path: Path, system: list[dict[str, str]]
+) -> None:
+    beginning = system + user("sky?")
+    row = {"prompt": "sky?", "chosen": beginning + assistant("blue"), "rejected": beginning + assistant("green")}
+    assert bare(one(tmp_path, row)) == pair(beginning, assistant("blue"), assistant("green"))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "sky?", "chosen": assistant("blue"), "rejected": assistant("green")},
+        {"prompt": user("sky?"), "chosen": "blue", "rejected": "green"},
+        {"prompt": "sky?", "chosen": "blue", "rejected": assistant("green")},
+    ],
+)
+def test_text_among_messages_becomes_messages(tmp_path: Path, row: dict[str, Any]) -> None:
+    assert bare(one(tmp_path, row)) == pair(user("sky?"), assistant("blue"), assistant("green"))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rejected", "prompt"),
+    [
+        ("The sky is blue.", "The sky is green.", "The sky is"),
+        ("The sky is blue.", "The sky is blunt.", "The sky is"),  # not within a word
+        ("The sky  is", "The sky", "The sky"),
+        ("The sky", "The skyline", "The"),
+        ("one two\nthree", "one two\nfour", "one two"),
+    ],
+)
+def test_an_implicit_prompt_ends_where_a_word_that_both_share_ends(
+    tmp_path: Path, chosen: str, rejected: str, prompt: str
+) -> None:
+    found = one(tmp_path, hh(chosen, rejected))
+    assert found.comparison.prompt == prompt
+    assert found.comparison.completions == (chosen.removeprefix(prompt), rejected.removeprefix(prompt))
+
+
+def test_an_implicit_prompt_of_messages_is_the_messages_that_both_begin_with(tmp_path: Path) -> None:
+    shared = user("sky?") + assistant("which?") + user("mine")
+    row: dict[str, Any] = {"chosen": shared + assistant("blue"), "rejected": shared + assistant("green")}
+    assert bare(one(tmp_path, row)) == pair(shared, assistant("blue"), assistant("green"))
+    longer = user("sky?") + assistant("blue")
+    row = {"chosen": longer, "rejected": longer + user("sure?")}  # each keeps a message of its own
+    assert bare(one(tmp_path, row)) == pair(user("sky?"), assistant("blue"), assistant("blue") + user("sure?"))
+
+
+@given(st.text(alphabet="ab \n", max_size=12), st.text(alphabet="ab \n", max_size=12))
+def test_a_split_loses_no_character_and_leaves_no_word_in_two(first: str, second: str) -> None:
+    common = common_length(first, second)
+    assert first[:common] == second[:common]
+    assert first[common : common + 1] != second[common : common + 1] or common == len(first) == len(second)
+    parts = split_texts(first, second)
+    if parts is None:
+        assert not (first.split()[:1] == second.split()[:1] != [] and first[:common].strip())
+        return
+    prompt, *rest = parts
+    assert (prompt + rest[0], prompt + rest[1]) == (first, second)
+    assert all(one == "" or one[0].isspace() for one in rest)
+    assert prompt == prompt.rstrip() != ""
+
+
+# Transcripts
+
+
+def test_a_transcript_is_cut_after_the_last_common_turn_of_the_assistant(tmp_path: Path) -> None:
+    found = one(tmp_path, hh(HELLO + " well", HELLO + " who wants to know?"))
+    assert bare(found) == pair(HELLO, " well", " who wants to know?")
+
+
+def test_transcripts_that_part_early_keep_all_turns_after_that(tmp_path: Path) -> None:
+    prompt = "\n\nHuman: hello\n\nAssistant:"
+    found = one(tmp_path, hh(f"{prompt} hi\n\nHuman: bye\n\nAssistant: bye", f"{prompt} hey"))
+    assert bare(found) == pair(prompt, " hi\n\nHuman: bye\n\nAssistant: bye", " hey")
+
+
+@pytest.mark.parametrize("ending", ["\n\nHuman", "\n\nHuman:", "\n\nHuman: and", " "])
+def test_a_transcript_that_was_cut_off_or_says_nothing_is_read_as_it_is(tmp_path: Path, ending: str) -> None:
+    found = one(tmp_path, hh(HELLO + ending, HELLO + " fine"))
+    assert bare(found) == pair(HELLO, ending, " fine")
+    chat = one(tmp_path, hh(HELLO + ending, HELLO + " fine"), conversational=True)
+    assert [message["role"] for message in chat.comparison.prompt] == ["user", "assistant", "user"]
+    assert chat.comparison.completions[1] == assistant("fine")
+    assert chat.comparison.completions[0][0]["role"] == "assistant"
+
+
+def test_the_turns_of_a_transcript_become_messages_when_asked(tmp_path: Path) -> None:
+    found = one(tmp_path, hh(HELLO + " well\n\nHuman: ok", HELLO + " who?"), conversational=True)
+    prompt = user("hello") + assistant("hi") + user("how are you?")
+    assert bare(found) == pair(prompt, assistant("well") + user("ok"), assistant("who?"))
+
+
+def test_neighbouring_turns_of_one_speaker_are_joined() -> None:
+    prompt, _ = as_messages("\n\nHuman: one\n\nHuman: two\n\nHuman:\n\nAssistant:", ())
+    assert prompt == user("one\n\ntwo")
+
+
+def test_any_other_prompt_becomes_a_message_of_the_users(tmp_path: Path) -> None:
+    expected = pair(user("The sky is"), assistant(" blue."), assistant(" green."))
+    assert bare(one(tmp_path, SKY, conversational=True)) == expected
+
+
+def test_a_format_that_is_asked_for_is_held_to(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "rows.jsonl", hh("The sky is blue.", "The sky is green."))
+    assert "rows.jsonl:1: chosen and rejected share no '\\n\\nAssistant:'" in error(path, format="hh")
+    assert split_transcripts("\n\nHuman: a", "\n\nHuman: b") is None
+
+
+# UltraFeedback
+
+
+def feedback(*scored: tuple[str, Any]) -> dict[str, Any]:
+    completions = [
+        {"model": f"m{number}", "response": text, "overall_score": score, "critique": "..."}
+        for number, (text, score) in enumerate(scored)
+    ]
+    return {"instruction": "sky?", "models": [], "completions": completions, "source": "evol"}
+
+
+def test_ultrafeedback_is_a_ranking_by_score_with_equal_scores_tied(tmp_path: Path) -> None:
+    found = one(tmp_path, feedback(("red", 2.5), ("blue", 9), ("grey", 7.0), ("azure", 9.0)))
+    assert found.judgement.ranking == ((1, 3), (2,), (0,))
+    assert found.comparison.prompt == "sky?"
+    assert found.comparison.completions == ("red", "blue", "grey", "azure")
+    assert [origin.writer for origin in found.comparison.origins] == ["m0", "m1", "m2", "m3"]
+    assert found.comparison.columns == {"source": "evol", "scores": [2.5, 9.0, 7.0, 9.0]}
+
+
+# Named columns
+
+
+@pytest.mark.parametrize(
+    ("given", "choice"),
+    [
+        ("a", "a"),
+        ("B", "b"),
+        (1, "a"),
+        ("2", "b"),
+        (2.0, "b"),
+        ("Tie", "tie"),
+        ("both_bad", "both_bad"),
+        ("skip", "skip"),
+    ],
+)
+def test_a_choice_may_be_a_letter_a_number_or_a_word(tmp_path: Path, given: Any, choice: str) -> None:
+    found = one(tmp_path, {"prompt": "p", "a": "x", "b": "y", "choice": given})
+    assert (found.comparison.completions, found.judgement.choice) == (("x", "y"), choice)
+
+
+def test_columns_are_read_by_the_names_they_are_given(tmp_path: Path) -> None:
+    path = tmp_path / "poll.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerows([["question", "left", "right", "winner", "who", "how", "day"]])
+        writer.writerows([["sky?", "blue,\n", 'gr"een', "2", "ann", "3", "mon"], ["sea?", "x", "y", "tie", "", "", ""]])
+    names = ColumnNames(
+        prompt="question", a="left", b="right", choice="winner", labeller="who", strength="how", note="none"
+    )
+    first, second = read_all(path, columns=names)
+    assert first.judgement.choice == "b"
+    assert first.comparison.completions == ("blue,\n", 'gr"een')
+    assert (first.judgement.labeller, first.judgement.strength) == ("ann", 3)
+    assert first.comparison.columns == {"day": "mon"}
+    assert (second.judgement.labeller, second.judgement.strength, second.judgement.choice) == ("", 1, "tie")
+
+
+def test_chosen_and_rejected_have_other_names_too(tmp_path: Path) -> None:
+    row = {"q": "p", "better": "x", "worse": "y"}
+    names = ColumnNames(prompt="q", chosen="better", rejected="worse")
+    assert bare(one(tmp_path, row, columns=names)) == pair("p", "x", "y")
+
+
+# Our own
+
+
+def test_a_k_way_row_needs_no_more_than_prompt_completions_and_ranking(tmp_path: Path) -> None:
+    found = one(tmp_path, {"prompt": "p", "completions": ["x", "y", "z"], "ranking": [[2], [0, 1]], "topic": "t"})
+    comparison = Comparison(prompt="p", completions=("x", "y", "z"), columns={"topic": "t"})
+    assert (found.comparison, found.judgement) == (comparison, Judgement(ranking=((2,), (0, 1))))
+
+
+# Sources and detection
+
+ROWS: dict[str, dict[str, Any]] = {
+    "trl": SKY,
+    "trl-implicit": hh("The sky is blue.", "The sky is green."),
+    "hh": hh(HELLO + " a", HELLO + " b"),
+    "ultrafeedback": feedback(("x", 1), ("y", 2)),
+    "columns": {"prompt": "p", "a": "x", "b": "y", "choice": "a"},
+    "k-way": {"prompt": "p", "completions": ["x", "y"], "ranking": [[0], [1]]},
+}
+
+
+@pytest.mark.parametrize("name", FORMATS_IN)
+def test_the_columns_of_the_first_row_tell_the_format(tmp_path: Path, name: str) -> None:
+    path = write_lines(tmp_path / "rows.jsonl", ROWS[name])
+    reading = read_preferences(path)
+    assert reading.format == name
+    assert list(reading) == read_all(path, format=name)
+
+
+def test_every_kind_of_file_gives_the_same_preferences(tmp_path: Path) -> None:
+    expected = pair("The sky is", " blue.", " green.")
+    line = json.dumps(SKY).encode()
+    (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress(line))
+    (tmp_path / "rows.json").write_bytes(b"[" + line + b"]")
+    (tmp_path / "rows.csv").write_text("prompt,chosen,rejected\nThe sky is, blue., green.\n")
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([SKY]), tmp_path / "rows.parquet")
+    for path in tmp_path.iterdir():
+        assert [bare(row) for row in read_all(path)] == [expected], path
+
+
+def test_messages_and_dates_of_parquet_are_read(tmp_path: Path) -> None:
+    row = {"prompt": user("sky?"), "chosen": assistant("blue"), "rejected": assistant("green"), "day": date(2024, 2, 1)}
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "rows.parquet")
+    [found] = read_all(tmp_path / "rows.parquet")
+    assert bare(found) == pair(user("sky?"), assistant("blue"), assistant("green"))
+    assert found.comparison.columns == {"day": "2024-02-01"}
+
+
+def test_a_saved_dataset_is_read_by_split(tmp_path: Path) -> None:
+    import datasets
+
+    datasets.disable_progress_bars()
+    both = {name: datasets.Dataset.from_list([{**SKY, "split": name}]) for name in ("train", "test")}
+    datasets.DatasetDict(both).save_to_disk(tmp_path / "sky")
+    [found] = read_all(tmp_path / "sky", split="test")
+    assert found.comparison.columns == {"split": "test"}
+    assert "has the splits train, test" in error(tmp_path / "sky", split="dev")
+    assert "a folder must be one that Dataset.save_to_disk wrote" in error(tmp_path)
+
+
+def test_numbers_that_json_does_not_have_become_null(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "rows.jsonl", json.dumps(SKY)[:-1] + ', "score": NaN}')
+    assert read_all(path)[0].comparison.columns == {"score": None}
+
+
+# Broken rows
+
+BROKEN: dict[str, tuple[Any, str]] = {
+    "equal": ({**SKY, "rejected": " blue."}, "the chosen and the rejected completion are the same"),
+    "equal ranked": (feedback(("x", 1), ("y", 3), ("x", 2)), "the chosen and the rejected completion are the same"),
+    "not json": ('{"prompt": ', "not JSON"),
+    "blank prompt": ({**SKY, "prompt": " "}, "column 'prompt' is empty"),
+    "number": ({**SKY, "chosen": 3}, "column 'chosen' is 3: must be a string, or a list of messages"),
+    "no message": ({**SKY, "chosen": [{"role": "user"}]}, "must be a string, or a list of messages"),
+    "no messages": ({**SKY, "chosen": []}, "column 'chosen' is []"),
+    "surrogate": ('{"prompt": "a\\ud800", "chosen": "x", "rejected": "y"}', "half a surrogate pair (\\ud800)"),
+    "surrogate elsewhere": ({**SKY, "note": "\udc00"}, "half a surrogate pair (\\udc00)"),
+    "column gone": ({"prompt": "p", "chosen": "x", "answer": "y"}, "no column 'rejected': the columns are prompt, ch"),
+    "nothing shared": (hh("blue", "green"), "no common beginning"),
+    "no turn shared": (
+        hh("\n\nHuman: a\n\nAssistant: x", "\n\nHuman: b\n\nAssistant: y"),
+        "share no '\\n\\nAssistant:'",
+    ),
+    "choice": ({"prompt": "p", "a": "x", "b": "y", "choice": 3}, "column 'choice' is 3: must be a or 1, b or 2, tie"),
+    "yes": ({"prompt": "p", "a": "x", "b": "y", "choice": True}, "column 'choice' is True"),
+    "score": (feedback(("x", 1), ("y", None)), "overall_score of completion 2 is None: must be a number"),
+    "alone": (feedback(("x", 1)), "must be a list of two or more"),
+    "ranking": ({"prompt": "p", "completions": ["x", "y"], "ranking": [[0]]}, "must be groups of the places 0 to 1"),
+    "strength": (ROWS["k-way"] | {"strength": 4}, "strength is 4: must be one of 1, 2, 3"),
+    "time": (ROWS["k-way"] | {"time": 1e30}, "time is 1e+30: must be seconds since 1970"),
+    "flags": (ROWS["k-way"] | {"flags": "bad"}, "flags is 'bad': must be a list of strings"),
+    "order": (ROWS["k-way"] | {"order_shown": [0, 0]}, "order_shown is [0, 0]: must be places from 0 to 1, none twice"),
+    "origins": (ROWS["k-way"] | {"origins": [{}]}, "origins must be a list of 2"),
+    "origin": (ROWS["k-way"] | {"origins": [{"iteration": "x"}, {}]}, "iteration is 'x': must be a whole number"),
+    "verdict": (ROWS["k-way"] | {"verdict": "good"}, "verdict is 'good': must be one of ranked, both_bad, skip"),
+    "skip ranked": (ROWS["k-way"] | {"verdict": "skip"}, "must be left out where the verdict is skip"),
+    "newer": (ROWS["k-way"] | {"version": 2}, "version is 2, this program reads 1"),
+    "deep": ("[" * 100_000, "nested too deeply"),
+    "deep column": (json.dumps(SKY)[:-1] + ', "x": ' + "[" * 700 + "]" * 700 + "}", "nested too deeply"),
+}
+FORMAT_OF = {  # of the rows around a broken one; trl for the others
+    "equal ranked": "ultrafeedback",
+    "nothing shared": "trl-implicit",
+    "no turn shared": "hh",
+    "choice": "columns",
+    "yes": "columns",
+    "score": "ultrafeedback",
+    "alone": "ultrafeedback",
+    **{name: "k-way" for name, (row, _) in BROKEN.items() if isinstance(row, dict) and "ranking" in row},
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_row_is_refused_by_line_and_rule_and_left_out_when_asked(tmp_path: Path, name: str) -> None:
+    row, message = BROKEN[name]
+    format = FORMAT_OF.get(name, "trl")
+    path = write_lines(tmp_path / "rows.jsonl", ROWS[format], row, ROWS[format])
+    refusal = error(path)
+    assert "rows.jsonl:2: " in refusal
+    assert message in refusal
+    assert refusal.endswith("(--skip-broken leaves such rows out)")
+
+    reading = read_preferences(path, skip_broken=True)
+    assert len(list(reading)) == 2
+    assert (reading.rows, reading.broken, reading.duplicates) == (3, 1, 1)
+    [problem] = reading.problems
+    assert "rows.jsonl:2: " in problem
+    assert message in problem
+
+
+def test_twenty_broken_rows_are_told_and_the_rest_counted(tmp_path: Path) -> None:
+    reading = read_preferences(write_lines(tmp_path / "rows.jsonl", SKY, *["no JSON"] * 30), skip_broken=True)
+    assert len(list(reading)) == 1
+    assert (reading.rows, reading.broken, len(reading.problems)) == (31, 30, 20)
+
+
+def test_equal_completions_may_be_tied_and_stay_as_they_were_recorded_in_k_way(tmp_path: Path) -> None:
+    assert one(tmp_path, {"prompt": "p", "a": "x", "b": "x", "choice": "tie"}).judgement.choice == "tie"
+    recorded = {"prompt": "p", "completions": ["x", "x"], "ranking": [[1], [0]]}
+    assert one(tmp_path, recorded).judgement.ranking == ((1,), (0,))
+
+
+def test_rows_that_say_the_same_are_counted_whichever_side_the_completions_are_on(tmp_path: Path) -> None:
+    row = {"prompt": "p", "a": "x", "b": "y"}
+    swapped = {"prompt": "p", "a": "y", "b": "x"}
+    rows = [row | {"choice": "a"}, swapped | {"choice": "b"}, row | {"choice": "b"}, row | {"choice": "tie"}]
+    reading = read_preferences(write_lines(tmp_path / "rows.jsonl", *rows, swapped | {"choice": "tie"}))
+    assert len(list(reading)) == 5
+    assert reading.duplicates == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("empty.jsonl", b"", "has no rows"),
+        ("broken.jsonl", b"{", "broken.jsonl:1: not JSON"),
+        (
+            "odd.jsonl",
+            b'{"question": "p"}',
+            "the columns are question, preferences have prompt, chosen and",
+        ),
+        ("odd.csv", b"question,answer\np,x\n", "name them, as in --column prompt=question"),
+        ("kto.jsonl", b'{"prompt": "p", "completion": "x", "label": true}', "unpaired rows"),
+        ("rows.xlsx", b"", "unknown suffix '.xlsx'"),
+        ("latin.jsonl", b'{"prompt": "\xfc"}', "latin.jsonl:1: byte 0xfc is not UTF-8"),
+    ],
+)
+def test_a_source_without_preferences_is_refused_in_one_line(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert message in error(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["gone.jsonl", "gone.jsonl.gz", "a/b/gone.csv", "a//b", "~nobody-here/x"])
+def test_a_missing_file_is_named_without_asking_the_hub(name: str) -> None:
+    assert f"'{name}'" in error(name)
+
+
+def test_an_unreachable_dataset_says_why() -> None:
+    assert "not a file, and datasets cannot load it" in error("nobody/no-such-preferences")
+
+
+def test_an_unknown_format_lists_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="format 'dpo': must be one of auto, trl, trl-implicit, hh"):
+        read_preferences(write_lines(tmp_path / "rows.jsonl", SKY), format="dpo")
+
+
+def test_reading_preferences_loads_neither_mlx_nor_datasets(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "rows.jsonl", SKY)
+    code = (
+        "import sys, trainer.preferences.formats_out; from trainer.preferences.formats_in import read_preferences; "
+        f"list(read_preferences({path!r})); print(sorted({{'mlx', 'datasets', 'transformers'}} & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"

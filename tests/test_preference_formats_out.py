@@ -1,0 +1,263 @@
+"""Preferences written for others: what each format makes of pairs, rankings and ties; files whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+from preference_rows import assistant, pair, read_lines, user
+
+from trainer.errors import DataError, StorageError, UsageError
+from trainer.preferences.formats_out import FORMATS_OUT, Written, write_preferences
+from trainer.preferences.records import Comparison, Judgement, Origin, Preference
+
+TRANSCRIPT = "\n\nHuman: sky?\n\nAssistant:"
+
+
+def judged(choice: Any, prompt: Any = "p") -> Preference:
+    return Preference(comparison=Comparison(prompt=prompt, completions=("x", "y")), judgement=Judgement.chosen(choice))
+
+
+def ranked(*ranking: tuple[int, ...]) -> Preference:
+    """x, y, z and w with this ranking of their places."""
+    return Preference(
+        comparison=Comparison(prompt="p", completions=("x", "y", "z", "w")), judgement=Judgement(ranking=ranking)
+    )
+
+
+def written(folder: Path, *preferences: Preference, **options: Any) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    path = folder / "rows.jsonl"
+    result = write_preferences(preferences, path, overwrite=True, **options)
+    rows = read_lines(path)
+    assert result.rows == len(rows)
+    return rows, result.left_out
+
+
+def test_trl_has_the_better_completion_as_chosen_and_tells_what_it_cannot_hold(tmp_path: Path) -> None:
+    every = [judged(choice) for choice in ("a", "b", "tie", "both_bad", "skip", "skip")]
+    rows, left_out = written(tmp_path, *every, format="trl")
+    assert rows == [
+        {"prompt": "p", "chosen": "x", "rejected": "y"},
+        {"prompt": "p", "chosen": "y", "rejected": "x"},
+    ]
+    assert left_out == {"both_bad": 1, "skip": 2, "tie": 1}
+
+
+def test_a_ranking_becomes_all_of_its_pairs(tmp_path: Path) -> None:
+    rows, left_out = written(tmp_path, ranked((2,), (0, 3), (1,)), format="trl")
+    assert [row["chosen"] + row["rejected"] for row in rows] == ["zx", "zw", "zy", "xy", "wy"]
+    assert left_out == {"tie": 1}
+
+
+def test_an_implicit_prompt_stands_in_front_of_both(tmp_path: Path) -> None:
+    assert written(tmp_path, judged("b"), format="trl-implicit")[0] == [{"chosen": "py", "rejected": "px"}]
+    chat = pair(user("p"), assistant("x"), assistant("y"))
+    assert written(tmp_path, chat, format="trl-implicit")[0] == [
+        {"chosen": user("p") + assistant("x"), "rejected": user("p") + assistant("y")}
+    ]
+
+
+def test_the_conversational_format_makes_messages_of_text_and_of_transcripts(tmp_path: Path) -> None:
+    rows, _ = written(
+        tmp_path, judged("a"), judged("a", user("sky?")), pair(TRANSCRIPT, " blue", " red"), format="trl-conversational"
+    )
+    assert rows == [
+        {"prompt": user("p"), "chosen": assistant("x"), "rejected": assistant("y")},
+        {"prompt": user("sky?"), "chosen": assistant("x"), "rejected": assistant("y")},
+        {"prompt": user("sky?"), "chosen": assistant("blue"), "rejected": assistant("red")},
+    ]
+
+
+def test_kto_labels_the_best_true_the_worst_false_and_both_false_where_both_are_bad(tmp_path: Path) -> None:
+    rows, left_out = written(
+        tmp_path,
+        judged("b"),
+        judged("both_bad"),
+        ranked((2,), (0,), (1, 3)),
+        judged("tie"),
+        judged("skip"),
+        format="kto",
+    )
+    labels = [(row["completion"], row["label"]) for row in rows]
+    assert labels == [("y", True), ("x", False), ("x", False), ("y", False), ("z", True), ("y", False), ("w", False)]
+    assert left_out == {"completion between the best and the worst": 1, "skip": 1, "tie": 1}
+    chat, _ = written(tmp_path, judged("a"), format="kto-conversational")
+    assert chat[0] == {"prompt": user("p"), "completion": assistant("x"), "label": True}
+
+
+def test_columns_keep_the_order_in_which_completions_are_stored(tmp_path: Path) -> None:
+    every = [judged(choice) for choice in ("a", "b", "tie", "both_bad", "skip")]
+    rows, left_out = written(tmp_path, *every, format="columns")
+    assert rows == [{"prompt": "p", "a": "x", "b": "y", "choice": choice} for choice in ("a", "b", "tie", "both_bad")]
+    assert left_out == {"skip": 1}
+    rows, _ = written(tmp_path, ranked((2,), (0, 3), (1,)), format="columns")
+    assert sorted((row["a"] + row["b"], row["choice"]) for row in rows) == [
+        ("xw", "tie"),
+        ("xy", "a"),
+        ("xz", "b"),
+        ("yw", "b"),
+        ("yz", "b"),
+        ("zw", "a"),
+    ]
+
+
+@pytest.mark.parametrize(("format", "ties"), [("columns", 2), ("k-way", 1)])
+def test_ties_are_kept_where_they_can_be_and_dropped_when_asked(tmp_path: Path, format: str, ties: int) -> None:
+    every = [judged("tie"), judged("a"), ranked((0,), (1, 2), (3,))]
+    rows, left_out = written(tmp_path, *every, format=format)
+    assert left_out == {}
+    fewer, left_out = written(tmp_path, *every, format=format, ties="drop")
+    assert left_out == {"tie": ties}
+    assert len(fewer) == len(rows) - ties
+
+
+def test_the_order_shown_and_the_origins_follow_the_completions_of_a_pair(tmp_path: Path) -> None:
+    preference = Preference(
+        comparison=Comparison(
+            prompt="p",
+            completions=("x", "y", "z"),
+            origins=tuple(Origin(row=row) for row in range(3)),
+            columns={"topic": "t"},
+        ),
+        judgement=Judgement(ranking=((2,), (0,), (1,)), order_shown=(1, 2, 0), labeller="ann", strength=2),
+    )
+    rows, _ = written(tmp_path, preference, format="trl", provenance=True)
+    shown = [(row["chosen"], row["rejected"], row["judgement"]["order_shown"]) for row in rows]
+    assert shown == [("z", "x", [0, 1]), ("z", "y", [1, 0]), ("x", "y", [1, 0])]
+    assert [(row["chosen_origin"]["row"], row["rejected_origin"]["row"]) for row in rows] == [(2, 0), (2, 1), (0, 1)]
+    assert {(row["judgement"]["labeller"], row["judgement"]["strength"], row["columns"]) for row in rows} == {
+        ("ann", 2, '{"topic": "t"}')
+    }
+
+
+@pytest.mark.parametrize("format", FORMATS_OUT)
+def test_datasets_loads_every_format_even_where_rows_know_different_things(tmp_path: Path, format: str) -> None:
+    import datasets
+
+    odd = pair("p", "x", "y")
+    known = Preference(
+        comparison=Comparison(
+            prompt="q",
+            completions=("x", "y"),
+            origins=(Origin(run="r", sampling={"temperature": 0.7}), Origin(iteration=3)),
+            columns={"score": 1},
+        ),
+        judgement=Judgement.chosen("b", seconds=2.5, flags=("rude",), order_shown=(1, 0), labeller="ann"),
+    )
+    datasets.disable_progress_bars()
+    for suffix in FORMATS_OUT[format].suffixes:
+        path = tmp_path / f"rows{suffix}"
+        result = write_preferences([odd, known, odd], path, format=format, provenance=True)
+        kind = {".jsonl": "json", ".parquet": "parquet", ".csv": "csv"}[suffix]
+        data = datasets.load_dataset(kind, data_files=str(path), split="train", cache_dir=str(tmp_path / "cache"))
+        assert len(data) == result.rows
+
+
+@pytest.mark.parametrize("format", ["trl", "trl-implicit", "kto", "columns"])
+def test_text_and_messages_do_not_go_into_one_file(tmp_path: Path, format: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    with pytest.raises(DataError, match=r"row 1 is text, row [23] is messages: write messages for all, with trl-conv"):
+        write_preferences([judged("a"), pair(user("p"), assistant("x"), assistant("y"))], path, format=format)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_messages_do_not_go_into_csv(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="CSV holds plain text, no messages"):
+        write_preferences([judged("a", user("p"))], tmp_path / "rows.csv", format="columns")
+
+
+def test_half_a_surrogate_pair_is_escaped_in_json_and_refused_in_parquet(tmp_path: Path) -> None:
+    rows, _ = written(tmp_path, judged("a", "\ud800"), format="trl")
+    assert rows[0]["prompt"] == "\ud800"
+    with pytest.raises(DataError, match="Parquet cannot hold a row"):
+        write_preferences([judged("a", "\ud800")], tmp_path / "rows.parquet", format="trl")
+
+
+def test_an_existing_file_is_left_alone_unless_it_may_be_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "rows.jsonl"
+    assert write_preferences([judged("a")], path, format="trl") == Written(path, 1, {})
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match="exists: choose another name, or overwrite it with --force"):
+        write_preferences([judged("b")], path, format="trl")
+    assert path.read_bytes() == before
+    write_preferences([judged("b")], path, format="trl", overwrite=True)
+    assert read_lines(path)[0]["chosen"] == "y"
+
+
+def test_a_file_that_is_there_or_comes_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    asked = []
+
+    def slow() -> Iterator[Preference]:
+        asked.append("yes")
+        path.write_text("somebody else's")
+        yield judged("a")
+
+    with pytest.raises(UsageError, match="exists"):
+        write_preferences(slow(), path, format="trl")
+    assert path.read_text() == "somebody else's"
+    with pytest.raises(UsageError, match="exists"):
+        write_preferences(slow(), path, format="trl")
+    assert asked == ["yes"]  # the second time no preference was read
+
+
+def test_a_writer_that_fails_half_way_leaves_what_was_there(tmp_path: Path) -> None:
+    def failing() -> Iterator[Preference]:
+        yield judged("a")
+        raise StorageError("the store is damaged")
+
+    for suffix in (".jsonl", ".parquet", ".csv"):
+        path = tmp_path / f"rows{suffix}"
+        path.write_text("before")
+        with pytest.raises(StorageError):
+            write_preferences(failing(), path, format="columns", overwrite=True)
+        assert path.read_text() == "before"
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "format", "message"),
+    [
+        ("rows.txt", "trl", "format trl is written to .jsonl or .parquet"),
+        ("rows.csv", "trl", "format trl is written to .jsonl or .parquet"),
+        ("rows.parquet", "k-way", "format k-way is written to .jsonl"),
+        ("rows.jsonl", "dpo", "format 'dpo': must be one of trl, trl-implicit"),
+        ("folder.jsonl", "trl", "is a folder: give the file a name"),
+    ],
+)
+def test_a_file_that_does_not_go_with_the_format_is_refused(
+    tmp_path: Path, name: str, format: str, message: str
+) -> None:
+    (tmp_path / "folder.jsonl").mkdir()
+    with pytest.raises(UsageError, match=message):
+        write_preferences([judged("a")], tmp_path / name, format=format)
+
+
+def test_nothing_to_write_leaves_no_file_and_says_what_there_was(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no preference to write as trl: left out 1 skip, 2 tie"):
+        write_preferences([judged("tie"), judged("skip"), judged("tie")], tmp_path / "rows.jsonl", format="trl")
+    with pytest.raises(DataError, match="there are none"):
+        write_preferences([], tmp_path / "rows.parquet", format="trl")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match=r"cannot write .*: choose another place"):
+        write_preferences([judged("a")], tmp_path / "file" / "rows.jsonl", format="trl")
+
+
+def test_parquet_has_one_schema_whatever_the_rows_know(tmp_path: Path) -> None:
+    write_preferences([judged("a")], tmp_path / "bare.parquet", format="trl", provenance=True)
+    known = Preference(
+        comparison=Comparison(prompt="p", completions=("x", "y"), origins=(Origin(), Origin()), columns={"n": 1}),
+        judgement=Judgement.chosen("a", seconds=1.5, flags=("f",), time=2.0),
+    )
+    write_preferences([known], tmp_path / "known.parquet", format="trl", provenance=True)
+    schemas = [pyarrow.parquet.read_schema(tmp_path / f"{name}.parquet") for name in ("bare", "known")]
+    assert schemas[0] == schemas[1]
+    assert json.loads(pyarrow.parquet.read_table(tmp_path / "known.parquet")["columns"][0].as_py()) == {"n": 1}

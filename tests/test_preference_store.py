@@ -1,0 +1,273 @@
+"""The store keeps what it is given, forgets nothing, and says clearly when it cannot."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import fields, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from preferences_helper import preference, preferences
+
+from trainer.errors import DataError, UsageError
+from trainer.preferences import connection
+from trainer.preferences.records import Comparison, Judgement, Origin, Preference
+from trainer.preferences.store import Added, Counts, PreferenceStore
+
+FULL = Preference(
+    comparison=Comparison(
+        prompt=[{"role": "user", "content": "Naïve? \x00\x1b[2J\ud800 北"}],
+        completions=("line\nline", [{"role": "assistant", "content": "[/x]"}], ""),
+        origins=(
+            Origin(
+                source="run",
+                run="r",
+                iteration=0,
+                row=0,
+                checkpoint="step-000001",
+                writer="policy",
+                sampling={"temperature": 0.0},
+            ),
+            Origin(),
+            Origin(writer="human"),
+        ),
+        columns={"score": 1.5, "tags": ["a", None], "nested": {"deep": True}},
+    ),
+    judgement=Judgement(
+        ranking=((2,), (0, 1)),
+        strength=3,
+        labeller="änn",
+        note="n\n",
+        flags=("unsafe", "long"),
+        seconds=0.0,
+        order_shown=(1, 2, 0),
+        guidelines="f00",
+        time=12.5,
+    ),
+)
+A, B, C = (preference(name) for name in "ABC")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[PreferenceStore]:
+    with PreferenceStore(tmp_path / "preferences.db") as store:
+        yield store
+
+
+def undated(given: Preference) -> Preference:
+    return replace(given, id=0, judgement=replace(given.judgement, time=None))
+
+
+def test_a_label_comes_back_as_it_was_given_with_its_id(store: PreferenceStore) -> None:
+    for record in (FULL.judgement, FULL.comparison, FULL.comparison.origins[0]):
+        default = {field.name for field in fields(record) if field.name not in ("verdict",)}
+        assert all(getattr(record, name) not in ("", None, (), {}) for name in default), "every field has its test"
+    id_ = store.add(FULL)
+    with PreferenceStore(store.path, create=False) as other:
+        assert list(other.preferences()) == [replace(FULL, id=id_)]
+        assert list(other.comparisons()) == [FULL.comparison]
+
+
+@pytest.mark.parametrize("choice", ["a", "b", "tie", "both_bad", "skip"])
+def test_every_choice_comes_back(store: PreferenceStore, choice: Any) -> None:
+    store.add(preference(choice=choice))
+    (kept,) = store.preferences(with_skips=True)
+    assert kept.judgement.choice == choice
+    assert len(list(store.preferences())) == (choice != "skip")
+
+
+def test_a_label_without_a_time_gets_the_present_one_and_an_imported_one_stays_without(store: PreferenceStore) -> None:
+    store.add(A)
+    store.add_many([B], source="file")
+    made, imported = store.preferences()
+    events = list(store.events())
+    assert made.judgement.time == events[0].time > 1.7e9
+    assert imported.judgement.time is None
+    assert events[1].time >= events[0].time
+
+
+def test_labels_come_in_the_order_of_labelling_over_many_pages(store: PreferenceStore) -> None:
+    given = [p for p in preferences(3 * connection.PAGE + 1) if p.judgement.verdict != "skip"]
+    assert store.add_many(given, source="file") == Added(len(given), 0)
+    kept = list(store.preferences())
+    assert [undated(p) for p in kept] == given
+    assert [p.id for p in kept] == sorted({p.id for p in kept})
+
+
+def test_preferences_are_chosen_by_labeller_and_source(store: PreferenceStore) -> None:
+    store.add(A)
+    store.add_many([replace(B, judgement=replace(B.judgement, labeller="\udc80")), C], source="file")
+    prompts = {
+        name: [p.comparison.prompt for p in found]
+        for name, found in {
+            "ann": store.preferences(labeller="ann"),
+            "surrogate": store.preferences(labeller="\udc80"),
+            "file": store.preferences(source="file"),
+            "here": store.preferences(source=""),
+            "both": store.preferences(labeller="ann", source="file"),
+            "nobody": store.preferences(labeller=""),
+        }.items()
+    }
+    assert prompts == {
+        "ann": ["A", "C"],
+        "surrogate": ["B"],
+        "file": ["B", "C"],
+        "here": ["A"],
+        "both": ["C"],
+        "nobody": [],
+    }
+
+
+def test_a_comparison_given_in_another_order_is_the_same_and_its_judgement_follows(store: PreferenceStore) -> None:
+    first = Comparison(prompt="p", completions=("x", "y", "z"))
+    again = Comparison(prompt="p", completions=("z", "x", "y"))
+    store.add(Preference(comparison=first, judgement=Judgement(ranking=((0,), (1,), (2,)))))
+    store.add(Preference(comparison=again, judgement=Judgement(ranking=((0,), (1, 2)), order_shown=(0, 1, 2))))
+    assert store.counts().comparisons == 1
+    _, kept = store.labels_of(again.key)
+    assert kept.comparison.completions == ("x", "y", "z")
+    assert kept.judgement.ranking == ((2,), (0, 1))  # z, then x and y
+    assert kept.judgement.order_shown == (2, 0, 1)
+
+
+def test_each_label_keeps_the_origins_and_columns_that_came_with_it(store: PreferenceStore) -> None:
+    bare = Comparison(prompt="p", completions=("x", "y"))
+    known = Comparison(
+        prompt="p", completions=("y", "x"), origins=(Origin(run="of y"), Origin(run="of x")), columns={"row": 1}
+    )
+    for comparison in (bare, known, bare):
+        store.add(Preference(comparison=comparison, judgement=Judgement.chosen("a")))
+    kept = list(store.preferences())
+    assert [[origin.run for origin in p.comparison.origins] for p in kept] == [[], ["of x", "of y"], []]
+    assert [p.comparison.columns for p in kept] == [{}, {"row": 1}, {}]
+    assert [p.judgement.choice for p in kept] == ["a", "b", "a"]
+    assert store.check() == []
+
+
+def test_an_undone_label_no_longer_stands_and_the_log_has_both(store: PreferenceStore) -> None:
+    first, second = store.add(A), store.add(B)
+    undo = store.undo(first, "bob")
+    assert [p.id for p in store.preferences()] == [second]
+    assert store.labels_of(A.comparison.key) == []
+    log = [(e.id, e.kind, e.key, e.labeller, e.undoes) for e in store.events()]
+    assert log == [
+        (first, "label", A.comparison.key, "ann", None),
+        (second, "label", B.comparison.key, "ann", None),
+        (undo, "undo", A.comparison.key, "bob", first),
+    ]
+    again = store.add(A)
+    assert [p.id for p in store.labels_of(A.comparison.key)] == [again]
+
+
+def test_what_cannot_be_undone_is_told(store: PreferenceStore) -> None:
+    undo = store.undo(label := store.add(A), "ann")
+    for event, rule in ((label, "undone already"), (undo, "an undo, which cannot be undone"), (99, "no label 99")):
+        with pytest.raises(UsageError, match=rule):
+            store.undo(event, "ann")
+    assert len(list(store.events())) == 2
+
+
+def test_what_stands_already_is_counted_and_not_added_again(store: PreferenceStore) -> None:
+    swapped = Preference(
+        comparison=Comparison(prompt="A", completions=A.comparison.completions[::-1]),
+        judgement=replace(A.judgement.reordered((1, 0))),
+    )
+    others = [
+        replace(A, judgement=replace(A.judgement, labeller="bob")),
+        replace(A, judgement=replace(A.judgement, note="look")),
+        replace(A, judgement=replace(A.judgement, seconds=3.0)),
+        replace(A, judgement=A.judgement.reordered((1, 0))),
+    ]
+    assert store.add_many([A, A, swapped, B], source="file") == Added(2, 2)
+    assert store.add_many([*others, A], source="file") == Added(4, 1)
+    assert store.add_many([A], source="other file") == Added(1, 0)
+    store.undo(next(store.preferences()).id, "ann")
+    assert store.add_many([A], source="file") == Added(1, 0), "what was undone may come again"
+
+
+def test_an_import_that_breaks_leaves_whole_thousands(store: PreferenceStore) -> None:
+    def breaking() -> Iterator[Preference]:
+        yield from preferences(2500)
+        raise DataError("line 2501")
+
+    with pytest.raises(DataError, match="2501"):
+        store.add_many(breaking(), source="file")
+    assert store.counts().labels == 2000
+    assert store.add_many(preferences(2500), source="file") == Added(500, 2000)
+
+
+def test_counts_agree_with_counting(store: PreferenceStore) -> None:
+    assert store.counts() == Counts(0, 0, 0, 0, {}, {})
+    store.add_many(preferences(300), source="file")
+    store.add_many(preferences(100, labeller="bob"), source="file")
+    for p in list(islice(store.preferences(), 0, 60, 7)):
+        store.undo(p.id, "ann")
+    store.add(FULL)
+    standing = list(store.preferences(with_skips=True))
+    counts = store.counts()
+    assert counts.comparisons == 301
+    assert (counts.labels, counts.undone) == (len(standing), 9) == (392, 9)
+    assert counts.choices == Counter(p.judgement.choice or "ranking" for p in standing)
+    assert counts.labellers == Counter(p.judgement.labeller for p in standing)
+    assert counts.skips == counts.labels - len(list(store.preferences())) > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "rule"),
+    [
+        (replace(A, judgement=Judgement(ranking=((0,),))), "each of the places 0 to 1 once"),
+        (replace(A, judgement=Judgement(ranking=((0,), (1,), (1,)))), "each of the places"),
+        (replace(A, judgement=Judgement(ranking=((0,), (2,)))), "each of the places"),
+        (replace(A, judgement=Judgement(ranking=((0, 1), ()))), "each of the places"),
+        (replace(A, judgement=Judgement()), "each of the places"),
+        (replace(A, judgement=Judgement(verdict="skip", ranking=((0,), (1,)))), "goes without a ranking"),
+        (replace(A, judgement=Judgement.chosen("a", strength=4)), "1, 2 or 3"),
+        (replace(A, judgement=Judgement.chosen("a", order_shown=(0, 2))), "the order shown"),
+        (replace(A, judgement=Judgement.chosen("a", order_shown=(0, 0))), "the order shown"),
+        (replace(A, comparison=replace(A.comparison, origins=(Origin(),))), "there are 1"),
+        (replace(A, comparison=replace(A.comparison, columns={"at": Path()})), "plain JSON values"),
+        (replace(A, comparison=Comparison(prompt="p", completions=("one",))), "at least 2 completions"),
+        (replace(A, comparison=Comparison(prompt="p", completions=("one", None))), "text, or messages"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_makes_no_sense_is_not_kept(store: PreferenceStore, given: Preference, rule: str) -> None:
+    with pytest.raises(DataError, match=rule):
+        store.add(given)
+    with pytest.raises(DataError, match=rule):
+        store.add_many([B, given], source="file")
+    assert store.counts().comparisons == 0
+
+
+def test_who_draws_preferences_slowly_keeps_no_log_from_being_emptied(store: PreferenceStore) -> None:
+    store.add_many(preferences(2 * connection.PAGE), source="file")
+    drawing = store.preferences()
+    next(drawing)
+    with PreferenceStore(store.path) as other:
+        other.add(A)
+        busy, *_ = other._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    assert busy == 0
+    assert store.path.with_name("preferences.db-wal").stat().st_size == 0
+    assert "A" not in [p.comparison.prompt for p in drawing], "it came after the first was drawn"
+
+
+def test_the_texts_of_a_store_can_be_read_by_anyone_with_sqlite(store: PreferenceStore) -> None:
+    store.add(preference("北 wind", "é", "\ud800"))
+    with closing(sqlite3.connect(store.path)) as raw:
+        prompt, completions = raw.execute("SELECT prompt, completions FROM comparisons").fetchone()
+    assert prompt == '"北 wind"'
+    assert completions == '["é","\\ud800"]'
+    assert json.loads(completions) == ["é", "\ud800"]
+
+
+def test_the_store_loads_no_heavy_package() -> None:
+    program = "import sys, trainer.preferences.store; print(*{name.partition('.')[0] for name in sys.modules})"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert not {"mlx", "numpy", "pyarrow", "pydantic", "datasets"} & set(result.stdout.split())

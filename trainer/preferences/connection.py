@@ -1,0 +1,147 @@
+"""Connections to a preference store's file: opened, their transactions and pages, their errors as ours."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import StorageError, UsageError
+
+BUSY_SECONDS = 5.0  # how long one waits for another's write
+PAGE = 500  # rows read at once
+_WRITE_AHEAD_LOG = "-wal"  # what SQLite adds to the name of a file for its log
+
+
+def connect(path: Path, *, create: bool) -> sqlite3.Connection:
+    """A connection to `path`, of which the schema can be read; for reading only where nothing can be written.
+
+    UsageError when there is no such file and none is to be created, StorageError when it cannot be opened.
+    """
+    is_there = _look(path, create)
+    real = path.resolve()  # SQLite keeps its other files beside this one
+    writable = os.access(real, os.W_OK) and os.access(real.parent, os.W_OK)
+    with storage_errors(path):
+        if is_there and not writable and not real.with_name(real.name + _WRITE_AHEAD_LOG).exists():
+            # Readers of a write-ahead log write files beside it: none can where the folder is read-only, and where only
+            # the file is, what they leave would keep others from writing. A file without a log is whole.
+            return _connect(real, "mode=ro&immutable=1")
+        return _connect(real, "mode=rwc" if create else "mode=rw")
+
+
+def make_writable(connection: sqlite3.Connection) -> None:
+    """See that `connection` can write, and into a write-ahead log; sqlite3.OperationalError where it cannot."""
+    connection.execute("BEGIN IMMEDIATE")  # which alone succeeds on a file that is read-only
+    try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        connection.execute(f"PRAGMA user_version = {version}")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")  # readers and a writer do not wait for each other
+        except sqlite3.OperationalError as error:
+            # SQLite waits for no lock here. Another process is opening the new file too; that or a later one does it.
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """A transaction that holds the write lock from its beginning; on disk when the block is left."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def paged(connection: sqlite3.Connection, path: Path, query: str, **values: Any) -> Iterator[tuple[Any, ...]]:
+    """The rows of `query`, page by page: no read transaction is open between two rows, so the log can be emptied.
+
+    query: gives rows in the order of their first column, an id, from behind `:after` on.
+    """
+    after = 0
+    while True:
+        with storage_errors(path):
+            rows = connection.execute(f"{query} LIMIT {PAGE}", {**values, "after": after}).fetchall()
+        yield from rows
+        if len(rows) < PAGE:
+            return
+        after = rows[-1][0]
+
+
+@contextlib.contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Errors of SQLite become StorageErrors that name `path` and the way out; those of its callers stay."""
+    try:
+        yield
+    except sqlite3.ProgrammingError:
+        raise
+    except sqlite3.DatabaseError as error:
+        raise StorageError(_message(path, error)) from None
+
+
+def _look(path: Path, create: bool) -> bool:
+    """Whether there is such a file; raises where it is none, or none is to be created."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        if not create:
+            raise UsageError(
+                f"there is no preference store '{path}': import or label some preferences first, or name another file"
+            ) from None
+        return False
+    except OSError as error:
+        raise StorageError(f"cannot open '{path}': {error.strerror}; name a file that you may read") from None
+    if not stat.S_ISREG(mode):  # SQLite would wait for a pipe
+        raise StorageError(f"cannot open '{path}': it is no file; name the store's file")
+    return True
+
+
+def _connect(path: Path, how: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(f"{path.as_uri()}?{how}", timeout=BUSY_SECONDS, isolation_level=None, uri=True)
+    try:
+        connection.execute("SELECT name FROM sqlite_master").fetchone()  # opens the file
+        connection.execute("PRAGMA foreign_keys = ON")
+        # With a write-ahead log NORMAL would sync only now and then, and a power cut could take the last labels;
+        # fullfsync makes macOS empty the drive's cache too and does nothing elsewhere.
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA fullfsync = ON")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _message(path: Path, error: sqlite3.DatabaseError) -> str:
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF  # text that is no UTF-8 has no code
+    match code:
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return (
+                f"'{path}' has been locked by another program for {BUSY_SECONDS:.0f} s: "
+                "end what is writing to it, then try again"
+            )
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
+            return f"cannot write '{path}': it or its folder is read-only; make both writable, or name another file"
+        case sqlite3.SQLITE_CANTOPEN:
+            return (
+                f"cannot open '{path}': its folder is missing, or you may not write there; "
+                "make the folder writable, or name another file"
+            )
+        case sqlite3.SQLITE_FULL:
+            return f"cannot write '{path}': the disk is full; free space, then try again"
+        case sqlite3.SQLITE_NOTADB:
+            return f"'{path}' is no preference store: name another file"
+        case sqlite3.SQLITE_CORRUPT:
+            return f"'{path}' is damaged ({error}): restore a copy of it, or save what `sqlite3 FILE .recover` reads"
+        case _:
+            return f"cannot use '{path}': {error}; check the file and its disk, or restore a copy"

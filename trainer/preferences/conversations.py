@@ -1,0 +1,103 @@
+"""Prompts and completions as plain text, as transcripts and as chat messages: told apart, split and converted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from trainer.preferences.records import Messages, Text
+
+HUMAN, ASSISTANT = "\n\nHuman:", "\n\nAssistant:"  # how a turn of an HH-RLHF transcript begins
+_TURN = re.compile(r"\n\n(Human|Assistant):")
+_ROLES = {"Human": "user", "Assistant": "assistant"}
+
+
+def is_transcript(prompt: Text) -> bool:
+    """Whether `prompt` is the beginning of an HH-RLHF transcript, up to where the assistant answers."""
+    return isinstance(prompt, str) and prompt.startswith(HUMAN) and prompt.endswith(ASSISTANT)
+
+
+def split_transcripts(first: str, second: str) -> tuple[str, str, str] | None:
+    """(prompt, completions) of two transcripts, cut after the last "Assistant:" of their common beginning.
+
+    Prompt and completion together are the transcript, character by character. None where the two share no turn of
+    the assistant's.
+    """
+    start = first.rfind(ASSISTANT, 0, common_length(first, second))
+    return None if start < 0 else _cut(first, second, start + len(ASSISTANT))
+
+
+def split_texts(first: str, second: str) -> tuple[str, str, str] | None:
+    """(prompt, completions) of two texts that begin alike, cut before the last word boundary of what they share.
+
+    A word that both begin with goes to the completions, whole, with the white space in front of it. None where the two
+    share no word.
+    """
+    beginning = first[: common_length(first, second)]
+    after = first[len(beginning) :][:1], second[len(beginning) :][:1]
+    if not beginning[-1:].isspace() and not all(one == "" or one.isspace() for one in after):
+        beginning = beginning.rsplit(None, 1)[0] if len(beginning.split(None, 1)) > 1 else ""  # cut within a word
+    beginning = beginning.rstrip()
+    return _cut(first, second, len(beginning)) if beginning else None
+
+
+def split_messages(first: Messages, second: Messages) -> tuple[Messages, Messages, Messages]:
+    """(prompt, completions) of two conversations: the messages that both begin with, and at least one of each."""
+    room = min(len(first), len(second)) - 1
+    cut = next((place for place in range(room) if first[place] != second[place]), room)
+    return first[:cut], first[cut:], second[cut:]
+
+
+def common_length(first: str, second: str) -> int:
+    """How many characters two texts have in common at their beginning, by bisection."""
+    low, high = 0, min(len(first), len(second))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if first[low:middle] == second[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def as_messages(prompt: Text, completions: Sequence[Text]) -> tuple[Messages, tuple[Messages, ...]]:
+    """`prompt` and `completions` as chat messages.
+
+    Messages stay as they are. A transcript becomes its turns, without the white space around them, neighbours of one
+    role joined; any other prompt becomes a message of the user's, and a completion one of the assistant's.
+    """
+    if isinstance(prompt, str) and is_transcript(prompt):
+        turns = _turns(prompt.removesuffix(ASSISTANT))
+        return turns, tuple(_turns(ASSISTANT + text) if isinstance(text, str) else text for text in completions)
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    return messages, tuple(
+        [{"role": "assistant", "content": text}] if isinstance(text, str) else text for text in completions
+    )
+
+
+def length_in_characters(text: Text) -> int:
+    """Characters of a text, or of the contents of messages."""
+    return len(text) if isinstance(text, str) else sum(len(message["content"]) for message in text)
+
+
+def length_in_words(text: Text) -> int:
+    """Words, as white space parts them, of a text or of the contents of messages."""
+    texts = [text] if isinstance(text, str) else [message["content"] for message in text]
+    return sum(len(one.split()) for one in texts)
+
+
+def _cut(first: str, second: str, end: int) -> tuple[str, str, str]:
+    return first[:end], first[end:], second[end:]
+
+
+def _turns(transcript: str) -> Messages:
+    """The turns of a transcript that begins with one. Many chat templates refuse two turns of one role in a row."""
+    pieces = _TURN.split(transcript)[1:]
+    messages: Messages = []
+    for speaker, text in zip(pieces[::2], pieces[1::2], strict=True):
+        role, content = _ROLES[speaker], text.strip()
+        if messages and messages[-1]["role"] == role:
+            messages[-1]["content"] = f"{messages[-1]['content']}\n\n{content}".strip()
+        else:
+            messages.append({"role": role, "content": content})
+    return messages

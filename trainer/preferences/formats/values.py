@@ -1,0 +1,156 @@
+"""Values of a row, checked: every error names the row's place, the column, the value and the rule."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from trainer.data.files import SourceRow
+from trainer.errors import DataError
+from trainer.preferences.records import Messages, Text
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnNames:
+    """What a source calls its columns; the last three are read only where they are named."""
+
+    prompt: str = "prompt"
+    chosen: str = "chosen"
+    rejected: str = "rejected"
+    a: str = "a"
+    b: str = "b"
+    choice: str = "choice"
+    strength: str = ""
+    labeller: str = ""
+    note: str = ""
+
+
+def cell(row: SourceRow, name: str) -> Any:
+    """The value of the column `name`. Raises DataError where there is none."""
+    try:
+        return row.columns[name]
+    except KeyError:
+        listed = ", ".join(map(str, row.columns)) or "none"
+        raise DataError(f"{row.place}: no column '{name}': the columns are {listed}") from None
+
+
+def text_cell(row: SourceRow, name: str) -> Text:
+    """The text or messages of the column `name`. Raises DataError for anything else."""
+    return text(cell(row, name), row.place, f"column '{name}'")
+
+
+def prompt_cell(row: SourceRow, name: str) -> Text:
+    """As `text_cell`, and not blank."""
+    prompt = text_cell(row, name)
+    if not (prompt if isinstance(prompt, str) else "".join(message["content"] for message in prompt)).strip():
+        raise DataError(f"{row.place}: column '{name}' is empty: take the row out")
+    return prompt
+
+
+def text(value: Any, place: str, name: str) -> Text:
+    """`value` as plain text or messages; of a message only role and content are kept."""
+    if isinstance(value, str):
+        return value
+    if messages := _messages(value):
+        return messages
+    raise DataError(
+        f'{place}: {name} is {shortened(value)}: must be a string, or a list of messages {{"role": "user", '
+        '"content": "..."}'
+    )
+
+
+def others(row: SourceRow, *used: str) -> dict[str, Any]:
+    """The other columns of a row as plain JSON values."""
+    return {str(name): plain(value) for name, value in row.columns.items() if name not in used}
+
+
+def plain(value: Any) -> Any:
+    """`value` in what JSON has: NaN and infinities become null, dates, decimals and the like text."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return str(value)
+
+
+def from_json(value: Any, place: str, name: str) -> Any:
+    """`value`, parsed where it is text: CSV and Parquet keep what has no fixed shape as JSON."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        raise DataError(f"{place}: {name} is {shortened(value)}: must be JSON") from None
+
+
+def field(values: dict[str, Any], name: str, default: T, fits: Callable[[Any], bool], rule: str, place: str) -> T:
+    """The field `name`, `default` where it is absent or null. Raises DataError unless it `fits`."""
+    value = values.get(name)
+    if value is None:
+        return default
+    if not fits(value):
+        raise DataError(f"{place}: {name} is {shortened(value)}: must be {rule}")
+    return value  # type: ignore[no-any-return]  # which type is what `fits` is about
+
+
+def number_of(value: Any) -> Any:
+    """`value` as a whole number where it is one, or stands for one as in CSV ("2") and Parquet with nulls (2.0)."""
+    if isinstance(value, str) and value.strip().isdecimal():
+        return int(value)
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def is_text(value: Any) -> bool:
+    """Whether `value` is a string."""
+    return isinstance(value, str)
+
+
+def is_whole(value: Any) -> bool:
+    """Whether `value` is a whole number."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    """Whether `value` is a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def is_list_of(value: Any, fits: Callable[[Any], bool]) -> bool:
+    """Whether `value` is a list of what `fits`."""
+    return isinstance(value, list) and all(map(fits, value))
+
+
+def check_encodable(row: SourceRow) -> None:
+    """Raise DataError for a lone surrogate anywhere in the row: no file and no database can hold it."""
+    try:
+        json.dumps(row.columns, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError as error:
+        unit = f"\\u{ord(error.object[error.start]):04x}"
+        raise DataError(f"{row.place}: has half a surrogate pair ({unit}), which is no text: take it out") from None
+
+
+def shortened(value: Any) -> str:
+    """`value` as an error shows it."""
+    shown = repr(value)
+    return shown if len(shown) <= 60 else shown[:59] + "…"
+
+
+def _messages(value: Any) -> Messages | None:
+    if not isinstance(value, list):
+        return None
+    messages: Messages = []
+    for message in value:
+        role, content = (message.get("role"), message.get("content")) if isinstance(message, dict) else (None, None)
+        if not isinstance(role, str) or not isinstance(content, str):
+            return None
+        messages.append({"role": role, "content": content})
+    return messages

@@ -1,0 +1,169 @@
+"""The schema of preference stores and the way to it from each older one.
+
+Version 0 is a table `labels` of pairs, without the version in the file. Version 1 is a log of events on comparisons,
+which the database itself keeps append-only.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from trainer.errors import StorageError
+from trainer.preferences.connection import transaction
+from trainer.preferences.records import Comparison
+
+APPLICATION_ID = int.from_bytes(b"PPOw")  # in the file's header, so that `file` and we tell it from other databases
+_LABELS = ["id", "time", "labeller", "prompt", "first", "second", "choice", "undone"]
+_CHOICES = {"first": "a", "second": "b", "tie": "tie", "both_bad": "both_bad", "skip": "skip"}
+_RANKINGS = {"a": [[0], [1]], "b": [[1], [0]], "tie": [[0, 1]]}
+
+_SCHEMA_1 = (
+    """CREATE TABLE comparisons (
+        id INTEGER PRIMARY KEY,
+        key TEXT NOT NULL UNIQUE,   -- the same for these completions in any order
+        prompt TEXT NOT NULL,       -- this and all below: JSON
+        completions TEXT NOT NULL,
+        origins TEXT NOT NULL,
+        columns TEXT NOT NULL
+    )""",
+    """CREATE TABLE events (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        time REAL NOT NULL,         -- when it was written, seconds since 1970
+        kind TEXT NOT NULL CHECK (kind IN ('label', 'undo')),
+        comparison INTEGER NOT NULL REFERENCES comparisons (id),
+        labeller TEXT NOT NULL,
+        source TEXT NOT NULL,
+        choice TEXT CHECK (choice IN ('a', 'b', 'tie', 'both_bad', 'skip', 'ranking')),  -- of a label, for counting
+        payload TEXT NOT NULL,      -- the judgement as JSON; its places are those in the comparison's completions
+        undoes INTEGER UNIQUE REFERENCES events (id),
+        CHECK ((kind = 'undo') = (undoes IS NOT NULL)),
+        CHECK ((kind = 'label') = (choice IS NOT NULL))
+    )""",
+    "CREATE INDEX events_of_comparison ON events (comparison)",
+    *(
+        f"CREATE TRIGGER {table}_no_{verb} BEFORE {verb} ON {table} BEGIN "
+        f"SELECT RAISE(ABORT, '{table} are append-only'); END"
+        for table in ("comparisons", "events")
+        for verb in ("update", "delete")
+    ),
+    # INSERT OR REPLACE deletes without asking the triggers above.
+    """CREATE TRIGGER comparisons_no_replace BEFORE INSERT ON comparisons
+        WHEN EXISTS (SELECT 1 FROM comparisons WHERE id = NEW.id OR key = NEW.key)
+        BEGIN SELECT RAISE(ABORT, 'comparisons are append-only'); END""",
+    """CREATE TRIGGER events_no_replace BEFORE INSERT ON events
+        WHEN EXISTS (SELECT 1 FROM events WHERE id = NEW.id OR undoes = NEW.undoes)
+        BEGIN SELECT RAISE(ABORT, 'events are append-only'); END""",
+)
+
+
+def schema_version(connection: sqlite3.Connection, path: Path) -> int:
+    """The version of the store; 0 for an empty file. StorageError for a newer version, or another program's file."""
+    version, owner, tables, labels = connection.execute(
+        """SELECT (SELECT user_version FROM pragma_user_version),
+                  (SELECT application_id FROM pragma_application_id),
+                  (SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name <> 'sqlite_sequence'),
+                  (SELECT group_concat(name) FROM pragma_table_info('labels'))"""
+    ).fetchone()
+    if owner != APPLICATION_ID and (
+        (owner, version) != (0, 0) or (tables and (tables, labels) != (1, ",".join(_LABELS)))
+    ):
+        raise StorageError(f"'{path}' is a database of another program: name another file")
+    if version > VERSION:
+        raise StorageError(
+            f"'{path}' was written by a newer version (store version {version}, known up to {VERSION}): "
+            "update ppo-workbench"
+        )
+    return int(version)
+
+
+def migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Bring the store to VERSION, each step in one transaction: a crash leaves the version before it, whole.
+
+    Before a step, the file is copied to NAME.vN.bak beside it, N being the version before. StorageError when the copy
+    cannot be written or what is in the store cannot be understood; sqlite3.DatabaseError as the database has it.
+    """
+    while schema_version(connection, path) < VERSION:
+        with transaction(connection):
+            version = schema_version(connection, path)  # another process may have migrated by now
+            if version == VERSION:
+                return
+            if connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+                _keep_copy(path, version)
+            try:
+                MIGRATIONS[version](connection)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise StorageError(
+                    f"'{path}' of version {version} cannot be migrated ({error!r}): "
+                    "it is as it was; mend it, or name another file"
+                ) from None
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {version + 1}")
+
+
+def _keep_copy(path: Path, version: int) -> None:
+    """Copy the store as it is on disk; it is written under another name first, so that a copy is always whole."""
+    target = path.with_name(f"{path.name}.v{version}.bak")
+    part = target.with_name(f"{target.name}.part")
+    try:
+        part.unlink(missing_ok=True)
+        # A connection of its own: one that writes cannot be copied from.
+        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(part)) as copy:
+            source.backup(copy)
+        part.replace(target)
+    except OSError as error:
+        raise StorageError(
+            f"cannot copy '{path}' to '{target}' before migrating it: {error.strerror}; make the folder writable"
+        ) from None
+
+
+def _to_events(connection: sqlite3.Connection) -> None:
+    """Version 0 to 1. Labels keep their ids; each that was undone gets an event that undoes it."""
+    for statement in _SCHEMA_1:
+        connection.execute(statement)
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'labels'").fetchone():
+        return
+    undone = []
+    for id_, time, labeller, prompt, first, second, choice, was_undone in connection.execute(
+        f"SELECT {', '.join(_LABELS)} FROM labels ORDER BY id"  # noqa: S608  our own names
+    ).fetchall():
+        comparison, swapped = _comparison_1(connection, prompt, first, second)
+        choice = _CHOICES[choice]
+        if swapped:
+            choice = {"a": "b", "b": "a"}.get(choice, choice)
+        payload = {"verdict": choice if choice in ("both_bad", "skip") else "ranked", "strength": 1, "time": time}
+        if choice in _RANKINGS:
+            payload["ranking"] = _RANKINGS[choice]
+        values = (id_, time, "label", comparison, labeller, "", choice, json.dumps(payload), None)
+        connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+        if was_undone:
+            undone.append((time, "undo", comparison, labeller, "", None, "{}", id_))
+    connection.executemany(
+        "INSERT INTO events (time, kind, comparison, labeller, source, choice, payload, undoes) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        undone,
+    )
+    connection.execute("DROP TABLE labels")
+
+
+def _comparison_1(connection: sqlite3.Connection, prompt: str, first: str, second: str) -> tuple[int, bool]:
+    """The id of the comparison in version 1, added if need be, and whether its completions stand the other way."""
+    key = Comparison(prompt=prompt, completions=(first, second)).key
+    row = connection.execute("SELECT id, completions FROM comparisons WHERE key = ?", (key,)).fetchone()
+    if row is not None:
+        return row[0], json.loads(row[1]) != [first, second]
+    cursor = connection.execute(
+        "INSERT INTO comparisons (key, prompt, completions, origins, columns) VALUES (?, ?, ?, '[]', '{}')",
+        (key, json.dumps(prompt), json.dumps([first, second])),
+    )
+    assert cursor.lastrowid is not None
+    return cursor.lastrowid, False
+
+
+MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_to_events]
+"""MIGRATIONS[n] brings version n to n + 1. It goes on working when the records change: it spells out what it writes."""
+
+VERSION = len(MIGRATIONS)

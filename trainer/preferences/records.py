@@ -1,0 +1,118 @@
+"""A preference: what was compared, how it was judged, by whom, and where the compared came from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Messages = list[dict[str, str]]
+Text = str | Messages  # plain text, or chat messages with the keys role and content
+Choice = Literal["a", "b", "tie", "both_bad", "skip"]
+Verdict = Literal["ranked", "both_bad", "skip"]
+STRENGTHS = (1, 2, 3)  # slightly, clearly, strongly
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a completion came from, as far as that is known."""
+
+    source: str = ""  # a file, a dataset, or "run"
+    run: str = ""
+    iteration: int | None = None
+    row: int | None = None  # within the iteration's samples
+    checkpoint: str = ""
+    writer: str = ""  # policy, reference, human, or the name of a model
+    sampling: dict[str, Any] = field(default_factory=dict)  # temperature and so on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A prompt and k >= 2 completions to it. The order of the completions means nothing.
+
+    columns: what else the source's row says; plain JSON values.
+    """
+
+    prompt: Text
+    completions: tuple[Text, ...]
+    origins: tuple[Origin, ...] = ()  # one a completion, or none at all
+    columns: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """The same for every comparison of these completions to this prompt, in whatever order; 32 hex digits."""
+        texts = [_canonical(self.prompt), *sorted(map(_canonical, self.completions))]
+        return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:32]
+
+    def order_of(self, other: Comparison) -> tuple[int, ...]:
+        """Where each completion of `other`, which has this one's key, stands here."""
+        places: dict[str, list[int]] = {}
+        for place, completion in enumerate(self.completions):
+            places.setdefault(_canonical(completion), []).append(place)
+        return tuple(places[_canonical(completion)].pop(0) for completion in other.completions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """How one person judged one comparison.
+
+    ranking: groups of places in `Comparison.completions`, best first, those of a group as good as each other; empty
+    unless the verdict is "ranked".
+    """
+
+    ranking: tuple[tuple[int, ...], ...] = ()
+    verdict: Verdict = "ranked"
+    strength: int = 1  # one of STRENGTHS
+    labeller: str = ""
+    note: str = ""
+    flags: tuple[str, ...] = ()
+    seconds: float | None = None  # from being shown to being judged
+    order_shown: tuple[int, ...] = ()  # places in `Comparison.completions`, as shown from left to right
+    guidelines: str = ""  # hash of the text that the labeller went by
+    time: float | None = None  # seconds since 1970
+
+    @classmethod
+    def chosen(cls, choice: Choice, **more: Any) -> Judgement:
+        """A judgement of a pair: a is the first completion, b the second."""
+        if choice in ("both_bad", "skip"):
+            return cls(verdict=choice, **more)
+        rankings: dict[Choice, tuple[tuple[int, ...], ...]] = {"a": ((0,), (1,)), "b": ((1,), (0,)), "tie": ((0, 1),)}
+        return cls(ranking=rankings[choice], **more)
+
+    @property
+    def choice(self) -> Choice | None:
+        """What was chosen of a pair; None for a ranking of more."""
+        if self.verdict != "ranked":
+            return self.verdict
+        choices: dict[tuple[tuple[int, ...], ...], Choice] = {((0,), (1,)): "a", ((1,), (0,)): "b"}
+        return "tie" if sorted(map(sorted, self.ranking)) == [[0, 1]] else choices.get(self.ranking)
+
+    def reordered(self, order: Sequence[int]) -> Judgement:
+        """The same judgement where completion i stands at place `order[i]`."""
+        return Judgement(
+            ranking=tuple(tuple(sorted(order[place] for place in group)) for group in self.ranking),
+            verdict=self.verdict,
+            strength=self.strength,
+            labeller=self.labeller,
+            note=self.note,
+            flags=self.flags,
+            seconds=self.seconds,
+            order_shown=tuple(order[place] for place in self.order_shown),
+            guidelines=self.guidelines,
+            time=self.time,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preference:
+    """A comparison with a judgement of it. id: of the label event in the store; 0 where it is in none."""
+
+    comparison: Comparison
+    judgement: Judgement
+    id: int = 0
+
+
+def _canonical(text: Text) -> str:
+    return json.dumps(text, sort_keys=True)

@@ -1,0 +1,151 @@
+"""Comparisons and judgements as the values of a store's rows, and back.
+
+Fields that are empty are left out of the JSON; text stays readable in it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from typing import Any
+
+from trainer.errors import DataError
+from trainer.preferences.records import STRENGTHS, Comparison, Judgement, Origin, Preference
+
+DAMAGES = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+"""What reading a damaged row raises."""
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+_EMPTY: tuple[Any, ...] = ("", None, (), {})
+
+
+def checked(preference: Preference) -> None:
+    """Raise DataError when `preference` makes no sense: what is in a store stays there."""
+    comparison, judgement = preference.comparison, preference.judgement
+    k = len(comparison.completions)
+    places = sorted(place for group in judgement.ranking for place in group)
+    if not all(map(_is_text, (comparison.prompt, *comparison.completions))):
+        rule = "prompt and completions are text, or messages with a role and a content"
+    elif k < 2:
+        rule = f"a comparison has at least 2 completions, this one has {k}"
+    elif len(comparison.origins) not in (0, k):
+        rule = f"of {k} completions each one or none has an origin, and there are {len(comparison.origins)}"
+    elif judgement.verdict == "ranked" and (places != list(range(k)) or () in judgement.ranking):
+        rule = f"a ranking names each of the places 0 to {k - 1} once, and this one is {judgement.ranking}"
+    elif judgement.verdict not in ("ranked", "both_bad", "skip"):
+        rule = f"a verdict is ranked, both_bad or skip, and this one is {judgement.verdict!r}"
+    elif judgement.verdict != "ranked" and judgement.ranking:
+        rule = f"the verdict {judgement.verdict} goes without a ranking, and there is {judgement.ranking}"
+    elif judgement.strength not in STRENGTHS:
+        rule = f"a strength is 1, 2 or 3, and this one is {judgement.strength!r}"
+    elif len(set(judgement.order_shown)) < len(judgement.order_shown) or not set(judgement.order_shown) <= {*range(k)}:
+        rule = f"the order shown names places 0 to {k - 1} once at most, and this one is {judgement.order_shown}"
+    else:
+        return
+    raise DataError(f"a preference that cannot be kept: {rule}; mend it where it is made")
+
+
+def comparison_values(comparison: Comparison) -> tuple[str, str, str, str, str]:
+    """key, prompt, completions, origins, columns. DataError when the columns are no JSON values."""
+    return (
+        comparison.key,
+        as_json(comparison.prompt),
+        as_json(comparison.completions),
+        as_json([_filled(origin) for origin in comparison.origins]),
+        as_json(comparison.columns),
+    )
+
+
+def read_comparison(prompt: str, completions: str, origins: str, columns: str) -> Comparison:
+    """The comparison in a row; one of DAMAGES when the row is damaged."""
+    texts = [json.loads(prompt), *json.loads(completions)]
+    if not all(map(_is_text, texts)):
+        raise ValueError("neither text nor messages")
+    return Comparison(
+        prompt=texts[0],
+        completions=tuple(texts[1:]),
+        origins=tuple(Origin(**values) for values in json.loads(origins)),
+        columns=json.loads(columns),
+    )
+
+
+def placed(preference: Preference, stored: Comparison) -> Preference:
+    """`preference` with the completions in the order of `stored`, which has the key of its comparison."""
+    given = preference.comparison
+    places = range(len(given.completions)) if given is stored else stored.order_of(given)
+    origins = dict(zip(places, given.origins, strict=False))  # none are given, or one a place
+    comparison = replace(
+        given, completions=stored.completions, origins=tuple(origins[place] for place in sorted(origins))
+    )
+    return Preference(comparison=comparison, judgement=preference.judgement.reordered(places))
+
+
+def label_values(preference: Preference, stored: Comparison) -> dict[str, Any]:
+    """What a label on `stored` says, by name: the judgement; origins and columns, if given and others than stored."""
+    given = preference.comparison
+    values = judgement_values(preference.judgement)
+    if given.origins and given.origins != stored.origins:
+        values["origins"] = [_filled(origin) for origin in given.origins]
+    if given.columns and given.columns != stored.columns:
+        values["columns"] = given.columns
+    return values
+
+
+def judgement_values(judgement: Judgement) -> dict[str, Any]:
+    """What a judgement says, by name, as JSON gives it back; without the labeller, who has a column."""
+    values = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in _filled(judgement).items()
+        if name != "labeller"
+    }
+    if "ranking" in values:
+        values["ranking"] = [list(group) for group in values["ranking"]]
+    return values
+
+
+def choice_of(judgement: Judgement) -> str:
+    """What stands in the column `choice`."""
+    return judgement.choice or "ranking"
+
+
+def read_preference(id_: int, labeller: str, payload: str, comparison: Comparison) -> Preference:
+    """The label `id_` on `comparison` as it was given: with the origins and columns that came with it.
+
+    One of DAMAGES when the payload is damaged.
+    """
+    values = json.loads(payload)
+    if "origins" in values:
+        comparison = replace(comparison, origins=tuple(Origin(**origin) for origin in values.pop("origins")))
+    if "columns" in values:
+        comparison = replace(comparison, columns=values.pop("columns"))
+    values["ranking"] = tuple(tuple(group) for group in values.get("ranking", ()))
+    for name in ("flags", "order_shown"):
+        values[name] = tuple(values.get(name, ()))
+    return Preference(comparison=comparison, judgement=Judgement(labeller=labeller, **values), id=id_)
+
+
+def as_json(value: Any) -> str:
+    """`value` as JSON text that has a UTF-8 form; DataError when it is no JSON value."""
+    try:
+        return as_utf8(_ENCODER.encode(value))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DataError(f"a preference that cannot be kept: {error}; give plain JSON values") from None
+
+
+def as_utf8(text: str) -> str:
+    r"""`text` with lone surrogates, which UTF-8 has none for, as \udc80: in JSON that is the same character."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _is_text(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(isinstance(message["role"], str) and isinstance(message["content"], str) for message in value)
+    return isinstance(value, str)
+
+
+def _filled(record: Origin | Judgement) -> dict[str, Any]:
+    values = ((name, getattr(record, name)) for name in _NAMES[type(record)])
+    return {name: value for name, value in values if value not in _EMPTY}
+
+
+_NAMES = {kind: tuple(field.name for field in fields(kind)) for kind in (Origin, Judgement)}

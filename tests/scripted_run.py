@@ -32,6 +32,7 @@ from trainer.events import (
     StateChanged,
 )
 from trainer.journal import Journal
+from trainer.questions import Answer, Completion, Question
 
 
 def started(**changes: Any) -> RunStarted:
@@ -110,6 +111,28 @@ def ended(state: str = "done", iteration: int = 12, **changes: Any) -> RunEnded:
     return RunEnded(**values | changes)  # type: ignore[arg-type]
 
 
+def answered(question: Question, *, iteration: int = 0) -> Answer:
+    """Completions of made-up numbers, as many as `question` wants."""
+    tokens = [*question.prefix, 7, 8]
+    completion = Completion(
+        text=" there was joy.",
+        tokens=tokens,
+        token_texts=["?"] * len(question.prefix) + [" there was", " joy."],
+        logprobs=[-1.0] * len(tokens),
+        ref_logprobs=[-2.0] * len(tokens),
+        score=0.81,
+        parts={"lexicon": 0.81},
+        truncated=False,
+    )
+    return Answer(
+        writer=question.writer,
+        iteration=iteration,
+        prompt=str(question.prompt),
+        completions=[completion] * question.count,
+        seconds=0.5,
+    )
+
+
 ERROR = "ppo-workbench: error: "
 
 
@@ -178,6 +201,10 @@ class SteeredRun(Steered):
 
     def set(self, key: str, value: Any) -> None:
         self.wanted[key] = value
+
+    def answer(self, question: Question, heed: Callable[[], None]) -> Answer:
+        heed()
+        return answered(question, iteration=self.number - 1)
 
     def apply(self) -> None:
         for key, value in self.wanted.items():

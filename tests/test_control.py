@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from runs_helper import Recorder, acting, outcome, record, run_hurt, tiny_config, within, workspace
-from scripted_run import Script, steered
+from scripted_run import Script, answered, steered
 
 from trainer.config import Config
 from trainer.control import INBOX_SECONDS, Control, Interrupted, Request, Steered
@@ -28,6 +28,7 @@ from trainer.events import (
     RunStarted,
     StateChanged,
 )
+from trainer.questions import Answer, Question
 from trainer.training import train
 from workbench.session import Session
 from workbench.signals import stop_on_signals
@@ -54,6 +55,12 @@ class Log(Steered):
 
     def set(self, key: str, value: Any) -> None:
         self.heard.append((key, value))
+
+    def answer(self, question: Question, heed: Callable[[], None]) -> Answer:
+        self.heard.append(question.prompt)
+        self.meanwhile()
+        heed()
+        return answered(question)
 
 
 class Clock:
@@ -187,6 +194,162 @@ def test_a_trainer_that_is_held_looks_into_its_inbox() -> None:
     control.pause()
     control.check()
     assert log.heard == ["paused", "resumed"]
+
+
+class Replies:
+    """Asks, and keeps what is replied, in order."""
+
+    def __init__(self, control: Control) -> None:
+        self.control = control
+        self.prompts: list[str] = []
+        self.problems: list[str] = []
+
+    def ask(self, prompt: str) -> None:
+        def note(answer: Answer) -> None:
+            self.prompts.append(prompt)
+            self.problems.append(answer.problem)
+
+        self.control.ask(Question(prompt=prompt), note)
+
+
+ENDED = "the run ended before it was answered"
+
+
+def test_questions_are_answered_in_order_and_after_the_other_requests() -> None:
+    control = Control()
+    control.attach(log := Log())
+    replies = Replies(control)
+    replies.ask("one")
+    replies.ask("two")
+    control.checkpoint()
+    assert replies.prompts == []
+    control.check()
+    assert log.heard == ["checkpoint", "one", "two"]
+    assert (replies.prompts, replies.problems) == (["one", "two"], ["", ""])
+    control.check()
+    assert log.heard == ["checkpoint", "one", "two"]
+
+
+def test_a_question_while_another_is_answered_waits_its_turn() -> None:
+    control = Control()
+    replies = Replies(control)
+    control.attach(log := Log(lambda: replies.ask("two") if log.heard == ["one"] else None))
+    replies.ask("one")
+    control.check()
+    assert log.heard == replies.prompts == ["one", "two"]
+
+
+def test_a_held_trainer_answers_and_a_pause_within_an_answer_holds_it_afterwards() -> None:
+    control = Control()
+    replies = Replies(control)
+
+    def meanwhile() -> None:
+        match log.heard:
+            case ["one"]:
+                control.pause()
+            case ["one", "paused"]:
+                replies.ask("two")
+            case ["one", "paused", "two"]:
+                control.resume()
+
+    control.attach(log := Log(meanwhile))
+    replies.ask("one")
+    control.check()
+    assert log.heard == ["one", "paused", "two", "resumed"]
+    assert replies.prompts == ["one", "two"]
+
+
+def test_a_pause_that_comes_with_a_question_is_told_before_it_is_answered() -> None:
+    control = Control()
+    replies = Replies(control)
+    control.attach(log := Log(lambda: control.resume() if log.heard[-1] == "one" else None))
+    replies.ask("one")
+    control.pause()
+    control.check()
+    assert log.heard == ["paused", "one", "resumed"]
+
+
+@pytest.mark.parametrize("save", [True, False], ids=["stop", "abort"])
+def test_an_end_within_an_answer_leaves_no_question_without_a_reply(save: bool) -> None:
+    control = Control()
+    replies = Replies(control)
+    control.attach(log := Log(control.stop if save else control.abort))
+    replies.ask("one")
+    replies.ask("two")
+    with pytest.raises(Interrupted) as ended:
+        control.check()
+    assert (ended.value.save, log.heard) == (save, ["one"])
+    control.detach()
+    replies.ask("three")
+    assert (replies.prompts, replies.problems) == (["one", "two", "three"], [ENDED] * 3)
+
+
+def test_a_bug_within_an_answer_still_replies_and_goes_on_to_end_the_run() -> None:
+    control = Control()
+    replies = Replies(control)
+
+    def bug() -> None:
+        raise ZeroDivisionError
+
+    control.attach(Log(bug))
+    replies.ask("one")
+    with pytest.raises(ZeroDivisionError):
+        control.check()
+    assert replies.problems == [ENDED]
+
+
+def test_questions_of_many_threads_are_all_replied_to_while_the_run_ends() -> None:
+    control, told = Control(), list[str]()
+    control.attach(Log())
+    begun = threading.Barrier(5)
+
+    def ask() -> None:
+        begun.wait(30)
+        for _ in range(200):
+            control.ask(Question(prompt="one"), lambda answer: told.append(answer.problem))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    begun.wait(30)
+    for _ in range(20):
+        control.check()
+    control.detach()
+    for thread in threads:
+        thread.join()
+    assert len(told) == 800
+
+
+def test_a_question_of_the_inbox_goes_the_same_way() -> None:
+    control, told = Control(), list[Answer]()
+    request = Request("ask", question=Question(prompt="one"), reply=told.append)
+    control.attach(log := Log(), lambda: [] if log.heard else [request])
+    control.check()
+    assert log.heard == ["one"]
+    assert told == [answered(Question(prompt="one"))]
+
+
+def test_a_trainer_that_takes_no_questions_says_so() -> None:
+    control = Control()
+    replies = Replies(control)
+    replies.ask("one")
+    control.check()
+    assert replies.problems == ["this trainer takes no questions"]
+
+
+def test_the_clock_stands_still_while_a_question_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, control = Clock(monkeypatch), Control()
+
+    def meanwhile() -> None:
+        clock.now += 500
+
+    control.attach(Log(meanwhile))
+    began = control.clock()
+    Replies(control).ask("one")
+    clock.now += 3
+    control.check()
+    clock.now += 4
+    assert control.clock() - began == 7
 
 
 def test_an_interrupt_ends_a_session_that_is_paused() -> None:

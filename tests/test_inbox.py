@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from runs_helper import Recorder, run_python, tiny_config
+from scripted_run import answered
 
 from trainer.control import Request
 from trainer.errors import StorageError, UsageError
 from trainer.events import Alert, Event, Iteration, SettingChanged, StateChanged
-from trainer.inbox import Inbox, send
+from trainer.inbox import Inbox, ask, read_answer, send
+from trainer.questions import Question
 from trainer.runs import RunFolder
 from trainer.training import train
 
@@ -77,6 +79,62 @@ def test_a_request_that_cannot_be_written_is_told_and_leaves_nothing(folder: Run
             Inbox(folder.control, complaint)
 
 
+def test_a_question_is_taken_and_its_answer_read_once(folder: RunFolder) -> None:
+    question = Question(prompt="one", prefix=list(range(20_000)), columns={"a": [1]})
+    with folder.lock():
+        inbox = Inbox(folder.control, complaint)
+        path = ask(folder.root, question)
+        assert read_answer(path) is None
+        (request,) = inbox.take()
+        assert (request.command, request.question) == ("ask", question)
+        assert request.reply is not None
+        request.reply(answered(question))
+        assert read_answer(path) == answered(question)
+        assert read_answer(path) is None
+    assert [path.name for path in folder.control.rglob("*")] == ["answers"]
+
+
+def test_answers_that_nobody_read_are_dropped_when_the_run_goes_on(folder: RunFolder) -> None:
+    with folder.lock():
+        inbox = Inbox(folder.control, complaint)
+        path = ask(folder.root, Question(prompt="one"))
+        (request,) = inbox.take()
+        assert request.reply is not None
+        request.reply(answered(Question(prompt="one")))
+        (path.parent / ".half-written.json.tmp").write_text("{")
+        Inbox(folder.control, complaint)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_question_that_nobody_can_take_is_refused(folder: RunFolder) -> None:
+    with pytest.raises(UsageError, match=r"run 'a' is not being trained, so nobody hears 'ask': resume it first"):
+        ask(folder.root, Question(prompt="one"))
+    with folder.lock(), pytest.raises(UsageError, match=r"more than 512 KiB: shorten its prompt"):
+        ask(folder.root, Question(prompt="é" * 300_000))
+    assert not folder.control.exists()
+
+
+def test_an_answer_that_cannot_be_left_is_told_of(folder: RunFolder) -> None:
+    complaints: list[str] = []
+    with folder.lock():
+        inbox = Inbox(folder.control, complaints.append)
+        ask(folder.root, Question(prompt="one"))
+        (request,) = inbox.take()
+        (folder.control / "answers").write_text("not a folder")
+        assert request.reply is not None
+        request.reply(answered(Question(prompt="one")))
+    assert len(complaints) == 1
+    assert "is lost: File exists" in complaints[0]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[1]", b'{"writer": "policy"}', b"[" * 30_000])
+def test_a_broken_answer_is_told_in_one_line(folder: RunFolder, content: bytes) -> None:
+    path = folder.root / "answer.json"
+    path.write_bytes(content)
+    with pytest.raises(StorageError, match=r"^answer '.*' cannot be read: [^\n]*; ask again$"):
+        read_answer(path)
+
+
 BROKEN: dict[str, Any] = {
     "cut": b'{"command": "pau',
     "empty": b"",
@@ -86,6 +144,10 @@ BROKEN: dict[str, Any] = {
     "no string": b'{"command": ["pause"]}',
     "no key": b'{"command": "set", "value": 1}',
     "no value": b'{"command": "set", "key": "ppo.clip"}',
+    "no question": b'{"command": "ask"}',
+    "misspelt question": b'{"command": "ask", "question": {"promt": "one"}}',
+    "question of another type": b'{"command": "ask", "question": {"prompt": "one", "count": "3"}}',
+    "question of half a pair": b'{"command": "ask", "question": {"prompt": "\\ud800"}}',
     "deep": b"[" * 30_000,
     "long": b'{"command": "pause", "x": "' + b"x" * 1_000_000 + b'"}',
     "huge number": b'{"command": "set", "key": "ppo.clip", "value": ' + b"9" * 5000 + b"}",

@@ -6,9 +6,11 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import Future
+from typing import Any
 
 import pytest
-from scripted_run import Script, diverged, done, ended, iteration, wait
+from scripted_run import Script, answered, diverged, done, ended, iteration, steered, unhurt, wait
 
 from trainer.config import Config
 from trainer.control import Control
@@ -20,6 +22,7 @@ from trainer.events import (
     PhaseProgress,
     RunEnded,
 )
+from trainer.questions import Answer, Question
 from workbench.session import EventQueue, Session
 from workbench.signals import stop_on_signals
 
@@ -152,6 +155,26 @@ def test_a_given_control_steers_the_run_too() -> None:
         control.stop("from elsewhere")
         all_events(session)
     assert session.result().reason == "from elsewhere"
+
+
+def test_a_question_is_answered_by_the_trainer_paused_or_not() -> None:
+    question = Question(prompt="Once", count=2)
+    with Session(Config(), train=Script(steered)) as session:
+        assert session.ask(question).result(30).completions == answered(question).completions
+        session.pause()
+        assert session.ask(question).result(30).problem == ""
+
+
+@pytest.mark.parametrize("play", [done, unhurt, diverged], ids=["done", "bug", "failed"])
+def test_what_is_asked_of_a_run_that_ends_in_any_way_is_told_so(play: Any) -> None:
+    session = Session(Config(), train=Script(play))
+    futures: list[Future[Answer]] = [session.ask(Question(prompt="Once"))]
+    assert not futures[0].cancel()
+    with session:
+        all_events(session)
+        futures.append(session.ask(Question(prompt="Once")))
+    problems = [future.result(30).problem for future in futures]
+    assert problems == ["the run ended before it was answered"] * 2
 
 
 class Calls:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 import scripted_run
-from scripted_run import Script, make_run
+from scripted_run import Script, answered, make_run
 
 from trainer.config import Config
-from trainer.errors import UsageError
+from trainer.errors import StorageError, UsageError
+from trainer.inbox import Inbox
+from trainer.questions import Answer, Question
 from trainer.runs import RunFolder
+from workbench.policy_thread import PolicyThread
 from workbench.supervisor import Supervisor
 
 
@@ -162,3 +166,130 @@ def test_a_run_that_cannot_go_on_headless_is_told(play: Any, told: str, monkeypa
         supervisor = supervise(play)
         poll_until(supervisor, lambda: not supervisor.trains_here)
     assert told in supervisor.detach()
+
+
+QUESTION = Question(prompt="Once", count=2)
+
+
+class Loaded:
+    """Stands in for a saved policy."""
+
+    def __init__(self, checkpoint: str) -> None:
+        self.checkpoint = checkpoint
+
+    def use(self, checkpoint: str) -> None:
+        self.checkpoint = checkpoint
+
+    def answer(self, question: Question, progress: Callable[[], None]) -> Answer:
+        progress()
+        return answered(question, iteration=len(self.checkpoint))
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[PolicyThread]:
+    """The threads that a supervisor makes, with a stand-in for the model."""
+    made: list[PolicyThread] = []
+
+    def make(folder: Path) -> PolicyThread:
+        made.append(PolicyThread(folder, lambda _, checkpoint: Loaded(checkpoint)))
+        return made[-1]
+
+    monkeypatch.setattr("workbench.supervisor.PolicyThread", make)
+    return made
+
+
+def closed(thread: PolicyThread) -> bool:
+    with pytest.raises(UsageError, match="let go of"):
+        thread.ask(QUESTION)
+    thread.join()
+    return True
+
+
+def make_checkpoint(folder: Path, iteration: int) -> None:
+    path = RunFolder(folder).checkpoint(iteration)
+    path.mkdir(parents=True)
+    (path / "state.json").write_text('{"files": {}}')
+
+
+def test_a_run_that_is_trained_here_answers_by_its_trainer() -> None:
+    with pytest.raises(UsageError, match="there is no run yet: start one"):
+        Supervisor().ask_model(QUESTION)
+    supervisor = supervise(scripted_run.steered)
+    poll_until(supervisor, lambda: supervisor.view.started is not None)
+    assert supervisor.ask_model(QUESTION).result(30).completions == answered(QUESTION).completions
+    assert supervisor.saved_policies() == []
+    with pytest.raises(UsageError, match="its trainer answers, and not step-000001"):
+        supervisor.ask_model(QUESTION, "step-000001")
+    supervisor.abort()
+    poll_until(supervisor, lambda: not supervisor.trains_here)
+
+
+def test_a_run_that_has_ended_answers_by_its_checkpoints(threads: list[PolicyThread]) -> None:
+    folder = make_run("past")
+    for number in (2, 10):
+        make_checkpoint(folder, number)
+    (folder / "checkpoints" / "step-000011").mkdir()  # cut short
+    supervisor = Supervisor()
+    supervisor.watch(folder)
+    assert supervisor.saved_policies() == ["step-000010", "step-000002"]
+    iterations = [supervisor.ask_model(QUESTION, name).result(30).iteration for name in ("", "step-000002")]
+    assert iterations == [0, len("step-000002")]
+    assert len(threads) == 1, "one model for all questions"
+    supervisor.close()
+    assert closed(threads[0])
+
+
+def test_a_model_that_was_asked_is_let_go_of_when_another_run_comes(threads: list[PolicyThread]) -> None:
+    supervisor = Supervisor(Script(scripted_run.done))
+    supervisor.watch(make_run("past"))
+    supervisor.ask_model(QUESTION).result(30)
+    supervisor.watch(make_run("other"))
+    assert closed(threads[0])
+    supervisor.ask_model(QUESTION).result(30)
+    supervisor.start(Config())
+    assert closed(threads[1])
+    poll_until(supervisor, lambda: not supervisor.trains_here)
+
+
+def test_a_run_of_another_process_answers_by_its_inbox() -> None:
+    folder = make_run("elsewhere")
+    futures: list[Future[Answer]] = []
+    supervisor = Supervisor()
+    with RunFolder(folder).lock():
+        inbox = Inbox(folder / "control", pytest.fail)
+        supervisor.watch(folder)
+        assert supervisor.saved_policies() == []
+        futures = [supervisor.ask_model(QUESTION) for _ in range(3)]
+        first, second, _ = inbox.take()
+        assert first.reply is not None
+        first.reply(answered(QUESTION))
+        assert not futures[0].done()
+        supervisor.poll()
+        assert [future.done() for future in futures] == [True, False, False]
+        (folder / "control/answers").mkdir(exist_ok=True)
+        assert second.reply is not None
+        second.reply(answered(QUESTION, iteration=7))
+    supervisor.poll()
+    assert [future.result(30).iteration for future in futures[:2]] == [0, 7], "written before the run ended"
+    with pytest.raises(UsageError, match="run 'elsewhere' ended before it was answered"):
+        futures[2].result(30)
+
+
+def test_a_broken_answer_and_one_that_nobody_waits_for_are_told() -> None:
+    folder = make_run("elsewhere")
+    supervisor = Supervisor()
+    with RunFolder(folder).lock():
+        inbox = Inbox(folder / "control", pytest.fail)
+        supervisor.watch(folder)
+        broken = supervisor.ask_model(QUESTION)
+        (name,) = [path.name for path in (folder / "control").glob("*.json")]
+        inbox.take()
+        (folder / "control/answers").mkdir()
+        (folder / "control/answers" / name).write_text("{")
+        supervisor.poll()
+        with pytest.raises(StorageError, match="cannot be read"):
+            broken.result(30)
+        left = supervisor.ask_model(QUESTION)
+        supervisor.watch(make_run("other"))
+        with pytest.raises(UsageError, match="nobody waits for the answer any more"):
+            left.result(30)

@@ -1,4 +1,4 @@
-"""How another thread, or another process, steers the trainer: stop, pause, single steps, checkpoints, live settings."""
+"""How others steer the trainer: stop, pause, single steps, checkpoints, live settings, questions to its model."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
+from trainer.question_queue import ENDED, QuestionQueue
+from trainer.questions import Answer, Question, Reply, unanswered
+
 INBOX_SECONDS = 0.2
 """How often the inbox is looked into, at most."""
 
-Command = Literal["pause", "resume", "step", "checkpoint", "set", "stop", "abort"]
+Command = Literal["pause", "resume", "step", "checkpoint", "set", "ask", "stop", "abort"]
 
 
 class Interrupted(Exception):  # noqa: N818  nothing went wrong
@@ -30,6 +33,8 @@ class Request(NamedTuple):
     reason: str = ""  # of stop and abort
     key: str = ""  # of set, dotted
     value: Any = None  # of set
+    question: Question | None = None  # of ask
+    reply: Reply | None = None  # of ask
 
 
 class Steered:
@@ -47,16 +52,21 @@ class Steered:
     def set(self, key: str, value: Any) -> None:
         """Let the live setting `key` be `value` from the next iteration on."""
 
+    def answer(self, question: Question, heed: Callable[[], None]) -> Answer:
+        """Let the model write; `heed` between its smallest steps raises Interrupted if the run is to end."""
+        return unanswered(question, "this trainer takes no questions")
+
 
 class Control:
-    """Requests to a running trainer; each may be made from any thread, or a signal handler, and returns at once.
+    """Requests to a running trainer, from any thread, and all but `ask` from a signal handler; each returns at once.
 
     The trainer calls `attach`, `detach`, `check`, `between_iterations` and `clock`, all on its own thread.
     """
 
     def __init__(self) -> None:
         # Takes no lock that a signal handler could find held by the thread which it interrupts.
-        self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()  # None: a question waits
+        self._questions = QuestionQueue()
         # Of the trainer's thread alone:
         self._run = Steered()
         self._inbox: Callable[[], Sequence[Request]] = tuple
@@ -94,24 +104,40 @@ class Control:
         """Change a live setting before the next iteration; the run tells in an Alert why it does not."""
         self._requests.put(Request("set", key=key, value=value))
 
+    def ask(self, question: Question, reply: Reply) -> None:
+        """Let the model write within a token step or micro-batch, after what was asked before.
+
+        `reply` gets the answer in any case, on the trainer's thread, or on this one when the run has ended: then, and
+        when it ends first, the Answer's `problem` says so.
+        """
+        self._questions.put(question, reply)
+        self._requests.put(None)
+
     def attach(self, run: Steered, inbox: Callable[[], Sequence[Request]] = tuple) -> None:
         """Let `run` answer to requests, those that `inbox` returns among them."""
         self._run = run
         self._inbox = inbox
+        self._questions.open()
 
     def detach(self) -> None:
-        """Let go of the run, and with it of its model, on the thread that the model belongs to."""
+        """Let go of the run, and with it of its model, on the thread that the model belongs to.
+
+        Every question without an answer gets one that says so.
+        """
+        self._questions.close()
         self._run = Steered()
         self._inbox = tuple
 
     def check(self) -> None:
-        """Heed requests: hold while paused, raise Interrupted if the run is to end.
+        """Heed requests: answer questions, hold while paused, raise Interrupted if the run is to end.
 
         Called by the trainer between its smallest steps.
         """
         began = time.perf_counter()
         self._hear()
-        if self._paused:
+        if not self._paused:
+            self._answer()
+        if self._paused:  # maybe only since then
             self._hold()
         self._held += time.perf_counter() - began
 
@@ -121,14 +147,25 @@ class Control:
         self.check()
 
     def clock(self) -> float:
-        """Seconds on a clock that stands still while the trainer heeds requests, above all while it is paused."""
+        """Seconds on a clock that stands still while the trainer heeds requests: paused, or answering."""
         return time.perf_counter() - self._held
 
     def _hold(self) -> None:
         self._run.paused()
+        self._answer()
         while self._paused:
             self._hear(INBOX_SECONDS)
+            self._answer()
         self._run.resumed()
+
+    def _answer(self) -> None:
+        """Answer the questions that wait, one after the other. Other requests are heard meanwhile."""
+        while (waiting := self._questions.take()) is not None:
+            answer = unanswered(waiting.question, ENDED)
+            try:
+                answer = self._run.answer(waiting.question, self._hear)
+            finally:
+                waiting.reply(answer)
 
     def _hear(self, wait: float = 0.0) -> None:
         """Heed what was requested, after waiting for at most `wait` seconds."""
@@ -144,7 +181,9 @@ class Control:
             reason, save = self._end
             raise Interrupted(reason, save=save)
 
-    def _heed(self, request: Request) -> None:
+    def _heed(self, request: Request | None) -> None:
+        if request is None:
+            return
         match request.command:
             case "pause":
                 self._paused = True
@@ -156,6 +195,10 @@ class Control:
                 self._run.checkpoint()
             case "set":
                 self._run.set(request.key, request.value)
+            case "ask":
+                assert request.question is not None
+                assert request.reply is not None
+                self._questions.put(request.question, request.reply)
             case "stop":
                 self._end = self._end or (request.reason, True)
             case "abort":

@@ -1,12 +1,14 @@
 """The run folder's `control/`: what other processes ask of the one that trains the run.
 
 One small JSON file a request, `{"command": "set", "key": "ppo.kl_coef", "value": 0.1}`, renamed into place; names sort
-in the order of sending.
+in the order of sending. What the model wrote to a question lies in `control/answers/` under the name of its request,
+until it is read.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -17,9 +19,11 @@ from typing import Any, get_args
 
 from trainer.control import Command, Request
 from trainer.errors import StorageError, UsageError
+from trainer.questions import Answer, Question, answer_from, question_from, to_json
 from trainer.runs import RunFolder
 
-_MAX_BYTES = 64 * 1024
+_MAX_BYTES = 512 * 1024  # a prompt and a response of 30,000 tokens each
+_ANSWERS = "answers"
 _COMMANDS = get_args(Command)
 _REASONS = {"stop": "stopped from another process", "abort": "aborted from another process"}
 _count = itertools.count()
@@ -31,19 +35,35 @@ def send(folder: Path, command: Command, **values: Any) -> None:
     values: `key` and `value` of "set", which must be plain; `reason` of "stop" and "abort". Raises UsageError when
     no process trains the run, StorageError when the request cannot be written.
     """
+    _leave(RunFolder(folder), command, json.dumps({"command": command, **values}))
+
+
+def ask(folder: Path, question: Question) -> Path:
+    """Let the model of the run that another process trains in `folder` write; returns where its answer will be.
+
+    Raises what `send` does, and UsageError for a question that is too long for a file.
+    """
+    text = f'{{"command": "ask", "question": {to_json(question)}}}'
+    if len(text.encode(errors="replace")) > _MAX_BYTES:
+        raise UsageError(f"the question takes more than {_MAX_BYTES // 1024} KiB: shorten its prompt or its prefix")
     run = RunFolder(folder)
-    if not run.is_live():
-        raise UsageError(f"run '{run.name}' is not being trained, so nobody hears '{command}': resume it first")
-    name = f"{time.time_ns():020d}-{os.getpid()}-{next(_count):06d}.json"
-    temporary = run.control / f".{name}.tmp"
+    return run.control / _ANSWERS / _leave(run, "ask", text)
+
+
+def read_answer(path: Path) -> Answer | None:
+    """Take the answer that `ask` said would be at `path`; None while it is not there.
+
+    Raises StorageError for one that cannot be read.
+    """
     try:
-        run.control.mkdir(exist_ok=True)
-        temporary.write_text(json.dumps({"command": command, **values}), encoding="utf-8")
-        temporary.rename(run.control / name)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise StorageError(f"cannot leave a request in '{run.control}': {error.strerror}; mend the folder") from None
+        answer = answer_from(path.read_bytes())
+        path.unlink()
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise StorageError(f"answer '{path}' cannot be read: {reason}; ask again") from None
+    return answer
 
 
 class Inbox:
@@ -58,7 +78,7 @@ class Inbox:
         self._undeletable: set[str] = set()
         try:
             path.mkdir(exist_ok=True)
-            for left in path.iterdir():
+            for left in [*path.glob(f"{_ANSWERS}/*"), *path.iterdir()]:
                 self._remove(left)
         except OSError as error:
             raise StorageError(f"cannot use '{path}' for requests: {error.strerror}; mend the folder") from None
@@ -77,12 +97,35 @@ class Inbox:
             if not path.is_file():  # opening a pipe would wait for its writer
                 raise ValueError("it is not a file")
             with path.open("rb") as file:
-                request = _request(file.read(_MAX_BYTES))
+                request = self._request(file.read(_MAX_BYTES), path.name)
         except (OSError, ValueError, RecursionError) as error:
             self._complain(f"request '{path.name}' left out: {getattr(error, 'strerror', None) or error}")
             request = None
         self._remove(path)
         return request
+
+    def _request(self, data: bytes, name: str) -> Request:
+        """The request in `data`. ValueError when there is none."""
+        try:
+            values = json.loads(data)
+        except ValueError:
+            raise ValueError("it is not JSON") from None
+        if not isinstance(values, dict) or values.get("command") not in _COMMANDS:
+            raise ValueError(f"its command is none of {', '.join(_COMMANDS)}")
+        command: Command = values["command"]
+        if command == "ask":
+            question = question_from(json.dumps(values.get("question")))
+            return Request("ask", question=question, reply=functools.partial(self._reply, name))
+        if command == "set" and not (isinstance(values.get("key"), str) and "value" in values):
+            raise ValueError("a key or a value is missing")
+        reason = str(values.get("reason") or _REASONS.get(command, ""))
+        return Request(command, reason, values.get("key", ""), values.get("value"))
+
+    def _reply(self, name: str, answer: Answer) -> None:
+        try:
+            _write(self._path / _ANSWERS / name, to_json(answer))
+        except OSError as error:
+            self._complain(f"the answer to request '{name}' is lost: {error.strerror}; mend the folder")
 
     def _remove(self, path: Path) -> None:
         try:
@@ -91,16 +134,26 @@ class Inbox:
             self._undeletable.add(path.name)  # a folder, or not ours: heeded once all the same
 
 
-def _request(data: bytes) -> Request:
-    """The request in `data`. ValueError when there is none."""
+def _leave(run: RunFolder, command: Command, text: str) -> str:
+    """Put a request into the inbox of `run`; returns its name there."""
+    if not run.is_live():
+        raise UsageError(f"run '{run.name}' is not being trained, so nobody hears '{command}': resume it first")
+    name = f"{time.time_ns():020d}-{os.getpid()}-{next(_count):06d}.json"
     try:
-        values = json.loads(data)
-    except ValueError:
-        raise ValueError("it is not JSON") from None
-    if not isinstance(values, dict) or values.get("command") not in _COMMANDS:
-        raise ValueError(f"its command is none of {', '.join(_COMMANDS)}")
-    command: Command = values["command"]
-    if command == "set" and not (isinstance(values.get("key"), str) and "value" in values):
-        raise ValueError("a key or a value is missing")
-    reason = str(values.get("reason") or _REASONS.get(command, ""))
-    return Request(command, reason, values.get("key", ""), values.get("value"))
+        _write(run.control / name, text)
+    except OSError as error:
+        raise StorageError(f"cannot leave a request in '{run.control}': {error.strerror}; mend the folder") from None
+    return name
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file of the inbox whole or not at all, its folder too where there is none."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        path.parent.mkdir(exist_ok=True)
+        temporary.write_text(text, encoding="utf-8", errors="replace")
+        temporary.rename(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise

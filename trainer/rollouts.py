@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -28,10 +29,10 @@ class _Row(NamedTuple):
 
 
 class Response(NamedTuple):
-    """What the policy wrote after one prompt."""
+    """What the policy wrote after one prompt, and what the response was begun with."""
 
     tokens: list[int]  # the stop token, if it came, is the last
-    logprobs: list[float]  # of the distribution sampled from, before top-p and top-k
+    logprobs: list[float]  # of the distribution sampled from, before top-p and top-k; NaN where nothing was sampled
     text: str  # without the stop token or stop text
     truncated: bool  # cut at max_new_tokens
 
@@ -62,9 +63,13 @@ def generate_responses(
     sampling: RolloutConfig,
     *,
     key: mx.array,
+    begun: Sequence[int] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Response]:
-    """The responses to `prompts`, in their order."""
+    """The responses to `prompts`, in their order.
+
+    begun: ids that each response begins with, for the policy to go on from; they do not count in max_new_tokens.
+    """
     keys = mx.random.split(key, len(prompts))
     stop_ids = [] if sampling.ignore_stop else [[token] for token in sorted(tokenizer.eos_token_ids)]
     generator = BatchGenerator(
@@ -77,8 +82,8 @@ def generate_responses(
     )
     samplers = [make_sampler(sampling, row_key) for row_key in keys]
     stop_texts = [] if sampling.ignore_stop else sampling.stop
-    uids = generator.insert([prompt.tokens for prompt in prompts], samplers=samplers)
-    rows = {uid: _Row(prompt, [], []) for uid, prompt in zip(uids, prompts, strict=True)}
+    uids = generator.insert([prompt.tokens + list(begun) for prompt in prompts], samplers=samplers)
+    rows = {uid: _Row(prompt, list(begun), [math.nan] * len(begun)) for uid, prompt in zip(uids, prompts, strict=True)}
     finished: dict[int, Response] = {}
     total, written = sampling.max_new_tokens * len(prompts), 0
     try:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import mlx.core as mx
 
 from trainer import runs
+from trainer.answers import answer
 from trainer.arrays import leaves
 from trainer.checkpoint import Snapshot, load_checkpoint, restore_snapshot, take_snapshot
 from trainer.config import Config, config_warnings
@@ -41,6 +43,7 @@ from trainer.models.blas import blas_warning, measure_matmul
 from trainer.models.loading import LoadedModel, load_backbone
 from trainer.ppo import PPO
 from trainer.progress import ProgressFile
+from trainer.questions import Answer, Question
 from trainer.rewards import build_rewards
 from trainer.run_prompts import run_prompts
 from trainer.run_record import RunRecord
@@ -98,6 +101,7 @@ class _Run(Steered):
         self.record: RunRecord
         self.state: State = "loading"
         self.before_pause: State = "loading"
+        self.model: LoadedModel
         self.wanted = self.config  # with the live settings that were asked for and do not hold yet
 
     def train(self) -> RunEnded:
@@ -109,7 +113,7 @@ class _Run(Steered):
             runs.check_name_is_free(self.config)
         rows = load_prompts(self.config.data)
         rewards = build_rewards(self.config.reward)
-        model = load_backbone(self.config.model)
+        self.model = model = load_backbone(self.config.model)
         if slow := blas_warning(measure_matmul()):
             self.warnings.append(slow)
         prompts, held_out, warnings = run_prompts(self.config, rows, model)
@@ -125,7 +129,7 @@ class _Run(Steered):
                 runs.write_config(self.folder, self.config)  # what runs from here on
             self.record = RunRecord(self.folder, self.config, self.emit)
             self._open()
-            return self._guarded(model, prompts)
+            return self._guarded(prompts)
 
     def emit(self, event: Event) -> None:
         """Hand an event to every sink."""
@@ -156,6 +160,20 @@ class _Run(Steered):
         except TrainerError as refusal:
             self._alert("warning", "setting_refused", f"{'; '.join(str(refusal).splitlines())}; nothing is changed")
 
+    def answer(self, question: Question, heed: Callable[[], None]) -> Answer:
+        """Let the policy of the last whole iteration write, whatever arrays the one under way has in the model."""
+        ppo = self.ppo
+        with ppo.actor.policy(self.snapshot.policy):
+            return answer(
+                question,
+                actor=ppo.actor,
+                model=self.model,
+                score=functools.partial(ppo.rewards, update_statistics=False),
+                config=self.config,
+                iteration=self.snapshot.iteration,
+                progress=heed,
+            )
+
     def _open(self) -> None:
         try:
             self.control.attach(self, Inbox(self.folder.control, self._complain).take)
@@ -166,18 +184,18 @@ class _Run(Steered):
                 shutil.rmtree(self.folder.root, ignore_errors=True)
             raise
 
-    def _guarded(self, model: LoadedModel, prompts: Sequence[Prompt]) -> RunEnded:
+    def _guarded(self, prompts: Sequence[Prompt]) -> RunEnded:
         """The loop, with what must happen however it ends: a checkpoint where one can be had, and an `end` event."""
         try:
-            state, exit_code, reason = self._until_the_end(model, prompts)
+            state, exit_code, reason = self._until_the_end(prompts)
         except Exception as error:
             self._failed(error)
             raise
         return self._end(state, exit_code, reason)
 
-    def _until_the_end(self, model: LoadedModel, prompts: Sequence[Prompt]) -> tuple[EndState, int, str]:
+    def _until_the_end(self, prompts: Sequence[Prompt]) -> tuple[EndState, int, str]:
         try:
-            self._begin(model, prompts)
+            self._begin(prompts)
             self._loop()
         except Interrupted as interruption:
             if interruption.save:
@@ -201,8 +219,8 @@ class _Run(Steered):
             else:
                 self._end("failed", 1, f"{type(error).__name__}: {error}")
 
-    def _begin(self, model: LoadedModel, prompts: Sequence[Prompt]) -> None:
-        ppo = self.ppo
+    def _begin(self, prompts: Sequence[Prompt]) -> None:
+        ppo, model = self.ppo, self.model
         self.snapshot = take_snapshot(0, 0, ppo.actor, ppo.learner, ppo.rewards)
         found = runs.checkpoints(self.folder)
         if found.paths:
@@ -288,6 +306,7 @@ class _Run(Steered):
         self._alert("warning", "request_broken", message)
 
     def _end(self, state: EndState, exit_code: int, reason: str) -> RunEnded:
+        self.control.detach()  # who waits for an answer hears of the end while the folder is still ours
         newest = runs.newest_checkpoint(self.folder)
         event = RunEnded(
             state=state,

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Protocol
 
 from trainer import inbox
+from trainer.errors import StorageError, UsageError
+from trainer.events import Event
+from trainer.questions import Answer, Question
+from trainer.runs import RunFolder
 from workbench.event_source import EventSource
 from workbench.history import History
 from workbench.journal_source import JournalSource
@@ -23,6 +28,7 @@ class AttachedRun(EventSource, Protocol):
     def step(self) -> None: ...
     def checkpoint(self) -> None: ...
     def set(self, key: str, value: Any) -> None: ...
+    def ask(self, question: Question) -> Future[Answer]: ...
     def stop(self, reason: str) -> None: ...
     def abort(self) -> None: ...
 
@@ -33,6 +39,17 @@ class RunOnDisk(JournalSource):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.folder = folder
+        self._asked: dict[Path, Future[Answer]] = {}  # by where the answer will be
+
+    def take(self) -> list[Event]:
+        """What is new in the journal; the answers that have come go to who asked."""
+        if self._asked:
+            self._take_answers()
+        return super().take()
+
+    def close(self) -> None:
+        """Nobody takes from here any more: what was asked and is open fails with UsageError."""
+        self._fail("nobody waits for the answer any more: ask again")
 
     def pause(self) -> None:
         inbox.send(self.folder, "pause")
@@ -49,11 +66,38 @@ class RunOnDisk(JournalSource):
     def set(self, key: str, value: Any) -> None:
         inbox.send(self.folder, "set", key=key, value=value)
 
+    def ask(self, question: Question) -> Future[Answer]:
+        """What the model writes; comes by `take`, or fails with UsageError where the run ends first."""
+        future: Future[Answer] = Future()
+        future.set_running_or_notify_cancel()
+        self._asked[inbox.ask(self.folder, question)] = future
+        return future
+
     def stop(self, reason: str) -> None:
         inbox.send(self.folder, "stop", reason=reason)
 
     def abort(self) -> None:
         inbox.send(self.folder, "abort")
+
+    def _take_answers(self) -> None:
+        live = RunFolder(self.folder).is_live()  # asked first: what the trainer answered before it ended is there then
+        for path, future in list(self._asked.items()):
+            try:
+                answer = inbox.read_answer(path)
+            except StorageError as error:
+                del self._asked[path]
+                future.set_exception(error)
+                continue
+            if answer is not None:
+                del self._asked[path]
+                future.set_result(answer)
+        if not live:
+            self._fail(f"run '{RunFolder(self.folder).name}' ended before it was answered: ask again")
+
+    def _fail(self, reason: str) -> None:
+        asked, self._asked = self._asked, {}
+        for future in asked.values():
+            future.set_exception(UsageError(reason))
 
 
 def whole_history(folder: Path) -> History:

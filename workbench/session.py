@@ -11,12 +11,14 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Protocol
 
 from trainer.config import Config
 from trainer.control import Control
 from trainer.events import Event, RunEnded, Sink
+from trainer.questions import Answer, Question
 
 
 class Train(Protocol):
@@ -144,6 +146,13 @@ class Session:
         """Change a live setting before the next iteration; an Alert tells why where that cannot be."""
         self._control.set(key, value)
 
+    def ask(self, question: Question) -> Future[Answer]:
+        """What the run's model writes; where the run ends first, the Answer's `problem` says so."""
+        future: Future[Answer] = Future()
+        future.set_running_or_notify_cancel()  # it cannot be cancelled: the trainer answers in any case
+        self._control.ask(question, future.set_result)
+        return future
+
     def result(self) -> RunEnded:
         """How the run ended; waits for it. Raises what the trainer raised."""
         self._thread.join()
@@ -174,6 +183,7 @@ class Session:
         except BaseException as failure:  # noqa: BLE001 - raised again by `result`, on the thread that asks
             self._failure = failure
         finally:
+            self._control.detach()  # what was asked of a trainer that failed to begin gets its answer too
             self._done.set()
             self._events.wake()
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import gc
 import traceback
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal
 
 from trainer.config import Config
 from trainer.errors import TrainerError, UsageError
 from trainer.events import RunStarted, StateChanged
+from trainer.questions import Answer, Question
+from trainer.runs import RunFolder, checkpoints
 from workbench.attached import AttachedRun, RunOnDisk
 from workbench.detach import go_on_headless
+from workbench.policy_thread import PolicyThread
 from workbench.run_view import RunView
 from workbench.session import Session
 
@@ -30,6 +34,7 @@ class Supervisor:
         self._train = train
         self._session: Session | None = None
         self._concluded = True
+        self._policies: PolicyThread | None = None  # once a run that has ended is asked
         self._past: RunOnDisk | None = None  # what of a journal is still to be read, from its newest part backwards
         self.run: AttachedRun | None = None
         self.view = RunView()
@@ -131,6 +136,36 @@ class Supervisor:
             raise UsageError(f"{key} changes a run, and none is under way: start one")
         self.run.set(key, value)
 
+    def ask_model(self, question: Question, checkpoint: str = "") -> Future[Answer]:
+        """What the run's model writes: by its trainer while it is under way, else by one of its `saved_policies`.
+
+        checkpoint: which; "" for the newest. Raises UsageError and StorageError; the Future may fail with those and
+        with what loading a model raises. What else went wrong is the Answer's `problem`.
+        """
+        if self.run is not None and self.under_way:
+            if checkpoint:
+                raise UsageError(f"the run is under way, so its trainer answers, and not {checkpoint}: leave that out")
+            return self.run.ask(question)
+        if self.folder is None:
+            raise UsageError("there is no run yet: start one")
+        if self._policies is None:
+            self._policies = PolicyThread(self.folder)
+        return self._policies.ask(question, checkpoint)
+
+    def saved_policies(self) -> list[str]:
+        """Names of the checkpoints that can be asked, newest first; none while the run is under way."""
+        if self.folder is None or self.under_way:
+            return []
+        return [path.name for path in reversed(checkpoints(RunFolder(self.folder)).paths)]
+
+    def close(self) -> None:
+        """Let go of what was loaded to be asked, and of open questions; a run that is trained here goes on."""
+        if self._policies is not None:
+            self._policies.close()
+        self._policies = None
+        if isinstance(self.run, RunOnDisk):
+            self.run.close()
+
     def poll(self) -> bool:
         """Fold what is new into the view; True when anything was."""
         if self.run is None:
@@ -189,6 +224,7 @@ class Supervisor:
             raise UsageError(f"{name} is being trained here: stop it (X), or detach it when you leave (q)")
 
     def _attach(self, run: AttachedRun) -> None:
+        self.close()
         self.run = run
         self.view = RunView()
         self.failure = self._ending = ""

@@ -14,6 +14,7 @@ from trainer.errors import ModelError
 from trainer.models.adapters import (
     Parameters,
     adapter_off,
+    adapter_scaled,
     attach_lora,
     lora_parameters,
     reason_of,
@@ -87,6 +88,20 @@ class ActorCriticLLM:
         """Inside, the policy is the reference: the backbone with its adapter off."""
         with adapter_off(self.backbone):
             yield
+
+    @contextmanager
+    def policy(self, parameters: Parameters) -> Iterator[None]:
+        """Inside, the policy is the backbone with the adapter `parameters` on, even within `reference`.
+
+        Afterwards all is as it was before, arrays and adapter, whatever arrays those were.
+        """
+        before = self.policy_parameters()
+        try:
+            self.update_policy(parameters)
+            with adapter_scaled(self.backbone, self.adapter_config["lora_parameters"]["scale"]):
+                yield
+        finally:
+            self.update_policy(before)
 
     def policy_parameters(self) -> Parameters:
         """The policy's LoRA arrays by full name."""
@@ -172,6 +187,12 @@ class _HandOver(nn.Module):
 def language_model(backbone: nn.Module) -> nn.Module:
     """The text model inside a backbone: itself, or the `language_model` of a multimodal wrapper."""
     return backbone.language_model if "language_model" in backbone else backbone
+
+
+def vocabulary_size(backbone: nn.Module) -> int:
+    """How many token ids the model knows; they begin at 0."""
+    args = language_model(backbone).args
+    return int(args.vocab_size)
 
 
 def hidden_size(backbone: nn.Module) -> int:

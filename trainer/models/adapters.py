@@ -79,7 +79,14 @@ def update_lora(backbone: nn.Module, parameters: Parameters) -> None:
 
 @contextmanager
 def adapter_off(backbone: nn.Module) -> Iterator[None]:
-    """Inside, `backbone` is the base model bit for bit; the adapter is on again afterwards, also after an error.
+    """Inside, `backbone` is the base model bit for bit; the adapter is on again afterwards, also after an error."""
+    with adapter_scaled(backbone, 0.0):
+        yield
+
+
+@contextmanager
+def adapter_scaled(backbone: nn.Module, scale: float) -> Iterator[None]:
+    """Inside, the adapter's output counts `scale` times; as it was before afterwards, also after an error.
 
     mx.compile bakes the scale in: never reuse a function compiled outside.
     """
@@ -87,7 +94,7 @@ def adapter_off(backbone: nn.Module) -> Iterator[None]:
     scales = [layer.scale for layer in layers]
     try:
         for layer in layers:
-            layer.scale = 0.0
+            layer.scale = scale
         yield
     finally:
         for layer, scale in zip(layers, scales, strict=True):

@@ -1,0 +1,152 @@
+"""The thread of the saved policies: loads when asked, answers in order, lets go at once, and never keeps the exit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+from runs_helper import record, run_python, tiny_config
+from scripted_run import answered
+
+from trainer.errors import ModelError, UsageError
+from trainer.questions import Answer, Question
+from trainer.runs import RunFolder
+from workbench.policy_thread import PolicyThread
+
+QUESTION = Question(prompt="one", count=2)
+LET_GO = "the model was let go of before it was answered"
+
+
+class Loaded:
+    """Stands in for a saved policy; `writes` is what it does while it answers."""
+
+    def __init__(self, checkpoint: str, writes: Callable[[Callable[[], None]], None] = lambda progress: None) -> None:
+        self.used = [checkpoint]
+        self.writes = writes
+        self.threads: set[threading.Thread] = set()
+
+    def use(self, checkpoint: str) -> None:
+        self.used.append(checkpoint)
+
+    def answer(self, question: Question, progress: Callable[[], None]) -> Answer:
+        self.threads.add(threading.current_thread())
+        self.writes(progress)
+        return answered(question, iteration=len(self.used))
+
+
+def test_nothing_is_loaded_before_the_first_question(tmp_path: Path) -> None:
+    before = threading.active_count()
+    policies = PolicyThread(tmp_path, lambda *_: pytest.fail("it was loaded"))
+    assert threading.active_count() == before
+    policies.close()
+    policies.join()
+
+
+def test_questions_are_answered_in_order_by_one_model_on_one_thread(tmp_path: Path) -> None:
+    loaded: list[Loaded] = []
+    done: list[int] = []
+
+    def load(folder: RunFolder, checkpoint: str) -> Loaded:
+        assert folder.root == tmp_path
+        loaded.append(Loaded(checkpoint))
+        return loaded[-1]
+
+    policies = PolicyThread(tmp_path, load)
+    futures = [policies.ask(QUESTION, name) for name in ("step-000002", "", "step-000001")]
+    for future in futures:
+        future.add_done_callback(lambda future: done.append(future.result().iteration))
+    assert [future.result(30).iteration for future in futures] == [1, 2, 3]
+    policies.close()
+    policies.join()
+    (policy,) = loaded
+    assert policy.used == ["step-000002", "", "step-000001"]
+    assert sorted(done) == [1, 2, 3]
+    (thread,) = policy.threads
+    assert (thread.daemon, thread.is_alive()) == (False, False)
+    assert thread is not threading.current_thread()
+
+
+def test_closing_ends_an_answer_at_its_next_step_and_tells_all_who_wait(tmp_path: Path) -> None:
+    writing, steps = threading.Event(), 0
+
+    def write_for_ever(progress: Callable[[], None]) -> None:
+        nonlocal steps
+        while True:
+            writing.set()
+            progress()
+            steps += 1
+
+    policies = PolicyThread(tmp_path, lambda _, checkpoint: Loaded(checkpoint, write_for_ever))
+    futures: list[Future[Answer]] = [policies.ask(QUESTION) for _ in range(3)]
+    assert writing.wait(30)
+    policies.close()
+    policies.join()
+    assert [future.result(0).problem for future in futures] == [LET_GO] * 3
+    with pytest.raises(UsageError, match="ask again"):
+        policies.ask(QUESTION)
+
+
+def test_a_question_that_was_taken_back_is_not_answered(tmp_path: Path) -> None:
+    go_on, answers = threading.Event(), 0
+
+    def count(progress: Callable[[], None]) -> None:
+        nonlocal answers
+        answers += 1
+        assert go_on.wait(30)
+
+    policies = PolicyThread(tmp_path, lambda _, checkpoint: Loaded(checkpoint, count))
+    first, second = policies.ask(QUESTION), policies.ask(QUESTION)
+    assert second.cancel()
+    go_on.set()
+    first.result(30)
+    policies.close()
+    policies.join()
+    assert answers == 1
+
+
+def test_a_model_that_cannot_be_loaded_is_told_and_tried_again_for_the_next_question(tmp_path: Path) -> None:
+    problems: list[Exception] = [ModelError("model.path = 'x': no such folder"), ZeroDivisionError("a bug")]
+
+    def load(_: RunFolder, checkpoint: str) -> Loaded:
+        if problems:
+            raise problems.pop(0)
+        return Loaded(checkpoint)
+
+    policies = PolicyThread(tmp_path, load)
+    futures = [policies.ask(QUESTION) for _ in range(3)]
+    with pytest.raises(ModelError, match="no such folder"):
+        futures[0].result(30)
+    with pytest.raises(ZeroDivisionError):
+        futures[1].result(30)
+    assert futures[2].result(30).problem == ""
+    policies.close()
+    policies.join()
+
+
+def test_a_real_run_is_asked_after_its_end(tmp_path: Path) -> None:
+    record(tiny_config(tmp_path, "run.name=a"))
+    policies = PolicyThread(tmp_path / "runs/a")
+    newest, first = policies.ask(QUESTION), policies.ask(QUESTION, "step-000001")
+    assert [newest.result(60).iteration, first.result(60).iteration] == [3, 1]
+    assert newest.result().completions != first.result().completions
+    with pytest.raises(UsageError, match="has no whole checkpoint 'step-000009': there is step-000001, step-000002"):
+        policies.ask(QUESTION, "step-000009").result(60)
+    policies.close()
+    policies.join()
+
+
+def test_a_process_that_leaves_while_a_policy_writes_ends_in_order(tmp_path: Path) -> None:
+    record(tiny_config(tmp_path, "run.name=a", "rollout.ignore_stop=true"))
+    ended = run_python(
+        "-c",
+        "import sys; from pathlib import Path; from workbench.policy_thread import PolicyThread; "
+        "from trainer.questions import Question; policies = PolicyThread(Path(sys.argv[1])); "
+        "policies.ask(Question(prompt='one', max_new_tokens=1)).result(); "
+        "waits = [policies.ask(Question(prompt='one', count=16, max_new_tokens=240)) for _ in range(500)]; "
+        "policies.close(); print('left')",
+        str(tmp_path / "runs/a"),
+    )
+    assert (ended.returncode, ended.stdout) == (0, "left\n"), ended.stderr

@@ -1,0 +1,132 @@
+"""What a run left answers as the run itself did; what is missing of it is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+from runs_helper import Recorder, tiny_config
+
+from trainer.control import Control, Interrupted
+from trainer.errors import ConfigError, ModelError, StorageError, TrainerError, UsageError
+from trainer.events import StateChanged
+from trainer.questions import Answer, Question
+from trainer.runs import RunFolder
+from trainer.saved_policy import SavedPolicy
+from trainer.training import train
+
+QUESTION = Question(prompt="one", prefix=[65], count=3)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Answer]]:
+    """A run of three iterations, and what it answered before each of them."""
+    folder = tmp_path_factory.mktemp("run")
+    control, told = Control(), list[Answer]()
+
+    def ask(event: object) -> None:
+        if event == StateChanged(state="training"):
+            control.ask(QUESTION, told.append)
+
+    settings = tiny_config(folder, "run.name=a", "checkpoint.keep=0", "eval.every=0", "reward.normalize='running'")
+    train(settings, sinks=[Recorder(ask)], control=control)
+    return folder / "runs/a", told
+
+
+@pytest.fixture
+def run(finished: tuple[Path, list[Answer]], tmp_path: Path) -> RunFolder:
+    """A copy of the run, to be hurt."""
+    return RunFolder(shutil.copytree(finished[0], tmp_path / "a"))
+
+
+def ask(policy: SavedPolicy, question: Question = QUESTION) -> Answer:
+    return policy.answer(question, lambda: None)
+
+
+def timeless(answer: Answer) -> Answer:
+    return dataclasses.replace(answer, seconds=0.0)
+
+
+def test_each_checkpoint_answers_to_the_bit_as_the_run_did_at_that_iteration(
+    finished: tuple[Path, list[Answer]],
+) -> None:
+    folder, told = finished
+    by_iteration = {answer.iteration: timeless(answer) for answer in told}
+    assert {1, 2} <= set(by_iteration)
+    policy = SavedPolicy(RunFolder(folder), "step-000001")
+    assert (policy.iteration, timeless(ask(policy))) == (1, by_iteration[1])
+    policy.use("step-000002")
+    assert (policy.iteration, timeless(ask(policy))) == (2, by_iteration[2])
+    policy.use("")
+    assert policy.iteration == 3
+    policy.use("step-000001")
+    assert timeless(ask(policy)) == by_iteration[1]
+
+
+def test_a_run_without_checkpoints_answers_as_its_reference(run: RunFolder) -> None:
+    shutil.rmtree(run.checkpoints)
+    policy = SavedPolicy(run)
+    answer = ask(policy)
+    assert (policy.iteration, answer.iteration, answer.problem) == (0, 0, "")
+    for completion in answer.completions:
+        assert completion.logprobs == completion.ref_logprobs
+    reference = ask(policy, dataclasses.replace(QUESTION, writer="reference"))
+    assert reference.completions == answer.completions
+
+
+def test_the_newest_checkpoint_that_is_whole_answers(run: RunFolder) -> None:
+    (run.checkpoint(3) / "policy/adapters.safetensors").write_bytes(b"cut")
+    assert SavedPolicy(run).iteration == 2
+    with pytest.raises(UsageError, match=r"has no whole checkpoint 'step-000003': there is step-000001, step-000002$"):
+        SavedPolicy(run, "step-000003")
+
+
+def test_without_its_reward_a_policy_writes_all_the_same(run: RunFolder) -> None:
+    text = run.config.read_text()
+    run.config.write_text(text.replace("rewards.py:score", "moved.py:score"))
+    answer = ask(SavedPolicy(run))
+    assert "moved.py:score': no file" in answer.problem
+    assert len(answer.completions) == 3
+    assert all(math.isnan(completion.score) for completion in answer.completions)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error", "told"),
+    [
+        ("seed = 0", "seed = [", ConfigError, "not TOML"),
+        ("seed = 0", "sead = 0", ConfigError, "sead"),
+        ("/model", "/nowhere", ModelError, "nowhere"),
+    ],
+)
+def test_what_cannot_be_loaded_is_told(
+    run: RunFolder, old: str, new: str, error: type[TrainerError], told: str
+) -> None:
+    text = run.config.read_text()
+    assert old in text
+    run.config.write_text(text.replace(old, new))
+    with pytest.raises(error, match=told):
+        SavedPolicy(run)
+
+
+def test_a_checkpoint_of_a_newer_version_is_told_and_the_former_one_answers_on(run: RunFolder) -> None:
+    policy = SavedPolicy(run, "step-000001")
+    before = ask(policy)
+    state = run.checkpoint(2) / "state.json"
+    state.write_text(state.read_text().replace('"format": 1', '"format": 99'))
+    with pytest.raises(StorageError, match="newer version"):
+        policy.use("step-000002")
+    assert timeless(ask(policy)) == timeless(before)
+
+
+def test_progress_ends_an_answer(run: RunFolder) -> None:
+    policy = SavedPolicy(run)
+
+    def stop() -> None:
+        raise Interrupted("enough", save=False)
+
+    with pytest.raises(Interrupted):
+        policy.answer(QUESTION, stop)
+    assert ask(policy).problem == ""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import mlx.core as mx
+import numpy as np
 import pytest
 from batches import random_batch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.errors import ConfigError
-from trainer.experience import Experience, check_budget, micro_batch_rows, minibatch_rows, sa_pairs
+from trainer.experience import Experience, PassRatios, check_budget, micro_batch_rows, minibatch_rows, sa_pairs
 
 LENGTHS = [(3, 4), (5, 1), (2, 6), (4, 2)]  # of prompt and response
 
@@ -53,6 +54,47 @@ def test_cutting_loses_no_real_token() -> None:
 def test_the_mask_comes_from_lengths_so_that_any_id_may_be_a_real_token() -> None:
     batch = random_batch([(2, 3), (2, 5)], ids=[[0, 0, 0], [0, 1, 0, 0, 0]])
     assert batch.mask.tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
+
+
+def test_alternatives_are_taken_and_cut_like_the_tokens_they_stand_beside() -> None:
+    tops = mx.arange(4 * 6 * 3).reshape(4, 6, 3)
+    batch = random_batch(LENGTHS)._replace(top_tokens=tops, top_logprobs=-tops.astype(mx.float32))
+    part = batch.take([3, 0])
+    assert part.top_tokens.tolist() == tops[mx.array([3, 0]), :4].tolist()
+    assert part.top_logprobs.shape == (2, 4, 3)
+
+
+# Putting together
+
+
+@given(st.permutations(range(4)), st.integers(1, 4), st.integers(0, 1), st.booleans())
+def test_what_was_computed_of_parts_in_any_order_is_the_batchs_again(
+    order: list[int], size: int, extra: int, deep: bool
+) -> None:
+    batch = random_batch(LENGTHS)
+    shape = (4, 6 + extra, 3) if deep else (4, 6 + extra)
+    wanted = mx.arange(4 * (6 + extra) * (3 if deep else 1), dtype=mx.int32).reshape(shape) + 1
+    groups = [order[start : start + size] for start in range(0, 4, size)]
+    widths = [max(LENGTHS[row][1] for row in group) + extra for group in groups]
+    parts = [wanted[mx.array(group), :width] for group, width in zip(groups, widths, strict=True)]
+    together = batch.gathered(parts, order, extra=extra)
+    assert (together.shape, together.dtype) == (wanted.shape, wanted.dtype)
+    for row, (_, count) in enumerate(LENGTHS):
+        assert together[row, : count + extra].tolist() == wanted[row, : count + extra].tolist()
+        assert not together[row, count + extra :].any()
+
+
+def test_ratios_of_minibatches_of_any_width_find_their_rows_and_their_pass() -> None:
+    batch = random_batch(LENGTHS)
+    ratios = PassRatios(batch, 2)
+    ratios.put(0, [3, 1], mx.array([[3.0, 3.5], [1.0, 0.0]]))
+    ratios.put(1, [2], mx.array([[2.0] * 6]))
+    together = ratios.array()
+    assert together.shape == (4, 6, 2)
+    assert together[3, :2].T.tolist()[0] == [3.0, 3.5]
+    assert together[1, 0, 0] == 1.0
+    assert (together[2, :, 1] == 2.0).all()
+    assert np.isnan(together).sum() == together.size - 4 - 6
 
 
 # State-action pairs

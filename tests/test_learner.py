@@ -16,6 +16,7 @@ from trainer.config.schema import OptimConfig, PPOConfig
 from trainer.experience import Experience
 from trainer.learner import Learner, LossSums, Objective, Trainables
 from trainer.models.actor_critic import ActorCriticLLM
+from trainer.steps import silent
 
 COUNTS = [count for _, count in LENGTHS]
 PPO = PPOConfig(value_coef=0.3)
@@ -43,7 +44,7 @@ def gradients(
     temperature: float = 1.0,
 ) -> tuple[Trainables, LossSums]:
     learner = Learner(actor, OptimConfig(micro_batch_tokens=micro_batch_tokens), total_steps=1)
-    return learner.gradients(batch, ppo, objective, temperature=temperature)
+    return learner.gradients(batch, ppo, objective, temperature=temperature)[:2]
 
 
 def flat(gradient: Trainables, *parts: str) -> Floats:
@@ -147,6 +148,53 @@ def test_reversing_the_reward_reverses_the_policys_gradient(tmp_path: Path) -> N
         for sign in (1, -1)
     )
     close(one, -other)
+
+
+# Ratios
+
+
+def ratios_of(actor: ActorCriticLLM, batch: Experience, objective: Objective = "joint", budget: int = 10_000) -> Floats:
+    learner = Learner(actor, OptimConfig(micro_batch_tokens=budget), total_steps=1)
+    return float64(learner.gradients(batch, PPO, objective, temperature=0.7).ratios)
+
+
+@pytest.mark.parametrize("objective", ["joint", "policy"])
+@pytest.mark.parametrize("budget", [1, 18, 30, 10_000])
+def test_a_pass_gives_the_ratio_of_each_token_however_it_is_cut(
+    actor: ActorCriticLLM, batch: Experience, objective: Objective, budget: int
+) -> None:
+    new = scored(actor, random_batch(), temperature=0.7)
+    expected = np.exp(float64(new.logprobs) - float64(batch.logprobs)) * float64(batch.mask)
+    assert abs(expected - 1).max() > 0.1
+    np.testing.assert_allclose(ratios_of(actor, batch, objective, budget), expected, rtol=1e-4, atol=1e-5)
+    garbage = ratios_of(actor, with_garbage(batch), objective, budget)
+    np.testing.assert_allclose(garbage[:, : expected.shape[1]], expected, rtol=1e-4, atol=1e-5)
+    assert not garbage[:, expected.shape[1] :].any()
+
+
+@pytest.mark.parametrize("budget", [1, 30])
+def test_ratios_without_a_step_are_those_of_a_pass_with_one(
+    actor: ActorCriticLLM, batch: Experience, budget: int
+) -> None:
+    told: list[tuple[int, int]] = []
+    learner = Learner(actor, OptimConfig(micro_batch_tokens=budget), total_steps=1)
+    measured = learner.ratios(batch, temperature=0.7, progress=lambda *done: told.append(done))
+    np.testing.assert_allclose(float64(measured), ratios_of(actor, batch), rtol=1e-4, atol=1e-5)
+    assert told[-1] == (batch.size, batch.size)
+
+
+def test_a_step_of_the_critic_has_no_ratios_and_the_actors_keeps_its_own(tmp_path: Path) -> None:
+    actor = make_actor(tmp_path / "llama", value_model="adapter")
+    batch = moved_on(scored(actor, random_batch()))
+    learner = Learner(actor, OptimConfig(), total_steps=1)
+    critic = learner.train_value_model(batch, PPO, temperature=1.0, progress=silent)
+    assert critic.ratios is None
+    step = learner.train_policy_model(batch, PPO, temperature=1.0, progress=silent)
+    both = step.with_critic(critic)
+    assert both.ratios is step.ratios
+    assert both.metrics == step.metrics.with_critic(critic.metrics)
+    total = float64(step.ratios).sum() / sum(COUNTS)
+    assert total == pytest.approx(step.metrics.ratio_mean, rel=1e-5)  # as found before the step was taken
 
 
 # Cuts and padding

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -10,11 +11,17 @@ import pytest
 import reference
 from batches import LENGTHS, make_actor, random_batch, scored, with_garbage
 from reference import float64
+from tiny import make_tokenizer
 
+from trainer.config import Config
+from trainer.config.schema import PPOConfig, RolloutConfig
 from trainer.data import Prompt
 from trainer.experience import Experience
 from trainer.learner import StepMetrics
-from trainer.metrics import rollout_metrics, sample_rows, update_metrics
+from trainer.metrics import rollout_metrics, sample_rows, settings_of, update_metrics
+from trainer.samples import TOKEN_COLUMNS, sample_schema
+from trainer.steps import adjust_rewards_with_kl
+from trainer.token_texts import TokenTexts
 
 COUNTS = [count for _, count in LENGTHS]
 STEP = StepMetrics(1.0, 2.0, 0.25, 0.5, 1.5, 3.0, 4.0, taken=True)
@@ -118,19 +125,69 @@ def test_an_actors_step_takes_loss_and_gradient_of_its_critics_step() -> None:
 
 # Samples
 
+PROMPTS = [Prompt(10 + row, "", f"prompt {row}", [1, 2], {"row": row}) for row in range(len(COUNTS))]
+PARTS = {"lexicon": [float(row) for row in range(len(COUNTS))]}
+
+
+def rows_of(batch: Experience, **more: Any) -> list[dict[str, Any]]:
+    return sample_rows(batch, PROMPTS, PARTS, 2, **more)
+
 
 def test_samples_hold_each_sequence_cut_to_its_length(batch: Experience) -> None:
-    prompts = [Prompt(10 + row, "", f"prompt {row}", [1, 2], {"row": row}) for row in range(batch.size)]
-    parts = {"lexicon": [float(row) for row in range(batch.size)]}
-    rows = sample_rows(with_garbage(batch), prompts, parts, samples_per_prompt=2)
-    assert [row["tokens"] for row in rows] == [
+    rows = rows_of(with_garbage(batch))
+    assert [row["tokens"].tolist() for row in rows] == [
         batch.responses[place, :count].tolist() for place, count in enumerate(COUNTS)
     ]
     for place, (row, count) in enumerate(zip(rows, COUNTS, strict=True)):
-        for name in ("logprobs", "ref_logprobs", "kl", "entropy", "rewards", "values", "advantages", "returns"):
-            assert row[name] == getattr(batch, name)[place, :count].tolist(), name
+        for name in TOKEN_COLUMNS:
+            assert row[name].tolist() == getattr(batch, name)[place, :count].tolist(), name
         assert row["score"] == pytest.approx((batch.scores[place] + batch.token_scores[place].sum()).item(), abs=1e-5)
+        assert row["sequence_score"] == batch.scores[place].item()
+        assert row["final_value"] == batch.final_values[place].item()
+        assert row["length"] == count
+        k1 = float64(batch.logprobs)[place, :count] - float64(batch.ref_logprobs)[place, :count]
+        assert row["kl_sum"] == pytest.approx(k1.sum(), abs=1e-12)
     row = rows[3]
     assert (row["row"], row["prompt_index"], row["sample"], row["parts"]) == (3, 13, 1, {"lexicon": 3.0})
     assert (row["prompt"], row["completion"], row["columns"]) == ("prompt 3", "text 3", '{"row": 3}')
     assert (row["truncated"], row["stop_reason"], rows[2]["stop_reason"]) == (True, "length", "stop")
+
+
+def test_the_kl_of_a_sample_is_k1_whatever_the_penalty_uses(batch: Experience) -> None:
+    other = batch._replace(kl=mx.square(batch.kl) / 2)
+    assert [row["kl_sum"] for row in rows_of(other)] == [row["kl_sum"] for row in rows_of(batch)]
+
+
+def test_ratios_and_alternatives_are_columns_where_there_are_any(batch: Experience) -> None:
+    rows = rows_of(batch)
+    names = {"ratios", "top_tokens", "top_texts", "top_logprobs", "top_ref_logprobs", "token_texts"}
+    assert not names & set(rows[0])
+    ratios = np.arange(batch.mask.size * 3, dtype=np.float32).reshape(*batch.mask.shape, 3)
+    tops = mx.random.randint(0, 256, (*batch.mask.shape, 4), key=mx.random.key(1))
+    logprobs = mx.random.normal((2, *tops.shape))
+    full = batch._replace(top_tokens=tops, top_logprobs=logprobs[0], top_ref_logprobs=logprobs[1])
+    texts = TokenTexts(make_tokenizer())
+    rows = rows_of(full, token_texts=texts, ratios=ratios)
+    for place, (row, count) in enumerate(zip(rows, COUNTS, strict=True)):
+        assert row["ratios"].tolist() == ratios[place, :count].tolist()
+        assert row["top_tokens"].tolist() == tops[place, :count].tolist()
+        assert row["top_ref_logprobs"].tolist() == logprobs[1, place, :count].tolist()
+        assert row["token_texts"] == texts(row["tokens"].tolist())
+        assert row["top_texts"] == [[texts.piece(token) for token in ids] for ids in row["top_tokens"].tolist()]
+    assert set(rows[0]) == set(sample_schema().names)
+
+
+def test_the_settings_of_an_iteration_have_the_moments_of_its_real_tokens(batch: Experience) -> None:
+    config = Config(ppo=PPOConfig(kl_coef=0.3, whiten_rewards=True, lam=0.5), rollout=RolloutConfig(temperature=0.7))
+    whitened = adjust_rewards_with_kl(batch, kl_coef=0.3, whiten=True)
+    settings = settings_of(with_garbage(whitened), config)
+    rewards = -0.3 * float64(batch.kl) + float64(batch.token_scores)
+    for place, count in enumerate(COUNTS):
+        rewards[place, count - 1] += batch.scores[place].item()
+    rewards, advantages = reference.real(rewards, COUNTS), reference.real(batch.advantages, COUNTS)
+    assert (settings.reward_mean, settings.reward_std) == pytest.approx((rewards.mean(), rewards.std()), abs=1e-5)
+    assert (settings.advantage_mean, settings.advantage_std) == pytest.approx(
+        (advantages.mean(), advantages.std()), abs=1e-5
+    )
+    assert (settings.kl_coef, settings.lam, settings.whiten_rewards, settings.temperature) == (0.3, 0.5, True, 0.7)
+    assert (settings.epochs, settings.clip, settings.kl_estimator, settings.gamma) == (4, 0.2, "k1", 1.0)

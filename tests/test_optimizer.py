@@ -54,7 +54,7 @@ def test_gradients_are_clipped_by_their_global_norm_and_the_norm_before_is_repor
     learner = learner_of(actor, max_grad_norm=max_grad_norm)
     gradients = learner.gradients(batch, PPOConfig(), "joint", temperature=1.0)[0]
     norm = math.sqrt(sum((float64(x) ** 2).sum() for _, x in tree_flatten(gradients)))
-    step = learner.train_joint(batch, PPOConfig(), **HOW)
+    step = learner.train_joint(batch, PPOConfig(), **HOW).metrics
     moments = [x for name, x in state(learner).items() if name.endswith(".m")]
     used = math.sqrt(sum((float64(x) ** 2).sum() for x in moments)) / (1 - 0.9)
     assert step.grad_norm == pytest.approx(norm, rel=1e-4)
@@ -93,7 +93,7 @@ def test_a_critic_with_its_own_adapter_and_the_policy_leave_each_other_alone(fol
     frozen = arrays(actor, "backbone")
     batch, before, learner = scored(actor, random_batch()), arrays(actor), learner_of(actor)
     train = learner.train_policy_model if objective == "policy" else learner.train_value_model
-    assert train(batch, PPOConfig(), **HOW).taken
+    assert train(batch, PPOConfig(), **HOW).metrics.taken
     changed = {name for name, x in arrays(actor).items() if not np.array_equal(x, before[name])}
     assert changed == set(arrays(actor, objective))
     assert same(arrays(actor, "backbone"), frozen)
@@ -149,11 +149,11 @@ def test_a_step_that_is_not_finite_is_skipped_and_changes_nothing(
     actor: ActorCriticLLM, field: str, bad: float
 ) -> None:
     learner, batch = learner_of(actor), moved_on(scored(actor, random_batch()))
-    assert learner.train_joint(batch, PPOConfig(), **HOW).taken  # so that there are moments to spoil
+    assert learner.train_joint(batch, PPOConfig(), **HOW).metrics.taken  # so that there are moments to spoil
     before, moments = arrays(actor), state(learner)
     spoiled = mx.array(getattr(batch, field))
     spoiled[0, 1] = bad
-    assert not learner.train_joint(batch._replace(**{field: spoiled}), PPOConfig(), **HOW).taken
+    assert not learner.train_joint(batch._replace(**{field: spoiled}), PPOConfig(), **HOW).metrics.taken
     assert same(arrays(actor), before)
     assert same(state(learner), moments)
 
@@ -165,7 +165,7 @@ def test_weights_that_give_nan_or_inf_are_seen_in_the_loss_and_change_nothing(
     batch, learner = scored(actor, random_batch()), learner_of(actor)
     actor.update_value(actor.value_parameters() | {"head.bias": mx.array(bad)})
     before, moments = arrays(actor), state(learner)
-    step = learner.train_joint(batch, PPOConfig(), **HOW)
+    step = learner.train_joint(batch, PPOConfig(), **HOW).metrics
     assert (step.taken, math.isfinite(step.value_loss)) == (False, False)
     assert np.array_equal(arrays(actor)["value.head.weight"], before["value.head.weight"])
     assert same(arrays(actor, "policy"), {name: x for name, x in before.items() if name.startswith("policy")})

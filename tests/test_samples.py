@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +15,43 @@ import pyarrow.parquet as pq
 import pytest
 
 from trainer.errors import StorageError
-from trainer.samples import TOKEN_COLUMNS, read_samples, sample_schema, write_samples
+from trainer.samples import (
+    SAMPLES_VERSION,
+    TOKEN_COLUMNS,
+    SampleSettings,
+    read_samples,
+    sample_schema,
+    sample_settings,
+    write_samples,
+)
+
+VERSION_1 = ["row", "prompt_index", "sample", "prompt", "completion", "truncated", "stop_reason", "score", "parts",
+             "columns", "prompt_tokens", "tokens", "sampler_logprobs", "logprobs", "ref_logprobs", "kl", "entropy",
+             "rewards", "values", "td_errors", "advantages", "returns"]  # fmt: skip
+SETTINGS = SampleSettings(
+    kl_coef=1 / 3,
+    kl_estimator="k3",
+    gamma=0.99,
+    lam=0.95,
+    clip=0.2,
+    temperature=0.7,
+    epochs=4,
+    bootstrap_truncated=True,
+    whiten_rewards=True,
+    whiten_advantages=False,
+    reward_mean=-1e-9,
+    reward_std=math.pi,
+    advantage_mean=0.0,
+    advantage_std=1.0,
+)
 
 
 def sequence(row: int, length: int) -> dict[str, Any]:
     rng = np.random.default_rng(row)
+
+    def numbers(*shape: int) -> Any:
+        return rng.standard_normal(shape).astype(np.float32).tolist()
+
     return {
         "row": row,
         "prompt_index": 7,
@@ -27,17 +61,35 @@ def sequence(row: int, length: int) -> dict[str, Any]:
         "truncated": bool(row % 2),
         "stop_reason": "length" if row % 2 else "stop",
         "score": 1 / 3,
+        "sequence_score": 1 / 7,
         "parts": {"lexicon": 1 / 3, "length": -2.0},
         "columns": json.dumps({"mood": "warm"}),
+        "length": length,
+        "kl_sum": 1e-9,
+        "final_value": -0.5,
         "prompt_tokens": [1, 2, 3],
         "tokens": rng.integers(0, 49152, length).tolist(),
-        **{name: rng.standard_normal(length).astype(np.float32).tolist() for name in TOKEN_COLUMNS},
+        "token_texts": [f"“{place}”" for place in range(length)],
+        **{name: numbers(length) for name in TOKEN_COLUMNS},
+        "ratios": numbers(length, 4),
+        "top_tokens": rng.integers(0, 49152, (length, 5)).tolist(),
+        "top_texts": [[f" {place}", "\ufffd", "", "\n", "é"] for place in range(length)],
+        "top_logprobs": numbers(length, 5),
+        "top_ref_logprobs": numbers(length, 5),
     }
 
 
 def as_written(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows as pyarrow gives them back: maps are lists of pairs."""
-    return [{**row, "parts": list(row["parts"].items())} for row in rows]
+    return [
+        {**row, "parts": [{"source": name, "score": score} for name, score in row["parts"].items()]} for row in rows
+    ]
+
+
+def rewritten(path: Path, columns: list[str], **metadata: str) -> None:
+    """The file in `path` with only some of its columns and other metadata."""
+    table = pq.read_table(path).select(columns)
+    pq.write_table(table.replace_schema_metadata(metadata), path)
 
 
 @pytest.fixture
@@ -51,7 +103,7 @@ def test_rows_read_back_as_they_were_written(path: Path) -> None:
     table = read_samples(path)
     assert table.to_pylist() == as_written(rows)
     assert table.schema.equals(sample_schema())
-    assert table.schema.metadata == {b"samples": b"1", b"iteration": b"12"}
+    assert table.schema.metadata == {b"samples": b"2", b"iteration": b"12"}
 
 
 def test_any_parquet_reader_finds_the_file_zstd_compressed(path: Path) -> None:
@@ -63,10 +115,38 @@ def test_any_parquet_reader_finds_the_file_zstd_compressed(path: Path) -> None:
 
 def test_numpy_arrays_and_scalars_are_written_like_lists(path: Path) -> None:
     rows = [sequence(0, 5)]
-    arrays = {name: np.array(rows[0][name], dtype=np.float64) for name in TOKEN_COLUMNS}
-    scalars = {"row": np.int64(0), "score": np.float64(1 / 3), "tokens": np.array(rows[0]["tokens"])}
+    nested = ("ratios", "top_tokens", "top_logprobs", "top_ref_logprobs")
+    arrays = {name: np.array(rows[0][name]) for name in (*TOKEN_COLUMNS, *nested, "tokens")}
+    scalars = {"row": np.int64(0), "score": np.float64(1 / 3)}
     write_samples(path, [rows[0] | arrays | scalars], iteration=1)
     assert read_samples(path).to_pylist() == as_written(rows)
+
+
+def test_arrays_of_every_length_and_cut_and_missing_ones_are_written_row_by_row(path: Path) -> None:
+    wide = np.arange(40, dtype=np.float32).reshape(4, 10)
+    written: list[Any] = [wide[:2, :3], None, wide[:0, :5], [[1.0], [], [2.0, 3.0]], [], wide.T[1:3]]
+    numbers: list[Any] = [wide[0, ::3], None, [], [1.0, 2.0], np.arange(3), wide[:, 5]]
+    rows = [{"ratios": two, "values": one} for two, one in zip(written, numbers, strict=True)]
+    write_samples(path, rows, iteration=1)
+    plain = [None if two is None else [[float(x) for x in one] for one in two] for two in written]
+    assert read_samples(path, ["ratios"])["ratios"].to_pylist() == plain
+    assert read_samples(path, ["values"])["values"].to_pylist() == [
+        None if one is None else [float(x) for x in one] for one in numbers
+    ]
+    write_samples(path, [{"ratios": wide}, {"ratios": wide[:1, :2]}], iteration=1)
+    assert read_samples(path, ["ratios"])["ratios"].to_pylist() == [wide.tolist(), wide[:1, :2].tolist()]
+
+
+def test_numbers_that_are_not_finite_stay_what_they_are(path: Path) -> None:
+    write_samples(path, [{"values": np.array([math.nan, math.inf, -math.inf])}], iteration=1)
+    [values] = read_samples(path, ["values"])["values"].to_pylist()
+    assert math.isnan(values[0])
+    assert values[1:] == [math.inf, -math.inf]
+
+
+def test_an_id_that_does_not_fit_is_refused_and_not_wrapped(path: Path) -> None:
+    with pytest.raises(ValueError, match="not in range"):
+        write_samples(path, [{"tokens": np.array([2**40])}], iteration=1)
 
 
 def test_an_iteration_without_sequences_is_an_empty_table(path: Path) -> None:
@@ -87,12 +167,16 @@ def test_a_misspelt_column_is_refused_rather_than_dropped(path: Path) -> None:
 
 
 def test_lone_surrogates_become_backslash_escapes(path: Path) -> None:
-    row = {"prompt": "a\ud800b", "completion": "\udcff", "columns": '{"x": "\ud800"}', "parts": {"\ud800": 1.0}}
+    row: dict[str, Any] = {"prompt": "a\ud800b", "completion": "\udcff", "columns": '{"x": "\ud800"}'}
+    row |= {"parts": {"\ud800": 1.0}}
+    row |= {"token_texts": ["a", "\ud800"], "top_texts": [["\udfff"], ["é", "\ud800"]]}
     write_samples(path, [row], iteration=1)
     [read] = read_samples(path, list(row)).to_pylist()
+    assert read["token_texts"] == ["a", r"\ud800"]
+    assert read["top_texts"] == [[r"\udfff"], ["é", r"\ud800"]]
     assert read["prompt"] == r"a\ud800b"
     assert read["completion"] == r"\udcff"
-    assert read["parts"] == [(r"\ud800", 1.0)]
+    assert read["parts"] == [{"source": r"\ud800", "score": 1.0}]
     assert json.loads(read["columns"]) == {"x": "\ud800"}
 
 
@@ -105,6 +189,80 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are(path: Path) -> 
     write_samples(path, [sequence(0, 3)], iteration=1)
     with pytest.raises(StorageError, match=r"no column 'advantage': they have .*advantages"):
         read_samples(path, ["row", "advantage"])
+
+
+# Settings and versions
+
+
+def test_the_settings_read_back_to_the_bit(path: Path) -> None:
+    write_samples(path, [sequence(0, 3)], 12, SETTINGS)
+    metadata = read_samples(path, ["row"]).schema.metadata
+    assert sample_settings(metadata) == SETTINGS
+    assert json.loads(metadata[b"settings"])["kl_coef"] == 1 / 3
+
+
+def test_settings_that_are_not_a_number_read_back_as_such(path: Path) -> None:
+    write_samples(path, [], 12, dataclasses.replace(SETTINGS, reward_mean=math.nan, reward_std=math.inf))
+    settings = sample_settings(read_samples(path).schema.metadata)
+    assert settings is not None
+    assert math.isnan(settings.reward_mean)
+    assert settings.reward_std == math.inf
+
+
+WHOLE = json.dumps(dataclasses.asdict(SETTINGS)).encode()
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        None,
+        {},
+        {b"samples": b"1"},
+        *({b"settings": text} for text in (b"", b"{}", b"[1]", b"\xff", WHOLE[:-9], WHOLE.replace(b"0.7", b'"warm"'))),
+    ],
+)
+def test_settings_that_are_missing_or_broken_are_none(metadata: Any) -> None:
+    assert sample_settings(metadata) is None
+
+
+def test_columns_that_version_1_did_not_have_are_null_when_they_are_asked_for(path: Path) -> None:
+    write_samples(path, [sequence(row, length) for row, length in enumerate((5, 0, 3))], iteration=7)
+    rewritten(path, VERSION_1, samples="1", iteration="7")
+    table = read_samples(path, ["ratios", "score", "kl_sum", "top_texts"])
+    assert table.column_names == ["ratios", "score", "kl_sum", "top_texts"]
+    assert table.to_pylist() == [{"ratios": None, "score": 1 / 3, "kl_sum": None, "top_texts": None}] * 3
+    assert [table.schema.field(name).type for name in table.column_names] == [
+        sample_schema().field(name).type for name in table.column_names
+    ]
+    assert table.schema.metadata[b"iteration"] == b"7"
+    assert read_samples(path, ["token_texts"]).to_pylist() == [{"token_texts": None}] * 3
+    assert read_samples(path).column_names == VERSION_1
+    with pytest.raises(StorageError, match="no column 'advantage'"):
+        read_samples(path, ["advantage"])
+
+
+def test_a_file_of_this_version_must_have_every_column_that_is_asked_for(path: Path) -> None:
+    write_samples(path, [sequence(0, 3)], iteration=7)
+    rewritten(path, VERSION_1, samples=str(SAMPLES_VERSION))
+    with pytest.raises(StorageError, match="no column 'ratios'"):
+        read_samples(path, ["ratios"])
+
+
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [
+        ("3", r"step-000012.parquet' were written by a newer version: update ppo-workbench$"),
+        ("two", r"damaged \(their version is b'two'\)"),
+        ("9" * 5000, "damaged"),
+    ],
+)
+def test_a_file_of_another_version_is_told_in_one_line(path: Path, version: str, message: str) -> None:
+    write_samples(path, [sequence(0, 3)], iteration=7)
+    rewritten(path, VERSION_1, samples=version)
+    for columns in (None, ["row"]):
+        with pytest.raises(StorageError, match=message) as error:
+            read_samples(path, columns)
+        assert "\n" not in str(error.value)
 
 
 def test_a_missing_file_is_a_storage_error(path: Path) -> None:

@@ -42,8 +42,12 @@ def apart(folder: Path) -> ActorCriticLLM:
     return make_actor(folder, value_model="adapter")
 
 
-def policy(actor: ActorCriticLLM, batch: Experience, *, temperature: float = 1.0, budget: int = 64) -> Experience:
-    return steps.add_policy_logprobs_and_values(actor, batch, temperature=temperature, micro_batch_tokens=budget)
+def policy(
+    actor: ActorCriticLLM, batch: Experience, *, temperature: float = 1.0, budget: int = 64, alternatives: int = 0
+) -> Experience:
+    return steps.add_policy_logprobs_and_values(
+        actor, batch, temperature=temperature, micro_batch_tokens=budget, alternatives=alternatives
+    )
 
 
 def reference_kl(actor: ActorCriticLLM, batch: Experience, estimator: Any = "k1", temperature: float = 1) -> Experience:
@@ -53,12 +57,16 @@ def reference_kl(actor: ActorCriticLLM, batch: Experience, estimator: Any = "k1"
 
 def scores_alone(model: nn.Module, batch: Experience, row: int, temperature: float = 1.0) -> tuple[Floats, Floats]:
     """Log-probs and entropies of one sequence by the plain model, unpadded, one position at a time."""
+    every = all_logprobs(model, batch, row, temperature)
     start, count = LENGTHS[row]
-    ids = batch.sequences[row, : start + count]
-    logits = float64(model(ids[None])[0]) / temperature
-    before = logits[start - 1 : start - 1 + count]  # the logits at position t - 1 score token t
-    logprobs = reference.log_softmax(before)[np.arange(count), np.array(ids)[start:]]
-    return logprobs, reference.entropy(before)
+    return every[np.arange(count), np.array(batch.sequences)[row, start : start + count]], reference.entropy(every)
+
+
+def all_logprobs(model: nn.Module, batch: Experience, row: int, temperature: float = 1.0) -> Floats:
+    """Log-probs of the whole vocabulary at each token of one response: [T, V]."""
+    start, count = LENGTHS[row]
+    logits = float64(model(batch.sequences[row : row + 1, : start + count])[0]) / temperature
+    return reference.log_softmax(logits[start - 1 : start - 1 + count])  # the logits at position t - 1 score token t
 
 
 def same_real_tokens(one: Experience, other: Experience, names: Sequence[str], tolerance: float = 1e-5) -> None:
@@ -142,6 +150,37 @@ def test_the_reference_is_the_model_as_it_was_loaded(actor: ActorCriticLLM, fold
     difference = float64(batch.logprobs) - float64(batch.ref_logprobs)
     np.testing.assert_allclose(float64(batch.kl), difference, atol=1e-6)
     assert abs(difference).max() > 0.01
+
+
+# Alternatives
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("budget", [1, 20, 1000])
+def test_the_alternatives_are_the_likeliest_tokens_and_the_references_log_probs_of_them(
+    actor: ActorCriticLLM, folder: Path, temperature: float, budget: int
+) -> None:
+    batch = policy(actor, random_batch(), temperature=temperature, budget=budget, alternatives=5)
+    batch = reference_kl(actor, batch, temperature=temperature)
+    loaded = load_backbone(ModelConfig(path=str(folder))).backbone
+    assert batch.top_tokens.shape == (*batch.mask.shape, 5)
+    for row, count in enumerate(COUNTS):
+        ids = np.array(batch.top_tokens)[row, :count]
+        every, of_reference = (all_logprobs(model, batch, row, temperature) for model in (actor.backbone, loaded))
+        expected = np.take_along_axis(every, ids, axis=1)
+        np.testing.assert_allclose(expected, -np.sort(-every, axis=1)[:, :5], atol=1e-5)
+        np.testing.assert_allclose(float64(batch.top_logprobs)[row, :count], expected, atol=1e-4)
+        theirs = np.take_along_axis(of_reference, ids, axis=1)
+        np.testing.assert_allclose(float64(batch.top_ref_logprobs)[row, :count], theirs, atol=1e-4)
+        assert not batch.top_tokens[row, count:].any()
+
+
+def test_alternatives_are_kept_only_when_asked_for_and_change_nothing_else(actor: ActorCriticLLM) -> None:
+    plain = reference_kl(actor, policy(actor, random_batch()))
+    batch = reference_kl(actor, policy(actor, random_batch(), alternatives=3))
+    assert (plain.top_tokens, plain.top_logprobs, plain.top_ref_logprobs) == (None, None, None)
+    for name in ("logprobs", "entropy", "values", "final_values", "ref_logprobs", "kl"):
+        assert np.array_equal(float64(getattr(batch, name)), float64(getattr(plain, name))), name
 
 
 # Rewards

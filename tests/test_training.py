@@ -16,7 +16,7 @@ from trainer.data import Prompt
 from trainer.errors import DivergedError, RewardError
 from trainer.events import Alert, Iteration, RunEnded, RunStarted
 from trainer.journal import read_journal
-from trainer.learner import Learner
+from trainer.learner import Learner, LossSums
 from trainer.ppo import PPO
 from trainer.samples import TOKEN_COLUMNS, read_samples
 from trainer.training import train
@@ -121,8 +121,9 @@ def lose(steps: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
     original = Learner.gradients
 
     def gradients(learner: Learner, *args: Any, **how: Any) -> Any:
-        total, sums = original(learner, *args, **how)
-        return total, [math.nan] * len(sums) if learner.steps + 1 in steps else sums
+        found = original(learner, *args, **how)
+        lost = found._replace(sums=LossSums(*[mx.array(math.nan)] * len(found.sums)))
+        return lost if learner.steps + 1 in steps else found
 
     monkeypatch.setattr(Learner, "gradients", gradients)
 

@@ -7,20 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 import pytest
 import reference
 from batches import LENGTHS, arrays, make_actor, random_batch, same, scored
+from reference import float64
 
 from trainer.config import Config
-from trainer.config.schema import ModelConfig, OptimConfig, PPOConfig, RolloutConfig
-from trainer.events import Alert, Event
+from trainer.config.schema import ModelConfig, OptimConfig, PPOConfig, RolloutConfig, RunConfig
+from trainer.events import Alert, Event, PhaseProgress
 from trainer.experience import Experience
-from trainer.learner import StepMetrics, has_signal
+from trainer.learner import Step, StepMetrics, has_signal
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.ppo import PPO
+from trainer.ppo import PPO, Update
 from trainer.steps import silent
 
-STEP = StepMetrics(0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, taken=True)
+STEP = Step(StepMetrics(0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, taken=True), mx.array([[1.0]]))
 ALL: dict[str, Any] = {"policy_lr": 1e-2, "value_lr": 1e-2}
 
 
@@ -34,19 +36,31 @@ def actor(folder: Path) -> ActorCriticLLM:
     return make_actor(folder)
 
 
-def algorithm(actor: ActorCriticLLM, events: list[Event] | None = None, *, optim: Any = ALL, **ppo: Any) -> PPO:
+def algorithm(
+    actor: ActorCriticLLM, events: list[Event] | None = None, *, optim: Any = ALL, run: Any = None, **ppo: Any
+) -> PPO:
     config = Config(
         ppo=PPOConfig(**ppo),
         optim=OptimConfig(**optim),
         rollout=RolloutConfig(batch_size=len(LENGTHS)),
         model=ModelConfig(value_model="head" if actor.shares_trunk else "adapter"),
+        run=RunConfig(**(run or {})),
     )
     emit = events.append if events is not None else lambda event: None
     return PPO(config, actor, None, [], None, emit=emit)  # type: ignore[arg-type]  # no rollout is made here
 
 
-def learn(ppo: PPO, batch: Experience, number: int = 1) -> list[StepMetrics]:
-    return ppo.learn(number, batch, silent)
+def learn(ppo: PPO, batch: Experience) -> list[StepMetrics]:
+    return update(ppo, batch).steps
+
+
+def with_rollout(ppo: PPO, **rollout: Any) -> PPO:
+    ppo.config = ppo.config.model_copy(update={"rollout": ppo.config.rollout.model_copy(update=rollout)})
+    return ppo
+
+
+def update(ppo: PPO, batch: Experience) -> Update:
+    return ppo.learn(1, batch, silent)
 
 
 # How many steps, on what
@@ -66,7 +80,7 @@ def test_every_epoch_visits_every_row_once_in_a_new_order(
     ppo, rows = algorithm(actor, minibatches=2, epochs=4), []
     plain = ppo.learner.train_joint
 
-    def watched(batch: Experience, *arguments: Any, **how: Any) -> StepMetrics:
+    def watched(batch: Experience, *arguments: Any, **how: Any) -> Step:
         rows.append(batch.prompt_indices)
         return plain(batch, *arguments, **how)
 
@@ -97,9 +111,9 @@ def test_the_ratio_is_1_in_the_first_minibatch_and_moves_after_it(
 ) -> None:
     actor = make_actor(folder, value_model=value_model)
     ppo = algorithm(actor, minibatches=1, epochs=2, value_coef=0.1)
-    rollout = ppo.config.rollout.model_copy(update={"temperature": temperature})
-    ppo.config = ppo.config.model_copy(update={"rollout": rollout})
-    first, second = learn(ppo, scored(actor, random_batch(), temperature=temperature))
+    first, second = learn(
+        with_rollout(ppo, temperature=temperature), scored(actor, random_batch(), temperature=temperature)
+    )
     assert (first.ratio_mean, first.ratio_max) == pytest.approx((1, 1), abs=1e-5)
     assert (first.clip_fraction, first.approx_kl) == (0, pytest.approx(0, abs=1e-9))
     assert second.ratio_max > 1.001
@@ -113,6 +127,65 @@ def test_with_learning_rates_of_zero_the_ratio_stays_1_and_nothing_changes(actor
     assert same(arrays(actor), before)
 
 
+# The ratios of each token
+
+
+@pytest.mark.parametrize("value_model", ["head", "adapter"])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("minibatches", [1, 3])
+def test_every_epoch_leaves_the_ratio_of_every_token_as_it_found_it(
+    folder: Path, value_model: Any, temperature: float, minibatches: int
+) -> None:
+    actor = make_actor(folder, value_model=value_model)
+    batch = scored(actor, random_batch(), temperature=temperature)
+    ppo = algorithm(actor, minibatches=minibatches, epochs=3, run={"final_ratios": True})
+    steps, ratios = update(with_rollout(ppo, temperature=temperature), batch)
+    assert ratios.shape == (*batch.mask.shape, 4)
+    real = np.array(batch.mask) > 0
+    if minibatches == 1:
+        assert ratios[real][:, 0] == pytest.approx(1, abs=1e-5)
+    for epoch in range(3):
+        taken = steps[epoch * minibatches : (epoch + 1) * minibatches]
+        assert ratios[real][:, epoch].max() == pytest.approx(max(step.ratio_max for step in taken), rel=1e-5)
+    after = scored(actor, random_batch(), temperature=temperature)
+    expected = np.exp(float64(after.logprobs) - float64(batch.logprobs))
+    np.testing.assert_allclose(ratios[real][:, 3], expected[real], rtol=1e-4)
+    assert (abs(np.diff(ratios[real], axis=1)).max(axis=0) > 1e-3).all()  # each epoch moved it
+
+
+def test_ratios_after_the_last_epoch_are_measured_only_where_samples_are_kept(actor: ActorCriticLLM) -> None:
+    batch = scored(actor, random_batch())
+    for run, passes in (({}, 2), ({"final_ratios": True}, 3), ({"final_ratios": True, "save_samples": False}, 2)):
+        assert update(algorithm(actor, epochs=2, run=run), batch).ratios.shape[2] == passes
+
+
+def test_measuring_the_last_ratios_changes_no_number_of_the_training(folder: Path) -> None:
+    outcomes = []
+    for run in ({}, {"final_ratios": True}):
+        actor = make_actor(folder)
+        result = update(algorithm(actor, epochs=2, minibatches=2, run=run), scored(actor, random_batch()))
+        outcomes.append((result.steps, arrays(actor), result.ratios[..., :2]))
+    assert outcomes[0][0] == outcomes[1][0]
+    assert same(outcomes[0][1], outcomes[1][1])
+    assert np.array_equal(outcomes[0][2], outcomes[1][2], equal_nan=True)
+
+
+@pytest.mark.parametrize("value_model", ["head", "adapter"])
+@pytest.mark.parametrize("final_ratios", [False, True])
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_the_progress_of_an_update_rises_to_its_end(
+    folder: Path, value_model: Any, final_ratios: bool, minibatches: int
+) -> None:
+    """As `iteration` counts the passes."""
+    actor, events = make_actor(folder, value_model=value_model), []
+    ppo = algorithm(actor, events, epochs=2, minibatches=minibatches, run={"final_ratios": final_ratios})
+    with ppo.phase(1, "update", passes=ppo.update_passes) as progress:
+        ppo.learn(1, scored(actor, random_batch()), progress)
+    told = [(event.done, event.total) for event in events if isinstance(event, PhaseProgress)][1:]
+    assert [done / total for done, total in told] == pytest.approx(np.linspace(0, 1, len(told) + 1)[1:])
+    assert told[-1][0] == told[-1][1]
+
+
 # When none is taken
 
 
@@ -121,7 +194,7 @@ def test_a_batch_without_signal_takes_no_step_and_says_so(folder: Path) -> None:
     ppo, before = algorithm(actor, events), arrays(actor)
     batch = scored(actor, random_batch(), kl_coef=0, scores=[0.7] * len(LENGTHS))
     assert not has_signal(batch)
-    assert learn(ppo, batch) == []
+    assert update(ppo, batch) == Update([], None)
     assert same(arrays(actor), before)
     assert [(event.code, event.level) for event in events if isinstance(event, Alert)] == [("no_signal", "warning")]
 

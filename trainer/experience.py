@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
+import numpy.typing as npt
 
-from trainer.arrays import to_list
+from trainer.arrays import filled, to_list
 from trainer.errors import ConfigError
 
 
@@ -33,8 +34,11 @@ class Experience(NamedTuple):
     entropy: mx.array | None = None  # [B, T] nats, of the full distribution
     values: mx.array | None = None  # [B, T] V(s_t), s_t the state before token t
     final_values: mx.array | None = None  # [B] V of the state after the last token
+    top_tokens: mx.array | None = None  # [B, T, K] ids of the policy's likeliest tokens, likeliest first; None for none
+    top_logprobs: mx.array | None = None  # [B, T, K] old policy
     # add_kl_to_sa_pairs
     ref_logprobs: mx.array | None = None  # [B, T]
+    top_ref_logprobs: mx.array | None = None  # [B, T, K] the reference's of `top_tokens`
     kl: mx.array | None = None  # [B, T] by the estimator of the penalty
     # compute_rewards, adjust_rewards_with_kl
     scores: mx.array | None = None  # [B] one a sequence, put on the last token
@@ -70,6 +74,19 @@ class Experience(NamedTuple):
             return value[index][:, : length if name == "sequences" else width]
 
         return Experience(*(cut(name, value) for name, value in zip(self._fields, self, strict=True)))
+
+    def gathered(self, parts: Sequence[mx.array], order: Sequence[int], *, extra: int = 0) -> mx.array:
+        """What was computed of parts of the batch, laid out as the batch is: [B, T + extra, ...], 0 in the padding.
+
+        parts: [b, t + extra, ...], one for each `take`; order: the rows that were taken, one after the other.
+        """
+        width = self.mask.shape[1] + extra
+        rows = mx.concatenate(
+            [mx.pad(part, [(0, 0), (0, width - part.shape[1]), *[(0, 0)] * (part.ndim - 2)]) for part in parts]
+        )
+        rows = rows[mx.array(sorted(range(len(order)), key=order.__getitem__))]
+        mask = self.mask if not extra else mx.pad(self.mask, [(0, 0), (extra, 0)], constant_values=1.0)
+        return mx.where(mask.reshape(*mask.shape, *[1] * (rows.ndim - 2)) > 0, rows, mx.zeros_like(rows))
 
 
 def sa_pairs(experience: Experience, decode: Callable[[list[int]], str]) -> list[dict[str, Any]]:
@@ -119,6 +136,22 @@ def micro_batch_rows(rows: Sequence[int], lengths: Sequence[int], budget: int) -
         group.append(row)
     if group:
         yield group
+
+
+class PassRatios:
+    """pi / pi_old of every token of a batch, put together from the minibatches of several passes over it."""
+
+    def __init__(self, batch: Experience, passes: int) -> None:
+        self._found = np.full((passes, *batch.mask.shape), np.nan, dtype=np.float32)
+
+    def put(self, number: int, rows: Sequence[int], ratios: mx.array | None) -> None:
+        """What pass `number`, from 0, found of a minibatch; ratios: [b, t] of its `rows`."""
+        found = np.array(filled(ratios))
+        self._found[number, list(rows), : found.shape[1]] = found
+
+    def array(self) -> npt.NDArray[np.float32]:
+        """[B, T, passes]; NaN where nothing was put."""
+        return np.moveaxis(self._found, 0, -1)
 
 
 def check_budget(lengths: Sequence[int], budget: int) -> None:

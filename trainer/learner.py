@@ -12,11 +12,11 @@ from mlx.utils import tree_map
 from trainer import maths
 from trainer.arrays import filled, leaves
 from trainer.config.schema import OptimConfig, PPOConfig
-from trainer.experience import Experience, micro_batch_rows
+from trainer.experience import Experience
 from trainer.models.actor_critic import ActorCriticLLM, Want
 from trainer.models.adapters import Parameters
 from trainer.models.logprobs import entropy, token_logprobs
-from trainer.steps import Progress, silent
+from trainer.steps import Progress, micro_batches, silent
 
 Trainables = dict[str, Parameters]  # "policy" and "value", whichever a step trains
 Objective = Literal["joint", "policy", "value"]
@@ -65,6 +65,25 @@ class StepMetrics(NamedTuple):
         return self._replace(value_loss=critic.value_loss, grad_norm=norm, taken=taken)
 
 
+class Step(NamedTuple):
+    """One optimiser step: its numbers, and the policy it found against the one that wrote."""
+
+    metrics: StepMetrics
+    ratios: mx.array | None  # [B, T] pi / pi_old of each token before the step, 0 in the padding; None of a critic's
+
+    def with_critic(self, critic: Step) -> Step:
+        """This step of the actor, with what the critic's own step saw."""
+        return self._replace(metrics=self.metrics.with_critic(critic.metrics))
+
+
+class Gradients(NamedTuple):
+    """The gradient of a minibatch, and what was computed on the way."""
+
+    of: Trainables
+    sums: LossSums
+    ratios: mx.array | None  # as in Step
+
+
 class Learner:
     """Optimisers of the policy's adapter and of the value model, and the steps they take.
 
@@ -92,17 +111,29 @@ class Learner:
         factor = schedule_factor(self.config, self.steps, self.total_steps)
         return self.config.policy_lr * factor, self.config.value_lr * factor
 
-    def train_joint(self, batch: Experience, ppo: PPOConfig, **how: Unpack[How]) -> StepMetrics:
+    def train_joint(self, batch: Experience, ppo: PPOConfig, **how: Unpack[How]) -> Step:
         """One step of actor and critic on a minibatch, L = L_clip + c1 L_vf - c2 H, one pass over the shared trunk."""
         return self._train(batch, ppo, "joint", **how)
 
-    def train_policy_model(self, batch: Experience, ppo: PPOConfig, **how: Unpack[How]) -> StepMetrics:
+    def train_policy_model(self, batch: Experience, ppo: PPOConfig, **how: Unpack[How]) -> Step:
         """One step of the actor alone on a minibatch: L = L_clip - c2 H."""
         return self._train(batch, ppo, "policy", **how)
 
-    def train_value_model(self, batch: Experience, ppo: PPOConfig, **how: Unpack[How]) -> StepMetrics:
+    def train_value_model(self, batch: Experience, ppo: PPOConfig, **how: Unpack[How]) -> Step:
         """One step of the critic alone on a minibatch: L = L_vf."""
         return self._train(batch, ppo, "value", **how)
+
+    def ratios(self, batch: Experience, **how: Unpack[How]) -> mx.array:
+        """pi / pi_old of each token of a minibatch under the policy as it is now. [B, T], 0 in the padding."""
+        ratios, order = [], []
+        for rows, part in micro_batches(batch, self.config.micro_batch_tokens, how["progress"]):
+            forward = self.actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want="logits")
+            logprobs = token_logprobs(filled(forward.logits), part.responses, how["temperature"])
+            ratio = mx.exp(logprobs - filled(part.logprobs))
+            mx.eval(ratio)  # frees this micro-batch's logits
+            order += rows
+            ratios.append(ratio)
+        return batch.gathered(ratios, order)
 
     def state(self) -> dict[str, Any]:
         """Moments and step counts of both optimisers, as one tree of arrays (a copy: Adam changes its own in place)."""
@@ -126,8 +157,8 @@ class Learner:
             bias_correction=True,
         )
 
-    def _train(self, batch: Experience, ppo: PPOConfig, objective: Objective, **how: Unpack[How]) -> StepMetrics:
-        gradients, sums = self.gradients(batch, ppo, objective, **how)
+    def _train(self, batch: Experience, ppo: PPOConfig, objective: Objective, **how: Unpack[How]) -> Step:
+        gradients, sums, ratios = self.gradients(batch, ppo, objective, **how)
         norm = math.sqrt(sum(float(mx.square(gradient).sum()) for gradient in leaves(gradients)))
         numbers = [float(number) for number in sums]
         finite = all(math.isfinite(number) for number in (norm, *numbers))
@@ -135,7 +166,8 @@ class Learner:
             self._apply(gradients, norm)
         tokens = float(batch.mask.sum())
         policy_loss, value_loss, clipped, kl, ratio = (number / tokens for number in numbers[:-1])
-        return StepMetrics(policy_loss, value_loss, clipped, kl, ratio, numbers[-1], norm, taken=finite)
+        metrics = StepMetrics(policy_loss, value_loss, clipped, kl, ratio, numbers[-1], norm, taken=finite)
+        return Step(metrics, ratios)
 
     def gradients(
         self,
@@ -145,8 +177,8 @@ class Learner:
         *,
         temperature: float,
         progress: Progress = silent,
-    ) -> tuple[Trainables, LossSums]:
-        """Gradient of the minibatch's mean loss, and the values of LossSums over all of it.
+    ) -> Gradients:
+        """Gradient of the minibatch's mean loss, the values of LossSums over all of it, and the ratios of its tokens.
 
         Each micro-batch's sum is divided by the token count of the whole minibatch, so that any cut of it into
         micro-batches gives the gradient of one big batch.
@@ -160,25 +192,26 @@ class Learner:
             before["value"] = actor.value_parameters()
         total: Trainables | None = None
         sums = LossSums(*(mx.array(0.0) for _ in LossSums._fields))
-        done = 0
+        ratios: list[mx.array] = []
+        order: list[int] = []
 
-        def loss(trainables: Trainables, part: Experience) -> tuple[mx.array, LossSums]:
+        def loss(trainables: Trainables, part: Experience) -> tuple[mx.array, LossSums, mx.array | None]:
             self._put(trainables)
             return _loss(actor, part, ppo, temperature, objective, tokens)
 
         loss_and_grad = mx.value_and_grad(loss)
         try:
-            for rows in micro_batch_rows(range(batch.size), batch.lengths(), self.config.micro_batch_tokens):
-                (_, part), gradients = loss_and_grad(before, batch.take(rows))
+            for rows, part in micro_batches(batch, self.config.micro_batch_tokens, progress):
+                (_, found, ratio), gradients = loss_and_grad(before, part)
                 total = gradients if total is None else tree_map(mx.add, total, gradients)
-                sums = sums.joined(part)
-                mx.eval(total, sums)  # frees this micro-batch's graph: 2.9 MB instead of 16.0 at the peak of a toy
-                done += len(rows)
-                progress(done, batch.size)
+                sums = sums.joined(found)
+                ratios += [] if ratio is None else [ratio]
+                order += rows
+                mx.eval(total, sums, ratios)  # frees this micro-batch's graph: 2.9 MB, not 16.0, at the peak of a toy
         finally:
             self._put(before)  # the traced arrays must not stay in the model
         assert total is not None
-        return total, sums
+        return Gradients(total, sums, batch.gathered(ratios, order) if ratios else None)
 
     def _apply(self, gradients: Trainables, norm: float) -> None:
         scale = min(1.0, self.config.max_grad_norm / (norm + 1e-6))
@@ -225,8 +258,11 @@ def _loss(
     temperature: float,
     objective: Objective,
     tokens: mx.array,
-) -> tuple[mx.array, LossSums]:
-    """L = L_clip + c1 L_vf - c2 H, summed over the micro-batch and divided by the minibatch's `tokens`."""
+) -> tuple[mx.array, LossSums, mx.array | None]:
+    """L = L_clip + c1 L_vf - c2 H, summed over the micro-batch and divided by the minibatch's `tokens`.
+
+    And LossSums, and pi / pi_old of each token where the policy takes part.
+    """
     mask, zero = batch.mask > 0, mx.array(0.0)
     forward = actor(batch.sequences, batch.prompt_lengths, batch.responses.shape[1], want=_WANT[objective])
 
@@ -236,7 +272,7 @@ def _loss(
     def total(x: mx.array) -> mx.array:
         return real(x).sum()
 
-    loss, sums = zero, LossSums(zero, zero, zero, zero, zero, zero)
+    loss, sums, ratio = zero, LossSums(zero, zero, zero, zero, zero, zero), None
     if forward.logits is not None:
         old_logprobs, advantages = real(filled(batch.logprobs)), real(filled(batch.advantages))
         logprobs = real(token_logprobs(forward.logits, batch.responses, temperature))
@@ -259,4 +295,4 @@ def _loss(
         value_loss = total(maths.clipped_value_loss(values, old_values, returns, clip=ppo.value_clip or None))
         loss = loss + (ppo.value_coef if objective == "joint" else 1.0) * value_loss
         sums = sums._replace(value_loss=value_loss)
-    return loss / tokens, sums
+    return loss / tokens, sums, ratio

@@ -9,12 +9,19 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+import numpy.typing as npt
 
 from trainer import maths
 from trainer.arrays import filled, to_list
+from trainer.config import Config
 from trainer.data import Prompt
 from trainer.experience import Experience
 from trainer.learner import StepMetrics
+from trainer.samples import TOKEN_COLUMNS, SampleSettings
+from trainer.steps import adjust_rewards_with_kl
+from trainer.token_texts import TokenTexts
+
+TOP_COLUMNS = ("top_tokens", "top_logprobs", "top_ref_logprobs")
 
 
 def rollout_metrics(batch: Experience, *, kl_coef: float) -> dict[str, Any]:
@@ -65,30 +72,31 @@ def update_metrics(steps: Sequence[StepMetrics]) -> dict[str, Any]:
 
 
 def sample_rows(
-    batch: Experience, prompts: Sequence[Prompt], parts: dict[str, list[float]], samples_per_prompt: int
+    batch: Experience,
+    prompts: Sequence[Prompt],
+    parts: dict[str, list[float]],
+    samples_per_prompt: int,
+    *,
+    token_texts: TokenTexts | None = None,
+    ratios: npt.NDArray[np.float32] | None = None,
 ) -> list[dict[str, Any]]:
-    """One dict a sequence for the samples file: texts, ids, scores, and every per-token array cut to its length."""
-    per_token = {
-        "sampler_logprobs": batch.sampler_logprobs,
-        "logprobs": batch.logprobs,
-        "ref_logprobs": batch.ref_logprobs,
-        "kl": batch.kl,
-        "entropy": batch.entropy,
-        "rewards": batch.rewards,
-        "values": batch.values,
-        "td_errors": batch.td_errors,
-        "advantages": batch.advantages,
-        "returns": batch.returns,
-    }
-    arrays = {name: np.array(filled(array)) for name, array in per_token.items()}
+    """One dict a sequence for the samples file: texts, ids, scores, and every per-token array cut to its length.
+
+    token_texts: of the tokenizer, for the columns of texts; ratios: [B, T, passes]. What is not given, or not kept in
+    the batch, is no column.
+    """
+    arrays = {name: np.array(filled(getattr(batch, name))) for name in TOKEN_COLUMNS}
+    top = {name: np.array(value) for name in TOP_COLUMNS if (value := getattr(batch, name)) is not None}
+    if ratios is not None:
+        arrays["ratios"] = ratios
     scores = to_list(filled(batch.scores) + _sums(filled(batch.token_scores), batch.mask))
-    responses, lengths, truncated = (
-        to_list(batch.responses),
-        to_list(batch.response_lengths),
-        to_list(batch.truncated),
-    )
-    return [
-        {
+    sequence_scores, final_values = to_list(filled(batch.scores)), to_list(filled(batch.final_values))
+    responses, lengths, truncated = np.array(batch.responses), to_list(batch.response_lengths), to_list(batch.truncated)
+    rows = []
+    for row, (prompt, length) in enumerate(zip(prompts, lengths, strict=True)):
+        per_token = {name: array[row, :length] for name, array in (arrays | top).items()}
+        k1 = per_token["logprobs"].astype(np.float64) - per_token["ref_logprobs"]
+        values = {
             "row": row,
             "prompt_index": prompt.index,
             "sample": row % samples_per_prompt,
@@ -97,15 +105,54 @@ def sample_rows(
             "truncated": bool(truncated[row]),
             "stop_reason": "length" if truncated[row] else "stop",
             "score": scores[row],
-            "parts": {name: values[row] for name, values in parts.items()},
+            "sequence_score": sequence_scores[row],
+            "parts": {name: part[row] for name, part in parts.items()},
             "columns": json.dumps(prompt.columns, ensure_ascii=False, default=str),
+            "length": length,
+            "kl_sum": float(k1.sum()),
+            "final_value": final_values[row],
             "prompt_tokens": prompt.tokens,
-            "tokens": responses[row][: lengths[row]],
-            **{name: array[row, : lengths[row]].tolist() for name, array in arrays.items()},
+            "tokens": responses[row, :length],
+            **per_token,
         }
-        for row, prompt in enumerate(prompts)
-    ]
+        if token_texts is not None:
+            values["token_texts"] = token_texts(values["tokens"].tolist())
+            if top:
+                places = values["top_tokens"].tolist()
+                values["top_texts"] = [[token_texts.piece(token) for token in place] for place in places]
+        rows.append(values)
+    return rows
+
+
+def settings_of(batch: Experience, config: Config) -> SampleSettings:
+    """What the numbers of the batch's tokens follow from, by the configuration that held when it was made."""
+    ppo = config.ppo
+    plain = adjust_rewards_with_kl(batch, kl_coef=ppo.kl_coef)
+    reward_mean, reward_std = _moments(filled(plain.rewards), batch.mask)
+    advantage_mean, advantage_std = _moments(filled(batch.advantages), batch.mask)
+    return SampleSettings(
+        kl_coef=ppo.kl_coef,
+        kl_estimator=ppo.kl_estimator,
+        gamma=ppo.gamma,
+        lam=ppo.lam,
+        clip=ppo.clip,
+        temperature=config.rollout.temperature,
+        epochs=ppo.epochs,
+        bootstrap_truncated=ppo.bootstrap_truncated,
+        whiten_rewards=ppo.whiten_rewards,
+        whiten_advantages=ppo.whiten_advantages,
+        reward_mean=reward_mean,
+        reward_std=reward_std,
+        advantage_mean=advantage_mean,
+        advantage_std=advantage_std,
+    )
 
 
 def _sums(x: mx.array, mask: mx.array) -> mx.array:
     return mx.where(mask > 0, x, 0.0).sum(axis=1)
+
+
+def _moments(x: mx.array, mask: mx.array) -> tuple[float, float]:
+    """Mean and deviation of the real tokens."""
+    real = np.array(x, dtype=np.float64)[np.array(mask) > 0]
+    return float(real.mean()), float(real.std())

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
 
 from trainer import maths, steps
 from trainer.arrays import filled
@@ -18,14 +20,23 @@ from trainer.control import Control
 from trainer.data import Prompt, prompt_indices
 from trainer.errors import DivergedError
 from trainer.events import Alert, Event, Iteration, Phase, PhaseProgress
-from trainer.experience import Experience, check_budget, minibatch_rows
+from trainer.experience import Experience, PassRatios, check_budget, minibatch_rows
 from trainer.learner import Learner, StepMetrics, has_signal
-from trainer.metrics import rollout_metrics, update_metrics
+from trainer.metrics import rollout_metrics, settings_of, update_metrics
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.rewards import RewardResult, Rewards
+from trainer.samples import SampleSettings
 from trainer.seeding import Purpose, key_for
+from trainer.token_texts import TokenTexts
 
 MAX_SKIPPED_IN_A_ROW = 3
+
+
+class Update(NamedTuple):
+    """What the epochs over a batch leave."""
+
+    steps: list[StepMetrics]
+    ratios: npt.NDArray[np.float32] | None = None  # [B, T, passes] pi / pi_old as each pass found it; None: no step
 
 
 class IterationResult(NamedTuple):
@@ -35,6 +46,9 @@ class IterationResult(NamedTuple):
     prompts: list[Prompt]  # B, those of the rows
     rewards: RewardResult
     metrics: Iteration
+    ratios: npt.NDArray[np.float32] | None  # as in Update
+    settings: SampleSettings  # that held in it
+    token_texts: TokenTexts  # by which its tokens are read
 
 
 class PPO:
@@ -61,6 +75,7 @@ class PPO:
         self.learner = Learner(actor, config.optim, total_steps=_total_steps(config))
         self.tokens = 0
         self.skipped_in_a_row = 0
+        self._token_texts = TokenTexts(tokenizer)
         self._seconds: dict[str, float] = {}
 
     def configure(self, config: Config) -> None:
@@ -72,6 +87,7 @@ class PPO:
         """Iteration `number`, from 1: roll out, score, shape, estimate advantages, learn."""
         c, scoring = self.config, {"micro_batch_tokens": self.config.optim.micro_batch_tokens}
         temperature, kl_coef = c.rollout.temperature, c.ppo.kl_coef
+        alternatives = c.run.alternatives if c.run.save_samples else 0
         self._seconds = {}
         mx.reset_peak_memory()
         started = self.control.clock()
@@ -86,7 +102,7 @@ class PPO:
 
         with self.phase(number, "score", passes=2 if self.actor.shares_trunk else 3) as progress:
             batch = steps.add_policy_logprobs_and_values(
-                self.actor, batch, temperature=temperature, progress=progress, **scoring
+                self.actor, batch, temperature=temperature, alternatives=alternatives, progress=progress, **scoring
             )
             batch = steps.add_kl_to_sa_pairs(
                 self.actor,
@@ -108,9 +124,8 @@ class PPO:
         mx.eval([field for field in batch if isinstance(field, mx.array)])  # the update must not redo any of it
 
         learning_rates = self.learner.learning_rates()
-        passes = c.ppo.epochs * c.ppo.minibatches * (1 if self.actor.shares_trunk else 2)
-        with self.phase(number, "update", passes=passes) as progress:
-            taken = self.learn(number, batch, progress)
+        with self.phase(number, "update", passes=self.update_passes) as progress:
+            update = self.learn(number, batch, progress)
 
         seconds = self.control.clock() - started
         tokens = int(batch.response_lengths.sum())
@@ -118,7 +133,7 @@ class PPO:
         metrics = Iteration(
             iteration=number,
             **rollout_metrics(batch, kl_coef=kl_coef),
-            **update_metrics(taken),
+            **update_metrics(update.steps),
             kl_coef=kl_coef,
             policy_lr=learning_rates[0],
             value_lr=learning_rates[1],
@@ -127,22 +142,23 @@ class PPO:
             memory_bytes=mx.get_peak_memory(),
             tokens=self.tokens,
         )
-        return IterationResult(batch, prompts, rewards, metrics)
+        settings = settings_of(batch, c)
+        return IterationResult(batch, prompts, rewards, metrics, update.ratios, settings, self._token_texts)
 
-    def learn(self, number: int, batch: Experience, progress: Callable[[int, int], None]) -> list[StepMetrics]:
+    def learn(self, number: int, batch: Experience, progress: Callable[[int, int], None]) -> Update:
         """Several epochs over the batch in reshuffled minibatches, one optimiser step each."""
         ppo = self.config.ppo
         if not has_signal(batch):
             message = "all advantages are equal, so no step was taken: is the reward constant?"
             self.emit(Alert(iteration=number, level="warning", code="no_signal", message=message))
-            return []
+            return Update([])
         if ppo.whiten_advantages:
             batch = batch._replace(advantages=maths.whiten(filled(batch.advantages), batch.mask))
         how: Any = {"temperature": self.config.rollout.temperature, "progress": progress}
         results: list[StepMetrics] = []
+        ratios = PassRatios(batch, ppo.epochs + self._measures_final_ratios)
         for epoch in range(ppo.epochs):
-            seed = [self.config.run.seed, Purpose.MINIBATCHES, number, epoch]
-            for rows in minibatch_rows(batch.size, ppo.minibatches, seed=seed):
+            for rows in self._minibatches(number, batch, epoch):
                 minibatch = batch.take(rows)
                 if self.actor.shares_trunk:
                     step = self.learner.train_joint(minibatch, ppo, **how)
@@ -150,9 +166,13 @@ class PPO:
                     value = self.learner.train_value_model(minibatch, ppo, **how)
                     step = self.learner.train_policy_model(minibatch, ppo, **how).with_critic(value)
                 self.learner.steps += 1
-                results.append(step)
-                self._check_divergence(number, step)
-        return results
+                results.append(step.metrics)
+                ratios.put(epoch, rows, step.ratios)
+                self._check_divergence(number, step.metrics)
+        if self._measures_final_ratios:
+            for rows in self._minibatches(number, batch, ppo.epochs):
+                ratios.put(ppo.epochs, rows, self.learner.ratios(batch.take(rows), **how))
+        return Update(results, ratios.array())
 
     def batch_prompts(self, number: int) -> list[Prompt]:
         """The prompts of iteration `number`, each repeated `samples_per_prompt` times."""
@@ -160,6 +180,20 @@ class PPO:
         count = c.rollout.batch_size // c.rollout.samples_per_prompt
         places = prompt_indices((number - 1) * count, count, len(self.prompts), seed=c.run.seed, shuffle=c.data.shuffle)
         return [self.prompts[place] for place in places for _ in range(c.rollout.samples_per_prompt)]
+
+    @property
+    def update_passes(self) -> int:
+        """Passes over minibatches in `learn`, by which its progress is told."""
+        epochs = self.config.ppo.epochs * (1 if self.actor.shares_trunk else 2)
+        return (epochs + self._measures_final_ratios) * self.config.ppo.minibatches
+
+    @property
+    def _measures_final_ratios(self) -> bool:
+        return self.config.run.final_ratios and self.config.run.save_samples
+
+    def _minibatches(self, number: int, batch: Experience, epoch: int) -> list[list[int]]:
+        seed = [self.config.run.seed, Purpose.MINIBATCHES, number, epoch]
+        return minibatch_rows(batch.size, self.config.ppo.minibatches, seed=seed)
 
     def _check_divergence(self, number: int, step: StepMetrics) -> None:
         """Tell of a step that was skipped; DivergedError at the third in a row, in one iteration or across several."""

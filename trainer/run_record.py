@@ -46,19 +46,27 @@ class RunRecord:
     def write_samples(self, number: int, result: IterationResult) -> None:
         """Write the sequences of iteration `number`, where `run.save_samples` wants them, and tell the first few."""
         c = self._config
-        rows = sample_rows(result.batch, result.prompts, result.rewards.parts, c.rollout.samples_per_prompt)
+        saves = c.run.save_samples
+        rows = sample_rows(
+            result.batch,
+            result.prompts,
+            result.rewards.parts,
+            c.rollout.samples_per_prompt,
+            token_texts=result.token_texts if saves else None,
+            ratios=result.ratios,
+        )
         path = self.folder.samples_file(number)
-        if c.run.save_samples:
-            write_samples(path, rows, number)
+        if saves:
+            write_samples(path, rows, number, result.settings)
         previews = [
             SamplePreview(
                 prompt=row["prompt"],
                 completion=row["completion"],
                 score=row["score"],
-                kl=sum(row["logprobs"]) - sum(row["ref_logprobs"]),
+                kl=row["kl_sum"],
                 truncated=row["truncated"],
             )
             for row in rows[:PREVIEWS]
         ]
-        where = str(path.relative_to(self.folder.root)) if c.run.save_samples else ""
+        where = str(path.relative_to(self.folder.root)) if saves else ""
         self._emit(SamplesWritten(iteration=number, path=where, rows=len(rows), previews=previews))

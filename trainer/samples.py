@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,26 +14,59 @@ from trainer.errors import StorageError
 
 if TYPE_CHECKING:  # importing pyarrow takes 0.3 s, which a command that writes no samples need not wait
     import pyarrow as pa
+    from pydantic import TypeAdapter
 
-SAMPLES_VERSION = 1
+SAMPLES_VERSION = 2
+_GROUP_TOKENS = 32_768  # of a row group: one sequence of many is read without decoding all the others
 TOKEN_COLUMNS = (
     "sampler_logprobs",  # nats, by the sampler
     "logprobs",  # nats, teacher-forced, old policy
     "ref_logprobs",  # nats, teacher-forced, reference
     "kl",  # nats
     "entropy",  # nats
-    "rewards",
+    "token_scores",  # rewards of single tokens, part of `rewards`
+    "rewards",  # -kl_coef * kl + token_scores, and the sequence's own score on the last token; whitened if the run does
     "values",
     "td_errors",
-    "advantages",
+    "advantages",  # as GAE gives them, not whitened
     "returns",
 )
 """Columns of one float32 for each response token, so each as long as `tokens`."""
 
 
+@dataclass(frozen=True, slots=True)
+class SampleSettings:
+    """What held in the iteration of a samples file: with it every number of a token follows from those before it.
+
+    The moments are those of the whole batch's real tokens; the deviation is that of the population.
+    """
+
+    kl_coef: float
+    kl_estimator: str
+    gamma: float
+    lam: float
+    clip: float
+    temperature: float
+    epochs: int
+    bootstrap_truncated: bool
+    whiten_rewards: bool  # if so, `rewards` are whitened
+    whiten_advantages: bool  # if so, the loss sees `advantages` whitened
+    reward_mean: float  # of the rewards before any whitening
+    reward_std: float
+    advantage_mean: float
+    advantage_std: float
+
+
 @functools.cache
 def sample_schema() -> pa.Schema:
-    """Columns of a samples file. `parts` maps a reward source to its raw score, `columns` is JSON."""
+    """Columns of a samples file. `parts` has the raw score of each reward source, `columns` is JSON.
+
+    token_texts: of each token, so that joined they are the decoded response; a token in the midst of a character has
+    an empty text, and the last one of the character has it whole. ratios: pi / pi_old of each token as each epoch's
+    pass found it, before its own step: the first is 1 where an epoch is one step; one more, where the run measures it,
+    is that after the last epoch. top_*: the policy's likeliest tokens at each place, likeliest first. Null where no
+    step was taken, and where no alternatives are kept.
+    """
     import pyarrow as pa
 
     tokens, numbers = pa.list_(pa.int32()), pa.list_(pa.float32())
@@ -44,36 +79,59 @@ def sample_schema() -> pa.Schema:
             ("completion", pa.string()),
             ("truncated", pa.bool_()),
             ("stop_reason", pa.string()),  # stop or length
-            ("score", pa.float64()),
-            ("parts", pa.map_(pa.string(), pa.float64())),
+            ("score", pa.float64()),  # of the sequence and its tokens together, without the KL penalty
+            ("sequence_score", pa.float64()),  # the part of it that stands on the last token
+            ("parts", pa.list_(pa.struct([("source", pa.string()), ("score", pa.float64())]))),
             ("columns", pa.string()),  # the prompt's other columns
+            ("length", pa.int32()),  # response tokens, the stop token counted
+            ("kl_sum", pa.float64()),  # nats, k1 summed over the response
+            ("final_value", pa.float64()),  # V of the state after the last token
             ("prompt_tokens", tokens),
             ("tokens", tokens),
+            ("token_texts", pa.list_(pa.string())),
             *((name, numbers) for name in TOKEN_COLUMNS),
+            ("ratios", pa.list_(numbers)),
+            ("top_tokens", pa.list_(tokens)),
+            ("top_texts", pa.list_(pa.list_(pa.string()))),
+            ("top_logprobs", pa.list_(numbers)),  # nats
+            ("top_ref_logprobs", pa.list_(numbers)),  # nats
         ]
     )
 
 
-def write_samples(path: Path, rows: Sequence[dict[str, Any]], iteration: int) -> None:
+def write_samples(
+    path: Path, rows: Sequence[dict[str, Any]], iteration: int, settings: SampleSettings | None = None
+) -> None:
     """Write `rows` (see `sample_schema`; what a row lacks is null) to `path`, whole or not at all.
 
-    Per-token values may be lists or NumPy arrays. Text that is not Unicode (lone surrogates) is written with
-    backslash escapes. Raises StorageError when `path` cannot be written, ValueError for columns that are not
-    in the schema.
+    Per-token values may be lists or NumPy arrays, [T] or [T, n]. Text that is not Unicode (lone surrogates) is written
+    with backslash escapes. settings: what held in the iteration; kept in the metadata. Raises StorageError when `path`
+    cannot be written, ValueError for columns that are not in the schema.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from trainer.sample_columns import column
+
     schema = sample_schema()
     if unknown := {name for row in rows for name in row} - set(schema.names):
         raise ValueError(f"unknown sample columns {sorted(unknown)}: the schema has {schema.names}")
-    columns = [_column([row.get(field.name) for row in rows], field.type) for field in schema]
+    columns = [column([row.get(field.name) for row in rows], field.type) for field in schema]
     metadata = {"samples": str(SAMPLES_VERSION), "iteration": str(iteration)}
+    if settings is not None:
+        metadata["settings"] = json.dumps(asdict(settings))
     table = pa.Table.from_arrays(columns, schema=schema.with_metadata(metadata))
+    longest = max((len(tokens) for row in rows if (tokens := row.get("tokens")) is not None), default=0) or 1
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
+        pq.write_table(
+            table,
+            temporary,
+            compression="zstd",
+            write_page_checksum=True,
+            row_group_size=max(_GROUP_TOKENS // longest, 1),
+        )
         temporary.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -85,19 +143,28 @@ def write_samples(path: Path, rows: Sequence[dict[str, Any]], iteration: int) ->
 
 
 def read_samples(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """The table in `path`, or only some of its columns; `table.schema.metadata` has b"iteration".
+    """The table in `path`, or only `columns` of it; `table.schema.metadata` has b"iteration", see `sample_settings`.
 
-    Raises StorageError when the file is missing, damaged, or lacks one of `columns`.
+    Columns that a file of an older version does not have yet are null. Raises StorageError when the file is missing,
+    damaged, of a newer version, or lacks one of `columns`.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            version = _version(path, file.schema_arrow.metadata)
             names = file.schema_arrow.names
-            if missing := [name for name in columns or [] if name not in names]:
-                raise StorageError(f"samples '{path}' have no column '{missing[0]}': they have {', '.join(names)}")
-            return file.read(columns=None if columns is None else list(columns))
+            later = [name for name in sample_schema().names if name not in names] if version < SAMPLES_VERSION else []
+            if unknown := [name for name in columns or [] if name not in names and name not in later]:
+                raise StorageError(f"samples '{path}' have no column '{unknown[0]}': they have {', '.join(names)}")
+            if columns is None:
+                return file.read()
+            table = file.read(columns=[name for name in columns if name not in later])
+            for name in dict.fromkeys(name for name in columns if name in later):
+                field = sample_schema().field(name)
+                table = table.append_column(field, pa.nulls(file.metadata.num_rows, field.type))
+            return table.select(columns)
     except FileNotFoundError:
         raise StorageError(f"no samples '{path}': a run keeps them with run.save_samples = true") from None
     except (OSError, pa.ArrowException) as error:
@@ -107,15 +174,28 @@ def read_samples(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
         raise StorageError(f"samples '{path}' are damaged ({reason}): delete the file") from None
 
 
-def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
-    import pyarrow as pa
-
-    if pa.types.is_string(kind):
-        values = [_text(value) for value in values]
-    elif pa.types.is_map(kind):
-        values = [None if parts is None else [(_text(k), v) for k, v in parts.items()] for parts in values]
-    return pa.array(values, type=kind)
+def sample_settings(metadata: Mapping[bytes, bytes] | None) -> SampleSettings | None:
+    """The settings that a samples file was written with, from `table.schema.metadata`; None where it does not say."""
+    try:
+        return _settings_adapter().validate_json((metadata or {})[b"settings"])
+    except (KeyError, ValueError):
+        return None
 
 
-def _text(value: str | None) -> str | None:
-    return value if value is None else value.encode("utf-8", "backslashreplace").decode("utf-8")
+@functools.cache
+def _settings_adapter() -> TypeAdapter[SampleSettings]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(SampleSettings)
+
+
+def _version(path: Path, metadata: Mapping[bytes, bytes] | None) -> int:
+    text = (metadata or {}).get(b"samples", b"1")
+    try:
+        version = int(text)
+    except ValueError:
+        message = f"samples '{path}' are damaged (their version is {text[:20]!r}): delete the file"
+        raise StorageError(message) from None
+    if version > SAMPLES_VERSION:
+        raise StorageError(f"samples '{path}' were written by a newer version: update ppo-workbench")
+    return version

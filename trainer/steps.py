@@ -11,7 +11,7 @@ from trainer.arrays import filled, to_list
 from trainer.data import Prompt
 from trainer.experience import Experience, micro_batch_rows
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.logprobs import logprobs_and_entropy, token_logprobs
+from trainer.models.logprobs import likeliest_tokens, logprobs_and_entropy, logprobs_of, token_logprobs
 from trainer.rewards import RewardInput, RewardResult, Rewards
 from trainer.rollouts import generate_sequences
 
@@ -34,21 +34,34 @@ def silent(done: int, total: int) -> None:
     """No progress wanted."""
 
 
+def micro_batches(
+    batch: Experience, budget: int, progress: Progress = silent
+) -> Iterator[tuple[list[int], Experience]]:
+    """The batch in parts of at most `budget` padded tokens, each with its rows; tells the sequences that are done."""
+    done = 0
+    for rows in micro_batch_rows(range(batch.size), batch.lengths(), budget):
+        yield rows, batch.take(rows)
+        done += len(rows)
+        progress(done, batch.size)
+
+
 def add_policy_logprobs_and_values(
     actor: ActorCriticLLM,
     batch: Experience,
     *,
     temperature: float,
     micro_batch_tokens: int,
+    alternatives: int = 0,
     progress: Progress = silent,
 ) -> Experience:
     """Old log-probs, entropy and, where the critic shares the policy's forward, V(s_t): one teacher-forced pass.
 
-    The log-probs are those of the distribution that was sampled: the same temperature scales the logits.
+    The log-probs are those of the distribution that was sampled: the same temperature scales the logits. alternatives:
+    how many of the likeliest tokens are kept at each place.
     """
-    logprobs, entropies, values = [], [], []
+    logprobs, entropies, values, top_tokens, top_logprobs = [], [], [], [], []
     order: list[int] = []
-    for rows, part in _micro_batches(batch, micro_batch_tokens, progress):
+    for rows, part in micro_batches(batch, micro_batch_tokens, progress):
         forward = actor(
             part.sequences,
             part.prompt_lengths,
@@ -57,12 +70,19 @@ def add_policy_logprobs_and_values(
         )
         assert forward.logits is not None
         logprob, entropy = logprobs_and_entropy(forward.logits, part.responses, temperature)
-        mx.eval(logprob, entropy, forward.values)  # frees this micro-batch's logits
+        if alternatives:
+            top_tokens.append(likeliest_tokens(forward.logits, alternatives))
+            top_logprobs.append(logprobs_of(forward.logits, top_tokens[-1], part.responses, logprob, temperature))
+        mx.eval(logprob, entropy, forward.values, top_tokens, top_logprobs)  # frees this micro-batch's logits
         order += rows
         logprobs.append(logprob)
         entropies.append(entropy)
         values.append(forward.values)
-    batch = batch._replace(logprobs=_gathered(logprobs, order, batch), entropy=_gathered(entropies, order, batch))
+    batch = batch._replace(logprobs=batch.gathered(logprobs, order), entropy=batch.gathered(entropies, order))
+    if alternatives:
+        batch = batch._replace(
+            top_tokens=batch.gathered(top_tokens, order), top_logprobs=batch.gathered(top_logprobs, order)
+        )
     return _with_values(batch, values, order) if actor.shares_trunk else batch
 
 
@@ -73,7 +93,7 @@ def add_values_to_sa_pairs(
     if batch.values is not None:
         return batch
     values, order = [], []
-    for rows, part in _micro_batches(batch, micro_batch_tokens, progress):
+    for rows, part in micro_batches(batch, micro_batch_tokens, progress):
         forward = actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want="values")
         mx.eval(forward.values)
         order += rows
@@ -90,19 +110,22 @@ def add_kl_to_sa_pairs(
     micro_batch_tokens: int,
     progress: Progress = silent,
 ) -> Experience:
-    """Reference log-probs (the adapter is off) and KL_t of policy against reference."""
-    logprobs, order = [], []
+    """Reference log-probs (the adapter is off), those of the alternatives too, and KL_t of policy against reference."""
+    logprobs, top_logprobs, order = [], [], []
     with actor.reference():
-        for rows, part in _micro_batches(batch, micro_batch_tokens, progress):
+        for rows, part in micro_batches(batch, micro_batch_tokens, progress):
             forward = actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want="logits")
             assert forward.logits is not None
             logprob = token_logprobs(forward.logits, part.responses, temperature)
-            mx.eval(logprob)  # frees this micro-batch's logits
+            if part.top_tokens is not None:
+                top_logprobs.append(logprobs_of(forward.logits, part.top_tokens, part.responses, logprob, temperature))
+            mx.eval(logprob, top_logprobs)  # frees this micro-batch's logits
             order += rows
             logprobs.append(logprob)
-    reference = _gathered(logprobs, order, batch)
+    reference = batch.gathered(logprobs, order)
     kl = mx.where(batch.mask > 0, maths.kl_estimate(filled(batch.logprobs), reference, estimator), 0.0)
-    return batch._replace(ref_logprobs=reference, kl=kl)
+    top = batch.gathered(top_logprobs, order) if top_logprobs else None
+    return batch._replace(ref_logprobs=reference, top_ref_logprobs=top, kl=kl)
 
 
 def compute_rewards(
@@ -152,25 +175,7 @@ def add_reward_to_go(batch: Experience) -> Experience:
     return batch._replace(returns=mx.where(batch.mask > 0, returns, 0.0))
 
 
-def _micro_batches(batch: Experience, budget: int, progress: Progress) -> Iterator[tuple[list[int], Experience]]:
-    done = 0
-    for rows in micro_batch_rows(range(batch.size), batch.lengths(), budget):
-        yield rows, batch.take(rows)
-        done += len(rows)
-        progress(done, batch.size)
-
-
-def _gathered(parts: Sequence[mx.array], order: list[int], batch: Experience, *, extra: int = 0) -> mx.array:
-    """Micro-batches of unlike widths as one [B, T + extra] array in the batch's order, zeros in the padding."""
-    width = batch.mask.shape[1] + extra
-    rows = mx.concatenate([mx.pad(part, [(0, 0), (0, width - part.shape[1])]) for part in parts])
-    back = sorted(range(len(order)), key=order.__getitem__)
-    rows = rows[mx.array(back)]
-    mask = batch.mask if not extra else mx.pad(batch.mask, [(0, 0), (extra, 0)], constant_values=1.0)
-    return mx.where(mask > 0, rows, 0.0)
-
-
 def _with_values(batch: Experience, parts: Sequence[mx.array | None], order: list[int]) -> Experience:
-    values = _gathered([filled(part) for part in parts], order, batch, extra=1)  # [B, T + 1]
+    values = batch.gathered([filled(part) for part in parts], order, extra=1)  # [B, T + 1]
     final = mx.take_along_axis(values, batch.response_lengths[:, None], axis=1).squeeze(1)
     return batch._replace(values=mx.where(batch.mask > 0, values[:, :-1], 0.0), final_values=final)

@@ -1,0 +1,162 @@
+"""A samples file of a real run holds all that its numbers follow from: they are computed again in float64."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import reference
+from reference import Floats, float64
+from runs_helper import Recorder, record, tiny_config
+from tiny import make_tokenizer
+
+from trainer.control import Control
+from trainer.events import Iteration
+from trainer.runs import RunFolder
+from trainer.samples import SampleSettings, read_samples, sample_settings
+from trainer.training import train
+
+TOKENS = 'reward.sources=["{folder}/rewards.py:each_token", "{folder}/rewards.py:score"]'
+VARIANTS = {
+    "plain": [],
+    "whitened rewards": ["ppo.whiten_rewards=true", "ppo.kl_coef=0.5"],
+    "bootstrapping": ["ppo.bootstrap_truncated=true", "ppo.gamma=0.9", 'rollout.stop=["a"]'],
+    "token rewards": [TOKENS, "ppo.lam=0.5"],
+    "all of it": [TOKENS, "ppo.whiten_rewards=true", "ppo.bootstrap_truncated=true", "ppo.gamma=0.9",
+                  "ppo.kl_estimator=k3", 'rollout.stop=["a", "b", "c"]', "rollout.temperature=0.7",
+                  "model.value_model=adapter"],
+}  # fmt: skip
+
+
+def run(folder: Path, *settings: str) -> tuple[Recorder, list[tuple[list[dict[str, Any]], SampleSettings]]]:
+    """A tiny run that learns fast; the rows and settings of its samples, iteration by iteration."""
+    settings = tuple(text.replace("{folder}", str(folder)) for text in settings)
+    rates = ("optim.policy_lr=0.02", "optim.value_lr=0.02")
+    recorder = record(tiny_config(folder, "run.name=a", *rates, *settings))
+    tables = [read_samples(RunFolder(folder / "runs/a").samples_file(number)) for number in (1, 2, 3)]
+    return recorder, [(table.to_pylist(), sample_settings(table.schema.metadata)) for table in tables]
+
+
+def penalties(row: dict[str, Any], settings: SampleSettings) -> Floats:
+    log_r = float64(row["ref_logprobs"]) - float64(row["logprobs"])
+    return {"k1": -log_r, "k3": np.exp(log_r) - 1 - log_r}[settings.kl_estimator]
+
+
+def rewards_before_whitening(row: dict[str, Any], settings: SampleSettings) -> Floats:
+    rewards = float64(row["token_scores"]) - settings.kl_coef * penalties(row, settings)
+    rewards[-1] += row["sequence_score"]
+    return rewards
+
+
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
+def test_the_numbers_of_every_token_follow_from_the_file_alone(variant: list[str], tmp_path: Path) -> None:
+    _, files = run(tmp_path, *variant)
+    ends = set()
+    for rows, settings in files:
+        raw = np.concatenate([rewards_before_whitening(row, settings) for row in rows])
+        mean, std = raw.mean(), raw.std()
+        assert (settings.reward_mean, settings.reward_std) == pytest.approx((mean, std), abs=1e-5)
+        for row in rows:
+            ends.add(row["stop_reason"])
+            values, count = float64(row["values"]), len(row["tokens"])
+            rewards = rewards_before_whitening(row, settings)
+            if settings.whiten_rewards:
+                scale = np.sqrt(settings.reward_std**2 + 1e-8)
+                rewards = (rewards - settings.reward_mean) / scale + settings.reward_mean
+            future = row["final_value"] if settings.bootstrap_truncated and row["truncated"] else 0.0
+            deltas = reference.td_errors(rewards[None], values[None], [count], settings.gamma, [future])
+            advantages = reference.gae(deltas, [count], settings.gamma, settings.lam)[0]
+            assert row["kl"] == pytest.approx(penalties(row, settings), abs=1e-5)
+            assert row["rewards"] == pytest.approx(rewards, abs=1e-4)
+            assert row["td_errors"] == pytest.approx(deltas[0], abs=1e-4)
+            assert row["advantages"] == pytest.approx(advantages, abs=1e-4)
+            assert row["returns"] == pytest.approx(advantages + values, abs=1e-4)
+            assert row["kl_sum"] == pytest.approx(np.sum(float64(row["logprobs"]) - float64(row["ref_logprobs"])))
+            assert row["score"] == pytest.approx(row["sequence_score"] + sum(row["token_scores"]), abs=1e-4)
+            assert row["length"] == count
+        advantages = np.concatenate([row["advantages"] for row in rows])
+        moments = (settings.advantage_mean, settings.advantage_std)
+        assert moments == pytest.approx((advantages.mean(), advantages.std()), abs=1e-5)
+    assert ends == ({"stop", "length"} if any("stop" in text for text in variant) else {"length"})
+    learned = [abs(float64(row["values"])).max() for row in files[2][0]]
+    assert max(learned) > 0.01  # so the values count for something
+    if any(TOKENS in text for text in variant):
+        assert any(token for row in files[0][0] for token in row["token_scores"])
+
+
+@pytest.mark.parametrize("variant", ["plain", "all of it"])
+def test_the_ratio_begins_at_1_and_moves_with_every_epoch(variant: str, tmp_path: Path) -> None:
+    recorder, files = run(tmp_path, "ppo.epochs=3", "run.final_ratios=true", *VARIANTS[variant])
+    for iteration, (rows, settings) in zip(recorder.of(Iteration), files, strict=True):
+        ratios = np.concatenate([float64(row["ratios"]) for row in rows])
+        assert (ratios.shape[1], settings.epochs) == (4, 3)
+        assert ratios[:, 0] == pytest.approx(1, abs=1e-4)
+        assert (abs(np.diff(ratios, axis=1)).max(axis=0) > 1e-3).all()
+        assert ratios[:, :3].mean() == pytest.approx(iteration.ratio_mean, rel=1e-4)
+        assert ratios[:, :3].max() == pytest.approx(iteration.ratio_max, rel=1e-4)
+        clipped = abs(ratios[:, :3] - 1) > settings.clip
+        assert clipped.mean() == pytest.approx(iteration.clip_fraction, abs=1e-4)
+
+
+def test_without_a_step_there_are_no_ratios(tmp_path: Path) -> None:
+    source = f'reward.sources=["{tmp_path}/rewards.py:constant"]'
+    _, files = run(tmp_path, source, "ppo.kl_coef=0.0", "ppo.lam=1.0")
+    assert [row["ratios"] for rows, _ in files for row in rows] == [None] * 12
+
+
+@pytest.mark.parametrize("temperature", ["1.0", "0.7"])
+def test_alternatives_are_sorted_probabilities_and_agree_with_the_token_that_was_written(
+    temperature: str, tmp_path: Path
+) -> None:
+    _, files = run(tmp_path, f"rollout.temperature={temperature}", "run.alternatives=50")
+    found = 0
+    for rows, _ in files:
+        for row in rows:
+            for place, token in enumerate(row["tokens"]):
+                logprobs, of_reference = float64(row["top_logprobs"][place]), float64(row["top_ref_logprobs"][place])
+                assert (np.diff(logprobs) <= 0).all()
+                assert 0.5 < np.exp(logprobs).sum() <= 1 + 1e-5
+                assert np.exp(of_reference).sum() <= 1 + 1e-5
+                ids = row["top_tokens"][place]
+                assert len(set(ids)) == 50
+                if token in ids:
+                    found += 1
+                    assert logprobs[ids.index(token)] == pytest.approx(row["logprobs"][place], abs=1e-5)
+                    assert of_reference[ids.index(token)] == pytest.approx(row["ref_logprobs"][place], abs=1e-5)
+                else:
+                    assert row["logprobs"][place] <= logprobs[-1] + 1e-5
+    assert 0 < found < sum(len(row["tokens"]) for rows, _ in files for row in rows)
+
+
+def test_texts_of_tokens_join_to_the_response_with_its_stop(tmp_path: Path) -> None:
+    _, files = run(tmp_path, "rollout.max_new_tokens=60")
+    tokenizer = make_tokenizer()
+    for rows, _ in files:
+        for row in rows:
+            assert "".join(row["token_texts"]) == tokenizer.decode(row["tokens"])
+            assert len(row["token_texts"]) == len(row["tokens"])
+            assert len(row["top_texts"]) == len(row["tokens"])
+            if not row["truncated"]:
+                assert row["token_texts"][-1] == "<end>"
+
+
+def test_settings_changed_in_a_run_are_those_of_the_iteration_they_hold_in(tmp_path: Path) -> None:
+    control = Control()
+
+    def change(event: Any) -> None:
+        if isinstance(event, Iteration) and event.iteration == 1:
+            control.set("ppo.kl_coef", 0.7)
+            control.set("ppo.epochs", 1)
+
+    recorder = Recorder(change)
+
+    train(tiny_config(tmp_path, "run.name=a"), sinks=[recorder], control=control)
+    found = []
+    for number in (1, 2, 3):
+        table = read_samples(RunFolder(tmp_path / "runs/a").samples_file(number))
+        settings = sample_settings(table.schema.metadata)
+        assert settings is not None
+        found.append((settings.kl_coef, settings.epochs, len(table["ratios"][0].as_py()[0])))
+    assert found == [(0.05, 2, 2), (0.7, 1, 1), (0.7, 1, 1)]

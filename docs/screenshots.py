@@ -17,6 +17,7 @@ from textual.pilot import Pilot
 from workbench.app import WorkbenchApp
 from workbench.opening import Opening
 from workbench.screens.main import MainScreen
+from workbench.widgets.completion_list import CompletionList
 
 FOLDER = Path(__file__).resolve().parent / "screenshots"
 RUN = Path("runs/quickstart-0001")
@@ -68,13 +69,26 @@ async def train() -> None:
         await until(pilot, lambda: not view.trains_here)
 
 
-async def watch(name: str, size: tuple[int, int], *keys: str) -> None:
-    """Open the run that has ended at another size."""
+def answered(app: WorkbenchApp) -> bool:
+    """Whether the model has written what it was asked for."""
+    listed = app.screen.query_one(CompletionList)
+    text = "".join(listed.render_line(y).text for y in range(listed.size.height))
+    return "score" in text and "waiting" not in text
+
+
+async def watch(
+    name: str, size: tuple[int, int], *keys: str, done: Callable[[WorkbenchApp], bool] = lambda _: True
+) -> None:
+    """Open the run that has ended at another size, press keys, wait until it is done."""
     app = WorkbenchApp(Opening(watch=RUN))
     async with app.run_test(size=size) as pilot:
         await opened(app, pilot)
-        await pilot.press(*keys)
         await pilot.pause(2.0)  # samples and runs are read beside the screen
+        for key in keys:
+            await pilot.press(key)
+            await pilot.pause(0.5)
+        await until(pilot, lambda: done(app))
+        await pilot.pause(1.0)
         shoot(app, name)
 
 
@@ -85,7 +99,10 @@ async def main() -> None:
         os.environ["PPO_WORKBENCH_CONFIG_DIR"] = folder
         os.chdir(folder)
         await train()
-        await watch("samples", (80, 24), "f4")
+        await watch("samples", (80, 24), "f4", "o", "home", "enter", *["right"] * 6)
+        await watch("tokens", (120, 36), "f4", "z", "o", "home", "enter", "K", "g", *["right"] * 6)
+        await watch("advantage", (120, 36), "f4", "o", "home", "enter", *["right"] * 6, "enter")
+        await watch("ask", (120, 36), "f4", "o", "home", "enter", *["right"] * 4, "f", "ctrl+r", done=answered)
         await watch("large", (200, 60))
 
 

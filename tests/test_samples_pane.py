@@ -1,119 +1,28 @@
-"""The samples pane shows what the policy wrote, follows the newest iteration, and obeys no text of a model."""
+"""The samples pane lists what the policy wrote, follows the newest iteration, and searches the whole run."""
 
 from __future__ import annotations
 
-import math
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.cells import cell_len
+from samples_app import Run, Workbench, settle, show
 from scripted_run import samples, started
-from textual.app import App, ComposeResult
-from textual.pilot import Pilot
 from textual.widgets import Static
 
-from trainer.events import SamplesWritten
 from trainer.runs import RunFolder
 from trainer.samples import write_samples
-from workbench.panes import samples as samples_pane
-from workbench.panes import styles_path
+from workbench.panes import samples_reading
 from workbench.panes.samples import SamplesPane
 from workbench.run_view import RunView
-from workbench.samples_reader import Sample
-from workbench.theming import EXTRA_VARIABLES
-from workbench.widgets.sample_list import SampleList, sample_facts, sample_lines
-from workbench.widgets.sample_text import SampleText, sample_text
+from workbench.samples.records import Sample
+from workbench.samples.table import SampleTable
+from workbench.widgets.sample_filter import SampleFilter
+from workbench.widgets.sample_list import SampleList, sample_lines
+from workbench.widgets.sample_view import SampleView
 
-WIDTHS = range(38, 201)
 HOSTILE = "[/x] [@click=app.quit]x[/] \x1b[31m \x9b \u202eabc \u2028 שלום 🎉👨‍👩‍👧 e\u0301 日本語\t\n"
-
-
-def sample(**changes: Any) -> Sample:
-    values: dict[str, Any] = {
-        "prompt": "Once upon a time",
-        "completion": " there was joy.",
-        "score": 0.81,
-        "kl": 7.94,
-        "length": 29,
-        "truncated": False,
-    }
-    return Sample(**values | changes)
-
-
-class Run:
-    """A run whose samples are written as the trainer does it."""
-
-    def __init__(self, root: Path) -> None:
-        self.folder = RunFolder(root)
-        self.view = RunView()
-        self.view.take(started(folder=str(root)))
-
-    def write(self, number: int, *completions: str) -> None:
-        """The samples of an iteration: their scores are 0.1, 0.2..."""
-        rows = [
-            {
-                "row": row,
-                "prompt": f"prompt {row}",
-                "completion": text,
-                "score": (row + 1) / 10,
-                "truncated": False,
-                "tokens": [1, 2],
-                "logprobs": [-1.0, -1.0],
-                "ref_logprobs": [-2.0, -1.5],
-            }
-            for row, text in enumerate(completions)
-        ]
-        write_samples(self.folder.samples_file(number), rows, number)
-        self.announce(number, len(rows))
-
-    def announce(self, number: int, rows: int = 1) -> None:
-        path = str(self.folder.samples_file(number).relative_to(self.folder.root))
-        self.view.take(SamplesWritten(iteration=number, path=path, rows=rows, previews=[]))
-
-
-class Workbench(App[None]):
-    CSS_PATH = styles_path("samples.tcss")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pane = SamplesPane()
-        self.heard: list[tuple[int, list[float]]] = []
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return EXTRA_VARIABLES
-
-    def compose(self) -> ComposeResult:
-        yield self.pane
-
-    def on_samples_pane_scores_read(self, message: SamplesPane.ScoresRead) -> None:
-        self.heard.append((message.iteration, message.scores))
-
-    @property
-    def heading(self) -> str:
-        return str(self.query_one("#samples-heading", Static).render())
-
-    @property
-    def drawn(self) -> str:
-        """What the list or the open sample shows."""
-        widget = next(w for w in self.query("SampleList, SampleText").results() if w.display)
-        return "\n".join(widget.render_line(y).text.rstrip() for y in range(widget.size.height))
-
-
-async def settle(pilot: Pilot[None]) -> None:
-    """Until the threads under way, and those that their results start, are done and shown."""
-    for _ in range(3):
-        await pilot.pause()
-        await pilot.app.workers.wait_for_complete()
-    await pilot.pause()
-
-
-async def show(pilot: Pilot[None], run: Run) -> None:
-    app = pilot.app
-    assert isinstance(app, Workbench)
-    app.pane.show_run(run.view)
-    await settle(pilot)
 
 
 @pytest.fixture
@@ -123,78 +32,7 @@ def run(tmp_path: Path) -> Run:
 
 @pytest.fixture(autouse=True)
 def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samples_pane, "_REST", 0.0)
-
-
-# Parts without an application
-
-
-def test_facts_are_in_full_where_they_fit_and_short_where_not() -> None:
-    cut = sample(truncated=True)
-    assert sample_facts(3, cut, 80) == "  3   score +0.81   KL 7.9 nats   29 tokens   ✂ cut short"
-    assert sample_facts(3, cut, 36) == "  3  +0.81  KL 7.9  29 tok  ✂"
-    assert sample_facts(3, sample(score=math.nan, kl=math.inf, length=None), 80) == "  3   score -   KL - nats"
-
-
-def test_a_sample_takes_the_same_lines_whatever_is_in_it() -> None:
-    for one in (sample(), sample(prompt="", completion=""), sample(prompt=HOSTILE * 50, completion=HOSTILE * 50)):
-        for width in WIDTHS:
-            lines = sample_lines(1, one, width)
-            assert len(lines) == 5
-            assert lines[4] == ""
-            assert max(map(cell_len, lines)) <= width
-
-
-def test_the_end_of_a_prompt_is_shown_without_its_template_and_the_start_of_a_completion() -> None:
-    prompt = "<|im_start|>user\n" + "x" * 200 + " sky is blue?<|im_end|>\n<|im_start|>assistant\n"
-    _, shown, first, second, _ = sample_lines(1, sample(prompt=prompt, completion="word " * 100), 40)
-    assert shown.endswith("x sky is blue?")
-    assert shown.startswith("…")
-    assert cell_len(shown) == 40
-    assert first == " ".join(["word"] * 8)
-    assert second.endswith("…")
-    llama = "Why?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
-    assert sample_lines(1, sample(prompt=llama), 40)[1] == "Why?"
-
-
-def test_a_prompt_and_a_completion_that_fit_are_whole() -> None:
-    _, prompt, completion, second, _ = sample_lines(1, sample(), 40)
-    assert (prompt, completion.strip(), second) == ("Once upon a time", "there was joy.", "")
-
-
-def test_only_what_can_be_seen_of_a_megabyte_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_at: list[int] = []
-    for module in ("sample_list", "sample_text"):
-        target = f"workbench.widgets.{module}.visible"
-        monkeypatch.setattr(target, lambda text, **_: looked_at.append(len(text)) or text)
-    huge = sample(prompt="p" * 1_000_000, completion="c" * 1_000_000)
-    lines = sample_lines(1, huge, 80)
-    assert max(looked_at) < 1000
-    assert lines[3].endswith("…")
-    text = sample_text(1, huge, 80)
-    assert max(looked_at) <= 32_000
-    assert "968,000 more characters" in text[-1].text
-
-
-def test_an_open_sample_is_whole_with_its_lines_and_paragraphs() -> None:
-    text = sample_text(2, sample(prompt="One\n\nTwo\n", completion="word " * 30), 40)
-    assert [line.text for line in text if line.part == "prompt"][1:] == ["One", "", "Two", ""]
-    completion = [line.text for line in text if line.part == "completion"]
-    assert " ".join(completion).split() == ["word"] * 30
-    assert max(map(cell_len, completion)) <= 40
-    assert text[0] == ("facts", "2  +0.81  KL 7.9  29 tok")
-
-
-def test_hostile_text_is_shown_and_not_obeyed() -> None:
-    one = sample(prompt=HOSTILE, completion=HOSTILE)
-    listed = "\n".join(sample_lines(1, one, 120))
-    opened = "\n".join(line.text for line in sample_text(1, one, 120))
-    for shown in (listed, opened):
-        assert shown.count("[@click=app.quit]x[/] ␛[31m \\x9b \\u202eabc \\u2028 שלום 🎉") == 2
-        assert not {"\x1b", "\x9b", "\u202e", "\u2028", "\t"} & set(shown)
-
-
-# In an application
+    monkeypatch.setattr(samples_reading, "_REST", 0.0)
 
 
 async def test_the_newest_iteration_is_followed_and_its_scores_are_told(run: Run) -> None:
@@ -205,8 +43,8 @@ async def test_the_newest_iteration_is_followed_and_its_scores_are_told(run: Run
         run.write(1, "first of one", "second of one")
         await show(pilot, run)
         assert "first of one" in app.drawn
-        assert "score +0.20   KL 1.5 nats   2 tokens" in app.drawn
-        assert app.heading == "iteration 1 · newest   2 samples   score 0.15, 0.10 to 0.20"
+        assert "score +0.20   KL 1.5 nats   3 tokens" in app.drawn
+        assert app.heading == "iteration 1 · newest   2 samples   score 0.15, 0.10 to 0.20   KL 1.5 nats"
         run.write(2, "first of two")
         await show(pilot, run)
         assert "first of two" in app.drawn
@@ -223,7 +61,7 @@ async def test_earlier_and_later_iterations_are_those_with_samples(run: Run) -> 
         write_samples(run.folder.samples_file(12), [], 12)  # left behind by a run that was resumed from before
         await show(pilot, run)
         seen = []
-        for key in ("left", "[", "left", "right", "right", "]", "left", "end"):
+        for key in ("left", "left", "left", "right", "right", "right", "left", "end"):
             await pilot.press(key)
             await settle(pilot)
             seen.append(app.heading.split()[1])
@@ -294,62 +132,10 @@ async def test_a_missing_file_and_a_damaged_one_are_sentences_in_the_pane(run: R
         assert "damaged" in app.drawn
         assert app.heard == []
         await pilot.press("enter")
-        assert not app.query_one(SampleText).display
+        assert not app.query_one(SampleView).display
         run.write(3, "of 3")
         await show(pilot, run)
         assert "of 3" in app.drawn
-
-
-async def test_enter_shows_one_whole_and_escape_the_list_again(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(60, 20)) as pilot:
-        run.write(1, "short", "long " * 500 + "END")
-        await show(pilot, run)
-        app.pane.take_focus()
-        await pilot.press("down", "enter")
-        await pilot.pause()
-        text = app.query_one(SampleText)
-        assert text.has_focus
-        assert app.drawn.startswith("2   score +0.20")
-        assert "END" not in app.drawn
-        for _ in range(20):
-            await pilot.press("pagedown")
-        assert "END" in app.drawn
-        await pilot.press("escape")
-        assert app.query_one(SampleList).has_focus
-        assert app.query_one(SampleList).cursor == 1
-
-
-async def test_a_sample_that_is_read_stays_while_training_goes_on(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(60, 20)) as pilot:
-        run.write(1, "of 1")
-        await show(pilot, run)
-        app.pane.take_focus()
-        await pilot.press("enter")
-        run.write(2, "of 2")
-        await show(pilot, run)
-        assert "of 1" in app.drawn
-        assert "newest is 2" in app.heading
-        await pilot.press("escape")
-        await settle(pilot)
-        assert "of 2" in app.drawn, "closed, the newest is followed as before"
-
-
-async def test_the_same_place_in_other_iterations_can_be_read(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(60, 20)) as pilot:
-        run.write(1, "a of 1", "b of 1")
-        run.write(2, "a of 2", "b of 2")
-        await show(pilot, run)
-        app.pane.take_focus()
-        await pilot.press("down", "enter", "left")
-        await settle(pilot)
-        assert app.query_one(SampleText).display
-        assert "b of 1" in app.drawn
-        await pilot.press("escape")
-        await settle(pilot)
-        assert "b of 1" in app.drawn, "asked for, so it stays"
 
 
 async def test_another_run_starts_from_nothing(run: Run, tmp_path: Path) -> None:
@@ -381,14 +167,14 @@ async def test_an_iteration_that_a_resumed_run_did_anew_is_read_anew(run: Run) -
 async def test_the_screen_answers_while_a_file_is_read_and_only_what_is_wanted_is_read_next(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, go_on, original = list[int](), threading.Event(), samples_pane.read_iteration
+    read, go_on, original = list[int](), threading.Event(), samples_reading.read_batch
 
-    def slow(folder: RunFolder, iteration: int) -> list[Sample]:
+    def slow(folder: RunFolder, iteration: int) -> SampleTable:
         read.append(iteration)
         go_on.wait(timeout=60)
         return original(folder, iteration)
 
-    monkeypatch.setattr(samples_pane, "read_iteration", slow)
+    monkeypatch.setattr(samples_reading, "read_batch", slow)
     app = Workbench()
     async with app.run_test(size=(60, 20)) as pilot:
         for number in range(1, 6):
@@ -405,7 +191,7 @@ async def test_the_screen_answers_while_a_file_is_read_and_only_what_is_wanted_i
 async def test_following_makes_up_for_what_a_reading_cost_and_a_key_does_not_wait(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(samples_pane, "_REST", 1e6)
+    monkeypatch.setattr(samples_reading, "_REST", 1e6)
     app = Workbench()
     async with app.run_test(size=(60, 20)) as pilot:
         for number in (1, 2):
@@ -427,11 +213,12 @@ async def test_hostile_samples_are_drawn_within_the_pane_at_every_size(run: Run,
         app.pane.take_focus()
         for keys in ([], ["down", "enter"], ["escape", "up", "enter"]):
             await pilot.press(*keys)
-            await pilot.pause()
-            widget = next(w for w in app.query("SampleList, SampleText").results() if w.display)
+            await settle(pilot)
+            view = app.query_one(SampleView)
+            widget = view.text if view.display else app.query_one(SampleList)
             width = widget.scrollable_content_region.width
             assert {cell_len(widget.render_line(y).text) for y in range(widget.size.height)} == {width}
-        assert "[@click=app.quit]x[/] ␛[31m" in app.drawn
+        assert "[@click=app.quit]x[/] ␛[31m" in "".join(line.strip() + " " for line in app.drawn.splitlines())
         assert app.is_running
 
 
@@ -439,9 +226,9 @@ async def test_only_samples_that_are_seen_are_laid_out(run: Run, monkeypatch: py
     laid_out: list[int] = []
     original = sample_lines
 
-    def counted(number: int, one: Sample, width: int) -> list[str]:
-        laid_out.append(number)
-        return original(number, one, width)
+    def counted(one: Sample, width: int, **more: bool) -> list[str]:
+        laid_out.append(one.key.row)
+        return original(one, width, **more)
 
     monkeypatch.setattr("workbench.widgets.sample_list.sample_lines", counted)
     app = Workbench()
@@ -464,11 +251,105 @@ async def test_a_double_click_opens_a_sample(run: Run) -> None:
         run.write(1, "zero", "one")
         await show(pilot, run)
         await pilot.click(SampleList, offset=(5, 6), times=2)
-        await pilot.pause()
-        assert app.query_one(SampleText).display
+        await settle(pilot)
+        assert app.query_one(SampleView).display
         assert "one" in app.drawn
 
 
 def test_every_key_of_the_pane_has_an_id_and_a_tooltip() -> None:
-    for bindings in (SamplesPane.BINDINGS, SampleList.BINDINGS, SampleText.BINDINGS):
+    for bindings in (SamplesPane.BINDINGS, SampleList.BINDINGS, SampleFilter.BINDINGS):
         assert all(binding.id and binding.tooltip for binding in bindings)  # type: ignore[union-attr]
+
+
+async def test_the_search_lists_what_holds_and_tells_what_it_cannot_understand(run: Run) -> None:
+    app = Workbench()
+    async with app.run_test(size=(80, 24)) as pilot:
+        run.write(1, "much joy", "some pain", "joy again")
+        await show(pilot, run)
+        app.pane.take_focus()
+        await pilot.press("slash", *"joy score>0.2")
+        await settle(pilot)
+        assert "joy again" in app.drawn
+        assert "much joy" not in app.drawn
+        assert "1 of 3 samples" in app.heading
+        await pilot.press(*" scroe>1")
+        await settle(pilot)
+        problem = app.query_one("#samples-problem", Static)
+        assert problem.display
+        assert "did you mean score?" in str(problem.render())
+        await pilot.press("escape")
+        await settle(pilot)
+        assert "some pain" in app.drawn
+        assert not app.query_one(SampleFilter).display
+        assert app.query_one(SampleList).has_focus
+
+
+async def test_the_order_goes_by_score_kl_and_length_and_turns_round(run: Run) -> None:
+    app = Workbench()
+    async with app.run_test(size=(80, 24)) as pilot:
+        run.write(1, "a b c", "d", "e f")
+        await show(pilot, run)
+        app.pane.take_focus()
+
+        def order() -> str:
+            return "".join(str(sample.key.row) for sample in app.query_one(SampleList).samples)
+
+        seen = [order()]
+        for key in ("o", "O", "o", "o", "O", "o"):
+            await pilot.press(key)
+            await settle(pilot)
+            seen.append(order())
+        assert seen == ["012", "210", "012", "012", "021", "120", "012"]
+
+
+async def test_the_whole_run_is_listed_newest_first_and_searched(run: Run) -> None:
+    app = Workbench()
+    async with app.run_test(size=(80, 24)) as pilot:
+        for number in range(1, 131):
+            run.write(number, f"joy of {number}", f"pain of {number}")
+        run.folder.samples_file(7).write_bytes(b"PAR1 and nothing of use PAR1")
+        await show(pilot, run)
+        app.pane.take_focus()
+        await pilot.press("w")
+        await settle(pilot)
+        listed = app.query_one(SampleList)
+        assert app.heading.startswith("whole run   258 samples")
+        assert [sample.key for sample in listed.samples[:3]] == [(130, 0), (130, 1), (129, 0)]
+        assert [told for told in app.told if "step-000007" in told and "damaged" in told]
+        await pilot.press("slash", *"joy it<=3", "enter")
+        await settle(pilot)
+        assert [sample.key for sample in listed.samples] == [(3, 0), (2, 0), (1, 0)]
+        assert "2·1" in app.drawn
+        await pilot.press("w")
+        await settle(pilot)
+        assert app.heading.startswith("iteration 130 · newest   0 of 2 samples")
+
+
+async def test_a_mark_is_kept_in_the_run_and_can_be_searched_for(run: Run) -> None:
+    app = Workbench()
+    async with app.run_test(size=(80, 24)) as pilot:
+        run.write(1, "one", "two")
+        await show(pilot, run)
+        app.pane.take_focus()
+        await pilot.press("down", "b")
+        assert "2 ★   score" in app.drawn
+        await pilot.press("slash", *"is:marked", "enter")
+        await settle(pilot)
+        assert [sample.key for sample in app.query_one(SampleList).samples] == [(1, 1)]
+        await pilot.press("b")
+        await settle(pilot)
+        assert len(app.query_one(SampleList).samples) == 0
+        assert "no sample is like that" in app.drawn
+
+
+async def test_the_next_outlier_is_that_of_the_iteration(run: Run) -> None:
+    app = Workbench()
+    async with app.run_test(size=(80, 24)) as pilot:
+        run.write(1, *["a b c"] * 7, "a " * 200, *["a b c"] * 7)
+        await show(pilot, run)
+        app.pane.take_focus()
+        await pilot.press("]")
+        assert app.query_one(SampleList).cursor == 7
+        await pilot.press("]")
+        assert app.query_one(SampleList).cursor == 7
+        assert any("no outlier" in told for told in app.told)

@@ -1,34 +1,40 @@
-"""The samples of an iteration are those that the trainer wrote, with KL and length summed over the response."""
+"""What the screen reads of a run's samples is what the trainer wrote, whatever a file lacks."""
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from scripted_run import samples
+from token_samples import SETTINGS, sample_row, token_sample
 
 from trainer.errors import StorageError
 from trainer.runs import RunFolder
-from trainer.samples import write_samples
-from workbench.samples_reader import Sample, kept_iterations, preview_samples, read_iteration
+from trainer.samples import SAMPLES_VERSION, TOKEN_COLUMNS, read_samples, write_samples
+from workbench.samples.reader import (
+    kept_iterations,
+    preview_samples,
+    read_batch,
+    read_channel_columns,
+    read_token_sample,
+)
+from workbench.samples.records import Alternative, Sample, SampleKey, TokenSample
 
-
-def row(**changes: Any) -> dict[str, Any]:
-    values: dict[str, Any] = {
-        "row": 0,
-        "prompt": "Once",
-        "completion": " upon",
-        "truncated": False,
-        "score": 0.5,
-        "tokens": [1, 2],
-        "logprobs": [-1.0, -2.0],
-        "ref_logprobs": [-1.5, -1.75],
-    }
-    return values | changes
+VERSION_1 = (
+    *("row", "prompt_index", "sample", "prompt", "completion", "truncated", "stop_reason", "score", "parts"),
+    *("columns", "prompt_tokens", "tokens", "sampler_logprobs", "logprobs", "ref_logprobs", "kl", "entropy"),
+    *("rewards", "values", "td_errors", "advantages", "returns"),
+)
 
 
 @pytest.fixture
@@ -36,58 +42,320 @@ def folder(tmp_path: Path) -> RunFolder:
     return RunFolder(tmp_path)
 
 
-def test_kl_is_summed_over_each_response_and_its_tokens_are_counted(folder: RunFolder) -> None:
-    rows = [
-        row(),
-        row(completion="", tokens=[], logprobs=[], ref_logprobs=[], score=-1.0),
-        row(tokens=[1], logprobs=[-0.25], ref_logprobs=[-4.0], truncated=True, completion="[/x]\x1b"),
-        row(completion="", tokens=[], logprobs=[], ref_logprobs=[]),
-    ]
-    write_samples(folder.samples_file(3), rows, 3)
-    assert read_iteration(folder, 3) == [
-        Sample("Once", " upon", 0.5, 0.25, 2, False),
-        Sample("Once", "", -1.0, 0.0, 0, False),
-        Sample("Once", "[/x]\x1b", 0.5, 3.75, 1, True),
-        Sample("Once", "", 0.5, 0.0, 0, False),
+def write(folder: RunFolder, *rows: dict[str, Any], iteration: int = 3) -> Path:
+    path = folder.samples_file(iteration)
+    write_samples(path, rows, iteration, SETTINGS)
+    return path
+
+
+def rewrite(path: Path, table: pa.Table, **options: Any) -> None:
+    pq.write_table(table, path, **options)
+
+
+def as_version_1(path: Path) -> None:
+    table = read_samples(path).select(VERSION_1)
+    rewrite(path, table.replace_schema_metadata({"samples": "1", "iteration": "3"}))
+
+
+def sequence(row: int, length: int) -> dict[str, Any]:
+    """As `sample_row`, of which no token is a length as well."""
+    values = sample_row(row, max(length, 1))
+    lists = {name: [] for name, value in values.items() if isinstance(value, list) and name != "prompt_tokens"}
+    return values if length else values | lists | {"completion": "", "length": 0, "kl_sum": 0.0}
+
+
+def in_float32(values: Iterable[float]) -> list[float]:
+    return np.fromiter(values, np.float32).tolist()
+
+
+def rounded(sample: TokenSample) -> TokenSample:
+    """The sample with its per-token numbers as float32 keeps them."""
+    return replace(
+        sample,
+        numbers={name: in_float32(values) for name, values in sample.numbers.items()},
+        ratios=[in_float32(passes) for passes in sample.ratios],
+        alternatives=[
+            [Alternative(one.token, one.text, *in_float32([one.logprob, one.ref_logprob])) for one in place]
+            for place in sample.alternatives
+        ],
+    )
+
+
+def plain(sample: TokenSample) -> TokenSample:
+    """The sample with its alternatives as a list, which can be compared."""
+    return replace(sample, alternatives=list(sample.alternatives))
+
+
+def everything(folder: RunFolder, count: int) -> tuple[list[Sample], list[TokenSample]]:
+    """The batch, and each of its `count` sequences."""
+    tokens = [plain(read_token_sample(folder, SampleKey(3, row))) for row in range(count)]
+    return list(read_batch(folder, 3)), tokens
+
+
+def test_a_batch_has_every_sequence_with_its_numbers(folder: RunFolder) -> None:
+    rows = [sequence(row, length) for row, length in ((0, 4), (1, 0), (2, 9))]
+    write(folder, *rows)
+    assert list(read_batch(folder, 3)) == [
+        Sample(
+            key=SampleKey(3, row["row"]),
+            prompt=row["prompt"],
+            completion=row["completion"],
+            score=row["score"],
+            kl=row["kl_sum"],
+            length=row["length"],
+            truncated=row["truncated"],
+            prompt_index=row["prompt_index"],
+        )
+        for row in rows
     ]
 
 
-def test_what_is_not_finite_or_missing_spoils_only_its_own_row(folder: RunFolder) -> None:
-    rows = [
-        row(score=None, prompt=None, completion=None, truncated=None),
-        row(logprobs=[math.nan, -1.0]),
-        row(logprobs=None, ref_logprobs=None),
-        row(),
-    ]
-    write_samples(folder.samples_file(3), rows, 3)
-    missing, spoilt, empty, whole = read_iteration(folder, 3)
-    assert (missing.prompt, missing.completion, missing.truncated, missing.kl) == ("", "", False, 0.25)
-    assert math.isnan(missing.score)
-    assert math.isnan(spoilt.kl)
-    assert (empty.kl, empty.length) == (0.0, 0)
-    assert whole.kl == 0.25
+def test_length_and_kl_of_version_1_are_summed_over_the_tokens(folder: RunFolder) -> None:
+    lists = {"tokens": [1, 2], "logprobs": [-1.0, -2.0], "ref_logprobs": [-1.5, -1.75]}
+    path = write(
+        folder,
+        sample_row(0) | lists,
+        sequence(1, 0),
+        sample_row(2) | {"tokens": [1], "logprobs": [-0.25], "ref_logprobs": [-4.0]},
+        sample_row(3) | lists | {"logprobs": [math.nan, -1.0]},
+        sample_row(4) | lists | {"logprobs": None},
+        sample_row(5) | lists | {"logprobs": [-1.0]},
+        sample_row(6) | lists,
+    )
+    as_version_1(path)
+    batch = read_batch(folder, 3)
+    np.testing.assert_equal([one.kl for one in batch], [0.25, 0.0, 3.75, math.nan, math.nan, math.nan, 0.25])
+    assert [one.length for one in batch] == [2, 0, 1, 2, 2, 2, 2]
+
+
+def test_files_of_several_row_groups_read_like_one(folder: RunFolder) -> None:
+    path = write(folder, *(sequence(row, row) for row in range(7)))
+    whole = everything(folder, 7)
+    rewrite(path, read_samples(path), row_group_size=2)
+    assert pq.ParquetFile(path).num_row_groups == 4
+    assert everything(folder, 7) == whole
+    as_version_1(path)
+    rewrite(path, read_samples(path), row_group_size=2)
+    assert [one.kl for one in read_batch(folder, 3)] == pytest.approx([one.kl for one in whole[0]], abs=1e-5)
+
+
+def test_what_is_null_spoils_only_its_own_row(folder: RunFolder) -> None:
+    write(folder, {"completion": "alone"}, sample_row(1))
+    alone, whole = read_batch(folder, 3)
+    assert alone.key == SampleKey(3, 0)
+    assert (alone.prompt, alone.completion, alone.truncated, alone.prompt_index) == ("", "alone", False, -1)
+    assert math.isnan(alone.score)
+    assert math.isnan(alone.kl)
+    assert alone.length is None
+    assert whole.score == sample_row(1)["score"]
 
 
 def test_an_empty_batch_has_no_samples(folder: RunFolder) -> None:
-    write_samples(folder.samples_file(3), [], 3)
-    assert read_iteration(folder, 3) == []
+    write(folder)
+    assert list(read_batch(folder, 3)) == []
+    assert read_channel_columns(folder, 3, ["kl", "ratios"]) == {"kl": [], "ratios": []}
 
 
-def test_a_missing_file_and_a_damaged_one_are_errors_of_one_line(folder: RunFolder) -> None:
-    with pytest.raises(StorageError, match=r"step-000003\.parquet") as missing:
-        read_iteration(folder, 3)
-    folder.samples.mkdir()
-    folder.samples_file(3).write_bytes(b"PAR1 is how it begins, and then there is nothing of use PAR1")
-    with pytest.raises(StorageError, match="damaged") as damaged:
-        read_iteration(folder, 3)
-    assert "\n" not in f"{missing.value}{damaged.value}"
+def test_a_token_sample_has_all_that_was_written(folder: RunFolder) -> None:
+    write(folder, *(sequence(row, 5 * row) for row in range(4)))
+    for row in range(1, 4):
+        sample = read_token_sample(folder, SampleKey(3, row))
+        assert plain(sample) == rounded(token_sample(3, row, 5 * row))
+        assert list(sample.alternatives[1:-1]) == list(sample.alternatives)[1:-1]
+    empty = read_token_sample(folder, SampleKey(3, 0))
+    assert (len(empty), empty.texts, empty.ratios, list(empty.alternatives)) == (0, [], [], [])
+    assert empty.numbers == dict.fromkeys(TOKEN_COLUMNS, empty.tokens)
+
+
+def test_a_sequence_is_found_by_the_number_of_its_row_not_by_its_place(folder: RunFolder) -> None:
+    write(folder, *(sample_row(row, 3) for row in (4, 2)))
+    assert read_token_sample(folder, SampleKey(3, 2)).prompt == sample_row(2)["prompt"]
+    with pytest.raises(StorageError, match="no row 0"):
+        read_token_sample(folder, SampleKey(3, 0))
+
+
+def test_tokens_of_version_1_read_as_their_ids(folder: RunFolder) -> None:
+    path = write(folder, sample_row(0, 3))
+    as_version_1(path)
+    sample = read_token_sample(folder, SampleKey(3, 0))
+    assert sample.texts == ["⟨100⟩", "⟨101⟩", "⟨102⟩"]
+    assert sample.completion == sample_row(0, 3)["completion"]
+    assert set(sample.numbers) == {*TOKEN_COLUMNS} - {"token_scores"}
+    assert (sample.ratios, sample.alternatives, sample.settings) == ([], [], None)
+    assert math.isnan(sample.sequence_score)
+    assert math.isnan(sample.final_value)
+
+
+def test_a_row_of_nulls_is_a_sample_without_tokens(folder: RunFolder) -> None:
+    write(folder, {})
+    sample = read_token_sample(folder, SampleKey(3, 0))
+    assert len(sample) == 0
+    assert (sample.prompt, sample.completion, sample.columns) == ("", "", "")
+    assert (sample.prompt_index, sample.sample, sample.truncated) == (-1, -1, False)
+    assert (sample.texts, sample.numbers, sample.parts, sample.prompt_tokens) == ([], {}, {}, [])
+    assert math.isnan(sample.score)
+
+
+@pytest.mark.parametrize("length", [0, 2, 4])
+def test_lists_of_another_length_are_cut_or_filled_so_that_each_token_has_a_value(
+    folder: RunFolder, length: int
+) -> None:
+    other = sequence(0, length)
+    lists = {name: value for name, value in other.items() if isinstance(value, list) and name != "tokens"}
+    write(folder, sample_row(0, 3) | lists)
+    sample = read_token_sample(folder, SampleKey(3, 0))
+    kept = min(length, 3)
+    assert sample.texts == [*other["token_texts"][:kept], *["⟨100⟩", "⟨101⟩", "⟨102⟩"][kept:]]
+    missing = [math.nan] * (3 - kept)
+    for name in TOKEN_COLUMNS:
+        np.testing.assert_equal(sample.numbers[name], [*in_float32(other[name][:kept]), *missing])
+    assert [len(passes) for passes in sample.ratios] == [2] * kept + [0] * (3 - kept)
+    assert [len(place) for place in sample.alternatives] == [5] * kept + [0] * (3 - kept)
+
+
+def test_nulls_within_lists_are_nan_and_their_neighbours_stay(folder: RunFolder) -> None:
+    nulls = {
+        "tokens": [7, None],
+        "token_texts": [None, "a"],
+        "kl": [None, 0.5],
+        "ratios": [None, [1.0, None]],
+        "top_tokens": [None, [5, 6]],
+        "top_texts": [None, [None, "b"]],
+        "top_logprobs": [None, None],
+        "top_ref_logprobs": [[-1.0], [-0.5]],
+        "parts": {"lexicon": None, "length": 1.0},
+    }
+    write(folder, sample_row(0, 2) | nulls)
+    sample = read_token_sample(folder, SampleKey(3, 0))
+    assert (sample.tokens, sample.texts) == ([7, -1], ["⟨7⟩", "a"])
+    np.testing.assert_equal(sample.numbers["kl"], [math.nan, 0.5])
+    np.testing.assert_equal(sample.ratios, [[], [1.0, math.nan]])
+    assert sample.alternatives[0] == []
+    np.testing.assert_equal(
+        [tuple(one) for one in sample.alternatives[1]], [(5, "⟨5⟩", math.nan, -0.5), (6, "b", math.nan, math.nan)]
+    )
+    np.testing.assert_equal(dict(sample.parts), {"lexicon": math.nan, "length": 1.0})
+
+
+def test_alternatives_that_a_run_does_not_keep_are_not_there(folder: RunFolder) -> None:
+    names = ("top_tokens", "top_texts", "top_logprobs", "top_ref_logprobs")
+    write(folder, sample_row(0, 2) | dict.fromkeys(names), sample_row(1, 2) | {name: [[], []] for name in names})
+    assert list(read_token_sample(folder, SampleKey(3, 0)).alternatives) == []
+    assert list(read_token_sample(folder, SampleKey(3, 1)).alternatives) == [[], []]
+
+
+def test_columns_of_other_types_that_hold_the_same_read_alike(folder: RunFolder) -> None:
+    path = write(folder, *(sample_row(row, 4) for row in range(3)))
+    before = everything(folder, 3)
+    table = read_samples(path)
+    wide = {"prompt": pa.large_string(), "row": pa.int64(), "kl": pa.large_list(pa.float64())}
+    fields = [field.with_type(wide.get(field.name, field.type)) for field in table.schema]
+    rewrite(path, table.cast(pa.schema(fields, table.schema.metadata)))
+    assert everything(folder, 3) == before
+
+
+def test_channel_columns_are_those_of_all_sequences_one_after_the_other(folder: RunFolder) -> None:
+    rows = [sequence(row, length) for row, length in ((0, 3), (1, 0), (2, 2))]
+    write(folder, *rows, sample_row(3, 2) | {"kl": [None, 1.0], "ratios": [[], [2.0, None]]}, {})
+    read = read_channel_columns(folder, 3, ("ratios", "kl"))
+    assert list(read) == ["ratios", "kl"]
+    np.testing.assert_equal(read["kl"], [*in_float32([x for row in rows for x in row["kl"]]), math.nan, 1.0])
+    last = in_float32([passes[-1] for row in rows for passes in row["ratios"]])
+    np.testing.assert_equal(read["ratios"], [*last, math.nan, math.nan])
+
+
+def test_channel_columns_that_version_1_lacks_are_empty(folder: RunFolder) -> None:
+    as_version_1(write(folder, sample_row(0, 3)))
+    read = read_channel_columns(folder, 3, ["token_scores", "ratios", "entropy"])
+    assert (read["token_scores"], read["ratios"], len(read["entropy"])) == ([], [], 3)
+
+
+def readers(folder: RunFolder) -> list[Any]:
+    return [
+        lambda: read_batch(folder, 3),
+        lambda: read_token_sample(folder, SampleKey(3, 0)),
+        lambda: read_channel_columns(folder, 3, ["kl"]),
+    ]
+
+
+def errors(folder: RunFolder) -> list[str]:
+    """What each reader says of a file that none of them can read."""
+    told = []
+    for read in readers(folder):
+        with pytest.raises(StorageError, match=r"step-000003\.parquet") as error:
+            read()
+        told.append(str(error.value))
+    assert not any("\n" in line for line in told)
+    return told
+
+
+def test_a_missing_file_is_an_error_of_one_line(folder: RunFolder) -> None:
+    assert all("run.save_samples" in line for line in errors(folder))
+
+
+def test_a_half_written_file_is_an_error_of_one_line(folder: RunFolder) -> None:
+    path = write(folder, *(sample_row(row) for row in range(8)))
+    whole = path.read_bytes()
+    for size in range(0, len(whole), len(whole) // 7):
+        path.write_bytes(whole[:size])
+        assert all("damaged" in line for line in errors(folder))
+
+
+def test_a_file_with_a_flipped_byte_is_an_error_of_one_line_or_reads(folder: RunFolder) -> None:
+    path = write(folder, *(sample_row(row, 4) for row in range(2)))
+    whole, told = path.read_bytes(), 0
+    for place in range(4, len(whole), 151):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        for read in readers(folder):
+            try:
+                read()
+            except StorageError as error:
+                told += "\n" not in str(error)
+    assert told > 20
+
+
+def test_a_newer_version_is_an_error_that_says_so(folder: RunFolder) -> None:
+    path = write(folder, sample_row(0))
+    newer = {"samples": str(SAMPLES_VERSION + 1), "iteration": "3"}
+    rewrite(path, read_samples(path).replace_schema_metadata(newer))
+    assert all("newer" in line for line in errors(folder))
+
+
+def test_text_that_is_not_utf_8_is_damage(folder: RunFolder) -> None:
+    path = write(folder, sample_row(0, 2))
+    table = read_samples(path)
+    raw = pa.StringArray.from_buffers(1, pa.py_buffer(np.int32([0, 2])), pa.py_buffer(b"\xff\xfe"))
+    rewrite(path, table.set_column(table.column_names.index("prompt"), "prompt", raw))
+    with pytest.raises(StorageError, match=r"damaged.*UTF8"):
+        read_batch(folder, 3)
+    with pytest.raises(StorageError, match=r"damaged.*UTF8"):
+        read_token_sample(folder, SampleKey(3, 0))
+
+
+def test_columns_of_a_type_that_makes_no_sense_are_damage(folder: RunFolder) -> None:
+    path = write(folder, sample_row(0, 2))
+    table = read_samples(path)
+    for name in ("score", "kl"):
+        table = table.set_column(table.column_names.index(name), name, pa.array(["high"]))
+    rewrite(path, table)
+    assert all("damaged" in line for line in errors(folder))
+
+
+def test_settings_that_a_file_does_not_tell_are_none(folder: RunFolder) -> None:
+    path = write(folder, sample_row(0, 2))
+    table = read_samples(path)
+    assert read_token_sample(folder, SampleKey(3, 0)).settings == SETTINGS
+    for settings in ("{", json.dumps({**asdict(SETTINGS), "clip": "wide"})):
+        metadata = {"samples": str(SAMPLES_VERSION), "iteration": "3", "settings": settings}
+        rewrite(path, table.replace_schema_metadata(metadata))
+        assert read_token_sample(folder, SampleKey(3, 0)).settings is None
 
 
 def test_previews_are_samples_whose_length_is_not_known() -> None:
     event = samples(5, ("Once upon", " a time"), ("The", " end"))
     assert preview_samples(event) == [
-        Sample("Once upon", " a time", 0.81, 7.9, None, False),
-        Sample("The", " end", 0.81, 7.9, None, False),
+        Sample(SampleKey(5, 0), "Once upon", " a time", 0.81, 7.9, None, False),
+        Sample(SampleKey(5, 1), "The", " end", 0.81, 7.9, None, False),
     ]
 
 
@@ -96,14 +364,20 @@ def test_kept_iterations_are_those_with_a_file(folder: RunFolder) -> None:
     folder.samples.mkdir()
     for name in ("step-000012.parquet", "step-000003.parquet", "step-1000000.parquet"):
         (folder.samples / name).touch()
-    for name in (".step-000004.parquet.tmp", "step-5.parquet", "step-000006.parquet.bak", "notes.txt"):
+    for name in (".step-000004.parquet.tmp", "step-5.parquet", "step-000006.parquet.bak", f"step-{'9' * 30}.parquet"):
         (folder.samples / name).touch()
     assert kept_iterations(folder) == [3, 12, 1_000_000]
 
 
-def test_importing_the_panes_imports_neither_pyarrow_nor_numpy() -> None:
-    code = (
-        "import sys, workbench.panes.samples, workbench.panes.runs as _; print({'pyarrow', 'numpy'} & {*sys.modules})"
-    )
+@pytest.mark.parametrize(
+    "modules",
+    [
+        ["workbench.panes.samples", "workbench.panes.runs"],
+        [f"workbench.samples.{name}" for name in ("reader", "table", "query", "bookmarks", "appearances", "whole_run")],
+    ],
+    ids=["panes", "readers"],
+)
+def test_importing_what_reads_samples_imports_neither_pyarrow_nor_numpy(modules: list[str]) -> None:
+    code = f"import sys, {', '.join(modules)}; print({{'pyarrow', 'numpy'}} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "set()"

@@ -13,14 +13,21 @@ from typing import Any
 
 import pytest
 import scripted_run
+import token_samples
 from rich.color import Color as RichColor
 from rich.color import ColorType
 from textual.color import Color
 from workbench_app import screen_text, status, until, workbench
 
+from trainer.config import Config, save_config
 from trainer.control import Control
-from trainer.events import Alert, PhaseProgress, RunEnded, StateChanged
+from trainer.events import Alert, PhaseProgress, RunEnded, SamplesWritten, StateChanged
+from trainer.journal import Journal
+from trainer.runs import RunFolder
+from trainer.samples import write_samples
 from workbench.screens.main import MainScreen
+from workbench.widgets.sample_list import SampleList
+from workbench.widgets.sample_view import SampleView
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 SIZES = [(80, 24), (120, 36), (200, 60)]
@@ -91,6 +98,72 @@ async def test_the_screen_is_as_it_was_looked_at(
             backgrounds = [luminance(style.bgcolor) for style in colours if style.bgcolor]
             assert (sum(backgrounds) / len(backgrounds) < 0.5) == dark
             assert min(contrasts(colours)) >= 3
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("size", SIZES, ids=["80x24", "120x36", "200x60"])
+async def test_an_open_sample_is_as_it_was_looked_at(
+    size: tuple[int, int], scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if scheme == "NO_COLOR":
+        monkeypatch.setenv("NO_COLOR", "1")
+    async with workbench(watch=written_run(Path("runs/quickstart-0001")), size=size) as (screen, pilot):
+        if scheme != "NO_COLOR":
+            screen.app.theme = scheme
+        await pilot.press("f4", "z")
+        await until(pilot, lambda: screen.query_one(SampleList).selected is not None)
+        await pilot.press("enter")
+        await until(pilot, lambda: screen.query_one(SampleView).display)
+        await pilot.press(*["right"] * 8, "K", *([] if scheme == "NO_COLOR" else ["g"]))
+        await pilot.pause(0.3)
+        check(screen_text(screen), SNAPSHOTS / f"sample-{size[0]}x{size[1]}.txt")
+        colours = drawn(screen)
+        if scheme == "NO_COLOR":
+            kinds = {color.type for style in colours for color in (style.color, style.bgcolor) if color}
+            assert kinds <= {ColorType.DEFAULT}
+            assert any(style.underline for style in colours)
+        else:
+            assert min(contrasts(colours)) >= 3
+            assert len({style.bgcolor for style in colours}) > 5, "tokens have the colours of their numbers"
+
+
+def written_run(folder: Path) -> Path:
+    """A run that has ended, with one sequence whose numbers fit together."""
+    texts = [
+        " was",
+        " a",
+        " tri",
+        "umph",
+        "!",
+        " The",
+        " band",
+        " played",
+        " with",
+        " such",
+        " 日本",
+        " joy",
+        ".",
+        "\n",
+    ]
+    texts += [" Every", "body", " sang", " 🎉", " and", " no", "body", " went", " home", " early", ".", "<|im_end|>"]
+    row = token_samples.sample_row(
+        0,
+        texts=texts,
+        prompt="The concert last night",
+        completion="".join(texts[:-1]),
+        score=0.81,
+        kl_sum=7.9,
+        truncated=False,
+    )
+    write_samples(RunFolder(folder).samples_file(12), [row], 12, token_samples.SETTINGS)
+    save_config(Config(), folder / "config.toml")
+    journal = Journal(folder / "events.jsonl")
+    journal.emit(scripted_run.started(folder=str(folder)))
+    journal.emit(SamplesWritten(iteration=12, path="samples/step-000012.parquet", rows=1, previews=[]))
+    journal.emit(scripted_run.iteration(12))
+    journal.emit(scripted_run.ended("done", 12))
+    journal.close()
+    return folder
 
 
 def check(text: str, path: Path) -> None:

@@ -12,6 +12,10 @@ from trainer.events import SettingChanged
 from trainer.journal import read_journal
 from trainer.runs import RunFolder, newest_checkpoint
 from workbench.panes.config import ConfigPane
+from workbench.screens.ask import AskScreen
+from workbench.widgets.completion_list import CompletionList
+from workbench.widgets.sample_view import SampleView
+from workbench.widgets.token_inspector import TokenInspector
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +50,40 @@ async def test_a_run_is_started_paused_changed_gone_on_with_and_stopped_twice_in
             (change,) = [event for event in read_journal(folder.events).events if isinstance(event, SettingChanged)]
             assert (change.key, change.value) == ("ppo.kl_coef", kl_coef)
             assert newest_checkpoint(folder) is not None
+
+
+async def test_a_token_is_explained_and_the_model_asked_while_it_trains_and_after(tmp_path: Path) -> None:
+    toml = workspace(tmp_path)
+    endless = ("ppo.iterations=100000", "eval.every=0")
+    async with workbench(source=str(toml), overrides=endless) as (screen, pilot):
+
+        async def ask() -> str:
+            await pilot.press("p")
+            await until(pilot, lambda: isinstance(screen.app.screen, AskScreen))
+            await pilot.press("ctrl+r")
+            await until(pilot, lambda: drawn().count("score") == 2 and "waiting" not in drawn())
+            text = drawn()
+            await pilot.press("escape")
+            await until(pilot, lambda: screen.app.screen is screen)
+            return text
+
+        def drawn() -> str:
+            listed = screen.app.screen.query_one(CompletionList)
+            return "\n".join(listed.render_line(y).text for y in range(listed.size.height))
+
+        await pilot.press("space")
+        await until(pilot, lambda: len(screen.supervisor.view.history) >= 2)
+        await pilot.press("f4", "z", "enter")
+        await until(pilot, lambda: screen.query_one(SampleView).display)
+        facts = screen.query_one(TokenInspector).facts
+        assert facts is not None
+        assert not facts.disagreements, "the saved numbers follow from one another"
+        assert facts.sentence[:20] in screen_text(screen)
+        assert "policy · after" in await ask()
+        await pilot.press("X")
+        await until(pilot, lambda: not screen.supervisor.trains_here)
+        assert "reference" in await ask(), "by the checkpoint, now that nothing trains"
+        assert screen.supervisor.failure == ""
 
 
 async def test_a_missing_model_is_a_message_with_the_way_out(tmp_path: Path) -> None:

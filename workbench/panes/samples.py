@@ -1,268 +1,258 @@
-"""The samples pane: what the policy wrote in one iteration."""
+"""The samples pane: what the policy wrote, token by token, and why each token was pushed."""
 
 from __future__ import annotations
 
-import math
-import time
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from pathlib import Path
-from statistics import fmean
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal
 
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
-from textual.timer import Timer
-from textual.widgets import Static
-from textual.worker import Worker, WorkerState
+from textual.widgets import Input, Static
 
-from trainer.errors import StorageError
-from trainer.events import SamplesWritten
-from trainer.runs import RunFolder
-from workbench.panes import Pane
-from workbench.run_view import RunView
-from workbench.samples_reader import Sample, kept_iterations, preview_samples, read_iteration
+from workbench.panes.samples_opening import SamplesOpening
+from workbench.samples.asked import Asked
+from workbench.samples.channels import CHANNELS
+from workbench.samples.query import EXAMPLES, Order, parse_query
+from workbench.samples.records import Sample, SampleKey
+from workbench.screens.prompt_history import PromptHistoryScreen
 from workbench.text import visible
+from workbench.widgets.sample_filter import SampleFilter
 from workbench.widgets.sample_list import SampleList
-from workbench.widgets.sample_text import SampleText
+from workbench.widgets.sample_view import SampleView
 
-_REST = 30  # times what a reading cost: following takes at most 3 % of a core
 _NONE_YET = "no samples yet: they come with the first iteration"
+_ORDERS: tuple[Literal["batch", "score", "kl", "length"], ...] = ("batch", "score", "kl", "length")
+_HELP = """\
+What the policy wrote. The newest iteration is followed until you go to an earlier one; w lists the whole run. Enter \
+opens a sample: its tokens are coloured by the channel that you choose, and the panel tells all that is known of the \
+token under the cursor. Enter there lays out the sum of its advantage.
+
+The search takes words and conditions: {examples}.
+
+{channels}"""
 
 
-class _Reading(NamedTuple):
-    """What a thread found."""
-
-    folder: RunFolder
-    iteration: int
-    samples: list[Sample]
-    problem: str  # why there are none; empty when there are
-    kept: list[int]
-    seconds: float  # of processor time
-
-
-class SamplesPane(Pane):
-    """The sequences of one iteration: the newest, as long as none is asked for."""
+class SamplesPane(SamplesOpening):
+    """A list of sequences, and one of them open."""
 
     TITLE = "Samples"
-    HELP = (
-        "What the policy wrote in one iteration, with the score and the KL of each sequence. The newest iteration is "
-        "followed until you go to an earlier one."
+    HELP = _HELP.format(
+        examples="   ".join(EXAMPLES),
+        channels="\n".join(f"{channel.label}: {channel.help}" for channel in CHANNELS.values()),
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "open", "read", id="samples.open", tooltip="Show the whole of the selected sample"),
+        Binding("enter", "open", "open", id="samples.open", tooltip="Show the selected sample token by token"),
         Binding("escape", "close", "back", id="samples.close", tooltip="Back to the list"),
-        Binding(
-            "left,left_square_bracket", "go(-1)", "earlier", id="samples.earlier", tooltip="Samples of the one before"
-        ),
-        Binding("right,right_square_bracket", "go(1)", "later", id="samples.later", tooltip="Samples of the one after"),
+        Binding("left", "go(-1)", "earlier", id="samples.earlier", tooltip="Samples of the iteration before"),
+        Binding("right", "go(1)", "later", id="samples.later", tooltip="Samples of the iteration after"),
         Binding("end", "follow", "newest", id="samples.follow", tooltip="Follow the newest iteration again"),
+        Binding("slash", "filter", "search", id="samples.filter", tooltip="Search texts, filter by numbers"),
+        Binding("o", "order", "order", id="samples.order", tooltip="Sort by score, KL, length, or not at all"),
+        Binding("O", "reverse", "reverse", show=False, id="samples.reverse", tooltip="Sort the other way round"),
+        Binding("w", "whole_run", "whole run", id="samples.whole-run", tooltip="All iterations, or one again"),
+        Binding(
+            "right_square_bracket",
+            "outlier(1)",
+            "next outlier",
+            show=False,
+            id="samples.next-outlier",
+            tooltip="The next sample whose score, KL or length lies far off its iteration's",
+        ),
+        Binding(
+            "left_square_bracket",
+            "outlier(-1)",
+            "outlier before",
+            show=False,
+            id="samples.outlier-before",
+            tooltip="The sample before whose score, KL or length lies far off its iteration's",
+        ),
+        Binding("n", "next(1)", "next sample", id="samples.next", tooltip="Open the next sample of the list"),
+        Binding("N", "next(-1)", "sample before", show=False, id="samples.before", tooltip="Open the one before it"),
+        Binding("b", "bookmark", "mark", id="samples.bookmark", tooltip="Mark the sample, or take its mark away"),
+        Binding("h", "history", "history", id="samples.history", tooltip="The same prompt through training"),
+        Binding("p", "ask", "ask", id="samples.ask", tooltip="What do policy and reference say to a prompt now?"),
+        Binding("f", "try_from_here", "try", id="samples.try", tooltip="Go on from the cursor with another token"),
+        Binding("x", "export", "export", id="samples.export", tooltip="JSONL, Markdown, or a picture of the text"),
+        Binding("y", "copy", "copy", show=False, id="samples.copy", tooltip="Prompt and completion to the clipboard"),
     ]
 
-    class ScoresRead(Message):
-        """The scores of a whole batch, read from the samples file of `iteration`."""
+    class AskRequested(Message):
+        """The models of the run are to be asked to write."""
 
-        def __init__(self, iteration: int, scores: list[float]) -> None:
+        def __init__(self, asked: Asked) -> None:
             super().__init__()
-            self.iteration = iteration
-            self.scores = scores
+            self.asked = asked
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._folder: RunFolder | None = None
-        self._newest: SamplesWritten | None = None
-        self._wanted: int | None = None  # the iteration asked for; None to follow the newest
-        self._shown: int | None = None
-        self._count = ""  # how many samples are shown, and of how many
-        self._kept: list[int] = []
-        self._reading: Worker[_Reading] | None = None
-        self._rest_until = 0.0  # on the monotonic clock
-        self._timer: Timer | None = None
-        self._resume_following = False  # when the sample that is being read is put away
+        self._count = ""  # how many samples are listed, and of how many
         self._heading = ""
 
     def compose(self) -> ComposeResult:
         yield Static(id="samples-heading", markup=False)
+        yield SampleFilter()
+        yield Static(id="samples-problem", markup=False)
         yield SampleList()
-        yield SampleText()
+        yield SampleView()
 
     def on_mount(self) -> None:
-        self.query_one(SampleText).display = False
+        self.query_one(SampleView).display = False
+        self.query_one("#samples-problem").display = False
         self.query_one(SampleList).show([], message=_NONE_YET)
 
-    def show_run(self, view: RunView) -> None:
-        folder = RunFolder(Path(view.started.folder)) if view.started else None
-        if folder != self._folder:
-            self._forget()
-            self._folder = folder
-        if view.samples is not None and view.samples is not self._newest:
-            self._newest = view.samples
-            if self._shown == view.samples.iteration:
-                self._shown = None  # a resumed run did it anew
-            if self._wanted is None:
-                self._show_wanted(patiently=True)
-        self._show_heading()
-
-    def show_iteration(self, iteration: int | None) -> None:
-        """Show the samples of `iteration`; None follows the newest again."""
-        self._wanted = iteration
-        self._resume_following = False
-        self._show_wanted()
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        match action:
+            case "open" | "filter" | "order" | "reverse" | "whole_run" | "outlier":
+                return self.opened is None and (action != "open" or self.selected is not None)
+            case "go":
+                return self.opened is None and self.newest is not None and not self.whole_run
+            case "follow":
+                return self.opened is None and not self.follows
+            case "close" | "next" | "try_from_here" | "copy":
+                return self.opened is not None
+            case "bookmark" | "history" | "export":
+                return self.table is not None and self.selected is not None
+            case "ask":
+                return self.folder is not None
+        return True
 
     def take_focus(self) -> None:
-        (self.query_one(SampleText) if self._reads_one else self.query_one(SampleList)).focus()
+        (self.query_one(SampleView).text if self.opened else self.query_one(SampleList)).focus()
 
-    # Which iteration is shown
+    # The list
 
     @property
-    def _target(self) -> int | None:
-        if self._wanted is not None:
-            return self._wanted
-        return self._newest.iteration if self._newest else None
+    def selected(self) -> Sample | None:
+        """The sample that the list's cursor is on; that which is open, where one is."""
+        return self.query_one(SampleList).selected
 
-    def _show_wanted(self, *, patiently: bool = False) -> None:
-        """Show the wanted iteration: at once from previews, else when its file was read.
-
-        patiently: nobody waits for it, so the last reading may first be made up for.
-        """
-        newest, target = self._newest, self._target
-        self._show_heading()
-        if self._folder is None or target is None or target == self._shown:
-            return
-        if newest is not None and target == newest.iteration and not newest.path:
-            samples = preview_samples(newest)
-            self._put(target, samples, f"the first {len(samples)} of {newest.rows} samples; no files are kept")
-        elif self._reading is None or self._reading.is_finished:
-            rest = self._rest_until - time.monotonic()
-            if not patiently or rest <= 0:
-                self._reading = self._read(self._folder, target)
-            elif self._timer is None:
-                self._timer = self.set_timer(rest, self._stop_resting)
-
-    def _stop_resting(self) -> None:
-        self._timer = None
-        self._show_wanted()
-
-    @work(thread=True, exclusive=True, group="samples")
-    def _read(self, folder: RunFolder, iteration: int) -> _Reading:
-        began = time.thread_time()
-        samples, problem = list[Sample](), ""
-        try:
-            samples = read_iteration(folder, iteration)
-        except StorageError as error:
-            problem = str(error)
-        kept = kept_iterations(folder)
-        return _Reading(folder, iteration, samples, problem, kept, time.thread_time() - began)
-
-    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Show what a thread read, unless something else is wanted by now."""
-        reading = event.worker.result
-        if event.state is not WorkerState.SUCCESS or not isinstance(reading, _Reading):
-            return
-        self._rest_until = time.monotonic() + _REST * reading.seconds
-        if reading.folder == self._folder:
-            self._kept = reading.kept
-            if reading.samples:
-                self.post_message(self.ScoresRead(reading.iteration, [sample.score for sample in reading.samples]))
-            if self._wanted in (None, reading.iteration):
-                self._put(reading.iteration, reading.samples, _summary(reading.samples), reading.problem)
-        self._show_wanted(patiently=self._wanted is None)
-
-    def _put(self, iteration: int, samples: Sequence[Sample], count: str, problem: str = "") -> None:
-        self._shown, self._count = iteration, count
-        listed, text = self.query_one(SampleList), self.query_one(SampleText)
-        listed.show(samples, message=visible(problem) or "no samples in this iteration")
-        if self._reads_one:
-            if listed.selected is not None:
-                text.show(listed.cursor + 1, listed.selected)
-            else:
-                self._close()
-        self._show_heading()
+    def list_samples(self, samples: Sequence[Sample], count: str, message: str) -> None:
+        self._count = count
+        listed = self.query_one(SampleList)
+        listed.marked = self.bookmarks or ()
+        listed.show(samples, message=visible(message), iterations=self.whole_run)
+        self.show_heading()
         self.refresh_keys()
 
-    def _show_heading(self) -> None:
-        newest, heading = self._newest, ""
-        iteration = self._shown if self._wanted is None and self._shown is not None else self._target
-        if newest is not None and iteration is not None:
+    def show_heading(self) -> None:
+        newest, heading = self.newest, ""
+        if self.whole_run:
+            heading = f"whole run   {self._count}"
+        elif newest is not None and (iteration := self.iteration) is not None:
             place = "newest" if iteration == newest.iteration else f"newest is {newest.iteration}"
-            heading = f"iteration {iteration} · {place}"
-            if iteration == self._shown:
-                heading += f"   {self._count}"
+            heading = f"iteration {iteration} · {place}" + (f"   {self._count}" if iteration == self._shown else "")
+        if self.order != Order():
+            heading += f"   by {self.order.by} {'↓' if self.order.descending else '↑'}"
         if heading != self._heading:
             self._heading = heading
             self.query_one("#samples-heading", Static).update(heading)
 
-    def _forget(self) -> None:
-        """Another run: nothing of the one before is shown or wanted."""
-        self._newest = self._wanted = self._shown = None
-        self._kept = []
-        self._close()
+    def complain(self, problem: str) -> None:
+        self.notify(visible(problem), severity="warning", markup=False)
+
+    def forget(self) -> None:
+        super().forget()
+        self._count = ""
         self.query_one(SampleList).show([], message=_NONE_YET)
 
-    # What is done
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        match action:
-            case "open":
-                return not self._reads_one and self.query_one(SampleList).selected is not None
-            case "close":
-                return self._reads_one
-            case "go":
-                return self._newest is not None
-            case "follow":
-                return self._wanted is not None
-        return True
-
-    @on(SampleList.Opened)
-    def action_open(self) -> None:
-        listed, text = self.query_one(SampleList), self.query_one(SampleText)
-        if listed.selected is None:
-            return
-        if self._wanted is None:  # what is being read stays
-            self._wanted, self._resume_following = self._shown, True
-        listed.display, text.display = False, True
-        text.show(listed.cursor + 1, listed.selected)
-        text.focus()
-        self._show_heading()
-        self.refresh_keys()
-
-    def action_close(self) -> None:
-        self._close()
-        self._show_wanted()
-
     def action_go(self, by: int) -> None:
-        newest, target = self._newest, self._target
-        if newest is None or target is None:
-            return
-        kept = sorted({newest.iteration, *(number for number in self._kept if number < newest.iteration)})
-        place = bisect_left(kept, target) - 1 if by < 0 else bisect_right(kept, target)
-        if 0 <= place < len(kept):
-            self.show_iteration(None if kept[place] == newest.iteration else kept[place])
+        self.go(by)
 
     def action_follow(self) -> None:
         self.show_iteration(None)
 
-    @property
-    def _reads_one(self) -> bool:
-        return bool(self.query_one(SampleText).display)
+    def action_whole_run(self) -> None:
+        self.toggle_whole_run()
 
-    def _close(self) -> None:
-        listed, text = self.query_one(SampleList), self.query_one(SampleText)
-        if self._resume_following:
-            self._wanted, self._resume_following = None, False
-        had_focus = text.has_focus
-        listed.display, text.display = True, False
-        if had_focus:
-            listed.focus()
-        self.refresh_keys()
+    def action_order(self) -> None:
+        by = _ORDERS[(_ORDERS.index(self.order.by) + 1) % len(_ORDERS)]
+        self.choose(self.filter, Order(by, descending=by != "batch"))
 
+    def action_reverse(self) -> None:
+        self.choose(self.filter, Order(self.order.by, descending=not self.order.descending))
 
-def _summary(samples: Sequence[Sample]) -> str:
-    """How many samples there are, and the mean and the range of their scores."""
-    scores = [sample.score for sample in samples if math.isfinite(sample.score)]
-    count = f"{len(samples)} sample{'' if len(samples) == 1 else 's'}"
-    if not scores:
-        return count
-    return f"{count}   score {fmean(scores):.2f}, {min(scores):.2f} to {max(scores):.2f}"
+    def action_outlier(self, by: int) -> None:
+        if not self.query_one(SampleList).next_outlier(by):
+            self.notify("no outlier that way: score, KL and length lie close together")
+
+    # The search
+
+    def action_filter(self) -> None:
+        line = self.query_one(SampleFilter)
+        line.display = True
+        line.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        told, problem = self.query_one("#samples-problem", Static), ""
+        try:
+            query = parse_query(event.value)
+        except ValueError as error:
+            problem = str(error)
+        else:
+            if query != self.filter:
+                self.choose(query, self.order)
+        told.display = bool(problem)
+        told.update(visible(problem))
+
+    def on_input_submitted(self) -> None:
+        line = self.query_one(SampleFilter)
+        self.query_one(SampleList).focus()
+        line.display = bool(line.value.strip())
+
+    def on_sample_filter_cleared(self) -> None:
+        line = self.query_one(SampleFilter)
+        line.value = ""
+        line.display = False
+        self.query_one(SampleList).focus()
+
+    # Its samples
+
+    @on(SampleList.Opened)
+    def action_open(self) -> None:
+        if (selected := self.selected) is not None:
+            self.open_sample(selected.key)
+
+    def action_close(self) -> None:
+        self.close_sample()
+
+    def action_next(self, by: int) -> None:
+        listed = self.query_one(SampleList)
+        before, listed.cursor = listed.cursor, listed.cursor + by
+        if listed.cursor != before:
+            self.action_open()
+
+    def action_bookmark(self) -> None:
+        self.toggle_bookmark()
+
+    def action_history(self) -> None:
+        if self.folder is None or (selected := self.selected) is None:
+            return
+
+        def chosen(key: SampleKey | None) -> None:
+            if key is not None:
+                self.open_sample(key)
+
+        self.app.push_screen(PromptHistoryScreen(self.folder, selected), chosen)
+
+    def action_ask(self) -> None:
+        if (opened := self.opened) is not None:
+            self.post_message(self.AskRequested(Asked.about_prompt(opened)))
+        elif self.table is not None and (selected := self.selected) is not None:
+            self.read_then(
+                selected.key, lambda sample: self.post_message(self.AskRequested(Asked.about_prompt(sample)))
+            )
+        else:
+            self.post_message(self.AskRequested(Asked()))
+
+    def action_try_from_here(self) -> None:
+        if (opened := self.opened) is not None and len(opened):
+            index = self.query_one(SampleView).text.cursor
+            self.post_message(self.AskRequested(Asked.from_token(opened, index)))
+
+    def action_export(self) -> None:
+        self.export()
+
+    def action_copy(self) -> None:
+        self.copy()

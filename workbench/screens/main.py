@@ -16,7 +16,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from trainer.config import load_config, parse_overrides
-from trainer.config.schema import RunConfig
+from trainer.config.schema import RolloutConfig, RunConfig
 from trainer.errors import TrainerError
 from trainer.runs import RunFolder
 from workbench.attached import whole_history
@@ -31,6 +31,7 @@ from workbench.panes.samples import SamplesPane
 from workbench.panes.training import TrainingPane
 from workbench.paths import config_dir
 from workbench.screen_settings import ScreenSettings
+from workbench.screens.ask import AskScreen
 from workbench.screens.confirm import ConfirmScreen
 from workbench.supervisor import Request, Supervisor
 from workbench.widgets.banner import Banner
@@ -99,6 +100,7 @@ class MainScreen(Screen[None]):
         self.ready = True
 
     def on_unmount(self) -> None:
+        self.supervisor.close()
         self._settings.metrics = list(self._training.metrics_shown)
         self._settings.save(config_dir())
 
@@ -261,6 +263,26 @@ class MainScreen(Screen[None]):
     @on(SamplesPane.ScoresRead)
     def _show_scores(self, message: SamplesPane.ScoresRead) -> None:
         self.query_one(TrainingPane).show_scores(message.scores)
+
+    @on(SamplesPane.AskRequested)
+    def _ask(self, message: SamplesPane.AskRequested) -> None:
+        """Let the models of the run write: the trainer's where it is under way, else a saved one."""
+        folder = self.supervisor.folder
+        if folder is None:
+            return
+        try:
+            rollout = load_config(RunFolder(folder).config).rollout
+        except TrainerError:
+            rollout = RolloutConfig()
+        self.app.push_screen(
+            AskScreen(
+                self.supervisor.ask_model,
+                message.asked,
+                temperature=rollout.temperature,
+                max_new_tokens=rollout.max_new_tokens,
+                checkpoints=self.supervisor.saved_policies(),
+            )
+        )
 
     @on(RunsPane.OpenRequested)
     def _open_run(self, message: RunsPane.OpenRequested) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import ClassVar
 
 from rich.cells import cell_len
@@ -19,23 +19,33 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from workbench.samples_reader import Sample
+from workbench.samples.records import Sample, SampleKey
+from workbench.samples.table import SampleTable
 from workbench.text import visible
 from workbench.widgets.cells import fit_end
 
 _COMPLETION = 2  # lines
 _LINES = 2 + _COMPLETION + 1  # of each sample: facts, prompt, completion, an empty one
 _GUTTER = 2
+_KEPT = 500  # drawn samples
 _TEMPLATE = 200  # characters at the end of a prompt that its chat template may have put there
 _TEMPLATE_END = re.compile(r"(<\|[^<|>\s]{1,30}\|>\w*\s*)+\Z")  # the same in every prompt, so no use in a list
 
 
-def sample_facts(number: int, sample: Sample, width: int) -> str:
-    """Number, score, KL, length and whether it was cut, in full where `width` columns hold that, else short."""
+def sample_facts(sample: Sample, width: int, *, marked: bool = False, iteration: bool = False) -> str:
+    """Number, score, KL, length and whether it was cut, in full where `width` columns hold that, else short.
+
+    marked: it has a bookmark; iteration: tell that as well.
+    """
     score = f"{sample.score:+.2f}" if math.isfinite(sample.score) else "-"
     kl = f"{sample.kl:.1f}" if math.isfinite(sample.kl) else "-"
-    full = [f"{number:>3}", f"score {score}", f"KL {kl} nats"]
-    short = [f"{number:>3}", score, f"KL {kl}"]
+    number = f"{sample.key.row + 1:>3}"
+    if iteration:
+        number = f"{sample.key.iteration:>5}·{sample.key.row + 1}"
+    if marked:
+        number += " ★"
+    full = [number, f"score {score}", f"KL {kl} nats"]
+    short = [number, score, f"KL {kl}"]
     if sample.length is not None:
         full.append(f"{sample.length} tokens")
         short.append(f"{sample.length} tok")
@@ -46,12 +56,13 @@ def sample_facts(number: int, sample: Sample, width: int) -> str:
     return text if cell_len(text) <= width else "  ".join(short)
 
 
-def sample_lines(number: int, sample: Sample, width: int) -> list[str]:
+def sample_lines(sample: Sample, width: int, *, marked: bool = False, iteration: bool = False) -> list[str]:
     """The facts, the end of the prompt, and the start of the completion, each at most `width` columns."""
     # A character takes a column or more but for combining ones: what is beyond these ends is hardly ever seen.
     tail = _TEMPLATE_END.sub("", sample.prompt[-2 * width - _TEMPLATE :])
     prompt = ("…" if len(sample.prompt) > 2 * width + _TEMPLATE else "") + visible(tail)
-    lines = [sample_facts(number, sample, width), fit_end(prompt, width)]
+    facts = sample_facts(sample, width, marked=marked, iteration=iteration)
+    lines = [facts, fit_end(prompt, width)]
     wrapped = Content(visible(sample.completion[: 2 * _COMPLETION * width])).wrap(width)
     shown = [line.plain.rstrip() for line in wrapped[:_COMPLETION]]
     if len(wrapped) > _COMPLETION or len(sample.completion) > 2 * _COMPLETION * width:
@@ -60,7 +71,7 @@ def sample_lines(number: int, sample: Sample, width: int) -> list[str]:
 
 
 class SampleList(ScrollView, can_focus=True, inherit_bindings=False):
-    """The sequences of one iteration with a cursor."""
+    """The sequences of an iteration, or of many, with a cursor."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "sample-list--facts",
@@ -83,8 +94,10 @@ class SampleList(ScrollView, can_focus=True, inherit_bindings=False):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
+        self.marked: Collection[SampleKey] = ()  # those with a bookmark
         self._samples: Sequence[Sample] = []
         self._message = ""
+        self._iterations = False
         self._drawn: dict[int, list[str]] = {}
 
     @property
@@ -92,11 +105,34 @@ class SampleList(ScrollView, can_focus=True, inherit_bindings=False):
         """The sample that the cursor is on."""
         return self._samples[self.cursor] if self._samples else None
 
-    def show(self, samples: Sequence[Sample], *, message: str = "") -> None:
-        """Show `samples`, the cursor at the place where it was; message: what to say when there are none."""
-        self._samples, self._message = samples, message
-        self.cursor = self.validate_cursor(self.cursor)
+    @property
+    def samples(self) -> Sequence[Sample]:
+        """What is listed, in order."""
+        return self._samples
+
+    def show(self, samples: Sequence[Sample], *, message: str = "", iterations: bool = False) -> None:
+        """Show `samples`, the cursor on the one that it was on, or else at the place where it was.
+
+        message: what to say when there are none; iterations: tell the iteration of each.
+        """
+        before = self.selected
+        self._samples, self._message, self._iterations = samples, message, iterations
+        place = samples.position_of(before.key) if before is not None and isinstance(samples, SampleTable) else None
+        self.cursor = self.validate_cursor(self.cursor if place is None else place)
         self._lay_out()
+
+    def next_outlier(self, by: int) -> bool:
+        """Go to the next outlier (by = 1), or the one before (-1); False where there is none."""
+        places = self._samples.outliers() if isinstance(self._samples, SampleTable) else []
+        found = next((place for place in places[::by] if (place - self.cursor) * by > 0), None)
+        if found is not None:
+            self.cursor = found
+        return found is not None
+
+    def redraw(self) -> None:
+        """The marks have changed."""
+        self._drawn.clear()
+        self.refresh()
 
     def validate_cursor(self, cursor: int) -> int:
         return max(min(cursor, len(self._samples) - 1), 0)
@@ -144,7 +180,11 @@ class SampleList(ScrollView, can_focus=True, inherit_bindings=False):
 
     def _lines(self, index: int, width: int) -> list[str]:
         if index not in self._drawn:
-            self._drawn[index] = sample_lines(index + 1, self._samples[index], width)
+            if len(self._drawn) >= _KEPT:
+                self._drawn.clear()
+            sample = self._samples[index]
+            marked = sample.key in self.marked
+            self._drawn[index] = sample_lines(sample, width, marked=marked, iteration=self._iterations)
         return self._drawn[index]
 
     def _style(self, name: str) -> Style:

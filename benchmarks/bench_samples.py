@@ -1,0 +1,139 @@
+"""Browsing a long run's samples: what the newest batch, all of them, a search and a sequence of 4,096 tokens take.
+
+The files are written by the trainer's own function, each with other prompts, scores and sequences, and are in the
+system's cache when they are read. The first reading imports pyarrow, as it does on the screen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+
+import psutil
+
+from trainer.runs import RunFolder
+from trainer.samples import write_samples
+from workbench.samples.query import Order, parse_query
+from workbench.samples.reader import kept_iterations, read_batch, read_channel_columns, read_token_sample
+from workbench.samples.records import SampleKey
+from workbench.samples.table import SampleTable
+from workbench.samples.whole_run import scan
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+from token_samples import SETTINGS, sample_row
+
+LONG = 4096  # tokens
+POOL = 512  # sequences that batches are drawn from
+REPEATS = 20
+QUERY = 'joy score>0.2 -text:triumph prompt:"time"'
+
+
+def main() -> None:
+    """Write the run, browse it, print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--iterations", type=int, default=2000, help="of the run (default: %(default)s)")
+    parser.add_argument("--batch", type=int, default=64, help="samples of an iteration (default: %(default)s)")
+    parser.add_argument("--tokens", type=int, default=48, help="of a sample (default: %(default)s)")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bench-samples-") as root:
+        folder, long = RunFolder(Path(root) / "run"), RunFolder(Path(root) / "long")
+        write = partial(write_run, folder, args.iterations, args.batch, args.tokens)
+        # Other processes write, so that this one has not imported anything when it reads.
+        with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+            list(pool.map(write, (0, 1), (2, 2)))
+            pool.submit(write_run, long, 1, args.batch, LONG, 0, 1).result()
+        size = sum(path.stat().st_size for path in folder.samples.iterdir())
+        print(
+            f"samples: {args.iterations} iterations x {args.batch} x {args.tokens} tokens, {size / 1e6:.0f} MB, "
+            f"load {os.getloadavg()[0]:.1f}"
+        )
+        browse(folder)
+        open_long(long, args.batch)
+
+
+def write_run(folder: RunFolder, iterations: int, batch: int, tokens: int, first: int, step: int) -> None:
+    """Write every `step`-th iteration of the run, from `first` on."""
+    pool = [sample_row(number, tokens) for number in range(min(POOL, iterations * batch))]
+    for iteration in range(1 + first, 1 + iterations, step):
+        rng = random.Random(iteration)
+        rows = [
+            rng.choice(pool)
+            | {
+                "row": row,
+                "prompt_index": (prompt := rng.randrange(1000)),
+                "prompt": f"Prompt {prompt}: {'once upon a time ' * rng.randrange(1, 5)}",
+                "score": rng.gauss(iteration / iterations, 0.5),
+                "kl_sum": rng.gauss(5.0, 2.0),
+            }
+            for row in range(batch)
+        ]
+        write_samples(folder.samples_file(iteration), rows, iteration, SETTINGS)
+
+
+def browse(folder: RunFolder) -> None:
+    """Open the run in `folder` as the samples pane does, read all of it and search it."""
+    memory = psutil.Process().memory_info
+    began = time.perf_counter()
+    newest = kept_iterations(folder)[-1]
+    batch = read_batch(folder, newest)
+    print(f"opening:        {time.perf_counter() - began:8.3f} s   to the newest of {newest}, {len(batch)} samples")
+    tell("another batch", lambda: read_batch(folder, newest // 2))
+
+    before, began = memory().rss, time.perf_counter()
+    parts: list[SampleTable] = []
+    calls = [began]
+
+    def found(table: SampleTable, done: int, total: int, problems: list[str]) -> None:
+        assert not problems
+        parts.append(table)
+        calls.append(time.perf_counter())
+
+    scan(folder, kept_iterations(folder), found, lambda: False)
+    whole = SampleTable.joined(parts)
+    took = time.perf_counter() - began
+    print(
+        f"whole run:      {took:8.3f} s   {len(whole)} samples, the first {len(parts[0])} in {calls[1] - began:.3f} s"
+    )
+
+    import pyarrow as pa  # by now the reader has done so too
+
+    rss = (memory().rss - before) / 1e6
+    print(f"memory:         {pa.total_allocated_bytes() / 1e6:8.0f} MB  in Arrow, +{rss:.0f} MB resident")
+    order = Order("kl", descending=True)
+    chosen = whole.select(parse_query(QUERY), order)
+    tell("search and sort", lambda: whole.select(parse_query(QUERY), order), f"{len(chosen)} of {len(whole)} samples")
+    tell("sort", lambda: whole.select(parse_query(""), Order("score")))
+    tell("outliers", lambda: whole[:].outliers(), f"{len(whole.outliers())} samples")
+    tell("a screenful", lambda: list(chosen[:20]), "20 samples")
+
+
+def open_long(folder: RunFolder, batch: int) -> None:
+    """Read one of the sequences of 4,096 tokens in a batch of them, from all over the batch."""
+    rows = iter(range(0, batch * REPEATS, max(batch // 4, 1)))
+    length = f"{LONG} tokens, in a batch of {batch}"
+    tell("a long sample", lambda: read_token_sample(folder, SampleKey(1, next(rows) % batch)), length)
+    tell("scale of batch", lambda: read_channel_columns(folder, 1, ["advantages"]), f"of {batch * LONG} tokens")
+
+
+def tell(name: str, work: Callable[[], object], what: str = "") -> None:
+    """Print how long `work` takes."""
+    seconds = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - began)
+    print(f"{name + ':':16}{1e3 * median(seconds):8.1f} ms p50, {1e3 * max(seconds):.1f} ms at most   {what}".rstrip())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""The samples pane alone in an application, over a run whose samples are written as the trainer writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from scripted_run import started
+from textual.app import App, ComposeResult
+from textual.pilot import Pilot
+from textual.widgets import Static
+from token_samples import SETTINGS, sample_row
+
+from trainer.events import SamplesWritten
+from trainer.runs import RunFolder
+from trainer.samples import write_samples
+from workbench.panes import styles_path
+from workbench.panes.samples import SamplesPane
+from workbench.panes.samples_reading import SamplesReading
+from workbench.run_view import RunView
+from workbench.samples.asked import Asked
+from workbench.theming import EXTRA_VARIABLES
+from workbench.widgets.sample_list import SampleList
+from workbench.widgets.sample_view import SampleView
+
+
+class Run:
+    """A run whose samples are written as the trainer does it."""
+
+    def __init__(self, root: Path) -> None:
+        self.folder = RunFolder(root)
+        self.view = RunView()
+        self.view.take(started(folder=str(root)))
+
+    def write(self, number: int, *completions: str, **changes: Any) -> None:
+        """The samples of an iteration, one for each completion: their scores are 0.1, 0.2..."""
+        rows = [
+            sample_row(
+                row,
+                texts=text.replace(" ", "\0 ").split("\0"),
+                prompt=f"prompt {row}",
+                score=(row + 1) / 10,
+                kl_sum=1.5,
+                truncated=False,
+                **changes,
+            )
+            for row, text in enumerate(completions)
+        ]
+        write_samples(self.folder.samples_file(number), rows, number, SETTINGS)
+        self.announce(number, len(rows))
+
+    def announce(self, number: int, rows: int = 1) -> None:
+        path = str(self.folder.samples_file(number).relative_to(self.folder.root))
+        self.view.take(SamplesWritten(iteration=number, path=path, rows=rows, previews=[]))
+
+
+class Workbench(App[None]):
+    CSS_PATH = styles_path("samples.tcss", "tokens.tcss", "inspector.tcss", "history.tcss", "dialogs.tcss")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pane = SamplesPane()
+        self.heard: list[tuple[int, list[float]]] = []
+        self.asked: list[Asked] = []
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return EXTRA_VARIABLES
+
+    def compose(self) -> ComposeResult:
+        yield self.pane
+
+    def on_samples_reading_scores_read(self, message: SamplesReading.ScoresRead) -> None:
+        self.heard.append((message.iteration, message.scores))
+
+    def on_samples_pane_ask_requested(self, message: SamplesPane.AskRequested) -> None:
+        self.asked.append(message.asked)
+
+    @property
+    def heading(self) -> str:
+        return str(self.query_one("#samples-heading", Static).render())
+
+    @property
+    def drawn(self) -> str:
+        """What the list or the text of the open sample shows."""
+        view = self.query_one(SampleView)
+        widget = view.text if view.display else self.query_one(SampleList)
+        return "\n".join(widget.render_line(y).text.rstrip() for y in range(widget.size.height))
+
+    @property
+    def told(self) -> list[str]:
+        """The messages in the corner."""
+        return [str(notification.message) for notification in self._notifications]
+
+
+async def settle(pilot: Pilot[None]) -> None:
+    """Until the threads under way, and those that their results start, are done and shown."""
+    for _ in range(3):
+        await pilot.pause()
+        await pilot.app.workers.wait_for_complete()
+    await pilot.pause()
+
+
+async def show(pilot: Pilot[None], run: Run) -> None:
+    app = pilot.app
+    assert isinstance(app, Workbench)
+    app.pane.show_run(run.view)
+    await settle(pilot)

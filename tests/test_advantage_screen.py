@@ -1,0 +1,217 @@
+"""The formulas of an advantage show a token's own numbers, and what they show adds up."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from charts import roles, texts
+from rich.cells import cell_len
+from textual.app import App
+from token_samples import SETTINGS, token_sample
+
+from trainer.samples import TOKEN_COLUMNS
+from workbench.panes import styles_path
+from workbench.samples.explain import explain, gae_terms, token_label
+from workbench.samples.records import TokenSample
+from workbench.screens.advantage import AdvantageScreen
+from workbench.theming import EXTRA_VARIABLES
+from workbench.widgets.advantage_sum import AdvantageSum, lines_of_their_own, rest_line
+from workbench.widgets.drawing import plain
+from workbench.widgets.formula_lines import formula_lines, number
+
+
+def sample(length: int = 8, row: int = 0, *, held: dict[str, Any] | None = None, **changes: Any) -> TokenSample:
+    return replace(token_sample(row=row, length=length, **changes), settings=replace(SETTINGS, **held or {}))
+
+
+class Laying(App[None]):
+    CSS_PATH = styles_path("inspector.tcss")
+    answer: int | None = None
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return EXTRA_VARIABLES
+
+    def ask(self, of: TokenSample, index: int) -> AdvantageScreen:
+        screen = AdvantageScreen(of, index)
+        self.push_screen(screen, self.take)
+        return screen
+
+    def take(self, answer: int | None) -> None:
+        self.answer = answer
+
+
+def drawn(app: App[Any]) -> list[str]:
+    """The lines of the sum that are on the screen."""
+    widget = app.screen.query_one(AdvantageSum)
+    height = widget.scrollable_content_region.height
+    return ["".join(segment.text for segment in widget.render_line(y)).rstrip() for y in range(height)]
+
+
+def value_of(symbol: str, lines: list[str]) -> float:
+    """What a formula comes to: the last number of its line, or of the line below."""
+    place = next(place for place, line in enumerate(lines) if line.startswith(f"{symbol} "))
+    line = lines[place] if re.search(r"= -?\d+\.\d{4}( nats)?$", lines[place]) else lines[place + 1]
+    return float(line.removesuffix(" nats").split()[-1])
+
+
+@pytest.mark.parametrize("width", [55, 75, 106])
+@pytest.mark.parametrize("row", [0, 2])
+@pytest.mark.parametrize("index", [0, 3, 7])
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3", "abs"])
+def test_the_formulas_come_to_the_recomputed_numbers(width: int, row: int, index: int, estimator: str) -> None:
+    facts = explain(sample(row=row, held={"kl_estimator": estimator, "whiten_rewards": True}), index)
+    lines = texts(formula_lines(facts, width))
+    assert all(cell_len(line) <= width for line in lines)
+    for symbol, expected in (
+        ("KL_t", facts.recomputed["kl"].value),
+        ("raw", facts.raw_reward),
+        ("r_t", facts.recomputed["reward"].value),
+        ("δ_t", facts.recomputed["td_error"].value),
+        ("A_t", facts.recomputed["advantage"].value),
+        ("G_t", facts.recomputed["return_"].value),
+        ("Â_t", facts.whitened_advantage),
+    ):
+        assert value_of(symbol, lines) == pytest.approx(expected, abs=5.1e-5), symbol
+
+
+@pytest.mark.parametrize("width", [75, 106])
+def test_the_numbers_in_a_formula_make_its_result(width: int) -> None:
+    held = {"kl_coef": 0.05, "gamma": 0.9, "whiten_advantages": False}
+    last = texts(formula_lines(explain(sample(held=held), 7), width))
+    assert any("-β KL_t + score" in line for line in last)
+    for symbol in ("KL_t", "r_t", "δ_t", "G_t"):
+        place = next(place for place, line in enumerate(last) if line.startswith(symbol))
+        text = last[place] if last[place].count("=") == 3 else last[place + 1]
+        *_, filled, result = text.removesuffix(" nats").split(" = ")
+        filled = filled.rpartition("= ")[2].replace("·", "*")
+        assert re.fullmatch(r"[-+*/(). \d]+", filled)
+        assert eval(filled) == pytest.approx(float(result), abs=2.1e-4)
+
+
+def test_the_loss_of_each_pass_is_that_of_its_ratio() -> None:
+    ratios = [[1.0, 1.1, 1.5, 0.5, 2.0]] * 8
+    held = {"epochs": 4, "whiten_advantages": False}
+    facts = explain(sample(held=held, advantages=[0.4] * 8, ratios=ratios), 2)
+    lines = formula_lines(facts, 75)
+    shown = [line.strip() for line in texts(lines) if " ρ " in line and "=" in line and "epoch" in line]
+    losses = [float(line.rpartition("= ")[2]) for line in shown]
+    assert losses == pytest.approx([-min(r * 0.4, min(max(r, 0.8), 1.2) * 0.4) for r in (1.0, 1.1, 1.5, 0.5)])
+    assert [("✂ clipped" in line, "outside" in line) for line in shown] == [
+        (False, False),
+        (False, False),
+        (True, False),
+        (False, True),
+    ]
+    after = texts(lines)[-1]
+    assert after.split() == ["after", "ρ", "2.0000", "outside"], "no loss is taken after the last epoch"
+    assert "✂ clipped" in roles(lines, "alert")
+    assert "outside" not in roles(lines, "alert")
+
+
+def test_a_saved_number_that_does_not_follow_is_told_and_one_that_does_is_not() -> None:
+    assert "≠" not in "".join(texts(formula_lines(explain(sample(), 3), 75)))
+    of = sample()
+    deltas = list(of.numbers["td_errors"])
+    deltas[3] += 0.01
+    lines = texts(formula_lines(explain(replace(of, numbers={**of.numbers, "td_errors": deltas}), 3), 75))
+    marks = [place for place, line in enumerate(lines) if "≠" in line]
+    assert [lines[place - 1].split()[0] for place in marks] == ["=", "A_t"]
+    assert f"≠ {deltas[3]:.6f} in the file" in lines[marks[0]]
+
+
+def test_without_settings_it_says_what_is_missing() -> None:
+    of = replace(sample(), settings=None)
+    lines = " ".join(texts(formula_lines(explain(of, 0), 75)))
+    assert "does not tell gamma, lambda" in lines
+    assert "KL_t" not in lines
+
+
+def test_terms_of_no_printed_weight_share_a_line_and_still_add_up() -> None:
+    terms = gae_terms(sample(400), 0)
+    shown = lines_of_their_own(terms)
+    assert terms[shown - 1].weight >= 5e-5 > terms[shown].weight
+    line = plain(rest_line(terms, shown, 75)).split()
+    assert line[:4] == ["…", str(400 - shown), "more", "terms"]
+    assert float(line[-2]) == pytest.approx(sum(term.product for term in terms[shown:]), abs=5.1e-5)
+    assert float(line[-1]) == pytest.approx(terms[-1].running, abs=5.1e-5)
+    assert lines_of_their_own(gae_terms(sample(400, held={"lam": 1.0}), 0)) == 400
+    assert lines_of_their_own(terms[: shown + 1]) == shown + 1, "one term has its own line"
+    assert lines_of_their_own([]) == 0
+
+
+def test_a_zero_has_no_sign() -> None:
+    assert [number(x) for x in (-0.00001, 0.0, -1.0, math.nan, None)] == ["0.0000", "0.0000", "-1.0000", "NaN", "?"]
+
+
+@pytest.mark.parametrize("size", [(60, 20), (80, 24), (120, 36)])
+async def test_the_sum_is_laid_out_term_by_term(size: tuple[int, int]) -> None:
+    of = sample()
+    app = Laying()
+    async with app.run_test(size=size) as pilot:
+        app.ask(of, 2)
+        await pilot.pause()
+        assert "token 3 of 8" in str(app.screen.query_one(AdvantageSum)._border_title)
+        await pilot.press("end")
+        await pilot.pause()
+        rows = [line.split() for line in drawn(app) if re.match(r" +\d  ", line)]
+        for row, term in zip(reversed(rows), reversed(gae_terms(of, 2)), strict=False):
+            assert int(row[0]) == term.ahead
+            assert row[1] == token_label(of, 2 + term.ahead)
+            shown = [float(x) for x in row[-4:]]
+            assert shown == pytest.approx([term.weight, term.td_error, term.product, term.running], abs=5.1e-5)
+        assert int(rows[-1][0]) == 5
+        assert len(rows) >= 4
+
+
+async def test_arrows_go_to_the_neighbours_and_escape_gives_the_token_reached() -> None:
+    app = Laying()
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = app.ask(sample(), 6)
+        await pilot.pause()
+        first = drawn(app)
+        await pilot.press("right", "right", "right")
+        assert "token 8 of 8" in str(screen.query_one(AdvantageSum)._border_title)
+        assert drawn(app) != first
+        await pilot.press("left")
+        assert "token 7 of 8" in str(screen.query_one(AdvantageSum)._border_title)
+        assert drawn(app) == first
+        await pilot.press("left", "escape")
+        await pilot.pause()
+        assert app.answer == 5
+        assert not isinstance(app.screen, AdvantageScreen)
+
+
+async def test_ten_thousand_terms_are_scrolled_by_key() -> None:
+    app = Laying()
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = app.ask(sample(10_000, held={"lam": 1.0}), 0)
+        await pilot.pause()
+        widget = screen.query_one(AdvantageSum)
+        top = drawn(app)
+        await pilot.press("end")
+        assert drawn(app)[-1].split()[0] == "9,999"
+        await pilot.press("pageup", "up", "down", "pagedown", "up")
+        assert widget.scroll_offset.y == widget.max_scroll_y - 1
+        await pilot.press("home")
+        assert drawn(app) == top
+
+
+@pytest.mark.parametrize("text", ["[/x]", "[@click=app.quit]x[/]", "\x1b[31m", "日本語" * 30, "\u202e", "\n", ""])
+async def test_hostile_tokens_and_numbers_are_shown_and_not_obeyed(text: str) -> None:
+    app = Laying()
+    columns = {name: [math.nan, math.inf, -math.inf, 1e308, -1e308, 0.0] for name in TOKEN_COLUMNS}
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.ask(sample(6, token_texts=[text] * 6, ratios=[[math.nan, math.inf]] * 6, **columns), 0)
+        for _ in range(6):
+            await pilot.press("end")
+            assert all(cell_len(line) <= 80 and line.isprintable() for line in drawn(app))
+            await pilot.press("right")
+
+
+def test_a_token_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(IndexError, match="no token 8 in a response of 8"):
+        AdvantageScreen(sample(), 8)

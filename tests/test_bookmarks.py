@@ -1,0 +1,183 @@
+"""Marked samples outlive the program, other programs that mark as well, and files that somebody broke."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainer.errors import StorageError
+from trainer.runs import RunFolder
+from workbench.samples.bookmarks import Bookmarks
+from workbench.samples.records import SampleKey
+
+A, B, C = SampleKey(3, 1), SampleKey(12, 0), SampleKey(12, 63)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder(tmp_path)
+
+
+def file(folder: RunFolder) -> Path:
+    return folder.root / "bookmarks.json"
+
+
+def test_a_mark_is_set_and_taken_away_and_read_back(folder: RunFolder) -> None:
+    bookmarks = Bookmarks(folder)
+    assert (list(bookmarks), bookmarks.problem, A in bookmarks) == ([], "", False)
+    assert [bookmarks.toggle(key) for key in (C, A, B, A)] == [True, True, True, False]
+    for each in (bookmarks, Bookmarks(folder)):
+        assert list(each) == [B, C]
+        assert len(each) == 2
+        assert B in each
+        assert A not in each
+        assert each.problem == ""
+    assert json.loads(file(folder).read_text()) == {"version": 1, "samples": [[12, 0], [12, 63]]}
+
+
+def test_no_file_is_there_before_something_is_marked_and_no_other_one_after(folder: RunFolder) -> None:
+    bookmarks = Bookmarks(folder)
+    assert list(folder.root.iterdir()) == []
+    bookmarks.toggle(A)
+    assert list(folder.root.iterdir()) == [file(folder)]
+
+
+def test_what_another_one_marked_meanwhile_is_kept(folder: RunFolder) -> None:
+    mine, other = Bookmarks(folder), Bookmarks(folder)
+    mine.toggle(A)
+    other.toggle(B)
+    assert mine.toggle(C)
+    assert list(mine) == list(Bookmarks(folder)) == [A, B, C]
+    assert not other.toggle(A)
+    assert list(Bookmarks(folder)) == [B, C]
+
+
+def test_processes_that_mark_at_once_lose_no_mark(folder: RunFolder) -> None:
+    code = """
+import sys
+from pathlib import Path
+from trainer.runs import RunFolder
+from workbench.samples.bookmarks import Bookmarks
+from workbench.samples.records import SampleKey
+bookmarks = Bookmarks(RunFolder(Path(sys.argv[1])))
+print("ready", flush=True)
+sys.stdin.readline()
+for row in range(100):
+    bookmarks.toggle(SampleKey(int(sys.argv[2]), row))
+"""
+    command = [sys.executable, "-c", code, str(folder.root)]
+    processes = [
+        subprocess.Popen([*command, str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for number in range(3)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in processes:
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    assert len(Bookmarks(folder)) == 300
+
+
+BROKEN = {
+    "cut": b'{"version": 1, "samples": [[3,',
+    "empty": b"",
+    "not UTF-8": b"\xff\xfe",
+    "another document": b"[1, 2]",
+    "no samples": b'{"version": 1}',
+    "not pairs": b'{"version": 1, "samples": [[3, 1, 2]]}',
+    "not numbers": b'{"version": 1, "samples": [["a", 1]]}',
+    "lists": b'{"version": 1, "samples": [[[], 1]]}',
+    "fractions": b'{"version": 1, "samples": [[3.5, 1]]}',
+    "negative": b'{"version": 1, "samples": [[-3, 1]]}',
+    "too large": b'{"version": 1, "samples": [[3, 99999999999999999999]]}',
+    "version of text": b'{"version": "1", "samples": []}',
+    "deep": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
+def test_a_broken_file_is_told_and_kept_aside_once_something_is_marked(folder: RunFolder, content: bytes) -> None:
+    file(folder).write_bytes(content)
+    bookmarks = Bookmarks(folder)
+    assert "damaged" in bookmarks.problem
+    assert "\n" not in bookmarks.problem
+    assert list(bookmarks) == []
+    assert file(folder).read_bytes() == content
+    assert bookmarks.toggle(A)
+    assert bookmarks.problem == ""
+    assert list(Bookmarks(folder)) == [A]
+    assert file(folder).with_name("bookmarks.json.broken").read_bytes() == content
+
+
+def test_a_file_of_a_newer_version_is_told_and_kept_aside_too(folder: RunFolder) -> None:
+    content = '{"version": 2, "samples": {"3": [1]}}'
+    file(folder).write_text(content)
+    bookmarks = Bookmarks(folder)
+    assert "newer version" in bookmarks.problem
+    assert file(folder).read_text() == content
+    bookmarks.toggle(A)
+    assert file(folder).with_name("bookmarks.json.broken").read_text() == content
+
+
+def test_broken_files_do_not_take_each_others_place(folder: RunFolder) -> None:
+    for number in range(3):
+        file(folder).write_text(f"broken {number}")
+        Bookmarks(folder).toggle(A)
+    names = ["bookmarks.json.broken", "bookmarks.json.broken.2", "bookmarks.json.broken.3"]
+    assert [(folder.root / name).read_text() for name in names] == ["broken 0", "broken 1", "broken 2"]
+
+
+def test_a_file_that_broke_meanwhile_is_kept_aside_as_well(folder: RunFolder) -> None:
+    bookmarks = Bookmarks(folder)
+    bookmarks.toggle(A)
+    file(folder).write_text("broken")
+    assert bookmarks.toggle(B)
+    assert list(bookmarks) == [B]
+    assert file(folder).with_name("bookmarks.json.broken").read_text() == "broken"
+
+
+def test_a_file_that_cannot_be_read_is_told(folder: RunFolder) -> None:
+    file(folder).mkdir()
+    bookmarks = Bookmarks(folder)
+    assert "cannot read" in bookmarks.problem
+    assert bookmarks.toggle(A)
+    assert list(Bookmarks(folder)) == [A]
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_and_nothing_changes(folder: RunFolder) -> None:
+    bookmarks = Bookmarks(folder)
+    bookmarks.toggle(A)
+    before = file(folder).read_bytes()
+    (folder.root / ".bookmarks.json.tmp").mkdir()  # root may write anywhere but over a folder
+    for key in (A, B):
+        with pytest.raises(StorageError, match=r"cannot write bookmarks '.*bookmarks\.json'.*writable") as error:
+            bookmarks.toggle(key)
+        assert "\n" not in str(error.value)
+        assert list(bookmarks) == [A]
+    assert file(folder).read_bytes() == before
+
+
+def test_a_broken_file_stays_where_it_is_when_nothing_can_be_written(folder: RunFolder) -> None:
+    file(folder).write_text("broken")
+    (folder.root / ".bookmarks.json.tmp").mkdir()
+    bookmarks = Bookmarks(folder)
+    with pytest.raises(StorageError):
+        bookmarks.toggle(A)
+    assert file(folder).read_text() == "broken"
+    assert "damaged" in bookmarks.problem
+
+
+def test_a_run_that_is_gone_is_an_error_when_something_is_marked(folder: RunFolder) -> None:
+    bookmarks = Bookmarks(RunFolder(folder.root / "gone"))
+    assert list(bookmarks) == []
+    with pytest.raises(StorageError, match="gone"):
+        bookmarks.toggle(A)

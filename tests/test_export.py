@@ -1,0 +1,177 @@
+"""Exports hold what a sample has for any reader of JSON or Markdown, whole or not at all, and never over a file."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from token_samples import SETTINGS, token_sample
+
+from trainer import experience
+from trainer.errors import StorageError
+from trainer.samples import TOKEN_COLUMNS
+from workbench.samples.export import copy_text, export_jsonl, export_markdown, sa_pairs, unused
+from workbench.samples.records import TokenSample
+
+HOSTILE = [" `a|b`", "\\|", "<script>", "```", "\x1b[2J", "\x9b", "\u202e", "**", "[x](y)", "&amp;", "\ud800", "é", ""]
+
+
+def exported(path: Path) -> list[dict[str, Any]]:
+    def no_constant(name: str) -> None:
+        raise AssertionError(f"{name} is not JSON")
+
+    return [json.loads(line, parse_constant=no_constant) for line in path.read_text("utf-8").splitlines()]
+
+
+def as_experience(sample: TokenSample) -> tuple[experience.Experience, dict[int, str]]:
+    """A rollout of this one sequence, and the text of each of its token ids."""
+    texts = {-1: sample.prompt, **dict(zip(sample.tokens, sample.texts, strict=True))}
+    arrays = {name: mx.array([list(values)]) for name, values in sample.numbers.items()}
+    rollout = experience.Experience(
+        sequences=mx.array([[-1, *sample.tokens]]),
+        responses=mx.array([list(sample.tokens)]),
+        prompt_lengths=mx.array([1]),
+        response_lengths=mx.array([len(sample)]),
+        mask=mx.ones((1, len(sample))),
+        truncated=mx.array([0.0]),
+        sampler_logprobs=arrays["sampler_logprobs"],
+        texts=[sample.completion],
+        prompt_indices=[0],
+        **{
+            name: arrays[name]
+            for name in ("logprobs", "ref_logprobs", "kl", "rewards", "values", "td_errors", "advantages", "returns")
+        },
+    )
+    return rollout, texts
+
+
+def test_the_pairs_are_those_of_the_trainer() -> None:
+    sample = token_sample(row=0)
+    rollout, texts = as_experience(sample)
+    theirs = experience.sa_pairs(rollout, lambda ids: "".join(texts[one] for one in ids))
+    ours = list(sa_pairs(sample))
+    assert [list(pair) for pair in ours] == [list(pair) for pair in theirs]
+    for mine, other in zip(ours, theirs, strict=True):
+        numbers = {name for name, value in other.items() if isinstance(value, float)}
+        assert len(numbers) == 8
+        assert {name: mine[name] for name in numbers} == pytest.approx({name: other[name] for name in numbers}, 1e-6)
+        assert all(mine[name] == other[name] for name in mine.keys() - numbers)
+
+
+def test_the_pairs_of_a_file_without_some_numbers_leave_these_out() -> None:
+    sample = token_sample()
+    numbers = {name: values for name, values in sample.numbers.items() if name != "advantages"}
+    assert all("advantage" not in pair and "return" in pair for pair in sa_pairs(replace(sample, numbers=numbers)))
+
+
+def test_a_line_of_json_holds_the_whole_record(tmp_path: Path) -> None:
+    samples = [token_sample(12, row) for row in range(3)]
+    lines = exported(export_jsonl(samples, tmp_path / "a.jsonl"))
+    assert [(line["iteration"], line["row"]) for line in lines] == [(12, 0), (12, 1), (12, 2)]
+    for sample, line in zip(samples, lines, strict=True):
+        assert line["columns"] == {"mood": "warm"}
+        assert line["settings"] == asdict(SETTINGS)
+        assert line["length"] == len(line["tokens"]) == len(line["token_texts"]) == len(sample)
+        assert line["parts"] == sample.parts
+        assert {name: line[name] for name in TOKEN_COLUMNS} == sample.numbers
+        assert line["ratios"] == sample.ratios
+        assert [[one["text"] for one in place] for place in line["alternatives"]] == [
+            [one.text for one in place] for place in sample.alternatives
+        ]
+        assert line["sa_pairs"] == list(sa_pairs(sample))
+
+
+def test_what_is_no_number_of_json_is_null(tmp_path: Path) -> None:
+    sample = token_sample(length=3, kl=[math.nan, math.inf, 1.5], score=-math.inf, columns="no JSON")
+    (line,) = exported(export_jsonl([sample], tmp_path / "a.jsonl"))
+    assert line["kl"] == [None, None, 1.5]
+    assert line["score"] is None
+    assert [pair["kl"] for pair in line["sa_pairs"]] == [None, None, 1.5]
+    assert line["columns"] == "no JSON"
+
+
+def test_an_empty_response_has_no_pairs(tmp_path: Path) -> None:
+    empty = replace(token_sample(), tokens=[], texts=[], completion="", numbers={}, ratios=[], alternatives=[])
+    (line,) = exported(export_jsonl([empty], tmp_path / "a.jsonl"))
+    assert line["sa_pairs"] == line["tokens"] == []
+
+
+def test_hostile_text_comes_back_from_json_as_it_was_and_the_file_is_safe_to_print(tmp_path: Path) -> None:
+    path = export_jsonl([token_sample(texts=HOSTILE, prompt="\x1b]0;x\x07")], tmp_path / "a.jsonl")
+    (line,) = exported(path)
+    assert line["token_texts"] == HOSTILE
+    assert line["sa_pairs"][-1]["state"] == "\x1b]0;x\x07" + "".join(HOSTILE[:-1])
+    assert path.read_text("ascii").rstrip("\n").isprintable()
+
+
+def test_markdown_shows_prompt_completion_scores_and_a_row_for_each_token(tmp_path: Path) -> None:
+    sample = token_sample(12, 2)
+    text = export_markdown([sample], tmp_path / "a.md").read_text("utf-8")
+    assert "## Iteration 12, sample 3\n" in text
+    assert f"```text\n{sample.prompt}\n```\n" in text
+    assert f"```text\n{sample.completion}\n```\n" in text
+    assert "### Completion, cut short" in text
+    assert f"| `score` | {sample.score:+.4f} |" in text
+    assert f"| `lexicon` | {sample.parts['lexicon']:+.4f} |" in text
+    rows = [line for line in text.splitlines() if re.match(r"\| \d+ \|", line)]
+    assert len(rows) == len(sample)
+    assert rows[0].split(" | ")[2] == "100"
+    assert f"{sample.numbers['advantages'][0]:+.4f}" in rows[0]
+
+
+def cells(row: str) -> list[str]:
+    """A row of a table as GitHub cuts it: at every bar that no backslash precedes."""
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
+
+
+def test_no_text_of_a_sample_becomes_markup(tmp_path: Path) -> None:
+    prompt = "````\n# no heading\n<b>\n" + "~~~"
+    sample = token_sample(texts=HOSTILE, prompt=prompt, parts={"a|b `c` <i>": 1.0})
+    text = export_markdown([sample], tmp_path / "a.md").read_text("utf-8")
+    assert all(character == "\n" or character.isprintable() for character in text)
+    assert f"\n`````text\n{prompt}\n`````\n" in text  # its fence is longer than any in it
+    outside = re.sub(r"^(`{3,})text\n.*?^\1\n", "", text, flags=re.DOTALL | re.MULTILINE)
+    for row in (line for line in outside.splitlines() if line.startswith("|")):
+        for cell in cells(row):
+            in_code = re.fullmatch(r"`[^`|\\]+`", cell)
+            assert in_code or not re.search(r"[`<>\\*_\[\]]|&(?!#\d+;)", cell), cell
+    assert (
+        len({len(cells(line)) for line in outside.splitlines() if line.startswith("| ") and len(cells(line)) > 2}) == 1
+    )
+
+
+def test_a_name_that_is_taken_gets_a_number_and_the_file_there_stays(tmp_path: Path) -> None:
+    paths = [export_markdown([token_sample(row=row)], tmp_path / "a.b.md") for row in range(3)]
+    assert [path.name for path in paths] == ["a.b.md", "a.b-2.md", "a.b-3.md"]
+    assert "sample 1\n" in paths[0].read_text()
+    assert unused(tmp_path / "free.md") == tmp_path / "free.md"
+
+
+def test_a_sample_that_cannot_be_read_leaves_no_file(tmp_path: Path) -> None:
+    def samples() -> Iterator[TokenSample]:
+        yield token_sample()
+        raise StorageError("the second is damaged")
+
+    with pytest.raises(StorageError, match="the second is damaged"):
+        export_jsonl(samples(), tmp_path / "new" / "a.jsonl")
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file" / "a.md", tmp_path, Path(), tmp_path / ("x" * 300)):
+        with pytest.raises(StorageError) as told:
+            export_markdown([token_sample()], path)
+        assert str(path) in str(told.value)
+        assert "\n" not in str(told.value)
+
+
+def test_copied_text_is_prompt_and_completion_with_nothing_a_terminal_obeys() -> None:
+    assert copy_text(token_sample(prompt="one\n", completion="two\x1b[2J")) == "one\ntwo␛[2J"

@@ -1,0 +1,327 @@
+"""One prompt through training is listed as its files are read, and compared word by word with any of its times."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from textual.app import App
+from textual.pilot import Pilot
+from textual.widgets import OptionList, Static
+from token_samples import sample_row
+from workbench_app import until
+
+from trainer.runs import RunFolder
+from trainer.samples import write_samples
+from workbench.panes import styles_path
+from workbench.samples.records import Sample, SampleKey
+from workbench.samples.word_diff import Part, word_diff
+from workbench.screens import prompt_history
+from workbench.screens.prompt_history import PromptHistoryScreen, appearance_line, changes_line, scores_line
+from workbench.theming import EXTRA_VARIABLES
+from workbench.widgets.diff_text import DiffText, diff_lines
+
+NOTHING = object()
+PROMPT = "Once upon a time"
+HOSTILE = "[/x] [@click=app.quit]x[/] \x1b[31m \x9b \u202e \t日本語 🎉\n\n e\u0301"
+
+
+def sample(iteration: int = 12, row: int = 0, **changes: Any) -> Sample:
+    values: dict[str, Any] = {
+        "prompt": PROMPT,
+        "completion": " there was joy.",
+        "score": 0.5,
+        "kl": 8.0,
+        "length": 20,
+        "truncated": False,
+        "prompt_index": 3,
+    }
+    return Sample(key=SampleKey(iteration, row), **values | changes)
+
+
+class Showing(App[None]):
+    CSS_PATH = styles_path("dialogs.tcss", "history.tcss")
+    answer: object = NOTHING
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return EXTRA_VARIABLES
+
+    def take(self, answer: object) -> None:
+        self.answer = answer
+
+    @property
+    def rows(self) -> list[str]:
+        rows = self.screen.query_one(OptionList)
+        return [str(rows.get_option_at_index(place).prompt) for place in range(rows.option_count)]
+
+    @property
+    def shown(self) -> str:
+        return self.screen.query_one(DiffText).text
+
+    def line(self, name: str) -> str:
+        return str(self.screen.query_one(f"#history-{name}", Static).render())
+
+
+@asynccontextmanager
+async def showing(
+    folder: Path, opened: Sample, size: tuple[int, int] = (120, 36)
+) -> AsyncIterator[tuple[Showing, Pilot[None]]]:
+    app = Showing()
+    async with app.run_test(size=size) as pilot:
+        app.push_screen(PromptHistoryScreen(RunFolder(folder), opened), app.take)
+        await pilot.pause()
+        await until(pilot, lambda: "reading" not in app.line("scores"))
+        yield app, pilot
+
+
+def write(folder: Path, iteration: int, *completions: str, prompt: str = PROMPT, score: float = 0.5) -> None:
+    """An iteration in which the prompt has these completions, of which row 0 is another prompt's."""
+    rows = [sample_row(0, prompt="another", prompt_index=0)]
+    for row, completion in enumerate(completions, 1):
+        row_score = score + row / 100
+        rows.append(
+            sample_row(row, prompt=prompt, prompt_index=3, completion=completion, score=row_score, truncated=False)
+        )
+    write_samples(RunFolder(folder).samples_file(iteration), rows, iteration)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Three iterations, of which the one in the middle does not have the prompt."""
+    write(tmp_path, 1, " there was a sad band.", score=0.1)
+    write(tmp_path, 2)
+    write(tmp_path, 3, " there was a glad band!", " there was none.", score=0.7)
+    return tmp_path
+
+
+async def test_the_samples_of_the_prompt_are_listed_newest_first_and_the_oldest_is_the_base(run: Path) -> None:
+    async with showing(run, sample(3, 2)) as (app, _):
+        assert [row.split()[:2] for row in app.rows] == [["3·2", "+0.71"], ["3·3", "+0.72"], ["1·2", "+0.11"]]
+        assert ["base" in row for row in app.rows] == [False, False, True]
+        assert "3 samples of 2 iterations" in app.line("scores")
+        assert PROMPT in app.line("prompt")
+        assert not app.screen.query_one("#history-problem").display
+
+
+async def test_the_sample_that_was_open_is_the_first_to_be_compared(run: Path) -> None:
+    async with showing(run, sample(3, 1)) as (app, pilot):
+        assert app.screen.query_one(OptionList).highlighted == 0
+        await until(pilot, lambda: app.shown == " there was a −sad+glad band−.+!")
+        assert "score +0.71 (+0.60)" in app.line("changes")
+        assert "against iteration 1, sample 2" in app.line("changes")
+
+
+async def test_another_base_is_compared_with(run: Path) -> None:
+    async with showing(run, sample(3, 1)) as (app, pilot):
+        await pilot.press("b", "end")
+        await pilot.pause()
+        assert ["base" in row for row in app.rows] == [True, False, False]
+        assert app.shown == " there was a −glad+sad band−!+."
+        assert "score +0.11 (-0.60)" in app.line("changes")
+        await pilot.press("b")
+        await pilot.pause()
+        assert ["base" in row for row in app.rows] == [False, False, True]
+        assert app.shown == " there was a sad band."
+        assert "the base" in app.line("changes")
+
+
+async def test_the_text_is_shown_without_its_changes_on_demand(run: Path) -> None:
+    async with showing(run, sample(3, 1)) as (app, pilot):
+        await pilot.press("d")
+        await pilot.pause()
+        assert app.shown == " there was a glad band!"
+        await pilot.press("d")
+        await pilot.pause()
+        assert "−sad+glad" in app.shown
+
+
+async def test_enter_gives_the_sample_to_open_and_escape_none(run: Path) -> None:
+    async with showing(run, sample(3, 1)) as (app, pilot):
+        await pilot.press("end", "enter")
+        await pilot.pause()
+        assert app.answer == SampleKey(1, 1)
+    async with showing(run, sample(3, 1)) as (app, pilot):
+        await pilot.press("escape")
+        await pilot.pause()
+        assert app.answer is None
+
+
+async def test_of_a_prompt_that_came_up_once_that_is_said(tmp_path: Path) -> None:
+    write(tmp_path, 4, " once only")
+    async with showing(tmp_path, sample(4, 1)) as (app, _):
+        assert "this prompt came up once only" in app.line("changes")
+        assert app.shown == " once only"
+
+
+async def test_where_nothing_is_kept_that_is_said_and_no_key_fails(tmp_path: Path) -> None:
+    async with showing(tmp_path, sample(4, 1)) as (app, pilot):
+        assert "no sample of this prompt is kept" in app.line("changes")
+        await pilot.press("b", "d", "down", "enter")
+        await pilot.pause()
+        assert app.answer is NOTHING
+
+
+async def test_damaged_files_are_told_in_one_line_and_the_others_shown(run: Path) -> None:
+    for iteration in (4, 5):
+        RunFolder(run).samples_file(iteration).write_bytes(b"[/x] damaged")
+    async with showing(run, sample(3, 1)) as (app, _):
+        assert len(app.rows) == 3
+        problem = app.line("problem")
+        assert "step-000005.parquet" in problem
+        assert "1 more files cannot be read" in problem
+        assert "\n" not in problem
+
+
+async def test_hostile_text_is_shown_and_not_obeyed(tmp_path: Path) -> None:
+    write(tmp_path, 1, HOSTILE, prompt=HOSTILE)
+    write(tmp_path, 2, f"{HOSTILE} [b]", prompt=HOSTILE)
+    async with showing(tmp_path, sample(2, 1, prompt=HOSTILE)) as (app, _):
+        assert "[/x] [@click=app.quit]x[/] ␛[31m" in app.shown
+        assert "+[b]" in app.shown
+        assert all(line.isprintable() for line in app.shown.split("\n"))
+        assert app.line("prompt").isprintable()
+
+
+class Slow:
+    """Appearances that come when they are let: the newest at once, the others after `gate`."""
+
+    def __init__(self, *samples: Sample) -> None:
+        self.samples = samples
+        self.gate = threading.Event()
+        self.ended = threading.Event()
+
+    def __call__(
+        self, folder: RunFolder, index: int, prompt: str, stop: Callable[[], bool], tell: object
+    ) -> Iterator[Sample]:
+        yield self.samples[0]
+        while not self.gate.wait(0.01):
+            if stop():
+                self.ended.set()
+                return
+        yield from self.samples[1:]
+
+
+async def test_what_is_found_is_shown_before_all_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    slow = Slow(sample(9), sample(8), sample(7, completion=" there was pain."))
+    monkeypatch.setattr(prompt_history, "appearances", slow)
+    app = Showing()
+    async with app.run_test(size=(120, 36)) as pilot:
+        app.push_screen(PromptHistoryScreen(RunFolder(tmp_path), sample(8)), app.take)
+        await pilot.pause()
+        await until(pilot, lambda: len(app.rows) == 1)
+        assert "the only one so far" in app.line("changes")
+        assert app.screen.query_one(OptionList).highlighted == 0
+        slow.gate.set()
+        await until(pilot, lambda: len(app.rows) == 3)
+        await until(pilot, lambda: app.shown == " there was −pain+joy.")
+        assert app.screen.query_one(OptionList).highlighted == 1
+        assert "reading" not in app.line("scores")
+
+
+async def test_a_cursor_that_was_moved_stays_while_more_is_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write(tmp_path, 1)
+    slow = Slow(sample(9), sample(8), sample(7))
+    monkeypatch.setattr(prompt_history, "appearances", slow)
+    app = Showing()
+    async with app.run_test(size=(120, 36)) as pilot:
+        app.push_screen(PromptHistoryScreen(RunFolder(tmp_path), sample(9)), app.take)
+        await pilot.pause()
+        await until(pilot, lambda: len(app.rows) == 1)
+        slow.gate.set()
+        await until(pilot, lambda: len(app.rows) == 3)
+        await pilot.press("down")
+        app.screen.post_message(PromptHistoryScreen.Found([sample(6)], [], done=True))
+        await until(pilot, lambda: len(app.rows) == 4)
+        assert app.screen.query_one(OptionList).highlighted == 1
+
+
+async def test_closing_it_ends_the_reading(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    slow = Slow(sample(9))
+    monkeypatch.setattr(prompt_history, "appearances", slow)
+    app = Showing()
+    async with app.run_test(size=(120, 36)) as pilot:
+        app.push_screen(PromptHistoryScreen(RunFolder(tmp_path), sample(9)), app.take)
+        await pilot.pause()
+        await until(pilot, lambda: len(app.rows) == 1)
+        await pilot.press("escape")
+        await until(pilot, slow.ended.is_set)
+
+
+@pytest.mark.parametrize(
+    ("size", "beside"), [((120, 36), True), ((100, 30), True), ((99, 30), False), ((60, 20), False)]
+)
+async def test_list_and_text_stand_side_by_side_where_there_is_room(
+    size: tuple[int, int], beside: bool, run: Path
+) -> None:
+    async with showing(run, sample(3, 1), size) as (app, _):
+        rows, text = app.screen.query_one(OptionList).region, app.screen.query_one(DiffText).region
+        assert (rows.right <= text.x) is beside
+        assert (rows.bottom <= text.y) is not beside
+        for region in (rows, text):
+            assert region.height >= 2
+            assert app.screen.region.contains_region(region)
+
+
+async def test_without_colour_changes_begin_and_end_with_marks(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with showing(run, sample(3, 1)) as (app, _):
+        assert app.shown == " there was a [-sad-]{+glad+} band[-.-]{+!+}"
+
+
+async def test_a_long_text_scrolls(tmp_path: Path) -> None:
+    write(tmp_path, 1, "\n".join(f"line {number}" for number in range(500)))
+    async with showing(tmp_path, sample(1, 1)) as (app, pilot):
+        text = app.screen.query_one(DiffText)
+        await pilot.press("tab", "end")
+        await pilot.pause()
+        last = text.render_line(text.size.height - 1).text
+        assert last.rstrip() == "line 499"
+
+
+def test_numbers_that_are_not_known_are_dashes() -> None:
+    unknown = sample(score=math.nan, kl=math.nan, length=None)
+    assert appearance_line(unknown).split() == ["12·1", "-", "-", "-"]
+    assert changes_line(unknown, sample()) == "score - (-)   KL - nats (-)"
+
+
+def test_a_line_of_the_list_tells_what_was_cut_and_the_base() -> None:
+    assert appearance_line(sample(truncated=True), is_base=True).split() == ["12·1", "+0.50", "8.0", "20", "✂", "base"]
+
+
+def test_changes_against_the_base_have_their_sign() -> None:
+    line = changes_line(sample(score=0.8, kl=7.5, length=29), sample(score=0.5, kl=8.0, length=20))
+    assert line == "score +0.80 (+0.30)   KL 7.5 nats (-0.5)   29 tokens (+9)"
+
+
+def test_scores_go_from_the_oldest_to_the_newest_and_fit_the_width() -> None:
+    samples = [sample(number, score=number / 100) for number in range(100, 0, -1)]
+    line = scores_line(samples, 118, reading=True)
+    assert line.startswith("100 samples of 100 iterations, reading…   score +0.01 ▁")
+    assert line.endswith("█ +1.00")
+    assert all(cell_len(scores_line(samples, width, reading=True)) <= width for width in range(56, 200))
+    assert "score" not in scores_line(samples[:1], 118, reading=False)
+
+
+@pytest.mark.parametrize("colorless", [False, True])
+@pytest.mark.parametrize("width", [1, 7, 30])
+def test_lines_of_a_diff_fit_the_width_and_hold_every_word(width: int, colorless: bool) -> None:
+    parts = word_diff("one two\n\nthree 日本 four", "one 2\nthree 日語 four five").parts
+    lines = diff_lines(parts, width, colorless=colorless)
+    assert all(sum(cell_len(part.text) for part in line) <= max(width, 2) for line in lines)
+    shown = "".join(part.text for line in lines for part in line if part.kind in ("same", "new"))
+    for word in ("one", "2", "three", "日", "語", "four", "five"):
+        assert word in shown or width < 7
+
+
+def test_marks_stand_at_the_words_and_spaces_that_changed_are_symbols() -> None:
+    parts = [Part("new", " a\n"), Part("same", "b"), Part("gone", " \n"), Part("new", "\n\n")]
+    assert ["".join(part.text for part in line) for line in diff_lines(parts, 40)] == [" +a", "b−␣␊+␊␊", "", ""]
+    assert "".join(part.text for part in diff_lines(parts, 40, colorless=True)[0]) == " {+a+}"

@@ -1,0 +1,169 @@
+"""The search line understands conditions, and says in one line what it does not and how to write it."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.samples.query import (
+    EXAMPLES,
+    Compares,
+    Condition,
+    Contains,
+    IsMarked,
+    Order,
+    Query,
+    Stops,
+    parse_query,
+)
+
+
+def either(text: str, **more: Any) -> Contains:
+    return Contains(where="either", text=text, **more)
+
+
+def score(comparison: Any, value: float, **more: Any) -> Compares:
+    return Compares(quantity="score", comparison=comparison, value=value, **more)
+
+
+@pytest.mark.parametrize(
+    ("text", "condition"),
+    [
+        ("joy", either("joy")),
+        ('"the sky"', either("the sky")),
+        ("-joy", either("joy", negated=True)),
+        ('-"the sky"', either("the sky", negated=True)),
+        (r'"say \"hi\" to C:\\n"', either(r'say "hi" to C:\n')),
+        ('"score>0.5"', either("score>0.5")),
+        ('5"', either('5"')),
+        ("it's", either("it's")),
+        ("12:30", either("12:30")),
+        (":)", either(":)")),
+        ("日本", either("日本")),
+        ("--joy", either("-joy", negated=True)),
+        ("score>0.5", score(">", 0.5)),
+        ("score>=-1e-3", score(">=", -0.001)),
+        ("score<.5", score("<", 0.5)),
+        ("score<=5.", score("<=", 5.0)),
+        ("SCORE=1", score("=", 1.0)),
+        ("score<inf", score("<", math.inf)),
+        ("score > 0.5", score(">", 0.5)),
+        ("-score <=0.5", score("<=", 0.5, negated=True)),
+        ("kl<=10", Compares(quantity="kl", comparison="<=", value=10)),
+        ("len>20", Compares(quantity="length", comparison=">", value=20)),
+        ("length>20", Compares(quantity="length", comparison=">", value=20)),
+        ("it=7", Compares(quantity="iteration", comparison="=", value=7)),
+        ("iteration=7", Compares(quantity="iteration", comparison="=", value=7)),
+        ("pi=3", Compares(quantity="prompt_index", comparison="=", value=3)),
+        ("prompt_index=3", Compares(quantity="prompt_index", comparison="=", value=3)),
+        ("prompt:sky", Contains(where="prompt", text="sky")),
+        ('-prompt:"the sky"', Contains(where="prompt", text="the sky", negated=True)),
+        ("text:a:b", Contains(where="completion", text="a:b")),
+        ("stop:length", Stops(truncated=True)),
+        ("stop:STOP", Stops(truncated=False)),
+        ("-stop:length", Stops(truncated=True, negated=True)),
+        ("is:marked", IsMarked()),
+        ("-is:marked", IsMarked(negated=True)),
+        ("\udcff", either(r"\udcff")),
+    ],
+)
+def test_a_condition_is_understood_as_it_is_written(text: str, condition: Condition) -> None:
+    assert parse_query(text) == Query((condition,))
+
+
+@pytest.mark.parametrize("text", ["", " ", "\t\n "])
+def test_nothing_asks_for_nothing(text: str) -> None:
+    assert parse_query(text) == Query()
+
+
+def test_conditions_stand_between_spaces_in_any_order() -> None:
+    text = '  score>0.5 kl<=10\tlen > 20 stop:length prompt:"the sky" is:marked joy > pain '
+    assert parse_query(text).conditions == (
+        score(">", 0.5),
+        Compares(quantity="kl", comparison="<=", value=10),
+        Compares(quantity="length", comparison=">", value=20),
+        Stops(truncated=True),
+        Contains(where="prompt", text="the sky"),
+        IsMarked(),
+        either("joy"),
+        either(">"),
+        either("pain"),
+    )
+
+
+def test_the_examples_are_understood_and_show_every_kind_of_condition() -> None:
+    conditions = [parse_query(example).conditions[0] for example in EXAMPLES]
+    assert {type(condition) for condition in conditions} == {Compares, Contains, Stops, IsMarked}
+    assert {c.quantity for c in conditions if isinstance(c, Compares)} == {
+        *("score", "kl", "length", "iteration", "prompt_index")
+    }
+    assert {c.where for c in conditions if isinstance(c, Contains)} == {"prompt", "completion", "either"}
+    assert parse_query(" ".join(EXAMPLES)).conditions == tuple(conditions)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("scroe>0.5", "scroe is no field: did you mean score?"),
+        ("promt:sky", "promt is no field: did you mean prompt?"),
+        ("xyzzy:1", "xyzzy is no field: there are score, kl, "),
+        ("http://sky", "quotes make it a text"),
+        ("score>", "score> lacks a number: write score>0.5"),
+        ("score>high", "score>: high is no number: write score>0.5"),
+        ("score>nan", "nan is no number"),
+        ("kl:3", "kl: is compared with a number: write kl<=10"),
+        ("score!=1", "the comparisons are > >= < <= and =, and -score=1 is for what differs"),
+        ("score==1", "the comparisons are"),
+        ("length:3", "write length>20"),
+        ("stop:foo", "stop:foo: write stop:stop or stop:length"),
+        ("stop:", "stop:: write stop:stop or stop:length"),
+        ("stop=length", "stop is no number: write stop:length"),
+        ("is:bold", "is:bold: write is:marked"),
+        ("prompt=sky", 'prompt is no number: write prompt:"the sky"'),
+        ("prompt:", 'prompt: lacks a text: write prompt:"the sky"'),
+        ('text:""', "text: lacks a text: write text:joy"),
+        ('joy "the sky', 'a quote is not closed: end it by another "'),
+        (r'"the sky\"', "a quote is not closed"),
+        ('prompt:"the', "a quote is not closed"),
+        ('score>"', "a quote is not closed"),
+        ("joy -", "a text is missing"),
+        ('""', "a text is missing"),
+    ],
+)
+def test_what_is_not_understood_is_told_with_the_way_out(text: str, told: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(told)):
+        parse_query(text)
+
+
+@given(st.text(st.characters() | st.sampled_from('"\\-:<>= scorekltxp'), max_size=40))
+def test_any_line_is_understood_or_refused_in_one_line(text: str) -> None:
+    problem = "none"
+    try:
+        parse_query(text)
+    except ValueError as error:
+        problem = str(error)
+    assert problem.splitlines() == [problem]
+
+
+@pytest.mark.parametrize("text", ['stop:"a\nb"', 'is:"a\u2028b"', 'score>"1\x1b2"'])
+def test_control_characters_are_shown_where_they_are_told_of(text: str) -> None:
+    with pytest.raises(ValueError, match=r"write") as error:
+        parse_query(text)
+    assert str(error.value).isprintable()
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
+def test_any_text_can_be_searched_for_between_quotes(text: str) -> None:
+    quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+    assert parse_query(f'joy "{quoted}"-text:"{quoted}" ') == Query(
+        (either("joy"), either(text), Contains(where="completion", text=text, negated=True))
+    )
+
+
+def test_the_order_is_that_of_the_batch_unless_another_is_asked_for() -> None:
+    assert Order() == Order("batch", descending=False)

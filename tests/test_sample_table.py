@@ -1,0 +1,273 @@
+"""A table of samples finds, sorts and counts what a plain loop over the samples would."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.samples.query import (
+    Compares,
+    Condition,
+    Contains,
+    IsMarked,
+    Order,
+    Query,
+    Stops,
+    parse_query,
+)
+from workbench.samples.records import Sample, SampleKey
+from workbench.samples.table import SampleTable, robust_z, table_schema
+
+TEXTS = st.text(st.sampled_from("aAäÄ.(\\\n🎉\0"), max_size=6)
+WORDS = st.text(st.sampled_from("aAäÄ.(\\\n🎉\0"), max_size=2)
+NUMBERS = st.sampled_from([math.nan, math.inf, -math.inf, -0.0, 0.0, 0.5, 1.0, -1.0, 3.0])
+
+
+def sample(iteration: int, row: int, **changes: Any) -> Sample:
+    values: dict[str, Any] = {
+        "prompt": "Once upon a time",
+        "completion": " the band played",
+        "score": 0.5,
+        "kl": 1.0,
+        "length": 3,
+        "truncated": False,
+        "prompt_index": row,
+    }
+    return Sample(key=SampleKey(iteration, row), **values | changes)
+
+
+def table_of(samples: list[Sample]) -> SampleTable:
+    rows = [
+        {"iteration": one.key.iteration, "row": one.key.row}
+        | {name: getattr(one, name) for name in table_schema().names[2:]}
+        for one in samples
+    ]
+    return SampleTable(pa.Table.from_pylist(rows, schema=table_schema()))
+
+
+def same(found: Collection[Sample], expected: Collection[Sample]) -> None:
+    np.testing.assert_equal([_plain(one) for one in found], [_plain(one) for one in expected])
+
+
+def _plain(one: Sample) -> tuple[Any, ...]:
+    return tuple(getattr(one, name) for name in Sample.__slots__)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[Sample]:
+    """The samples of a few iterations, newest first."""
+    return [
+        sample(
+            iteration,
+            row,
+            prompt=draw(TEXTS),
+            completion=draw(TEXTS),
+            score=draw(NUMBERS),
+            kl=draw(NUMBERS),
+            length=draw(st.none() | st.integers(0, 3)),
+            truncated=draw(st.booleans()),
+            prompt_index=draw(st.integers(-1, 2)),
+        )
+        for iteration in range(draw(st.integers(0, 3)), 0, -1)
+        for row in range(draw(st.integers(0, 5)))
+    ]
+
+
+CONDITIONS: st.SearchStrategy[Condition] = st.one_of(
+    st.builds(
+        Compares,
+        quantity=st.sampled_from(["score", "kl", "length", "iteration", "prompt_index"]),
+        comparison=st.sampled_from([">", ">=", "<", "<=", "="]),
+        value=NUMBERS.filter(lambda value: not math.isnan(value)),
+        negated=st.booleans(),
+    ),
+    st.builds(Contains, where=st.sampled_from(["prompt", "completion", "either"]), text=TEXTS, negated=st.booleans()),
+    st.builds(Stops, truncated=st.booleans(), negated=st.booleans()),
+    st.builds(IsMarked, negated=st.booleans()),
+)
+QUERIES = st.builds(Query, st.lists(CONDITIONS, max_size=2).map(tuple))
+ORDERS = st.builds(Order, st.sampled_from(["batch", "score", "kl", "length"]), st.booleans())
+
+
+def holds(condition: Condition, one: Sample, marked: Collection[SampleKey]) -> bool:
+    match condition:
+        case Compares(quantity=quantity, comparison=comparison, value=value):
+            known = one.key.iteration if quantity == "iteration" else getattr(one, quantity)
+            x = math.nan if known is None else known
+            held = {">": x > value, ">=": x >= value, "<": x < value, "<=": x <= value, "=": x == value}[comparison]
+        case Contains(where=where, text=text):
+            texts = {"prompt": [one.prompt], "completion": [one.completion]}.get(where, [one.prompt, one.completion])
+            held = any(re.search(re.escape(text), each, re.IGNORECASE) for each in texts)
+        case Stops(truncated=truncated):
+            held = one.truncated == truncated
+        case IsMarked():
+            held = one.key in marked
+    return held != condition.negated
+
+
+def selected(samples: list[Sample], query: Query, order: Order, marked: Collection[SampleKey]) -> list[Sample]:
+    found = [one for one in samples if all(holds(condition, one, marked) for condition in query.conditions)]
+    if order.by == "batch":
+        return found[::-1] if order.descending else found
+
+    def rank(one: Sample) -> tuple[bool, float]:
+        value = getattr(one, order.by)
+        if value is None or math.isnan(value):
+            return True, 0.0
+        return False, -value if order.descending else value
+
+    return sorted(found, key=rank)
+
+
+@given(batches(), QUERIES, ORDERS, st.sets(st.builds(SampleKey, st.integers(1, 3), st.integers(0, 4))))
+def test_what_is_selected_is_what_a_loop_finds_and_sorts(
+    samples: list[Sample], query: Query, order: Order, marked: set[SampleKey]
+) -> None:
+    same(table_of(samples).select(query, order, marked), selected(samples, query, order, marked))
+
+
+@given(batches(), QUERIES, ORDERS, QUERIES, ORDERS)
+def test_a_selection_is_searched_and_joined_like_any_table(
+    samples: list[Sample], first: Query, order: Order, second: Query, other_order: Order
+) -> None:
+    once = selected(samples, first, order, ())
+    table = table_of(samples).select(first, order)
+    same(table.select(second, other_order), selected(once, second, other_order, ()))
+    same(SampleTable.joined([table, table_of(samples)]), once + samples)
+    same(SampleTable.joined([table, table_of(samples)]).compact(), once + samples)
+
+
+@given(batches())
+def test_a_table_is_a_sequence_of_its_samples(samples: list[Sample]) -> None:
+    table = table_of(samples)
+    assert len(table) == len(samples)
+    same(table, samples)
+    same(table[1:-1], samples[1:-1])
+    same(table[::-2], samples[::-2])
+    for place in range(-len(samples), len(samples)):
+        same([table[place]], [samples[place]])
+    for place in (len(samples), -len(samples) - 1):
+        with pytest.raises(IndexError):
+            table[place]
+    assert table.keys == [one.key for one in samples]
+    np.testing.assert_equal(table.scores(), [one.score for one in samples])
+
+
+def test_no_tables_joined_are_an_empty_one() -> None:
+    table = SampleTable.joined([])
+    assert (list(table), table.outliers(), table.keys) == ([], [], [])
+    assert list(table.select(parse_query('joy score>0 is:marked -"x"'), Order("kl", descending=True))) == []
+
+
+def test_a_sample_is_found_by_its_key_where_it_stands_now() -> None:
+    table = table_of([sample(2, 0), sample(2, 1, score=0.9), sample(1, 0), sample(1, 1, score=0.1)])
+    assert [table.position_of(key) for key in table.keys] == [0, 1, 2, 3]
+    ordered = table.select(Query(), Order("score"))
+    assert ordered.position_of(SampleKey(1, 1)) == 0
+    assert ordered.position_of(SampleKey(2, 1)) == 3
+    missing = [SampleKey(3, 0), SampleKey(2, 2), SampleKey(10**30, -1)]
+    assert [table.position_of(key) for key in missing] == [None, None, None]
+    assert table.select(parse_query("score<0.5"), Order()).position_of(SampleKey(2, 0)) is None
+
+
+def test_words_are_found_in_capitals_or_not_and_as_they_stand() -> None:
+    samples = [sample(1, 0, prompt="ÉTÉ (1+1) a.b"), sample(1, 1, completion="été axb"), sample(1, 2, prompt="11")]
+    table = table_of(samples)
+    expected = {"été": [0, 1], "(1+1)": [0], "A.B": [0], "BAND": [0, 2], "prompt:été": [0], "text:ÉTÉ": [1], ".*": []}
+    found = {text: [one.key.row for one in table.select(parse_query(text), Order())] for text in expected}
+    assert found == expected
+
+
+def test_the_texts_of_joined_tables_are_not_copied() -> None:
+    parts = [table_of([sample(iteration, row, completion="x" * 10_000) for row in range(64)]) for iteration in (2, 1)]
+    before = pa.total_allocated_bytes()
+    joined = SampleTable.joined(parts)
+    chosen = joined.select(parse_query("it=1"), Order("score", descending=True))
+    assert len(chosen) == 64
+    assert pa.total_allocated_bytes() - before < 10_000
+
+
+def test_a_sample_costs_little_more_than_its_texts() -> None:
+    samples = [sample(1, row, prompt="p" * 50, completion="c" * 100) for row in range(2_000)]
+    before = pa.total_allocated_bytes()
+    table = table_of(samples).compact()
+    assert pa.total_allocated_bytes() - before < 2_000 * (150 + 60)
+    assert len(table) == 2_000
+
+
+def test_the_summary_counts_samples_and_leaves_out_what_is_not_finite() -> None:
+    samples = [sample(1, 0, score=-0.5, kl=2.0), sample(1, 1, score=1.0), sample(1, 2, score=math.nan, kl=math.inf)]
+    assert table_of(samples).summary() == "3 samples   score 0.25, -0.50 to 1.00   KL 1.5 nats"
+    assert table_of(samples[2:]).summary() == "1 sample"
+    assert table_of([]).summary() == "0 samples"
+    assert table_of([sample(1, row, score=math.nan) for row in range(1_234)]).summary() == "1,234 samples   KL 1.0 nats"
+
+
+@pytest.mark.parametrize("name", ["score", "kl", "length"])
+def test_a_sample_far_off_its_own_iteration_is_an_outlier(name: str) -> None:
+    low = [sample(2, row, **{name: value}) for row, value in enumerate([10, 11, 12, 13, 14, 15, 40])]
+    high = [sample(1, row, **{name: value}) for row, value in enumerate([40, 41, 42, 43, 44, 45, 10])]
+    table = table_of(low + high)
+    assert table.outliers() == [6, 13]
+    assert [table[place].key for place in table.outliers()] == [SampleKey(2, 6), SampleKey(1, 6)]
+
+
+def test_an_outlier_has_a_robust_z_over_3_5() -> None:
+    below, above = 3.49 / 0.6745, 3.51 / 0.6745  # the median is 0 and MAD 1
+    for last, found in ((below, []), (above, [8]), (-above, [8])):
+        scores = [-1.0, -1.0, 1.0, 1.0, 0.0, 0.0, 1.0 if last < 0 else -1.0, 0.0, last]
+        assert table_of([sample(1, row, score=score) for row, score in enumerate(scores)]).outliers() == found
+
+
+def test_an_outlier_stays_one_in_every_selection_it_is_in() -> None:
+    table = table_of([sample(1, row, kl=kl) for row, kl in enumerate([1.0, 1.1, 0.9, 1.2, 0.8, 90.0, 91.0])])
+    assert table.outliers() == [5, 6]
+    assert table.select(parse_query("kl>50"), Order("kl", descending=True)).outliers() == [0, 1]
+    assert table.select(Query(), Order("kl", descending=True)).outliers() == [0, 1]
+    assert table.select(parse_query("kl<50"), Order()).outliers() == []
+
+
+def test_numbers_that_are_not_known_are_no_outliers_and_infinite_ones_are() -> None:
+    scores = [math.nan, 1.0, 1.1, 0.9, math.nan, -math.inf, 1.0]
+    samples = [sample(1, row, score=score, length=None) for row, score in enumerate(scores)]
+    assert table_of(samples).outliers() == [5]
+
+
+def slow_robust_z(values: list[float]) -> list[float]:
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return values
+    middle = median(finite)
+    off = [abs(value - middle) for value in finite]
+    scale = median(off) / 0.6745 or 1.253314 * sum(off) / len(off)
+    return [((value - middle) / scale if scale else 0.0) if math.isfinite(value) else value for value in values]
+
+
+@given(st.lists(st.lists(st.floats(-1e6, 1e6) | st.sampled_from([0.0, 1.0, math.nan, math.inf]), max_size=9)))
+def test_the_robust_z_of_groups_is_that_of_each_group_alone(groups: list[list[float]]) -> None:
+    placed = [(value, number) for number, group in enumerate(groups) for value in group]
+    placed = placed[::2] + placed[1::2]  # members of a group need not be neighbours
+    values, numbers = np.array([value for value, _ in placed]), np.array([number for _, number in placed], dtype=int)
+    z = robust_z(values, numbers)
+    for number in range(len(groups)):
+        mine = numbers == number
+        np.testing.assert_allclose(z[mine], slow_robust_z(values[mine].tolist()), rtol=1e-9)
+
+
+def test_the_robust_z_has_the_numbers_of_its_formula() -> None:
+    one = np.zeros(5, dtype=int)
+    # Median 3, MAD 1.
+    assert robust_z(np.array([1.0, 2.0, 3.0, 4.0, 100.0]), one)[4] == pytest.approx(0.6745 * 97)
+    # Median 3 and MAD 0; the mean distance is 10 / 5.
+    assert robust_z(np.array([3.0, 3.0, 3.0, 3.0, 13.0]), one)[4] == pytest.approx(10 / (1.253314 * 2))
+    assert robust_z(np.full(5, 3.0), one).tolist() == [0.0] * 5
+    assert robust_z(np.array([]), np.array([], dtype=int)).tolist() == []

@@ -1,0 +1,195 @@
+"""`ppo-workbench samples` prints what a run has written, or exports it, and says in a line what it cannot do."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from runs_helper import run_python
+from scripted_run import ERROR, lines, make_run
+from token_samples import SETTINGS, sample_row
+
+from trainer.runs import RunFolder
+from trainer.samples import write_samples
+from workbench import cli
+from workbench.commands.samples import sample_card
+from workbench.samples.bookmarks import Bookmarks
+from workbench.samples.records import Sample, SampleKey
+
+HOSTILE = "[/x] \x1b[31m \x9b \u202e 日本語 🎉\n\t"
+CARD = re.compile(r"(?P<iteration>\d+)·(?P<number>\d+)   score (?P<score>[+-][\d.]+)   KL (?P<kl>-?[\d.]+) nats.*")
+
+
+def row(number: int, **changes: Any) -> dict[str, Any]:
+    return sample_row(number, score=[0.5, -0.25, 0.75, 0.1][number], **changes)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    """A run, a-0001, with two iterations of four samples in the folder that is worked in."""
+    monkeypatch.chdir(tmp_path)
+    folder = RunFolder(make_run("a-0001"))
+    for iteration in (1, 12):
+        write_samples(folder.samples_file(iteration), [row(number) for number in range(4)], iteration, SETTINGS)
+    return folder
+
+
+def samples(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, list[tuple[int, int]], list[str]]:
+    """The exit code, iteration and number of each sample printed, and the lines on stderr."""
+    code = cli.main(["samples", "a-0001", *argv])
+    out, err = lines(capsys)
+    cards = [match for line in out if (match := CARD.fullmatch(line))]
+    return code, [(int(card["iteration"]), int(card["number"])) for card in cards], err
+
+
+def test_the_newest_iteration_is_printed_in_the_order_of_the_batch(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, found, err = samples(capsys)
+    assert (code, found) == (0, [(12, 1), (12, 2), (12, 3), (12, 4)])
+    (note,) = err
+    assert note.startswith("ppo-workbench: 4 of 4 samples")
+
+
+def test_a_card_has_the_facts_the_prompt_and_the_completion(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["samples", "a-0001", "--limit", "1"])
+    facts, prompt, completion, *_ = lines(capsys)[0]
+    expected = row(0)
+    assert facts == f"12·1   score +0.500   KL {expected['kl_sum']:.2f} nats   12 tokens"
+    assert prompt == "  prompt  Prompt 0: once upon a time"
+    assert completion.startswith(f"  text    {expected['completion'][:8]}")
+
+
+def test_all_iterations_are_printed_newest_first(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert samples(capsys, "--iteration", "all")[1] == [(it, number) for it in (12, 1) for number in (1, 2, 3, 4)]
+    assert samples(capsys, "--iteration", "1")[1] == [(1, 1), (1, 2), (1, 3), (1, 4)]
+
+
+def test_samples_are_filtered_sorted_and_limited(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert samples(capsys, "--sort", "score")[1] == [(12, 3), (12, 1), (12, 4), (12, 2)]
+    assert samples(capsys, "--filter", "score>0.2 stop:stop")[1] == [(12, 1)]
+    code, found, err = samples(capsys, "--sort", "score", "--limit", "2")
+    assert (code, found) == (0, [(12, 3), (12, 1)])
+    assert "2 of 4 samples" in err[0]
+    assert "--limit" in err[0]
+
+
+def test_twenty_are_printed_unless_more_are_asked_for(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    write_samples(run.samples_file(13), [sample_row(number) for number in range(30)], 13)
+    assert len(samples(capsys)[1]) == 20
+    assert len(samples(capsys, "--limit", "30")[1]) == 30
+    assert cli.main(["samples", "a-0001", "--jsonl", "all.jsonl"]) == 0
+    assert len(Path("all.jsonl").read_text().splitlines()) == 30
+
+
+def test_the_marked_ones_are_found(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    Bookmarks(run).toggle(SampleKey(1, 2))
+    assert samples(capsys, "--iteration", "all", "--filter", "is:marked")[1] == [(1, 3)]
+
+
+def test_nothing_found_is_no_error(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found, err = samples(capsys, "--filter", "nowhere")
+    assert (code, found) == (0, [])
+    assert "0 of 4 samples" in err[0]
+
+
+def test_json_lines_hold_the_chosen_samples_and_the_path_is_printed(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["samples", "a-0001", "--sort", "score", "--limit", "2", "--jsonl", "out/best.jsonl"]
+    for name in ("out/best.jsonl", "out/best-2.jsonl"):
+        assert cli.main(argv) == 0
+        out, err = lines(capsys)
+        assert (out, len(err)) == ([name], 1)
+        found = [json.loads(line) for line in Path(name).read_text().splitlines()]
+        assert [(one["iteration"], one["row"], one["score"]) for one in found] == [(12, 2, 0.75), (12, 0, 0.5)]
+        assert [pair["action"] for pair in found[0]["sa_pairs"]] == row(2)["token_texts"]
+        assert found[0]["settings"]["kl_coef"] == SETTINGS.kl_coef
+        assert found[0]["advantages"] == pytest.approx(row(2)["advantages"], rel=1e-5)
+
+
+def test_markdown_holds_the_chosen_samples(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["samples", "a-0001", "--iteration", "1", "--markdown", "best.md"]) == 0
+    assert re.findall(r"^## (.*)$", Path("best.md").read_text(), re.MULTILINE) == [
+        f"Iteration 1, sample {number}" for number in (1, 2, 3, 4)
+    ]
+
+
+def test_hostile_text_is_printed_and_not_obeyed(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    write_samples(run.samples_file(13), [row(0, prompt=HOSTILE, completion=HOSTILE)], 13)
+    cli.main(["samples", "a-0001"])
+    out, _ = lines(capsys)
+    assert all(line.isprintable() for line in out)
+    assert any("[/x] ␛[31m" in line for line in out)
+
+
+@pytest.mark.parametrize("width", [20, 80, 200])
+def test_a_card_fits_the_terminal_and_tells_that_there_is_more(width: int) -> None:
+    long = Sample(SampleKey(1, 0), f"prompt {HOSTILE * 100}", f"日本 word {HOSTILE}" * 100, 0.5, 1.0, None, True)
+    facts, *others = sample_card(long, width)
+    assert facts.endswith("cut short")
+    assert all(cell_len(line) <= width for line in others)
+    assert others[-1].strip() == "…"
+    assert len(others) <= 6
+
+
+def test_a_damaged_file_is_warned_of_and_the_others_printed(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    run.samples_file(12).write_bytes(b"damaged")
+    code, found, err = samples(capsys, "--iteration", "all")
+    assert (code, found) == (0, [(1, 1), (1, 2), (1, 3), (1, 4)])
+    assert "warning: samples" in err[0]
+    assert "step-000012.parquet" in err[0]
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "names"),
+    [
+        (["nope"], 2, "no run 'nope'"),
+        (["a-0001", "--iteration", "7"], 2, "from 1 to 12"),
+        (["a-0001", "--iteration", "-1"], 2, "--iteration"),
+        (["a-0001", "--iteration", "last"], 2, "newest, or all"),
+        (["a-0001", "--filter", "scor>1"], 2, "score"),
+        (["a-0001", "--limit", "0"], 2, "--limit 0"),
+        (["a-0001", "--limit", "x"], 2, "--limit"),
+        (["a-0001", "--sort", "name"], 2, "--sort"),
+        (["a-0001", "--jsonl", "a", "--markdown", "b"], 2, "--markdown"),
+        (["a-0001", "--jsonl", "."], 3, "is a folder"),
+        (["a-0001", "--jsonl", "runs/a-0001/config.toml/x"], 3, "cannot write"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_on_stderr(
+    argv: list[str], code: int, names: str, run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        returned = cli.main(["samples", *argv])
+    except SystemExit as exit_:  # argparse's way
+        returned = exit_.code  # type: ignore[assignment]
+    out, err = lines(capsys)
+    assert (returned, out, len(err)) == (code, [], 1)
+    assert err[0].startswith(ERROR)
+    assert names in err[0]
+
+
+def test_a_run_without_samples_and_one_whose_only_file_is_damaged_are_told(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run("b-0001")
+    assert cli.main(["samples", "b-0001"]) == 3
+    assert "run.save_samples" in lines(capsys)[1][0]
+    run.samples_file(12).write_bytes(b"damaged")
+    assert cli.main(["samples", "a-0001"]) == 3
+    assert "damaged" in lines(capsys)[1][0]
+
+
+def test_it_loads_neither_textual_nor_mlx(run: RunFolder) -> None:
+    file = str(Path("x.jsonl").resolve())
+    program = (
+        f"import sys; from workbench import cli; code = cli.main(['samples', {str(run.root.resolve())!r}, "
+        f"'--jsonl', {file!r}]); print(code, *sorted({{'textual', 'mlx', 'mlx_lm', 'transformers', 'datasets'}} & "
+        "{name.partition('.')[0] for name in sys.modules}))"
+    )
+    assert run_python("-c", program).stdout.splitlines() == [file, "0"]

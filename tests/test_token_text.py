@@ -1,0 +1,446 @@
+"""The token view with Pilot: what it draws, how its cursor goes, and a legend whose numbers are true."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.segment import Segment
+from textual.app import App, ComposeResult
+from textual.containers import Vertical
+from textual.pilot import Pilot
+from textual.widget import Widget
+from token_samples import token_sample
+
+from workbench.heat import BLOCKS
+from workbench.panes import styles_path
+from workbench.samples import token_layout
+from workbench.samples.channels import CHANNELS
+from workbench.samples.records import TokenSample
+from workbench.samples.scales import channel_scale
+from workbench.theming import EXTRA_VARIABLES, apply_themes, load_themes, no_color
+from workbench.widgets import token_text
+from workbench.widgets.token_legend import TokenLegend, legend_lines
+from workbench.widgets.token_text import TokenText
+
+SIZE = (60, 16)
+TEXTS = [" The", " band", " play", "ed", ".", "\n", "It", " was", " joy", "<|im_end|>"]
+ADVANTAGES = [-2.0, -1.0, 0.0, 0.5, 1.0, 2.0, 0.1, math.nan, 0.0, math.inf]
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+class Probe(App[None]):
+    CSS_PATH = styles_path("app.tcss", "tokens.tcss")
+
+    def __init__(self) -> None:
+        super().__init__(ansi_color=True if no_color() else None)
+        self.heard: list[Any] = []
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return EXTRA_VARIABLES
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield TokenText()
+            yield TokenLegend()
+
+    @property
+    def text(self) -> TokenText:
+        return self.query_one(TokenText)
+
+    def on_token_text_moved(self, message: TokenText.Moved) -> None:
+        self.heard.append(message.index)
+
+    def on_token_text_chosen(self, message: TokenText.Chosen) -> None:
+        self.heard.append(("chosen", message.index))
+
+    def on_token_text_scale_requested(self, message: TokenText.ScaleRequested) -> None:
+        self.heard.append(("scale", message.channel))
+
+    def on_token_text_channel_changed(self) -> None:
+        self.query_one(TokenLegend).show(self.text)
+
+
+def sample(texts: list[str] | None = None, advantages: list[float] | None = None, **changes: Any) -> TokenSample:
+    made = token_sample(texts=texts or TEXTS, **({"completion": " The band played.\nIt was joy"} | changes))
+    if advantages is None and texts is None:
+        advantages = ADVANTAGES
+    return made if advantages is None else dataclasses.replace(made, numbers={**made.numbers, "advantages": advantages})
+
+
+async def shown(pilot: Pilot[None], given: TokenSample, theme: str = "workbench", cursor: int = 0) -> TokenText:
+    """The widget with `given`, after its frame."""
+    app = pilot.app
+    assert isinstance(app, Probe)
+    apply_themes(app, load_themes(Path("nowhere"))[0])
+    app.theme = theme
+    app.text.show(given, cursor)
+    app.text.focus()
+    await pilot.pause()
+    return app.text
+
+
+def rows(text: TokenText) -> list[str]:
+    return ["".join(segment.text for segment in text.render_line(y)).rstrip() for y in range(text.size.height)]
+
+
+def segment_of(text: TokenText, word: str) -> Segment:
+    """The segment that draws a token's text."""
+    found = [segment for y in range(text.size.height) for segment in text.render_line(y) if segment.text == word]
+    assert len(found) == 1, word
+    return found[0]
+
+
+async def test_prompt_tokens_and_boundary_are_drawn_and_colours_follow_the_value() -> None:
+    async with Probe().run_test(size=SIZE) as pilot:
+        text = await shown(pilot, sample(), cursor=6)
+        assert rows(text)[:4] == [
+            "  Prompt 0: once upon a time",
+            "  ── response " + "─" * 45,
+            "   The band played.⏎",
+            "  It was joy ■ <|im_end|>",
+        ]
+        grounds = {word: segment_of(text, word).style.bgcolor for word in (" The", " band", " play", "ed", ".")}
+        plain = segment_of(text, " play").style
+        assert plain.color.triplet != grounds[" The"].triplet
+        assert len(set(grounds.values())) == 5
+        low, high = grounds[" The"].triplet, segment_of(text, "⏎").style.bgcolor.triplet
+        assert low.red > low.blue
+        assert high.blue > high.red
+        assert segment_of(text, " was").style.italic  # NaN
+        assert segment_of(text, "<|im_end|>").style.bgcolor.triplet == high
+
+
+async def test_the_cursor_walks_tokens_lines_and_samples() -> None:
+    async with Probe().run_test(size=SIZE) as pilot:
+        text = await shown(pilot, sample())
+        await pilot.press("right", "right", "left", "left", "left", "down", "up", "down", "down", "home")
+        assert pilot.app.heard == [0, 1, 2, 1, 0, 6, 0, 6, 0]
+        text.cursor = 99
+        assert text.cursor == 9
+        text.show(sample([" one", " two"]), cursor=5)
+        await pilot.pause()
+        assert (text.cursor, pilot.app.heard[-1]) == (1, 1)
+
+
+@pytest.mark.parametrize("theme", ["workbench", "paper", "ansi-16", "high-contrast"])
+async def test_the_cursor_can_be_seen_and_stays_told_out_of_focus(theme: str) -> None:
+    async with Probe().run_test(size=SIZE) as pilot:
+        text = await shown(pilot, sample(), theme, cursor=3)
+        focused = segment_of(text, "ed").style
+        assert focused.reverse
+        assert focused.bold
+        assert not any(
+            segment.style.reverse for y in range(8) for segment in text.render_line(y) if segment.text != "ed"
+        )
+        pilot.app.set_focus(None)
+        await pilot.pause()
+        assert segment_of(text, "ed").style.reverse
+        assert not segment_of(text, "ed").style.bold
+
+
+async def test_a_move_reaches_the_screen() -> None:
+    async with Probe().run_test(size=SIZE) as pilot:
+        await shown(pilot, token_sample(length=400))
+        for key in ["right", "down", "pagedown", "left", "up", "home"]:
+            await pilot.press(key)
+            await pilot.pause()
+            strips = [strip.crop(0, SIZE[0] - 1) for strip in pilot.app.screen._compositor.render_strips()]
+            marked = [segment.text for strip in strips for segment in strip if segment.style.reverse]
+            assert marked == [pilot.app.text.sample.texts[pilot.app.text.cursor].replace("\n", "⏎")]
+
+
+async def test_enter_and_a_double_click_choose_and_a_click_moves() -> None:
+    async with Probe().run_test(size=SIZE) as pilot:
+        text = await shown(pilot, sample())
+        await pilot.press("enter")
+        await pilot.click(TokenText, offset=(2 + 5, 2))
+        assert text.cursor == 1
+        await pilot.click(TokenText, offset=(2 + 5, 3), times=2)
+        await pilot.click(TokenText, offset=(1, 3))
+        await pilot.click(TokenText, offset=(50, 9))
+        assert pilot.app.heard == [0, ("chosen", 0), 1, 7, ("chosen", 7)]
+
+
+async def test_each_channel_has_its_key_and_in_capitals_it_underlines() -> None:
+    async with Probe().run_test(size=SIZE) as pilot:
+        text = await shown(pilot, sample())
+        for key, name in zip("kavrtdile", CHANNELS, strict=True):
+            await pilot.press(key)
+            assert text.channel == name
+            await pilot.press(key.upper())
+            assert text.underline == name
+            await pilot.press(key.upper())
+            assert text.underline == ""
+
+
+async def test_underlines_tell_a_second_channel() -> None:
+    async with Probe().run_test(size=SIZE) as pilot:
+        text = await shown(pilot, sample(), cursor=9)
+        text.channel, text.underline = "kl", "advantage"
+        await pilot.pause()
+        lines = [
+            (bool(segment.style.underline), bool(segment.style.underline2))
+            for segment in (segment_of(text, word) for word in (" play", " band", " The", " was"))
+        ]
+        assert lines == [(False, False), (True, False), (True, True), (False, False)]
+        assert legend(pilot.app)[1].startswith("underline: advantage  ─ beyond ±0.67  ═ beyond ±1.33 · 1 NaN")
+
+
+async def test_switching_the_channel_lays_nothing_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    lay_out = token_layout.lay_out
+    monkeypatch.setattr(token_text, "lay_out", lambda *given, **more: calls.append(1) or lay_out(*given, **more))
+    async with Probe().run_test(size=SIZE) as pilot:
+        text = await shown(pilot, sample())
+        made = len(calls)
+        await pilot.press("k", "A", "l", "m", "right", "down")
+        assert len(calls) == made > 0
+        await pilot.press("w")
+        assert len(calls) == made + 1
+        assert "·band" in rows(text)[2]
+        await pilot.press("w", "w")
+        assert len(calls) == made + 1
+
+
+async def test_blocks_stand_below_their_tokens() -> None:
+    async with Probe().run_test(size=SIZE) as pilot:
+        text = await shown(pilot, sample())
+        await pilot.press("g")
+        assert rows(text)[2:6] == [
+            "   The band played.⏎",
+            "   ▁▁▁ ▃▃▃▃ ▄▄▄▄▅▅▆█",
+            "  It was joy ■ <|im_end|>",
+            "  ▄▄ ××× ▄▄▄   ██████████",
+        ]
+        await pilot.press("g")
+        assert [row[:1] for row in rows(text)[2:12]] == [" ", "R", "K", "V", "A"] * 2
+        assert rows(text)[6] == "A  ▁▁▁ ▃▃▃▃ ▄▄▄▄▅▅▆█"
+        await pilot.press("down")
+        assert text.cursor == 6
+        await pilot.press("g")
+        assert rows(text)[3] == "  It was joy ■ <|im_end|>"
+
+
+async def test_a_shared_scale_holds_until_it_is_taken_away() -> None:
+    async with Probe().run_test(size=(100, 16)) as pilot:
+        text = await shown(pilot, sample())
+        await pilot.press("g", "m")
+        assert pilot.app.heard[-1] == ("scale", "advantage")
+        text.set_scale("advantage", channel_scale([-100.0, 100.0], True))
+        await pilot.pause()
+        assert rows(text)[3] == "   ▄▄▄ ▄▄▄▄ ▄▄▄▄▄▄▄▄"
+        assert legend(pilot.app)[0].endswith("-100.00 ▁▂▃▄▅▆▇█ +100.00 · scale of the batch")
+        text.show(sample())
+        await pilot.pause()
+        assert text.is_shared("advantage")
+        text.set_scale("advantage", None)
+        await pilot.pause()
+        assert rows(text)[3] == "   ▁▁▁ ▃▃▃▃ ▄▄▄▄▅▅▆█"
+
+
+async def test_outliers_are_gone_through_both_ways() -> None:
+    advantages = [0.1, -0.2, 9.0, 0.3, -0.1, 0.2, 0.1, math.nan, 0.0, 0.1]
+    async with Probe().run_test(size=SIZE) as pilot:
+        text = await shown(pilot, sample(TEXTS, advantages))
+        await pilot.press("right_square_bracket")
+        assert text.cursor == 2
+        await pilot.press("right_square_bracket", "right_square_bracket")
+        assert text.cursor == 7
+        assert not text.next_outlier(1)
+        await pilot.press("left_square_bracket")
+        assert text.cursor == 2
+        assert not text.next_outlier(-1)
+
+
+async def test_a_long_sample_opens_at_its_cursor_and_keeps_it_in_view() -> None:
+    async with Probe().run_test(size=SIZE) as pilot:
+        given = token_sample(length=2000, prompt="words and words\n" * 200)
+        text = await shown(pilot, given)
+        height = text.size.height
+        assert any("response" in row for row in rows(text))
+        for key in ["down"] * 30 + ["pagedown"] * 3 + ["right"] * 20 + ["pageup"] * 2 + ["up"] * 5:
+            await pilot.press(key)
+            assert reversed_rows(text)
+        text.cursor = 1999
+        await pilot.pause()
+        assert reversed_rows(text)
+        assert text.scroll_offset.y == text.max_scroll_y > height
+        await pilot.press("home", "up", "pageup")
+        assert text.cursor == 0
+        assert "words and words" in rows(text)[0]
+
+
+def reversed_rows(text: TokenText) -> list[int]:
+    return [y for y in range(text.size.height) if any(segment.style.reverse for segment in text.render_line(y))]
+
+
+async def test_without_colour_attributes_and_blocks_tell_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with Probe().run_test(size=SIZE) as pilot:
+        text = await shown(pilot, sample(), cursor=3)
+        assert text.blocks == "one"
+        assert "▁▁▁ ▃▃▃▃" in rows(text)[3]
+        drawn = [segment.style for segment in text.render_line(2)][1:6]
+        assert all(style.color is None and style.bgcolor is None for style in drawn)
+        assert segment_of(text, "ed").style.reverse
+        assert "-2.00 ▁▂▃▄▅▆▇█ +2.00" in legend(pilot.app)[0]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"length": 0}, {"texts": ["", ""]}, {"texts": ["\x1b[31m[/x]", "\x9b\u202e", "\ud800"]}]
+)
+async def test_odd_samples_are_shown_and_obeyed_by_nobody(changes: dict[str, Any]) -> None:
+    async with Probe().run_test(size=SIZE) as pilot:
+        given = empty() if "length" in changes else token_sample(**changes)
+        text = await shown(pilot, given)
+        await pilot.press("g", "g", "K", "right", "down", "up", "enter", "right_square_bracket", "w")
+        assert "\x1b" not in "".join(rows(text))
+        await pilot.resize_terminal(12, 5)
+        assert rows(text)
+
+
+def empty() -> TokenSample:
+    nothing = {"texts": [], "tokens": [], "ratios": [], "alternatives": [], "completion": "", "numbers": {}}
+    return dataclasses.replace(token_sample(length=1), **nothing)
+
+
+async def test_a_channel_that_was_not_kept_is_told_and_colours_nothing() -> None:
+    async with Probe().run_test(size=SIZE) as pilot:
+        given = dataclasses.replace(sample(), numbers={})
+        text = await shown(pilot, given, cursor=9)
+        assert legend(pilot.app) == ["advantage  not kept in this run"]
+        assert segment_of(text, " The").style == segment_of(text, " play").style
+        await pilot.press("g", "E")
+        assert rows(text)[3] == ""
+        assert legend(pilot.app)[1] == "underline: entropy  not kept in this run"
+
+
+async def test_the_text_follows_the_theme_and_the_width() -> None:
+    async with Probe().run_test(size=SIZE) as pilot:
+        text = await shown(pilot, sample(), cursor=9)
+        dark = segment_of(text, " The").style
+        pilot.app.theme = "paper"
+        await pilot.pause()
+        assert segment_of(text, " The").style != dark
+        await pilot.resize_terminal(20, 16)
+        await pilot.pause()
+        assert max(cell_len(row) for row in rows(text)) <= 20
+        assert [row.strip() for row in rows(text) if "band" in row] == ["The band"]
+
+
+async def test_a_picture_is_the_whole_sample_without_the_cursor() -> None:
+    async with Probe().run_test(size=SIZE) as pilot:
+        text = await shown(pilot, token_sample(length=400, prompt="asked"), cursor=399)
+        whole = ["".join(segment.text for segment in strip) for strip in text.picture()]
+        assert len(whole) == text.virtual_size.height > text.size.height
+        assert whole[0] == "  asked"
+        assert [row.rstrip() for row in whole[text.scroll_offset.y :]] == rows(text)
+        assert not any(segment.style.reverse for strip in text.picture() for segment in strip)
+        await pilot.press("g", "g")
+        assert [strip.text[:1] for strip in text.picture()[2:12]] == [" ", "R", "K", "V", "A"] * 2
+
+
+@pytest.mark.parametrize("hidden", [TokenText, Vertical])
+async def test_a_sample_shown_while_hidden_is_there_afterwards(hidden: type[Widget]) -> None:
+    async with Probe().run_test(size=SIZE) as pilot:
+        text = await shown(pilot, sample())
+        pilot.app.query_one(hidden).display = False
+        await pilot.pause()
+        text.show(sample([" other", " words"], completion=" other words"))
+        pilot.app.query_one(hidden).display = True
+        await pilot.pause()
+        assert "   other words" in rows(text)[2]
+
+
+# The legend
+
+
+def legend(app: App[None]) -> list[str]:
+    widget = app.query_one(TokenLegend)
+    return ["".join(segment.text for segment in widget.render_line(y)).rstrip() for y in range(widget.size.height)]
+
+
+def legend_text(name: str, values: list[float], width: int = 120, **more: Any) -> str:
+    channel = CHANNELS[name]
+    line, *_ = legend_lines(channel, channel_scale(values, channel.diverging), width, **more)
+    return "".join(text for text, _ in line)
+
+
+NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.\d+(?:e[-+]\d+)?|inf)")
+
+
+@st.composite
+def spread(draw: st.DrawFn) -> list[float]:
+    """Some numbers, of which a few may lie beyond the scale that the others give."""
+    return draw(st.lists(FINITE, min_size=1, max_size=4)) * 60 + draw(st.lists(FINITE, max_size=1))
+
+
+@given(name=st.sampled_from([name for name in CHANNELS if name != "ratio"]), values=spread())
+def test_the_numbers_of_a_legend_bound_the_data(name: str, values: list[float]) -> None:
+    if not CHANNELS[name].diverging:
+        values = [abs(value) for value in values]
+    text = legend_text(name, [*values, math.nan], 200)
+    numbers = [float(number) for number in NUMBER.findall(text)]
+    assert len(numbers) in (2, 4)
+    data = [CHANNELS[name].shown(value) for value in values]
+    assert min(numbers) <= min(data)
+    assert max(data) <= max(numbers)
+    assert ("from" in text) == (len(numbers) == 4)
+    assert "· 1 NaN ·" in text
+
+
+@given(ratios=st.lists(st.floats(1e-3, 1e3), min_size=1))
+def test_a_ratios_legend_bounds_the_ratios(ratios: list[float]) -> None:
+    values = [math.log(ratio) for ratio in ratios]
+    numbers = [float(number) for number in NUMBER.findall(legend_text("ratio", values))]
+    assert min(numbers) <= min(map(math.exp, values)) <= max(map(math.exp, values)) <= max(numbers)
+
+
+@given(
+    name=st.sampled_from(list(CHANNELS)),
+    values=st.lists(FINITE | st.just(math.nan), max_size=5),
+    width=st.integers(0, 120),
+    under=st.sampled_from(list(CHANNELS)),
+    shared=st.booleans(),
+)
+def test_a_legend_fits_whatever_the_width(name: str, values: list[float], width: int, under: str, shared: bool) -> None:
+    channel, other = CHANNELS[name], CHANNELS[under]
+    scales = (channel_scale(values, channel.diverging), channel_scale(values, other.diverging))
+    lines = legend_lines(channel, scales[0], width, shared=shared, under=other, under_scale=scales[1])
+    assert len(lines) == 2
+    assert all(sum(cell_len(text) for text, _ in line) <= width for line in lines)
+
+
+def test_a_narrow_legend_drops_what_tells_least() -> None:
+    values = [place / 98 for place in range(1, 99)] + [-3.5, 2.25, math.nan, math.nan]
+    found = [legend_text("advantage", values, width) for width in (120, 70, 50, 40, 34, 33, 28)]
+    assert found == [
+        f"advantage  -1.00 {BLOCKS} +1.00  from -3.50 to +2.25 · 2 NaN · scale of this sample",
+        f"advantage  -1.00 {BLOCKS} +1.00  from -3.50 to +2.25 · 2 NaN",
+        f"advantage ‹-1.00 {BLOCKS} +1.00› · 2 NaN",
+        f"advantage ‹-1.00 {BLOCKS} +1.00› · 2 NaN",
+        f"advantage ‹-1.00 {BLOCKS} +1.00›",
+        f"advantage ‹-1.00 {BLOCKS} +1.00›",
+        "advantage ‹-1.00 to +1.00›",
+    ]
+
+
+def test_extremes_are_rounded_outwards() -> None:
+    assert "from +1.00 to +2.01" in legend_text("advantage", [1.0] * 60 + [2.004])
+
+
+def test_a_ratio_and_a_log_prob_are_told_as_they_are_known() -> None:
+    assert legend_text("ratio", [math.log(0.5), math.log(1.25)]).startswith(f"ratio  0.50 {BLOCKS} 2.00 ")
+    assert legend_text("logprob", [0.0, 4.0]).startswith(f"log-prob  0.00 {BLOCKS} -4.00 ")
+    under = legend_lines(
+        CHANNELS["kl"], None, 80, under=CHANNELS["ratio"], under_scale=channel_scale([3 * math.log(2)], True)
+    )
+    assert [text for text, _ in under[1]] == ["underline: ratio  ─ beyond 0.50/2.00  ═ beyond 0.25/4.00"]

@@ -1,0 +1,150 @@
+"""Sequences with numbers that fit together, as rows of a samples file and as the records that the screen reads."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from trainer.samples import TOKEN_COLUMNS, SampleSettings
+from workbench.samples.records import Alternative, SampleKey, TokenSample
+
+WORDS = (
+    " joy",
+    " the",
+    " band",
+    "!",
+    "\n",
+    " was",
+    " tri",
+    "umph",
+    " 日本",
+    "é",
+    " 🎉",
+    ",",
+    " so",
+    " played",
+    " with",
+)
+
+SETTINGS = SampleSettings(
+    kl_coef=0.05,
+    kl_estimator="k1",
+    gamma=1.0,
+    lam=0.95,
+    clip=0.2,
+    temperature=1.0,
+    epochs=2,
+    bootstrap_truncated=False,
+    whiten_rewards=False,
+    whiten_advantages=True,
+    reward_mean=0.01,
+    reward_std=0.2,
+    advantage_mean=0.1,
+    advantage_std=0.5,
+)
+
+
+def sample_row(row: int = 0, length: int = 12, *, texts: Sequence[str] | None = None, **changes: Any) -> dict[str, Any]:
+    """A row of a samples file by SETTINGS; texts: of its tokens, in place of `length` words drawn by `row`."""
+    rng = random.Random(row)
+    texts = [rng.choice(WORDS) for _ in range(length)] if texts is None else list(texts)
+    length = len(texts)
+    logprobs = [-rng.expovariate(0.5) for _ in range(length)]
+    ref_logprobs = [min(logprob - rng.gauss(0.2, 0.8), -0.001) for logprob in logprobs]
+    kl = [mine - theirs for mine, theirs in zip(logprobs, ref_logprobs, strict=True)]
+    score = rng.uniform(-1, 1)
+    rewards = [-SETTINGS.kl_coef * one for one in kl]
+    if rewards:
+        rewards[-1] += score
+    values = [rng.gauss(0.3, 0.2) for _ in range(length)]
+    deltas = [
+        reward + SETTINGS.gamma * following - value
+        for reward, value, following in zip(rewards, values, [*values, 0.0][1:], strict=True)
+    ]
+    advantages, ahead = [0.0] * length, 0.0
+    for place in reversed(range(length)):
+        ahead = deltas[place] + SETTINGS.gamma * SETTINGS.lam * ahead
+        advantages[place] = ahead
+    truncated = row % 3 == 2
+    tokens = [100 + place for place in range(length)]
+    places = zip(tokens, texts, logprobs, ref_logprobs, strict=True)
+    top = [_alternatives(rng, *place) for place in places]
+    values_of = {
+        "row": row,
+        "prompt_index": row,
+        "sample": 0,
+        "prompt": f"Prompt {row}: once upon a time",
+        "completion": "".join(texts),
+        "truncated": truncated,
+        "stop_reason": "length" if truncated else "stop",
+        "score": score,
+        "sequence_score": score,
+        "parts": {"lexicon": score},
+        "columns": json.dumps({"mood": "warm"}),
+        "length": length,
+        "kl_sum": math.fsum(kl),
+        "final_value": 0.25,
+        "prompt_tokens": [1, 2, 3],
+        "tokens": tokens,
+        "token_texts": texts,
+        "sampler_logprobs": logprobs,
+        "logprobs": logprobs,
+        "ref_logprobs": ref_logprobs,
+        "kl": kl,
+        "entropy": [rng.uniform(0, 4) for _ in range(length)],
+        "token_scores": [0.0] * length,
+        "rewards": rewards,
+        "values": values,
+        "td_errors": deltas,
+        "advantages": advantages,
+        "returns": [advantage + value for advantage, value in zip(advantages, values, strict=True)],
+        "ratios": [[1.0, math.exp(rng.gauss(0, 0.15))] for _ in range(length)],
+        "top_tokens": [[one.token for one in place] for place in top],
+        "top_texts": [[one.text for one in place] for place in top],
+        "top_logprobs": [[one.logprob for one in place] for place in top],
+        "top_ref_logprobs": [[one.ref_logprob for one in place] for place in top],
+    }
+    return values_of | changes
+
+
+def token_sample(iteration: int = 12, row: int = 0, length: int = 12, **changes: Any) -> TokenSample:
+    """The record of `sample_row`; changes: of the row's columns, before the record is made."""
+    values = sample_row(row, length, **changes)
+    top = zip(
+        values["top_tokens"], values["top_texts"], values["top_logprobs"], values["top_ref_logprobs"], strict=True
+    )
+    return TokenSample(
+        key=SampleKey(iteration, row),
+        prompt_index=values["prompt_index"],
+        sample=values["sample"],
+        prompt=values["prompt"],
+        completion=values["completion"],
+        score=values["score"],
+        sequence_score=values["sequence_score"],
+        parts=values["parts"],
+        columns=values["columns"],
+        truncated=values["truncated"],
+        final_value=values["final_value"],
+        prompt_tokens=values["prompt_tokens"],
+        tokens=values["tokens"],
+        texts=values["token_texts"],
+        numbers={name: values[name] for name in TOKEN_COLUMNS},
+        ratios=values["ratios"],
+        alternatives=[[Alternative(*one) for one in zip(*place, strict=True)] for place in top],
+        settings=SETTINGS,
+    )
+
+
+def _alternatives(rng: random.Random, token: int, text: str, logprob: float, ref_logprob: float) -> list[Alternative]:
+    """Five tokens, likeliest first, the written one among them; the others share what it leaves of both models."""
+
+    def left(logprob: float) -> list[float]:
+        shares = [rng.uniform(0.05, 1) for _ in range(4)]
+        return [math.log(max(-math.expm1(logprob), 1e-6) * share / (sum(shares) + 0.5)) for share in shares]
+
+    pairs = zip(left(logprob), left(ref_logprob), strict=True)
+    others = [Alternative(500 + n, f" other{n}", *pair) for n, pair in enumerate(pairs)]
+    return sorted([Alternative(token, text, logprob, ref_logprob), *others], key=lambda one: -one.logprob)

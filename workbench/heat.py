@@ -1,0 +1,124 @@
+"""Places on a scale as colours, or as attributes where there are none, and the marks that need no colour."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from rich.style import Style
+from textual.color import Color
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+MISSING = "×"
+
+_STEPS = 8  # of colour, from none to the strongest
+_STRONGEST = 0.8  # of the theme's heat colour in the last step
+_FAINT = 0.6  # of the theme's middle colour in the block of zero
+_READABLE = 4.5  # contrast of text, WCAG 2.2 AA
+_ZERO = 3  # the block of a diverging scale's middle
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """Styles of text from one end of a scale to the other; `plain` where nothing is told of a token."""
+
+    steps: tuple[Style, ...]
+    marks: tuple[Style, ...]  # of the blocks, which have no background
+    missing: Style
+    plain: Style
+
+    def at(self, position: float) -> Style:
+        """The style of text at `position`, 0 to 1; NaN: that of a missing number."""
+        return self.missing if math.isnan(position) else self.steps[_nearest(position, len(self.steps))]
+
+    def mark(self, position: float) -> Style:
+        """The style of the block of `position`."""
+        return self.missing if math.isnan(position) else self.marks[_nearest(position, len(self.marks))]
+
+
+def heat_ladder(variables: Mapping[str, str], *, diverging: bool, colorless: bool = False) -> Ladder:
+    """The ladder of a theme, by its variables; further from the middle, or from 0 of a magnitude, stands out more.
+
+    Text reaches a contrast of 4.5 on every step. The terminal's own colours (`ansi_...`) cannot be mixed, so there
+    are few steps of them: plain, coloured text, coloured background. colorless: attributes alone.
+    """
+    if colorless:
+        plain, strong = Style(), Style(bold=True)
+        attributes = (strong, plain, strong) if diverging else (plain, strong)
+        return Ladder(attributes, (plain,), Style(italic=True), plain)
+    ground, text = Color.parse(variables["background"]), Color.parse(variables["foreground"])
+    low, mid, high = (Color.parse(variables[f"heat-{name}"]) for name in ("low", "mid", "high"))
+    plain, missing = _style(text, ground), _style(mid, ground) + Style(italic=True)
+    rise = _mixed_steps if ground.ansi is None else _ansi_steps
+    rising, marks = (plain, *rise(high, text, ground)), _marks(mid, high, ground)
+    if not diverging:
+        return Ladder(rising, marks, missing, plain)
+    falling, others = rise(low, text, ground), _marks(mid, low, ground)[1:]
+    return Ladder((*reversed(falling), *rising), (*reversed(others), *marks), missing, plain)
+
+
+def block(position: float, *, diverging: bool) -> str:
+    """One of eight blocks that rise with `position`, 0 to 1; × for NaN. Of a diverging scale, ▄ is about zero."""
+    if math.isnan(position):
+        return MISSING
+    if not diverging:
+        return BLOCKS[_nearest(position, len(BLOCKS))]
+    reach = _ZERO if position < 0.5 else len(BLOCKS) - 1 - _ZERO
+    return BLOCKS[math.floor(_ZERO + (2 * position - 1) * reach + 0.5)]
+
+
+def underline_style(position: float, *, diverging: bool) -> Style:
+    """None in the first third of the way to an end, a line in the second, two lines in the last; none for NaN."""
+    size = abs(2 * position - 1) if diverging else position
+    if not size >= 1 / 3:
+        return Style.null()
+    return Style(underline=True, underline2=True) if size > 2 / 3 else Style(underline=True)
+
+
+def _nearest(position: float, count: int) -> int:
+    return math.floor(position * (count - 1) + 0.5)
+
+
+def _mixed_steps(heat: Color, text: Color, ground: Color) -> tuple[Style, ...]:
+    grounds = [ground.blend(heat, _STRONGEST * step / _STEPS) for step in range(1, _STEPS + 1)]
+    return tuple(_style(_readable(text, ground, on), on) for on in grounds)
+
+
+def _ansi_steps(heat: Color, text: Color, ground: Color) -> tuple[Style, ...]:
+    ends = Color.parse("ansi_black"), Color.parse("ansi_bright_white")
+    return _style(heat, ground), _style(_most_readable(ends, heat), heat)
+
+
+def _marks(mid: Color, heat: Color, ground: Color) -> tuple[Style, ...]:
+    if ground.ansi is not None:
+        return _style(mid, ground), _style(heat, ground)
+    least = ground.blend(mid, _FAINT)
+    return tuple(_style(least.blend(heat, step / _STEPS), ground) for step in range(_STEPS + 1))
+
+
+def _readable(text: Color, ground: Color, on: Color) -> Color:
+    """The theme's text colour or its ground's where that can be read, else black or white, of which one always can."""
+    for color in (text, ground):
+        if _contrast(color, on) >= _READABLE:
+            return color
+    return _most_readable((Color(0, 0, 0), Color(255, 255, 255)), on)
+
+
+def _most_readable(colors: Iterable[Color], on: Color) -> Color:
+    return max(colors, key=lambda color: _contrast(color, on))
+
+
+def _contrast(one: Color, other: Color) -> float:
+    """The contrast ratio of WCAG 2.2, 1 to 21."""
+    dark, light = sorted((_luminance(one), _luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(color: Color) -> float:
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in color.normalized)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _style(text: Color, ground: Color) -> Style:
+    return Style(color=text.rich_color, bgcolor=ground.rich_color)

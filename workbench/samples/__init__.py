@@ -1,0 +1,1 @@
+"""Sequences that a run has written: read, searched, explained and exported. Knows nothing of any screen."""

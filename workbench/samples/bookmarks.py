@@ -1,0 +1,116 @@
+"""Samples that the user marked, kept in the run's folder."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import json
+import os
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from trainer.errors import StorageError
+from trainer.runs import RunFolder
+from workbench.samples.records import SampleKey
+
+_VERSION = 1
+_MOST = 2**31  # iterations and rows are 32-bit numbers
+
+
+class _UnusableError(Exception):
+    """Why a file of bookmarks cannot be used, as the end of a sentence about it."""
+
+
+class Bookmarks(Collection[SampleKey]):
+    """The marked samples of a run, in the order of the run. `problem` tells why its file cannot be used, if so.
+
+    bookmarks.json has {"version": 1, "samples": [[iteration, row], ...]}. One that cannot be used counts as empty; it
+    is left as it is until something is marked, and then kept beside the new one.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder.root
+        self._path = folder.root / "bookmarks.json"
+        self._keys: set[SampleKey] = set()
+        self.problem = ""
+        self._read()
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._keys
+
+    def __iter__(self) -> Iterator[SampleKey]:
+        return iter(sorted(self._keys))
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def toggle(self, key: SampleKey) -> bool:
+        """Mark the sample `key`, or take its mark away; whether it is marked now.
+
+        What another process marked meanwhile is kept. Raises StorageError when the file cannot be written, and then
+        nothing has changed.
+        """
+        try:
+            with self._lock():
+                self._read()
+                keys = self._keys ^ {key}
+                self._write(keys)
+        except OSError as error:
+            raise StorageError(
+                f"cannot write bookmarks '{self._path}': {error.strerror or error}; make the run's folder writable"
+            ) from None
+        self._keys, self.problem = keys, ""
+        return key in keys
+
+    @contextlib.contextmanager
+    def _lock(self) -> Iterator[None]:
+        """Only one at a time reads and writes; the folder itself is locked, so no file is left behind."""
+        folder = os.open(self._folder, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)
+
+    def _read(self) -> None:
+        self._keys, self.problem = set(), ""
+        try:
+            self._keys = _keys_in(self._path.read_bytes())
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            self.problem = f"cannot read bookmarks '{self._path}': {error.strerror}; marking a sample puts it aside"
+        except _UnusableError as error:
+            self.problem = f"bookmarks '{self._path}' {error}; marking a sample puts them aside"
+
+    def _write(self, keys: set[SampleKey]) -> None:
+        temporary = self._path.with_name(f".{self._path.name}.tmp")
+        try:
+            temporary.write_text(json.dumps({"version": _VERSION, "samples": sorted(keys)}) + "\n", encoding="utf-8")
+            if self.problem:
+                self._path.rename(self._free_name())
+            temporary.replace(self._path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+
+    def _free_name(self) -> Path:
+        """Where to keep a file that cannot be used."""
+        names = itertools.chain([".broken"], (f".broken.{number}" for number in itertools.count(2)))
+        return next(path for name in names if not (path := self._path.with_name(self._path.name + name)).exists())
+
+
+def _keys_in(content: bytes) -> set[SampleKey]:
+    try:
+        document = json.loads(content)
+        newer = document["version"] > _VERSION
+        keys = set() if newer else {SampleKey(iteration, row) for iteration, row in document["samples"]}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise _UnusableError("are damaged") from None
+    if newer:
+        raise _UnusableError("were written by a newer version: update ppo-workbench")
+    if not all(type(number) is int and 0 <= number < _MOST for key in keys for number in key):
+        raise _UnusableError("are damaged")
+    return keys

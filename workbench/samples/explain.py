@@ -1,0 +1,278 @@
+"""Why a token was pushed: all that its file knows of it, the same computed anew, and one sentence of plain words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from trainer.samples import SampleSettings
+from workbench.samples import recompute
+from workbench.samples.recompute import Recomputed
+from workbench.samples.records import TokenSample
+from workbench.samples.sentence import sentence
+from workbench.text import visible
+
+T = TypeVar("T")
+
+
+class CharacterPart(NamedTuple):
+    """Which of the tokens that spell one character of several bytes."""
+
+    part: int  # from 1
+    parts: int
+    text: str  # of the last of them; empty where the response ends before the character does
+
+
+class Pass(NamedTuple):
+    """The token as one pass over the batch found it."""
+
+    name: str  # "epoch 1" and so on; "after" the last; "pass 1" where the number of epochs is not known
+    ratio: float  # pi / pi_old
+    probability: float | None  # under the policy of that pass
+    in_loss: bool  # a step was made of it, as of all but the one after the last epoch
+    outside: bool  # of 1 - clip to 1 + clip
+    clipped: bool  # outside, on the side where the loss has no gradient
+
+
+class Choice(NamedTuple):
+    """A token that the policy found likely here, or the one that it wrote."""
+
+    token: int
+    text: str
+    probability: float
+    ref_probability: float
+    chosen: bool
+
+
+class GAETerm(NamedTuple):
+    """One term of A_t = sum_l (gamma lambda)^l delta_{t+l}."""
+
+    ahead: int  # l
+    weight: float  # (gamma lambda)^l
+    td_error: float  # delta_{t+l}
+    product: float
+    running: float  # the sum up to here
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFacts:
+    """What is known of one token; what its file does not have is None."""
+
+    index: int  # from 0
+    length: int  # of the response, in tokens
+    token: int
+    text: str
+    name: str  # by `token_label`
+    character: CharacterPart | None  # None for a token of whole characters
+    is_last: bool
+    is_stop: bool  # the last token of a response that was not cut short
+    logprob: float | None  # nats, of the policy that wrote
+    ref_logprob: float | None  # nats
+    sampler_logprob: float | None  # nats
+    k1: float | None  # nats, log pi - log pi_ref
+    kl: float | None  # nats, by the estimator that the penalty uses
+    entropy: float | None  # nats
+    kl_penalty: float | None  # -kl_coef * kl, a part of the reward
+    token_score: float | None  # the token's own part
+    sequence_score: float | None  # the sequence's part, on the last token
+    raw_reward: float | None  # the sum of the parts, before any whitening
+    reward: float | None
+    value: float | None  # V(s_t)
+    next_value: float | None  # V(s_{t+1})
+    td_error: float | None
+    advantage: float | None  # as GAE gives it
+    whitened_advantage: float | None  # None as well where the run does not whiten
+    return_: float | None
+    passes: tuple[Pass, ...]
+    choices: tuple[Choice, ...]  # likeliest first; a written token that is not among them comes last
+    recomputed: dict[str, Recomputed]  # kl, reward, td_error, advantage and return_, as here
+    settings: SampleSettings | None
+
+    @property
+    def loss_advantage(self) -> float | None:
+        """The advantage that the policy's loss saw."""
+        if self.settings is None:
+            return None
+        return self.whitened_advantage if self.settings.whiten_advantages else self.advantage
+
+    @property
+    def probability(self) -> float | None:
+        """Under the policy that wrote."""
+        return _probability(self.logprob)
+
+    @property
+    def ref_probability(self) -> float | None:
+        """Under the reference."""
+        return _probability(self.ref_logprob)
+
+    @property
+    def sampler_probability(self) -> float | None:
+        """As the sampler had it."""
+        return _probability(self.sampler_logprob)
+
+    @property
+    def disagreements(self) -> list[str]:
+        """Which of `recomputed` are further from the saved numbers than float32 rounding goes."""
+        return [name for name, number in self.recomputed.items() if not number.agrees(getattr(self, name))]
+
+    @property
+    def sentence(self) -> str:
+        """What the numbers mean, in plain words; empty where too little is known."""
+        return sentence(self)
+
+
+def explain(sample: TokenSample, index: int) -> TokenFacts:
+    """The facts of token `index`, from 0; IndexError where the response has none such."""
+    if not 0 <= index < len(sample):
+        raise IndexError(f"no token {index} in a response of {len(sample)}")
+    settings, last = sample.settings, index == len(sample) - 1
+
+    def saved(name: str, at: int = index) -> float | None:
+        return _at(sample.numbers.get(name, ()), at)
+
+    logprob, ref_logprob, kl = saved("logprobs"), saved("ref_logprobs"), saved("kl")
+    reward, value, advantage = saved("rewards"), saved("values"), saved("advantages")
+    next_value = _final_value(sample) if last else saved("values", index + 1)
+    penalty = None if settings is None or kl is None else -settings.kl_coef * kl
+    token_score, score = saved("token_scores"), _known(sample.sequence_score) if last else None
+    parts = (penalty, token_score, score) if last else (penalty, token_score)
+    whitened = recompute.whitened_advantage(advantage, settings)
+    td_errors = sample.numbers.get("td_errors", ())
+    return TokenFacts(
+        index=index,
+        length=len(sample),
+        token=sample.tokens[index],
+        text=_at(sample.texts, index) or "",
+        name=token_label(sample, index),
+        character=_character(sample.texts, index),
+        is_last=last,
+        is_stop=last and not sample.truncated,
+        logprob=logprob,
+        ref_logprob=ref_logprob,
+        sampler_logprob=saved("sampler_logprobs"),
+        k1=None if logprob is None or ref_logprob is None else logprob - ref_logprob,
+        kl=kl,
+        entropy=saved("entropy"),
+        kl_penalty=penalty,
+        token_score=token_score,
+        sequence_score=score,
+        raw_reward=None if None in parts else sum(part for part in parts if part is not None),
+        reward=reward,
+        value=value,
+        next_value=next_value,
+        td_error=saved("td_errors"),
+        advantage=advantage,
+        whitened_advantage=whitened,
+        return_=saved("returns"),
+        passes=_passes(_at(sample.ratios, index) or (), logprob, advantage, whitened, settings),
+        choices=_choices(sample, index, logprob, ref_logprob),
+        recomputed={
+            "kl": recompute.kl(logprob, ref_logprob, settings),
+            "reward": recompute.reward(parts, settings),
+            "td_error": recompute.td_error(reward, value, next_value, settings),
+            "advantage": recompute.advantage(td_errors[index:], settings),
+            "return_": recompute.return_(advantage, value),
+        },
+        settings=settings,
+    )
+
+
+def gae_terms(sample: TokenSample, index: int) -> list[GAETerm]:
+    """The terms of the token's advantage, nearest first; none where the settings are not known."""
+    if sample.settings is None:
+        return []
+    factor, running, terms = sample.settings.gamma * sample.settings.lam, 0.0, []
+    for ahead, td_error in enumerate(sample.numbers.get("td_errors", ())[index:]):
+        weight = recompute.power(factor, ahead)
+        product = weight * td_error
+        running += product
+        terms.append(GAETerm(ahead, weight, td_error, product, running))
+    return terms
+
+
+def token_name(text: str) -> str:
+    """`text` in quotes, spaces as · and newlines as ⏎; what a terminal would obey is shown as a symbol."""
+    shown = visible(text.replace("\n", "⏎")).replace(" ", "·")
+    return f"'{shown}'"
+
+
+def token_label(sample: TokenSample, index: int) -> str:
+    """The token by `token_name`, which part of a character it is, or its id where the file has no texts."""
+    part = _character(sample.texts, index)
+    if part is None:
+        text = _at(sample.texts, index)
+        return f"id {sample.tokens[index]}" if not text else token_name(text)
+    if not part.text:
+        return f"part {part.part} of an unfinished character"
+    return f"part {part.part} of {part.parts} of {token_name(part.text)}"
+
+
+def _final_value(sample: TokenSample) -> float | None:
+    """V after the last token: 0, but for the critic's own where a response that was cut short is continued by it."""
+    if not sample.truncated:
+        return 0.0
+    if sample.settings is None:
+        return None
+    return _known(sample.final_value) if sample.settings.bootstrap_truncated else 0.0
+
+
+def _passes(
+    ratios: Sequence[float],
+    logprob: float | None,
+    advantage: float | None,
+    whitened: float | None,
+    settings: SampleSettings | None,
+) -> tuple[Pass, ...]:
+    epochs = settings.epochs if settings is not None else -1
+    known = epochs <= len(ratios) <= epochs + 1
+    seen = whitened if settings is not None and settings.whiten_advantages else advantage
+    passes = []
+    for number, ratio in enumerate(ratios, 1):
+        in_loss = not known or number <= epochs
+        name = "after" if not in_loss else f"epoch {number}" if known else f"pass {number}"
+        above = settings is not None and ratio > 1 + settings.clip
+        below = settings is not None and ratio < 1 - settings.clip
+        clipped = in_loss and seen is not None and ((above and seen > 0) or (below and seen < 0))
+        probability = None if logprob is None else recompute.exp(logprob) * ratio
+        passes.append(Pass(name, ratio, probability, in_loss, above or below, clipped))
+    return tuple(passes)
+
+
+def _choices(sample: TokenSample, index: int, logprob: float | None, ref_logprob: float | None) -> tuple[Choice, ...]:
+    chosen = sample.tokens[index]
+    choices = [
+        Choice(one.token, one.text, recompute.exp(one.logprob), recompute.exp(one.ref_logprob), one.token == chosen)
+        for one in _at(sample.alternatives, index) or ()
+    ]
+    listed = not choices or any(one.chosen for one in choices)
+    if not listed and logprob is not None and ref_logprob is not None:
+        text = _at(sample.texts, index) or ""
+        choices.append(Choice(chosen, text, recompute.exp(logprob), recompute.exp(ref_logprob), chosen=True))
+    return tuple(choices)
+
+
+def _character(texts: Sequence[str], index: int) -> CharacterPart | None:
+    if index >= len(texts):
+        return None
+    first = last = index
+    while first and not texts[first - 1]:
+        first -= 1
+    while last < len(texts) - 1 and not texts[last]:
+        last += 1
+    if first == last and texts[last]:
+        return None
+    return CharacterPart(index - first + 1, last - first + 1, texts[last])
+
+
+def _at(values: Sequence[T], index: int) -> T | None:
+    return values[index] if index < len(values) else None
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _probability(logprob: float | None) -> float | None:
+    return None if logprob is None else recompute.exp(logprob)

@@ -1,0 +1,202 @@
+"""Sequences in files for others: JSON lines with everything that is known, Markdown to read; and their plain text."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+import string
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import StorageError
+from workbench.samples.records import TokenSample
+from workbench.text import visible
+
+_PAIRS = {  # the keys of `trainer.experience.sa_pairs`, and the columns of a samples file that they come from
+    "policy_logprob": "logprobs",
+    "ref_logprob": "ref_logprobs",
+    "kl": "kl",
+    "reward": "rewards",
+    "value": "values",
+    "td_error": "td_errors",
+    "advantage": "advantages",
+    "return": "returns",
+}
+_TABLE = {  # headings of the Markdown table
+    "logprobs": "log-prob",
+    "ref_logprobs": "reference",
+    "kl": "KL",
+    "entropy": "entropy",
+    "rewards": "reward",
+    "values": "value",
+    "td_errors": "TD error",
+    "advantages": "advantage",
+    "returns": "return",
+}
+_ENTITIES = {ord(mark): f"&#{ord(mark)};" for mark in string.punctuation}
+
+
+def copy_text(sample: TokenSample) -> str:
+    """Prompt and completion, as plain text: what a terminal would obey is shown as a symbol."""
+    return visible(sample.prompt + sample.completion, keep_newlines=True)
+
+
+def sa_pairs(sample: TokenSample) -> Iterator[dict[str, Any]]:
+    """The state-action pairs of the response as `trainer.experience.sa_pairs` gives them, one dict a token.
+
+    The state is text: the prompt and what was written before the token. Numbers that the file lacks are left out.
+    """
+    numbers = {key: sample.numbers[column] for key, column in _PAIRS.items() if column in sample.numbers}
+    state = sample.prompt
+    for step, (token, text) in enumerate(zip(sample.tokens, sample.texts, strict=True)):
+        pair = {"sequence": sample.key.row, "step": step, "state": state, "action": text, "token": token}
+        yield pair | {key: values[step] for key, values in numbers.items()}
+        state += text
+
+
+def export_jsonl(samples: Iterable[TokenSample], path: Path) -> Path:
+    """Write one line for each sample: what its record has, then `sa_pairs`. NaN and infinities are null.
+
+    Returns where: `path`, or with a number after its name where that is taken. StorageError when it cannot be
+    written; then nothing is left behind.
+    """
+    return write_new(path, (piece for sample in samples for piece in _json_line(sample)))
+
+
+def export_markdown(samples: Iterable[TokenSample], path: Path) -> Path:
+    """Write prompts, completions, scores and a table of the tokens, to read; no text of a sample is taken as markup.
+
+    Returns where, and raises, as `export_jsonl` does.
+    """
+    return write_new(path, (piece for sample in samples for piece in _markdown(sample)))
+
+
+def unused(path: Path) -> Path:
+    """`path` where nothing is there, else with the first free number after its name: text-2.md, text-3.md..."""
+    names = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
+    return path if not path.exists() else next(name for name in names if not name.exists())
+
+
+def write_new(path: Path, pieces: Iterable[str]) -> Path:
+    """Write `pieces` to a new file of about that name (see `unused`), whole or not at all; returns where.
+
+    Makes its folder. Raises StorageError when that or the file cannot be written.
+    """
+    try:
+        if path.is_dir():
+            raise StorageError(f"cannot write '{path}': it is a folder; give the file a name")
+        temporary = path.with_name(f".{path.name}.tmp")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+                file.writelines(pieces)
+            free = unused(path)
+            temporary.replace(free)
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+    except OSError as error:
+        raise StorageError(f"cannot write '{path}': {error.strerror or error}; choose another place") from None
+    return free
+
+
+def _json_line(sample: TokenSample) -> Iterator[str]:
+    """The line in pieces: the states of all pairs together grow with the square of the length."""
+    record = {
+        "iteration": sample.key.iteration,
+        "row": sample.key.row,
+        "prompt_index": sample.prompt_index,
+        "sample": sample.sample,
+        "prompt": sample.prompt,
+        "completion": sample.completion,
+        "score": sample.score,
+        "sequence_score": sample.sequence_score,
+        "parts": dict(sample.parts),
+        "columns": _columns(sample.columns),
+        "truncated": sample.truncated,
+        "length": len(sample),
+        "final_value": sample.final_value,
+        "prompt_tokens": list(sample.prompt_tokens),
+        "tokens": list(sample.tokens),
+        "token_texts": list(sample.texts),
+        **{name: list(values) for name, values in sample.numbers.items()},
+        "ratios": [list(passes) for passes in sample.ratios],
+        "alternatives": [[one._asdict() for one in place] for place in sample.alternatives],
+        "settings": None if sample.settings is None else asdict(sample.settings),
+    }
+    yield _json(record)[:-1] + ', "sa_pairs": ['
+    for pair in sa_pairs(sample):
+        yield (", " if pair["step"] else "") + _json(pair)
+    yield "]}\n"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(_finite(value), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """`value` with null for every number that JSON does not have."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {key: _finite(one) for key, one in value.items()}
+        case list():
+            return [_finite(one) for one in value]
+    return value
+
+
+def _columns(text: str) -> Any:
+    """The prompt's other columns; as text where they are no JSON."""
+    try:
+        return json.loads(text) if text else {}
+    except ValueError:
+        return text
+
+
+def _markdown(sample: TokenSample) -> Iterator[str]:
+    yield f"## Iteration {sample.key.iteration}, sample {sample.key.row + 1}\n\n"
+    yield "### Prompt\n\n" + _fenced(sample.prompt)
+    yield "### Completion" + (", cut short" if sample.truncated else "") + "\n\n" + _fenced(sample.completion)
+    scores = {"score": sample.score, **sample.parts, "KL of the sequence, nats": _kl(sample.numbers)}
+    yield "### Scores\n\n" + _row("", "value") + _row("---", "---:")
+    for name, value in scores.items():
+        yield _row(_cell(name), f"{value:+.4f}")
+    shown = [name for name in _TABLE if name in sample.numbers]
+    yield "\n### Tokens\n\n" + _row("", "token", "id", *(_TABLE[name] for name in shown))
+    yield _row("---:", "---", *["---:"] * (1 + len(shown)))
+    for place, (token, text) in enumerate(zip(sample.tokens, sample.texts, strict=True)):
+        numbers = (f"{sample.numbers[name][place]:+.4f}" for name in shown)
+        yield _row(str(place + 1), _cell(text), str(token), *numbers)
+    yield "\n"
+
+
+def _kl(numbers: Mapping[str, Sequence[float]]) -> float:
+    """The k1 KL of the response in nats, NaN where the file has no log-probs."""
+    if not {"logprobs", "ref_logprobs"} <= numbers.keys():
+        return math.nan
+    return sum(mine - theirs for mine, theirs in zip(numbers["logprobs"], numbers["ref_logprobs"], strict=True))
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _cell(text: str) -> str:
+    """`text` in a cell of a table: as code, or with all its punctuation as entities where code could not hold it."""
+    shown = visible(text).replace(" ", "␣")
+    if not shown:
+        return ""
+    return shown.translate(_ENTITIES) if re.search(r"[`|\\]", shown) else f"`{shown}`"
+
+
+def _fenced(text: str) -> str:
+    """`text` as a block of code whose fence is longer than any in it."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(longest + 1, 3)
+    return f"{fence}text\n{visible(text, keep_newlines=True)}\n{fence}\n\n"

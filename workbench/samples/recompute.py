@@ -1,0 +1,120 @@
+"""The numbers of a token anew, in float64, each from the saved ones that it is defined by.
+
+The trainer computes in float32, so every result says how far rounding may have taken the saved number from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from trainer.samples import SampleSettings
+
+_EPSILON = 2.0**-23  # between neighbours in float32
+_ROUNDING = 32 * _EPSILON  # of the size of all that was added up
+_WHITENING = 1e-8  # added to a variance, as `trainer.maths.whiten` does
+
+
+class Recomputed(NamedTuple):
+    """A number, None where one that it follows from is missing, and how far float32 may be from it."""
+
+    value: float | None = None
+    tolerance: float = 0.0
+
+    def agrees(self, saved: float | None) -> bool:
+        """Whether rounding explains the difference to `saved`, or there is nothing to compare."""
+        if saved is None or self.value is None or saved == self.value or (math.isnan(saved) and math.isnan(self.value)):
+            return True
+        return abs(saved - self.value) <= self.tolerance < math.inf
+
+
+def kl(logprob: float | None, ref_logprob: float | None, settings: SampleSettings | None) -> Recomputed:
+    """By the penalty's estimator, as `trainer.maths.kl_estimate` has it."""
+    if logprob is None or ref_logprob is None or settings is None:
+        return Recomputed()
+    log_r = ref_logprob - logprob
+    match settings.kl_estimator:
+        case "k1":
+            value, slope = -log_r, 1.0
+        case "k2":
+            value, slope = 0.5 * log_r * log_r, abs(log_r)
+        case "k3":
+            value = (math.expm1(log_r) if log_r < 1 else exp(log_r) - 1) - log_r
+            slope = exp(log_r) + 1
+        case "abs":
+            value, slope = abs(log_r), 1.0
+        case _:
+            return Recomputed()
+    # The slope carries the rounding of the difference of two log-probs on.
+    return Recomputed(value, _ROUNDING * (slope * (abs(logprob) + abs(ref_logprob)) + abs(value)))
+
+
+def reward(parts: Sequence[float | None], settings: SampleSettings | None) -> Recomputed:
+    """r_t, the sum of its parts; whitened with its mean kept where the run does that."""
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts) or settings is None:
+        return Recomputed()
+    raw, size = sum(known), sum(abs(part) for part in known)
+    if not settings.whiten_rewards:
+        return Recomputed(raw, _ROUNDING * size)
+    mean, scale = settings.reward_mean, deviation(settings.reward_std)
+    return Recomputed((raw - mean) / scale + mean, _ROUNDING * ((size + abs(mean)) / scale + abs(mean)))
+
+
+def td_error(
+    reward: float | None, value: float | None, next_value: float | None, settings: SampleSettings | None
+) -> Recomputed:
+    """delta_t = r_t + gamma V(s_{t+1}) - V(s_t)."""
+    if reward is None or value is None or next_value is None or settings is None:
+        return Recomputed()
+    following = settings.gamma * next_value
+    return Recomputed(reward + following - value, _ROUNDING * (abs(reward) + abs(following) + abs(value)))
+
+
+def advantage(td_errors: Sequence[float], settings: SampleSettings | None) -> Recomputed:
+    """A_t = sum_l (gamma lambda)^l delta_{t+l}; td_errors: that of the token and all after it."""
+    if settings is None or not td_errors:
+        return Recomputed()
+    factor = settings.gamma * settings.lam
+    total = size = drift = 0.0  # drift: the error of a power in float32 grows with l
+    for delta in reversed(td_errors):
+        drift = factor * (drift + size)
+        total = delta + factor * total
+        size = abs(delta) + factor * size
+    return Recomputed(total, _ROUNDING * size + _EPSILON * drift)
+
+
+def whitened_advantage(advantage: float | None, settings: SampleSettings | None) -> float | None:
+    """(A_t - mean) / sqrt(std^2 + 1e-8); None where the run does not whiten advantages."""
+    if advantage is None or settings is None or not settings.whiten_advantages:
+        return None
+    return (advantage - settings.advantage_mean) / deviation(settings.advantage_std)
+
+
+def return_(advantage: float | None, value: float | None) -> Recomputed:
+    """G_t = A_t + V(s_t)."""
+    if advantage is None or value is None:
+        return Recomputed()
+    return Recomputed(advantage + value, _ROUNDING * (abs(advantage) + abs(value)))
+
+
+def deviation(std: float) -> float:
+    """What whitening divides by."""
+    return math.sqrt(std * std + _WHITENING)
+
+
+def exp(x: float) -> float:
+    """e to the x, infinite where that is beyond a float."""
+    try:
+        return math.exp(x)
+    except OverflowError:
+        return math.inf
+
+
+def power(base: float, exponent: int) -> float:
+    """`base` to the `exponent`, infinite where that is beyond a float."""
+    try:
+        return base**exponent
+    except OverflowError:
+        return math.inf

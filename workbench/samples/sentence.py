@@ -1,0 +1,117 @@
+"""One sentence of plain words on a token: each rule makes a clause of it, or none; all are true by the numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeGuard
+
+from workbench.samples.recompute import deviation
+
+if TYPE_CHECKING:
+    from workbench.samples.explain import TokenFacts
+
+_HARDLY = 0.05  # of the deviation of the batch's advantages: less is hardly a push
+_ALIKE = 0.1  # nats between policy and reference: less is as much
+_NO_SIGNAL = 1e-6  # the deviation under which the trainer takes no step
+
+
+def sentence(facts: TokenFacts) -> str:
+    """Why the token was pushed, what its reward is made of, and what the reference thinks of it."""
+    return "; ".join(clause for rule in _RULES if (clause := rule(facts)))
+
+
+def amount(x: float) -> str:
+    """The size of `x` with two decimals, and two digits at least."""
+    return f"{abs(x):.2f}" if x == 0 or 0.095 <= abs(x) < 1e6 else f"{abs(x):.2g}"
+
+
+def percent(probability: float) -> str:
+    """`probability` with two digits; what is hardly ever or nearly always is told as such."""
+    if not math.isfinite(probability) or probability <= 0:
+        return f"{100 * probability:.0f} %"
+    if probability < 1e-4:
+        return "< 0.01 %"
+    if probability < 0.0995:
+        return f"{100 * probability:.2g} %"
+    if 0.9995 <= probability < 1:
+        return "> 99.9 %"
+    return f"{100 * probability:.{1 if 0.99 <= probability < 1 else 0}f} %"
+
+
+def _push(facts: TokenFacts) -> str:
+    """Which way, how far, and how the critic's expectation explains it."""
+    raw, seen, settings = facts.advantage, facts.loss_advantage, facts.settings
+    if not _finite(raw):
+        return ""
+    expected = f"{'better' if raw > 0 else 'worse'} than the critic expected by {amount(raw)}"
+    if raw == 0:
+        expected = "just as the critic expected"
+    if settings is None or not _finite(seen):
+        return expected
+    if settings.advantage_std <= _NO_SIGNAL:
+        return "not pushed: all advantages of the batch are equal, so no step was taken"
+    unit = 1.0 if settings.whiten_advantages else settings.advantage_std
+    slight = _HARDLY * unit
+    direction = (
+        "hardly pushed" if seen == 0 or abs(seen) < slight else _until_clipped(facts, "up" if seen > 0 else "down")
+    )
+    if settings.whiten_advantages:
+        mean = settings.advantage_mean
+        said = f"the batch's mean of {'-' if mean < 0 else ''}{amount(mean)}"
+        if direction == "hardly pushed" and abs(raw) >= _HARDLY * settings.advantage_std:
+            return f"{expected}, close to {said}: {direction}"
+        explained = raw > 0 if seen > 0 else raw < 0
+        if direction != "hardly pushed" and not explained:
+            return f"{expected}, but {'above' if seen > 0 else 'below'} {said}: {direction}"
+    return f"{direction}: {expected}"
+
+
+def _until_clipped(facts: TokenFacts, way: str) -> str:
+    epochs = [one for one in facts.passes if one.in_loss]
+    clipped = [one.clipped for one in epochs]
+    if not any(clipped):
+        return f"pushed {way}"
+    if all(clipped):
+        return f"kept from being pushed {way} by the clip"
+    first = clipped.index(True)
+    if all(clipped[first:]):
+        return f"pushed {way} until the clip stopped it in {epochs[first].name}"
+    return f"pushed {way}, held by the clip in {sum(clipped)} of {len(clipped)} epochs"
+
+
+def _penalty(facts: TokenFacts) -> str:
+    """Told where the KL penalty is most of the reward, and large enough to matter to the advantage."""
+    penalty, rest, settings = facts.kl_penalty, facts.token_score, facts.settings
+    if settings is None or not (_finite(penalty) and _finite(rest) and _finite(facts.advantage)):
+        return ""
+    if facts.is_last:
+        if not _finite(facts.sequence_score):
+            return ""
+        rest += facts.sequence_score
+    size = abs(penalty) / (deviation(settings.reward_std) if settings.whiten_rewards else 1.0)
+    matters = size >= abs(facts.advantage) / 2 and size >= _HARDLY * settings.advantage_std
+    if abs(penalty) <= abs(rest) or not matters:
+        return ""
+    what = f"KL {'penalty' if penalty < 0 else 'bonus'} of {amount(penalty)}"
+    if rest == 0:
+        return f"its reward is a {what}"
+    return f"the {what} dominates its reward of {'-' if rest < 0 else ''}{amount(rest)}"
+
+
+def _reference(facts: TokenFacts) -> str:
+    mine, theirs, k1 = facts.probability, facts.ref_probability, facts.k1
+    if mine is None or theirs is None or k1 is None or math.isnan(k1):
+        return ""
+    if abs(k1) <= _ALIKE:
+        return f"the reference likes it about as much: {percent(theirs)}"
+    if percent(mine) == percent(theirs):
+        return f"policy and reference both give it {percent(theirs)}"
+    return f"the reference gives it {percent(theirs)}, the policy {percent(mine)}"
+
+
+def _finite(x: float | None) -> TypeGuard[float]:
+    return x is not None and math.isfinite(x)
+
+
+_RULES: tuple[Callable[[TokenFacts], str], ...] = (_push, _penalty, _reference)

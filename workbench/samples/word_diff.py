@@ -1,0 +1,81 @@
+"""What became of a text: its words that stayed, went and came."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+from itertools import accumulate, groupby
+from typing import Literal, NamedTuple
+
+Kind = Literal["same", "gone", "new"]
+
+_MOST_PAIRS = 200_000  # of equal words in the two texts, for the search of matches: 4,000 words each take 50 ms
+_IDEOGRAMS = r"\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"  # written without spaces, so each is a word
+_MARKS = r"\u0300-\u036f"  # combine with the letter before
+_WORD = re.compile(rf"([{_IDEOGRAMS}]|(?:(?![{_IDEOGRAMS}])[\w{_MARKS}])+|[^\w\s{_MARKS}]+|\A)(\s*)")
+
+
+class Part(NamedTuple):
+    """A stretch of text that is in both (same), only in the old one (gone), or only in the new one (new)."""
+
+    kind: Kind
+    text: str
+
+
+class WordDiff(NamedTuple):
+    """The parts in order: same and gone joined are the old text, same and new joined are the new one.
+
+    passed_over: so many different words were too frequent to be looked for: they count as the same only beside
+    others that are.
+    """
+
+    parts: list[Part]
+    passed_over: int
+
+
+def word_diff(old: str, new: str) -> WordDiff:
+    """Compare two texts by words, by punctuation, and where these are the same by the spaces after them."""
+    before, after = _WORD.findall(old), _WORD.findall(new)
+    words, new_words = [word for word, _ in before], [word for word, _ in after]
+    matcher = SequenceMatcher(None, words, new_words, autojunk=False)
+    frequent = _frequent(words, new_words)
+    for word in frequent:  # a match of other words still grows over them
+        del matcher.b2j[word]  # type: ignore[attr-defined]  # documented, and not in typeshed
+    parts = []
+    for tag, start, end, new_start, new_end in matcher.get_opcodes():
+        if tag == "equal":
+            for (word, space), (_, new_space) in zip(before[start:end], after[new_start:new_end], strict=True):
+                parts += [Part("same", word), *_changed(space, new_space)]
+        else:
+            parts += _changed(_text(before[start:end]), _text(after[new_start:new_end]))
+    return WordDiff(_joined(parts), len(frequent))
+
+
+def _changed(old: str, new: str) -> list[Part]:
+    """One text for another; the spaces that both end with have stayed."""
+    words, new_words = old.rstrip(), new.rstrip()
+    space = old[len(words) :]
+    if space != new[len(new_words) :]:
+        return [Part("gone", old), Part("new", new)]
+    return [Part("gone", words), Part("new", new_words), Part("same", space)]
+
+
+def _frequent(old: Sequence[str], new: Sequence[str]) -> set[str]:
+    """The most frequent words, as many as must be passed over to stay within the pairs that there is time for."""
+    counts, new_counts = Counter(old), Counter(new)
+    pairs = {word: times * new_counts[word] for word, times in counts.items() if word in new_counts}
+    rarest_first = sorted(pairs, key=pairs.__getitem__)
+    sums = accumulate(pairs[word] for word in rarest_first)
+    return {word for word, total in zip(rarest_first, sums, strict=True) if total > _MOST_PAIRS}
+
+
+def _text(words: Sequence[tuple[str, str]]) -> str:
+    return "".join(word + space for word, space in words)
+
+
+def _joined(parts: Sequence[Part]) -> list[Part]:
+    """Without empty parts, and neighbours of one kind as one."""
+    full = [part for part in parts if part.text]
+    return [Part(kind, "".join(part.text for part in group)) for kind, group in groupby(full, key=lambda p: p.kind)]

@@ -1,0 +1,31 @@
+"""The line in which samples are searched for and filtered."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.widgets import Input
+
+
+class SampleFilter(Input):
+    """Not there until it is asked for; enter keeps what was found, escape shows everything again."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "clear", "show all", id="sample-filter.clear", tooltip="End the search, show every sample"),
+        Binding("down", "submit", "to the list", show=False, id="sample-filter.down", tooltip="Go to what was found"),
+    ]
+
+    class Cleared(Message):
+        """Everything is to be shown again."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(placeholder="words, or score>0.5 kl<10 len>20 stop:length is:marked", compact=True, id=id)
+        self.display = False
+
+    def allow_focus(self) -> bool:
+        return bool(self.display)
+
+    def action_clear(self) -> None:
+        self.post_message(self.Cleared())

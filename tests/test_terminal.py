@@ -66,7 +66,7 @@ class Terminal:
                 self.raw += data
 
     def wait(self) -> int:
-        """The program's exit code. Reads on meanwhile: a program that writes to a full terminal waits for its reader."""
+        """The exit code. Reads on meanwhile: a program that writes to a full terminal waits for its reader."""
         end = time.monotonic() + DEADLINE
         while self.process.poll() is None:
             assert time.monotonic() < end, CODES.sub(b"", self.raw)[-2000:]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -52,6 +52,7 @@ class RunStarted(Event):
     versions: dict[str, str]
     warnings: list[str] = field(default_factory=list)
     resumed_at: int | None = None  # the iteration of the checkpoint that this resumption continues from
+    run_kind: str = "ppo"  # or "reward-model" or "dpo": its iterations are optimiser steps, its prompts comparisons
     schema: int = SCHEMA_VERSION
 
 
@@ -150,6 +151,71 @@ class Evaluation(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RewardModelStep(Event):
+    """Metrics of one optimiser step of a reward model, over the comparisons that it was taken on, before it."""
+
+    kind: ClassVar[str] = "reward_model_step"
+    iteration: int  # from 1
+    comparisons: int
+    loss: float  # mean over the comparisons
+    accuracy: float  # share of the decided pairs whose better completion is ahead
+    lead: float  # of the better one, logits, mean over the decided pairs
+    grad_norm: float  # before clipping
+    skipped: bool  # not taken: NaN or inf
+    learning_rate: float
+    tokens: int  # real tokens so far in the run
+    tokens_per_second: float  # real tokens over the whole step
+    seconds: float
+    memory_bytes: int  # peak of MLX's own allocations in this step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardModelEvaluation(Event):
+    """A reward model on held-out comparisons after `iteration` steps, beside what knows less than it.
+
+    Log-loss and calibration are of the decided pairs; what is not known is NaN.
+    """
+
+    kind: ClassVar[str] = "reward_model_evaluation"
+    iteration: int  # 0: untrained
+    pairs: int  # decided ones
+    ties: int
+    accuracy: float
+    accuracy_low: float  # Wilson's 95 % interval
+    accuracy_high: float
+    log_loss: float  # nats a pair
+    calibration_error: float
+    length_accuracy: float  # of the model that sees only lengths
+    untrained_accuracy: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DPOStep(RewardModelStep):
+    """Metrics of one optimiser step of DPO: those of its implicit reward, and these, means over its pairs."""
+
+    kind: ClassVar[str] = "dpo_step"
+    chosen_reward: float  # implicit: beta (log pi - log pi_ref); the lead is the difference of the two
+    rejected_reward: float
+    chosen_logprob: float  # nats a sequence
+    rejected_logprob: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DPOEvaluation(RewardModelEvaluation):
+    """A policy's implicit reward on held-out comparisons after step `iteration`, 0 before the first."""
+
+    kind: ClassVar[str] = "dpo_evaluation"
+    loss: float  # that which is trained
+    lead: float  # of the better one's implicit reward, mean over the decided pairs; so are the next four
+    chosen_reward: float
+    rejected_reward: float
+    chosen_logprob: float  # nats a sequence
+    rejected_logprob: float
+    kl: float  # of policy against reference, over all words at each place of the completions, nats a token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSaved(Event):
     """A checkpoint is whole on disk in `path` (relative to the run)."""
 
@@ -235,7 +301,13 @@ class Sinks:
             raise errors[0]
 
 
-EVENT_TYPES: dict[str, type[Event]] = {cls.kind: cls for cls in Event.__subclasses__() if cls.kind}
+def _descendants(cls: type[Event]) -> Iterator[type[Event]]:
+    for child in cls.__subclasses__():
+        yield child
+        yield from _descendants(child)
+
+
+EVENT_TYPES: dict[str, type[Event]] = {cls.kind: cls for cls in _descendants(Event) if cls.kind}
 
 
 def event_from_dict(values: dict[str, Any]) -> Event | None:

@@ -23,6 +23,8 @@ from trainer.events import (
     Evaluation,
     Event,
     Iteration,
+    RewardModelEvaluation,
+    RewardModelStep,
     RunEnded,
     RunStarted,
     SamplesWritten,
@@ -38,7 +40,8 @@ from trainer.journal_lines import (
 )
 
 _DURABLE = (CheckpointSaved, RunEnded)
-_REDONE_BY_RESUMED_RUN = (Iteration, SamplesWritten, Evaluation, CheckpointSaved)
+_STEPS = (Iteration, RewardModelStep)
+_REDONE_BY_RESUMED_RUN = (*_STEPS, SamplesWritten, Evaluation, RewardModelEvaluation, CheckpointSaved)
 _END_BYTES = 16 * 1024
 
 
@@ -257,7 +260,7 @@ def read_journal(path: Path) -> JournalView:
 
 
 def read_journal_ends(path: Path, iterations: int = 5) -> JournalView:
-    """The first event of the journal at `path` and its newest, the last `iterations` Iterations among them.
+    """The first event of the journal at `path` and its newest, the last `iterations` of its steps among them.
 
     Reads 16 KiB from either end, and more only where these hold fewer. The one problem looked for is a journal
     without any event. StorageError when the file cannot be read.
@@ -274,7 +277,7 @@ def read_journal_ends(path: Path, iterations: int = 5) -> JournalView:
                 if start:
                     lines[:1] = first  # in place of the line that the window cuts
                 events = without_superseded(readable_events(lines))
-                if not start or sum(isinstance(event, Iteration) for _, event in events) >= iterations:
+                if not start or sum(isinstance(event, _STEPS) for _, event in events) >= iterations:
                     break
                 window *= 4
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The mathematics of PPO for language models: arrays in, arrays out.
+"""The mathematics of PPO for language models, and of reward models: arrays in, arrays out.
 
 Shapes: B sequences, T response tokens (right-padded), V words of the vocabulary. `mask` is 1 on real response tokens
 and 0 on padding. Logarithms are natural, so KL and entropy are in nats.
@@ -149,3 +149,79 @@ def explained_variance(values: mx.array, returns: mx.array, mask: mx.array) -> m
     variance = masked_variance(returns, mask)
     unexplained = masked_variance(returns - values, mask)
     return mx.where(variance > 1e-12, 1 - unexplained / mx.maximum(variance, 1e-12), mx.array(float("nan")))
+
+
+def bradley_terry_loss(lead: mx.array, margin: mx.array | float = 0.0) -> mx.array:
+    """-log P(the better one wins) = -log sigmoid(lead - margin), lead = r_better - r_worse.
+
+    lead, margin: any one shape, returned. Only differences count, so a shift of all rewards changes nothing.
+    Bradley and Terry 1952; the margin is that of Touvron et al. 2023 (Llama 2, arXiv 2307.09288), eq. 2.
+    """
+    return mx.logaddexp(0.0, margin - lead)
+
+
+def davidson_logprobs(lead: mx.array, log_nu: mx.array) -> mx.array:
+    """Log-probabilities of (first wins, tie, second wins) where ties are possible.
+
+        P(i wins) = p_i / Z,   P(tie) = nu sqrt(p_i p_j) / Z,   Z = p_i + p_j + nu sqrt(p_i p_j),   p = exp(r)
+
+    that is softmax(lead / 2, log nu, -lead / 2) with lead = r_i - r_j. nu = 0 is Bradley-Terry, and so is the
+    distribution given that it is no tie, whatever nu: ties do not change what a lead means for the decided, as they do
+    with the threshold of Rao and Kupper 1967. lead: any shape; log_nu: scalar. Returns [..., 3].
+    Davidson 1970, "On Extending the Bradley-Terry Model to Accommodate Ties".
+    """
+    logits = mx.stack([lead / 2, mx.broadcast_to(log_nu, lead.shape), -lead / 2], axis=-1)
+    return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+
+
+def plackett_luce_loss(rewards: mx.array, ranks: mx.array, mask: mx.array) -> mx.array:
+    """-log P(ranking), as a mean over its choices: the best of all is chosen, then the best of the rest, and so on.
+
+        L = 1/C sum_i [log sum_{j: rank_j >= rank_i} exp(r_j) - r_i]
+
+    Those of one rank are each chosen from all that are not ranked above them, their equals included (Breslow's
+    approximation), so they are drawn together; C counts the choices from more than one. Of two without a tie it is
+    the Bradley-Terry loss. rewards, ranks, mask: [R, K], rank 0 the best, mask 0 where a ranking has no further
+    member. Returns [R], 0 without a choice. Plackett 1975; Luce 1959; ties: Breslow 1974.
+    """
+    pool = (ranks[:, None, :] >= ranks[:, :, None]) & (mask[:, None, :] > 0)  # [R, chosen, candidate]
+    is_choice = (mask > 0) & (pool.sum(axis=-1) > 1)
+    pool = pool | mx.eye(ranks.shape[1], dtype=mx.bool_)  # an empty sum would make the gradient of the padding NaN
+    totals = mx.logsumexp(mx.where(pool, rewards[:, None, :], -mx.inf), axis=-1)
+    losses = mx.where(is_choice, totals - rewards, 0.0)
+    return losses.sum(axis=-1) / mx.maximum(is_choice.sum(axis=-1), 1)
+
+
+def dpo_loss(lead: mx.array, *, beta: float, label_smoothing: float = 0.0) -> mx.array:
+    """-(1 - eps) log sigmoid(beta h) - eps log sigmoid(-beta h), h the lead of the chosen completion:
+
+        h = (log pi(c) - log pi_ref(c)) - (log pi(r) - log pi_ref(r))
+
+    with log-probs summed over each completion; eps is the share of labels that are taken to be wrong. lead: any
+    shape, returned; log 2 at h = 0 whatever eps. Rafailov et al. 2023 (arXiv 2305.18290), eq. 7; with eps: Mitchell
+    2023, "A note on DPO with noisy preferences and relationship to IPO", eq. 3.
+    """
+    wrong, right = mx.logaddexp(0.0, -beta * lead), mx.logaddexp(0.0, beta * lead)
+    return (1 - label_smoothing) * wrong + label_smoothing * right
+
+
+def ipo_loss(lead: mx.array, *, beta: float) -> mx.array:
+    """(h - 1 / (2 beta))^2, h as in `dpo_loss`: the lead has an aim and does not grow for ever.
+
+    Azar et al. 2023 (arXiv 2310.12036), eq. 17, sum the log-probs over each completion; TRL, as we do, hands in a lead
+    of their means a token, so that the aim means the same at every length. lead: any shape, returned.
+    """
+    return mx.square(lead - 1 / (2 * beta))
+
+
+def kl_divergence(logits: mx.array, ref_logits: mx.array) -> mx.array:
+    """KL(p || q) = sum_v p_v (log p_v - log q_v) of two full distributions, in nats.
+
+    logits, ref_logits: [..., V]. Returns [...], float32.
+    """
+    logits, ref_logits = logits.astype(mx.float32), ref_logits.astype(mx.float32)
+    logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    ref_logprobs = ref_logits - mx.logsumexp(ref_logits, axis=-1, keepdims=True)
+    probabilities = mx.exp(logprobs)
+    # 0 times infinity is 0 here, for words that neither can write.
+    return mx.where(probabilities > 0, probabilities * (logprobs - ref_logprobs), 0.0).sum(axis=-1)

@@ -10,10 +10,11 @@ from statistics import fmean
 from typing import Literal
 
 from trainer.errors import StorageError
-from trainer.events import Iteration, RunEnded, RunStarted
+from trainer.events import Iteration, RewardModelStep, RunEnded, RunStarted
 from trainer.journal import JournalView, read_journal_ends
 from trainer.runs import RunFolder, run_folders
 
+PPO = "ppo"
 RunState = Literal["training", "done", "stopped", "failed", "interrupted"]
 
 
@@ -30,6 +31,7 @@ class RunSummary:
     model: str
     started: float | None  # unix seconds
     problem: str  # what is damaged, or why the run failed; empty when nothing
+    kind: str = PPO  # "reward-model": its iterations are optimiser steps
 
     @property
     def name(self) -> str:
@@ -53,25 +55,29 @@ def _summary(folder: RunFolder) -> RunSummary:
         problems.append(str(error))
     starts = [event for event in view.events if isinstance(event, RunStarted)]
     marks = [event for event in view.events if isinstance(event, RunStarted | RunEnded)]
-    last = [event for event in view.events if isinstance(event, Iteration)][-5:]
+    steps = [event for event in view.events if isinstance(event, Iteration | RewardModelStep)]
+    last = [event for event in steps if isinstance(event, Iteration)][-5:]
     scores = [iteration.score_mean for iteration in last if math.isfinite(iteration.score_mean)]
     end = marks[-1] if marks and isinstance(marks[-1], RunEnded) else None
     try:
         config = tomllib.loads(folder.config.read_text(encoding="utf-8"))
-        iterations, model = int(config["ppo"]["iterations"]), str(config["model"]["path"])
+        kind, model = str(config.get("kind", PPO)), str(config["model"]["path"])
+        # The steps of another kind follow from its data.
+        iterations = int(config["ppo"]["iterations"]) if kind == PPO else starts[-1].iterations if starts else 0
     except (OSError, ValueError, KeyError, TypeError) as error:
         problems.append(f"cannot read '{folder.config}': {error}")
-        iterations, model = starts[-1].iterations if starts else 0, ""
+        kind, iterations, model = PPO, starts[-1].iterations if starts else 0, ""
     if end is not None and end.state == "failed":
         problems.append(end.reason)
     return RunSummary(
         folder=folder,
         state="training" if live else end.state if end is not None else "interrupted",
-        iteration=last[-1].iteration if last else 0,
+        iteration=steps[-1].iteration if steps else 0,
         iterations=iterations,
         score=fmean(scores) if scores else None,
         kl=last[-1].kl if last and math.isfinite(last[-1].kl) else None,
         model=starts[-1].model if starts else model,
         started=view.times[0] if view.times else None,
         problem="; ".join(view.problems + problems),
+        kind=kind,
     )

@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from trainer.config import Config, save_config
+from trainer.config import AnyConfig, save_config
 from trainer.config.fields import PATTERNS, RUN_NAME
 from trainer.errors import StorageError, UsageError
 from trainer.run_lock import hold_lock, lock_is_held
@@ -88,7 +88,7 @@ class RunFolder:
         return lock_is_held(self.root)
 
 
-def create_run(config: Config, preset_name: str) -> RunFolder:
+def create_run(config: AnyConfig, preset_name: str) -> RunFolder:
     """Make the folder of a new run under `config.run.dir` and write its config.toml.
 
     Without `config.run.name` the run is called after the preset (or the file it came from) and the next free
@@ -106,7 +106,7 @@ def create_run(config: Config, preset_name: str) -> RunFolder:
     return folder
 
 
-def write_config(folder: RunFolder, config: Config) -> None:
+def write_config(folder: RunFolder, config: AnyConfig) -> None:
     """Write `config` as what runs in `folder`, with its name and the versions it runs with, whole or not at all."""
     config = config.model_copy(update={"run": config.run.model_copy(update={"name": folder.name})})
     header = "\n".join(f"{name} {version}" for name, version in versions().items())
@@ -118,7 +118,7 @@ def write_config(folder: RunFolder, config: Config) -> None:
         raise _storage_error(folder.config, error) from None
 
 
-def check_name_is_free(config: Config) -> None:
+def check_name_is_free(config: AnyConfig) -> None:
     """UsageError when `config.run.name` is in use: asked before the minutes that loading may take.
 
     Raises StorageError when no folder of that name can be looked for.
@@ -245,7 +245,7 @@ def versions() -> dict[str, str]:
     return {**found, "python": platform.python_version()}
 
 
-def _named(config: Config) -> RunFolder:
+def _named(config: AnyConfig) -> RunFolder:
     name = config.run.name
     folder = RunFolder(_runs_dir(config) / name)
     if not _make(folder):
@@ -253,7 +253,7 @@ def _named(config: Config) -> RunFolder:
     return folder
 
 
-def _in_use(config: Config) -> UsageError:
+def _in_use(config: AnyConfig) -> UsageError:
     name = config.run.name
     return UsageError(
         f"run.name = {name!r} is in use in '{config.run.dir}': "
@@ -261,7 +261,7 @@ def _in_use(config: Config) -> UsageError:
     )
 
 
-def _numbered(config: Config, preset_name: str) -> RunFolder:
+def _numbered(config: AnyConfig, preset_name: str) -> RunFolder:
     runs_dir = _runs_dir(config)
     prefix = re.sub(r"[^\w.-]+", "-", Path(preset_name).name.removesuffix(".toml")).strip(".-") or "run"
     numbers = [
@@ -289,7 +289,7 @@ def _write_name(folder: RunFolder) -> None:
     temporary.replace(folder.config)
 
 
-def _runs_dir(config: Config) -> Path:
+def _runs_dir(config: AnyConfig) -> Path:
     path = Path(config.run.dir).resolve()
     try:
         path.mkdir(parents=True, exist_ok=True)

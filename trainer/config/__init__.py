@@ -1,5 +1,6 @@
 """The one configuration schema, TOML in and out. Imports no tensor library."""
 
+from trainer.config.kinds import AnyConfig
 from trainer.config.loading import (
     PRESETS,
     load_config,
@@ -13,6 +14,7 @@ from trainer.config.schema import Config
 
 __all__ = [
     "PRESETS",
+    "AnyConfig",
     "Config",
     "config_problems",
     "config_warnings",

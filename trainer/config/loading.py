@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from trainer.config.problems import validate
+from trainer.config.fields import Section
+from trainer.config.problems import Schema, validate_as
 from trainer.config.schema import Config
 from trainer.errors import ConfigError, UsageError
 
@@ -25,20 +27,32 @@ def load_config(source: str | Path, overrides: dict[str, Any] | None = None) -> 
 
     Raises UsageError when there is no such preset or file, ConfigError with every problem of its content.
     """
-    path = PRESETS / f"{source}.toml" if str(source) in preset_names() else Path(source)
+    return load_config_as(Config, source, overrides, preset_names())
+
+
+def load_config_as(
+    schema: type[Schema],
+    source: str | Path,
+    overrides: dict[str, Any] | None = None,
+    presets: Sequence[str] = (),
+) -> Schema:
+    """`load_config` for the configuration of another kind of run; presets: the names that stand for one."""
+    path = PRESETS / f"{source}.toml" if str(source) in presets else Path(source)
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        names = ", ".join(preset_names())
-        raise UsageError(f"no preset or file '{source}': the presets are {names}") from None
+        if not presets:
+            raise UsageError(f"no file '{source}': name a configuration in TOML") from None
+        raise UsageError(f"no preset or file '{source}': the presets are {', '.join(presets)}") from None
     except OSError as error:
         raise UsageError(f"cannot read configuration '{source}': {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # tomllib lets what int() and str.decode() raise through
         raise ConfigError([f"not TOML: {error}"], str(source)) from None
-    return validate(_merged(raw, overrides or {}), str(source))
+    _check_kind(raw.get("kind"), schema, source)
+    return validate_as(schema, _merged(raw, overrides or {}), str(source))
 
 
-def parse_overrides(assignments: list[str]) -> dict[str, Any]:
+def parse_overrides(assignments: list[str], schema: type[Section] = Config) -> dict[str, Any]:
     """Tables from `["ppo.kl_coef=0.1", "rollout.stop=['END']"]`: values are TOML, bare words are strings.
 
     Raises UsageError for an assignment that is not `table.key=value`.
@@ -54,11 +68,11 @@ def parse_overrides(assignments: list[str]) -> dict[str, Any]:
             node = node.setdefault(part, {})
             if not isinstance(node, dict):
                 raise UsageError(f"--set {assignment}: '{part}' was set to a value before and is no table")
-        node[parts[-1]] = _value(parts, text.strip())
+        node[parts[-1]] = _value(parts, text.strip(), schema)
     return tables
 
 
-def save_config(config: Config, path: Path, header: str = "") -> None:
+def save_config(config: Section, path: Path, header: str = "") -> None:
     """Write `config` as TOML, every field spelt out; `header` goes above as comment lines."""
     comments = "".join(f"# {line}\n" for line in header.splitlines())
     path.write_text(f"{comments}\n{tomli_w.dumps(config.model_dump())}".lstrip("\n"), encoding="utf-8")
@@ -71,10 +85,13 @@ def resolve_paths(config: Config, base: Path) -> Config:
         return str((base / path).resolve()) if path and (base / path).exists() else path
 
     def source(table: dict[str, Any]) -> dict[str, Any]:
-        if table["kind"] != "python":
-            return table
-        file, _, function = table["path"].rpartition(":")
-        return {**table, "path": f"{absolute(file)}:{function}"}
+        match table["kind"]:
+            case "python":
+                file, _, function = table["path"].rpartition(":")
+                return {**table, "path": f"{absolute(file)}:{function}"}
+            case "model":
+                return {**table, "path": absolute(table["path"]), "ensemble": list(map(absolute, table["ensemble"]))}
+        return table
 
     raw = config.model_dump()
     raw["model"]["adapter"] = absolute(config.model.adapter)
@@ -87,8 +104,15 @@ def resolve_paths(config: Config, base: Path) -> Config:
     return Config.model_validate(raw)
 
 
-def _value(parts: list[str], text: str) -> Any:
-    section = Config.model_fields.get(parts[0])
+def _check_kind(kind: Any, schema: type[Section], source: str | Path) -> None:
+    """Raise UsageError for the configuration of a run of another kind, where it says so."""
+    own = schema.model_fields["kind"].default if "kind" in schema.model_fields else "ppo"
+    if isinstance(kind, str) and kind != own:
+        raise UsageError(f"'{source}' configures a run of kind '{kind}', not '{own}': name another configuration")
+
+
+def _value(parts: list[str], text: str, schema: type[Section]) -> Any:
+    section = schema.model_fields.get(parts[0])
     field = getattr(section.annotation, "model_fields", {}).get(".".join(parts[1:])) if section else None
     quoted = text[:1] in ("'", '"')
     if field is not None and field.annotation is str and not quoted:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import difflib
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from trainer.config.fields import PATTERNS
+from trainer.config.fields import PATTERNS, Section
 from trainer.config.reward_sources import SOURCES
 from trainer.config.schema import Config
 from trainer.errors import ConfigError
@@ -30,6 +30,7 @@ _RULES = {  # pydantic's names of broken rules, in our words
     "string_too_short": "must not be empty",
     "too_short": "must not be empty",
 }
+Schema = TypeVar("Schema", bound=Section)
 _SOURCE_RULE = f"must be 'file.py:function', 'lexicon' or a table whose kind is one of {', '.join(SOURCES)}"
 
 
@@ -55,9 +56,14 @@ def validate(raw: dict[str, Any], source: str = "") -> Config:
 
     Raises ConfigError with every problem.
     """
-    if problems := config_problems(raw):
-        raise ConfigError(problems, source)
-    return Config.model_validate(raw)
+    return validate_as(Config, raw, source)
+
+
+def validate_as(schema: type[Schema], raw: dict[str, Any], source: str = "") -> Schema:
+    """`validate` for the configuration of another kind of run."""
+    if problems := located_problems(raw, schema):
+        raise ConfigError([problem.message for problem in problems], source)
+    return schema.model_validate(raw)
 
 
 def config_problems(raw: dict[str, Any]) -> list[str]:
@@ -65,11 +71,11 @@ def config_problems(raw: dict[str, Any]) -> list[str]:
     return [problem.message for problem in located_problems(raw)]
 
 
-def located_problems(raw: dict[str, Any]) -> list[SettingProblem]:
+def located_problems(raw: dict[str, Any], schema: type[Section] = Config) -> list[SettingProblem]:
     """What is wrong with `raw` (tables of plain values), each with the key that it is about."""
     try:
         return [
-            SettingProblem(conflict.keys[0], conflict.message) for conflict in _conflicts(Config.model_validate(raw))
+            SettingProblem(conflict.keys[0], conflict.message) for conflict in _conflicts(schema.model_validate(raw))
         ]
     except ValidationError as error:
         problems = error.errors(include_url=False)
@@ -79,12 +85,12 @@ def located_problems(raw: dict[str, Any]) -> list[SettingProblem]:
         key = _key(problem["loc"])
         broken.add(key)
         if problem["type"] == "extra_forbidden":  # what a misspelt key was meant to set is unknown as well
-            broken.add(_guess(key, problem["loc"]))
+            broken.add(_guess(key, problem["loc"], schema))
         _remove(pruned, problem["loc"])
     # Rules between fields are judged too, defaults standing in for broken fields: those are not blamed twice.
-    return [SettingProblem(_key(problem["loc"]), _message(problem, raw)) for problem in problems] + [
+    return [SettingProblem(_key(problem["loc"]), _message(problem, raw, schema)) for problem in problems] + [
         SettingProblem(conflict.keys[0], conflict.message)
-        for conflict in _conflicts(Config.model_validate(pruned))
+        for conflict in _conflicts(schema.model_validate(pruned))
         if not any({key, key.partition(".")[0]} & broken for key in conflict.keys)
     ]
 
@@ -135,7 +141,9 @@ def setting_keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[
             yield prefix + name
 
 
-def _conflicts(config: Config) -> Iterator[_Conflict]:
+def _conflicts(config: Section) -> Iterator[_Conflict]:
+    if not isinstance(config, Config):  # settings of the other kinds of run do not conflict
+        return
     rollout, ppo, optim = config.rollout, config.ppo, config.optim
     for key, value in (
         ("rollout.samples_per_prompt", rollout.samples_per_prompt),
@@ -169,11 +177,11 @@ def _key(loc: tuple[int | str, ...]) -> str:
     return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in parts).removeprefix(".")
 
 
-def _message(problem: Any, raw: dict[str, Any]) -> str:
+def _message(problem: Any, raw: dict[str, Any], schema: type[Section]) -> str:
     loc, kind, context = problem["loc"], problem["type"], problem.get("ctx", {})
     key = _key(loc)
     if kind == "extra_forbidden":
-        guess = _guess(key, loc)
+        guess = _guess(key, loc, schema)
         way_out = f"did you mean '{guess}'?" if guess else "'ppo-workbench config schema' lists all keys"
         return f"unknown key {key!r}: {way_out}"
     if kind == "missing":  # only kinds of reward source have fields without a default
@@ -196,14 +204,14 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _guess(key: str, loc: tuple[int | str, ...]) -> str:
+def _guess(key: str, loc: tuple[int | str, ...], schema: type[Section]) -> str:
     """The key probably meant by an unknown one: a near name in its own table, or any; "" for none."""
     table, _, name = key.lower().rpartition(".")
     if len(loc) > 3:  # inside a reward source
         near = [f"{table}.{field}" for field in SOURCES[str(loc[3])].model_fields]
     else:
-        near = [k for k in [*Config.model_fields, *setting_keys()] if k.rpartition(".")[0] == table]
-    for candidates, cutoff in ((near, 0.6), (list(setting_keys()), 0.8)):
+        near = [k for k in [*schema.model_fields, *setting_keys(schema)] if k.rpartition(".")[0] == table]
+    for candidates, cutoff in ((near, 0.6), (list(setting_keys(schema)), 0.8)):
         names = [candidate.rpartition(".")[2] for candidate in candidates]
         if close := difflib.get_close_matches(name, names, n=1, cutoff=cutoff):
             return candidates[names.index(close[0])]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from trainer.config.fields import FUNCTION, Section, setting
+from trainer.config.fields import FUNCTION, Section, Text, setting
 
 
 class _Weighted(Section):
@@ -53,6 +53,32 @@ class RegexSource(_Weighted):
         return pattern
 
 
+class ModelSource(_Weighted):
+    """A reward model: `path` is a run of `reward-model train`, a checkpoint, or a sequence-classification model."""
+
+    kind: Literal["model"] = "model"
+    path: str = setting(
+        ...,
+        "Folder of a reward model's run (its newest checkpoint), of one checkpoint, or of a model with one label.",
+        min_length=1,
+    )
+    ensemble: list[Text] = setting([], "Further reward models; how far they disagree is kept in the samples.")
+    combine: Literal["mean", "min"] = setting(
+        "mean",
+        "One score from those of an ensemble; min trusts only what all like.",
+        source="Coste et al. 2024, Reward model ensembles help mitigate overoptimization",
+    )
+    chat: Literal["auto", "always", "never"] = setting(
+        "auto",
+        "Chat template of a sequence-classification model: for messages only, for strings too, or never.",
+    )
+
+    @property
+    def paths(self) -> list[str]:
+        """All members of the ensemble."""
+        return [self.path, *self.ensemble]
+
+
 def _from_string(value: Any) -> Any:
     """'lexicon' and 'rewards.py:score' stand for the tables that they abbreviate."""
     if not isinstance(value, str):
@@ -65,8 +91,9 @@ SOURCES: dict[str, type[Section]] = {
     "lexicon": LexiconSource,
     "length": LengthSource,
     "regex": RegexSource,
+    "model": ModelSource,
 }
-AnySource = PythonSource | LexiconSource | LengthSource | RegexSource
+AnySource = PythonSource | LexiconSource | LengthSource | RegexSource | ModelSource
 RewardSource = Annotated[
     Annotated[AnySource, Field(discriminator="kind")],
     BeforeValidator(_from_string, json_schema_input_type=AnySource | str),

@@ -13,8 +13,8 @@ _TUNING = "PPO concepts reference, hyperparameter guide"
 _N_DETAILS = "The N Implementation Details of RLHF with PPO"
 
 
-class ModelConfig(Section):
-    """[model]: the backbone and the adapters trained on it."""
+class BackboneConfig(Section):
+    """[model]: the backbone and the adapter trained on it."""
 
     path: str = setting(
         "starter",
@@ -37,6 +37,14 @@ class ModelConfig(Section):
         ["q_proj", "v_proj"], "Linear layers that get an adapter, by the end of their name.", min_length=1
     )
     lora_layers: int = setting(0, "How many blocks get an adapter, counted from the last; 0 for all.", ge=0)
+    quantize: Literal["off", "8-bit", "4-bit"] = setting(
+        "off", "Quantise the backbone once it is loaded: it takes less memory, and on a CPU much more time."
+    )
+
+
+class ModelConfig(BackboneConfig):
+    """[model]: the backbone and the adapters trained on it."""
+
     value_model: Literal["head", "adapter"] = setting(
         "head",
         "head: a linear head on the policy's hidden states; adapter: its own LoRA adapter and head.",
@@ -197,7 +205,7 @@ class CheckpointConfig(Section):
     keep: int = setting(3, "Newest checkpoints kept; 0 for all.", ge=0)
 
 
-class RunConfig(Section):
+class RunFolderConfig(Section):
     """[run]: name, place, seed."""
 
     name: str = setting(
@@ -205,7 +213,18 @@ class RunConfig(Section):
     )
     dir: str = setting("runs", "Folder that holds the runs.", min_length=1)
     seed: int = setting(0, "Seed of everything random; -1 draws one and saves it.", ge=-1, lt=2**32)
+
+
+class RunConfig(RunFolderConfig):
+    """[run]: name, place, seed."""
+
     save_samples: bool = setting(True, "Write every sequence with its per-token arrays as Parquet.")
+    alternatives: int = setting(
+        5, "The policy's likeliest tokens kept at each place of a sample; 0 for none.", unit="tokens", ge=0, le=50
+    )
+    final_ratios: bool = setting(
+        False, "Keep each token's policy ratio after the last epoch in the samples too: one more pass over the batch."
+    )
     trackers: list[Literal["tensorboard", "wandb", "trackio"]] = setting([], "Trackers that get the metrics too.")
 
 

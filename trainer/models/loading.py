@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import mlx.nn as nn
 from mlx.utils import tree_map
 
 from trainer.arrays import leaves
-from trainer.config.schema import ModelConfig
+from trainer.config.schema import BackboneConfig
 from trainer.errors import ModelError
 from trainer.models.adapters import fuse_adapter, reason_of
 from trainer.models.cpu import use_vector_swiglu
@@ -26,11 +27,14 @@ class LoadedModel(NamedTuple):
     folder: Path
     dtype: mx.Dtype
     context: int  # longest sequence the model was made for, in tokens; 0 when its configuration does not say
+    adapter: str = ""  # as in BackboneConfig, and so is the next
+    quantize: str = "off"
 
 
-def load_backbone(config: ModelConfig) -> LoadedModel:
+def load_backbone(config: BackboneConfig, *, classes: Callable[[dict[str, Any]], Any] | None = None) -> LoadedModel:
     """Load weights (safetensors only) and tokenizer; code that comes with a model is never executed.
 
+    classes: from config.json to the classes of model and arguments, as mlx-lm's `get_model_classes`; else mlx-lm's own.
     Must run on the thread that will train. Raises ModelError for a folder that is not there, is damaged, holds a
     family that mlx-lm does not know, or cannot be fetched from the hub.
     """
@@ -38,7 +42,8 @@ def load_backbone(config: ModelConfig) -> LoadedModel:
 
     folder = model_folder(config)
     try:
-        backbone, settings = mlx_lm.utils.load_model(folder, lazy=True)
+        how = {"get_model_classes": classes} if classes else {}
+        backbone, settings = mlx_lm.utils.load_model(folder, lazy=True, **how)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise ModelError(
             f"model.path = '{config.path}' cannot be loaded ({reason_of(error)}): fetch the model again, or choose one "
@@ -50,6 +55,8 @@ def load_backbone(config: ModelConfig) -> LoadedModel:
         # After the cast, so that a small change is not rounded away in 4 or 16 bits.
         fuse_adapter(backbone, Path(config.adapter).expanduser())
         _cast(backbone, config.dtype)  # an adapter of whole weights comes in its own precision
+    if config.quantize != "off":
+        quantize_backbone(backbone, int(config.quantize.removesuffix("-bit")))
     if mx.default_device() == mx.Device(mx.cpu):
         use_vector_swiglu(backbone)
     try:
@@ -58,10 +65,36 @@ def load_backbone(config: ModelConfig) -> LoadedModel:
         raise ModelError(f"model.path = '{config.path}' cannot be read: {reason_of(error)}") from error
     text = settings.get("text_config") or {}
     context = settings.get("max_position_embeddings") or text.get("max_position_embeddings") or 0
-    return LoadedModel(backbone, tokenizer, folder, dtype, int(context))
+    return LoadedModel(backbone, tokenizer, folder, dtype, int(context), config.adapter, config.quantize)
 
 
-def model_folder(config: ModelConfig) -> Path:
+def quantize_backbone(backbone: nn.Module, bits: int) -> None:
+    """Hold the weights of linear layers and embeddings in `bits` bits, in groups of 64 or else 32.
+
+    Layers whose inputs are no multiple of 32 stay as they are.
+    """
+
+    def how(_: str, module: nn.Module) -> bool | dict[str, int]:
+        if not hasattr(module, "to_quantized"):
+            return False
+        return next(
+            ({"group_size": size, "bits": bits} for size in (64, 32) if module.weight.shape[-1] % size == 0), False
+        )
+
+    nn.quantize(backbone, class_predicate=how)
+
+
+def quantize_warning(config: BackboneConfig) -> str:
+    """What a user should know of `model.quantize` on this device; empty for nothing."""
+    if config.quantize == "off" or _on_gpu():
+        return ""
+    return (
+        f"model.quantize = '{config.quantize}' on a CPU: products of quantised weights are some fifty times slower "
+        "there than those of float32; leave it off unless memory is short"
+    )
+
+
+def model_folder(config: BackboneConfig) -> Path:
     """The local folder of `model.path`: the starter's, a folder as named, or a hub snapshot (fetched when absent)."""
     if config.path == "starter":
         return starter_model()
@@ -104,7 +137,7 @@ def _tokenizer(path: str, folder: Path, eos_token_ids: int | list[int] | None) -
     return tokenizer
 
 
-def _hub_snapshot(config: ModelConfig) -> Path:
+def _hub_snapshot(config: BackboneConfig) -> Path:
     from huggingface_hub import snapshot_download
 
     patterns = ["*.json", "model*.safetensors", "tokenizer.model", "*.tiktoken", "*.txt", "*.jinja"]  # never *.py
@@ -150,16 +183,20 @@ def _json_object(file: Path) -> dict[str, Any]:
     return content
 
 
+def precision(wanted: str) -> mx.Dtype:
+    """What `model.dtype` means on this device."""
+    dtypes = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
+    return dtypes["bfloat16" if _on_gpu() else "float32"] if wanted == "auto" else dtypes[wanted]
+
+
+def _on_gpu() -> bool:
+    return mx.default_device() == mx.Device(mx.gpu)
+
+
 def _cast(backbone: nn.Module, wanted: str) -> mx.Dtype:
     """Bring the weights to the wanted precision; on the CPU, quantised ones too are held in float32."""
-    on_gpu = mx.default_device() == mx.Device(mx.gpu)
-    dtype = {
-        "auto": mx.bfloat16 if on_gpu else mx.float32,
-        "float32": mx.float32,
-        "bfloat16": mx.bfloat16,
-        "float16": mx.float16,
-    }[wanted]
-    if not on_gpu and any(isinstance(module, nn.QuantizedLinear) for module in backbone.modules()):
+    dtype = precision(wanted)
+    if not _on_gpu() and any(isinstance(module, nn.QuantizedLinear) for module in backbone.modules()):
         from mlx_lm.utils import dequantize_model
 
         dequantize_model(backbone)  # 4- and 8-bit products are scalar code there: 1 to 3 GFLOP/s against 125

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from trainer.events import Event, Iteration
+from trainer.events import Event, Iteration, RewardModelStep
 from workbench import output
+from workbench.displays import reward_model
 from workbench.displays.sentences import sentences, summary
 from workbench.metrics import TABLE
 from workbench.run_view import RunView, seconds
@@ -34,6 +35,11 @@ class PlainDisplay:
                 self._headed = True
                 self._write(heading())
             self._write(row(event, self._view))
+        elif isinstance(event, RewardModelStep):
+            if not self._headed:
+                self._headed = True
+                self._write(reward_model.heading())
+            self._write(reward_model.row(event, self._view.total))
 
     def notice(self, message: str) -> None:
         output.note(message)

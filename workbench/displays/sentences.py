@@ -6,7 +6,17 @@ import math
 import shlex
 from pathlib import Path
 
-from trainer.events import Alert, CheckpointSaved, Evaluation, Event, RunStarted, SettingChanged, StateChanged
+from trainer.events import (
+    Alert,
+    CheckpointSaved,
+    Evaluation,
+    Event,
+    RewardModelEvaluation,
+    RunStarted,
+    SettingChanged,
+    StateChanged,
+)
+from trainer.run_list import PPO
 from workbench.output import PROGRAM
 from workbench.run_view import RunView
 from workbench.text import duration
@@ -31,6 +41,13 @@ def sentences(event: Event) -> list[str]:
                 f"score {_number(event.score_mean)} (deviation {_number(event.score_std)}), "
                 f"KL {_number(event.kl)} nats a sequence, {duration(event.seconds)}"
             ]
+        case RewardModelEvaluation():
+            return [
+                f"iteration {event.iteration}: held-out accuracy {_number(event.accuracy)} "
+                f"({_number(event.accuracy_low)} to {_number(event.accuracy_high)}) of {event.pairs} pairs, log-loss "
+                f"{_number(event.log_loss)}; by length alone {_number(event.length_accuracy)}, untrained "
+                f"{_number(event.untrained_accuracy)}, {duration(event.seconds)}"
+            ]
         case CheckpointSaved():
             return [f"iteration {event.iteration}: checkpoint {event.path}, {duration(event.seconds)}"]
         case Alert():
@@ -53,7 +70,8 @@ def summary(view: RunView) -> list[tuple[str, str]]:
     lines.append(("folder", folder))
     if checkpoint := (view.ended and view.ended.checkpoint) or (view.checkpoint and view.checkpoint.path):
         lines.append(("checkpoint", checkpoint))
-        lines.append(("resume", _resume(view, folder)))
+        if view.state != "done" or view.started.run_kind == PPO:  # another kind that is done cannot be prolonged
+            lines.append(("resume", _resume(view, folder)))
     lines.append(("inspect", f"{PROGRAM} runs --dir {shlex.quote(str(Path(folder).parent))}"))
     return lines
 
@@ -72,7 +90,8 @@ def _run(event: RunStarted) -> list[str]:
         f"run {event.name} in {short_path(event.folder)}",
         f"model {event.model}, {event.parameters / 1e6:.1f}M parameters, {event.trainable / 1e6:.2f}M "
         f"trained ({share:.2f} %), {event.dtype} on {event.device}, seed {event.seed}",
-        f"{event.prompts} prompts, {event.eval_prompts} held out, {event.iterations} iterations",
+        f"{event.prompts} {'prompts' if event.run_kind == PPO else 'comparisons'}, {event.eval_prompts} held out, "
+        f"{event.iterations} iterations",
     ]
     if event.resumed_at is not None:
         lines.append(f"resumed after iteration {event.resumed_at}")
@@ -89,6 +108,9 @@ def _outcome(view: RunView) -> str:
 
 
 def _resume(view: RunView, folder: str) -> str:
+    if view.started and view.started.run_kind != PPO:
+        command = {"reward-model": "reward-model train"}.get(view.started.run_kind, view.started.run_kind)
+        return f"{PROGRAM} {command} --resume {shlex.quote(folder)}"
     command = f"{PROGRAM} --no-ui --resume {shlex.quote(folder)}"
     return f"{command} --set ppo.iterations={2 * view.total}" if view.state == "done" else command
 

@@ -1,0 +1,129 @@
+"""One training step of the reward model beside one of mlx-lm's LoRA trainer: same model, tokens, batch and adapter.
+
+Each side is a process of its own, one after the other, with the same BLAS. Tokens a second are the batch's real tokens
+over the seconds of a step, by one clock; the first step is warm-up. mlx-lm's loss needs the vocabulary, ours does not:
+that is part of what is compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+import trainer  # noqa: F401  loads the BLAS
+
+SIDES = ("ours", "mlx-lm")
+RANK, SCALE, TARGETS = 8, 20.0, ["q_proj", "v_proj"]
+
+
+def main() -> None:
+    """Run both sides and print tokens a second and their ratio, which is to be at least 1."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="starter", help="'starter', or a folder in mlx-lm's format")
+    parser.add_argument("--pairs", type=int, default=4, help="pairs of a batch (default: %(default)s)")
+    parser.add_argument("--length", type=int, default=128, help="tokens of a sequence (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=4, help="measured steps of a side (default: %(default)s)")
+    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.side:
+        seconds = {"ours": our_steps, "mlx-lm": mlx_lm_steps}[args.side](args)
+        print(json.dumps(seconds))
+        return
+    tokens = 2 * args.pairs * args.length
+    speeds = {side: tokens / median(run_side(side)) for side in SIDES}
+    for side, speed in speeds.items():
+        print(f"{side:8} {speed:8.1f} tokens/s   {tokens / speed:6.2f} s a step of {tokens} tokens")
+    print(f"ratio    {speeds['ours'] / speeds['mlx-lm']:8.2f}")
+
+
+def run_side(side: str) -> list[float]:
+    """Seconds of each measured step of a side, in a process of its own."""
+    command = [sys.executable, __file__, *sys.argv[1:], "--side", side]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{side} failed:\n{done.stderr}")
+    return [float(seconds) for seconds in json.loads(done.stdout.splitlines()[-1])]
+
+
+def sequences(args: argparse.Namespace) -> list[list[int]]:
+    """The batch: random words, for what they say does not change the time."""
+    rng = np.random.default_rng(0)
+    return [rng.integers(10, 10_000, args.length).tolist() for _ in range(2 * args.pairs)]
+
+
+def our_steps(args: argparse.Namespace) -> list[float]:
+    """Steps of `RewardLearner`."""
+    from trainer.config.problems import validate_as
+    from trainer.config.reward_model import RewardModelConfig
+    from trainer.models.loading import load_backbone
+    from trainer.reward_model.learner import RewardLearner
+    from trainer.reward_model.model import RewardModel
+    from trainer.reward_model.pairs import Group, Pair
+    from trainer.seeding import Purpose, key_for
+
+    model = {"path": args.model, "lora_rank": RANK, "lora_scale": SCALE, "lora_targets": TARGETS}
+    budget = {"micro_batch_tokens": 2 * args.pairs * args.length}
+    config = validate_as(RewardModelConfig, {"model": model, "optim": budget})
+    backbone = load_backbone(config.model).backbone
+    learner = RewardLearner(
+        RewardModel(backbone, config, key=key_for(0, Purpose.ADAPTER)), config, total_steps=args.steps + 1
+    )
+    words = sequences(args)
+    groups = [
+        Group(number, words[2 * number : 2 * number + 2], [args.length] * 2, [([Pair(0, 1, False, 1, "")], None)])
+        for number in range(args.pairs)
+    ]
+    ends = [time.perf_counter()]
+    for number in range(1, args.steps + 2):
+        learner.train(groups, number, lambda done, total: None)
+        ends.append(time.perf_counter())
+    return [end - start for start, end in pairwise(ends[1:])]
+
+
+def mlx_lm_steps(args: argparse.Namespace) -> list[float]:
+    """Steps of mlx-lm's own trainer, as it ships."""
+    import mlx.optimizers as optim
+    from mlx_lm.tuner.trainer import TrainingArgs, TrainingCallback, train
+    from mlx_lm.tuner.utils import linear_to_lora_layers
+    from mlx_lm.utils import load_model
+
+    from trainer.models.starter import starter_model
+
+    model, _ = load_model(starter_model() if args.model == "starter" else Path(args.model))
+    model.freeze()
+    keys = [f"self_attn.{name}" for name in TARGETS]
+    linear_to_lora_layers(model, len(model.layers), {"rank": RANK, "scale": SCALE, "dropout": 0.0, "keys": keys})
+    ends = [time.perf_counter()]
+
+    class Clock(TrainingCallback):  # type: ignore[misc]
+        def on_train_loss_report(self, train_info: dict[str, Any]) -> None:
+            ends.append(time.perf_counter())
+
+    batch = [(words, 0) for words in sequences(args)]
+    settings = TrainingArgs(
+        batch_size=len(batch),
+        iters=args.steps + 1,
+        steps_per_report=1,
+        steps_per_save=10**9,
+        max_seq_length=args.length,
+        adapter_file="/dev/null",
+    )
+    try:
+        train(model, optim.AdamW(1e-4), batch, args=settings, training_callback=Clock())
+    except RuntimeError:  # it cannot save to where we send it, and has trained by then
+        if len(ends) < args.steps + 2:
+            raise
+    return [end - start for start, end in pairwise(ends[1:])]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""The losses of preferences against closed forms, slow float64 versions and finite differences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import permutations
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from trainer.maths import bradley_terry_loss, davidson_logprobs, plackett_luce_loss
+
+RNG = np.random.default_rng(3)
+
+
+def gradient(loss: Callable[[mx.array], mx.array], x: np.ndarray) -> np.ndarray:
+    return np.array(mx.grad(loss)(mx.array(x.astype(np.float32))))
+
+
+def slow_gradient(loss: Callable[[np.ndarray], float], x: np.ndarray, step: float = 1e-6) -> np.ndarray:
+    found = np.zeros_like(x)
+    for place in np.ndindex(x.shape):
+        shift = np.zeros_like(x)
+        shift[place] = step
+        found[place] = (loss(x + shift) - loss(x - shift)) / (2 * step)
+    return found
+
+
+def slow_plackett_luce(rewards: np.ndarray, ranks: list[int]) -> float:
+    """The mean choice, one after the other in float64."""
+    losses = []
+    for reward, rank in zip(rewards, ranks, strict=True):
+        pool = [other for other, place in zip(rewards, ranks, strict=True) if place >= rank]
+        if len(pool) > 1:
+            losses.append(math.log(sum(math.exp(other) for other in pool)) - reward)
+    return sum(losses) / len(losses)
+
+
+def test_the_bradley_terry_loss_is_minus_log_sigmoid_of_the_lead_beyond_the_margin() -> None:
+    lead = RNG.normal(size=50) * 4
+    margin = RNG.uniform(0, 2, size=50)
+    expected = -np.log(1 / (1 + np.exp(margin - lead)))
+    found = bradley_terry_loss(mx.array(lead.astype(np.float32)), mx.array(margin.astype(np.float32)))
+    np.testing.assert_allclose(np.array(found), expected, rtol=1e-5, atol=1e-6)
+    assert float(bradley_terry_loss(mx.array(0.0))) == pytest.approx(math.log(2))
+
+
+def test_leads_that_are_far_off_give_a_finite_loss_and_gradient() -> None:
+    lead = mx.array([-1e4, 1e4])
+    np.testing.assert_allclose(np.array(bradley_terry_loss(lead)), [1e4, 0])
+    np.testing.assert_allclose(gradient(lambda x: bradley_terry_loss(x).sum(), np.array([-1e4, 1e4])), [-1, 0])
+
+
+def test_the_gradient_of_the_bradley_terry_loss_is_minus_the_probability_of_being_wrong() -> None:
+    lead = RNG.normal(size=20)
+    found = gradient(lambda x: bradley_terry_loss(x, 0.5).sum(), lead)
+    np.testing.assert_allclose(found, -1 / (1 + np.exp(lead - 0.5)), rtol=1e-4)
+
+
+@pytest.mark.parametrize("nu", [0.1, 1.0, 5.0])
+def test_davidsons_probabilities_are_those_of_his_formula_and_sum_to_one(nu: float) -> None:
+    first, second = RNG.normal(size=(2, 30))
+    strengths = np.exp(first), np.exp(second)
+    tie = nu * np.sqrt(strengths[0] * strengths[1])
+    expected = np.stack([strengths[0], tie, strengths[1]], axis=-1) / (strengths[0] + strengths[1] + tie)[:, None]
+    found = np.exp(np.array(davidson_logprobs(mx.array((first - second).astype(np.float32)), mx.array(math.log(nu)))))
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_without_ties_davidson_is_bradley_terry_and_given_a_decision_always() -> None:
+    lead = mx.array(RNG.normal(size=30).astype(np.float32))
+    none = davidson_logprobs(lead, mx.array(-80.0))
+    np.testing.assert_allclose(np.array(-none[:, 0]), np.array(bradley_terry_loss(lead)), rtol=1e-4, atol=1e-6)
+    some = np.exp(np.array(davidson_logprobs(lead, mx.array(0.7))))
+    decided = some[:, 0] / (some[:, 0] + some[:, 2])
+    np.testing.assert_allclose(decided, 1 / (1 + np.exp(-np.array(lead))), rtol=1e-4)
+
+
+def test_a_tie_is_likeliest_between_equals() -> None:
+    ties = np.array(davidson_logprobs(mx.array([-2.0, -0.5, 0.0, 0.5, 2.0]), mx.array(0.0)))[:, 1]
+    assert ties.argmax() == 2
+    np.testing.assert_allclose(ties, ties[::-1], rtol=1e-5)
+
+
+def test_davidsons_gradients_agree_with_finite_differences() -> None:
+    lead = RNG.normal(size=6)
+    log_nu = 0.3
+
+    def slow(x: np.ndarray) -> float:
+        logits = np.stack([x / 2, np.full_like(x, log_nu), -x / 2], axis=-1)
+        logprobs = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+        return float(-logprobs[:3, 0].sum() - logprobs[3:, 1].sum())
+
+    def fast(x: mx.array) -> mx.array:
+        logprobs = davidson_logprobs(x, mx.array(log_nu))
+        return -logprobs[:3, 0].sum() - logprobs[3:, 1].sum()
+
+    np.testing.assert_allclose(gradient(fast, lead), slow_gradient(slow, lead), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("ranks", [[0, 1], [0, 1, 2, 3], [2, 0, 1], [0, 0, 1], [1, 0, 0, 1], [0, 0, 0]])
+def test_the_plackett_luce_loss_and_its_gradient_are_those_of_the_slow_version(ranks: list[int]) -> None:
+    rewards = RNG.normal(size=len(ranks))
+    padded = np.concatenate([rewards, [99.0, -99.0]])[None]
+    places = mx.array([[*ranks, 0, 9]])
+    mask = mx.array([[1] * len(ranks) + [0, 0]])
+    found = plackett_luce_loss(mx.array(padded.astype(np.float32)), places, mask)
+    assert float(found[0]) == pytest.approx(slow_plackett_luce(rewards, ranks), rel=1e-5)
+    slow = slow_gradient(lambda x: slow_plackett_luce(x, ranks), rewards)
+    fast = gradient(lambda x: plackett_luce_loss(x, places, mask).sum(), padded)[0]
+    np.testing.assert_allclose(fast, [*slow, 0, 0], rtol=1e-3, atol=1e-5)
+
+
+def test_the_probabilities_of_all_rankings_sum_to_one() -> None:
+    rewards = RNG.normal(size=4).astype(np.float32)
+    orders = list(permutations(range(4)))
+    losses = plackett_luce_loss(
+        mx.array(np.stack([rewards] * len(orders))), mx.array(orders), mx.ones((len(orders), 4))
+    )
+    assert float(mx.exp(-3 * losses).sum()) == pytest.approx(1, rel=1e-5), "three choices in each"
+
+
+def test_a_ranking_of_two_is_the_bradley_terry_loss() -> None:
+    rewards = mx.array([[0.3, 1.9]])
+    found = plackett_luce_loss(rewards, mx.array([[1, 0]]), mx.ones((1, 2)))
+    assert float(found[0]) == pytest.approx(float(bradley_terry_loss(mx.array(1.6))), rel=1e-5)
+
+
+@pytest.mark.parametrize("shift", [-50.0, 3.0, 200.0])
+def test_a_shift_of_all_rewards_changes_no_loss(shift: float) -> None:
+    rewards = mx.array(RNG.normal(size=(3, 4)).astype(np.float32))
+    ranks, mask = mx.array([[0, 1, 2, 3], [0, 0, 1, 1], [3, 2, 1, 0]]), mx.ones((3, 4))
+    np.testing.assert_allclose(
+        np.array(plackett_luce_loss(rewards, ranks, mask)),
+        np.array(plackett_luce_loss(rewards + shift, ranks, mask)),
+        rtol=1e-3,
+    )
+
+
+def test_a_ranking_without_a_choice_costs_nothing_and_has_a_finite_gradient() -> None:
+    ranks, mask = mx.array([[0, 1]]), mx.array([[1, 0]])
+    assert float(plackett_luce_loss(mx.array([[2.0, 1.0]]), ranks, mask)[0]) == 0
+    np.testing.assert_array_equal(
+        gradient(lambda x: plackett_luce_loss(x, ranks, mask).sum(), np.array([[2.0, 1.0]])), [[0, 0]]
+    )

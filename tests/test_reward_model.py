@@ -1,0 +1,209 @@
+"""The model: which hidden state it reads, its first weights, and the backbone that it shares with a policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+import pytest
+from preference_samples import reward_config
+from tiny import load_tiny, make_checkpoint
+
+from trainer.config.schema import BackboneConfig, ModelConfig
+from trainer.errors import ModelError
+from trainer.models.actor_critic import ActorCriticLLM, language_model
+from trainer.models.loading import LoadedModel, load_backbone, quantize_warning
+from trainer.reward_model.batches import pad
+from trainer.reward_model.model import RewardModel
+
+SEQUENCES = [[72, 101, 108, 108, 111], [1, 2], [256, 5, 6, 7, 8, 9, 10, 11], [50, 256, 256]]
+
+
+def made(folder: Path, loaded: LoadedModel, *overrides: str, seed: int = 0) -> RewardModel:
+    return RewardModel(loaded.backbone, reward_config(folder, *overrides), key=mx.random.key(seed))
+
+
+def scores(model: RewardModel, sequences: list[list[int]]) -> np.ndarray:
+    return np.array(model.scores(mx.array(pad(sequences)), mx.array([len(one) for one in sequences])))
+
+
+def stirred(model: RewardModel) -> RewardModel:
+    """`model` with an adapter that does something."""
+    parameters = {
+        name: array + 0.1 * mx.random.normal(array.shape, key=mx.random.key(number))
+        for number, (name, array) in enumerate(model.parameters().items())
+    }
+    model.update(parameters)
+    return model
+
+
+@pytest.fixture
+def loaded(tmp_path: Path) -> LoadedModel:
+    return load_tiny(tmp_path / "model")
+
+
+def test_a_score_is_the_head_on_the_hidden_state_of_the_last_real_token(tmp_path: Path, loaded: LoadedModel) -> None:
+    model = made(tmp_path, loaded)
+    head = model.parameters()
+    for sequence, found in zip(SEQUENCES, scores(model, SEQUENCES), strict=True):
+        hidden = language_model(loaded.backbone).model(mx.array([sequence]))[0, -1]
+        assert float(hidden @ head["head.weight"] + head["head.bias"]) == pytest.approx(float(found), abs=1e-4)
+
+
+def test_a_batch_gives_the_scores_of_one_sequence_at_a_time(tmp_path: Path, loaded: LoadedModel) -> None:
+    model = stirred(made(tmp_path, loaded))
+    singly = np.concatenate([scores(model, [sequence]) for sequence in SEQUENCES])
+    np.testing.assert_allclose(scores(model, SEQUENCES), singly, atol=1e-4)
+
+
+def test_whatever_pads_a_batch_the_last_real_token_is_found_by_its_length(tmp_path: Path, loaded: LoadedModel) -> None:
+    model = stirred(made(tmp_path, loaded))
+    lengths = mx.array([len(one) for one in SEQUENCES])
+    padded = pad(SEQUENCES)
+    expected = scores(model, SEQUENCES)
+    for padding in (256, 257, 17):  # the end token, which some of them hold, the pad token, a letter
+        for row, sequence in zip(padded, SEQUENCES, strict=True):
+            row[len(sequence) :] = padding
+        np.testing.assert_allclose(np.array(model.scores(mx.array(padded), lengths)), expected, atol=1e-5)
+
+
+def test_the_head_begins_with_variance_one_over_width_plus_one_and_without_bias(
+    tmp_path: Path, loaded: LoadedModel
+) -> None:
+    draws = np.stack([np.array(made(tmp_path, loaded, seed=seed).parameters()["head.weight"]) for seed in range(200)])
+    assert draws.shape == (200, 32)
+    assert draws.var() == pytest.approx(1 / 33, rel=0.1)
+    assert abs(draws.mean()) < 0.01
+    assert float(made(tmp_path, loaded).parameters()["head.bias"]) == 0
+
+
+def test_it_begins_as_the_backbone_with_another_adapter_for_each_key(tmp_path: Path, loaded: LoadedModel) -> None:
+    first, same, other = (made(tmp_path, loaded, seed=seed) for seed in (1, 1, 2))
+    for name, array in first.parameters().items():
+        assert mx.array_equal(array, same.parameters()[name])
+        if name.endswith("lora_a"):
+            assert not mx.array_equal(array, other.parameters()[name])
+        if name.endswith("lora_b"):
+            assert not array.any()
+
+
+def policy(loaded: LoadedModel) -> ActorCriticLLM:
+    """A policy on the same backbone, with an adapter on other layers that does something."""
+    actor = ActorCriticLLM(
+        loaded.backbone, ModelConfig(lora_targets=["q_proj", "up_proj"], lora_rank=2), key=mx.random.key(5)
+    )
+    actor.update_policy(
+        {name: mx.random.normal(array.shape, key=mx.random.key(1)) for name, array in actor.policy_parameters().items()}
+    )
+    return actor
+
+
+def snapshot(backbone: nn.Module) -> tuple[list[tuple[str, int]], np.ndarray]:
+    modules = [(name, id(module)) for name, module in backbone.named_modules()]
+    return modules, np.array(backbone(mx.array([[1, 2, 3, 4]])))
+
+
+def test_a_policy_on_the_same_backbone_is_the_same_to_the_bit_before_and_after(
+    tmp_path: Path, loaded: LoadedModel
+) -> None:
+    actor = policy(loaded)
+    before = snapshot(loaded.backbone)
+    model = stirred(made(tmp_path, loaded, "model.lora_rank=4", 'model.lora_targets=["q_proj", "v_proj"]'))
+    assert snapshot(loaded.backbone)[0] == before[0]
+    scores(model, SEQUENCES)
+    with pytest.raises(RuntimeError, match="in the midst"), model.on():
+        raise RuntimeError("in the midst")
+    modules, logits = snapshot(loaded.backbone)
+    assert modules == before[0]
+    np.testing.assert_array_equal(logits, before[1])
+    assert {name.rpartition(".")[0].rpartition(".")[2] for name in actor.policy_parameters()} == {"q_proj", "up_proj"}
+
+
+def test_the_policys_adapter_has_no_part_in_a_score(tmp_path: Path, loaded: LoadedModel) -> None:
+    alone = stirred(made(tmp_path, loaded))
+    expected = scores(alone, SEQUENCES)
+    policy(loaded)
+    together = stirred(made(tmp_path, loaded))
+    np.testing.assert_array_equal(scores(together, SEQUENCES), expected)
+    np.testing.assert_array_equal(scores(alone, SEQUENCES), expected, "also for one that was there before")
+
+
+def test_two_reward_models_on_one_backbone_do_not_meet_even_one_inside_the_other(
+    tmp_path: Path, loaded: LoadedModel
+) -> None:
+    first, second = stirred(made(tmp_path, loaded)), made(tmp_path, loaded, "model.lora_rank=2", seed=3)
+    expected = scores(first, SEQUENCES), scores(second, SEQUENCES)
+    with first.on():
+        np.testing.assert_array_equal(scores(second, SEQUENCES), expected[1])
+        np.testing.assert_array_equal(scores(first, SEQUENCES), expected[0])
+    assert not any("lora" in name for name, _ in loaded.backbone.named_modules())
+
+
+def test_the_adapter_changes_the_score_and_gets_a_gradient_in_every_array(tmp_path: Path, loaded: LoadedModel) -> None:
+    model = made(tmp_path, loaded)
+    before = scores(model, SEQUENCES)
+    stirred(model)
+    assert np.abs(scores(model, SEQUENCES) - before).max() > 0.01
+    parameters = model.parameters()
+
+    def total(arrays: dict[str, mx.array]) -> mx.array:
+        model.update(arrays)
+        return model.scores(mx.array(pad(SEQUENCES)), mx.array([len(one) for one in SEQUENCES])).square().sum()
+
+    for name, gradient in mx.grad(total)(parameters).items():
+        assert float(mx.abs(gradient).max()) > 0, name
+    model.update(parameters)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3_text"])
+def test_every_family_is_read_after_its_final_norm(tmp_path: Path, family: str) -> None:
+    loaded = load_tiny(tmp_path / family, family)
+    model = stirred(made(tmp_path, loaded))
+    found = scores(model, SEQUENCES)
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(np.concatenate([scores(model, [one]) for one in SEQUENCES]), found, atol=1e-4)
+
+
+def test_a_target_that_is_not_there_is_told_with_those_that_are(tmp_path: Path, loaded: LoadedModel) -> None:
+    with pytest.raises(ModelError, match=r"names qkv, but .* down_proj, gate_proj, k_proj"):
+        made(tmp_path, loaded, 'model.lora_targets=["q_proj", "qkv"]')
+
+
+def test_only_the_last_blocks_get_an_adapter_when_asked(tmp_path: Path, loaded: LoadedModel) -> None:
+    policy(loaded)
+    model = made(tmp_path, loaded, "model.lora_layers=1")
+    adapted = {name for name in model.parameters() if name.startswith("adapter.")}
+    assert {name.split(".")[3] for name in adapted} == {"1"}
+    assert len(adapted) == 4
+    assert model.adapter_config["num_layers"] == 1
+    assert model.adapter_config["lora_parameters"]["keys"] == ["self_attn.q_proj", "self_attn.v_proj"]
+
+
+@pytest.mark.parametrize(("quantize", "near"), [("8-bit", 0.05), ("4-bit", 0.8)])
+def test_a_quantised_backbone_scores_nearly_the_same_in_less_memory(tmp_path: Path, quantize: str, near: float) -> None:
+    folder = make_checkpoint(tmp_path / "model", scale=0.3)
+    whole = load_backbone(BackboneConfig(path=str(folder)))
+    small = load_backbone(BackboneConfig.model_validate({"path": str(folder), "quantize": quantize}))
+    assert small.quantize == quantize
+    kinds = {type(module) for module in small.backbone.modules()}
+    assert nn.QuantizedLinear in kinds
+    assert sum(m.nbytes for _, m in tree(small.backbone)) < 0.6 * sum(m.nbytes for _, m in tree(whole.backbone))
+    expected = scores(made(tmp_path, whole), SEQUENCES)
+    model = made(tmp_path, small)
+    np.testing.assert_allclose(scores(model, SEQUENCES), expected, atol=near * float(np.abs(expected).max()))
+    stirred(model)
+    assert np.isfinite(scores(model, SEQUENCES)).all()
+
+
+def test_quantising_is_warned_of_on_a_cpu_and_off_by_default() -> None:
+    assert quantize_warning(BackboneConfig()) == ""
+    if mx.default_device() == mx.Device(mx.cpu):
+        assert "on a CPU" in quantize_warning(BackboneConfig(quantize="4-bit"))
+
+
+def tree(module: nn.Module) -> list[tuple[str, mx.array]]:
+    from mlx.utils import tree_flatten
+
+    return list(tree_flatten(module.parameters()))

@@ -1,0 +1,185 @@
+"""The numbers of an evaluation, against numbers worked out by hand and closed forms."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from preference_samples import labelled, preference, reward_config
+
+from trainer.preferences.reliability import wilson_interval
+from trainer.reward_model.evaluation import Baseline, calibration, calibration_error, report
+from trainer.reward_model.length_baseline import fit_length_slope
+from trainer.reward_model.loaded import load_reward_model
+from trainer.reward_model.outcomes import Outcomes, accuracy_of, log_loss_of, outcomes
+from trainer.reward_model.pairs import Group, Pair
+from trainer.reward_model.saved import evaluate_held_out, evaluate_on
+from trainer.reward_model.training import train_reward_model
+from trainer.runs import RunFolder
+from workbench.commands.reward_model_table import table
+
+
+def found(leads: list[float], longer_by: list[float] | None = None, **more: object) -> Outcomes:
+    count = len(leads)
+    values = {
+        "lengths": np.full(count, 10.0),
+        "is_tie": np.zeros(count, dtype=bool),
+        "sources": [""] * count,
+        **more,
+    }
+    return Outcomes(leads=np.array(leads), longer_by=np.array(longer_by or [0.0] * count), **values)  # type: ignore[arg-type]
+
+
+def test_accuracy_counts_what_is_even_as_half_and_log_loss_is_minus_log_sigmoid() -> None:
+    leads = np.array([2.0, -1.0, 0.0, 3.0])
+    assert accuracy_of(leads) == 2.5 / 4
+    assert log_loss_of(leads) == pytest.approx(np.mean([math.log(1 + math.exp(-lead)) for lead in leads]))
+    assert log_loss_of(np.zeros(5)) == pytest.approx(math.log(2))
+    assert math.isnan(accuracy_of(np.array([])))
+    assert math.isfinite(log_loss_of(np.array([-1e4])))
+
+
+def test_the_accuracy_of_a_report_comes_with_wilsons_interval_and_leaves_ties_out() -> None:
+    leads = [1.0] * 30 + [-1.0] * 10 + [5.0] * 3
+    result = report(found(leads, is_tie=np.array([False] * 40 + [True] * 3)), length_slope=0.0)
+    accuracy = result.accuracy
+    assert (accuracy.pairs, accuracy.value) == (40, 0.75)
+    assert (accuracy.low, accuracy.high) == wilson_interval(30, 40)
+    assert result.ties is None, "the model knows of no ties"
+
+
+def test_a_model_that_is_right_as_often_as_it_says_has_no_calibration_error() -> None:
+    rng = np.random.default_rng(0)
+    leads = rng.normal(size=200_000) * 2
+    labelled_better = np.where(rng.random(leads.size) < 1 / (1 + np.exp(-leads)), leads, -leads)
+    assert calibration_error(calibration(labelled_better)) < 0.005
+    assert calibration_error(calibration(3 * labelled_better)) > 0.1, "too sure of itself"
+
+
+def test_the_bins_of_the_calibration_are_those_worked_out_by_hand() -> None:
+    logit = lambda p: math.log(p / (1 - p))  # noqa: E731
+    leads = np.array([logit(0.52), -logit(0.54), logit(0.97), logit(0.99)])
+    low, high = calibration(leads)
+    assert (low.low, low.high, low.pairs, low.accuracy) == (0.5, 0.55, 2, 0.5)
+    assert low.confidence == pytest.approx(0.53)
+    assert (high.low, high.pairs, high.accuracy) == (0.95, 2, 1.0)
+    assert calibration_error([low, high]) == pytest.approx((2 * 0.03 + 2 * 0.02) / 4)
+    assert sum(one.pairs for one in calibration(np.array([0.0, 1e3, -1e3]))) == 3
+    assert math.isnan(calibration_error([]))
+
+
+def test_pairs_are_told_apart_by_length_and_by_source() -> None:
+    result = report(
+        found(
+            [1.0, -1.0, 1.0, 1.0, -1.0],
+            [-6.0, -2.0, 0.0, 2.0, 6.0],
+            sources=["x", "x", "y", "", "y"],
+        ),
+        length_slope=0.0,
+    )
+    assert [(row.name, row.pairs, row.value) for row in result.by_length] == [
+        ("half as long or less", 1, 1.0),
+        ("shorter", 1, 0.0),
+        ("about as long", 1, 1.0),
+        ("longer", 1, 1.0),
+        ("twice as long or more", 1, 0.0),
+    ]
+    assert [(row.name, row.pairs, row.value) for row in result.by_source] == [
+        ("not known", 1, 1.0),
+        ("x", 2, 0.5),
+        ("y", 2, 0.5),
+    ]
+
+
+def test_the_length_baseline_finds_the_slope_that_made_the_labels() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.integers(-20, 21, size=50_000).astype(float)
+    labels = rng.random(x.size) < 1 / (1 + np.exp(-0.1 * x))
+    assert fit_length_slope(np.where(labels, x, -x)) == pytest.approx(0.1, rel=0.05)
+
+
+def test_the_length_baseline_is_the_best_of_all_slopes() -> None:
+    x = np.random.default_rng(2).normal(size=500) * 8 + 2
+    slope = fit_length_slope(x)
+    best = log_loss_of(slope * x)
+    assert all(log_loss_of(factor * slope * x) >= best - 1e-4 for factor in (0.0, 0.8, 1.2, 2.0))
+    assert fit_length_slope(-x) == pytest.approx(-slope)
+    assert fit_length_slope(np.array([])) == fit_length_slope(np.zeros(4)) == 0
+    assert math.isfinite(fit_length_slope(np.array([1.0, 5.0, 9.0]))), "where length decides every pair"
+
+
+def test_a_model_that_likes_long_answers_is_no_better_than_the_length_alone() -> None:
+    longer_by = [5.0, 3.0, -4.0, 8.0, -1.0, 6.0]
+    result = report(found(longer_by, longer_by), length_slope=fit_length_slope(np.array(longer_by)))
+    assert result.length.accuracy == result.accuracy.value == pytest.approx(4 / 6)
+
+
+def test_the_probability_of_a_tie_is_davidsons() -> None:
+    result = report(found([0.0, 2.0], is_tie=np.array([True, False])), length_slope=0.0, log_nu=0.5)
+    nu = math.exp(0.5)
+    assert result.ties is not None
+    assert result.ties.on_ties == pytest.approx(nu / (nu + 2), rel=1e-5)
+    assert result.ties.on_decided == pytest.approx(nu / (nu + math.e + 1 / math.e), rel=1e-5)
+
+
+def test_outcomes_are_read_from_the_scores_of_each_group_in_turn() -> None:
+    groups = [
+        Group(0, [[1], [2]], [5, 3], [([Pair(1, 0, False, 1, "x")], None)]),
+        Group(1, [[1], [2], [3]], [1, 2, 3], [([Pair(0, 2, False, 1, "y"), Pair(0, 1, True, 1, "y")], None)]),
+    ]
+    result = outcomes(groups, np.array([1.0, 4.0, 10.0, 20.0, 40.0]), logit_std=2.0)
+    assert result.leads.tolist() == [1.5, -15.0, -5.0]
+    assert result.longer_by.tolist() == [-2.0, -2.0, -1.0]
+    assert result.lengths.tolist() == [5.0, 3.0, 2.0]
+    assert result.is_tie.tolist() == [False, False, True]
+    assert result.sources == ["x", "y", "y"]
+
+
+def test_a_report_without_a_decided_pair_is_json_all_the_same_and_can_be_read() -> None:
+    result = report(found([1.0], is_tie=np.array([True])), length_slope=0.1, log_nu=0.0)
+    values = json.loads(json.dumps(result.as_dict(), allow_nan=False))
+    assert values["log_loss"] is None
+    assert values["ties"]["on_decided"] is None
+    assert "reward model  " in "\n".join(table(values))
+
+
+def test_the_table_has_the_baselines_beside_the_model_and_hides_control_characters() -> None:
+    result = report(
+        found([1.0, -1.0, 2.0], [3.0, 1.0, -2.0], sources=["\x1b[31mred", "b", "b"]),
+        length_slope=0.2,
+        untrained=Baseline(0.4, 0.9),
+    )
+    lines = list(table(result.as_dict()))
+    assert lines[0].split() == ["3", "held-out", "pairs", "accuracy", "95", "%", "interval", "log-loss"]
+    assert lines[1].split()[:3] == ["reward", "model", "66.7%"]
+    assert lines[2].split() == ["length", "alone", "66.7%", f"{result.length.log_loss:.3f}"]
+    assert lines[3].split() == ["untrained", "40.0%", "0.900"]
+    assert not any("\x1b" in line for line in lines)
+
+
+def test_a_saved_model_evaluates_to_what_its_training_told(tmp_path: Path) -> None:
+    from trainer.preferences.store import PreferenceStore
+
+    store = tmp_path / "preferences.db"
+    with PreferenceStore(store) as opened:
+        opened.add_many([*labelled(60), preference("t", ["ab", "ba"], "tie")], source="test")
+    config = reward_config(tmp_path, "run.name=a", f"data.preferences={store}", "data.eval_fraction=0.3")
+    train_reward_model(config)
+    loaded = load_reward_model(tmp_path / "runs/a")
+    result, warnings = evaluate_held_out(loaded, RunFolder(tmp_path / "runs/a"))
+    told = loaded.card["evaluation"]
+    assert warnings == []
+    assert result.accuracy.value == told["accuracy"]["value"]
+    assert result.log_loss == pytest.approx(told["log_loss"], abs=1e-4)
+    assert result.untrained is not None
+    assert result.untrained.log_loss == pytest.approx(told["untrained"]["log_loss"], abs=1e-4)
+    before = loaded.score(["say 1: abc"])
+    everything, _ = evaluate_on(loaded, str(store))
+    assert everything.accuracy.pairs == 60
+    assert loaded.score(["say 1: abc"]) == before, "the untrained model was only there for a moment"
+    with PreferenceStore(store) as opened:
+        opened.add_many(labelled(5, seed=8), source="test")
+    assert "not those of the training" in evaluate_held_out(loaded, RunFolder(tmp_path / "runs/a")).warnings[0]

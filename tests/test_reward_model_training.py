@@ -1,0 +1,422 @@
+"""Training a reward model: its gradients, what it learns, what a run leaves on disk, and how it goes on."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from preference_samples import labelled, preference, reward_config
+from runs_helper import Killed, Recorder, comparable
+from tiny import load_tiny
+
+from trainer.config.loading import load_config_as
+from trainer.config.reward_model import RewardModelConfig
+from trainer.control import Control
+from trainer.errors import DataError, DivergedError, StorageError, TrainerError, UsageError
+from trainer.events import (
+    Alert,
+    CheckpointSaved,
+    Event,
+    PhaseProgress,
+    RewardModelEvaluation,
+    RewardModelStep,
+    RunEnded,
+    RunStarted,
+    StateChanged,
+)
+from trainer.journal import read_journal
+from trainer.preferences.records import Preference
+from trainer.reward_model.checkpoint import load_parameters
+from trainer.reward_model.comparisons import comparisons
+from trainer.reward_model.fitting import Fitting
+from trainer.reward_model.learner import schedule_factor
+from trainer.reward_model.loaded import load_reward_model
+from trainer.reward_model.training import train_reward_model
+from trainer.run_list import list_runs
+from trainer.runs import RunFolder, checkpoints, newest_checkpoint
+
+PAIRS = labelled(40)
+
+
+def trained(
+    folder: Path,
+    *overrides: str,
+    preferences: Sequence[Preference] = PAIRS,
+    resume: Path | None = None,
+    watch: Callable[[Event], None] = lambda event: None,
+    control: Control | None = None,
+) -> Recorder:
+    """A run in `folder`, of five steps unless something else is said."""
+    recorder = Recorder(watch)
+    config = reward_config(folder, *overrides)
+    if resume:
+        config = load_config_as(RewardModelConfig, resume / "config.toml")
+    train_reward_model(config, preferences=preferences, resume=resume, sinks=[recorder], control=control)
+    return recorder
+
+
+def fitting(folder: Path, *overrides: str, preferences: Sequence[Preference] = PAIRS) -> Fitting:
+    """Prepared for its first step."""
+    config = reward_config(folder, *overrides)
+    loaded = load_tiny(folder / "model")
+    made = Fitting(config, loaded.backbone, comparisons(preferences, loaded, config))
+    made.prepare()
+    return made
+
+
+def outcome(run: Path) -> dict[str, Any]:
+    """What the run in `run` left, to the bit."""
+    newest = newest_checkpoint(RunFolder(run))
+    assert newest is not None
+    events = read_journal(run / "events.jsonl").events
+    return {
+        "events": [comparable(event) for event in events if isinstance(event, RewardModelStep | RewardModelEvaluation)],
+        "checkpoint": {str(p.relative_to(newest)): p.read_bytes() for p in newest.rglob("*") if p.is_file()},
+    }
+
+
+def test_a_hidden_rule_is_learnt_and_held_out_pairs_show_it(tmp_path: Path) -> None:
+    recorder = trained(tmp_path, "data.eval_fraction=0.2", "train.epochs=2", preferences=labelled(500))
+    before, *_, after = recorder.of(RewardModelEvaluation)
+    assert (before.iteration, before.pairs, after.pairs) == (0, 100, 100)
+    assert after.accuracy >= 0.9
+    assert after.accuracy > after.length_accuracy + 0.2
+    assert after.untrained_accuracy == before.accuracy < 0.8
+    assert after.log_loss < 0.3 < before.log_loss
+    model = load_reward_model(next((tmp_path / "runs").iterdir()))
+    liked, other = model.score([model.encode("say 1: ", text) for text in ("abaacada", "bcdefghb")])
+    assert liked > other
+
+
+def test_the_output_has_mean_0_and_deviation_1_on_the_training_completions_before_and_after(tmp_path: Path) -> None:
+    made = fitting(tmp_path, "data.eval_fraction=0")
+
+    def rewards() -> np.ndarray:
+        sequences = [sequence for group in made.data.train for sequence in group.sequences]
+        return (made._scores(sequences, "score") - made.model.mean) / made.model.std
+
+    assert (rewards().mean(), rewards().std()) == (pytest.approx(0, abs=1e-5), pytest.approx(1, abs=1e-5))
+    while not made.is_at_the_end():
+        made.step()
+    assert abs(rewards().std() - 1) > 0.01
+    made.finish()
+    assert (rewards().mean(), rewards().std()) == (pytest.approx(0, abs=1e-5), pytest.approx(1, abs=1e-5))
+    assert made.model.logit_std != made.model.std, "the log-odds stay those that were trained"
+
+
+def test_any_cut_into_micro_batches_gives_the_same_gradient(tmp_path: Path) -> None:
+    rankings = [preference(f"r{i}", ["aab", "ab", "b", "cc"], ((0,), (1, 2), (3,)), strength=2) for i in range(3)]
+    made = fitting(tmp_path, "data.eval_fraction=0", preferences=[*PAIRS[:5], *rankings])
+    whole, sums = made.learner.gradients(made.data.train)
+    made.learner.config = reward_config(tmp_path, "optim.micro_batch_tokens=1")
+    parts, part_sums = made.learner.gradients(made.data.train)
+    assert whole.keys() == made.model.parameters().keys()
+    for name in whole:
+        np.testing.assert_allclose(np.array(parts[name]), np.array(whole[name]), atol=2e-5, err_msg=name)
+    np.testing.assert_allclose([float(x) for x in part_sums], [float(x) for x in sums], rtol=1e-4)
+
+
+def test_the_loss_of_a_step_is_that_of_the_slow_version(tmp_path: Path) -> None:
+    strong = preference("s", ["ab", "cd"], strength=3)
+    tie = preference("t", ["ab", "cdc"], "tie")
+    made = fitting(tmp_path, "data.eval_fraction=0", "train.margin=0.5", preferences=[*PAIRS[:4], strong, tie])
+    log_nu = float(made.model.log_nu or 0)
+    assert log_nu == pytest.approx(math.log(2 * (1 / 6) / (5 / 6)))
+    losses = []
+    for group in made.data.train:
+        scores = made._scores(group.sequences, "score") / made.model.logit_std
+        (pair,) = group.pairs
+        lead = scores[pair.better] - scores[pair.worse] - 0.5 * (pair.strength - 1) * (not pair.is_tie)
+        weights = np.exp([lead / 2, log_nu, -lead / 2])
+        losses.append(-math.log(weights[1 if pair.is_tie else 0] / weights.sum()))
+    _, sums = made.learner.gradients(made.data.train)
+    assert float(sums.loss) == pytest.approx(sum(losses), rel=1e-4)
+    assert float(sums.decided) == 5
+
+
+@pytest.mark.parametrize("rankings", ["pairs", "plackett-luce"])
+def test_rankings_teach_by_either_loss(tmp_path: Path, rankings: str) -> None:
+    given = [
+        preference(f"say {i}: ", ["abcbdb", "aaaaab", "bcdbbc", "aabbaa"], ((1,), (3,), (0,), (2,))) for i in range(30)
+    ]
+    recorder = trained(tmp_path, "data.eval_fraction=0.2", f"train.rankings={rankings}", preferences=given)
+    assert recorder.of(RewardModelEvaluation)[-1].accuracy == 1
+    assert recorder.of(RewardModelEvaluation)[-1].pairs == 36
+
+
+def test_ties_are_learnt_as_ties(tmp_path: Path) -> None:
+    ties = [preference(f"tie {i}: ", ["abcd", "dcab"], "tie") for i in range(60)]
+    recorder = trained(tmp_path, "data.eval_fraction=0.2", "train.epochs=4", preferences=[*labelled(120), *ties])
+    assert recorder.of(RewardModelEvaluation)[-1].ties > 0
+    model = load_reward_model(next((tmp_path / "runs").iterdir()))
+    report = model.card["evaluation"]["ties"]
+    assert report["on_ties"] > 2 * report["on_decided"]
+    assert model.model.log_nu is not None
+
+
+def test_a_run_tells_what_it_does_and_keeps_it(tmp_path: Path) -> None:
+    recorder = trained(tmp_path, "run.name=a", "data.eval_fraction=0.1", "eval.every=2")
+    (started,) = recorder.of(RunStarted)
+    assert (started.run_kind, started.iterations, started.prompts, started.eval_prompts) == ("reward-model", 5, 36, 4)
+    assert [step.iteration for step in recorder.of(RewardModelStep)] == [1, 2, 3, 4, 5]
+    assert [step.comparisons for step in recorder.of(RewardModelStep)] == [8, 8, 8, 8, 4]
+    assert [found.iteration for found in recorder.of(RewardModelEvaluation)] == [0, 2, 4, 5]
+    assert [saved.iteration for saved in recorder.of(CheckpointSaved)] == [0, 1, 2, 3, 4, 5]
+    assert recorder.of(RunEnded)[0].state == "done"
+    run = tmp_path / "runs" / "a"
+    kept = [event for event in recorder.events if not event.transient]
+    assert [comparable(event) for event in read_journal(run / "events.jsonl").events] == [
+        comparable(event) for event in kept if event not in kept[: kept.index(started)]
+    ]
+    assert [path.name for path in checkpoints(RunFolder(run)).paths] == [f"step-00000{n}" for n in (3, 4, 5)]
+    newest = run / "checkpoints" / "step-000005"
+    assert {str(path.relative_to(newest)) for path in newest.rglob("*") if path.is_file()} == {
+        "adapter/adapters.safetensors",
+        "adapter/adapter_config.json",
+        "best.safetensors",
+        "head.safetensors",
+        "optimizer.safetensors",
+        "reward_model.json",
+        "state.json",
+    }
+    (summary,) = list_runs(tmp_path / "runs")
+    assert (summary.kind, summary.state, summary.iteration, summary.iterations) == ("reward-model", "done", 5, 5)
+    assert (summary.score, summary.kl, summary.problem) == (None, None, "")
+
+
+def test_mlx_lm_takes_the_adapter(tmp_path: Path) -> None:
+    from mlx_lm.tuner.utils import load_adapters
+
+    trained(tmp_path, "run.name=a")
+    newest = newest_checkpoint(RunFolder(tmp_path / "runs/a"))
+    assert newest is not None
+    backbone = load_tiny(tmp_path / "model").backbone
+    load_adapters(backbone, str(newest / "adapter"))
+    model = load_reward_model(newest).model
+    sequences, lengths = mx.array([[7, 8, 9, 10]]), mx.array([4])
+    head = model.parameters()
+    hidden = backbone.model(sequences)[0, -1]
+    assert float(hidden @ head["head.weight"] + head["head.bias"]) == pytest.approx(
+        float(model.scores(sequences, lengths)[0]), abs=1e-4
+    )
+
+
+VARIANTS = {
+    "plain": [],
+    "evaluation and patience": ["eval.every=1", "train.patience=2"],
+    "decay and micro-batches": ["optim.weight_decay=0.1", "optim.micro_batch_tokens=40", "optim.schedule=linear"],
+    "no held-out ones": ["data.eval_fraction=0"],
+}
+PLACES = [("score", 0), ("evaluate", 0), ("update", 1), ("update", 3), ("score", 5)]
+
+
+def killed_at(phase: str, number: int) -> Callable[[Event], None]:
+    def watch(event: Event) -> None:
+        if isinstance(event, PhaseProgress) and (event.phase, event.iteration) == (phase, number) and event.done:
+            raise Killed
+
+    return watch
+
+
+@pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS.keys())
+def test_a_run_killed_anywhere_and_resumed_is_one_that_never_was_to_the_bit(
+    settings: list[str], tmp_path: Path
+) -> None:
+    trained(tmp_path, "run.name=whole", *settings)
+    for phase, number in PLACES:
+        if phase == "evaluate" and "data.eval_fraction=0" in settings:
+            continue
+        run = tmp_path / "runs" / f"{phase}-{number}"
+        last = read_journal(tmp_path / "runs/whole/events.jsonl").events[-1]
+        assert isinstance(last, RunEnded)
+        at = min(number, last.iteration)  # patience may have ended it
+        with pytest.raises(Killed):
+            trained(tmp_path, f"run.name={run.name}", *settings, watch=killed_at(phase, at))
+        resumed = trained(tmp_path, resume=run)
+        assert [started.resumed_at for started in resumed.of(RunStarted)] == [max(at - 1, 0)]
+        assert outcome(run) == outcome(tmp_path / "runs" / "whole"), (phase, number)
+        assert not list(run.rglob(".*"))
+
+
+def test_a_run_that_is_stopped_keeps_its_last_whole_step_and_goes_on(tmp_path: Path) -> None:
+    control = Control()
+
+    def watch(event: Event) -> None:
+        if isinstance(event, PhaseProgress) and event.iteration == 3 and event.phase == "update":
+            control.stop()
+
+    stopped = trained(tmp_path, "run.name=a", "checkpoint.every=0", watch=watch, control=control)
+    assert (stopped.of(RunEnded)[0].state, stopped.of(RunEnded)[0].exit_code) == ("stopped", 130)
+    assert [saved.iteration for saved in stopped.of(CheckpointSaved)] == [2]
+    assert not load_reward_model(tmp_path / "runs/a").is_finished
+    trained(tmp_path, resume=tmp_path / "runs/a")
+    trained(tmp_path, "run.name=whole", "checkpoint.every=0")
+    assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
+
+
+def test_a_run_stopped_before_its_first_step_begins_anew(tmp_path: Path) -> None:
+    control = Control()
+
+    def watch(event: Event) -> None:
+        if isinstance(event, PhaseProgress):
+            control.stop()
+
+    stopped = trained(tmp_path, "run.name=a", watch=watch, control=control)
+    assert stopped.of(CheckpointSaved) == []
+    trained(tmp_path, resume=tmp_path / "runs/a")
+    trained(tmp_path, "run.name=whole")
+    assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
+
+
+def test_a_pause_changes_nothing_and_requests_are_heard(tmp_path: Path) -> None:
+    control = Control()
+
+    def watch(event: Event) -> None:
+        if isinstance(event, RewardModelStep) and event.iteration == 2:
+            control.set("optim.lr", 1.0)
+            control.checkpoint()
+            control.pause()
+        if isinstance(event, StateChanged) and event.state == "paused":
+            control.resume()
+
+    paused = trained(tmp_path, "run.name=a", "checkpoint.every=0", watch=watch, control=control)
+    assert "paused" in [state.state for state in paused.of(StateChanged)]
+    assert [saved.iteration for saved in paused.of(CheckpointSaved)] == [2, 5]
+    assert [alert.code for alert in paused.of(Alert)] == ["setting_refused"]
+    trained(tmp_path, "run.name=whole", "checkpoint.every=0")
+    assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
+
+
+def test_a_run_that_is_done_and_resumed_stays_as_it_is(tmp_path: Path) -> None:
+    trained(tmp_path, "run.name=a")
+    before = outcome(tmp_path / "runs/a")
+    again = trained(tmp_path, resume=tmp_path / "runs/a")
+    assert again.of(RewardModelStep, RewardModelEvaluation, CheckpointSaved) == []
+    assert outcome(tmp_path / "runs/a") == before
+
+
+def test_a_run_does_not_go_on_with_other_preferences(tmp_path: Path) -> None:
+    trained(tmp_path, "run.name=a")
+    with pytest.raises(UsageError, match="not those that this run began with"):
+        trained(tmp_path, resume=tmp_path / "runs/a", preferences=labelled(40, seed=1))
+
+
+def test_patience_ends_a_run_at_its_best_evaluation(tmp_path: Path) -> None:
+    contrary = [
+        preference(one.comparison.prompt, one.comparison.completions, "b" if one.judgement.choice == "a" else "a")
+        for one in labelled(40, seed=9)
+    ]
+    recorder = trained(
+        tmp_path,
+        *("data.eval_fraction=0.3", "eval.every=1", "train.epochs=40", "train.patience=2"),
+        preferences=[*PAIRS, *contrary],
+    )
+    evaluations = recorder.of(RewardModelEvaluation)[1:]
+    best = min(evaluations, key=lambda found: found.log_loss)
+    end = recorder.of(RunEnded)[0]
+    assert end.iteration == best.iteration + 2 < 280
+    assert "no better in 2 evaluations" in end.reason
+    model = load_reward_model(next((tmp_path / "runs").iterdir()))
+    assert model.card["evaluation"]["log_loss"] == best.log_loss
+    at_best = load_parameters(model.folder.with_name(f"step-{best.iteration:06d}"))
+    after = load_parameters(model.folder.with_name(f"step-{best.iteration + 1:06d}"))
+    assert all(mx.array_equal(array, at_best[name]) for name, array in model.trained.items())
+    assert not mx.array_equal(after["head.weight"], at_best["head.weight"])
+
+
+def test_a_gradient_that_is_not_finite_is_skipped_and_the_third_in_a_row_ends_the_run(tmp_path: Path) -> None:
+    made = fitting(tmp_path, "data.eval_fraction=0")
+    made.model.update({name: array * math.nan for name, array in made.model.parameters().items()})
+    before = made.learner.state()
+    events: list[Event] = []
+    made.emit = events.append
+    assert made.step().skipped
+    made.step()
+    with pytest.raises(DivergedError, match=r"optim\.lr"):
+        made.step()
+    assert [event.code for event in events if isinstance(event, Alert)] == ["step_skipped"] * 3
+    assert mx.array_equal(made.learner.state()["head.bias"]["m"], before["head.bias"]["m"])
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+def test_the_learning_rate_rises_and_then_follows_its_schedule(tmp_path: Path, schedule: str) -> None:
+    config = reward_config(tmp_path, "optim.warmup=0.2", f"optim.schedule={schedule}").optim
+    factors = [schedule_factor(config, step, 20) for step in range(20)]
+    assert factors[:5] == [0.25, 0.5, 0.75, 1, 1]
+    expected = {"constant": 1, "linear": 1 - 8 / 16, "cosine": 0.5}[schedule]
+    assert factors[12] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("settings", "preferences", "error", "told"),
+    [
+        (["run.name=a"], [], DataError, "holds no preference"),
+        (["data.max_tokens=1000"], [preference("p" * 300, ["a", "b"])], DataError, "the model's context is 256"),
+        (["model.path=nowhere"], PAIRS, TrainerError, "no such folder"),
+    ],
+)
+def test_a_start_that_fails_leaves_no_run_behind(
+    settings: list[str], preferences: list[Preference], error: type[Exception], told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=told):
+        trained(tmp_path, *settings, preferences=preferences)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_one_prompt_alone_holds_nothing_out_and_says_so(tmp_path: Path) -> None:
+    recorder = trained(tmp_path, preferences=labelled(16, prompts=1))
+    assert any("none is held out" in warning for warning in recorder.of(RunStarted)[0].warnings)
+    assert recorder.of(RewardModelEvaluation) == []
+    assert load_reward_model(next((tmp_path / "runs").iterdir())).is_finished
+
+
+def test_the_backbone_is_shared_where_it_is_the_same(tmp_path: Path) -> None:
+    trained(tmp_path, "run.name=a")
+    given = load_tiny(tmp_path / "model")
+    shared = load_reward_model(tmp_path / "runs/a", given)
+    assert shared.shares_backbone
+    assert shared.model.backbone is given.backbone
+    other = load_tiny(tmp_path / "other")
+    apart = load_reward_model(tmp_path / "runs/a", other)
+    assert not apart.shares_backbone
+    assert apart.score(["say 1: aab"]) == shared.score(["say 1: aab"])
+    half = load_tiny(tmp_path / "model", dtype="bfloat16")
+    assert load_reward_model(tmp_path / "runs/a", half).shares_backbone == (half.dtype == given.dtype)
+
+
+def test_texts_and_tokens_of_them_score_alike_in_any_company(tmp_path: Path) -> None:
+    trained(tmp_path, "run.name=a")
+    model = load_reward_model(tmp_path / "runs/a")
+    texts = ["say 1: aab", "say 2: bcbcbcbcb", "x"]
+    scores = model.score(texts)
+    assert model.score([model.encoder.text(text) for text in texts]) == pytest.approx(scores, abs=1e-4)
+    assert [model.score([text])[0] for text in texts] == pytest.approx(scores, abs=1e-4)
+    assert model.score([[*model.encode("say 1: ", "aab"), 256]])[0] == pytest.approx(scores[0], abs=1e-4)
+    assert model.score([]) == []
+    with pytest.raises(ValueError, match="sequence 1 has no tokens"):
+        model.score(["a", ""])
+
+
+def test_what_is_no_reward_model_or_a_damaged_one_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no reward model"):
+        load_reward_model(tmp_path)
+    trained(tmp_path, "run.name=a")
+    newest = newest_checkpoint(RunFolder(tmp_path / "runs/a"))
+    assert newest is not None
+    card = json.loads((newest / "reward_model.json").read_text())
+    (newest / "reward_model.json").write_text(json.dumps(card | {"format": 99}))
+    with pytest.raises(StorageError, match="newer version"):
+        load_reward_model(newest)
+    (newest / "reward_model.json").write_text("{")
+    with pytest.raises(StorageError, match="is damaged"):
+        load_reward_model(newest)
+    (newest / "reward_model.json").write_text(json.dumps(card))
+    (newest / "head.safetensors").write_bytes(b"no")
+    with pytest.raises(StorageError, match="is damaged"):
+        load_reward_model(newest)

@@ -1,0 +1,9 @@
+"""The configurations of all kinds of run."""
+
+from __future__ import annotations
+
+from trainer.config.dpo import DPOConfig
+from trainer.config.reward_model import RewardModelConfig
+from trainer.config.schema import Config
+
+AnyConfig = Config | RewardModelConfig | DPOConfig

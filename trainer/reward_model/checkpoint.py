@@ -1,0 +1,206 @@
+"""A reward model on disk: what a run needs to go on exactly, and what others need to use it.
+
+adapter/ is an adapter in mlx-lm's own format; head.safetensors, the optimiser and the best parameters lie beside it.
+reward_model.json tells how to use it, state.json how to go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+
+from trainer.config.reward_model import RewardModelConfig
+from trainer.errors import StorageError
+from trainer.models.adapters import ADAPTER_FILE, Parameters, save_adapter
+from trainer.reward_model.model import ADAPTER
+
+FORMAT = 1
+CARD = "reward_model.json"
+
+
+class Scale(NamedTuple):
+    """As in RewardModel."""
+
+    mean: float
+    std: float
+    logit_std: float
+
+
+class Best(NamedTuple):
+    """The parameters of the lowest held-out log-loss so far."""
+
+    parameters: Parameters
+    report: dict[str, Any]  # the evaluation of them
+
+
+class Snapshot(NamedTuple):
+    """The state of a run between two steps. MLX arrays never change in place, so keeping one costs references."""
+
+    iteration: int  # steps taken
+    parameters: Parameters
+    optimizer: dict[str, Any]
+    adapter_config: dict[str, Any]
+    scale: Scale
+    fingerprint: str  # of the comparisons
+    length_slope: float  # of the length-only baseline
+    tokens: int = 0
+    untrained: dict[str, Any] | None = None  # the evaluation before the first step
+    report: dict[str, Any] | None = None  # the newest evaluation of `parameters`
+    best: Best | None = None
+    without_better: int = 0  # evaluations since the best
+    finished: bool = False
+
+
+def save_snapshot(folder: Path, snapshot: Snapshot, config: RewardModelConfig) -> None:
+    """Write `snapshot` as `folder` by renaming a finished copy into place; one that is there is replaced.
+
+    state.json comes last and lists every file with its size. Raises StorageError.
+    """
+    temporary = folder.with_name(f".{folder.name}.tmp")
+    adapter, head = _parted(snapshot.parameters)
+    try:
+        for left in folder.parent.glob(".*.tmp"):  # by a process that was killed here
+            shutil.rmtree(left)
+        temporary.mkdir(parents=True)
+        save_adapter(adapter, snapshot.adapter_config, temporary / "adapter")
+        _write(temporary / "head.safetensors", head)
+        _write(temporary / "optimizer.safetensors", dict(tree_flatten(snapshot.optimizer)))
+        if snapshot.best:
+            _write(temporary / "best.safetensors", snapshot.best.parameters)
+        _write_json(temporary / CARD, _card(snapshot, config))
+        files = sorted(path for path in temporary.rglob("*") if path.is_file())
+        state = {
+            "format": FORMAT,
+            "iteration": snapshot.iteration,
+            "fingerprint": snapshot.fingerprint,
+            "tokens": snapshot.tokens,
+            "best": snapshot.best.report if snapshot.best else None,
+            "without_better": snapshot.without_better,
+            "files": {str(path.relative_to(temporary)): path.stat().st_size for path in files},
+        }
+        _write_json(temporary / "state.json", state)
+        for path in (*files, temporary / "state.json"):
+            _sync(path)  # a rename must not become durable before what it names
+        shutil.rmtree(folder, ignore_errors=True)
+        temporary.rename(folder)
+        with contextlib.suppress(OSError):  # some file systems refuse to sync a folder
+            _sync(folder.parent)
+    except (OSError, RuntimeError) as error:  # mlx reports a failed write as RuntimeError
+        shutil.rmtree(temporary, ignore_errors=True)
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise StorageError(
+            f"cannot write checkpoint '{folder}': {reason}; free space or mend the folder's rights, then --resume"
+        ) from error
+
+
+def load_snapshot(folder: Path) -> Snapshot:
+    """Read what `save_snapshot` wrote. Raises StorageError for one that is damaged or of a newer version."""
+    card = read_card(folder)
+    try:
+        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        best = state["best"] and Best(_arrays(folder / "best.safetensors"), state["best"])
+        return Snapshot(
+            iteration=state["iteration"],
+            parameters=load_parameters(folder),
+            optimizer=_optimizer_tree(_arrays(folder / "optimizer.safetensors")),
+            adapter_config=json.loads((folder / "adapter" / "adapter_config.json").read_text(encoding="utf-8")),
+            scale=Scale(**card["scale"]),
+            fingerprint=state["fingerprint"],
+            length_slope=card["length_slope"],
+            tokens=state["tokens"],
+            untrained=card["untrained"],
+            report=card["evaluation"],
+            best=best,
+            without_better=state["without_better"],
+            finished=card["finished"],
+        )
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise _damaged(folder, error) from error
+
+
+def load_parameters(folder: Path) -> Parameters:
+    """Adapter and head of the checkpoint in `folder`. Raises StorageError."""
+    try:
+        adapter = _arrays(folder / "adapter" / ADAPTER_FILE)
+        head = _arrays(folder / "head.safetensors")
+    except (OSError, ValueError, RuntimeError) as error:
+        raise _damaged(folder, error) from error
+    return {f"{ADAPTER}{name}": array for name, array in adapter.items()} | head
+
+
+def read_card(folder: Path) -> dict[str, Any]:
+    """reward_model.json: base model, data settings, scale, evaluation. Raises StorageError."""
+    try:
+        card = json.loads((folder / CARD).read_text(encoding="utf-8"))
+        if card["format"] > FORMAT:
+            raise StorageError(f"reward model '{folder}' was written by a newer version: update ppo-workbench")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _damaged(folder, error) from error
+    return cast("dict[str, Any]", card)
+
+
+def _card(snapshot: Snapshot, config: RewardModelConfig) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "finished": snapshot.finished,
+        "iteration": snapshot.iteration,
+        "seed": config.run.seed,
+        "model": config.model.model_dump(),
+        "data": config.data.model_dump(include={"chat", "system", "max_tokens"}),
+        "scale": snapshot.scale._asdict(),
+        "length_slope": snapshot.length_slope,
+        "untrained": snapshot.untrained,
+        "evaluation": snapshot.report,
+    }
+
+
+def _parted(parameters: Parameters) -> tuple[Parameters, Parameters]:
+    adapter = {name.removeprefix(ADAPTER): array for name, array in parameters.items() if name.startswith(ADAPTER)}
+    return adapter, {name: array for name, array in parameters.items() if not name.startswith(ADAPTER)}
+
+
+def _arrays(path: Path) -> Parameters:
+    arrays = cast("Parameters", mx.load(str(path)))
+    mx.eval(arrays)  # read now: the folder may be pruned later
+    return arrays
+
+
+def _write(path: Path, arrays: Parameters) -> None:
+    # In a fixed order, so that a resumed run writes the same bytes as one that was never stopped.
+    mx.save_safetensors(str(path), dict(sorted(arrays.items())))
+
+
+def _write_json(path: Path, values: dict[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+
+
+def _optimizer_tree(flat: dict[str, mx.array]) -> dict[str, Any]:
+    """Back from `<parameter name>.m` to a tree; parameter names have dots themselves, so cut at the last."""
+    tree: dict[str, Any] = {}
+    for name, array in flat.items():
+        parameter, _, leaf = name.rpartition(".")
+        if parameter:
+            tree.setdefault(parameter, {})[leaf] = array
+        else:
+            tree[leaf] = array
+    return tree
+
+
+def _damaged(folder: Path, error: Exception) -> StorageError:
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    return StorageError(f"reward model '{folder}' is damaged ({reason}): use or resume from an older checkpoint")
+
+
+def _sync(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

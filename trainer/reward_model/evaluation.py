@@ -1,0 +1,172 @@
+"""How good a reward model is on held-out pairs, as a record of plain numbers, beside what knows less than it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from trainer.maths import davidson_logprobs
+from trainer.preferences.reliability import wilson_interval
+from trainer.reward_model.outcomes import Leads, Outcomes, accuracy_of, log_loss_of
+
+BINS = 10
+# Bounds of how much longer the better completion is, as a share of the longer one, and what lies between them.
+_LENGTH_BOUNDS = (-0.5, -0.1, 0.1, 0.5)
+_LENGTHS = ("half as long or less", "shorter", "about as long", "longer", "twice as long or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Share of `pairs` whose better completion is ahead; Wilson's 95 % interval takes pairs as independent."""
+
+    name: str
+    pairs: int
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationBin:
+    """Pairs for which the model gives the completion that it prefers a probability from `low` to `high`."""
+
+    low: float
+    high: float
+    pairs: int
+    confidence: float  # mean of these probabilities
+    accuracy: float  # how often that completion is the better one
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What knows less, on the same pairs."""
+
+    accuracy: float
+    log_loss: float  # nats
+
+
+@dataclass(frozen=True, slots=True)
+class TieMass:
+    """The probability of a tie, on average, where the label is one and where it is not."""
+
+    ties: int
+    on_ties: float
+    on_decided: float
+
+
+@dataclass(frozen=True, slots=True)
+class RewardModelReport:
+    """An evaluation. Log-losses and calibration are of the decided pairs, given that they are decided."""
+
+    accuracy: Accuracy
+    log_loss: float  # nats a pair; a coin's is 0.693
+    calibration_error: float  # mean |confidence - accuracy| over the pairs, by bins
+    calibration: list[CalibrationBin]
+    by_length: list[Accuracy]
+    by_source: list[Accuracy]
+    ties: TieMass | None
+    length: Baseline  # by length alone
+    untrained: Baseline | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values; numbers that are not finite become None (JSON has none)."""
+        plain: dict[str, Any] = _plain(asdict(self))
+        return plain
+
+
+def report(
+    found: Outcomes, *, length_slope: float, untrained: Baseline | None = None, log_nu: float | None = None
+) -> RewardModelReport:
+    """`found` in numbers. length_slope: of `fit_length_slope`; log_nu: of the model, where it allows ties."""
+    decided = found.decided()
+    bins = calibration(decided.leads)
+    by_length = length_slope * decided.longer_by
+    return RewardModelReport(
+        accuracy=_accuracy("all", decided.leads),
+        log_loss=log_loss_of(decided.leads),
+        calibration_error=calibration_error(bins),
+        calibration=bins,
+        by_length=list(_by_length(decided)),
+        by_source=list(_by_source(decided)),
+        ties=_tie_mass(found, log_nu),
+        length=Baseline(accuracy_of(by_length), log_loss_of(by_length)),
+        untrained=untrained,
+    )
+
+
+def baseline(found: Outcomes) -> Baseline:
+    """Of the model that gave `found`."""
+    leads = found.decided().leads
+    return Baseline(accuracy_of(leads), log_loss_of(leads))
+
+
+def calibration(leads: Leads) -> list[CalibrationBin]:
+    """Ten bins of equal width over the probability of the preferred completion, 0.5 to 1; empty ones are left out.
+
+    leads: [P] logits of the better completions.
+    """
+    confidence = 1 / (1 + np.exp(-np.abs(leads)))
+    right = (leads > 0) + 0.5 * (leads == 0)
+    places = np.minimum(((confidence - 0.5) * 2 * BINS).astype(int), BINS - 1)
+    return [
+        CalibrationBin(
+            low=0.5 + place / (2 * BINS),
+            high=0.5 + (place + 1) / (2 * BINS),
+            pairs=int(here.sum()),
+            confidence=float(confidence[here].mean()),
+            accuracy=float(right[here].mean()),
+        )
+        for place in range(BINS)
+        if (here := places == place).any()
+    ]
+
+
+def calibration_error(bins: Sequence[CalibrationBin]) -> float:
+    """ECE = sum_b n_b / n |confidence_b - accuracy_b|; NaN without pairs. Guo et al. 2017 (arXiv 1706.04599), eq. 3."""
+    pairs = sum(one.pairs for one in bins)
+    off = sum(one.pairs * abs(one.confidence - one.accuracy) for one in bins)
+    return off / pairs if pairs else math.nan
+
+
+def _accuracy(name: str, leads: Leads) -> Accuracy:
+    value = accuracy_of(leads)
+    low, high = wilson_interval(round(value * leads.size) if leads.size else 0, leads.size)
+    return Accuracy(name, leads.size, value, low, high)
+
+
+def _by_length(decided: Outcomes) -> Iterator[Accuracy]:
+    share = decided.longer_by / np.maximum(decided.lengths, 1)
+    places = np.digitize(share, _LENGTH_BOUNDS)
+    for place, name in enumerate(_LENGTHS):
+        if (here := places == place).any():
+            yield _accuracy(name, decided.leads[here])
+
+
+def _by_source(decided: Outcomes) -> Iterator[Accuracy]:
+    for source in sorted(set(decided.sources)):
+        here = np.array([one == source for one in decided.sources], dtype=np.bool_)
+        yield _accuracy(source or "not known", decided.leads[here])
+
+
+def _tie_mass(found: Outcomes, log_nu: float | None) -> TieMass | None:
+    if log_nu is None or not found.is_tie.any():
+        return None
+    logprobs = davidson_logprobs(mx.array(found.leads.astype(np.float32)), mx.array(log_nu))
+    mass = np.exp(np.array(logprobs)[:, 1])
+    decided = mass[~found.is_tie]
+    return TieMass(
+        int(found.is_tie.sum()), float(mass[found.is_tie].mean()), float(decided.mean()) if decided.size else math.nan
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,65 @@
+"""What a model says of held-out pairs: the leads that every number of an evaluation is computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.reward_model.pairs import Group
+from trainer.reward_model.scoring import Scores
+
+Leads = npt.NDArray[np.float64]
+
+
+class Outcomes(NamedTuple):
+    """P pairs as labelled, side by side with how far the better completion leads; of a tie the first leads."""
+
+    leads: Leads  # [P] logits
+    longer_by: Leads  # [P] tokens by which the better completion is longer
+    lengths: Leads  # [P] tokens of the longer completion of the two
+    is_tie: npt.NDArray[np.bool_]  # [P]
+    sources: list[str]  # [P]
+
+    def decided(self) -> Outcomes:
+        """Those that are no ties."""
+        return self.where(~self.is_tie)
+
+    def where(self, chosen: npt.NDArray[np.bool_]) -> Outcomes:
+        """Those for which `chosen` is true."""
+        sources = [source for source, is_chosen in zip(self.sources, chosen, strict=True) if is_chosen]
+        return Outcomes(self.leads[chosen], self.longer_by[chosen], self.lengths[chosen], self.is_tie[chosen], sources)
+
+
+def outcomes(groups: Sequence[Group], scores: Scores, logit_std: float) -> Outcomes:
+    """Of all pairs of `groups`; scores: raw ones of their sequences, one group after the other."""
+    leads, longer_by, lengths, ties, sources = [], [], [], [], []
+    first = 0
+    for group in groups:
+        for pair in group.pairs:
+            better, worse = group.completions[pair.better], group.completions[pair.worse]
+            leads.append((scores[first + pair.better] - scores[first + pair.worse]) / logit_std)
+            longer_by.append(better - worse)
+            lengths.append(max(better, worse))
+            ties.append(pair.is_tie)
+            sources.append(pair.source)
+        first += len(group.sequences)
+    return Outcomes(
+        np.array(leads, dtype=np.float64),
+        np.array(longer_by, dtype=np.float64),
+        np.array(lengths, dtype=np.float64),
+        np.array(ties, dtype=np.bool_),
+        sources,
+    )
+
+
+def accuracy_of(leads: Leads) -> float:
+    """Share of the leads that are positive, those of 0 counted half; NaN for none."""
+    return float(((leads > 0) + 0.5 * (leads == 0)).mean()) if leads.size else float("nan")
+
+
+def log_loss_of(leads: Leads) -> float:
+    """Mean of -log sigmoid(lead), nats; log 2 is a coin's. NaN for none."""
+    return float(np.logaddexp(0.0, -leads).mean()) if leads.size else float("nan")

@@ -1,0 +1,213 @@
+"""Preferences as training takes them: groups of completions to one prompt that were compared with each other."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from trainer.config.reward_model import PreferenceDataConfig
+from trainer.errors import DataError
+from trainer.preferences.rankings import ranked_pairs, tied_pairs
+from trainer.preferences.records import Judgement, Preference
+from trainer.reward_model.encoding import Encoder, Sequenced
+
+
+class Pair(NamedTuple):
+    """Two completions of a group, by their places in it."""
+
+    better: int
+    worse: int
+    is_tie: bool  # then neither is better
+    strength: int
+    source: str  # where it comes from; "" when that is not known
+
+
+class Ranking(NamedTuple):
+    """Three or more completions of a group, by their places in it."""
+
+    places: tuple[int, ...]
+    ranks: tuple[int, ...]  # of each, 0 the best
+
+
+@dataclass(slots=True)
+class Group:
+    """Completions to one prompt that judgements link with each other: each is read once, however often it is judged."""
+
+    prompt: int  # number of the prompt: groups of one prompt stay on one side of the split
+    sequences: list[list[int]] = field(default_factory=list)  # prompt and completion
+    completions: list[int] = field(default_factory=list)  # length of each completion, tokens
+    judged: list[tuple[list[Pair], Ranking | None]] = field(default_factory=list)  # what each judgement says
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """All pairs of all judgements."""
+        return [pair for pairs, _ in self.judged for pair in pairs]
+
+    @property
+    def longest(self) -> int:
+        """Tokens of its longest sequence."""
+        return max(map(len, self.sequences))
+
+
+class GroupedPreferences(NamedTuple):
+    """Groups in the order of the source, and what a user should know of them, one line each."""
+
+    groups: list[Group]
+    warnings: list[str]
+
+
+class Split(NamedTuple):
+    """Groups to train on, and those held out."""
+
+    train: list[Group]
+    held_out: list[Group]
+
+
+def group_preferences(
+    preferences: Iterable[Preference], encoder: Encoder, config: PreferenceDataConfig
+) -> GroupedPreferences:
+    """Encode `preferences` and put those of one prompt that share a completion into one group.
+
+    Left out and counted: `both_bad` and `skip`, pairs whose completions are the same tokens, under
+    `too_long = "drop"` comparisons with a longer sequence. Raises DataError where no preference is left.
+    """
+    counts: Counter[str] = Counter()
+    by_prompt: dict[str, list[_Judged]] = {}
+    for number, preference in enumerate(preferences):
+        counts["all"] += 1
+        judgement, comparison = preference.judgement, preference.comparison
+        if judgement.verdict != "ranked":
+            counts[judgement.verdict] += 1
+            continue
+        sequences = [encoder.sequence(comparison.prompt, text, number) for text in comparison.completions]
+        if any(sequence.is_cut for sequence in sequences):
+            counts["cut"] += 1
+            if config.too_long == "drop":
+                continue
+        source = comparison.origins[0].source if comparison.origins else ""
+        prompt = json.dumps(comparison.prompt, sort_keys=True)
+        by_prompt.setdefault(prompt, []).append(_Judged(sequences, judgement, source))
+    groups = [
+        group
+        for number, judged in enumerate(by_prompt.values())
+        for group in _groups(number, judged, counts)
+        if group.judged
+    ]
+    _check(groups, counts, config)
+    return GroupedPreferences(groups, _warnings(counts, config))
+
+
+def split_groups(groups: Sequence[Group], eval_fraction: float, seed: int) -> Split:
+    """Both in the order of the source; the same for the same seed. All groups of one prompt are on one side.
+
+    The held-out side has `eval_fraction` of the groups, rounded, one at least if the fraction is not 0, fewer where
+    only prompts with more are left, never all.
+    """
+    wanted = min(max(1, round(eval_fraction * len(groups))), len(groups) - 1) if eval_fraction > 0 else 0
+    sizes = Counter(group.prompt for group in groups)
+    held_out: set[int] = set()
+    taken = 0
+    for prompt in np.random.default_rng(seed).permutation(sorted(sizes)).tolist():
+        if taken + sizes[prompt] <= wanted:
+            held_out.add(prompt)
+            taken += sizes[prompt]
+    return Split(
+        [group for group in groups if group.prompt not in held_out],
+        [group for group in groups if group.prompt in held_out],
+    )
+
+
+def fingerprint(groups: Sequence[Group]) -> str:
+    """The same for the same groups in the same order."""
+    content = json.dumps([[group.prompt, group.sequences, group.judged] for group in groups])
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+class _Judged(NamedTuple):
+    sequences: list[Sequenced]
+    judgement: Judgement
+    source: str
+
+
+def _groups(prompt: int, judged: Sequence[_Judged], counts: Counter[str]) -> list[Group]:
+    """The groups of one prompt: those of its judgements that completions link."""
+    leader: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    def find(tokens: tuple[int, ...]) -> tuple[int, ...]:
+        while leader.setdefault(tokens, tokens) != tokens:
+            tokens = leader[tokens]
+        return tokens
+
+    keys = [[tuple(sequence.tokens) for sequence in one.sequences] for one in judged]
+    for first, *others in keys:
+        for other in others:
+            leader[find(other)] = find(first)
+    groups: dict[tuple[int, ...], Group] = {}
+    places: dict[tuple[int, ...], int] = {}
+    said: set[tuple[object, ...]] = set()
+    for one, tokens in zip(judged, keys, strict=True):
+        group = groups.setdefault(find(tokens[0]), Group(prompt))
+        for key, sequence in zip(tokens, one.sequences, strict=True):
+            if key not in places:
+                places[key] = len(group.sequences)
+                group.sequences.append(sequence.tokens)
+                group.completions.append(sequence.completion)
+        found = _pairs(one, [places[key] for key in tokens], counts)
+        if found[0]:
+            group.judged.append(found)
+        words = (frozenset(tokens), tuple(frozenset(tokens[place] for place in rank) for rank in one.judgement.ranking))
+        counts["repeated"] += words in said
+        said.add(words)
+    return list(groups.values())
+
+
+def _pairs(one: _Judged, places: Sequence[int], counts: Counter[str]) -> tuple[list[Pair], Ranking | None]:
+    judgement, pairs = one.judgement, []
+    for is_tie, found in ((False, ranked_pairs(judgement)), (True, tied_pairs(judgement))):
+        for better, worse in found:
+            if places[better] == places[worse]:
+                counts["equal"] += 1
+                continue
+            pairs.append(Pair(places[better], places[worse], is_tie, judgement.strength, one.source))
+            counts["ties" if is_tie else "decided"] += 1
+    ranks = {places[place]: rank for rank, group in enumerate(judgement.ranking) for place in group}
+    return pairs, Ranking(tuple(ranks), tuple(ranks.values())) if len(ranks) > 2 else None
+
+
+def _check(groups: Sequence[Group], counts: Counter[str], config: PreferenceDataConfig) -> None:
+    if counts["decided"]:
+        return
+    if not counts["all"]:
+        raise DataError(f"data.preferences = '{config.preferences}' holds no preference: label some, or name another")
+    found = [
+        f"{counts[name]} {words}"
+        for name, words in (
+            ("ties", "ties"),
+            ("both_bad", "where both are bad"),
+            ("skip", "skipped"),
+            ("equal", "between equal completions"),
+            ("cut", f"longer than data.max_tokens = {config.max_tokens}"),
+        )
+        if counts[name]
+    ]
+    raise DataError(
+        f"there is no preference to learn from in data.preferences = '{config.preferences}': of {counts['all']} "
+        f"judgements none puts one completion above another ({', '.join(found)}): label more"
+    )
+
+
+def _warnings(counts: Counter[str], config: PreferenceDataConfig) -> list[str]:
+    done = "left out" if config.too_long == "drop" else "cut to their last tokens"
+    told = (
+        (counts["both_bad"] + counts["skip"], "judgements say that both are bad, or nothing, and were left out"),
+        (counts["cut"], f"comparisons are longer than data.max_tokens = {config.max_tokens} and were {done}"),
+        (counts["equal"], "pairs are of the same tokens twice and were left out"),
+        (counts["repeated"], "judgements repeat an earlier one of the same completions; they count together once"),
+    )
+    return [f"{count} {words}" for count, words in told if count]

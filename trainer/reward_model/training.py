@@ -1,0 +1,141 @@
+"""A whole run of a reward model: from preferences to a model in the run's folder, with a journal and checkpoints."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from trainer import runs
+from trainer.config.reward_model import RewardModelConfig, resolve_reward_model_paths
+from trainer.control import Control
+from trainer.events import CheckpointSaved, RunEnded, Sink, Sinks
+from trainer.models.blas import blas_warning, measure_matmul
+from trainer.models.loading import LoadedModel, load_backbone, quantize_warning
+from trainer.preferences.records import Preference
+from trainer.reward_model.checkpoint import Snapshot, load_snapshot, save_snapshot
+from trainer.reward_model.comparisons import Comparisons, comparisons
+from trainer.reward_model.fitting import Fitting
+from trainer.reward_model.sources import load_preferences
+from trainer.run_under_way import RunUnderWay
+
+
+def train_reward_model(
+    config: RewardModelConfig,
+    *,
+    preferences: Iterable[Preference] | None = None,
+    resume: Path | None = None,
+    preset: str = "reward-model",
+    sinks: Sequence[Sink] = (),
+    control: Control | None = None,
+) -> RunEnded:
+    """Train as `config` says, wholly on the calling thread, and return how the run ended.
+
+    preferences: those to train on, instead of `config.data.preferences`. resume, preset, sinks, control: as for
+    `trainer.training.train`. Raises TrainerError for what a user can mend; the journal then says why.
+    """
+    out, control = Sinks(sinks), control or Control()
+    try:
+        return _Run(config, resume, out, control).train(preferences, preset)
+    finally:
+        control.detach()
+        out.close()
+
+
+class _Run(RunUnderWay):
+    """One run under way: its model, the loop over steps, and its checkpoints."""
+
+    fitting: Fitting
+    snapshot: Snapshot
+
+    def __init__(self, config: RewardModelConfig, resume: Path | None, out: Sinks, control: Control) -> None:
+        super().__init__(resume, out, control)
+        config = resolve_reward_model_paths(config, Path.cwd())
+        seed = config.run.seed if config.run.seed >= 0 else secrets.randbelow(2**32)
+        self.config = config.model_copy(update={"run": config.run.model_copy(update={"seed": seed})})
+        self.saved_at = -1
+
+    @property
+    def iteration(self) -> int:
+        """The last whole step."""
+        return self.snapshot.iteration
+
+    def train(self, preferences: Iterable[Preference] | None, preset: str) -> RunEnded:
+        """Load everything, then create or open the run, so that a broken start leaves nothing behind."""
+        self.state("loading")
+        if self.resume:
+            self.folder = runs.open_run(self.resume, Path(self.config.run.dir))
+        else:
+            runs.check_name_is_free(self.config)
+        if preferences is None:
+            preferences, self.warnings = load_preferences(self.config.data)
+        model = load_backbone(self.config.model)
+        self.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(self.config.model)))
+        data = comparisons(preferences, model, self.config)
+        self.warnings += data.warnings
+        self.fitting = Fitting(self.config, model.backbone, data, emit=self.emit, control=self.control)
+        self.snapshot = self.fitting.snapshot()
+        if not self.resume:
+            self.folder = runs.create_run(self.config, preset)
+        with self.folder.lock():
+            if self.resume:
+                runs.write_config(self.folder, self.config)  # what runs from here on
+            self.open()
+            return self.guarded(lambda: self._steps(model, data))
+
+    def save(self) -> None:
+        """Save the last whole step, unless it is saved already."""
+        if self.snapshot.iteration == self.saved_at or not self.fitting.is_prepared:
+            return
+        self.state("saving")
+        started = time.perf_counter()
+        path = self.folder.checkpoint(self.snapshot.iteration)
+        save_snapshot(path, self.snapshot, self.config)
+        self.saved_at = self.snapshot.iteration
+        runs.prune_checkpoints(self.folder, self.config.checkpoint.keep)
+        where, seconds = str(path.relative_to(self.folder.root)), time.perf_counter() - started
+        self.emit(CheckpointSaved(iteration=self.saved_at, path=where, seconds=seconds))
+
+    def _begin(self, model: LoadedModel, data: Comparisons) -> None:
+        found = runs.checkpoints(self.folder)
+        if found.paths:
+            self.snapshot = load_snapshot(found.paths[-1])
+            self.fitting.restore(self.snapshot)
+            self.saved_at = self.snapshot.iteration
+        self.begin(
+            self.config,
+            model,
+            trainable=list(self.snapshot.parameters.values()),
+            prompts=len(data.train),
+            eval_prompts=len(data.held_out),
+            iterations=self.fitting.total_steps,
+            kind=self.config.kind,
+        )
+        self.tell_damaged(found.problems)
+
+    def _steps(self, model: LoadedModel, data: Comparisons) -> str:
+        """Take the steps that are left; returns why there are no more."""
+        self._begin(model, data)
+        fitting, every = self.fitting, self.config.checkpoint.every
+        if not fitting.is_prepared:
+            self.state("evaluating")
+            fitting.prepare()
+            self.snapshot = fitting.snapshot()
+            if every:
+                self.save()
+        while not fitting.finished:
+            self.state("training")
+            self.control.between_iterations()
+            fitting.step()
+            if fitting.is_evaluation_due():
+                self.state("evaluating")
+                fitting.evaluate()
+            if fitting.is_at_the_end():
+                self.state("evaluating")
+                fitting.finish()
+            # Only now: a run that ends within its evaluation takes the step again, and evaluates again.
+            self.snapshot = fitting.snapshot()
+            if every and self.snapshot.iteration % every == 0:
+                self.save()
+        return fitting.reason

@@ -1,0 +1,183 @@
+"""What a run of any kind does besides training: events, requests, checkpoints on the way, and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import mlx.core as mx
+
+from trainer import runs
+from trainer.arrays import leaves
+from trainer.config import AnyConfig
+from trainer.control import Control, Interrupted, Steered
+from trainer.errors import StorageError, TrainerError
+from trainer.events import Alert, EndState, Event, RunEnded, RunStarted, Sink, Sinks, State, StateChanged
+from trainer.inbox import Inbox
+from trainer.journal import Journal
+from trainer.models.loading import LoadedModel
+from trainer.progress import ProgressFile
+from trainer.runs import RunFolder
+
+
+class RunUnderWay(Steered):
+    """One run under way, in the folder `folder`; a subclass says what it trains and how it is saved.
+
+    resume: the run to go on with; None for a new one.
+    """
+
+    folder: RunFolder
+
+    def __init__(self, resume: Path | None, out: Sinks, control: Control) -> None:
+        self.resume = resume
+        self.out = out
+        self.control = control
+        self.warnings: list[str] = []
+        self.started = time.perf_counter()
+        self.now: State = "loading"
+        self._before_pause: State = "loading"
+
+    @property
+    @abstractmethod
+    def iteration(self) -> int:
+        """The last whole iteration, or step of a run that has no iterations."""
+
+    @abstractmethod
+    def save(self) -> None:
+        """Save the last whole iteration, unless it is saved already."""
+
+    def stopped(self) -> None:
+        """The run was told to stop, and is saved; nothing more unless overridden."""
+
+    def emit(self, event: Event) -> None:
+        """Hand an event to every sink."""
+        if isinstance(event, StateChanged):
+            self.now = event.state
+        self.out.emit(event)
+
+    def state(self, state: State) -> None:
+        """Tell what the run is at."""
+        self.emit(StateChanged(state=state))
+
+    def alert(self, level: Literal["info", "warning"], code: str, message: str) -> None:
+        """Tell something that a user should know."""
+        self.emit(Alert(iteration=self.iteration, level=level, code=code, message=message))
+
+    def paused(self) -> None:
+        """Tell that the run is held."""
+        self._before_pause = self.now
+        self.state("paused")
+
+    def resumed(self) -> None:
+        """Tell that it goes on with what it was at."""
+        self.state(self._before_pause)
+
+    def checkpoint(self) -> None:
+        """Save the last whole iteration, in the midst of the next one."""
+        now = self.now
+        self.save()
+        self.state(now)
+
+    def set(self, key: str, value: Any) -> None:
+        """Tell that nothing can be set."""
+        self.alert("warning", "setting_refused", f"{key} cannot change in this kind of run")
+
+    def open(self, more: Callable[[], Sequence[Sink]] = tuple) -> None:
+        """Listen to requests, begin the journal, add `more` sinks; what cannot begin leaves no new folder behind."""
+        try:
+            self.control.attach(self, Inbox(self.folder.control, self._complain).take)
+            self.out.add_first(Journal(self.folder.events))
+            self.out.add([ProgressFile(self.folder.progress), *more()])
+        except TrainerError:
+            if not self.resume:
+                shutil.rmtree(self.folder.root, ignore_errors=True)
+            raise
+
+    def begin(
+        self,
+        config: AnyConfig,
+        model: LoadedModel,
+        *,
+        trainable: Sequence[mx.array],
+        prompts: int,
+        eval_prompts: int,
+        iterations: int,
+        kind: str = "ppo",
+    ) -> None:
+        """Tell what is trained, once it is known after which iteration the run goes on."""
+        self.emit(
+            RunStarted(
+                name=self.folder.name,
+                folder=str(self.folder.root),
+                model=config.model.path,
+                device="GPU" if mx.default_device() == mx.Device(mx.gpu) else "CPU",
+                dtype=str(model.dtype).removeprefix("mlx.core."),
+                parameters=sum(array.size for array in leaves(model.backbone.parameters())),
+                trainable=sum(array.size for array in trainable),
+                prompts=prompts,
+                eval_prompts=eval_prompts,
+                iterations=iterations,
+                seed=config.run.seed,
+                versions=runs.versions(),
+                warnings=self.warnings,
+                resumed_at=self.iteration if self.resume else None,
+                run_kind=kind,
+            )
+        )
+
+    def tell_damaged(self, problems: Sequence[str]) -> None:
+        """Tell which newer checkpoints could not be used."""
+        for problem in problems:
+            message = f"{problem}: resumed after iteration {self.iteration} instead"
+            self.emit(Alert(iteration=self.iteration, level="warning", code="checkpoint_damaged", message=message))
+
+    def guarded(self, loop: Callable[[], str]) -> RunEnded:
+        """`loop`, with what must happen however it ends: a checkpoint where one can be had, and an `end` event.
+
+        loop: returns why it is done.
+        """
+        try:
+            reason = loop()
+        except Interrupted as interruption:
+            if interruption.save:
+                self.save()
+                self.stopped()
+            return self._end("stopped", 130, interruption.reason)
+        except Exception as error:
+            self._failed(error)
+            raise
+        self.save()
+        return self._end("done", 0, reason)
+
+    def _failed(self, error: Exception) -> None:
+        """Save the last good state and tell why the run ended; a full disk on the way must not hide `error`."""
+        with contextlib.suppress(StorageError):
+            if not isinstance(error, StorageError):
+                self.save()
+        with contextlib.suppress(StorageError):
+            if isinstance(error, TrainerError):
+                self._end("failed", error.exit_code, str(error))
+            else:
+                self._end("failed", 1, f"{type(error).__name__}: {error}")
+
+    def _complain(self, message: str) -> None:
+        self.alert("warning", "request_broken", message)
+
+    def _end(self, state: EndState, exit_code: int, reason: str) -> RunEnded:
+        self.control.detach()  # who waits for an answer hears of the end while the folder is still ours
+        newest = runs.newest_checkpoint(self.folder)
+        event = RunEnded(
+            state=state,
+            exit_code=exit_code,
+            reason=reason,
+            iteration=self.iteration,
+            checkpoint=str(newest.relative_to(self.folder.root)) if newest else "",
+            seconds=time.perf_counter() - self.started,
+        )
+        self.emit(event)
+        return event

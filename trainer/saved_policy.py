@@ -34,7 +34,11 @@ class SavedPolicy:
         self._actor = ActorCriticLLM(self._model.backbone, self._config.model, key=key)
         self._reward_problem = ""
         try:
-            self._rewards = build_rewards(self._config.reward)
+            self._rewards = build_rewards(
+                self._config.reward,
+                backbone=self._model,
+                micro_batch_tokens=self._config.optim.micro_batch_tokens,
+            )
         except RewardError as error:  # a function that was moved away, say: the policy can write all the same
             self._reward_problem = str(error)
         self.use(checkpoint)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
-from trainer.config.reward_sources import AnySource, LengthSource, LexiconSource, PythonSource, RegexSource
+from trainer.config.reward_sources import AnySource, LengthSource, LexiconSource, ModelSource, PythonSource, RegexSource
 from trainer.config.schema import RewardConfig
 from trainer.rewards.length import LengthReward
 from trainer.rewards.lexicon import LexiconReward
@@ -13,6 +14,9 @@ from trainer.rewards.mixture import Rewards, WeightedSource
 from trainer.rewards.python import PythonReward
 from trainer.rewards.records import RewardInput, RewardResult, RewardSource, SourceScores
 from trainer.rewards.regex import RegexReward
+
+if TYPE_CHECKING:
+    from trainer.models.loading import LoadedModel
 
 __all__ = [
     "LengthReward",
@@ -29,18 +33,38 @@ __all__ = [
 ]
 
 
-def build_rewards(config: RewardConfig) -> Rewards:
-    """The rewards that `config` describes. Runs Python files once, as they are now. Raises RewardError."""
+def build_rewards(
+    config: RewardConfig,
+    *,
+    backbone: LoadedModel | None = None,
+    micro_batch_tokens: int = 2048,
+    heed: Callable[[], None] = lambda: None,
+) -> Rewards:
+    """The rewards that `config` describes. Runs Python files once, as they are now. Raises RewardError.
+
+    Reward models are loaded on the calling thread, which alone may use them. backbone: stands under those that were
+    trained on it, with whatever adapter it has; the others load their own. micro_batch_tokens: of one pass of theirs,
+    padding counted; heed: called after each, and may raise to end the scoring.
+    """
     modules: dict[str, ModuleType] = {}
+    backbones = [] if backbone is None else [backbone]
+
+    def model(source: ModelSource) -> RewardSource:
+        from trainer.rewards.model import load_model_reward  # imports MLX
+
+        return load_model_reward(source, backbones, micro_batch_tokens=micro_batch_tokens, heed=heed)
+
     return Rewards(
-        [WeightedSource(_source(source, modules), source.weight) for source in config.sources],
+        [WeightedSource(_source(source, modules, model), source.weight) for source in config.sources],
         clip=config.clip,
         normalize=config.normalize,
         missing_stop_penalty=config.missing_stop_penalty,
     )
 
 
-def _source(source: AnySource, modules: dict[str, ModuleType]) -> RewardSource:
+def _source(
+    source: AnySource, modules: dict[str, ModuleType], model: Callable[[ModelSource], RewardSource]
+) -> RewardSource:
     match source:
         case PythonSource():
             return PythonReward(source.path, modules)
@@ -50,5 +74,7 @@ def _source(source: AnySource, modules: dict[str, ModuleType]) -> RewardSource:
             return LengthReward(source.target, source.tolerance)
         case RegexSource():
             return RegexReward(source.pattern, count=source.count, ignore_case=source.ignore_case)
+        case ModelSource():
+            return model(source)
         case _:
             assert_never(source)

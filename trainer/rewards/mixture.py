@@ -74,7 +74,7 @@ class Rewards:
         return RewardResult(
             scores.tolist(),
             [self._clipped(rewards).tolist() for rewards in tokens] if by_token else None,
-            {name: [score or 0.0 for score in result.scores] for name, result in raw.items()},
+            _parts(raw),
         )
 
     def state(self) -> dict[str, Any]:
@@ -119,6 +119,14 @@ def _unique(names: list[str]) -> list[str]:
     """Names told apart: the second 'regex' is 'regex#2'."""
     counts = [names[: position + 1].count(name) for position, name in enumerate(names)]
     return [name if count == 1 else f"{name}#{count}" for name, count in zip(names, counts, strict=True)]
+
+
+def _parts(raw: Mapping[str, SourceScores]) -> dict[str, list[float]]:
+    parts: dict[str, list[float]] = {}
+    for name, result in raw.items():
+        parts[name] = [score or 0.0 for score in result.scores]
+        parts |= {f"{name}.{detail}": values for detail, values in result.details.items()}
+    return parts
 
 
 def _check_scored(raw: Mapping[str, SourceScores], batch: Sequence[RewardInput]) -> None:

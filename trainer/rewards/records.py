@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 
@@ -21,7 +22,8 @@ class RewardResult(NamedTuple):
 
     scores: list[float]  # [B]; weighted sum, normalised, clipped, less the penalty for a missing stop
     token_rewards: list[list[float]] | None  # [B][tokens of the response]; weighted sum, clipped; None: no such source
-    parts: dict[str, list[float]]  # source -> [B]; raw scores, 0 where it does not apply, tokens summed; for reading
+    parts: dict[str, list[float]]  # source -> [B]; raw scores, 0 where it does not apply, tokens summed; for reading,
+    # as are a source's details, under `source.detail`
 
 
 class SourceScores(NamedTuple):
@@ -29,6 +31,7 @@ class SourceScores(NamedTuple):
 
     scores: list[float | None]  # [B]
     token_rewards: list[list[float]] | None = None  # [B][tokens]; then `scores` are their sums and not added again
+    details: Mapping[str, list[float]] = MappingProxyType({})  # name -> [B]; more to read, in no sum
 
 
 class RewardSource(Protocol):

@@ -1,0 +1,190 @@
+"""Sequence-classification checkpoints of others as reward models, against a reference in NumPy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+import pytest
+from runs_helper import record, tiny_config
+from tiny import make_checkpoint, make_tokenizer
+
+from trainer.config.schema import ModelConfig, RewardConfig
+from trainer.errors import ModelError, RewardError
+from trainer.models.classifier import SequenceClassifier
+from trainer.models.loading import load_backbone
+from trainer.reward_model.batches import pad
+from trainer.rewards import RewardInput, build_rewards
+from trainer.rewards.classifier import ClassifierModel
+from trainer.runs import RunFolder
+from trainer.samples import read_samples
+
+Weights = dict[str, npt.NDArray[np.float64]]
+SEQUENCES = [[72, 101, 108, 108, 111], [1, 2], [256, 5, 6, 7, 8, 9, 10, 11], [50, 256, 256]]
+TEMPLATE = "{% for m in messages %}<special0>{{ m['role'] }}: {{ m['content'] }}<end>\n{% endfor %}"
+ARCHITECTURES = {
+    "llama": "LlamaForSequenceClassification",
+    "qwen2": "Qwen2ForSequenceClassification",
+    "qwen3": "Qwen3ForSequenceClassification",
+}
+
+
+def make_classifier(folder: Path, family: str = "llama", *, labels: int = 1, template: str = "") -> Path:
+    """A random classifier as transformers saves one: the trunk, `score.weight`, no head of a language model."""
+    make_checkpoint(folder, "llama" if family == "qwen2" else family, scale=0.5, tied=False)
+    file, card = folder / "model.safetensors", folder / "config.json"
+    weights: dict[str, mx.array] = dict(mx.load(str(file)))  # type: ignore[arg-type]
+    weights.pop("lm_head.weight", None)
+    if family == "qwen2":  # llama with biases on the way into attention
+        for name in [name for name in weights if name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight"))]:
+            bias = 0.1 * mx.random.normal((weights[name].shape[0],), key=mx.random.key(len(name)))
+            weights[name.replace(".weight", ".bias")] = bias
+    weights["score.weight"] = mx.random.normal((labels, 32), key=mx.random.key(9))
+    mx.save_safetensors(str(file), weights, metadata={"format": "pt"})
+    config = json.loads(card.read_text()) | {"model_type": family, "architectures": [ARCHITECTURES[family]]}
+    config["id2label"] = {str(number): f"LABEL_{number}" for number in range(labels)}
+    card.write_text(json.dumps(config))
+    if template:
+        tokenizer = make_tokenizer()
+        tokenizer.chat_template = template
+        tokenizer.save_pretrained(folder)
+    return folder
+
+
+def reference_score(folder: Path, tokens: list[int]) -> float:
+    """score.weight on the last token's state of one unpadded sequence: the families' published equations, float64."""
+    config = json.loads((folder / "config.json").read_text())
+    arrays = mx.load(str(folder / "model.safetensors"))
+    w: Weights = {name: np.array(array, dtype=np.float64) for name, array in arrays.items()}  # type: ignore[union-attr]
+    heads, kv_heads, eps = config["num_attention_heads"], config["num_key_value_heads"], config["rms_norm_eps"]
+    size, length = config.get("head_dim") or config["hidden_size"] // heads, len(tokens)
+
+    def norm(x: Any, weight: Any) -> Any:
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * weight
+
+    def linear(x: Any, name: str) -> Any:
+        return x @ w[f"{name}.weight"].T + w.get(f"{name}.bias", 0.0)
+
+    def rotated(x: Any) -> Any:  # [heads, L, size]; the two halves are the parts of the complex numbers
+        angles = np.arange(length)[:, None] * config["rope_theta"] ** (-np.arange(0, size, 2) / size)
+        a, b = x[..., : size // 2], x[..., size // 2 :]
+        return np.concatenate([a * np.cos(angles) - b * np.sin(angles), b * np.cos(angles) + a * np.sin(angles)], -1)
+
+    x = w["model.embed_tokens.weight"][tokens]
+    for number in range(config["num_hidden_layers"]):
+        layer = f"model.layers.{number}"
+        h = norm(x, w[f"{layer}.input_layernorm.weight"])
+        q, k, v = (
+            linear(h, f"{layer}.self_attn.{part}_proj").reshape(length, -1, size).transpose(1, 0, 2) for part in "qkv"
+        )
+        if f"{layer}.self_attn.q_norm.weight" in w:
+            q, k = (norm(y, w[f"{layer}.self_attn.{part}_norm.weight"]) for y, part in ((q, "q"), (k, "k")))
+        q, k = rotated(q), rotated(k)
+        k, v = (np.repeat(y, heads // kv_heads, axis=0) for y in (k, v))
+        logits = q @ k.transpose(0, 2, 1) / np.sqrt(size) + np.triu(np.full((length, length), -np.inf), 1)
+        weights = np.exp(logits - logits.max(-1, keepdims=True))
+        attended = (weights / weights.sum(-1, keepdims=True)) @ v
+        x = x + linear(attended.transpose(1, 0, 2).reshape(length, -1), f"{layer}.self_attn.o_proj")
+        h = norm(x, w[f"{layer}.post_attention_layernorm.weight"])
+        gate = linear(h, f"{layer}.mlp.gate_proj")
+        x = x + linear(gate / (1 + np.exp(-gate)) * linear(h, f"{layer}.mlp.up_proj"), f"{layer}.mlp.down_proj")
+    return float(norm(x, w["model.norm.weight"])[-1] @ w["score.weight"][0])
+
+
+def scores(model: SequenceClassifier, sequences: list[list[int]]) -> npt.NDArray[np.float32]:
+    return np.array(model.scores(mx.array(pad(sequences)), mx.array([len(one) for one in sequences])))
+
+
+@pytest.mark.parametrize("family", ARCHITECTURES)
+def test_a_padded_batch_has_the_scores_of_the_reference_one_sequence_at_a_time(family: str, tmp_path: Path) -> None:
+    folder = make_classifier(tmp_path / family, family)
+    expected = [reference_score(folder, sequence) for sequence in SEQUENCES]
+    np.testing.assert_allclose(scores(SequenceClassifier(folder), SEQUENCES), expected, atol=2e-4)
+    assert np.std(expected) > 0.1
+
+
+def test_whatever_pads_a_batch_the_last_real_token_is_read(tmp_path: Path) -> None:
+    model = SequenceClassifier(make_classifier(tmp_path / "model"))
+    rows, lengths = pad(SEQUENCES), mx.array([len(one) for one in SEQUENCES])
+    expected = scores(model, SEQUENCES)
+    for padding in (256, 257, 17):
+        for row, sequence in zip(rows, SEQUENCES, strict=True):
+            row[len(sequence) :] = padding
+        np.testing.assert_allclose(np.array(model.scores(mx.array(rows), lengths)), expected, atol=1e-5)
+
+
+def test_only_a_checkpoint_with_a_head_of_one_label_is_taken(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="has 3 labels: a reward model has 1"):
+        SequenceClassifier(make_classifier(tmp_path / "three", labels=3))
+    with pytest.raises(ModelError, match=r"has no score\.weight, so it is no sequence classifier"):
+        SequenceClassifier(make_checkpoint(tmp_path / "language"))
+    broken = make_classifier(tmp_path / "broken")
+    weights: dict[str, mx.array] = dict(mx.load(str(broken / "model.safetensors")))  # type: ignore[arg-type]
+    weights.pop("model.layers.1.mlp.up_proj.weight")
+    mx.save_safetensors(str(broken / "model.safetensors"), weights)
+    with pytest.raises(ModelError, match=r"Missing 1 parameters.*up_proj"):
+        SequenceClassifier(broken)
+    sources: list[Any] = [{"kind": "model", "path": str(tmp_path / "language")}]
+    with pytest.raises(RewardError, match=rf"reward source '{tmp_path}/language': the model has no score\.weight"):
+        build_rewards(RewardConfig(sources=sources))
+
+
+def test_a_language_model_still_loads_with_its_own_head_afterwards(tmp_path: Path) -> None:
+    SequenceClassifier(make_classifier(tmp_path / "model"))
+    model = load_backbone(ModelConfig(path=str(make_checkpoint(tmp_path / "language", tied=False))))
+    assert "lm_head" in model.backbone
+    assert "score" not in model.backbone
+
+
+def reward_of(folder: Path, **more: Any) -> Any:
+    sources: list[Any] = [{"kind": "model", "path": str(folder), **more}]
+    return build_rewards(RewardConfig(sources=sources))
+
+
+def row(prompt: Any, completion: str) -> RewardInput:
+    return RewardInput(prompt, completion, [1, 2], {}, False)
+
+
+def test_plain_text_is_read_as_it_is_and_a_conversation_to_the_end_of_the_template(tmp_path: Path) -> None:
+    folder = make_classifier(tmp_path / "clf", template=TEMPLATE)
+    tokenizer = make_tokenizer()
+    chat = [{"role": "user", "content": "Hello?"}]
+    rendered = "<special0>user: Hello?<end>\n<special0>assistant: Yes.<end>\n"
+    plain, talk = reward_of(folder)([row("Hello?", " Yes."), row(chat, "Yes.")]).parts["model:clf"]
+    assert plain == pytest.approx(reference_score(folder, tokenizer.encode("Hello? Yes.")), abs=2e-4)
+    assert talk == pytest.approx(reference_score(folder, tokenizer.encode(rendered)), abs=2e-4)
+    (always,) = reward_of(folder, chat="always")([row("Hello?", "Yes.")]).scores
+    assert always == pytest.approx(talk, abs=1e-5)
+    with pytest.raises(RewardError, match=r"cannot read sample 0 \('Hello\?'\): it is a list of messages"):
+        reward_of(folder, chat="never")([row(chat, "Yes.")])
+
+
+def test_messages_without_a_template_and_an_empty_text_are_told(tmp_path: Path) -> None:
+    rewards = reward_of(make_classifier(tmp_path / "model"))
+    with pytest.raises(RewardError, match="the model has no chat template that takes it"):
+        rewards([row([{"role": "user", "content": "Hello?"}], "Yes.")])
+    with pytest.raises(RewardError, match="it has no tokens: leave empty prompts out"):
+        rewards([row("", "")])
+
+
+def test_of_a_text_that_exceeds_the_context_the_last_tokens_are_read(tmp_path: Path) -> None:
+    model = ClassifierModel(make_classifier(tmp_path / "model"), "auto")
+    text = "ab" * 200
+    assert model.encode(text, "c") == make_tokenizer().encode(text + "c")[-256:]
+
+
+def test_a_run_of_ppo_is_rewarded_by_a_classifier(tmp_path: Path) -> None:
+    folder = make_classifier(tmp_path / "clf")
+    config = tiny_config(tmp_path, "run.name=a", "ppo.iterations=1", "eval.every=0")
+    sources: list[Any] = [{"kind": "model", "path": str(folder)}, {"kind": "length", "target": 4}]
+    record(config.model_copy(update={"reward": RewardConfig(sources=sources)}))
+    model = SequenceClassifier(folder)
+    for sample in read_samples(RunFolder(tmp_path / "runs/a").samples_file(1)).to_pylist():
+        parts = {part["source"]: part["score"] for part in sample["parts"]}
+        tokens = make_tokenizer().encode(sample["prompt"] + sample["completion"])
+        assert parts["model:clf"] == pytest.approx(float(scores(model, [tokens])[0]), abs=1e-4)
+        assert sample["score"] == pytest.approx(sum(parts.values()), abs=1e-5)

@@ -1,0 +1,349 @@
+"""A reward model as PPO's reward: the backbone it shares, the text it reads, and what a wrong path is told."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from reward_model_runs import foreign_model, inputs, reward_workspace, train_tiny
+from runs_helper import Killed, Recorder, acting, outcome, record, tiny_config, within
+
+from trainer import runs
+from trainer.config import Config, load_config
+from trainer.config.loading import resolve_paths
+from trainer.config.problems import config_problems
+from trainer.config.reward_sources import ModelSource
+from trainer.config.schema import ModelConfig, RewardConfig
+from trainer.control import Control, Interrupted
+from trainer.errors import RewardError
+from trainer.events import RunEnded, RunStarted, StateChanged
+from trainer.models.actor_critic import ActorCriticLLM
+from trainer.models.loading import LoadedModel, load_backbone
+from trainer.questions import Answer, Question
+from trainer.reward_model.loaded import load_reward_model
+from trainer.reward_model.model import RewardModel
+from trainer.rewards import build_rewards
+from trainer.rewards.model import load_model_reward
+from trainer.runs import RunFolder
+from trainer.samples import read_samples
+from trainer.saved_policy import SavedPolicy
+from trainer.training import train
+
+TEXTS = ["aaaa", "bcd", "a fox, and a hen", "", "eeeee"]
+BATCH = inputs(*TEXTS)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    reward_workspace(folder)
+    train_tiny(folder, "second", "run.seed=5", "model.lora_rank=2")
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    """The same to be changed: the reward model goes on naming the model in `made`."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    settings = (made / "tiny.toml").read_text().replace(f"{made}/", f"{tmp_path}/")
+    (tmp_path / "tiny.toml").write_text(settings.replace(f"{tmp_path}/model", f"{made}/model"))
+    return tmp_path
+
+
+def source(path: Path | str, **more: Any) -> dict[str, Any]:
+    return {"kind": "model", "path": str(path), **more}
+
+
+def rewards_of(*sources: Any, backbone: LoadedModel | None = None, **how: Any) -> Any:
+    return build_rewards(RewardConfig(sources=list(sources)), backbone=backbone, **how)
+
+
+def policy_on(model: LoadedModel) -> ActorCriticLLM:
+    """A policy with an adapter that does something."""
+    actor = ActorCriticLLM(model.backbone, ModelConfig(lora_targets=["q_proj", "up_proj"]), key=mx.random.key(5))
+    noise = {name: mx.random.normal(a.shape, key=mx.random.key(1)) for name, a in actor.policy_parameters().items()}
+    actor.update_policy(noise)
+    return actor
+
+
+def what_it_is(actor: ActorCriticLLM) -> dict[str, np.ndarray]:
+    """Every array of the policy, its logits and the reference's."""
+    tokens = mx.array([[1, 2, 3, 4]])
+    with actor.reference():
+        reference = np.array(actor.backbone(tokens))
+    arrays = {name: np.array(array) for name, array in actor.policy_parameters().items()}
+    return arrays | {"logits": np.array(actor.backbone(tokens)), "reference": reference}
+
+
+def assert_same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> None:
+    assert left.keys() == right.keys()
+    for name, array in left.items():
+        np.testing.assert_array_equal(array, right[name], name)
+
+
+def arrays_in_memory() -> int:
+    mx.clear_cache()
+    return int(mx.get_active_memory())
+
+
+def test_on_the_policys_backbone_no_second_one_is_loaded_and_the_scores_are_those_of_the_model_alone(
+    made: Path,
+) -> None:
+    alone = rewards_of(source(made / "runs/rm"))(BATCH).scores
+    model = load_backbone(ModelConfig(path=str(made / "model")))
+    policy_on(model)
+    weights = sum(array.nbytes for _, array in _tree(model))
+    before = arrays_in_memory()
+    rewards = rewards_of(source(made / "runs/rm"), backbone=model)
+    assert arrays_in_memory() - before < weights / 2, "an adapter and a head"
+    assert rewards(BATCH).scores == alone
+    expected = load_reward_model(made / "runs/rm").score([f"one {text}" for text in TEXTS])
+    np.testing.assert_allclose(alone, expected, atol=1e-6)
+    assert len(set(alone)) == len(TEXTS)
+
+
+@pytest.mark.parametrize("other", [{"dtype": "bfloat16"}, {"quantize": "8-bit"}])
+def test_a_policy_on_other_weights_leaves_the_model_its_own(made: Path, other: dict[str, Any]) -> None:
+    model = load_backbone(ModelConfig.model_validate({"path": str(made / "model"), **other}))
+    sources = [source(made / "runs/rm")]
+    assert rewards_of(*sources, backbone=model)(BATCH).scores == rewards_of(*sources)(BATCH).scores
+    backbones = [model]
+    for _ in range(2):
+        load_model_reward(ModelSource(path=str(made / "runs/rm")), backbones, micro_batch_tokens=64)
+    assert len(backbones) == 2, "one more, for both"
+
+
+def _tree(model: LoadedModel) -> Any:
+    from mlx.utils import tree_flatten
+
+    return tree_flatten(model.backbone.parameters())
+
+
+def test_scoring_leaves_the_policy_the_same_to_the_bit(made: Path) -> None:
+    model = load_backbone(ModelConfig(path=str(made / "model")))
+    early = rewards_of(source(made / "runs/rm"), backbone=model)  # loaded before the policy's adapter is there
+    actor = policy_on(model)
+    before = what_it_is(actor)
+    late = rewards_of(source(made / "runs/rm"), backbone=model)
+    assert_same(what_it_is(actor), before)
+    assert early(BATCH).scores == late(BATCH).scores
+    assert_same(what_it_is(actor), before)
+    with actor.reference():
+        assert late(BATCH).scores == early(BATCH).scores, "also while the adapter is off"
+    assert_same(what_it_is(actor), before)
+
+
+def test_scoring_that_fails_or_is_stopped_leaves_it_the_same_too(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_backbone(ModelConfig(path=str(made / "model")))
+    actor = policy_on(model)
+    before = what_it_is(actor)
+
+    def stop() -> None:
+        raise Interrupted("enough", save=True)
+
+    with pytest.raises(Interrupted):
+        rewards_of(source(made / "runs/rm"), backbone=model, heed=stop)(BATCH)
+    assert_same(what_it_is(actor), before)
+
+    rewards = rewards_of(source(made / "runs/rm"), backbone=model)
+    with monkeypatch.context() as patched:
+        # Called with the reward model's adapter in place.
+        patched.setattr("trainer.reward_model.model.language_model", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            rewards(BATCH)
+    assert_same(what_it_is(actor), before)
+
+
+def test_it_is_scored_in_micro_batches_and_a_stop_is_heeded_after_the_first(made: Path) -> None:
+    heeded: list[int] = []
+    whole = rewards_of(source(made / "runs/rm"))(BATCH).scores
+    singly = rewards_of(source(made / "runs/rm"), micro_batch_tokens=1, heed=lambda: heeded.append(1))
+    np.testing.assert_allclose(singly(BATCH).scores, whole, atol=1e-5)
+    assert len(heeded) == len(TEXTS)
+
+    def stop() -> None:
+        heeded.append(1)
+        raise Interrupted("enough", save=True)
+
+    heeded.clear()
+    with pytest.raises(Interrupted):
+        rewards_of(source(made / "runs/rm"), micro_batch_tokens=1, heed=stop)(BATCH)
+    assert len(heeded) == 1
+
+
+def test_a_model_with_another_tokenizer_gets_the_text(made: Path, tmp_path: Path) -> None:
+    foreign_model(tmp_path / "model")
+    run = train_tiny(tmp_path, "rm")
+    model = load_backbone(ModelConfig(path=str(made / "model")))
+    actor = policy_on(model)
+    before = what_it_is(actor)
+    scores = rewards_of(source(run), backbone=model)(BATCH).scores
+    alone = load_reward_model(run)
+    assert alone.encode("one ", "eeeee") != model.tokenizer.encode("one eeeee")
+    assert len(alone.encode("one ", "eeeee")) < len("one eeeee"), "its own merges"
+    np.testing.assert_allclose(scores, alone.score([alone.encode("one ", text) for text in TEXTS]), atol=1e-6)
+    assert_same(what_it_is(actor), before)
+
+
+def test_a_run_mixes_it_with_rules_and_python_by_weight(made: Path, folder: Path) -> None:
+    sources = [
+        source(made / "runs/rm", weight=2.0),
+        {"kind": "length", "target": 4, "weight": 0.5},
+        {"kind": "python", "path": f"{folder}/rewards.py:score"},
+    ]
+    recorder = record(mixed(folder, sources, "run.name=a"))
+    assert [ended.state for ended in recorder.of(RunEnded)] == ["done"]
+    rows = read_samples(RunFolder(folder / "runs/a").samples_file(1)).to_pylist()
+    model = load_reward_model(made / "runs/rm")
+    for row in rows:
+        parts = {part["source"]: part["score"] for part in row["parts"]}
+        assert list(parts) == ["model:rm", "length", "rewards.py:score"]
+        expected = 2 * parts["model:rm"] + 0.5 * parts["length"] + parts["rewards.py:score"]
+        assert row["score"] == pytest.approx(expected, abs=1e-5)
+        alone = model.score([model.encode(row["prompt"], row["completion"])])[0]
+        assert parts["model:rm"] == pytest.approx(alone, abs=1e-4)
+
+
+def newest(run: Path) -> Path:
+    return runs.checkpoints(RunFolder(run)).paths[-1]
+
+
+def mixed(folder: Path, sources: list[dict[str, Any]], *overrides: str) -> Config:
+    config = tiny_config(folder, *overrides)
+    return config.model_copy(update={"reward": RewardConfig(sources=sources)})
+
+
+def test_a_killed_run_goes_on_exactly_with_the_checkpoint_that_it_began_with(made: Path, folder: Path) -> None:
+    sources = [source(folder / "runs/rm"), {"kind": "length", "target": 4}]
+    record(mixed(folder, sources, "run.name=whole"))
+
+    def die() -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        train(mixed(folder, sources, "run.name=killed"), sinks=[acting("reward", 2, die)])
+    saved = load_config(folder / "runs/killed/config.toml")
+    found = newest(folder / "runs/rm")
+    assert saved.reward.sources[0].path == str(found)  # type: ignore[union-attr]
+    newer = shutil.copytree(newest(made / "runs/second"), found.with_name("step-000099"))
+    assert rewards_of(source(folder / "runs/rm"))(BATCH).scores == rewards_of(source(newer))(BATCH).scores
+    resumed = record(saved, resume=folder / "runs/killed")
+    assert [started.resumed_at for started in resumed.of(RunStarted)] == [1]
+    assert outcome(folder / "runs/killed") == outcome(folder / "runs/whole")
+
+
+def test_questions_while_it_scores_change_nothing_and_are_answered_one_after_the_other(folder: Path) -> None:
+    sources = [source(folder / "runs/rm")]
+    settings = ["optim.micro_batch_tokens=8"]
+    control, told = Control(), list[Answer]()
+
+    def ask(event: Any) -> None:
+        if within(event, "reward", 2):
+            for number in range(3):
+                control.ask(Question(prompt="one", count=2, max_new_tokens=4, seed=number), told.append)
+
+    train(mixed(folder, sources, "run.name=a", *settings), sinks=[Recorder(ask)], control=control)
+    record(mixed(folder, sources, "run.name=whole", *settings))
+    assert outcome(folder / "runs/a") == outcome(folder / "runs/whole")
+    assert [answer.problem for answer in told] == [""] * 3
+    written = [[completion.text for completion in answer.completions] for answer in told]
+    assert len({tuple(texts) for texts in written}) == 3
+    saved = SavedPolicy(RunFolder(folder / "runs/a"), "step-000001")
+    for number, answer in enumerate(told):  # in the order in which they were asked
+        again = saved.answer(Question(prompt="one", count=2, max_new_tokens=4, seed=number), lambda: None).completions
+        assert [completion.text for completion in again] == written[number]
+        assert [c.parts for c in again] == [c.parts for c in answer.completions]
+        assert list(again[0].parts) == ["model:rm"]
+
+
+def test_a_run_stopped_while_it_scores_ends_after_that_micro_batch(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control = Control()
+    passes: list[int] = []
+    scores = RewardModel.scores
+
+    def counted(*arguments: Any) -> mx.array:
+        passes.append(1)
+        if len(passes) == 6:  # the second of the second iteration's four
+            control.stop()
+        return scores(*arguments)
+
+    monkeypatch.setattr(RewardModel, "scores", counted)
+    recorder = record(
+        mixed(folder, [source(folder / "runs/rm")], "run.name=a", "optim.micro_batch_tokens=8"), control=control
+    )
+    (ended,) = recorder.of(RunEnded)
+    assert (ended.state, ended.iteration, len(passes)) == ("stopped", 1, 6)
+
+
+def test_a_saved_policy_whose_reward_model_is_gone_says_so_and_writes(folder: Path) -> None:
+    record(mixed(folder, [source(folder / "runs/rm")], "run.name=a", "ppo.iterations=1"))
+    shutil.rmtree(folder / "runs/rm")
+    answer = SavedPolicy(RunFolder(folder / "runs/a")).answer(Question(prompt="one", max_new_tokens=3), lambda: None)
+    assert answer.completions
+    assert "no such folder" in answer.problem
+
+
+def test_a_model_that_is_not_trained_to_the_end_is_warned_of(folder: Path) -> None:
+    control = Control()
+    ends = Recorder(lambda event: control.stop() if event == StateChanged(state="training") else None)
+    train_tiny(folder, "half", sinks=[ends], control=control)
+    recorder = record(mixed(folder, [source(folder / "runs/half")], "ppo.iterations=1", "run.name=a"))
+    (started,) = recorder.of(RunStarted)
+    (warning,) = [warning for warning in started.warnings if "half" in warning]
+    assert "not trained to the end" in warning
+    recorder = record(mixed(folder, [source(folder / "runs/rm")], "ppo.iterations=1", "run.name=b"))
+    assert not any("trained to the end" in warning for warning in recorder.of(RunStarted)[0].warnings)
+
+
+def test_a_relative_path_is_made_absolute_so_that_the_run_can_be_resumed_from_anywhere(folder: Path) -> None:
+    config = mixed(folder, [source("runs/rm", ensemble=["runs/second"])])
+    found = resolve_paths(config, folder).reward.sources[0]
+    assert found.paths == [str(folder / "runs/rm"), str(folder / "runs/second")]  # type: ignore[union-attr]
+
+
+def wrong_path(folder: Path, path: str) -> str:
+    with pytest.raises(RewardError) as caught:
+        train(mixed(folder, [source(path)], "run.name=a"))
+    assert not (folder / "runs/a").exists()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_path_that_names_no_reward_model_is_told_with_a_way_out(folder: Path) -> None:
+    assert f"did you mean '{folder}/runs/second'?" in wrong_path(folder, f"{folder}/runs/secnd")
+    assert "no such folder; paths are relative to" in wrong_path(folder, "nowhere/at/all")
+    record(tiny_config(folder, "run.name=ppo", "ppo.iterations=1"))
+    told = wrong_path(folder, f"{folder}/runs/ppo")
+    assert "is a run of PPO, which has no reward model: name a run of `ppo-workbench reward-model train`" in told
+    assert "is a run of PPO" in wrong_path(folder, f"{folder}/runs/ppo/checkpoints/step-000001")
+    assert "holds no reward model" in wrong_path(folder, f"{folder}/runs")
+
+
+def test_a_model_of_a_newer_version_and_a_damaged_one_are_told(folder: Path) -> None:
+    checkpoint = newest(folder / "runs/rm")
+    card = checkpoint / "reward_model.json"
+    whole = card.read_text()
+    card.write_text(json.dumps({**json.loads(whole), "format": 99}))
+    assert "newer version: update ppo-workbench" in wrong_path(folder, str(checkpoint))
+    card.write_text(whole[:40])
+    assert "damaged" in wrong_path(folder, str(checkpoint))
+
+
+def problems(table: dict[str, Any]) -> str:
+    return "; ".join(config_problems({"reward": {"sources": [table]}}))
+
+
+def test_the_settings_of_the_source_are_checked() -> None:
+    assert problems(source("a", ensemble=["b"], combine="min")) == ""
+    assert "reward.sources[0].path is missing: a source of kind 'model' needs it" in problems({"kind": "model"})
+    assert "did you mean 'reward.sources[0].combine'?" in problems(source("a", combin="min"))
+    assert "reward.sources[0].combine = 'max': must be one of 'mean' or 'min'" in problems(source("a", combine="max"))
+    assert "reward.sources[0].ensemble[0] = '': must not be empty" in problems(source("a", ensemble=[""]))
+    assert "reward.sources[0].path = 3: must be a string" in problems({"kind": "model", "path": 3})

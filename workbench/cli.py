@@ -8,6 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from workbench import output
+from workbench.commands.dpo_arguments import add_dpo
+from workbench.commands.preferences_arguments import add_preferences
+from workbench.commands.reward_model_arguments import add_reward_model
 
 PRESET = "quickstart"
 
@@ -88,10 +91,32 @@ def parser() -> argparse.ArgumentParser:
     runs = commands.add_parser("runs", help="list the runs")
     runs.add_argument("--json", action="store_true", help="one JSON object a line")
     runs.add_argument("--dir", metavar="DIR", help="folder of the runs (default: runs)")
+    _add_samples(commands)
+    add_preferences(commands, _Parser)
+    add_reward_model(commands, _Parser)
+    add_dpo(commands)
     watch = commands.add_parser("watch", help="show a run that another process trains, or one that has ended")
     watch.add_argument("run", metavar="RUN", help="the run's folder, or its name")
     commands.add_parser("doctor", help="tell what training would run on here, and what is slow about it")
     return root
+
+
+def _add_samples(commands: Any) -> None:
+    samples = commands.add_parser("samples", help="print or export what a run has written")
+    samples.add_argument("run", metavar="RUN", help="the run's folder, or its name")
+    samples.add_argument(
+        "--iteration", metavar="N", default="newest", help="number of an iteration, newest, or all (default: newest)"
+    )
+    samples.add_argument(
+        "--filter",
+        metavar="QUERY",
+        help="words and conditions that must all hold, as in 'joy score>0.5 kl<=10 len>20 stop:length is:marked'",
+    )
+    samples.add_argument("--sort", choices=("score", "kl", "length"), help="highest first (default: as in the batch)")
+    samples.add_argument("--limit", metavar="N", type=int, help="at most so many (default: 20 printed, all exported)")
+    files = samples.add_mutually_exclusive_group()
+    files.add_argument("--jsonl", metavar="FILE", help="write everything that is known of each, a JSON object a line")
+    files.add_argument("--markdown", metavar="FILE", help="write texts, scores and tables of the tokens")
 
 
 def _add_config(commands: Any) -> None:
@@ -134,6 +159,22 @@ def _command(args: argparse.Namespace) -> Callable[[argparse.Namespace], int]:
             from workbench.commands import runs
 
             return runs.run
+        case "samples":
+            from workbench.commands import samples
+
+            return samples.run
+        case "preferences":
+            from workbench.commands import preferences
+
+            return preferences.ACTIONS[args.action]
+        case "reward-model":
+            from workbench.commands import reward_model
+
+            return reward_model.ACTIONS[args.action]
+        case "dpo":
+            from workbench.commands import dpo
+
+            return dpo.run
         case "doctor":
             from workbench.commands import doctor
 

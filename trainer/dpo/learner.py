@@ -1,0 +1,130 @@
+"""The optimiser of the policy's adapter, and the steps that it takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
+
+import mlx.core as mx
+import mlx.optimizers as optim
+from mlx.utils import tree_map
+
+from trainer.arrays import leaves
+from trainer.config.dpo import DPOConfig
+from trainer.dpo.batches import PairBatch, to_batch
+from trainer.dpo.loss import LossSums, completion_logprobs, pair_loss
+from trainer.models.actor_critic import ActorCriticLLM
+from trainer.models.adapters import Parameters
+from trainer.reward_model.batches import micro_batches
+from trainer.reward_model.learner import schedule_factor
+from trainer.reward_model.pairs import Group
+
+
+class PolicyStep(NamedTuple):
+    """What one optimiser step saw, before it was taken; means over its pairs."""
+
+    loss: float  # mean over the groups
+    accuracy: float
+    lead: float
+    chosen_reward: float
+    rejected_reward: float
+    chosen_logprob: float
+    rejected_logprob: float
+    grad_norm: float  # before clipping
+    taken: bool  # false: loss or gradient was NaN or inf, nothing was changed
+
+
+class DPOLearner:
+    """Adam with decoupled weight decay and bias correction, over the policy's adapter."""
+
+    def __init__(self, actor: ActorCriticLLM, config: DPOConfig, *, total_steps: int) -> None:
+        self.actor = actor
+        self.config = config
+        self.total_steps = total_steps
+        c = config.optim
+        self._optimizer = optim.AdamW(
+            learning_rate=0.0,
+            betas=[c.beta1, c.beta2],
+            eps=c.eps,
+            weight_decay=c.weight_decay,
+            bias_correction=True,
+        )
+        self._optimizer.init(actor.policy_parameters())
+
+    def train(self, groups: Sequence[Group], number: int, progress: Callable[[int, int], None]) -> PolicyStep:
+        """Step `number`, from 1: the gradient of the groups' mean loss, accumulated over micro-batches, and Adam."""
+        gradients, sums = self.gradients(groups, progress)
+        norm = math.sqrt(sum(float(mx.square(gradient).sum()) for gradient in leaves(gradients)))
+        loss = float(sums.loss)
+        taken = math.isfinite(norm) and math.isfinite(loss)
+        if taken:
+            self._apply(gradients, norm, number)
+        right, lead, chosen, rejected, chosen_logprob, rejected_logprob = (
+            float(total / sums.pairs) for total in sums[1:-1]
+        )
+        return PolicyStep(
+            loss=loss / len(groups),
+            accuracy=right,
+            lead=lead,
+            chosen_reward=chosen,
+            rejected_reward=rejected,
+            chosen_logprob=chosen_logprob,
+            rejected_logprob=rejected_logprob,
+            grad_norm=norm,
+            taken=taken,
+        )
+
+    def gradients(
+        self, groups: Sequence[Group], progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> tuple[Parameters, LossSums]:
+        """Of the mean loss over `groups`, whatever micro-batches they are cut into; and the sums over all of them.
+
+        The reference reads each micro-batch just before the policy does: in one epoch every pair comes once, so that
+        costs what reading all in advance would, and at the start the two agree to the bit.
+        """
+        before, total, sums, done = self.actor.policy_parameters(), None, None, 0
+
+        def loss(parameters: Parameters, batch: PairBatch, reference: mx.array) -> tuple[mx.array, LossSums]:
+            self.actor.update_policy(parameters)
+            found = pair_loss(self.actor, batch, reference, self.config.train)
+            return found.loss / len(groups), found
+
+        loss_and_grad = mx.value_and_grad(loss)
+        try:
+            for part in micro_batches(groups, self.config.optim.micro_batch_tokens):
+                batch = to_batch(part)
+                with self.actor.reference():
+                    reference = completion_logprobs(self.actor, batch.completions)
+                    mx.eval(reference)  # frees the reference's logits
+                (_, found), gradients = loss_and_grad(before, batch, reference)
+                total = gradients if total is None else tree_map(mx.add, total, gradients)
+                sums = found if sums is None else LossSums(*map(mx.add, sums, found))
+                mx.eval(total, sums)  # frees this micro-batch's graph
+                self.actor.update_policy(before)
+                done += len(part)
+                progress(done, len(groups))
+        finally:
+            self.actor.update_policy(before)  # the traced arrays must not stay in the model
+        assert total is not None
+        assert sums is not None
+        return total, sums
+
+    def learning_rate(self, number: int) -> float:
+        """Of step `number`, from 1."""
+        return self.config.optim.lr * schedule_factor(self.config.optim, number - 1, self.total_steps)
+
+    def state(self) -> dict[str, Any]:
+        """Moments and step count, as one tree of arrays (a copy: Adam changes its own in place)."""
+        return cast("dict[str, Any]", tree_map(lambda x: x, self._optimizer.state))
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go back to what `state` was."""
+        self._optimizer.state = tree_map(lambda x: x, state)
+
+    def _apply(self, gradients: Parameters, norm: float, number: int) -> None:
+        scale = min(1.0, self.config.optim.max_grad_norm / (norm + 1e-6))
+        gradients = {name: gradient * scale for name, gradient in gradients.items()}
+        self._optimizer.learning_rate = self.learning_rate(number)
+        self.actor.update_policy(self._optimizer.apply_gradients(gradients, self.actor.policy_parameters()))
+        mx.eval(self.actor.policy_parameters(), self._optimizer.state)  # one step's graph must not hang on the next

@@ -1,0 +1,184 @@
+"""A whole DPO run: from preferences to a policy in the run's folder, with a journal and checkpoints as PPO's."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer import runs
+from trainer.checkpoint import Snapshot, load_checkpoint, save_checkpoint
+from trainer.config.dpo import DPOConfig, as_ppo, resolve_dpo_paths
+from trainer.config.reward_model import PreferenceDataConfig
+from trainer.control import Control
+from trainer.dpo.fitting import DPO
+from trainer.dpo.pairs import Pairs, load_pairs
+from trainer.errors import StorageError, UsageError
+from trainer.events import CheckpointSaved, RunEnded, Sink, Sinks
+from trainer.models.blas import blas_warning, measure_matmul
+from trainer.models.loading import LoadedModel, load_backbone, quantize_warning
+from trainer.preferences.records import Preference
+from trainer.reward_model.pairs import fingerprint
+from trainer.reward_model.sources import load_preferences
+from trainer.rewards import Rewards, build_rewards
+from trainer.rewards.model import unfinished_models, with_checkpoints
+from trainer.run_under_way import RunUnderWay
+
+FINGERPRINT = "pairs.sha256"  # of the pairs that a run began with
+
+
+def train_dpo(
+    config: DPOConfig,
+    *,
+    preferences: Iterable[Preference] | None = None,
+    resume: Path | None = None,
+    preset: str = "dpo",
+    sinks: Sequence[Sink] = (),
+    control: Control | None = None,
+) -> RunEnded:
+    """Train as `config` says, wholly on the calling thread, and return how the run ended.
+
+    preferences: those to train on, instead of `config.data.preferences`. resume, preset, sinks, control: as for
+    `trainer.training.train`. Raises TrainerError for what a user can mend; the journal then says why.
+    """
+    out, control = Sinks(sinks), control or Control()
+    try:
+        return _Run(config, resume, out, control).train(preferences, preset)
+    finally:
+        control.detach()
+        out.close()
+
+
+class _Run(RunUnderWay):
+    """One run under way: its model, the loop over steps, and its checkpoints."""
+
+    dpo: DPO
+    snapshot: Snapshot
+
+    def __init__(self, config: DPOConfig, resume: Path | None, out: Sinks, control: Control) -> None:
+        super().__init__(resume, out, control)
+        config = resolve_dpo_paths(config, Path.cwd())
+        if config.reward.sources:
+            sources = with_checkpoints(as_ppo(config)).reward.sources
+            config = config.model_copy(update={"reward": config.reward.model_copy(update={"sources": sources})})
+        seed = config.run.seed if config.run.seed >= 0 else secrets.randbelow(2**32)
+        self.config = config.model_copy(update={"run": config.run.model_copy(update={"seed": seed})})
+        self.saved_at = -1
+        self.is_prepared = False
+        self.warnings = unfinished_models(as_ppo(self.config))
+
+    @property
+    def iteration(self) -> int:
+        """The last whole step."""
+        return self.snapshot.iteration
+
+    def train(self, preferences: Iterable[Preference] | None, preset: str) -> RunEnded:
+        """Load everything, then create or open the run, so that a broken start leaves nothing behind."""
+        c = self.config
+        self.state("loading")
+        if self.resume:
+            self.folder = runs.open_run(self.resume, Path(c.run.dir))
+        else:
+            runs.check_name_is_free(c)
+        if preferences is None:
+            preferences, warnings = load_preferences(c.data)
+            self.warnings += warnings
+        model = load_backbone(c.model)
+        rewards = self._rewards(model)
+        self.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(c.model)))
+        data = load_pairs(list(preferences), model, c)
+        self.warnings += data.warnings
+        pairs = fingerprint([*data.train, *data.held_out])
+        if self.resume:
+            _check_pairs(self.folder.root / FINGERPRINT, pairs, c.data)
+        self.dpo = DPO(c, model, data, rewards, emit=self.emit, control=self.control)
+        self.snapshot = self.dpo.snapshot()
+        if not self.resume:
+            self.folder = runs.create_run(c, preset)
+            _write(self.folder.root / FINGERPRINT, pairs)
+        with self.folder.lock():
+            if self.resume:
+                runs.write_config(self.folder, c)  # what runs from here on
+            self.open()
+            return self.guarded(lambda: self._steps(model, data))
+
+    def save(self) -> None:
+        """Save the last whole step, unless it is saved already."""
+        if self.iteration == self.saved_at or not self.is_prepared:
+            return
+        self.state("saving")
+        started = time.perf_counter()
+        path = self.folder.checkpoint(self.iteration)
+        save_checkpoint(path, self.snapshot)
+        self.saved_at = self.iteration
+        runs.prune_checkpoints(self.folder, self.config.checkpoint.keep)
+        where, seconds = str(path.relative_to(self.folder.root)), time.perf_counter() - started
+        self.emit(CheckpointSaved(iteration=self.saved_at, path=where, seconds=seconds))
+
+    def _rewards(self, model: LoadedModel) -> Rewards | None:
+        """What samples are scored by; None where nothing is to be sampled."""
+        c = self.config
+        if not c.reward.sources:
+            return None
+        how: Any = {"micro_batch_tokens": c.optim.micro_batch_tokens, "heed": self.control.check}
+        return build_rewards(c.reward, backbone=model, **how)
+
+    def _begin(self, model: LoadedModel, data: Pairs) -> None:
+        found = runs.checkpoints(self.folder)
+        if found.paths:
+            self.snapshot = load_checkpoint(found.paths[-1], self.dpo.actor.adapter_config)
+            self.dpo.restore(self.snapshot)
+            self.saved_at, self.is_prepared = self.snapshot.iteration, True
+        self.begin(
+            self.config,
+            model,
+            trainable=list(self.snapshot.policy.values()),
+            prompts=len(data.train),
+            eval_prompts=len(data.held_out),
+            iterations=self.dpo.total_steps,
+            kind=self.config.kind,
+        )
+        self.tell_damaged(found.problems)
+
+    def _steps(self, model: LoadedModel, data: Pairs) -> str:
+        """Take the steps that are left; returns why there are no more."""
+        self._begin(model, data)
+        dpo, every = self.dpo, self.config.checkpoint.every
+        if not self.is_prepared:
+            self.state("evaluating")
+            dpo.evaluate()
+            self.is_prepared = True
+            if every:
+                self.save()
+        while dpo.number < dpo.total_steps:
+            self.state("training")
+            self.control.between_iterations()
+            dpo.step()
+            if dpo.is_evaluation_due():
+                self.state("evaluating")
+                dpo.evaluate()
+            # Only now: a run that ends within its evaluation takes the step again, and evaluates again.
+            self.snapshot = dpo.snapshot()
+            if every and self.iteration % every == 0:
+                self.save()
+        return f"{dpo.number} steps done"
+
+
+def _check_pairs(file: Path, pairs: str, config: PreferenceDataConfig) -> None:
+    try:
+        began_with = file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise StorageError(f"cannot read '{file}': {error.strerror}; start a new run") from None
+    if began_with != pairs:
+        raise UsageError(
+            f"the preferences in '{config.preferences}' are not those that this run began with: start a new run"
+        )
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(f"{text}\n", encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"cannot write '{file}': {error.strerror}; free space or mend the folder's rights") from None

@@ -296,14 +296,14 @@ def training_module(script: Script) -> types.ModuleType:
     return module
 
 
-def make_run(name: str, **changes: Any) -> Path:
+def make_run(name: str, *, run_kind: str = "ppo", **changes: Any) -> Path:
     """A run's folder in runs/, as far as these tests read it."""
     folder = Path("runs", name)
     folder.mkdir(parents=True)
     save_config(Config(), folder / "config.toml")
     journal = Journal(folder / "events.jsonl")
     for event in (
-        started(name=name, folder=str(folder)),
+        started(name=name, folder=str(folder), run_kind=run_kind),
         iteration(1),
         iteration(2),
         ended("stopped", 2, **changes),

@@ -444,3 +444,13 @@ async def test_a_journal_of_a_newer_version_is_told_and_shown() -> None:
     async with workbench(watch=folder) as (screen, pilot):
         await until(pilot, lambda: "version 2" in banner(screen))
         assert "iteration 2/12" in status(screen)
+
+
+async def test_a_run_of_another_kind_is_watched_and_what_is_not_shown_is_told(tmp_path: Path) -> None:
+    folder = make_run("liked", run_kind="reward-model")
+    async with workbench(watch=folder) as (screen, pilot):
+        await until(pilot, lambda: "is a reward-model run" in banner(screen))
+        await pilot.press("escape")
+        assert banner(screen) == ""
+        await pilot.press("f3", "f4", "f7")
+        assert screen.app.is_running

@@ -30,6 +30,7 @@ from workbench.panes.runs import RunsPane
 from workbench.panes.samples import SamplesPane
 from workbench.panes.training import TrainingPane
 from workbench.paths import config_dir
+from workbench.run_view import RunView
 from workbench.screen_settings import ScreenSettings
 from workbench.screens.ask import AskScreen
 from workbench.screens.confirm import ConfirmScreen
@@ -150,7 +151,8 @@ class MainScreen(Screen[None]):
         for pane in self.query(Pane):
             if pane.display or isinstance(pane, SamplesPane):  # whose scores the charts show, seen or not
                 pane.show_run(supervisor.view)
-        trouble = "\n".join(filter(None, [supervisor.failure, *supervisor.view.problems]))
+        view = supervisor.view
+        trouble = "\n".join(filter(None, [supervisor.failure, *view.problems, _of_another_kind(view)]))
         if trouble and trouble != self._told:
             self.say(trouble)
         self._told = trouble
@@ -309,3 +311,13 @@ class MainScreen(Screen[None]):
     async def _compare(self, message: RunsPane.CompareChanged) -> None:
         runs = [(folder.name, await asyncio.to_thread(whole_history, folder)) for folder in message.folders]
         self.query_one(TrainingPane).compare(runs)
+
+
+def _of_another_kind(view: RunView) -> str:
+    """What to say of a run that is not PPO's; empty for one that is."""
+    if view.started is None or view.started.run_kind == "ppo":
+        return ""
+    return (
+        f"{view.started.name} is a {view.started.run_kind} run: it can be watched and steered here, but charts and "
+        "form are those of PPO; its numbers are in events.jsonl"
+    )

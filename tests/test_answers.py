@@ -185,6 +185,21 @@ def test_tokens_are_taken_as_they_are_and_a_prompt_is_rendered_as_the_data(asked
     assert "the tokenizer has no chat template" in refused.problem
 
 
+def test_the_rewards_get_the_prompt_as_it_is_in_the_data_whatever_the_model_reads(asked: Asked) -> None:
+    messages, seen = [{"role": "user", "content": "one"}], []
+
+    def score(batch: Sequence[RewardInput]) -> RewardResult:
+        seen.extend(row.prompt for row in batch)
+        return RewardResult([0.0] * len(batch), None, {})
+
+    tokens = asked.model.tokenizer.encode("<user>one</user>")
+    with_messages = asked(Question(prompt=messages, prompt_tokens=tokens), score=score)
+    without = asked(Question(prompt_tokens=tokens), score=score)
+    assert seen == [messages, "<user>one</user>"]
+    assert with_messages.prompt == without.prompt == "<user>one</user>"
+    assert with_messages.completions[0].tokens == without.completions[0].tokens
+
+
 def test_scoring_goes_by_micro_batches_of_any_size(asked: Asked) -> None:
     whole = asked(Question(prompt="one", count=5))
     passes = 0
@@ -204,8 +219,7 @@ def test_scoring_goes_by_micro_batches_of_any_size(asked: Asked) -> None:
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({}, "a question must have either a prompt or prompt_tokens: give one of them"),
-    ({"prompt": "a", "prompt_tokens": [1]}, "a question must have either a prompt or prompt_tokens: give one of them"),
+    ({}, "a question must have a prompt: give it as text, messages or prompt_tokens"),
     ({"prompt_tokens": []}, "the prompt has 0 tokens, data.max_prompt_tokens = 64: give 1 to 64"),
     ({"prompt": "a" * 65}, "the prompt has 65 tokens, data.max_prompt_tokens = 64: give 1 to 64"),
     ({"prompt": ""}, "prompt 0 (counted from 0) has no tokens after rendering"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
@@ -123,6 +124,15 @@ async def test_an_unchanged_prompt_is_sent_as_its_tokens_to_both_with_one_seed()
     assert (policy.writer, reference.writer) == ("policy", "reference")
     assert policy.seed == reference.seed
     assert [sent.checkpoint for sent in trainer.sent] == ["", ""]
+
+
+async def test_a_prompt_of_messages_goes_with_its_tokens_so_that_the_rewards_get_it_as_it_was() -> None:
+    trainer, messages = Trainer(), [{"role": "user", "content": "Why?"}]
+    asked = Asked.about_prompt(token_sample(source_prompt=json.dumps(messages)))
+    async with asking(asked, trainer) as (_, pilot):
+        await pilot.press("ctrl+r")
+        await pilot.pause()
+    assert (trainer.sent[0].question.prompt, trainer.sent[0].question.prompt_tokens) == (messages, [1, 2, 3])
 
 
 async def test_an_edited_prompt_is_sent_as_text_and_taking_it_back_sends_the_tokens_again() -> None:

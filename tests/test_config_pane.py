@@ -300,12 +300,12 @@ async def test_moving_about_does_not_make_the_form_anew(monkeypatch: pytest.Monk
 
 async def test_a_click_goes_to_a_row_and_a_second_one_edits_it() -> None:
     async with opened("quickstart") as s:
-        await s.pilot.click(ConfigRows, offset=(20, 6))
+        await s.pilot.click(ConfigRows, offset=(20, 5))
         await s.pilot.pause()
         row = s.app.query_one(ConfigRows).row
         assert row is not None
         assert row.key == "model.lora_rank"
-        await s.pilot.click(ConfigRows, offset=(20, 6))
+        await s.pilot.click(ConfigRows, offset=(20, 5))
         await s.pilot.pause()
         assert s.app.query_one(FieldEditor).field.key == "model.lora_rank"
 

@@ -57,6 +57,7 @@ def sequence(row: int, length: int) -> dict[str, Any]:
         "prompt_index": 7,
         "sample": 0,
         "prompt": "Once upon a time \0 “é” \n",
+        "source_prompt": '[{"role": "user", "content": "Once"}]',
         "completion": "[@click=app.quit]the end[/x]",
         "truncated": bool(row % 2),
         "stop_reason": "length" if row % 2 else "stop",

@@ -90,14 +90,14 @@ def answer(
 
 def _prompt(question: Question, model: LoadedModel, config: Config) -> Prompt:
     tokenizer = model.tokenizer
-    if (question.prompt is None) == (question.prompt_tokens is None):
-        raise UsageError("a question must have either a prompt or prompt_tokens: give one of them")
     if question.prompt_tokens is not None:
         _check_ids(question.prompt_tokens, model)
         text = str(tokenizer.decode(question.prompt_tokens))
-        prompt = Prompt(0, text, text, list(question.prompt_tokens), question.columns)
+        given = text if question.prompt is None else question.prompt
+        prompt = Prompt(0, given, text, list(question.prompt_tokens), question.columns)
+    elif question.prompt is None:
+        raise UsageError("a question must have a prompt: give it as text, messages or prompt_tokens")
     else:
-        assert question.prompt is not None
         row = PromptRow(0, question.prompt, question.columns)
         data = config.data.model_copy(update={"max_prompt_tokens": sys.maxsize})
         (prompt,) = encode_prompts([row], tokenizer, data).prompts

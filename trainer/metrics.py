@@ -101,6 +101,7 @@ def sample_rows(
             "prompt_index": prompt.index,
             "sample": row % samples_per_prompt,
             "prompt": prompt.text,
+            "source_prompt": None if prompt.prompt == prompt.text else json.dumps(prompt.prompt, ensure_ascii=False),
             "completion": batch.texts[row],
             "truncated": bool(truncated[row]),
             "stop_reason": "length" if truncated[row] else "stop",

@@ -18,8 +18,8 @@ Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is Non
 class Question:
     """Continue a prompt, or a response that was begun, `count` times.
 
-    Either `prompt`, rendered as the run renders its data, or `prompt_tokens`, taken as they are. None of the numbers:
-    as the run's rollouts have it.
+    prompt: as in the data, and rendered as the run renders it; where `prompt_tokens` say what the model reads, only the
+    rewards are given it. None of the numbers: as the run's rollouts have it.
     """
 
     prompt: str | list[dict[str, str]] | None = None

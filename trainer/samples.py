@@ -76,6 +76,7 @@ def sample_schema() -> pa.Schema:
             ("prompt_index", pa.int32()),  # within the prompts
             ("sample", pa.int32()),  # which of the prompt's samples, from 0
             ("prompt", pa.string()),  # as rendered for the model
+            ("source_prompt", pa.string()),  # as in the data, JSON: messages, or a text that was rendered; else null
             ("completion", pa.string()),
             ("truncated", pa.bool_()),
             ("stop_reason", pa.string()),  # stop or length

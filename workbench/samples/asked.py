@@ -38,6 +38,7 @@ class Asked:
 
     prompt: str = ""  # as rendered
     prompt_tokens: Sequence[int] = ()
+    source: str | list[dict[str, str]] | None = None  # the prompt as in the data, for the rewards; None: as rendered
     columns: Mapping[str, Any] = field(default_factory=dict)  # of the prompt's row, for the rewards
     score: float = math.nan  # of the sample's response
     prefix: Sequence[int] = ()  # the response's tokens up to the place
@@ -51,6 +52,7 @@ class Asked:
         return cls(
             prompt=sample.prompt,
             prompt_tokens=sample.prompt_tokens,
+            source=_source(sample.source_prompt),
             columns=_columns(sample.columns),
             score=sample.score,
         )
@@ -68,6 +70,7 @@ class Asked:
         return cls(
             prompt=sample.prompt,
             prompt_tokens=sample.prompt_tokens,
+            source=_source(sample.source_prompt),
             columns=_columns(sample.columns),
             score=sample.score,
             prefix=sample.tokens[:index],
@@ -97,3 +100,12 @@ def _columns(text: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return columns if isinstance(columns, dict) else {}
+
+
+def _source(text: str) -> str | list[dict[str, str]] | None:
+    """A sample's prompt as in the data; None where it is as rendered, or cannot be read."""
+    try:
+        source = json.loads(text)
+    except ValueError:
+        return None
+    return source if isinstance(source, str | list) else None

@@ -164,6 +164,7 @@ def _token_sample(key: SampleKey, table: pa.Table) -> TokenSample:
         score=row.get("score", math.nan),
         sequence_score=row.get("sequence_score", math.nan),
         parts={part["source"]: _number(part["score"]) for part in row.get("parts", [])},
+        source_prompt=row.get("source_prompt", ""),
         columns=row.get("columns", ""),
         truncated=row.get("truncated", False),
         final_value=row.get("final_value", math.nan),

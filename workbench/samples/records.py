@@ -54,6 +54,7 @@ class TokenSample:
     score: float
     sequence_score: float
     parts: Mapping[str, float]
+    source_prompt: str  # the prompt as in the data, JSON; empty where that is `prompt`
     columns: str  # the prompt's other columns, JSON
     truncated: bool
     final_value: float

@@ -127,7 +127,7 @@ class AskForm(Vertical):
     def request(self) -> Request:
         """What is asked for now; ValueError says in one line what cannot be taken."""
         asked = self._asked
-        prompt, prompt_tokens = None, [int(token) for token in asked.prompt_tokens]
+        prompt, prompt_tokens = asked.source, [int(token) for token in asked.prompt_tokens] or None
         prefix = [int(token) for token in asked.prefix]
         told, compared = "the prompt as it was", asked.score
         if asked.choices:
@@ -135,15 +135,15 @@ class AskForm(Vertical):
             prefix += choice.tokens
             told = _short(choice.shown)
         elif not (self._unchanged and prompt_tokens):
-            prompt = self._typed_prompt()
-            told, compared = f"“{_short(visible(' '.join(prompt.split())))}”", math.nan
+            prompt, prompt_tokens = (text := self._typed_prompt()), None
+            told, compared = f"“{_short(visible(' '.join(text.split())))}”", math.nan
         count = self._whole("count", MOST)
         temperature, tokens = self._temperature(), self._whole("tokens", LONGEST)
         checkpoint = str(self.query_one("#ask-checkpoint", Select).value) if self._checkpoints else ""
         return Request(
             question=Question(
                 prompt=prompt,
-                prompt_tokens=None if prompt is not None else prompt_tokens,
+                prompt_tokens=prompt_tokens,
                 prefix=prefix,
                 columns=dict(asked.columns),
                 count=count,

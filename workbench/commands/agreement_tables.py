@@ -12,7 +12,8 @@ from workbench.text import visible
 
 def tables(found: Agreement) -> Iterator[str]:
     """Lines: alpha over all, then a table of the pairs of labellers and one of the repeats, where there are some."""
-    yield f"Krippendorff's alpha {_number(found.alpha)}: {len(found.labellers)} labellers, {found.units} common units"
+    labellers = "1 labeller" if len(found.labellers) == 1 else f"{len(found.labellers)} labellers"
+    yield f"Krippendorff's alpha {_number(found.alpha)}: {labellers}, {found.units} common units"
     pairs = [
         (
             f"{_name(pair.first)}, {_name(pair.second)}",

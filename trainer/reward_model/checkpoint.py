@@ -6,16 +6,14 @@ reward_model.json tells how to use it, state.json how to go on.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import shutil
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
+from trainer.checkpoint_files import read_arrays, write_arrays, write_folder, write_json
 from trainer.config.reward_model import RewardModelConfig
 from trainer.errors import StorageError
 from trainer.models.adapters import ADAPTER_FILE, Parameters, save_adapter
@@ -59,45 +57,26 @@ class Snapshot(NamedTuple):
 
 
 def save_snapshot(folder: Path, snapshot: Snapshot, config: RewardModelConfig) -> None:
-    """Write `snapshot` as `folder` by renaming a finished copy into place; one that is there is replaced.
-
-    state.json comes last and lists every file with its size. Raises StorageError.
-    """
-    temporary = folder.with_name(f".{folder.name}.tmp")
+    """Write `snapshot` as `folder`, whole or not at all. Raises StorageError."""
     adapter, head = _parted(snapshot.parameters)
-    try:
-        for left in folder.parent.glob(".*.tmp"):  # by a process that was killed here
-            shutil.rmtree(left)
-        temporary.mkdir(parents=True)
+
+    def fill(temporary: Path) -> None:
         save_adapter(adapter, snapshot.adapter_config, temporary / "adapter")
-        _write(temporary / "head.safetensors", head)
-        _write(temporary / "optimizer.safetensors", dict(tree_flatten(snapshot.optimizer)))
+        write_arrays(temporary / "head.safetensors", head)
+        write_arrays(temporary / "optimizer.safetensors", dict(tree_flatten(snapshot.optimizer)))
         if snapshot.best:
-            _write(temporary / "best.safetensors", snapshot.best.parameters)
-        _write_json(temporary / CARD, _card(snapshot, config))
-        files = sorted(path for path in temporary.rglob("*") if path.is_file())
-        state = {
-            "format": FORMAT,
-            "iteration": snapshot.iteration,
-            "fingerprint": snapshot.fingerprint,
-            "tokens": snapshot.tokens,
-            "best": snapshot.best.report if snapshot.best else None,
-            "without_better": snapshot.without_better,
-            "files": {str(path.relative_to(temporary)): path.stat().st_size for path in files},
-        }
-        _write_json(temporary / "state.json", state)
-        for path in (*files, temporary / "state.json"):
-            _sync(path)  # a rename must not become durable before what it names
-        shutil.rmtree(folder, ignore_errors=True)
-        temporary.rename(folder)
-        with contextlib.suppress(OSError):  # some file systems refuse to sync a folder
-            _sync(folder.parent)
-    except (OSError, RuntimeError) as error:  # mlx reports a failed write as RuntimeError
-        shutil.rmtree(temporary, ignore_errors=True)
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise StorageError(
-            f"cannot write checkpoint '{folder}': {reason}; free space or mend the folder's rights, then --resume"
-        ) from error
+            write_arrays(temporary / "best.safetensors", snapshot.best.parameters)
+        write_json(temporary / CARD, _card(snapshot, config))
+
+    state = {
+        "format": FORMAT,
+        "iteration": snapshot.iteration,
+        "fingerprint": snapshot.fingerprint,
+        "tokens": snapshot.tokens,
+        "best": snapshot.best.report if snapshot.best else None,
+        "without_better": snapshot.without_better,
+    }
+    write_folder(folder, fill, state)
 
 
 def load_snapshot(folder: Path) -> Snapshot:
@@ -105,11 +84,11 @@ def load_snapshot(folder: Path) -> Snapshot:
     card = read_card(folder)
     try:
         state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-        best = state["best"] and Best(_arrays(folder / "best.safetensors"), state["best"])
+        best = state["best"] and Best(read_arrays(folder / "best.safetensors"), state["best"])
         return Snapshot(
             iteration=state["iteration"],
             parameters=load_parameters(folder),
-            optimizer=_optimizer_tree(_arrays(folder / "optimizer.safetensors")),
+            optimizer=_optimizer_tree(read_arrays(folder / "optimizer.safetensors")),
             adapter_config=json.loads((folder / "adapter" / "adapter_config.json").read_text(encoding="utf-8")),
             scale=Scale(**card["scale"]),
             fingerprint=state["fingerprint"],
@@ -128,8 +107,8 @@ def load_snapshot(folder: Path) -> Snapshot:
 def load_parameters(folder: Path) -> Parameters:
     """Adapter and head of the checkpoint in `folder`. Raises StorageError."""
     try:
-        adapter = _arrays(folder / "adapter" / ADAPTER_FILE)
-        head = _arrays(folder / "head.safetensors")
+        adapter = read_arrays(folder / "adapter" / ADAPTER_FILE)
+        head = read_arrays(folder / "head.safetensors")
     except (OSError, ValueError, RuntimeError) as error:
         raise _damaged(folder, error) from error
     return {f"{ADAPTER}{name}": array for name, array in adapter.items()} | head
@@ -166,21 +145,6 @@ def _parted(parameters: Parameters) -> tuple[Parameters, Parameters]:
     return adapter, {name: array for name, array in parameters.items() if not name.startswith(ADAPTER)}
 
 
-def _arrays(path: Path) -> Parameters:
-    arrays = cast("Parameters", mx.load(str(path)))
-    mx.eval(arrays)  # read now: the folder may be pruned later
-    return arrays
-
-
-def _write(path: Path, arrays: Parameters) -> None:
-    # In a fixed order, so that a resumed run writes the same bytes as one that was never stopped.
-    mx.save_safetensors(str(path), dict(sorted(arrays.items())))
-
-
-def _write_json(path: Path, values: dict[str, Any]) -> None:
-    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-
-
 def _optimizer_tree(flat: dict[str, mx.array]) -> dict[str, Any]:
     """Back from `<parameter name>.m` to a tree; parameter names have dots themselves, so cut at the last."""
     tree: dict[str, Any] = {}
@@ -196,11 +160,3 @@ def _optimizer_tree(flat: dict[str, mx.array]) -> dict[str, Any]:
 def _damaged(folder: Path, error: Exception) -> StorageError:
     reason = (str(error).splitlines() or [type(error).__name__])[0]
     return StorageError(f"reward model '{folder}' is damaged ({reason}): use or resume from an older checkpoint")
-
-
-def _sync(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

@@ -479,7 +479,7 @@ def test_a_run_does_not_go_on_with_other_preferences(tmp_path: Path) -> None:
 def test_a_gradient_that_is_not_finite_is_skipped_and_the_third_in_a_row_ends_the_run(tmp_path: Path) -> None:
     dpo = fresh(tmp_path)
     dpo.actor.update_policy({name: array * math.nan for name, array in _parameters(dpo).items()})
-    before = dpo.learner.state()
+    before = dpo.learner.optimizer.state()
     events: list[Event] = []
     dpo.emit = events.append
     assert dpo.step().skipped
@@ -487,7 +487,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_the_third_in_a_row_ends_th
     with pytest.raises(DivergedError, match=r"optim\.lr"):
         dpo.step()
     assert [event.code for event in events if isinstance(event, Alert)] == ["step_skipped"] * 3
-    assert int(dpo.learner.state()["step"]) == int(before["step"]) == 0
+    assert int(dpo.learner.optimizer.state()["step"]) == int(before["step"]) == 0
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,8 @@ from trainer.preferences.records import Preference
 from trainer.reward_model.checkpoint import load_parameters
 from trainer.reward_model.comparisons import comparisons
 from trainer.reward_model.fitting import Fitting
-from trainer.reward_model.learner import schedule_factor
 from trainer.reward_model.loaded import load_reward_model
+from trainer.reward_model.optimizer import schedule_factor
 from trainer.reward_model.training import train_reward_model
 from trainer.run_list import list_runs
 from trainer.runs import RunFolder, checkpoints, newest_checkpoint
@@ -333,7 +333,7 @@ def test_patience_ends_a_run_at_its_best_evaluation(tmp_path: Path) -> None:
 def test_a_gradient_that_is_not_finite_is_skipped_and_the_third_in_a_row_ends_the_run(tmp_path: Path) -> None:
     made = fitting(tmp_path, "data.eval_fraction=0")
     made.model.update({name: array * math.nan for name, array in made.model.parameters().items()})
-    before = made.learner.state()
+    before = made.learner.optimizer.state()
     events: list[Event] = []
     made.emit = events.append
     assert made.step().skipped
@@ -341,7 +341,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_the_third_in_a_row_ends_th
     with pytest.raises(DivergedError, match=r"optim\.lr"):
         made.step()
     assert [event.code for event in events if isinstance(event, Alert)] == ["step_skipped"] * 3
-    assert mx.array_equal(made.learner.state()["head.bias"]["m"], before["head.bias"]["m"])
+    assert mx.array_equal(made.learner.optimizer.state()["head.bias"]["m"], before["head.bias"]["m"])
 
 
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])

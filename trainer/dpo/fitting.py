@@ -85,7 +85,7 @@ class DPO:
             comparisons=len(groups),
             **numbers,
             skipped=not taken,
-            learning_rate=self.learner.learning_rate(number),
+            learning_rate=self.learner.optimizer.learning_rate(number),
             tokens=self.tokens,
             tokens_per_second=tokens / seconds,
             seconds=seconds,
@@ -123,7 +123,7 @@ class DPO:
             iteration=self.number,
             policy=self.actor.policy_parameters(),
             value={},
-            optimizer={"policy": self.learner.state(), "value": {}},
+            optimizer={"policy": self.learner.optimizer.state(), "value": {}},
             optimizer_steps=self.number,
             rewards={},
             tokens=self.tokens,
@@ -133,7 +133,7 @@ class DPO:
     def restore(self, snapshot: Snapshot) -> None:
         """Go on from `snapshot`."""
         self.actor.update_policy(snapshot.policy)
-        self.learner.restore(snapshot.optimizer["policy"])
+        self.learner.optimizer.restore(snapshot.optimizer["policy"])
         self.number, self.tokens = snapshot.iteration, snapshot.tokens
 
     def _progress(self, number: int, phase: Phase) -> Callable[[int, int], None]:

@@ -1,23 +1,21 @@
-"""The optimiser of the policy's adapter, and the steps that it takes."""
+"""The update: gradients of the loss on pairs, accumulated over micro-batches, and one step of the adapter."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import mlx.core as mx
-import mlx.optimizers as optim
 from mlx.utils import tree_map
 
-from trainer.arrays import leaves
 from trainer.config.dpo import DPOConfig
 from trainer.dpo.batches import PairBatch, to_batch
 from trainer.dpo.loss import LossSums, completion_logprobs, pair_loss
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
 from trainer.reward_model.batches import micro_batches
-from trainer.reward_model.learner import schedule_factor
+from trainer.reward_model.optimizer import StepOptimizer, global_norm
 from trainer.reward_model.pairs import Group
 
 
@@ -36,30 +34,21 @@ class PolicyStep(NamedTuple):
 
 
 class DPOLearner:
-    """Adam with decoupled weight decay and bias correction, over the policy's adapter."""
+    """Gradients of the loss on pairs, and steps of the policy's adapter."""
 
     def __init__(self, actor: ActorCriticLLM, config: DPOConfig, *, total_steps: int) -> None:
         self.actor = actor
         self.config = config
-        self.total_steps = total_steps
-        c = config.optim
-        self._optimizer = optim.AdamW(
-            learning_rate=0.0,
-            betas=[c.beta1, c.beta2],
-            eps=c.eps,
-            weight_decay=c.weight_decay,
-            bias_correction=True,
-        )
-        self._optimizer.init(actor.policy_parameters())
+        self.optimizer = StepOptimizer(config.optim, actor.policy_parameters(), total_steps=total_steps)
 
     def train(self, groups: Sequence[Group], number: int, progress: Callable[[int, int], None]) -> PolicyStep:
         """Step `number`, from 1: the gradient of the groups' mean loss, accumulated over micro-batches, and Adam."""
         gradients, sums = self.gradients(groups, progress)
-        norm = math.sqrt(sum(float(mx.square(gradient).sum()) for gradient in leaves(gradients)))
+        norm = global_norm(gradients)
         loss = float(sums.loss)
         taken = math.isfinite(norm) and math.isfinite(loss)
         if taken:
-            self._apply(gradients, norm, number)
+            self.actor.update_policy(self.optimizer.apply(gradients, norm, number, self.actor.policy_parameters()))
         right, lead, chosen, rejected, chosen_logprob, rejected_logprob = (
             float(total / sums.pairs) for total in sums[1:-1]
         )
@@ -109,22 +98,3 @@ class DPOLearner:
         assert total is not None
         assert sums is not None
         return total, sums
-
-    def learning_rate(self, number: int) -> float:
-        """Of step `number`, from 1."""
-        return self.config.optim.lr * schedule_factor(self.config.optim, number - 1, self.total_steps)
-
-    def state(self) -> dict[str, Any]:
-        """Moments and step count, as one tree of arrays (a copy: Adam changes its own in place)."""
-        return cast("dict[str, Any]", tree_map(lambda x: x, self._optimizer.state))
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go back to what `state` was."""
-        self._optimizer.state = tree_map(lambda x: x, state)
-
-    def _apply(self, gradients: Parameters, norm: float, number: int) -> None:
-        scale = min(1.0, self.config.optim.max_grad_norm / (norm + 1e-6))
-        gradients = {name: gradient * scale for name, gradient in gradients.items()}
-        self._optimizer.learning_rate = self.learning_rate(number)
-        self.actor.update_policy(self._optimizer.apply_gradients(gradients, self.actor.policy_parameters()))
-        mx.eval(self.actor.policy_parameters(), self._optimizer.state)  # one step's graph must not hang on the next

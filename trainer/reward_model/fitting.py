@@ -103,7 +103,7 @@ class Fitting:
             lead=found.lead,
             grad_norm=found.grad_norm,
             skipped=not found.taken,
-            learning_rate=self.learner.learning_rate(number),
+            learning_rate=self.learner.optimizer.learning_rate(number),
             tokens=self.tokens,
             tokens_per_second=tokens / seconds,
             seconds=seconds,
@@ -151,7 +151,7 @@ class Fitting:
         return Snapshot(
             iteration=self.number,
             parameters=self.model.parameters(),
-            optimizer=self.learner.state(),
+            optimizer=self.learner.optimizer.state(),
             adapter_config=self.model.adapter_config,
             scale=Scale(self.model.mean, self.model.std, self.model.logit_std),
             fingerprint=self._fingerprint,
@@ -173,7 +173,7 @@ class Fitting:
             )
         self.model.update(snapshot.parameters)
         self.model.mean, self.model.std, self.model.logit_std = snapshot.scale
-        self.learner.restore(snapshot.optimizer)
+        self.learner.optimizer.restore(snapshot.optimizer)
         self.number, self.tokens = snapshot.iteration, snapshot.tokens
         self.is_prepared, self.finished = True, snapshot.finished
         self.untrained = Baseline(**snapshot.untrained) if snapshot.untrained else None

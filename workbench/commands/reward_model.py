@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainer.config.loading import load_config_as, parse_overrides
-from trainer.config.problems import validate_as
 from trainer.config.reward_model import RewardModelConfig
 from trainer.config.schema import RunConfig
 from trainer.control import Control
@@ -17,6 +15,7 @@ from trainer.errors import DataError, UsageError
 from trainer.events import Event, RunEnded, RunStarted, Sink
 from trainer.runs import RunFolder, newest_checkpoint, open_run
 from workbench import output
+from workbench.commands.preference_runs import configuration, resumed
 from workbench.commands.reward_model_table import table
 from workbench.commands.train import headless
 from workbench.displays import choose
@@ -25,8 +24,6 @@ from workbench.session import Session
 if TYPE_CHECKING:
     from trainer.reward_model.loaded import LoadedRewardModel
 
-# May change when a run is resumed.
-_RESUMABLE = ("checkpoint.every", "checkpoint.keep", "eval.every")
 _SCORED_AT_ONCE = 64  # rows
 
 
@@ -34,11 +31,11 @@ def train(args: argparse.Namespace) -> int:
     """Train as the command line says; returns the exit code. Raises TrainerError for what a user can mend."""
     display = args.display or "plain"
     if args.resume is not None:
-        config, folder = _resumed(args)
+        config, folder = resumed(args, RewardModelConfig)
         resume: Path | None = folder.root
         preset = ""
     else:
-        config, resume = _configuration(args), None
+        config, resume = configuration(args, RewardModelConfig), None
         preset = Path(args.config_given).stem if args.config_given else "reward-model"
     run = _Run()
     untyped: Any = config  # a session hands it on as it is
@@ -115,26 +112,6 @@ class _Run:
 
     def close(self) -> None:
         """Nothing to release."""
-
-
-def _configuration(args: argparse.Namespace) -> RewardModelConfig:
-    given = [f"run.name={args.name}"] * (args.name is not None) + [f"data.preferences={args.data}"] * bool(args.data)
-    overrides = parse_overrides(args.overrides + given, RewardModelConfig)
-    if args.config_given:
-        return load_config_as(RewardModelConfig, args.config_given, overrides)
-    return validate_as(RewardModelConfig, overrides)
-
-
-def _resumed(args: argparse.Namespace) -> tuple[RewardModelConfig, RunFolder]:
-    for option, value in (("--config", args.config_given), ("--name", args.name), ("--data", args.data)):
-        if value is not None:
-            raise UsageError(f"{option} {value} does not go with --resume, which uses the run's own config.toml")
-    for assignment in args.overrides:
-        key = assignment.partition("=")[0].strip()
-        if key not in _RESUMABLE:
-            raise UsageError(f"--set {key} cannot change in a resumed run; what can: {', '.join(_RESUMABLE)}")
-    folder = open_run(args.resume, Path(RunConfig().dir))
-    return load_config_as(RewardModelConfig, folder.config, parse_overrides(args.overrides, RewardModelConfig)), folder
 
 
 def _evaluation(folder: Path) -> dict[str, Any]:

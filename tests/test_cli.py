@@ -108,6 +108,8 @@ def test_config_schema_explains_every_key_in_each_format(capsys: pytest.CaptureF
     text = capsys.readouterr().out
     cli.main(["config", "schema", "--format", "markdown"])
     markdown = capsys.readouterr().out
+    cli.main(["config", "schema", "--kind", "dpo"])
+    assert "train.beta" in capsys.readouterr().out
     cli.main(["config", "schema", "--format", "json"])
     schema = json.loads(capsys.readouterr().out)
     for table, values in Config().model_dump().items():

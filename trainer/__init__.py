@@ -18,22 +18,30 @@ allocator.keep_freed_memory()
 if TYPE_CHECKING:
     from trainer.config import Config, load_config, parse_overrides
     from trainer.control import Control
+    from trainer.dpo.training import train_dpo
     from trainer.errors import TrainerError
     from trainer.experience import Experience, sa_pairs
     from trainer.models.actor_critic import ActorCriticLLM
     from trainer.models.loading import load_backbone
     from trainer.ppo import PPO
+    from trainer.preferences.store import PreferenceStore
+    from trainer.reward_model.loaded import load_reward_model
+    from trainer.reward_model.training import train_reward_model
     from trainer.rewards import build_rewards
     from trainer.training import release_thread, train
 
 _HOMES = {
     "trainer.config": ("Config", "load_config", "parse_overrides"),
     "trainer.control": ("Control",),
+    "trainer.dpo.training": ("train_dpo",),
     "trainer.errors": ("TrainerError",),
     "trainer.experience": ("Experience", "sa_pairs"),
     "trainer.models.actor_critic": ("ActorCriticLLM",),
     "trainer.models.loading": ("load_backbone",),
     "trainer.ppo": ("PPO",),
+    "trainer.preferences.store": ("PreferenceStore",),
+    "trainer.reward_model.loaded": ("load_reward_model",),
+    "trainer.reward_model.training": ("train_reward_model",),
     "trainer.rewards": ("build_rewards",),
     "trainer.training": ("release_thread", "train"),
 }
@@ -44,14 +52,18 @@ __all__ = [
     "Config",
     "Control",
     "Experience",
+    "PreferenceStore",
     "TrainerError",
     "build_rewards",
     "load_backbone",
     "load_config",
+    "load_reward_model",
     "parse_overrides",
     "release_thread",
     "sa_pairs",
     "train",
+    "train_dpo",
+    "train_reward_model",
 ]
 
 

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from trainer.config.fields import Section, setting
 from trainer.config.loading import resolve_paths
-from trainer.config.reward_model import PreferenceDataConfig, RewardOptimConfig
+from trainer.config.reward_model import PreferenceDataConfig, RewardOptimConfig, TrackedRunConfig
 from trainer.config.reward_sources import RewardSource
 from trainer.config.schema import (
     BackboneConfig,
@@ -17,7 +17,6 @@ from trainer.config.schema import (
     Config,
     RewardConfig,
     RolloutConfig,
-    RunFolderConfig,
 )
 
 _DPO = "Rafailov et al. 2023 (DPO)"
@@ -105,7 +104,7 @@ class DPOConfig(Section):
     reward: DPORewardConfig = Field(default_factory=DPORewardConfig)
     eval: DPOEvalConfig = Field(default_factory=DPOEvalConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
-    run: RunFolderConfig = Field(default_factory=RunFolderConfig)
+    run: TrackedRunConfig = Field(default_factory=TrackedRunConfig)
 
 
 def as_ppo(config: DPOConfig) -> Config:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from trainer.config.fields import PATTERNS, Section
+from trainer.config.kinds import SCHEMAS
 from trainer.config.reward_sources import SOURCES
 from trainer.config.schema import Config
 
@@ -62,7 +63,23 @@ Numbers must be finite: `inf` and `nan` are refused. A run keeps its configurati
 `config.toml`.
 
 *Live* options may be changed while the run goes on.
+
+The options of PPO come first, then those of [reward models](#reward-models) and of [DPO](#dpo).
 """
+
+_KINDS = {
+    "reward-model": """\
+# Reward models
+
+The configuration of `ppo-workbench reward-model train`; `ppo-workbench config schema --kind reward-model` prints it.
+""",
+    "dpo": """\
+# DPO
+
+The configuration of `ppo-workbench dpo`. `[rollout]` and `[reward]` say what samples are drawn and how they are
+scored, to compare it with PPO; nothing is learnt from them.
+""",
+}
 
 
 class ReferenceRow(NamedTuple):
@@ -82,12 +99,11 @@ class ReferenceRow(NamedTuple):
     advice: str
 
 
-def reference_rows() -> list[ReferenceRow]:
-    """Every option in the order of the schema; the kinds of reward source follow `reward.sources`."""
+def reference_rows(schema: type[Section] = Config) -> list[ReferenceRow]:
+    """Every option in the order of `schema`; the kinds of reward source follow `reward.sources`."""
     rows = []
-    for table, field in Config.model_fields.items():
-        assert isinstance(field.annotation, type)
-        for row in _section_rows(field.annotation, f"{table}."):
+    for table, section in _tables(schema):
+        for row in _section_rows(section, f"{table}."):
             rows.append(row)
             if row.key == "reward.sources":
                 rows.extend(_source_rows())
@@ -95,24 +111,35 @@ def reference_rows() -> list[ReferenceRow]:
 
 
 def reference_markdown() -> str:
-    """The whole of docs/configuration.md: an introduction and one table for each section."""
-    parts = [_INTRODUCTION]
-    rows = reference_rows()
-    for table, field in Config.model_fields.items():
-        heading, _, purpose = _first_line(field.annotation).partition(": ")
-        parts.append(f"## {heading}\n\n{purpose[:1].upper()}{purpose[1:]}\n")
+    """The whole of docs/configuration.md: an introduction and one table for each section of each kind of run."""
+    parts = [_INTRODUCTION, *_tables_markdown(Config)]
+    for kind, introduction in _KINDS.items():
+        parts += [introduction, *_tables_markdown(SCHEMAS[kind])]
+    return "\n".join(parts)
+
+
+def json_schema(schema: type[Section] = Config) -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of a configuration file, for editors that check TOML by one."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema.model_json_schema()}
+
+
+def _tables(schema: type[Section]) -> Iterator[tuple[str, type[Section]]]:
+    for name, field in schema.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):  # not the kind of run
+            yield name, field.annotation
+
+
+def _tables_markdown(schema: type[Section]) -> Iterator[str]:
+    rows = reference_rows(schema)
+    for table, section in _tables(schema):
+        heading, _, purpose = _first_line(section).partition(": ")
+        yield f"## {heading}\n\n{purpose[:1].upper()}{purpose[1:]}\n"
         lines = ["| option | type | default | live | what it does |", "|---|---|---|---|---|"]
         for row in rows:
             if row.key.startswith(f"{table}."):
                 cells = (f"`{row.key}`", _typed(row), _default(row), "live" * row.live, _described(row))
                 lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-        parts.append("\n".join(lines) + "\n")
-    return "\n".join(parts)
-
-
-def json_schema() -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of a configuration file, for editors that check TOML by one."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Config.model_json_schema()}
+        yield "\n".join(lines) + "\n"
 
 
 def _section_rows(section: type[Section], prefix: str) -> Iterator[ReferenceRow]:

@@ -100,6 +100,12 @@ class RewardEvalConfig(Section):
     )
 
 
+class TrackedRunConfig(RunFolderConfig):
+    """[run]: name, place, seed."""
+
+    trackers: list[Literal["tensorboard", "wandb", "trackio"]] = setting([], "Trackers that get the metrics too.")
+
+
 class RewardModelConfig(Section):
     """The configuration of a reward model: what its training does, and all that it does."""
 
@@ -110,7 +116,7 @@ class RewardModelConfig(Section):
     optim: RewardOptimConfig = Field(default_factory=RewardOptimConfig)
     eval: RewardEvalConfig = Field(default_factory=RewardEvalConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
-    run: RunFolderConfig = Field(default_factory=RunFolderConfig)
+    run: TrackedRunConfig = Field(default_factory=TrackedRunConfig)
 
 
 def resolve_reward_model_paths(config: RewardModelConfig, base: Path) -> RewardModelConfig:

@@ -111,6 +111,7 @@ class RewardConfig(Section):
         "Weighted sum of sources: 'file.py:function', 'package.module:function', 'lexicon', or tables with "
         "kind, weight and the kind's own settings.",
         min_length=1,
+        live=True,
     )
     clip: float = setting(0.0, "Clip the score to -clip..clip; 0 for no clipping.", ge=0)
     normalize: Literal["off", "batch", "running"] = setting(
@@ -194,7 +195,12 @@ class OptimConfig(Section):
 class EvalConfig(Section):
     """[eval]: scores on held-out prompts."""
 
-    every: int = setting(0, "Evaluate after every so many iterations; 0 for never.", unit="iterations", ge=0)
+    every: int = setting(
+        0,
+        "Evaluate after every so many iterations, besides before the first and after the last; 0 for never.",
+        unit="iterations",
+        ge=0,
+    )
     prompts: int = setting(16, "Held-out prompts, the same ones each time.", ge=1)
 
 

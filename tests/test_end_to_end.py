@@ -38,7 +38,7 @@ def test_a_headless_run_trains_and_ends_with_0(tmp_path: Path, capsys: pytest.Ca
     kinds = [event["event"] for event in events if event["event"] != "state"]
     a_round = ["samples", "iteration", "checkpoint"]
     with_evaluation = ["samples", "iteration", "evaluation", "checkpoint"]
-    assert kinds == ["run", *a_round, *with_evaluation, *a_round, "end"]
+    assert kinds == ["run", "evaluation", *a_round, *with_evaluation, *with_evaluation, "end"]
     (summary,) = list_runs(tmp_path / "runs")
     assert (summary.name, summary.state, summary.iteration, summary.problem) == ("a", "done", 3, "")
 
@@ -111,7 +111,7 @@ def test_a_run_that_is_not_there_is_told_before_the_model_is_loaded(
 
 def test_a_reward_that_fails_in_training_is_one_line_and_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     workspace(tmp_path)
-    (tmp_path / "rewards.py").write_text("def score(completions, **_):\n    return [float('nan')] * 4\n")
+    (tmp_path / "rewards.py").write_text("def score(completions, **_):\n    return [float('nan')] * len(completions)\n")
     assert headless(tmp_path) == 3
     events, errors = told(capsys)
     assert "sample 0 ('" in errors[-1]
@@ -135,15 +135,15 @@ def test_a_run_may_be_moved_and_resumed_from_anywhere(
     """Relative paths of the configuration are kept as absolute ones."""
     workspace(tmp_path)
     monkeypatch.chdir(tmp_path)
-    relative = ["model.path=model", "data.prompts=prompts.jsonl", 'reward.sources=["rewards.py:score"]', "run.dir=runs"]
-    assert headless(tmp_path, *relative, "ppo.iterations=1") == 0
+    files = ["model.path=model", "data.prompts=prompts.jsonl", 'reward.sources=["rewards.py:score"]', "run.dir=runs"]
+    assert headless(tmp_path, *files, "ppo.iterations=1", "eval.every=1") == 0
     (tmp_path / "runs" / "a").rename(tmp_path / "moved")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     arguments = ["--no-ui", "--display", "json", "--resume", "../moved", "--set", "ppo.iterations=3"]
     assert cli.main(arguments) == 0
     assert told(capsys)[0][-1]["iteration"] == 3
-    assert headless(tmp_path, name="whole") == 0
+    assert headless(tmp_path, "eval.every=1", name="whole") == 0
     assert outcome(tmp_path / "moved") == outcome(tmp_path / "runs" / "whole")
 
 

@@ -15,7 +15,7 @@ from runs_helper import comparable, outcome, record, tiny_config, workspace
 
 from trainer.data import Prompt, encode_prompts, load_prompts, split_prompts
 from trainer.evaluate import evaluate
-from trainer.events import Evaluation, Iteration, PhaseProgress, RunStarted
+from trainer.events import Evaluation, Iteration, PhaseProgress, RunStarted, SamplesWritten
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.loading import load_backbone
 from trainer.ppo import PPO
@@ -72,7 +72,7 @@ def test_an_evaluation_learns_nothing_and_moves_no_statistics(value_model: str, 
 def test_a_run_is_the_same_with_and_without_evaluations(tmp_path: Path) -> None:
     with_them = record(tiny_config(tmp_path, "run.name=with", "eval.every=1"))
     without = record(tiny_config(tmp_path, "run.name=without", "eval.every=0"))
-    assert [evaluation.iteration for evaluation in with_them.of(Evaluation)] == [1, 2, 3]
+    assert [evaluation.iteration for evaluation in with_them.of(Evaluation)] == [0, 1, 2, 3]
     assert without.of(Evaluation) == []
     numbers = [[comparable(event) for event in recorder.of(Iteration)] for recorder in (with_them, without)]
     assert numbers[0] == numbers[1]
@@ -99,14 +99,14 @@ def test_held_out_prompts_are_evaluated_and_never_trained_on(tmp_path: Path) -> 
     sizes = ["ppo.iterations=4", "eval.every=1", "eval.prompts=2"]
     recorder = record(tiny_config(tmp_path, *sizes, f"rollout.stop={EARLY}"))
     calls = [json.loads(line) for line in (tmp_path / "calls").read_text().splitlines()]
-    trained = {prompt for prompts, _ in calls[::2] for prompt in prompts}
-    (evaluated,) = {tuple(prompts) for prompts, _ in calls[1::2]}
+    trained = {prompt for prompts, _ in calls[1::2] for prompt in prompts}
+    (evaluated,) = {tuple(prompts) for prompts, _ in calls[::2]}
     assert len(trained) == 6
     assert len(evaluated) == 2
     assert trained.isdisjoint(evaluated)
     (started,) = recorder.of(RunStarted)
     assert (started.prompts, started.eval_prompts) == (6, 2)
-    for evaluation, (_, lengths) in zip(recorder.of(Evaluation), calls[1::2], strict=True):
+    for evaluation, (_, lengths) in zip(recorder.of(Evaluation), calls[::2], strict=True):
         assert evaluation.response_length == evaluation.score_mean == np.mean(lengths)
         assert evaluation.score_std == pytest.approx(np.std(lengths))
 
@@ -119,6 +119,27 @@ def test_without_held_out_prompts_there_is_no_evaluation(tmp_path: Path) -> None
 def test_the_progress_of_an_evaluation_only_grows_and_ends_full(stop: str, tmp_path: Path) -> None:
     recorder = record(tiny_config(tmp_path, "ppo.iterations=2", f"rollout.stop={stop}"))
     steps = [event for event in recorder.of(PhaseProgress) if event.phase == "evaluate"]
-    shares = [event.done / event.total for event in steps]
-    assert shares == sorted(shares)
-    assert (shares[0], shares[-1]) == (0, 1)
+    for number in (0, 2):
+        shares = [event.done / event.total for event in steps if event.iteration == number]
+        assert shares == sorted(shares)
+        assert (shares[0], shares[-1]) == (0, 1)
+
+
+def test_a_run_is_evaluated_before_its_first_iteration_and_after_its_last(tmp_path: Path) -> None:
+    recorder = record(tiny_config(tmp_path, "ppo.iterations=3", "eval.every=2"))
+    order = [event.iteration for event in recorder.events if isinstance(event, Iteration | Evaluation)]
+    assert order == [0, 1, 2, 2, 3, 3]
+    assert recorder.of(Evaluation)[0].kl == 0
+
+
+def test_the_mean_of_each_reward_source_is_told_also_of_one_that_does_not_count(tmp_path: Path) -> None:
+    sources = (
+        'reward.sources=[{kind = "length", target = 4}, {kind = "regex", pattern = "a", count = true, weight = 0.0}]'
+    )
+    recorder = record(tiny_config(tmp_path, "ppo.iterations=1", "eval.every=1", sources))
+    (iteration,) = recorder.of(Iteration)
+    previews = recorder.of(SamplesWritten)[0].previews
+    assert iteration.parts["regex"] == np.mean([preview.completion.count("a") for preview in previews])
+    for told in (iteration, *recorder.of(Evaluation)):
+        assert told.parts.keys() == {"length", "regex"}
+        assert told.parts["length"] == pytest.approx(told.score_mean, abs=1e-6)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from runs_helper import Killed, Recorder, comparable, outcome, record, tiny_config, within
 
-from trainer.config import Config, load_config, parse_overrides
+from trainer.config import Config, load_config
 from trainer.control import Control
 from trainer.errors import ConfigError, UsageError
 from trainer.events import Alert, CheckpointSaved, Event, Iteration, RunEnded, SettingChanged, StateChanged
 from trainer.journal import read_journal
-from trainer.live_settings import Change, changes, live_keys, with_setting
+from trainer.live_settings import Change, changes, in_words, live_keys, with_setting
 from trainer.training import train
 from workbench.displays.sentences import sentences
 
@@ -23,6 +23,7 @@ OTHERS: dict[str, Any] = {
     "rollout.temperature": 0.7,
     "rollout.top_p": 0.9,
     "rollout.top_k": 50,
+    "reward.sources": [{"kind": "length", "weight": 1.0, "target": 4, "tolerance": 16}],
     "ppo.epochs": 3,
     "ppo.kl_coef": 0.25,
     "ppo.clip": 0.1,
@@ -79,7 +80,7 @@ def test_every_live_setting_of_the_schema_can_be_changed_and_no_other() -> None:
     for key, value in OTHERS.items():
         (change,) = changes(config, with_setting(config, key, value))
         assert (change.key, change.value) == (key, value)
-    for key in ("ppo.minibatches", "ppo.iterations", "optim.schedule", "run.name", "reward.sources"):
+    for key in ("ppo.minibatches", "ppo.iterations", "optim.schedule", "run.name", "reward.normalize"):
         with pytest.raises(UsageError, match="cannot change during a run"):
             with_setting(config, key, 1)
 
@@ -101,6 +102,14 @@ def test_what_cannot_be_is_refused_with_the_way_out(key: str, value: Any, messag
     with pytest.raises((UsageError, ConfigError), match=message) as refusal:
         with_setting(Config(), key, value)
     assert len(str(refusal.value)) < 400
+
+
+def test_reward_sources_are_told_in_words() -> None:
+    sources = [{"kind": "model", "path": "runs/liked", "weight": 2}, "lexicon", {"kind": "length", "target": 4}]
+    (change,) = changes(Config(), with_setting(Config(), "reward.sources", sources))
+    assert in_words(change.old) == "lexicon"
+    assert in_words(change.value) == "2.0 x model runs/liked + lexicon + length 4"
+    assert in_words(0.25) == "0.25"
 
 
 def test_a_setting_that_goes_there_and_back_is_no_change() -> None:
@@ -132,7 +141,10 @@ def test_a_run_that_is_changed_equals_one_that_was_stopped_and_resumed_with_the_
     assert {change.key for change in live.of(SettingChanged)} == set(OTHERS)
     recorder = Recorder(lambda event: control.stop() if within(event, "generate", 2) else None)
     train(tiny_config(tmp_path, "run.name=b", *SCHEDULE), sinks=[recorder], control=(control := Control()))
-    overrides = parse_overrides([f"{key}={value}" for key, value in OTHERS.items()])
+    overrides: dict[str, dict[str, Any]] = {}
+    for key, value in OTHERS.items():
+        table, _, name = key.partition(".")
+        overrides.setdefault(table, {})[name] = value
     record(load_config(tmp_path / "runs/b/config.toml", overrides), resume=tmp_path / "runs/b")
     changed_run, resumed_run = (outcome(tmp_path / "runs" / name) for name in "ab")
     del changed_run["events"], resumed_run["events"]  # only the first has been warned of top_p

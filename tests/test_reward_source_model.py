@@ -276,7 +276,8 @@ def test_a_run_stopped_while_it_scores_ends_after_that_micro_batch(
 
     monkeypatch.setattr(RewardModel, "scores", counted)
     recorder = record(
-        mixed(folder, [source(folder / "runs/rm")], "run.name=a", "optim.micro_batch_tokens=8"), control=control
+        mixed(folder, [source(folder / "runs/rm")], "run.name=a", "optim.micro_batch_tokens=8", "eval.every=0"),
+        control=control,
     )
     (ended,) = recorder.of(RunEnded)
     assert (ended.state, ended.iteration, len(passes)) == ("stopped", 1, 6)

@@ -194,7 +194,7 @@ def test_a_reward_that_fails_names_the_place_and_leaves_a_run_to_resume(
     (tmp_path / "bad.py").write_text(BAD_REWARDS)
     source = f'reward.sources=["{tmp_path}/bad.py:{function}"]'
     with pytest.raises(RewardError) as failure:
-        record(tiny_config(tmp_path, "run.name=a", source, "checkpoint.every=0"))
+        record(tiny_config(tmp_path, "run.name=a", source, "checkpoint.every=0", "eval.every=0"))
     text = str(failure.value)
     assert message in text
     assert "\n" not in text

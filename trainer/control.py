@@ -1,4 +1,4 @@
-"""How others steer the trainer: stop, pause, single steps, checkpoints, live settings, questions to its model."""
+"""How others steer the trainer: stop, pause, single steps, checkpoints, live settings, questions, news of the run."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
+from trainer.events import HumanEvaluation
 from trainer.question_queue import ENDED, QuestionQueue
 from trainer.questions import Answer, Question, Reply, unanswered
 
 INBOX_SECONDS = 0.2
 """How often the inbox is looked into, at most."""
 
-Command = Literal["pause", "resume", "step", "checkpoint", "set", "ask", "stop", "abort"]
+Command = Literal["pause", "resume", "step", "checkpoint", "set", "ask", "tell", "stop", "abort"]
 
 
 class Interrupted(Exception):  # noqa: N818  nothing went wrong
@@ -35,6 +36,7 @@ class Request(NamedTuple):
     value: Any = None  # of set
     question: Question | None = None  # of ask
     reply: Reply | None = None  # of ask
+    event: HumanEvaluation | None = None  # of tell
 
 
 class Steered:
@@ -51,6 +53,9 @@ class Steered:
 
     def set(self, key: str, value: Any) -> None:
         """Let the live setting `key` be `value` from the next iteration on."""
+
+    def tell(self, event: HumanEvaluation) -> None:
+        """Take up among the run's events what others found out about it."""
 
     def answer(self, question: Question, heed: Callable[[], None]) -> Answer:
         """Let the model write; `heed` between its smallest steps raises Interrupted if the run is to end."""
@@ -103,6 +108,10 @@ class Control:
     def set(self, key: str, value: Any) -> None:
         """Change a live setting before the next iteration; the run tells in an Alert why it does not."""
         self._requests.put(Request("set", key=key, value=value))
+
+    def tell(self, event: HumanEvaluation) -> None:
+        """Let the run emit `event` as one of its own; a run that has ended does not hear it."""
+        self._requests.put(Request("tell", event=event))
 
     def ask(self, question: Question, reply: Reply) -> None:
         """Let the model write within a token step or micro-batch, after what was asked before.
@@ -195,6 +204,9 @@ class Control:
                 self._run.checkpoint()
             case "set":
                 self._run.set(request.key, request.value)
+            case "tell":
+                assert request.event is not None
+                self._run.tell(request.event)
             case "ask":
                 assert request.question is not None
                 assert request.reply is not None

@@ -11,6 +11,7 @@ from trainer import steps
 from trainer.arrays import filled
 from trainer.data import Prompt
 from trainer.events import Evaluation
+from trainer.metrics import mean_parts
 from trainer.ppo import PPO
 from trainer.seeding import Purpose, key_for
 
@@ -49,5 +50,6 @@ def evaluate(ppo: PPO, prompts: Sequence[Prompt], iteration: int) -> Evaluation:
         kl=float(filled(batch.kl).sum(axis=1).mean()),
         response_length=float(batch.response_lengths.mean()),
         truncated=float(batch.truncated.mean()),
+        parts=mean_parts(result.parts),
         seconds=ppo.control.clock() - started,
     )

@@ -111,6 +111,7 @@ class Iteration(Event):
     seconds: dict[str, float]  # by phase
     memory_bytes: int  # peak of MLX's own allocations in this iteration
     tokens: int  # response tokens so far in the run
+    parts: dict[str, float] = field(default_factory=dict)  # mean raw score by reward source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +149,23 @@ class Evaluation(Event):
     response_length: float
     truncated: float
     seconds: float
+    parts: dict[str, float] = field(default_factory=dict)  # mean raw score by reward source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HumanEvaluation(Event):
+    """How often people prefer what the policy wrote to what the reference did, by all that they have judged so far."""
+
+    kind: ClassVar[str] = "human_evaluation"
+    iteration: int  # that of the newest policy which was judged
+    comparisons: int  # judgements; wins, ties and losses together
+    wins: int  # the policy's completion was preferred
+    ties: int  # neither was, or both were bad
+    losses: int
+    win_rate: float  # a tie counts half
+    low: float  # Wilson's 95 % interval
+    high: float
+    labellers: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

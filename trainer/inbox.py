@@ -19,6 +19,8 @@ from typing import Any, get_args
 
 from trainer.control import Command, Request
 from trainer.errors import StorageError, UsageError
+from trainer.events import HumanEvaluation
+from trainer.journal_lines import event_in
 from trainer.questions import Answer, Question, answer_from, question_from, to_json
 from trainer.runs import RunFolder
 
@@ -32,8 +34,9 @@ _count = itertools.count()
 def send(folder: Path, command: Command, **values: Any) -> None:
     """Ask the process that trains the run in `folder` for something; returns before it is done.
 
-    values: `key` and `value` of "set", which must be plain; `reason` of "stop" and "abort". Raises UsageError when
-    no process trains the run, StorageError when the request cannot be written.
+    values: `key` and `value` of "set", which must be plain; `event` of "tell", as its `as_dict` gives it; `reason` of
+    "stop" and "abort". Raises UsageError when no process trains the run, StorageError when the request cannot be
+    written.
     """
     _leave(RunFolder(folder), command, json.dumps({"command": command, **values}))
 
@@ -116,6 +119,8 @@ class Inbox:
         if command == "ask":
             question = question_from(json.dumps(values.get("question")))
             return Request("ask", question=question, reply=functools.partial(self._reply, name))
+        if command == "tell":
+            return Request("tell", event=_human_evaluation(values.get("event")))
         if command == "set" and not (isinstance(values.get("key"), str) and "value" in values):
             raise ValueError("a key or a value is missing")
         reason = str(values.get("reason") or _REASONS.get(command, ""))
@@ -132,6 +137,14 @@ class Inbox:
             path.unlink(missing_ok=True)
         except OSError:
             self._undeletable.add(path.name)  # a folder, or not ours: heeded once all the same
+
+
+def _human_evaluation(values: Any) -> HumanEvaluation:
+    """The event in `values`. ValueError for anything else: what the trainer does, nobody else may tell."""
+    event = event_in({**values, "time": 0.0}) if isinstance(values, dict) else None
+    if not isinstance(event, HumanEvaluation):
+        raise ValueError(f"its event is no whole '{HumanEvaluation.kind}'")
+    return event
 
 
 def _leave(run: RunFolder, command: Command, text: str) -> str:

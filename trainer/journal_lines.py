@@ -19,8 +19,8 @@ _BLOCK_BYTES = 512 * 1024
 _TAIL_BYTES = 16 * 1024 * 1024
 _LARGEST = 2**63  # no count is that large, and it fits no column
 # Within a JSON string the quotes are escaped, so no text of a model matches.
-_ITERATION = re.compile(rb'"event": ?"iteration"')
-_ITERATION_OR_START = re.compile(rb'"event": ?"(?:iteration|run)"')
+_ITERATION = re.compile(rb'"event": ?"(?:iteration|reward_model_step|dpo_step)"')
+_ITERATION_OR_START = re.compile(rb'"event": ?"(?:iteration|reward_model_step|dpo_step|run)"')
 # By the name of the annotation; all others are str, or literals of it.
 _TYPES: dict[str, tuple[type, ...]] = {
     "float": (float, int),
@@ -51,8 +51,9 @@ def event_in(values: dict[str, Any]) -> Event | None:
     kind = values.get("event")
     try:
         if isinstance(kind, str) and isinstance(values.get("time"), int | float):
-            if isinstance(seconds := values.get("seconds"), dict):
-                values["seconds"] = {phase: math.nan if s is None else s for phase, s in seconds.items()}
+            for name in ("seconds", "parts"):
+                if isinstance(numbers := values.get(name), dict):
+                    values[name] = {of: math.nan if number is None else number for of, number in numbers.items()}
             event = event_from_dict(values)
             if event is None or _is_sound(event, kind):
                 return event
@@ -76,7 +77,7 @@ def readable_events(lines: Sequence[bytes]) -> list[TimedEvent]:
 
 
 def iterations_and_starts(data: bytes) -> tuple[list[TimedEvent], int]:
-    """The Iterations and RunStarteds in the lines of `data`, and how many of these cannot be read.
+    """The iterations, of any kind of run, and RunStarteds in the lines of `data`, and how many of these cannot be read.
 
     Other lines are not parsed.
     """

@@ -50,3 +50,17 @@ def changes(old: Config, new: Config) -> list[Change]:
         if before[table][name] != after[table][name]:
             found.append(Change(key, before[table][name], after[table][name]))
     return found
+
+
+def in_words(value: Any) -> str:
+    """The value of a live setting in a sentence: of reward sources what and how much they are."""
+    return " + ".join(map(_source, value)) if isinstance(value, list) else str(value)
+
+
+def _source(source: Any) -> str:
+    if not isinstance(source, dict):
+        return str(source)
+    own = [str(setting) for name, setting in source.items() if name not in ("kind", "weight") and setting]
+    name = " ".join([str(source.get("kind", "?")), *own[:1]])
+    weight = source.get("weight", 1)
+    return name if weight == 1 else f"{weight} x {name}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -50,6 +50,11 @@ def rollout_metrics(batch: Experience, *, kl_coef: float) -> dict[str, Any]:
         "truncated": float(batch.truncated.mean()),
         "sampler_mismatch": float(maths.masked_mean(mismatch, mask)),
     }
+
+
+def mean_parts(parts: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Mean raw score by reward source, and by detail of one."""
+    return {name: float(np.mean(scores)) for name, scores in parts.items()}
 
 
 def update_metrics(steps: Sequence[StepMetrics]) -> dict[str, Any]:

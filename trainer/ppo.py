@@ -22,7 +22,7 @@ from trainer.errors import DivergedError
 from trainer.events import Alert, Event, Iteration, Phase, PhaseProgress
 from trainer.experience import Experience, PassRatios, check_budget, minibatch_rows
 from trainer.learner import Learner, StepMetrics, has_signal
-from trainer.metrics import rollout_metrics, settings_of, update_metrics
+from trainer.metrics import mean_parts, rollout_metrics, settings_of, update_metrics
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.rewards import RewardResult, Rewards
 from trainer.samples import SampleSettings
@@ -78,9 +78,13 @@ class PPO:
         self._token_texts = TokenTexts(tokenizer)
         self._seconds: dict[str, float] = {}
 
-    def configure(self, config: Config) -> None:
-        """Go by `config` from the next iteration on, as a run resumed with it would. Only live settings may differ."""
+    def configure(self, config: Config, rewards: Rewards | None = None) -> None:
+        """Go by `config` from the next iteration on, as a run resumed with it would. Only live settings may differ.
+
+        rewards: those of `config`, where they are other ones.
+        """
         self.config = config
+        self.rewards = rewards or self.rewards
         self.learner.configure(config.optim, total_steps=_total_steps(config))
 
     def iteration(self, number: int) -> IterationResult:
@@ -141,6 +145,7 @@ class PPO:
             seconds=dict(self._seconds),
             memory_bytes=mx.get_peak_memory(),
             tokens=self.tokens,
+            parts=mean_parts(rewards.parts),
         )
         settings = settings_of(batch, c)
         return IterationResult(batch, prompts, rewards, metrics, update.ratios, settings, self._token_texts)

@@ -17,7 +17,18 @@ from trainer.arrays import leaves
 from trainer.config import AnyConfig
 from trainer.control import Control, Interrupted, Steered
 from trainer.errors import StorageError, TrainerError
-from trainer.events import Alert, EndState, Event, RunEnded, RunStarted, Sink, Sinks, State, StateChanged
+from trainer.events import (
+    Alert,
+    EndState,
+    Event,
+    HumanEvaluation,
+    RunEnded,
+    RunStarted,
+    Sink,
+    Sinks,
+    State,
+    StateChanged,
+)
 from trainer.inbox import Inbox
 from trainer.journal import Journal
 from trainer.models.loading import LoadedModel
@@ -86,6 +97,10 @@ class RunUnderWay(Steered):
     def set(self, key: str, value: Any) -> None:
         """Tell that nothing can be set."""
         self.alert("warning", "setting_refused", f"{key} cannot change in this kind of run")
+
+    def tell(self, event: HumanEvaluation) -> None:
+        """Hand on what others found out about the run."""
+        self.emit(event)
 
     def open(self, more: Callable[[], Sequence[Sink]] = tuple) -> None:
         """Listen to requests, begin the journal, add `more` sinks; what cannot begin leaves no new folder behind."""

@@ -50,8 +50,9 @@ class SavedPolicy:
             return
         snapshot = load_checkpoint(path, self._actor.adapter_config)
         self._actor.update_policy(snapshot.policy)
-        if not self._reward_problem:
-            self._rewards.restore(snapshot.rewards)
+        sources = [source.model_dump() for source in self._config.reward.sources]
+        if not self._reward_problem and snapshot.rewards.get("sources", sources) == sources:
+            self._rewards.restore(snapshot.rewards)  # of other sources they would say nothing
         self._at, self.iteration = path, snapshot.iteration
 
     def answer(self, question: Question, progress: Callable[[], None]) -> Answer:

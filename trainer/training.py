@@ -19,26 +19,24 @@ from trainer.control import Control
 from trainer.data import Prompt, load_prompts
 from trainer.errors import TrainerError
 from trainer.evaluate import evaluate
-from trainer.events import (
-    Alert,
-    RunEnded,
-    SettingChanged,
-    Sink,
-    Sinks,
-)
-from trainer.live_settings import changes, with_setting
+from trainer.events import Alert, Evaluation, RunEnded, SettingChanged, Sink, Sinks
+from trainer.journal import read_journal
+from trainer.live_settings import changes, in_words, with_setting
 from trainer.models.actor_critic import ActorCriticLLM
+from trainer.models.adapters import reason_of
 from trainer.models.blas import blas_warning, measure_matmul
 from trainer.models.loading import LoadedModel, load_backbone, quantize_warning
 from trainer.ppo import PPO
 from trainer.questions import Answer, Question
-from trainer.rewards import build_rewards
+from trainer.rewards import Rewards, build_rewards
 from trainer.rewards.model import unfinished_models, with_checkpoints
 from trainer.run_prompts import run_prompts
 from trainer.run_record import RunRecord
 from trainer.run_under_way import RunUnderWay
 from trainer.seeding import Purpose, key_for
 from trainer.trackers import build_trackers
+
+_STATISTICS_ANEW = "reward.sources are other ones, so the running statistics of reward.normalize begin anew"
 
 
 def train(
@@ -81,7 +79,8 @@ class _Run(RunUnderWay):
 
     def __init__(self, config: Config, resume: Path | None, preset: str, out: Sinks, control: Control) -> None:
         super().__init__(resume, out, control)
-        config = with_checkpoints(resolve_paths(config, Path.cwd()))
+        self.began_in = Path.cwd()
+        config = with_checkpoints(resolve_paths(config, self.began_in))
         seed = config.run.seed if config.run.seed >= 0 else secrets.randbelow(2**32)
         self.config = config.model_copy(update={"run": config.run.model_copy(update={"seed": seed})})
         self.preset = preset
@@ -103,12 +102,7 @@ class _Run(RunUnderWay):
             runs.check_name_is_free(self.config)
         rows = load_prompts(self.config.data)
         self.model = model = load_backbone(self.config.model)
-        rewards = build_rewards(
-            self.config.reward,
-            backbone=model,
-            micro_batch_tokens=self.config.optim.micro_batch_tokens,
-            heed=lambda: self.heed(),
-        )
+        rewards = self._rewards(self.config)
         self.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(self.config.model)))
         prompts, held_out, warnings = run_prompts(self.config, rows, model)
         self.warnings += warnings
@@ -135,8 +129,8 @@ class _Run(RunUnderWay):
         self.record.save(self.snapshot)
 
     def stopped(self) -> None:
-        """Let the settings that were asked for hold when the run is resumed."""
-        self._apply_settings()
+        """Let the settings that were asked for hold when the run is resumed, which builds what they need."""
+        self._apply_settings(build=False)
 
     def checkpoint(self) -> None:
         """Save the last whole iteration, in the midst of the next one."""
@@ -172,10 +166,10 @@ class _Run(RunUnderWay):
 
     def _begin(self, prompts: Sequence[Prompt]) -> None:
         ppo = self.ppo
-        self.snapshot = take_snapshot(0, 0, ppo.actor, ppo.learner, ppo.rewards)
+        self.snapshot = self._snapshot(0)
         found = runs.checkpoints(self.folder)
         if found.paths:
-            self.snapshot = load_checkpoint(found.paths[-1], ppo.actor.adapter_config)
+            self.snapshot = self._of_these_sources(load_checkpoint(found.paths[-1], ppo.actor.adapter_config))
             restore_snapshot(self.snapshot, ppo.actor, ppo.learner, ppo.rewards)
             ppo.tokens = self.snapshot.tokens
             self.record.saved_at = self.snapshot.iteration
@@ -193,28 +187,49 @@ class _Run(RunUnderWay):
         """Do the iterations that are left; returns why there are no more."""
         self._begin(prompts)
         c, ppo = self.config, self.ppo  # what is read of `c` here is not live
-        for number in range(self.snapshot.iteration + 1, c.ppo.iterations + 1):
+        if self.iteration == 0 and not self._was_evaluated():
+            self._evaluate(0)
+        first = self.snapshot.iteration + 1
+        for number in range(first, c.ppo.iterations + 1):
             self.state("training")
-            self.control.between_iterations()
+            if number > first:  # a step that was asked for before ends with the first iteration
+                self.control.between_iterations()
+            else:
+                self.control.check()
             self._apply_settings()
             result = ppo.iteration(number)
             self.record.write_samples(number, result)
             self.emit(result.metrics)
-            if c.eval.every and self.held_out and number % c.eval.every == 0:
-                self.state("evaluating")
-                self.emit(evaluate(ppo, self.held_out, number))
+            if number == c.ppo.iterations or (c.eval.every and number % c.eval.every == 0):
+                self._evaluate(number)
             # Only now: a run that ends within its evaluation does the iteration again, and the evaluation with it.
-            self.snapshot = take_snapshot(number, ppo.tokens, ppo.actor, ppo.learner, ppo.rewards)
+            self.snapshot = self._snapshot(number)
             if c.checkpoint.every and number % c.checkpoint.every == 0:
                 self.save()
         self.save()
         for change in changes(self.config, self.wanted):
-            message = f"{change.key} = {change.value} came in the last iteration; nothing is changed"
+            message = f"{change.key} = {in_words(change.value)} came in the last iteration; nothing is changed"
             self.alert("warning", "setting_refused", message)
         return f"{c.ppo.iterations} iterations done"
 
-    def _apply_settings(self) -> None:
-        """Let the settings that were asked for hold from the next iteration on, here and in a resumed run."""
+    def _was_evaluated(self) -> bool:
+        """Whether a run that begins anew, for it was broken off before its first checkpoint, has been evaluated."""
+        return self.resume is not None and any(
+            isinstance(event, Evaluation) for event in read_journal(self.folder.events).events
+        )
+
+    def _evaluate(self, number: int) -> None:
+        if not self.config.eval.every or not self.held_out:
+            return
+        self.state("evaluating")
+        self.emit(evaluate(self.ppo, self.held_out, number))
+
+    def _apply_settings(self, *, build: bool = True) -> None:
+        """Let the settings that were asked for hold from the next iteration on, here and in a resumed run.
+
+        build: whether this one goes on, and needs what they name.
+        """
+        rewards, warnings = self._wanted_rewards(build) if self.wanted.reward != self.config.reward else (None, [])
         if not (changed := changes(self.config, self.wanted)):
             return
         self._save_in_between()  # what came before must not be done anew by what holds from here on
@@ -222,11 +237,61 @@ class _Run(RunUnderWay):
         runs.write_config(self.folder, self.config)
         for change in changed:
             self.emit(SettingChanged(iteration=self.snapshot.iteration + 1, **change._asdict()))
-        self.ppo.configure(self.config)
-        for warning in config_warnings(self.config):
+        self.ppo.configure(self.config, rewards)
+        if rewards and self.config.reward.normalize == "running":
+            self.alert("info", "reward_statistics", _STATISTICS_ANEW)
+        for warning in config_warnings(self.config) + warnings:
             if warning not in self.warnings:
                 self.warnings.append(warning)
                 self.alert("warning", "config", warning)
+
+    def _wanted_rewards(self, build: bool) -> tuple[Rewards | None, list[str]]:
+        """The rewards that were asked for, where they can be had, and what a user should know of them.
+
+        Takes them back, and tells why, where they cannot.
+        """
+        now = self.now
+        try:
+            self.wanted = with_checkpoints(resolve_paths(self.wanted, self.began_in))
+            if not build or self.wanted.reward == self.config.reward:
+                return None, []
+            self.state("loading")
+            return self._rewards(self.wanted), unfinished_models(self.wanted)
+        except Exception as error:  # noqa: BLE001  whatever is wrong with that reward, the run has one
+            self.wanted = self.wanted.model_copy(update={"reward": self.config.reward})
+            reason = str(error) if isinstance(error, TrainerError) else reason_of(error)
+            self.alert("warning", "setting_refused", f"{'; '.join(reason.splitlines())}; the reward is as before")
+            return None, []
+        finally:
+            if self.now != now:
+                self.state(now)
+
+    def _rewards(self, config: Config) -> Rewards:
+        return build_rewards(
+            config.reward,
+            backbone=self.model,
+            micro_batch_tokens=config.optim.micro_batch_tokens,
+            heed=lambda: self.heed(),
+        )
+
+    def _snapshot(self, number: int) -> Snapshot:
+        """What the run is after iteration `number`; its reward's statistics say of which sources they are."""
+        ppo = self.ppo
+        snapshot = take_snapshot(number, ppo.tokens, ppo.actor, ppo.learner, ppo.rewards)
+        return snapshot._replace(rewards={**snapshot.rewards, "sources": self._sources})
+
+    def _of_these_sources(self, snapshot: Snapshot) -> Snapshot:
+        """`snapshot`, with the reward's statistics as they begin where its own are of other sources."""
+        if snapshot.rewards.get("sources", self._sources) == self._sources:
+            return snapshot
+        if self.config.reward.normalize == "running":
+            self.warnings.append(_STATISTICS_ANEW)
+        return snapshot._replace(rewards=self._snapshot(0).rewards)
+
+    @property
+    def _sources(self) -> list[dict[str, Any]]:
+        """`reward.sources` as plain values."""
+        return [source.model_dump() for source in self.config.reward.sources]
 
     def _save_in_between(self) -> None:
         if self.iteration != self.record.saved_at:

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from trainer import inbox
 from trainer.errors import StorageError, UsageError
-from trainer.events import Event
+from trainer.events import Event, HumanEvaluation
+from trainer.human_evaluation import tell_run
 from trainer.questions import Answer, Question
 from trainer.runs import RunFolder
 from workbench.event_source import EventSource
@@ -28,6 +29,7 @@ class AttachedRun(EventSource, Protocol):
     def step(self) -> None: ...
     def checkpoint(self) -> None: ...
     def set(self, key: str, value: Any) -> None: ...
+    def tell(self, event: HumanEvaluation) -> None: ...
     def ask(self, question: Question) -> Future[Answer]: ...
     def stop(self, reason: str) -> None: ...
     def abort(self) -> None: ...
@@ -65,6 +67,10 @@ class RunOnDisk(JournalSource):
 
     def set(self, key: str, value: Any) -> None:
         inbox.send(self.folder, "set", key=key, value=value)
+
+    def tell(self, event: HumanEvaluation) -> None:
+        """Let `event` stand among the run's, also of one that has ended."""
+        tell_run(self.folder, event)
 
     def ask(self, question: Question) -> Future[Answer]:
         """What the model writes; comes by `take`, or fails with UsageError where the run ends first."""

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from trainer.config import Config
 from trainer.control import Control
-from trainer.events import Event, RunEnded, Sink
+from trainer.events import Event, HumanEvaluation, RunEnded, Sink
 from trainer.questions import Answer, Question
 
 
@@ -145,6 +145,10 @@ class Session:
     def set(self, key: str, value: Any) -> None:
         """Change a live setting before the next iteration; an Alert tells why where that cannot be."""
         self._control.set(key, value)
+
+    def tell(self, event: HumanEvaluation) -> None:
+        """Let the run emit `event` as one of its own; one that has ended does not hear it."""
+        self._control.tell(event)
 
     def ask(self, question: Question) -> Future[Answer]:
         """What the run's model writes; where the run ends first, the Answer's `problem` says so."""

@@ -80,7 +80,7 @@ def krippendorff_alpha(units: Iterable[Sequence[Hashable]]) -> float:
     return 1 - (n - 1) * disagreements / expected if expected else math.nan
 
 
-def wilson_interval(successes: int, n: int, z: float = Z95) -> tuple[float, float]:
+def wilson_interval(successes: float, n: int, z: float = Z95) -> tuple[float, float]:
     """The score interval of a share of `successes` in `n`; NaN for n = 0.
 
         (p + z^2/2n +- z sqrt(p (1 - p)/n + z^2/4n^2)) / (1 + z^2/n)

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from trainer.config import PRESETS, Config, load_config
+from trainer.config import PRESETS, Config, load_config, save_config
+from trainer.config.reward_model import RewardModelConfig
 from trainer.errors import StorageError, UsageError
 from workbench.config_document import ConfigDocument, OverwriteError
 
@@ -69,6 +70,38 @@ def test_a_copy_of_a_run_has_no_file_and_no_name_of_a_run_yet(mine: Path, tmp_pa
     assert not document.undo()
     with pytest.raises(UsageError, match="no file of its own"):
         document.save()
+
+
+def test_the_configuration_of_another_kind_of_run_is_itself_the_only_problem(tmp_path: Path) -> None:
+    run = tmp_path / "liked"
+    run.mkdir()
+    save_config(RewardModelConfig(), run / "config.toml", "what ran")
+    document = ConfigDocument.of_run(run)
+    assert (document.kind, document.name, document.dirty) == ("reward-model", "config.toml of liked", False)
+    assert document.text == (run / "config.toml").read_text()
+    assert (document.config(), document.changes(), document.warnings) == (None, {}, [])
+    [problem] = document.problems
+    assert (problem.key, problem.line) == ("kind", 3)
+    assert problem.message == document.about_kind
+    assert "a reward-model run" in problem.message
+    assert "'ppo-workbench reward-model train --config FILE'" in problem.message
+    assert not ConfigDocument.open("quickstart").about_kind
+
+
+def test_a_kind_that_is_not_known_or_no_name_is_told_without_a_command() -> None:
+    told = ConfigDocument('kind = "grpo\\u001b[2J"\n').about_kind
+    assert told == "the configuration of a grpo␛[2J run, to be read only"
+    assert ConfigDocument("kind = 7\n").problems[0].key == "kind"
+    assert "of a" not in ConfigDocument("kind = 7\n").problems[0].message
+
+
+def test_a_text_that_is_typed_stays_of_the_kind_that_was_opened(mine: Path) -> None:
+    document = ConfigDocument.open(mine)
+    document.set_text('kind = "dpo"\n' + document.text)
+    assert document.kind == "ppo"
+    assert [problem.key for problem in document.problems] == ["kind"]
+    assert document.undo()
+    assert not document.problems
 
 
 @pytest.mark.parametrize(

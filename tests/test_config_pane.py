@@ -18,7 +18,8 @@ from textual.message import Message
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Static
 
-from trainer.config import preset_names
+from trainer.config import preset_names, save_config
+from trainer.config.dpo import DPOConfig
 from workbench.config_document import ConfigDocument
 from workbench.config_fields import form_fields
 from workbench.panes import styles_path
@@ -29,8 +30,9 @@ from workbench.theming import EXTRA_VARIABLES
 from workbench.widgets.config_choices import ChoiceList
 from workbench.widgets.config_dialogs import AnswerScreen
 from workbench.widgets.config_editor import FieldEditor, completed
-from workbench.widgets.config_help import estimate_pieces, fitted
+from workbench.widgets.config_help import EstimateLine, estimate_pieces, fitted
 from workbench.widgets.config_problems import ProblemsList
+from workbench.widgets.config_reading import ConfigReading
 from workbench.widgets.config_row import FieldRow, SectionRow, row_line, rows_of
 from workbench.widgets.config_rows import ConfigRows
 from workbench.widgets.config_search import SearchLine
@@ -805,3 +807,71 @@ async def test_steps_that_come_in_a_burst_all_count() -> None:
             rows.action_step(1)
         await s.pilot.pause()
         assert s.document.get("ppo.epochs") == 7
+
+
+# Other kinds of run
+
+
+@pytest.fixture
+def of_dpo(tmp_path: Path) -> ConfigDocument:
+    run = tmp_path / "preferred"
+    run.mkdir()
+    save_config(DPOConfig(), run / "config.toml")
+    return ConfigDocument.of_run(run)
+
+
+@pytest.mark.parametrize("size", [NARROW, (120, 40)])
+async def test_the_configuration_of_another_kind_is_text_to_be_read_without_problems(
+    of_dpo: ConfigDocument, size: tuple[int, int]
+) -> None:
+    async with opened(of_dpo, size) as s:
+        text = s.text()
+        assert "config.toml of preferred" in text
+        assert "configuration of a dpo run" in " ".join(text.split())
+        assert 'kind = "dpo"' in text
+        assert "✖" not in text
+        assert "no estimate" not in text
+        assert not s.app.query_one(ProblemsList).display
+        assert not s.app.query_one(ConfigRows).is_on_screen
+
+
+async def test_the_text_of_another_kind_scrolls_and_no_key_changes_it(of_dpo: ConfigDocument) -> None:
+    before = of_dpo.text
+    async with opened(of_dpo, (80, 24)) as s:
+        s.pane.take_focus()
+        await s.press(*"xtuUfeEw", "slash", "backspace", "delete", "enter", "escape", "ctrl+s", "ctrl+e", "ctrl+u")
+        assert s.app.screen is s.app.screen_stack[0], "nothing asks under which name to save"
+        await s.press(*["pagedown"] * 9)
+        assert "trackers = []" in s.text()
+        view = s.app.query_one(TomlView)
+        assert (view.text, s.document.text) == (before, before)
+        assert not s.document.dirty
+        assert not s.messages(ConfigPane.Changed)
+
+
+async def test_from_another_kind_to_ppo_and_back_each_is_shown_as_it_is_there(of_dpo: ConfigDocument) -> None:
+    before = of_dpo.text
+    async with opened("quickstart", (80, 40)) as s:
+        await s.go_to("ppo.epochs")
+        await s.press("slash")
+        await s.write("clip")
+        s.pane.show_document(of_dpo)
+        await s.pilot.pause()
+        assert isinstance(s.app.focused, TomlView)
+        assert not s.app.query_one(SearchLine).display
+        s.pane.set_running(True)
+        s.pane.show_run(settings(("ppo.clip", 0.3)))
+        s.pane.focus_field("kind")
+        await s.pilot.pause()
+        assert s.document.text == before
+        s.pane.set_running(False)
+        s.pane.show_document(ConfigDocument.open("quickstart"))
+        await s.pilot.pause()
+        assert not s.app.query_one(ConfigReading).display
+        assert s.app.query_one(EstimateLine).display
+        s.pane.take_focus()
+        await s.press("down")
+        assert isinstance(s.app.focused, ConfigRows)
+        await s.go_to("ppo.epochs")
+        assert s.row("epochs")
+        assert "dpo" not in s.text()

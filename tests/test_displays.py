@@ -21,7 +21,7 @@ from workbench.displays.json import JsonDisplay
 from workbench.displays.plain import PlainDisplay, heading, row
 from workbench.displays.rich import RichDisplay
 from workbench.displays.sentences import sentences, summary
-from workbench.metrics import TABLE
+from workbench.metrics import table
 from workbench.run_view import RunView
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[2J\rb\x08c\u202ed\x9b31me\ud800f[bold]g[/x]\nh"
@@ -130,7 +130,7 @@ def test_a_metric_that_is_not_finite_is_a_dash_and_keeps_its_column() -> None:
 
 
 def test_every_metric_is_one_of_the_iterations_fields_and_fractions_become_percent() -> None:
-    values = {metric.field: metric.of(iteration(1)) for metric in TABLE}
+    values = {metric.field: metric.of(iteration(1)) for metric in table("ppo")}
     assert values["clip_fraction"] == pytest.approx(6.3)
     assert values["kl"] == 0.5
 

@@ -13,9 +13,16 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from preference_samples import labelled, reward_config
+from run_kinds_helper import HELD_OUT, STEP, dpo_evaluation, dpo_step, human, reward_step
 
+from trainer.config.dpo import DPOConfig
+from trainer.config.loading import parse_overrides
+from trainer.config.problems import validate_as
+from trainer.dpo.training import train_dpo
 from trainer.errors import UsageError
 from trainer.events import Evaluation, Iteration, StateChanged
+from trainer.reward_model.training import train_reward_model
 from trainer.trackers import build_trackers, metrics
 
 NAMES = ("tensorboard", "wandb", "trackio")
@@ -86,7 +93,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
 
 def test_metrics_are_all_the_numbers_of_an_iteration_with_seconds_by_phase() -> None:
     numbers = metrics(iteration(3))
-    fields = {f.name for f in dataclasses.fields(Iteration)} - {"iteration", "seconds"}
+    fields = {f.name for f in dataclasses.fields(Iteration)} - {"iteration", "seconds", "parts"}
     assert set(numbers) == fields | {"seconds/generate"}
     assert numbers["seconds/generate"] == 1.5
     assert numbers["kl"] == iteration(3).kl
@@ -97,6 +104,45 @@ def test_metrics_of_an_evaluation_stand_under_eval() -> None:
         "eval/prompts": 16, "eval/score_mean": 0.5, "eval/score_std": 0.5, "eval/kl": 0.5,
         "eval/response_length": 0.5, "eval/truncated": 0.5, "eval/seconds": 0.5,
     }  # fmt: skip
+
+
+def test_scores_by_reward_source_are_recorded_where_there_is_more_than_one() -> None:
+    both = {"likes": 0.5, "length": math.nan, "model/one": -1.0}
+    numbers = metrics(iteration(3, parts=both))
+    assert {name: value for name, value in numbers.items() if "parts" in name} == {
+        "parts/likes": 0.5,
+        "parts/model/one": -1.0,
+    }
+    held_out = metrics(dataclasses.replace(evaluation(3), parts=both))
+    assert held_out["eval/parts/likes"] == 0.5
+    assert not any("parts" in name for name in metrics(iteration(3, parts={"likes": 0.5})))
+
+
+def test_the_steps_of_other_kinds_are_recorded_as_they_are_and_their_evaluations_under_names_of_their_own() -> None:
+    assert metrics(reward_step(3)) == STEP | {"tokens": 9000}
+    assert metrics(dpo_step(3))["chosen_reward"] == 0.21
+    held_out = metrics(dpo_evaluation(3))
+    assert held_out.items() >= {f"held_out/{name}": value for name, value in HELD_OUT.items()}.items()
+    assert held_out["held_out/kl"] == 0.0134
+    assert not set(held_out) & set(metrics(evaluation(3))), "a run of DPO has both at one step"
+
+
+def test_what_people_prefer_stands_beside_the_evaluations() -> None:
+    numbers = metrics(human(3))
+    assert numbers["eval/human_win_rate"] == 0.6125
+    assert all(name.startswith("eval/human_") for name in numbers)
+
+
+def test_wandb_which_drops_what_is_late_has_the_judgement_of_a_past_iteration_at_the_present_one(
+    install: Install, tmp_path: Path
+) -> None:
+    library = install("wandb")
+    [tracker] = build_trackers(["wandb"], "run-1", tmp_path, {})
+    for event in (iteration(1), iteration(2), human(1), iteration(3)):
+        tracker.emit(event)
+    assert library.points[2]["eval/human_win_rate"] == 0.6125
+    assert "eval/human_win_rate" not in library.points[1]
+    assert 3 in library.points
 
 
 def test_numbers_that_are_not_finite_are_left_out() -> None:
@@ -190,3 +236,30 @@ def test_tensorboard_files_hold_the_points(tmp_path: Path) -> None:
         points |= {(value.tag, record.step): value.simple_value for value in record.summary.value}
         data = data[16 + length :]
     assert points == {(name, 4): value for name, value in metrics(iteration(4)).items()}
+
+
+def test_runs_of_reward_models_and_of_dpo_have_trackers_too(install: Install, tmp_path: Path) -> None:
+    library = install("trackio")
+    config = reward_config(tmp_path, "run.name=liked", 'run.trackers=["trackio"]')
+    train_reward_model(config, preferences=labelled(24))
+    assert library.started["name"] == "liked"
+    assert library.started["config"]["train"]["batch_size"] == 8
+    assert library.finished == 1
+    assert {"loss", "accuracy", "lead", "learning_rate"} <= set(library.points[1])
+    assert {"held_out/accuracy", "held_out/log_loss"} <= set(library.points[0])
+
+    library = install("trackio")
+    where = [f"model.path={tmp_path / 'model'}", f"run.dir={tmp_path / 'runs'}", "run.name=preferred"]
+    overrides = parse_overrides([*where, 'run.trackers=["trackio"]', "train.batch_size=8"], DPOConfig)
+    train_dpo(validate_as(DPOConfig, overrides), preferences=labelled(24))
+    assert (library.started["name"], library.finished) == ("preferred", 1)
+    assert {"chosen_reward", "loss"} <= set(library.points[1])
+    assert {"held_out/kl", "held_out/accuracy"} <= set(library.points[0])
+
+
+def test_a_tracker_that_is_not_there_leaves_no_run_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    config = reward_config(tmp_path, "run.name=liked", 'run.trackers=["wandb"]')
+    with pytest.raises(UsageError, match="'wandb' is not installed"):
+        train_reward_model(config, preferences=labelled(24))
+    assert not (tmp_path / "runs" / "liked").exists()

@@ -10,6 +10,7 @@ import pytest
 from charts import history_of
 from hypothesis import given
 from hypothesis import strategies as st
+from run_kinds_helper import dpo_evaluation, dpo_step, human, other_run, reward_step
 from scripted_run import iteration, started
 from textual.app import App, ComposeResult
 from textual.containers import Horizontal
@@ -17,7 +18,8 @@ from textual.pilot import Pilot
 from textual.widgets import SelectionList
 
 from trainer.events import Alert, CheckpointSaved
-from workbench.metrics import METRICS
+from workbench.history import History
+from workbench.metrics import METRICS, METRICS_OF_KIND
 from workbench.panes import styles_path
 from workbench.panes.training import TrainingPane
 from workbench.panes.training_layout import shares
@@ -296,6 +298,99 @@ async def test_a_cursor_beyond_what_a_resumed_run_has_kept_goes_to_the_nearest()
         view.take(started(resumed_at=10))
         pane.show_run(view)
         assert "iteration 10 of 10" in await shown(pilot)
+
+
+def dpo_view(steps: int) -> RunView:
+    view = RunView()
+    view.take(other_run("dpo", iterations=steps))
+    for number in range(1, steps + 1):
+        view.take(dpo_step(number, loss=0.7 - number / 1000))
+    return view
+
+
+@pytest.mark.parametrize("size", [(44, 30), (80, 24), (122, 60)])
+async def test_a_run_of_another_kind_has_its_own_metrics_and_no_choice_among_them(size):
+    async with Bench().run_test(size=size) as pilot:
+        pane = await opened(pilot, view_of(5))
+        await pilot.press(*["down"] * 20)
+        pane.show_run(dpo_view(40))
+        screen = await shown(pilot)
+        for metric in METRICS_OF_KIND["dpo"]:
+            assert any(line[1:].startswith(metric.label) for line in screen.splitlines()), metric.label
+        assert "clip fraction" not in screen
+        assert "▸speed" in screen, "the last row, where the run before had more"
+        assert pane.check_action("choose", ()) is False
+        assert pane.metrics_shown == tuple(metric.field for metric in METRICS)
+        await pilot.press(*["up"] * 20, "enter")
+        assert (await shown(pilot)).startswith(" loss   iteration 40  0.660 ▼ 0.001")
+        pane.show_run(view_of(5))
+        assert pane.check_action("choose", ())
+
+
+async def test_the_choice_among_the_metrics_of_ppo_is_kept_while_another_kind_is_shown():
+    async with Bench().run_test(size=(100, 30)) as pilot:
+        pane = await opened(pilot, view_of(5))
+        pane.metrics_shown = ("kl", "grad_norm")
+        pane.show_run(dpo_view(5))
+        assert "accuracy" in await shown(pilot)
+        pane.show_run(view_of(5))
+        assert pane.metrics_shown == ("kl", "grad_norm")
+        assert "entropy" not in await shown(pilot)
+
+
+async def test_a_compared_run_of_another_kind_is_drawn_where_it_has_the_metric():
+    async with Bench().run_test(size=(120, 30)) as pilot:
+        pane = await opened(pilot, dpo_view(20))
+        other = History("reward-model")
+        for number in range(1, 200):
+            other.append(reward_step(number))
+        pane.compare([("by-reward", other), ("by-ppo", history_of([0.1] * 90))])
+        await pilot.press("enter")
+        screen = await shown(pilot)
+        assert "a by-reward" in screen
+        assert "by-ppo" not in screen
+        await pilot.press("down", "down", "down")
+        assert (await shown(pilot)).startswith(" chosen reward")
+        assert "this run" not in await shown(pilot)
+        await pilot.press(*["down"] * 6)
+        assert "b by-ppo" in await shown(pilot), "both have a speed"
+
+
+@pytest.mark.parametrize("size", [(60, 24), (120, 40)])
+async def test_the_newest_evaluations_have_a_line_each_above_the_events(size):
+    async with Bench().run_test(size=size) as pilot:
+        view = dpo_view(20)
+        pane = await opened(pilot, view)
+        view.take(dpo_evaluation(20))
+        view.take(human(20))
+        for number in range(60):
+            view.take(CheckpointSaved(iteration=20, path=f"checkpoints/step-{number:06d}", seconds=0.1))
+        pane.show_run(view)
+        lines = [line.strip() for line in (await shown(pilot)).splitlines()]
+        first = lines.index("◇ 20 human win rate 61 % (52 to 70) of 80")
+        assert lines[first + 1].startswith("◇ 20 held-out accuracy 0.71 (0.64 to 0.77) of 200")
+        assert lines[first + 2].startswith("events")
+        assert lines[-1].endswith("step-000059")
+        view.take(human(20, comparisons=81))
+        pane.show_run(view)
+        assert "(52 to 70) of 81" in await shown(pilot)
+        pane.show_run(dpo_view(20))
+        assert "held-out" not in await shown(pilot)
+
+
+@pytest.mark.parametrize("height", [13, 14, 16, 18, 24, 40])
+async def test_evaluations_take_no_line_from_the_rows(height):
+    async with Bench().run_test(size=(60, height)) as pilot:
+        view = dpo_view(20)
+        view.take(dpo_evaluation(20))
+        view.take(human(20))
+        await opened(pilot, view)
+        screen = await shown(pilot)
+        assert "speed" in screen
+        assert len(screen.splitlines()) <= pilot.app.query_one(TrainingPane).size.height
+        free = pilot.app.query_one(TrainingPane).size.height - 11
+        assert ("human win rate" in screen) == (free >= 1)
+        assert ("held-out" in screen) == (free >= 2)
 
 
 async def test_every_key_of_the_pane_has_an_id_and_says_what_it_does():

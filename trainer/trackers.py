@@ -1,4 +1,4 @@
-"""TensorBoard, Weights & Biases and trackio as sinks: the numbers of iterations and evaluations."""
+"""TensorBoard, Weights & Biases and trackio as sinks: the numbers of iterations or steps, and of evaluations."""
 
 from __future__ import annotations
 
@@ -9,10 +9,21 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trainer.errors import UsageError
-from trainer.events import Evaluation, Event, Iteration, Sink
+from trainer.events import (
+    Evaluation,
+    Event,
+    HumanEvaluation,
+    Iteration,
+    RewardModelEvaluation,
+    RewardModelStep,
+    Sink,
+)
 
 PROJECT = "ppo-workbench"
 """Under what Weights & Biases and trackio file the runs."""
+
+Recorded = Iteration | RewardModelStep | Evaluation | RewardModelEvaluation | HumanEvaluation
+"""Events whose numbers are recorded, of all kinds of run: those of DPO are among them."""
 
 _log = logging.getLogger("trainer")
 
@@ -36,8 +47,8 @@ class Tracker:
         self._warned = False
 
     def emit(self, event: Event) -> None:
-        """Record the numbers of an Iteration or Evaluation; other events are ignored."""
-        if isinstance(event, Iteration | Evaluation):
+        """Record the numbers of an event that has some; other events are ignored."""
+        if isinstance(event, Recorded):
             self._guarded(self._backend.log, metrics(event), event.iteration)
 
     def close(self) -> None:
@@ -53,16 +64,38 @@ class Tracker:
                 _log.warning("tracker %s: %s; training goes on, some points may be missing", self.name, _line(error))
 
 
-def metrics(event: Iteration | Evaluation) -> dict[str, float]:
-    """The finite numbers of `event`: `score_mean`, `seconds/generate`; an evaluation's under `eval/`."""
-    prefix = "eval/" if isinstance(event, Evaluation) else ""
+def metrics(event: Recorded) -> dict[str, float]:
+    """The finite numbers of `event`: `score_mean`, `seconds/generate`.
+
+    Those of samples on held-out prompts are under `eval/`, judged by people `eval/human_`, those on held-out
+    comparisons under `held_out/`: a run of DPO has both. Scores by reward source, where there is more than one, are
+    `parts/NAME`.
+    """
+    prefix = _prefix(event)
     values = event.as_dict()
     numbers = {prefix + name: value for name, value in values.items() if isinstance(value, int | float)}
     del numbers[prefix + "iteration"]
     if isinstance(event, Iteration):
-        seconds = values["seconds"].items()
-        numbers |= {f"seconds/{phase}": value for phase, value in seconds if value is not None}
+        numbers |= _finite("seconds", values["seconds"])
+    if isinstance(event, Iteration | Evaluation) and len(event.parts) > 1:
+        numbers |= _finite(f"{prefix}parts", values["parts"])
     return numbers
+
+
+def _prefix(event: Recorded) -> str:
+    match event:
+        case HumanEvaluation():
+            return "eval/human_"
+        case Evaluation():
+            return "eval/"
+        case RewardModelEvaluation():
+            return "held_out/"
+        case _:
+            return ""
+
+
+def _finite(name: str, values: Mapping[str, float | None]) -> dict[str, float]:
+    return {f"{name}/{key}": value for key, value in values.items() if value is not None}
 
 
 def build_trackers(names: Sequence[str], run_name: str, folder: Path, config_dict: Mapping[str, Any]) -> list[Sink]:
@@ -99,9 +132,11 @@ class _Wandb:
         # It would otherwise capture stdout and stderr and print its own lines into whatever is on the screen.
         settings = library.Settings(console="off", silent=True)
         self._run = library.init(project=PROJECT, name=run_name, dir=str(folder), config=config, settings=settings)
+        self._step = 0
 
     def log(self, metrics: dict[str, float], step: int) -> None:
-        self._run.log(metrics, step=step)
+        self._step = max(self._step, step)  # it drops what comes late: people judge past iterations
+        self._run.log(metrics, step=self._step)
 
     def finish(self) -> None:
         self._run.finish()

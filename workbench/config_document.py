@@ -15,9 +15,12 @@ from typing import Any, NamedTuple
 from trainer.config import PRESETS, Config, config_warnings, preset_names
 from trainer.config.problems import located_problems, setting_keys
 from trainer.errors import StorageError, UsageError
+from trainer.run_list import PPO
 from workbench.config_fields import fields_by_key
 from workbench.config_files import bytes_of, expanded, read_text, write_whole
 from workbench.config_toml import key_lines, line_of, with_value
+from workbench.run_kinds import training_command
+from workbench.text import visible
 
 _STEPS = 1000  # that can be undone
 
@@ -62,7 +65,7 @@ class ConfigDocument:
     """The text is the truth; everything else is derived from it.
 
     While the text is not TOML, the values are those of the last text that was, and only `set_text`, `undo` and `redo`
-    change the document.
+    change the document. One that configures another kind of run is there to be read: it is its own only problem.
     """
 
     def __init__(self, text: str, *, path: Path | None = None, preset: str = "", newline: str = "\n") -> None:
@@ -82,6 +85,9 @@ class ConfigDocument:
         self._values: dict[str, Any] = {}
         self._put(text)
         self._saved = self._values
+        kind = self._values.get("kind", PPO)
+        self.kind: str = kind if isinstance(kind, str) else PPO
+        """The kind of run that it configures, as it said when it was opened."""
 
     @classmethod
     def open(cls, source: str | Path) -> ConfigDocument:
@@ -102,8 +108,9 @@ class ConfigDocument:
         document = cls.open(folder / "config.toml")
         document.path = None
         document._copied = folder.name
-        with contextlib.suppress(UsageError):  # a broken text keeps what it has
-            document.reset("run.name")
+        if document.kind == PPO:
+            with contextlib.suppress(UsageError):  # a broken text keeps what it has
+                document.reset("run.name")
         document._undo.clear()
         document._mark_saved(b"")
         return document
@@ -112,6 +119,15 @@ class ConfigDocument:
     def text(self) -> str:
         """The TOML as it would be saved."""
         return self._text
+
+    @property
+    def about_kind(self) -> str:
+        """One line on what it configures and how that is trained; empty for a run of PPO."""
+        if self.kind == PPO:
+            return ""
+        line = f"the configuration of a {visible(self.kind)} run, to be read only"
+        command = training_command(self.kind)
+        return f"{line}: '{command} --config FILE' trains one" if command else line
 
     @property
     def dirty(self) -> bool:
@@ -169,6 +185,8 @@ class ConfigDocument:
             last = self._text.count("\n") + 1
             return [Problem("", f"not TOML: {self._error}", int(at_line[1]) if at_line else last)]
         lines = self.lines
+        if self.kind != PPO:
+            return [Problem("kind", self.about_kind, line_of("kind", lines))]
         return [Problem(key, message, line_of(key, lines)) for key, message in located_problems(self._values)]
 
     @property
@@ -234,7 +252,9 @@ class ConfigDocument:
         """The file or the preset, to a reader."""
         if self.path is not None:
             return str(self.path)
-        return f"preset {self.preset}" if self.preset else f"copy of {self._copied}"
+        if self.preset:
+            return f"preset {self.preset}"
+        return f"copy of {self._copied}" if self.kind == PPO else f"config.toml of {self._copied}"
 
     def _edit(self, key: str, value: Any) -> None:
         """Set `key` in the text, or remove it where `value` is None; everything else stays as it is."""
@@ -284,7 +304,9 @@ class ConfigDocument:
 
     @cached_property
     def _changes(self) -> dict[str, Change]:
-        changes = {}
+        changes: dict[str, Change] = {}
+        if self.kind != PPO:
+            return changes
         for key in setting_keys():
             change = Change(*(_lookup(values, key) for values in (self._base, self._saved, self._values)))
             if change.from_preset or change.unsaved:

@@ -11,11 +11,17 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import fields
 from itertools import count, pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
-from trainer.events import Iteration
+from trainer.events import DPOStep, Event, Iteration, RewardModelStep
+from trainer.run_list import PPO
+from workbench.metrics import Numbers
+from workbench.run_kinds import DPO, REWARD_MODEL
 
-_SCALARS = tuple(f.name for f in fields(Iteration) if f.type in ("int", "float") and f.name != "iteration")
+_EVENTS: dict[str, type[Event]] = {PPO: Iteration, REWARD_MODEL: RewardModelStep, DPO: DPOStep}
+_KINDS = {event: kind for kind, event in _EVENTS.items()}
+_NO_METRICS = ("iteration", "seconds")
 _PHASES = ("generate", "score", "reward", "update")
 _FACTOR = 8  # cells of a level that make one of the next
 
@@ -32,16 +38,28 @@ class Bucket(NamedTuple):
     missing: int  # how many of them are NaN or infinite
 
 
-class History:
-    """Iterations by ascending number, a column a metric: the scalar fields of Iteration and its seconds.
+def kind_of(event: Numbers) -> str:
+    """The kind of run that tells its numbers by such events."""
+    return _KINDS[type(event)]
 
-    Seconds are `seconds_total` and one column a phase, such as `seconds_generate`; NaN for a phase that there
-    was not. `names` lists the columns.
+
+def _scalars(event: type[Event]) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(event) if f.type in ("int", "float") and f.name not in _NO_METRICS)
+
+
+class History:
+    """Iterations by ascending number, a column a metric: the scalar fields of the run's events and its seconds.
+
+    Seconds are `seconds_total`, and of PPO one column a phase, such as `seconds_generate`; NaN for a phase that
+    there was not. `names` lists the columns. kind: of the run; one that is not known has the columns of PPO.
     """
 
-    names: tuple[str, ...] = (*_SCALARS, "seconds_total", *(f"seconds_{phase}" for phase in _PHASES))
-
-    def __init__(self) -> None:
+    def __init__(self, kind: str = PPO) -> None:
+        self.kind = kind if kind in _EVENTS else PPO
+        scalars = _scalars(_EVENTS[self.kind])
+        phases = _PHASES if self.kind == PPO else ()
+        self.names: tuple[str, ...] = (*scalars, "seconds_total", *(f"seconds_{phase}" for phase in phases))
+        self._scalars_of = attrgetter(*scalars)
         self.numbers = array("q")
         self._columns = {name: array("d") for name in self.names}
         self._in_order = tuple(self._columns.values())
@@ -51,19 +69,27 @@ class History:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def append(self, iteration: Iteration) -> None:
-        """Add `iteration`; those of its number and above, which it stands in place of, are dropped."""
-        if self.numbers and iteration.iteration <= self.numbers[-1]:
-            self.cut(iteration.iteration - 1)
-        self.numbers.append(iteration.iteration)
-        seconds = iteration.seconds
-        values = [getattr(iteration, name) for name in _SCALARS]
-        values += [sum(seconds.values()), *(seconds.get(phase, math.nan) for phase in _PHASES)]
+    def append(self, event: Numbers) -> None:
+        """Add an iteration, of this kind of run; those of its number and above, which it replaces, are dropped."""
+        if self.numbers and event.iteration <= self.numbers[-1]:
+            self.cut(event.iteration - 1)
+        self.numbers.append(event.iteration)
+        values = [*self._scalars_of(event)]
+        if isinstance(event, Iteration):
+            seconds = event.seconds
+            values += [sum(seconds.values()), *(seconds.get(phase, math.nan) for phase in _PHASES)]
+        else:
+            values.append(event.seconds)
         for column, value in zip(self._in_order, values, strict=True):
             column.append(value)
 
     def prepend(self, earlier: History) -> None:
-        """Put the iterations of `earlier` that come before the first one of this history in front of it."""
+        """Put the iterations of `earlier` that come before the first one of this history in front of it.
+
+        Those of another kind of run are left out.
+        """
+        if earlier.kind != self.kind:
+            return
         size = bisect_left(earlier.numbers, self.numbers[0]) if self.numbers else len(earlier)
         self.numbers[:0] = earlier.numbers[:size]
         for column, older in zip(self._in_order, earlier._in_order, strict=True):

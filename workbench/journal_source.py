@@ -9,12 +9,12 @@ import tomllib
 from pathlib import Path
 
 from trainer.errors import StorageError
-from trainer.events import Event, Iteration, PhaseProgress, RunStarted
+from trainer.events import Event, Iteration, PhaseProgress, RewardModelStep, RunStarted
 from trainer.journal import JournalReader
 from trainer.journal_lines import TimedEvent
 from trainer.progress import read_progress
 from trainer.runs import RunFolder
-from workbench.history import History
+from workbench.history import History, kind_of
 
 _NEWEST = 2000  # iterations that the first take hands over
 _BLOCK_BYTES = 64 * 1024  # of what is older, read at a time: some 1 ms
@@ -100,10 +100,10 @@ class JournalSource:
             self._failure = str(error)
         if not blocks:
             return None
-        chunk = History()
-        for iterations in reversed(blocks):
-            for iteration in iterations:
-                chunk.append(iteration)
+        older = [iteration for iterations in reversed(blocks) for iteration in iterations]
+        chunk = History(kind_of(older[0])) if older else History()
+        for iteration in older:
+            chunk.append(iteration)
         return chunk
 
     def _new_events(self) -> list[Event]:
@@ -133,18 +133,18 @@ class JournalSource:
     def _note(self, event: Event) -> None:
         """Remember what `event` says of those before it."""
         match event:
-            case Iteration():
+            case Iteration() | RewardModelStep():
                 self._iteration = event.iteration
                 self._older_count_to = min(self._older_count_to, event.iteration - 1)
             case RunStarted():
                 self._iteration = event.resumed_at or 0
                 self._older_count_to = min(self._older_count_to, self._iteration)
 
-    def _that_count(self, older: list[Event]) -> list[Iteration]:
+    def _that_count(self, older: list[Event]) -> list[Iteration | RewardModelStep]:
         """The iterations among `older` events that nothing after them did anew."""
-        counting = []
+        counting: list[Iteration | RewardModelStep] = []
         for event in reversed(older):
-            if isinstance(event, Iteration) and event.iteration <= self._older_count_to:
+            if isinstance(event, Iteration | RewardModelStep) and event.iteration <= self._older_count_to:
                 counting.append(event)
             self._note(event)
         return counting[::-1]

@@ -1,17 +1,21 @@
-"""The metrics of an iteration as every screen shows them, in the order of interest."""
+"""The metrics of a run as every screen shows them, in the order of interest: a table a kind of run."""
 
 from __future__ import annotations
 
 import math
 from typing import NamedTuple
 
-from trainer.events import Iteration
+from trainer.events import Iteration, RewardModelStep
+from trainer.run_list import PPO
+from workbench.run_kinds import DPO, REWARD_MODEL
+
+Numbers = Iteration | RewardModelStep  # what a run tells of each iteration; of another kind than PPO an optimiser step
 
 
 class Metric(NamedTuple):
     """One number of an iteration, how it is written and how it is drawn. Range and threshold are in the shown unit."""
 
-    field: str  # of `Iteration`, and a column of `History`
+    field: str  # of the event, and a column of `History`
     label: str  # in a list, where there is room
     heading: str  # over a column; empty for what tables leave out
     unit: str
@@ -24,9 +28,9 @@ class Metric(NamedTuple):
     bad_below: bool = False  # the threshold is a lower limit
     log: bool = False  # a logarithmic scale says more about it
 
-    def of(self, iteration: Iteration) -> float:
+    def of(self, event: Numbers) -> float:
         """The value in the shown unit."""
-        return float(getattr(iteration, self.field)) * self.factor
+        return float(getattr(event, self.field)) * self.factor
 
     def text(self, value: float, *, sign: bool = False) -> str:
         """`value` (in the shown unit) with this metric's digits; - when it is not finite."""
@@ -41,6 +45,7 @@ class Metric(NamedTuple):
         return value < self.threshold if self.bad_below else value > self.threshold
 
 
+# Of PPO.
 METRICS = (
     Metric("score_mean", "score", "score", "", 3, least_span=0.1),
     Metric("reward_mean", "reward", "", "", 3, least_span=0.1),  # the score minus the KL penalty
@@ -58,4 +63,31 @@ METRICS = (
     Metric("tokens_per_second", "speed", "", "tok/s", 0, low=0, least_span=10),
 )
 
-TABLE = tuple(metric for metric in METRICS if metric.heading)  # the columns of a line an iteration
+_LOSS = Metric("loss", "loss", "loss", "", 3, least_span=0.1)  # its unit is that of the loss which is trained
+_PAIRS = (
+    # Below, a coin would choose better.
+    Metric("accuracy", "accuracy", "accuracy", "", 3, low=0, high=1, threshold=0.5, bad_below=True),
+    Metric("lead", "lead", "lead", "logits", 2, least_span=0.2),  # of the better completion
+)
+_REWARDS = (
+    Metric("chosen_reward", "chosen reward", "chosen", "", 3, least_span=0.1),
+    Metric("rejected_reward", "rejected reward", "rejected", "", 3, least_span=0.1),
+    Metric("chosen_logprob", "logp chosen", "", "nats", 1, least_span=2),
+    Metric("rejected_logprob", "logp rej.", "", "nats", 1, least_span=2),
+)
+_STEP = (
+    Metric("grad_norm", "gradient norm", "grad", "", 2, low=0, least_span=0.1, log=True),
+    Metric("learning_rate", "learn. rate", "lr", "1e-6", 2, 1e6, low=0, least_span=0.1),
+    Metric("tokens_per_second", "speed", "", "tok/s", 0, low=0, least_span=10),
+)
+
+METRICS_OF_KIND = {
+    PPO: METRICS,
+    REWARD_MODEL: (_LOSS._replace(unit="nats"), *_PAIRS, *_STEP),
+    DPO: (_LOSS, *_PAIRS, *_REWARDS, *_STEP),
+}
+
+
+def table(kind: str) -> tuple[Metric, ...]:
+    """The columns of a line an iteration."""
+    return tuple(metric for metric in METRICS_OF_KIND[kind] if metric.heading)

@@ -14,8 +14,11 @@ from trainer.events import (
     CheckpointSaved,
     Evaluation,
     Event,
+    HumanEvaluation,
     Iteration,
     PhaseProgress,
+    RewardModelEvaluation,
+    RewardModelStep,
     RunEnded,
     RunStarted,
     SamplesWritten,
@@ -23,7 +26,10 @@ from trainer.events import (
     State,
     StateChanged,
 )
-from workbench.history import History
+from trainer.live_settings import in_words
+from workbench.evaluations import AnyEvaluation, in_brief
+from workbench.history import History, kind_of
+from workbench.metrics import Numbers
 
 _RECENT = 5  # iterations that the remaining time and the summary's means are taken over
 _KEPT = 500  # newest events of a kind
@@ -53,9 +59,11 @@ class RunView:
     state: State = "loading"
     phase: PhaseProgress | None = None
     history: History = field(default_factory=History)
-    last: Iteration | None = None  # the newest
-    previous: Iteration | None = None  # the one before it
+    last: Numbers | None = None  # the newest
+    previous: Numbers | None = None  # the one before it
     evaluations: list[Evaluation] = field(default_factory=list)
+    held_out: list[RewardModelEvaluation] = field(default_factory=list)  # on comparisons; of a DPO run too
+    judged: HumanEvaluation | None = None  # the newest
     alerts: list[Alert] = field(default_factory=list)
     checkpoints: list[CheckpointSaved] = field(default_factory=list)
     settings: list[SettingChanged] = field(default_factory=list)
@@ -75,17 +83,22 @@ class RunView:
                 self.phase = None
             case PhaseProgress():
                 self.phase = event
-            case Iteration():
+            case Iteration() | RewardModelStep():
                 self._add(event)
             case Evaluation():
                 _keep(self.evaluations, event)
-                self._mark(event.iteration, "evaluation", f"score {event.score_mean:.3f}")
+                self._mark(event.iteration, "evaluation", in_brief(event))
+            case RewardModelEvaluation():
+                _keep(self.held_out, event)
+                self._mark(event.iteration, "evaluation", in_brief(event))
+            case HumanEvaluation():
+                self._add_judged(event)
             case Alert():
                 _keep(self.alerts, event)
                 self._mark(event.iteration, "alert", event.message)
             case SettingChanged():
                 _keep(self.settings, event)
-                self._mark(event.iteration, "setting", f"{event.key} {event.old} -> {event.value}")
+                self._mark(event.iteration, "setting", f"{event.key} {in_words(event.old)} -> {in_words(event.value)}")
             case SamplesWritten():
                 self._add_samples(event)
             case CheckpointSaved():
@@ -98,6 +111,12 @@ class RunView:
     def checkpoint(self) -> CheckpointSaved | None:
         """The newest checkpoint."""
         return self.checkpoints[-1] if self.checkpoints else None
+
+    @property
+    def newest_evaluations(self) -> list[AnyEvaluation]:
+        """The newest by people, on held-out comparisons and on held-out prompts, as far as there are any."""
+        judged = [self.judged] if self.judged else []
+        return [*judged, *self.held_out[-1:], *self.evaluations[-1:]]
 
     @property
     def iteration(self) -> int:
@@ -126,6 +145,8 @@ class RunView:
         else:
             self._go_back_to(event.resumed_at)
             self._mark(event.resumed_at, "resumed", f"resumed after iteration {event.resumed_at}")
+        if not self.history:
+            self.history = History(event.run_kind)
         self.started = event
         self.ended = None
         self.phase = None
@@ -134,9 +155,9 @@ class RunView:
     def _forget_all(self) -> None:
         """Another run stands in this one's place."""
         self.history = History()
-        self.last = self.previous = self.samples = None
+        self.last = self.previous = self.samples = self.judged = None
         self.sample_index = array("q")
-        for events in (self.evaluations, self.alerts, self.checkpoints, self.settings, self.marks):
+        for events in (self.evaluations, self.held_out, self.alerts, self.checkpoints, self.settings, self.marks):
             events.clear()
 
     def _go_back_to(self, iteration: int) -> None:
@@ -148,12 +169,19 @@ class RunView:
         if self.samples is not None and self.samples.iteration > iteration:
             self.samples = None
         del self.sample_index[bisect_right(self.sample_index, iteration) :]
+        if self.judged is not None and self.judged.iteration > iteration:
+            self.judged = None
         self.evaluations[:] = [e for e in self.evaluations if e.iteration <= iteration]
+        self.held_out[:] = [e for e in self.held_out if e.iteration <= iteration]
         self.checkpoints[:] = [c for c in self.checkpoints if c.iteration <= iteration]
         redone = ("evaluation", "checkpoint")
         self.marks[:] = [m for m in self.marks if m.iteration <= iteration or m.kind not in redone]
 
-    def _add(self, event: Iteration) -> None:
+    def _add(self, event: Numbers) -> None:
+        if (kind := kind_of(event)) != self.history.kind:
+            if self.history:  # of a damaged journal: a run is of one kind
+                return
+            self.history = History(kind)
         self.history.append(event)
         if self.last is not None and self.last.iteration < event.iteration:
             self.previous = self.last
@@ -161,6 +189,13 @@ class RunView:
             self.previous = None
         self.last = event
         self.phase = None
+
+    def _add_judged(self, event: HumanEvaluation) -> None:
+        """Told anew with every few labels: one mark for all while nothing else happens."""
+        told, self.judged = self.judged, event
+        if told and told.iteration == event.iteration and self.marks and self.marks[-1].text == in_brief(told):
+            self.marks.pop()
+        self._mark(event.iteration, "evaluation", in_brief(event))
 
     def _add_samples(self, event: SamplesWritten) -> None:
         self.samples = event
@@ -178,9 +213,9 @@ class RunView:
         _keep(self.marks, Mark(iteration, kind, text), _MARKS)
 
 
-def seconds(iteration: Iteration) -> float:
-    """Seconds that `iteration` took, all phases together."""
-    return sum(iteration.seconds.values())
+def seconds(event: Numbers) -> float:
+    """Seconds that an iteration took, all phases together."""
+    return sum(event.seconds.values()) if isinstance(event, Iteration) else event.seconds
 
 
 def _keep(newest: list[Kept], item: Kept, most: int = _KEPT) -> None:

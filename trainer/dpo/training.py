@@ -25,6 +25,7 @@ from trainer.reward_model.sources import load_preferences
 from trainer.rewards import Rewards, build_rewards
 from trainer.rewards.model import unfinished_models, with_checkpoints
 from trainer.run_under_way import RunUnderWay
+from trainer.trackers import build_trackers
 
 FINGERPRINT = "pairs.sha256"  # of the pairs that a run began with
 
@@ -101,7 +102,7 @@ class _Run(RunUnderWay):
         with self.folder.lock():
             if self.resume:
                 runs.write_config(self.folder, c)  # what runs from here on
-            self.open()
+            self.open(lambda: build_trackers(c.run.trackers, self.folder.name, self.folder.root, c.model_dump()))
             return self.guarded(lambda: self._steps(model, data))
 
     def save(self) -> None:

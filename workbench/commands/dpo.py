@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
         if args.config_given:
             preset = Path(args.config_given).stem
     untyped: Any = config  # a session hands it on as it is
-    return headless(Session(untyped, resume=resume, preset=preset, train=_train), choose(args.display or "plain"))
+    return headless(Session(untyped, resume=resume, preset=preset, train=_train), choose(args.display))
 
 
 def _train(config: Any, *, resume: Path | None, preset: str, sinks: Sequence[Sink], control: Control) -> RunEnded:

@@ -26,7 +26,7 @@ def add_dpo(commands: Any) -> None:
     dpo.add_argument("--resume", metavar="RUN", default=argparse.SUPPRESS, help="go on with a run: folder or name")
     dpo.add_argument(
         "--display",
-        choices=("plain", "json"),
+        choices=("rich", "plain", "json"),
         default=argparse.SUPPRESS,
-        help="how to show the run (default: plain)",
+        help="how to show the run (default: rich on a terminal, plain elsewhere)",
     )

@@ -16,7 +16,7 @@ from trainer.runs import RunFolder, open_run
 Schema = TypeVar("Schema", bound=Section)
 
 # May change when a run is resumed.
-_RESUMABLE = ("checkpoint.every", "checkpoint.keep", "eval.every")
+_RESUMABLE = ("checkpoint.every", "checkpoint.keep", "eval.every", "run.trackers")
 
 
 def configuration(args: argparse.Namespace, schema: type[Schema]) -> Schema:

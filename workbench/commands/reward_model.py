@@ -29,7 +29,6 @@ _SCORED_AT_ONCE = 64  # rows
 
 def train(args: argparse.Namespace) -> int:
     """Train as the command line says; returns the exit code. Raises TrainerError for what a user can mend."""
-    display = args.display or "plain"
     if args.resume is not None:
         config, folder = resumed(args, RewardModelConfig)
         resume: Path | None = folder.root
@@ -39,8 +38,8 @@ def train(args: argparse.Namespace) -> int:
         preset = Path(args.config_given).stem if args.config_given else "reward-model"
     run = _Run()
     untyped: Any = config  # a session hands it on as it is
-    exit_code = headless(Session(untyped, resume=resume, preset=preset, train=run.train), choose(display))
-    if exit_code == 0 and display != "json" and (evaluation := _evaluation(run.folder)):
+    exit_code = headless(Session(untyped, resume=resume, preset=preset, train=run.train), choose(args.display))
+    if exit_code == 0 and args.display != "json" and (evaluation := _evaluation(run.folder)):
         output.data("\n".join(["", *table(evaluation)]))
     return exit_code
 

@@ -42,7 +42,7 @@ def _add_train(actions: Any) -> None:
     train.add_argument("--resume", metavar="RUN", default=argparse.SUPPRESS, help="go on with a run: folder or name")
     train.add_argument(
         "--display",
-        choices=("plain", "json"),
+        choices=("rich", "plain", "json"),
         default=argparse.SUPPRESS,
-        help="how to show the run (default: plain)",
+        help="how to show the run (default: rich on a terminal, plain elsewhere)",
     )

@@ -9,7 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from trainer.events import Alert, SamplePreview
-from workbench.metrics import TABLE
+from workbench.evaluations import in_brief
+from workbench.metrics import table
 from workbench.run_view import RunView
 from workbench.text import duration, gigabytes, sparkline, visible
 
@@ -26,6 +27,9 @@ def dashboard(view: RunView, width: int, *, notice: str = "") -> RenderableType:
     parts: list[RenderableType] = list(_wrapped(_status(view), width))
     if view.history:
         parts += [Text(""), _metrics(view, width)]
+    if evaluations := view.newest_evaluations:
+        parts.append(Text(""))
+        parts += (_cut(f"◇ iteration {e.iteration}: {in_brief(e)}", width) for e in evaluations)
     if view.samples is not None and view.samples.previews:
         parts.append(Text(""))
         parts += (line for preview in view.samples.previews[:_SAMPLES] for line in _sample(preview, width))
@@ -68,18 +72,25 @@ def _wrapped(pieces: Sequence[Text], width: int) -> Iterable[Text]:
 
 
 def _metrics(view: RunView, width: int) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(justify="right", no_wrap=True, style="dim")
-    table.add_column(no_wrap=True, style="dim")
-    table.add_column(no_wrap=True, style=_ACCENT)
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True, style="dim")
+    grid.add_column(no_wrap=True, style="dim")
+    grid.add_column(no_wrap=True, style=_ACCENT)
     spark = max(min(width - 50, 48), 8)
-    for metric in TABLE:
+    for metric in table(view.history.kind):
         values = [value * metric.factor for value in view.history.column(metric.field)[-spark:]]
         change = metric.text(values[-1] - values[-2], sign=True) if len(values) > 1 else ""
-        table.add_row(metric.label, metric.text(values[-1]), change, metric.unit, sparkline(values, spark))
-    return table
+        grid.add_row(metric.label, metric.text(values[-1]), change, metric.unit, sparkline(values, spark))
+    return grid
+
+
+def _cut(text: str, width: int) -> Text:
+    """`text` on one line."""
+    line = Text(visible(text))
+    line.truncate(width, overflow="ellipsis")
+    return line
 
 
 def _sample(preview: SamplePreview, width: int) -> Iterable[Text]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import TextIO
 
 from trainer.events import Event, Iteration, RewardModelStep
+from trainer.run_list import PPO
 from workbench import output
-from workbench.displays import reward_model
 from workbench.displays.sentences import sentences, summary
-from workbench.metrics import TABLE
+from workbench.history import kind_of
+from workbench.metrics import Numbers, table
 from workbench.run_view import RunView, seconds
 from workbench.text import duration
 
-_ITERATION_WIDTH = 9
+_COUNTS = {PPO: ("iteration", 9)}  # heading and width of the first column
+_STEPS = ("step", 11)
 _TAIL = (("speed", "tok/s", 6), ("memory", "GB", 6), ("time", "s", 7), ("left", "", 8))
 
 
@@ -30,16 +32,11 @@ class PlainDisplay:
         self._view.take(event)
         for sentence in sentences(event):
             output.note(sentence)
-        if isinstance(event, Iteration):
+        if isinstance(event, Iteration | RewardModelStep):
             if not self._headed:
                 self._headed = True
-                self._write(heading())
+                self._write(heading(kind_of(event)))
             self._write(row(event, self._view))
-        elif isinstance(event, RewardModelStep):
-            if not self._headed:
-                self._headed = True
-                self._write(reward_model.heading())
-            self._write(reward_model.row(event, self._view.total))
 
     def notice(self, message: str) -> None:
         output.note(message)
@@ -59,11 +56,11 @@ class PlainDisplay:
         self._stdout.flush()
 
 
-def heading() -> str:
+def heading(kind: str = PPO) -> str:
     """Two lines: the columns' names and their units."""
-    names = "iteration".rjust(_ITERATION_WIDTH)
-    units = " " * _ITERATION_WIDTH
-    for metric in TABLE:
+    name, width = _COUNTS.get(kind, _STEPS)
+    names, units = name.rjust(width), " " * width
+    for metric in table(kind):
         names += metric.heading.rjust(_width(metric.heading, metric.unit) + 2)
         units += metric.unit.rjust(_width(metric.heading, metric.unit) + 2)
     for name, unit, width in _TAIL:
@@ -72,15 +69,17 @@ def heading() -> str:
     return f"{names}\n{units.rstrip()}"
 
 
-def row(iteration: Iteration, view: RunView) -> str:
-    """The numbers of `iteration`, right-aligned under `heading`."""
-    cells = f"{iteration.iteration}/{view.total}".rjust(_ITERATION_WIDTH)
-    for metric in TABLE:
-        cells += metric.text(metric.of(iteration)).rjust(_width(metric.heading, metric.unit) + 2)
+def row(event: Numbers, view: RunView) -> str:
+    """The numbers of `event`, right-aligned under `heading`."""
+    kind = kind_of(event)
+    _, width = _COUNTS.get(kind, _STEPS)
+    cells = f"{event.iteration}/{view.total}".rjust(width)
+    for metric in table(kind):
+        cells += metric.text(metric.of(event)).rjust(_width(metric.heading, metric.unit) + 2)
     tail = (
-        f"{iteration.tokens_per_second:.0f}",
-        f"{iteration.memory_bytes / 1e9:.1f}",
-        f"{seconds(iteration):.1f}",
+        f"{event.tokens_per_second:.0f}",
+        f"{event.memory_bytes / 1e9:.1f}",
+        f"{seconds(event):.1f}",
         duration(view.seconds_left()),
     )
     for text, (_, _, width) in zip(tail, _TAIL, strict=True):

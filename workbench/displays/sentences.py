@@ -9,15 +9,20 @@ from pathlib import Path
 from trainer.events import (
     Alert,
     CheckpointSaved,
+    DPOEvaluation,
     Evaluation,
     Event,
+    HumanEvaluation,
     RewardModelEvaluation,
     RunStarted,
     SettingChanged,
     StateChanged,
 )
+from trainer.live_settings import in_words
 from trainer.run_list import PPO
+from workbench.evaluations import AnyEvaluation, held_out, in_brief, number, parts, win_rate
 from workbench.output import PROGRAM
+from workbench.run_kinds import training_command
 from workbench.run_view import RunView
 from workbench.text import duration
 
@@ -34,20 +39,10 @@ def sentences(event: Event) -> list[str]:
         case StateChanged(state="paused"):
             return [f"paused: '{PROGRAM} watch' lets it go on"]
         case SettingChanged():
-            return [f"iteration {event.iteration}: {event.key} = {event.value} from here on, it was {event.old}"]
-        case Evaluation():
-            return [
-                f"iteration {event.iteration}: evaluation on {event.prompts} prompts: "
-                f"score {_number(event.score_mean)} (deviation {_number(event.score_std)}), "
-                f"KL {_number(event.kl)} nats a sequence, {duration(event.seconds)}"
-            ]
-        case RewardModelEvaluation():
-            return [
-                f"iteration {event.iteration}: held-out accuracy {_number(event.accuracy)} "
-                f"({_number(event.accuracy_low)} to {_number(event.accuracy_high)}) of {event.pairs} pairs, log-loss "
-                f"{_number(event.log_loss)}; by length alone {_number(event.length_accuracy)}, untrained "
-                f"{_number(event.untrained_accuracy)}, {duration(event.seconds)}"
-            ]
+            now, before = in_words(event.value), in_words(event.old)
+            return [f"iteration {event.iteration}: {event.key} = {now} from here on, it was {before}"]
+        case Evaluation() | RewardModelEvaluation() | HumanEvaluation():
+            return [f"iteration {event.iteration}: {_evaluation(event)}"]
         case CheckpointSaved():
             return [f"iteration {event.iteration}: checkpoint {event.path}, {duration(event.seconds)}"]
         case Alert():
@@ -60,12 +55,7 @@ def summary(view: RunView) -> list[tuple[str, str]]:
     if view.started is None:
         return []
     lines = [("run", f"{view.started.name}: {_outcome(view)}")]
-    if view.history:
-        score, kl = view.first_and_last("score_mean"), view.first_and_last("kl")
-        change = score[1] - score[0]
-        scores = f"{_number(score[0])} -> {_number(score[1])} ({change:+.3f})"
-        lines.append(("score", f"{scores}, first and last five iterations"))
-        lines.append(("KL", f"{_number(kl[0])} -> {_number(kl[1])} nats a sequence"))
+    lines += _learnt(view)
     folder = short_path(view.started.folder)
     lines.append(("folder", folder))
     if checkpoint := (view.ended and view.ended.checkpoint) or (view.checkpoint and view.checkpoint.path):
@@ -74,6 +64,36 @@ def summary(view: RunView) -> list[tuple[str, str]]:
             lines.append(("resume", _resume(view, folder)))
     lines.append(("inspect", f"{PROGRAM} runs --dir {shlex.quote(str(Path(folder).parent))}"))
     return lines
+
+
+def _learnt(view: RunView) -> list[tuple[str, str]]:
+    """From where to where the numbers went that the run is made for."""
+    lines = []
+    if view.history and view.history.kind == PPO:
+        score, kl = view.first_and_last("score_mean"), view.first_and_last("kl")
+        lines.append(("score", f"{_course(score)} ({score[1] - score[0]:+.3f}), first and last five iterations"))
+        lines.append(("KL", f"{_course(kl)} nats a sequence"))
+    elif view.history:
+        lines.append(("loss", f"{_course(view.first_and_last('loss'))}, first and last five iterations"))
+    if view.held_out:
+        last = view.held_out[-1]
+        lines.append(
+            (
+                "held out",
+                f"accuracy {_course((last.untrained_accuracy, last.accuracy))} "
+                f"({number(last.accuracy_low)} to {number(last.accuracy_high)}) of {last.pairs} pairs, "
+                f"by length alone {number(last.length_accuracy)}",
+            )
+        )
+        if isinstance(last, DPOEvaluation):
+            lines.append(("KL", f"{number(last.kl)} nats a token"))
+    if view.judged:
+        lines.append(("people", in_brief(view.judged)))
+    return lines
+
+
+def _course(ends: tuple[float, float]) -> str:
+    return f"{number(ends[0])} -> {number(ends[1])}"
 
 
 def short_path(path: str) -> str:
@@ -98,6 +118,29 @@ def _run(event: RunStarted) -> list[str]:
     return lines + [f"warning: {warning}" for warning in event.warnings]
 
 
+def _evaluation(event: AnyEvaluation) -> str:
+    match event:
+        case HumanEvaluation():
+            people = f"{event.labellers} {'person' if event.labellers == 1 else 'people'}"
+            counts = f"{event.wins} for the policy, {event.ties} ties, {event.losses} for the reference"
+            return f"{win_rate(event)} of {event.comparisons} comparisons by {people}: {counts}"
+        case RewardModelEvaluation():
+            learnt = ""
+            if isinstance(event, DPOEvaluation):
+                learnt = f", lead {number(event.lead)}, KL {number(event.kl)} nats a token"
+            return (
+                f"{held_out(event)} of {event.pairs} pairs, log-loss {number(event.log_loss)}{learnt}; "
+                f"by length alone {number(event.length_accuracy)}, untrained {number(event.untrained_accuracy)}, "
+                f"{duration(event.seconds)}"
+            )
+        case Evaluation():
+            return (
+                f"evaluation on {event.prompts} prompts: score {number(event.score_mean)}{parts(event.parts)}, "
+                f"deviation {number(event.score_std)}, KL {number(event.kl)} nats a sequence, "
+                f"{duration(event.seconds)}"
+            )
+
+
 def _outcome(view: RunView) -> str:
     if view.ended is None:
         return f"broken off after iteration {view.iteration} of {view.total}"
@@ -108,12 +151,6 @@ def _outcome(view: RunView) -> str:
 
 
 def _resume(view: RunView, folder: str) -> str:
-    if view.started and view.started.run_kind != PPO:
-        command = {"reward-model": "reward-model train"}.get(view.started.run_kind, view.started.run_kind)
-        return f"{PROGRAM} {command} --resume {shlex.quote(folder)}"
-    command = f"{PROGRAM} --no-ui --resume {shlex.quote(folder)}"
-    return f"{command} --set ppo.iterations={2 * view.total}" if view.state == "done" else command
-
-
-def _number(value: float) -> str:
-    return f"{value:.3f}" if math.isfinite(value) else "-"
+    kind = view.started.run_kind if view.started else PPO
+    command = f"{training_command(kind) or PROGRAM} --resume {shlex.quote(folder)}"
+    return f"{command} --set ppo.iterations={2 * view.total}" if kind == PPO and view.state == "done" else command

@@ -13,6 +13,7 @@ from textual.message import Message
 from textual.widgets import Input
 
 from trainer.errors import TrainerError
+from trainer.run_list import PPO
 from workbench.config_document import ConfigDocument, Problem
 from workbench.config_fields import fields_by_key, search, sections, stepped
 from workbench.config_toml import line_of
@@ -23,6 +24,7 @@ from workbench.widgets.config_form import ConfigForm
 from workbench.widgets.config_heading import ConfigHeading
 from workbench.widgets.config_help import EstimateLine, FieldHelp
 from workbench.widgets.config_problems import ProblemsList
+from workbench.widgets.config_reading import ConfigReading
 from workbench.widgets.config_row import FieldRow, rows_of
 from workbench.widgets.config_rows import ConfigRows
 from workbench.widgets.config_search import SearchLine
@@ -38,7 +40,8 @@ class ConfigPane(DocumentPane):
     HELP = (
         "The configuration of the next run, or of the one under way. Enter edits the value under the cursor, left and "
         "right change it by a step. • is unlike the preset, * unlike the file, ✖ a problem. While a run goes on, "
-        "settings marked live can be changed and hold from the next iteration on; the others wait for its end."
+        "settings marked live can be changed and hold from the next iteration on; the others wait for its end. That "
+        "of a reward model or of DPO is shown as its TOML, to be read."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "search", "search", id="config.search", tooltip="Find settings by name or help text"),
@@ -75,6 +78,7 @@ class ConfigPane(DocumentPane):
         yield ConfigHeading(id="config-heading")
         yield SearchLine(id="config-search")
         yield ConfigViews(id="config-views")
+        yield ConfigReading(id="config-reading")
         yield ProblemsList(id="config-problems")
         yield FieldHelp(id="config-help")
         yield EstimateLine(id="config-estimate")
@@ -86,18 +90,24 @@ class ConfigPane(DocumentPane):
         self.set_class(self.size.height < _LOW, "-low")
 
     def take_focus(self) -> None:
-        if not self.has_focus_within:
+        if self._is_read_only:
+            self.query_one(ConfigReading).take_focus()
+        elif not self.has_focus_within:
             (self._form.rows if self._form.display else self._views.toml or self._form.rows).focus()
 
     # What the app tells
 
     def show_document(self, document: ConfigDocument) -> None:
         """Edit another document."""
+        focused = self.has_focus_within
         self.document = document
         self._taken = None
         self._sent.clear()
         self._form.close()
-        self._show()
+        self._set_query("" if self._is_read_only else self._query)
+        self.refresh_keys()
+        if focused and self._is_read_only:
+            self.take_focus()
 
     def set_running(self, running: bool) -> None:
         """While a run goes on, only its live settings can be changed."""
@@ -110,7 +120,7 @@ class ConfigPane(DocumentPane):
 
     def show_run(self, view: RunView) -> None:
         newest = view.settings[-1] if view.settings else None
-        if not self._under_way or newest is self._taken:
+        if not self._under_way or newest is self._taken or self._is_read_only:
             return
         seen = next((i for i, setting in enumerate(view.settings) if setting is self._taken), -1)
         self._taken = newest
@@ -122,6 +132,9 @@ class ConfigPane(DocumentPane):
 
     def focus_field(self, key: str) -> None:
         """Go to a setting in the form; to its place in the TOML where the form does not show it."""
+        if self._is_read_only:
+            self.take_focus()
+            return
         if key not in fields_by_key():
             self._show_toml(next((p.line for p in self.document.problems if p.key == key), None))
             return
@@ -132,6 +145,11 @@ class ConfigPane(DocumentPane):
         self._form.rows.focus()
 
     # The form
+
+    @property
+    def _is_read_only(self) -> bool:
+        """Whether it is of another kind of run than PPO, for which there is no form."""
+        return self.document.kind != PPO
 
     @property
     def _views(self) -> ConfigViews:
@@ -257,7 +275,7 @@ class ConfigPane(DocumentPane):
 
     @on(ConfigViews.TextEdited)
     def take_typed(self) -> None:
-        if (text := self._views.take_typed()) is not None:
+        if not self._is_read_only and (text := self._views.take_typed()) is not None:
             self.document.set_text(text)
             self.document_changed()
 
@@ -275,6 +293,8 @@ class ConfigPane(DocumentPane):
             self._views.hide_toml()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if self._is_read_only and action != "open":
+            return False
         if action == "back":  # else the app's own escape
             return bool(self._query) or self._views.toml is not None
         if action == "problem":
@@ -317,10 +337,17 @@ class ConfigPane(DocumentPane):
 
     def _show(self) -> None:
         self.take_typed()
-        document = self.document
+        document, reading = self.document, self.query_one(ConfigReading)
+        reading.display = self._is_read_only
+        for widget in (self._views, self.query_one(FieldHelp), self.query_one(EstimateLine)):
+            widget.display = not reading.display
+        self.query_one(ConfigHeading).show(document, running=self._under_way and not reading.display)
+        if reading.display:
+            reading.show(document)
+            self.query_one(ProblemsList).show([], [])
+            return
         rows = rows_of(document, folded=self._folded, query=self._query, running=self._under_way, sent=self._sent)
         self._views.show(document, rows, read_only=self._under_way)
-        self.query_one(ConfigHeading).show(document, running=self._under_way)
         self.query_one(ProblemsList).show(document.problems, document.warnings)
         self._explain()
         config = document.config()

@@ -10,11 +10,13 @@ from textual.binding import Binding, BindingType
 from textual.events import Resize
 from textual.message import Message
 
+from trainer.run_list import PPO
+from workbench.evaluations import in_brief
 from workbench.history import History
-from workbench.metrics import METRICS, Metric
+from workbench.metrics import METRICS, METRICS_OF_KIND, Metric
 from workbench.panes import Pane
 from workbench.panes.training_layout import shares
-from workbench.run_view import RunView
+from workbench.run_view import Mark, RunView
 from workbench.screens.choose_metrics import ChooseMetricsScreen
 from workbench.widgets.braille_chart import Picture
 from workbench.widgets.charted import Charted
@@ -83,7 +85,7 @@ class TrainingPane(Pane):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._view = RunView()
-        self._metrics: tuple[Metric, ...] = METRICS
+        self._chosen: tuple[Metric, ...] = METRICS  # of PPO; runs of other kinds have few
         self._selected = 0
         self._cursor: int | None = None  # an iteration
         self._span: int | None = None  # iterations that are charted; None: all
@@ -113,6 +115,7 @@ class TrainingPane(Pane):
         if now != self._shown:
             self._shown = now
             self._show()
+            self.refresh_keys()
 
     def show_scores(self, scores: Sequence[float]) -> None:
         """The scores of the last batch, to be drawn as a distribution."""
@@ -126,17 +129,25 @@ class TrainingPane(Pane):
 
     @property
     def metrics_shown(self) -> tuple[str, ...]:
-        """Fields of the metrics that have a row, in the order of the table; setting none, or only unknown ones: all."""
-        return tuple(metric.field for metric in self._metrics)
+        """Fields of PPO's metrics that have a row, in the order of the table.
+
+        Setting none, or only unknown ones: all. A run of another kind has a row for every metric.
+        """
+        return tuple(metric.field for metric in self._chosen)
 
     @metrics_shown.setter
     def metrics_shown(self, fields: Iterable[str]) -> None:
         selected = self._metrics[self._selected]
         wanted = set(fields)
-        self._metrics = tuple(metric for metric in METRICS if metric.field in wanted) or METRICS
+        self._chosen = tuple(metric for metric in METRICS if metric.field in wanted) or METRICS
         self._selected = self._metrics.index(selected) if selected in self._metrics else 0
         if self.is_mounted:
             self._show()
+
+    @property
+    def _metrics(self) -> tuple[Metric, ...]:
+        kind = self._view.history.kind
+        return self._chosen if kind == PPO else METRICS_OF_KIND[kind]
 
     # Keys
 
@@ -145,6 +156,8 @@ class TrainingPane(Pane):
             return not self._enlarged and bool(len(self._view.history))
         if action == "close":
             return self._enlarged or self._cursor is not None
+        if action == "choose":
+            return self._view.history.kind == PPO
         return True
 
     def action_enlarge(self) -> None:
@@ -232,29 +245,41 @@ class TrainingPane(Pane):
         history = self._view.history
         return None if self._cursor is None or not len(history) else history.index_of(self._cursor)
 
+    def _beside(self) -> tuple[tuple[str, History], ...]:
+        """The further runs that have the enlarged metric: one of another kind may not."""
+        field = self._metrics[self._selected].field
+        return tuple((name, history) for name, history in self._others if field in history.names)
+
     def _window(self) -> Window:
-        if self._enlarged and self._others and self._span is None:
-            return window_over([self._view.history, *(history for _, history in self._others)])
+        if self._enlarged and self._span is None and (others := self._beside()):
+            return window_over([self._view.history, *(history for _, history in others)])
         return window_of(self._view.history, self._span, self._at())
 
     def _show(self) -> None:
         """Draw what can be seen."""
         histogram, events = self.query_one(ScoreHistogram), self.query_one(Timeline)
-        events.show(self._view.marks)
+        self._selected = min(self._selected, len(self._metrics) - 1)
         rows = _ENLARGED if self._enlarged else len(self._metrics)
         width, height = self.size
+        evaluations = self._evaluations()[: max(height - 1 - rows, 0)]
+        events.show(self._view.marks, evaluations)
+        height -= len(evaluations)
         shared = shares(height, width, rows, scores=not (histogram.empty or self._enlarged), marks=events.count)
-        histogram.display, events.display = bool(shared.histogram), bool(shared.timeline)
-        histogram.styles.height, events.styles.height = shared.histogram, shared.timeline
+        below = shared.timeline + len(evaluations)
+        histogram.display, events.display = bool(shared.histogram), bool(below)
+        histogram.styles.height, events.styles.height = shared.histogram, below
         charted = Charted(window=self._window(), at=self._at(), average=self._average, log=self._log)
         if self._enlarged:
             metric = self._metrics[self._selected]
-            picture = Picture(charted=charted, metric=metric, marks=self._view.marks, others=self._others)
+            picture = Picture(charted=charted, metric=metric, marks=self._view.marks, others=self._beside())
             self.query_one(MetricChart).show(picture)
         else:
             self.query_one(MetricList).show(
                 charted, self._metrics, self._selected, row_height=shared.row, empty=self._nothing_yet()
             )
+
+    def _evaluations(self) -> list[Mark]:
+        return [Mark(e.iteration, "evaluation", in_brief(e)) for e in self._view.newest_evaluations]
 
     def _nothing_yet(self) -> str:
         if self._view.started is not None:

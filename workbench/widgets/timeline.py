@@ -53,7 +53,7 @@ def _line(mark: Mark, digits: int, width: int) -> Line:
 
 
 class Timeline(Drawn, can_focus=True):
-    """Shows the newest marks, and by keys or mouse wheel the ones before."""
+    """Shows the newest evaluations, under them the newest marks, and by keys or mouse wheel the ones before."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "scroll_marks(1)", "earlier", show=False, id="timeline.up", tooltip="Show an earlier event"),
@@ -66,6 +66,7 @@ class Timeline(Drawn, can_focus=True):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
+        self._evaluations: Sequence[Mark] = ()
         self._marks: Sequence[Mark] = ()
         self._newest: Mark | None = None
         self._back = 0  # newer marks that were scrolled out of sight
@@ -75,11 +76,15 @@ class Timeline(Drawn, can_focus=True):
         """How many marks there are."""
         return len(self._marks)
 
-    def show(self, marks: Sequence[Mark]) -> None:
-        """Draw `marks` from now on, which may be the list of before, grown; what is in sight stays."""
+    def show(self, marks: Sequence[Mark], evaluations: Sequence[Mark] = ()) -> None:
+        """Draw `marks` from now on, which may be the list of before, grown; what is in sight stays.
+
+        evaluations: have a line each on top, whatever is in sight below.
+        """
         newest = marks[-1] if marks else None
-        if newest is self._newest and len(marks) == len(self._marks):
+        if newest is self._newest and len(marks) == len(self._marks) and evaluations == self._evaluations:
             return
+        self._evaluations = evaluations
         if self._back and newest is not None:
             self._back += max(len(marks) - len(self._marks), 0)
         self._marks, self._newest = tuple(marks), newest
@@ -89,7 +94,7 @@ class Timeline(Drawn, can_focus=True):
         self._scroll(lines)
 
     def action_page(self, pages: int) -> None:
-        self._scroll(pages * max(self.size.height - 2, 1))
+        self._scroll(pages * max(self._height - 2, 1))
 
     def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
         self._scroll(1)
@@ -100,9 +105,16 @@ class Timeline(Drawn, can_focus=True):
         event.stop()
 
     def draw(self, width: int, height: int) -> list[Line]:
-        return timeline(self._marks, width, height, back=self._back)
+        digits = max((len(str(mark.iteration)) for mark in self._evaluations), default=0)
+        newest = [_line(mark, digits, width) for mark in self._evaluations]
+        return [*newest, *timeline(self._marks, width, height - len(newest), back=self._back)]
+
+    @property
+    def _height(self) -> int:
+        """Lines for the marks and their heading."""
+        return self.size.height - len(self._evaluations)
 
     def _scroll(self, lines: int) -> None:
-        most = max(len(self._marks) - max(self.size.height - 1, 1), 0)
+        most = max(len(self._marks) - max(self._height - 1, 1), 0)
         self._back = min(max(self._back + lines, 0), most)
         self.redraw()

@@ -1,0 +1,285 @@
+"""Runs of reward models and of DPO are shown as PPO's are: columns, folding, words, tables and charts by kind."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+from run_kinds_helper import (
+    dpo_evaluation,
+    dpo_step,
+    human,
+    other_run,
+    reward_evaluation,
+    reward_step,
+)
+from scripted_run import ended, iteration, started
+
+from trainer.events import CheckpointSaved, Evaluation, Event, StateChanged
+from trainer.journal import Journal
+from workbench.attached import whole_history
+from workbench.displays.dashboard import dashboard
+from workbench.displays.plain import PlainDisplay, heading, row
+from workbench.displays.sentences import sentences, summary
+from workbench.evaluations import in_brief
+from workbench.history import History, kind_of
+from workbench.metrics import METRICS_OF_KIND, table
+from workbench.run_view import Mark, RunView
+from workbench.widgets.status_line import fitted, status_pieces
+
+STEPS: dict[str, Any] = {"ppo": iteration, "reward-model": reward_step, "dpo": dpo_step}
+OTHERS = ("reward-model", "dpo")
+
+
+def view_of(*events: Event) -> RunView:
+    view = RunView()
+    for event in events:
+        view.take(event)
+    return view
+
+
+def evaluation(number: int, **changes: Any) -> Evaluation:
+    numbers = dict.fromkeys(("score_std", "kl", "response_length", "truncated", "seconds"), 0.5)
+    return Evaluation(**{"iteration": number, "prompts": 4, "score_mean": 0.25, **numbers, **changes})
+
+
+# Columns
+
+
+@pytest.mark.parametrize("kind", METRICS_OF_KIND)
+def test_every_metric_of_a_kind_is_a_column_of_its_history_with_the_value_of_its_events(kind: str) -> None:
+    history, event = History(kind), STEPS[kind](3)
+    history.append(event)
+    assert kind_of(event) == history.kind == kind
+    for metric in METRICS_OF_KIND[kind]:
+        assert history.column(metric.field)[0] * metric.factor == metric.of(event)
+
+
+@pytest.mark.parametrize("kind", METRICS_OF_KIND)
+def test_name_and_unit_fit_the_columns_that_a_row_has_for_them(kind: str) -> None:
+    for metric in METRICS_OF_KIND[kind]:
+        assert len(f"{metric.label} {metric.unit}".rstrip()) <= 16, metric.field
+
+
+def test_a_history_of_steps_has_their_numbers_and_the_seconds_of_the_whole_step() -> None:
+    history = History("dpo")
+    history.append(dpo_step(1, seconds=3))
+    assert history.column("seconds_total")[0] == 3.0
+    assert {"chosen_reward", "rejected_logprob", "tokens", "memory_bytes"} <= set(history.names)
+    assert not {"skipped", "seconds", "iteration", "kl", "seconds_update"} & set(history.names)
+    assert "chosen_reward" not in History("reward-model").names
+
+
+def test_what_came_before_is_left_out_where_it_is_of_another_kind() -> None:
+    history, other = History("dpo"), History()
+    history.append(dpo_step(5))
+    other.append(iteration(1))
+    history.prepend(other)
+    assert list(history.numbers) == [5]
+    assert all(len(history.column(name)) == 1 for name in history.names)
+
+
+def test_a_kind_that_only_a_newer_version_knows_has_the_columns_of_ppo() -> None:
+    assert History("grpo").names == History().names
+    assert view_of(started(run_kind="grpo"), iteration(1)).history.kind == "ppo"
+
+
+# Folding
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_steps_are_folded_as_iterations_are(kind: str) -> None:
+    step = STEPS[kind]
+    view = view_of(other_run(kind, iterations=20), *(step(n) for n in range(1, 9)))
+    assert (view.iteration, view.total, view.last, view.previous) == (8, 20, step(8), step(7))
+    assert view.history.kind == kind
+    assert view.seconds_left() == 12 * 2.5
+    view.take(other_run(kind, resumed_at=7))
+    assert (view.last, view.iteration) == (step(7), 7)
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_a_run_that_was_resumed_before_its_first_known_step_has_the_columns_of_its_kind(kind: str) -> None:
+    view = view_of(other_run(kind, resumed_at=5))
+    assert view.history.kind == kind
+    view.take(STEPS[kind](6))
+    assert list(view.history.numbers) == [6]
+
+
+def test_steps_without_a_start_decide_the_kind_and_those_of_another_kind_are_left_out() -> None:
+    view = view_of(dpo_step(1), iteration(2), reward_step(2), dpo_step(2))
+    assert (view.history.kind, list(view.history.numbers), view.last) == ("dpo", [1, 2], dpo_step(2))
+
+
+def test_the_newest_evaluation_of_each_sort_is_kept_and_each_is_marked() -> None:
+    view = view_of(other_run("dpo"), dpo_evaluation(0), evaluation(0), dpo_evaluation(5), evaluation(5), human(5))
+    assert view.newest_evaluations == [human(5), dpo_evaluation(5), evaluation(5)]
+    assert view.held_out == [dpo_evaluation(0), dpo_evaluation(5)]
+    assert [mark.kind for mark in view.marks] == ["evaluation"] * 5
+    assert view.marks[-1] == Mark(5, "evaluation", "human win rate 61 % (52 to 70) of 80")
+
+
+def test_a_resumption_drops_the_evaluations_of_what_is_done_anew() -> None:
+    view = view_of(other_run("dpo"), dpo_evaluation(0), dpo_evaluation(5), human(5), other_run("dpo", resumed_at=4))
+    assert view.newest_evaluations == [dpo_evaluation(0)]
+    kept = view_of(started(), human(3), started(resumed_at=4))
+    assert kept.judged == human(3)
+    assert view_of(started(), human(3), dpo_evaluation(1), started()).newest_evaluations == []
+
+
+def test_a_win_rate_that_grows_label_by_label_has_one_mark_until_something_else_happens() -> None:
+    saved = CheckpointSaved(iteration=6, path="checkpoints/step-000006", seconds=0.1)
+    labels = [human(5, comparisons=count) for count in (1, 2, 3)]
+    view = view_of(started(), *labels, saved, human(5, comparisons=4), human(6, comparisons=5))
+    assert [(mark.iteration, mark.text[-4:]) for mark in view.marks] == [
+        (5, "of 3"),
+        (6, "0006"),
+        (5, "of 4"),
+        (6, "of 5"),
+    ]
+    assert view.judged == human(6, comparisons=5)
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_the_journal_of_a_run_of_each_kind_is_read_as_it_was_told(kind: str, tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "events.jsonl")
+    events = [other_run(kind), *(STEPS[kind](n, loss=0.7 - n / 100) for n in range(1, 31)), ended(iteration=30)]
+    for event in events:
+        journal.emit(event)
+    journal.close()
+    history = whole_history(tmp_path)
+    assert history.kind == kind
+    assert list(history.column("loss")) == [0.7 - n / 100 for n in range(1, 31)]
+
+
+# Words
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (reward_evaluation(5), "held-out accuracy 0.71 (0.64 to 0.77) of 200"),
+        (dpo_evaluation(5), "held-out accuracy 0.71 (0.64 to 0.77) of 200, KL 0.013"),
+        (human(5), "human win rate 61 % (52 to 70) of 80"),
+        (human(5, comparisons=0, win_rate=math.nan), "human win rate - % (52 to 70) of 0"),
+        (evaluation(5, parts={"lexicon": 0.25}), "score 0.250"),
+        (evaluation(5, parts={"a": 1.0, "b": math.nan}), "score 0.250 (a 1.000, b -)"),
+    ],
+)
+def test_an_evaluation_in_brief_is_its_number_and_how_sure_that_is(told: Any, words: str) -> None:
+    assert in_brief(told) == words
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (
+            reward_evaluation(5),
+            "iteration 5: held-out accuracy 0.710 (0.644 to 0.769) of 200 pairs, log-loss 0.561; "
+            "by length alone 0.550, untrained 0.490, 4.2s",
+        ),
+        (
+            dpo_evaluation(5),
+            "iteration 5: held-out accuracy 0.710 (0.644 to 0.769) of 200 pairs, log-loss 0.561, lead 0.320, "
+            "KL 0.013 nats a token; by length alone 0.550, untrained 0.490, 4.2s",
+        ),
+        (
+            human(5),
+            "iteration 5: human win rate 61 % (52 to 70) of 80 comparisons by 2 people: "
+            "45 for the policy, 8 ties, 27 for the reference",
+        ),
+        (
+            evaluation(5, parts={"likes": 0.5, "length": 0.125}),
+            "iteration 5: evaluation on 4 prompts: score 0.250 (likes 0.500, length 0.125), deviation 0.500, "
+            "KL 0.500 nats a sequence, 0.5s",
+        ),
+    ],
+)
+def test_an_evaluation_is_told_in_one_sentence(told: Event, words: str) -> None:
+    assert sentences(told) == [words]
+
+
+def test_the_summary_tells_what_a_run_of_each_kind_is_made_for() -> None:
+    steps = [dpo_step(n, loss=0.7 - 0.01 * n) for n in range(1, 11)]
+    lines = dict(summary(view_of(other_run("dpo"), dpo_evaluation(0), *steps, dpo_evaluation(10), ended("stopped"))))
+    assert lines["loss"] == "0.670 -> 0.620, first and last five iterations"
+    assert lines["held out"] == "accuracy 0.490 -> 0.710 (0.644 to 0.769) of 200 pairs, by length alone 0.550"
+    assert lines["KL"] == "0.013 nats a token"
+    assert "score" not in lines
+    lines = dict(summary(view_of(other_run("reward-model"), reward_step(1), reward_evaluation(1))))
+    assert "KL" not in lines
+    lines = dict(summary(view_of(started(), iteration(1), human(1))))
+    assert lines["people"] == "human win rate 61 % (52 to 70) of 80"
+    assert lines["score"].startswith("0.100 -> 0.100 (+0.000)")
+
+
+@pytest.mark.parametrize(("kind", "command"), [("reward-model", "reward-model train"), ("dpo", "dpo")])
+def test_the_summary_says_how_a_stopped_run_of_each_kind_goes_on(kind: str, command: str) -> None:
+    view = view_of(other_run(kind), ended("stopped", 4, checkpoint="checkpoints/step-000004"))
+    assert dict(summary(view))["resume"] == f"ppo-workbench {command} --resume runs/{kind}-0001"
+
+
+# Headless displays
+
+
+@pytest.mark.parametrize("kind", METRICS_OF_KIND)
+def test_the_numbers_of_a_line_stand_right_aligned_under_their_headings(kind: str) -> None:
+    names, units = heading(kind).splitlines()
+    step = STEPS[kind](3)
+    line = row(step, view_of(started(run_kind=kind), step))
+    assert len(line) == len(names)
+    assert len(units) <= len(names)
+    ends = {match.group(): match.end() for match in re.finditer(r"\S+", names)}
+    cells = {name: line[:end].split()[-1] for name, end in ends.items()}
+    assert cells["step" if kind != "ppo" else "iteration"] == "3/12"
+    for metric in table(kind):
+        assert cells[metric.heading] == metric.text(metric.of(step))
+    assert cells["memory"] == "1.6"
+
+
+def test_plain_has_one_heading_and_a_line_a_step_and_tells_evaluations_aside(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stdout = io.StringIO()
+    display = PlainDisplay(stdout)
+    for event in (other_run("dpo"), dpo_evaluation(0), dpo_step(1), dpo_step(2), dpo_evaluation(2)):
+        display.show(event)
+    assert [line.split()[0] for line in stdout.getvalue().splitlines()] == ["step", "logits", "1/12", "2/12"]
+    assert capsys.readouterr().err.count("held-out accuracy 0.710") == 2
+
+
+def drawn(view: RunView, width: int = 100) -> str:
+    console = Console(file=io.StringIO(), width=width, force_terminal=False, highlight=False)
+    console.print(dashboard(view, width))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_rich_display_draws_the_metrics_and_the_newest_evaluations_of_every_kind(width: int) -> None:
+    steps = [dpo_step(1), dpo_step(2, loss=0.5)]
+    parts = {"[bold]x[/x]\x1b[2J": 1.0, "b": 2.0}
+    shown = drawn(
+        view_of(other_run("dpo"), *steps, dpo_evaluation(0), dpo_evaluation(2), evaluation(2, parts=parts)), width
+    )
+    assert max(cell_len(line) for line in shown.splitlines()) <= width
+    loss = next(line for line in shown.splitlines() if line.startswith("loss"))
+    assert loss.split() == ["loss", "0.500", "-0.112", "█▁"]
+    assert "812 tok/s" in shown
+    assert "◇ iteration 2: held-out accuracy 0.71 (0.64 to 0.77)" in shown
+    assert "iteration 0" not in shown
+    assert "score 0.250 ([bold]x[/x]␛[2J 1.000" in shown
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_the_status_line_tells_step_speed_memory_and_time_left_of_every_kind(kind: str) -> None:
+    view = view_of(other_run(kind), StateChanged(state="training"), STEPS[kind](3))
+    assert fitted(status_pieces(view), 200).plain == (
+        f"{kind}-0001  ● training   iteration 3/12   ETA 22s   812 tok/s   1.6 GB"
+    )

@@ -1,0 +1,52 @@
+"""What an evaluation found, in a few words: for a mark on a timeline or a line above it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from trainer.events import DPOEvaluation, Evaluation, HumanEvaluation, RewardModelEvaluation
+
+AnyEvaluation = Evaluation | RewardModelEvaluation | HumanEvaluation
+
+
+def in_brief(evaluation: AnyEvaluation) -> str:
+    """The number that it is made for, and how sure that is. Not made safe to print."""
+    match evaluation:
+        case HumanEvaluation():
+            return f"{win_rate(evaluation)} of {evaluation.comparisons}"
+        case DPOEvaluation():
+            return f"{held_out(evaluation, 2)} of {evaluation.pairs}, KL {number(evaluation.kl)}"
+        case RewardModelEvaluation():
+            return f"{held_out(evaluation, 2)} of {evaluation.pairs}"
+        case Evaluation():
+            return f"score {number(evaluation.score_mean)}{parts(evaluation.parts)}"
+
+
+def win_rate(evaluation: HumanEvaluation) -> str:
+    """How often people prefer the policy, with its interval."""
+    low, high = _percent(evaluation.low), _percent(evaluation.high)
+    return f"human win rate {_percent(evaluation.win_rate)} % ({low} to {high})"
+
+
+def held_out(evaluation: RewardModelEvaluation, digits: int = 3) -> str:
+    """Accuracy on held-out comparisons, with its interval."""
+    shares = (evaluation.accuracy, evaluation.accuracy_low, evaluation.accuracy_high)
+    value, low, high = (number(share, digits) for share in shares)
+    return f"held-out accuracy {value} ({low} to {high})"
+
+
+def parts(scores: Mapping[str, float]) -> str:
+    """Raw scores by reward source, in brackets after a space; empty where there is only one, which is the score."""
+    if len(scores) < 2:
+        return ""
+    return f" ({', '.join(f'{name} {number(score)}' for name, score in scores.items())})"
+
+
+def number(value: float, digits: int = 3) -> str:
+    """`value` with so many digits; - when it is not finite."""
+    return f"{value:.{digits}f}" if math.isfinite(value) else "-"
+
+
+def _percent(share: float) -> str:
+    return number(100 * share, 0)

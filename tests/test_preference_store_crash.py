@@ -13,9 +13,14 @@ from preferences_helper import finished, preference, program
 
 from trainer.errors import StorageError
 from trainer.preferences import migrations
+from trainer.preferences.items import Item, SessionPlan
+from trainer.preferences.records import Comparison, Judgement
+from trainer.preferences.sessions import begin_session
 from trainer.preferences.store import PreferenceStore
 
 KILLS = 100
+ONCE = Comparison(prompt="Once", completions=("upon", "more"))
+CHOSEN_A = '{"ranking":[[0],[1]],"verdict":"ranked","strength":1,"time":9.5}'
 VERSION_0 = """
 CREATE TABLE labels (
     id INTEGER PRIMARY KEY, time REAL, labeller TEXT, prompt TEXT, first TEXT, second TEXT, choice TEXT, undone INTEGER
@@ -129,6 +134,32 @@ def test_a_store_of_version_0_is_migrated_and_a_copy_kept(old: Path) -> None:
     assert len(list(old.parent.iterdir())) == 2
 
 
+def test_a_store_of_version_1_keeps_its_log_as_it_was_and_can_hold_sessions(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as raw:
+        migrations.MIGRATIONS[0](raw)
+        raw.execute("INSERT INTO comparisons VALUES (3, ?, '\"Once\"', '[\"upon\",\"more\"]', '[]', '{}')", (ONCE.key,))
+        raw.execute("INSERT INTO events VALUES (4, 9.5, 'label', 3, 'ann', 'file', 'a', ?, NULL)", (CHOSEN_A,))
+        raw.execute("INSERT INTO events VALUES (5, 9.6, 'undo', 3, 'bob', 'file', NULL, '{}', 4)")
+        raw.execute("INSERT INTO events VALUES (7, 9.7, 'label', 3, 'ann', '', 'a', ?, NULL)", (CHOSEN_A,))
+        raw.execute(f"PRAGMA application_id = {migrations.APPLICATION_ID}")
+        raw.execute("PRAGMA user_version = 1")
+    before = dump(path)
+    with PreferenceStore(path, create=False) as store:
+        assert [(e.id, e.time, e.kind, e.labeller, e.source, e.undoes) for e in store.events()] == [
+            (4, 9.5, "label", "ann", "file", None),
+            (5, 9.6, "undo", "bob", "file", 4),
+            (7, 9.7, "label", "ann", "", None),
+        ]
+        assert {(e.session, e.position) for e in store.events()} == {(None, None)}
+        assert [(p.id, p.comparison, p.judgement.choice) for p in store.preferences()] == [(7, ONCE, "a")]
+        session = begin_session(store, "ann", SessionPlan(queues=()))
+        session.put([Item(comparison=ONCE, queue="again", order=(1, 0), repeats=7)])
+        assert session.label(0, Judgement.chosen("b")) == 8
+        assert store.check() == []
+    assert dump(path.with_name("preferences.db.v1.bak")) == before
+    assert len(list(path.parent.iterdir())) == 2
+
+
 def test_a_migration_that_is_killed_leaves_the_old_store_whole(old: Path) -> None:
     before = dump(old)
     killed = program("migrate", old)
@@ -182,13 +213,14 @@ def test_a_migration_begins_where_the_store_is(path: Path, monkeypatch: pytest.M
         connection.execute("CREATE TABLE more (id INTEGER PRIMARY KEY)")
 
     monkeypatch.setattr(migrations, "MIGRATIONS", [*migrations.MIGRATIONS, add_a_table])
-    monkeypatch.setattr(migrations, "VERSION", 2)
+    newer = migrations.VERSION + 1
+    monkeypatch.setattr(migrations, "VERSION", newer)
     with PreferenceStore(path) as store:
         assert [p.comparison.prompt for p in store.preferences()] == ["kept"]
     monkeypatch.undo()
     with pytest.raises(StorageError, match="newer version"):
         PreferenceStore(path)
-    path.with_name("preferences.db.v1.bak").replace(path)
+    path.with_name(f"preferences.db.v{newer - 1}.bak").replace(path)
     with PreferenceStore(path) as store:
         assert [p.comparison.prompt for p in store.preferences()] == ["kept"]
         assert store.check() == []

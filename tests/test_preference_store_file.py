@@ -15,6 +15,7 @@ from preferences_helper import preference, preferences
 
 from trainer.errors import StorageError, UsageError
 from trainer.preferences import connection
+from trainer.preferences.migrations import VERSION
 from trainer.preferences.store import PreferenceStore, default_store
 
 A, B, C = (preference(name) for name in "ABC")
@@ -63,8 +64,8 @@ def test_a_write_is_synced_into_a_write_ahead_log_and_closing_leaves_one_file(st
         "INSERT OR REPLACE INTO events SELECT * FROM events",
         "INSERT OR REPLACE INTO comparisons SELECT * FROM comparisons",
         "INSERT OR REPLACE INTO comparisons SELECT id + 1, key, prompt, completions, origins, columns FROM comparisons",
-        "INSERT INTO events SELECT id + 2, time, kind, comparison, labeller, source, choice, payload, undoes "
-        "FROM events WHERE kind = 'undo'",
+        "INSERT INTO events SELECT id + 2, time, kind, comparison, labeller, source, choice, payload, undoes, session, "
+        "position FROM events WHERE kind = 'undo'",
     ],
 )
 def test_the_database_itself_lets_nobody_change_the_past(store: PreferenceStore, statement: str) -> None:
@@ -103,7 +104,7 @@ def test_a_locked_store_can_be_read_and_says_that_it_is_locked(
 
 def test_a_store_of_a_newer_version_is_told_and_not_touched(store: PreferenceStore) -> None:
     store.close()
-    alter(store.path, "PRAGMA user_version = 2")
+    alter(store.path, f"PRAGMA user_version = {VERSION + 1}")
     before = store.path.read_bytes()
     for create in (True, False):
         with pytest.raises(StorageError, match=r"newer version .* update ppo-workbench"):

@@ -10,7 +10,16 @@ from pathlib import Path
 from trainer.errors import DataError, StorageError
 from trainer.preferences.connection import paged
 from trainer.preferences.migrations import MIGRATIONS
-from trainer.preferences.rows import DAMAGES, checked, choice_of, read_comparison, read_preference
+from trainer.preferences.rows import (
+    DAMAGES,
+    checked,
+    choice_of,
+    guidelines_hash,
+    read_comparison,
+    read_item,
+    read_plan,
+    read_preference,
+)
 
 
 def problems(connection: sqlite3.Connection, path: Path) -> list[str]:
@@ -26,6 +35,10 @@ def problems(connection: sqlite3.Connection, path: Path) -> list[str]:
         found += _comparisons(connection, path)
         found += _labels(connection, path)
         found += _undos(connection, path)
+        found += _guidelines(connection, path)
+        found += _sessions(connection, path)
+        found += _items(connection, path)
+        found += _labelled_items(connection, path)
     except (sqlite3.DatabaseError, StorageError) as error:
         found.append(f"file: cannot be read to its end ({error})")
     return found
@@ -72,11 +85,71 @@ def _labels(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
 
 
 def _undos(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
-    query = """SELECT u.id, u.undoes, e.kind, e.comparison = u.comparison AND e.id < u.id
+    query = """SELECT u.id, u.undoes, e.kind, e.comparison = u.comparison AND e.id < u.id,
+        e.session IS u.session AND e.position IS u.position
         FROM events u LEFT JOIN events e ON e.id = u.undoes
         WHERE u.id > :after AND u.kind = 'undo' ORDER BY u.id"""
-    for id_, undoes, kind, fits in paged(connection, path, query):
+    for id_, undoes, kind, fits, is_its_item in paged(connection, path, query):
         if kind != "label":
             yield f"event {id_}: undoes {undoes}, which is no label"
         elif not fits:
             yield f"event {id_}: undoes label {undoes} of another comparison, or a later one"
+        elif not is_its_item:
+            yield f"event {id_}: undoes label {undoes}, which is of another item"
+
+
+def _guidelines(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
+    query = "SELECT rowid, hash, text FROM guidelines WHERE rowid > :after ORDER BY rowid"
+    for row, key, text in paged(connection, path, query):
+        if guidelines_hash(text) != key:
+            yield f"guidelines {row}: their hash is not that of their text"
+
+
+def _sessions(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
+    query = """SELECT s.id, s.plan,
+        (SELECT count(*) = coalesce(max(i.position) + 1, 0) FROM session_items i WHERE i.session = s.id)
+        FROM sessions s WHERE s.id > :after ORDER BY s.id"""
+    for id_, plan, gapless in paged(connection, path, query):
+        try:
+            read_plan(plan)
+        except DAMAGES as error:
+            yield f"session {id_}: its plan cannot be read ({error!r})"
+        if not gapless:
+            yield f"session {id_}: an item is missing"
+
+
+def _items(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
+    query = """SELECT i.id, i.queue, i.payload, i.repeats, e.kind = 'label' AND e.comparison = i.comparison,
+        c.prompt, c.completions, c.origins, c.columns
+        FROM session_items i JOIN comparisons c ON c.id = i.comparison LEFT JOIN events e ON e.id = i.repeats
+        WHERE i.id > :after ORDER BY i.id"""
+    for id_, queue, payload, repeats, repeats_a_label, *values in paged(connection, path, query):
+        try:
+            comparison = read_comparison(*values)
+        except DAMAGES:
+            continue  # told of the comparison
+        try:
+            read_item(queue, payload, repeats, comparison)
+        except DAMAGES as error:
+            yield f"session item {id_}: cannot be read ({error!r})"
+        if repeats is not None and not repeats_a_label:
+            yield f"session item {id_}: repeats event {repeats}, which is no label of its comparison"
+
+
+def _labelled_items(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
+    query = """SELECT e.id, e.session, e.position, e.undoes, i.comparison = e.comparison AND s.labeller = e.labeller
+        FROM events e LEFT JOIN sessions s ON s.id = e.session
+        LEFT JOIN session_items i ON i.session = e.session AND i.position = e.position
+        WHERE e.id > :after AND e.session IS NOT NULL ORDER BY e.id"""
+    labels: dict[tuple[int, int], int] = {}  # that stand
+    for id_, session, position, undoes, fits in paged(connection, path, query):
+        place = session, position
+        if undoes is not None:
+            if labels.get(place) == undoes:
+                del labels[place]
+        elif not fits:
+            yield f"event {id_}: labels item {position} of session {session}, which is not there or another one"
+        elif place in labels:
+            yield f"event {id_}: labels item {position} of session {session}, which has label {labels[place]}"
+        else:
+            labels[place] = id_

@@ -1,7 +1,8 @@
 """The schema of preference stores and the way to it from each older one.
 
 Version 0 is a table `labels` of pairs, without the version in the file. Version 1 is a log of events on comparisons,
-which the database itself keeps append-only.
+which the database itself keeps append-only. Version 2 adds labelling sessions: what they ask, and which events are
+theirs.
 """
 
 from __future__ import annotations
@@ -59,6 +60,49 @@ _SCHEMA_1 = (
         BEGIN SELECT RAISE(ABORT, 'events are append-only'); END""",
 )
 
+_SCHEMA_2 = (
+    """CREATE TABLE guidelines (
+        hash TEXT PRIMARY KEY,
+        text TEXT NOT NULL
+    )""",
+    """CREATE TABLE sessions (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        time REAL NOT NULL,         -- when it was begun, seconds since 1970
+        labeller TEXT NOT NULL,
+        plan TEXT NOT NULL,         -- JSON
+        guidelines TEXT REFERENCES guidelines (hash)
+    )""",
+    """CREATE TABLE session_items (
+        id INTEGER PRIMARY KEY,
+        session INTEGER NOT NULL REFERENCES sessions (id),
+        position INTEGER NOT NULL CHECK (position >= 0),
+        comparison INTEGER NOT NULL REFERENCES comparisons (id),
+        queue TEXT NOT NULL,
+        payload TEXT NOT NULL,      -- JSON: the order shown; origins and columns, if others than the comparison's
+        repeats INTEGER REFERENCES events (id),  -- the label that is asked for again
+        UNIQUE (session, position)
+    )""",
+    # Of the item that a label is made on; an undo has those of the label that it undoes.
+    "ALTER TABLE events ADD COLUMN session INTEGER REFERENCES sessions (id)",
+    "ALTER TABLE events ADD COLUMN position INTEGER CHECK ((position IS NULL) = (session IS NULL))",
+    "CREATE INDEX events_of_session ON events (session) WHERE session IS NOT NULL",
+    *(
+        f"CREATE TRIGGER {table}_no_{verb} BEFORE {verb} ON {table} BEGIN "
+        f"SELECT RAISE(ABORT, '{table} are append-only'); END"
+        for table in ("guidelines", "sessions", "session_items")
+        for verb in ("update", "delete")
+    ),
+    *(
+        f"CREATE TRIGGER {table}_no_replace BEFORE INSERT ON {table} WHEN EXISTS (SELECT 1 FROM {table} "  # noqa: S608
+        f"WHERE {same}) BEGIN SELECT RAISE(ABORT, '{table} are append-only'); END"
+        for table, same in (
+            ("guidelines", "rowid = NEW.rowid OR hash = NEW.hash"),
+            ("sessions", "id = NEW.id"),
+            ("session_items", "id = NEW.id OR (session = NEW.session AND position = NEW.position)"),
+        )
+    ),
+)
+
 
 def schema_version(connection: sqlite3.Connection, path: Path) -> int:
     """The version of the store; 0 for an empty file. StorageError for a newer version, or another program's file."""
@@ -81,27 +125,29 @@ def schema_version(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Bring the store to VERSION, each step in one transaction: a crash leaves the version before it, whole.
+    """Bring the store to VERSION in one transaction: a crash leaves it as it was, whole.
 
-    Before a step, the file is copied to NAME.vN.bak beside it, N being the version before. StorageError when the copy
-    cannot be written or what is in the store cannot be understood; sqlite3.DatabaseError as the database has it.
+    Before, the file is copied to NAME.vN.bak beside it, N being its version. StorageError when the copy cannot be
+    written or what is in the store cannot be understood; sqlite3.DatabaseError as the database has it.
     """
-    while schema_version(connection, path) < VERSION:
-        with transaction(connection):
-            version = schema_version(connection, path)  # another process may have migrated by now
-            if version == VERSION:
-                return
-            if connection.execute("SELECT 1 FROM sqlite_master").fetchone():
-                _keep_copy(path, version)
-            try:
-                MIGRATIONS[version](connection)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise StorageError(
-                    f"'{path}' of version {version} cannot be migrated ({error!r}): "
-                    "it is as it was; mend it, or name another file"
-                ) from None
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {version + 1}")
+    if schema_version(connection, path) == VERSION:
+        return
+    with transaction(connection):
+        version = schema_version(connection, path)  # another process may have migrated by now
+        if version == VERSION:
+            return
+        if connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+            _keep_copy(path, version)
+        try:
+            for migration in MIGRATIONS[version:]:
+                migration(connection)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StorageError(
+                f"'{path}' of version {version} cannot be migrated ({error!r}): "
+                "it is as it was; mend it, or name another file"
+            ) from None
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
 def _keep_copy(path: Path, version: int) -> None:
@@ -163,7 +209,13 @@ def _comparison_1(connection: sqlite3.Connection, prompt: str, first: str, secon
     return cursor.lastrowid, False
 
 
-MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_to_events]
+def _to_sessions(connection: sqlite3.Connection) -> None:
+    """Version 1 to 2. Events stay as they are, of no session."""
+    for statement in _SCHEMA_2:
+        connection.execute(statement)
+
+
+MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_to_events, _to_sessions]
 """MIGRATIONS[n] brings version n to n + 1. It goes on working when the records change: it spells out what it writes."""
 
 VERSION = len(MIGRATIONS)

@@ -1,15 +1,17 @@
-"""Comparisons and judgements as the values of a store's rows, and back.
+"""Comparisons, judgements, items and plans as the values of a store's rows, and back.
 
 Fields that are empty are left out of the JSON; text stays readable in it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import fields, replace
 from typing import Any
 
 from trainer.errors import DataError
+from trainer.preferences.items import Item, Queue, QueuePlan, SessionPlan
 from trainer.preferences.records import STRENGTHS, Comparison, Judgement, Origin, Preference
 
 DAMAGES = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
@@ -82,13 +84,7 @@ def placed(preference: Preference, stored: Comparison) -> Preference:
 
 def label_values(preference: Preference, stored: Comparison) -> dict[str, Any]:
     """What a label on `stored` says, by name: the judgement; origins and columns, if given and others than stored."""
-    given = preference.comparison
-    values = judgement_values(preference.judgement)
-    if given.origins and given.origins != stored.origins:
-        values["origins"] = [_filled(origin) for origin in given.origins]
-    if given.columns and given.columns != stored.columns:
-        values["columns"] = given.columns
-    return values
+    return judgement_values(preference.judgement) | _values_given(preference.comparison, stored)
 
 
 def judgement_values(judgement: Judgement) -> dict[str, Any]:
@@ -114,14 +110,40 @@ def read_preference(id_: int, labeller: str, payload: str, comparison: Compariso
     One of DAMAGES when the payload is damaged.
     """
     values = json.loads(payload)
-    if "origins" in values:
-        comparison = replace(comparison, origins=tuple(Origin(**origin) for origin in values.pop("origins")))
-    if "columns" in values:
-        comparison = replace(comparison, columns=values.pop("columns"))
+    comparison = _as_given(comparison, values)
     values["ranking"] = tuple(tuple(group) for group in values.get("ranking", ()))
     for name in ("flags", "order_shown"):
         values[name] = tuple(values.get(name, ()))
     return Preference(comparison=comparison, judgement=Judgement(labeller=labeller, **values), id=id_)
+
+
+def item_values(item: Item, stored: Comparison) -> dict[str, Any]:
+    """What an item with the completions in the order of `stored` says beside its queue and what it repeats, by name."""
+    return {"order_shown": list(item.order)} | _values_given(item.comparison, stored)
+
+
+def read_item(queue: Queue, payload: str, repeats: int | None, comparison: Comparison) -> Item:
+    """The item on `comparison`, with the origins and columns that came with it; one of DAMAGES when it is damaged."""
+    values = json.loads(payload)
+    comparison = _as_given(comparison, values)
+    order = tuple(values["order_shown"])
+    if sorted(order) != [*range(len(comparison.completions))]:
+        raise ValueError("the order shown is not one of the completions")
+    return Item(comparison=comparison, queue=queue, order=order, repeats=repeats or 0)
+
+
+def read_plan(text: str) -> SessionPlan:
+    """The plan in a session's row, whose JSON has the fields by name; one of DAMAGES when it is damaged."""
+    values = json.loads(text)
+    queues = (
+        QueuePlan(**queue | {name: tuple(queue[name]) for name in ("models", "keys")}) for queue in values.pop("queues")
+    )
+    return SessionPlan(queues=tuple(queues), **values)
+
+
+def guidelines_hash(text: str) -> str:
+    """What sessions and labels name guidelines by: 32 hex digits; empty for no text."""
+    return hashlib.sha256(as_utf8(text).encode()).hexdigest()[:32] if text else ""
 
 
 def as_json(value: Any) -> str:
@@ -135,6 +157,24 @@ def as_json(value: Any) -> str:
 def as_utf8(text: str) -> str:
     r"""`text` with lone surrogates, which UTF-8 has none for, as \udc80: in JSON that is the same character."""
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _values_given(given: Comparison, stored: Comparison) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    if given.origins and given.origins != stored.origins:
+        values["origins"] = [_filled(origin) for origin in given.origins]
+    if given.columns and given.columns != stored.columns:
+        values["columns"] = given.columns
+    return values
+
+
+def _as_given(stored: Comparison, values: dict[str, Any]) -> Comparison:
+    """`stored` with the origins and columns that are among `values`, which are taken out of these."""
+    if "origins" in values:
+        stored = replace(stored, origins=tuple(Origin(**origin) for origin in values.pop("origins")))
+    if "columns" in values:
+        stored = replace(stored, columns=values.pop("columns"))
+    return stored
 
 
 def _is_text(value: Any) -> bool:

@@ -3,36 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import json
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from trainer.errors import StorageError, UsageError
-from trainer.preferences.connection import connect, make_writable, paged, storage_errors, transaction
+from trainer.preferences.connection import connect, make_writable, paged, storage_errors
 from trainer.preferences.counts import Counts, counts_of
+from trainer.preferences.event_log import COMPARISON, EventLog
 from trainer.preferences.integrity import problems
 from trainer.preferences.migrations import VERSION, migrate, schema_version
 from trainer.preferences.records import Comparison, Judgement, Preference
-from trainer.preferences.rows import (
-    DAMAGES,
-    as_json,
-    as_utf8,
-    checked,
-    choice_of,
-    comparison_values,
-    judgement_values,
-    label_values,
-    placed,
-    read_comparison,
-    read_preference,
-)
+from trainer.preferences.rows import DAMAGES, as_utf8, checked, placed, read_comparison, read_preference
 
 _BATCH = 1000  # preferences of a transaction: each waits for the disk once
-_COMPARISON = "c.prompt, c.completions, c.origins, c.columns"
-_LABELS = f"""SELECT e.id, e.labeller, e.payload, {_COMPARISON}
+_LABELS = f"""SELECT e.id, e.labeller, e.payload, {COMPARISON}
     FROM events e JOIN comparisons c ON c.id = e.comparison
     WHERE e.id > :after AND e.kind = 'label'
     AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id)"""  # noqa: S608  our own names
@@ -58,12 +44,8 @@ class StoredEvent:
     source: str
     undoes: int | None  # the label's id
     judgement: Judgement | None  # of a label
-
-
-class _Found(NamedTuple):
-    id: int
-    comparison: Comparison
-    is_new: bool
+    session: int | None  # and position: of the item that was labelled; None outside a session
+    position: int | None
 
 
 def default_store(folder: Path) -> Path:
@@ -90,6 +72,7 @@ class PreferenceStore:
         self.path = path
         self.version = VERSION
         self._connection = connect(path, create=create)
+        self.log = EventLog(self._connection, path)  # for sessions, which are kept in it
         try:
             with storage_errors(path):
                 if schema_version(self._connection, path) < VERSION or create:
@@ -119,9 +102,9 @@ class PreferenceStore:
         now = time.time()
         if preference.judgement.time is None:
             preference = replace(preference, judgement=replace(preference.judgement, time=now))
-        with storage_errors(self.path), transaction(self._connection):
-            found = self._find_or_add(preference.comparison)
-            return self._append_label(found, placed(preference, found.comparison), source, now)
+        with self.log.transaction():
+            found = self.log.find_or_add(preference.comparison)
+            return self.log.append_label(found, placed(preference, found.comparison), source, now)
 
     def add_many(self, preferences: Iterable[Preference], *, source: str) -> Added:
         """Keep preferences that came from `source`, in transactions of 1,000: an error leaves those before it.
@@ -136,12 +119,12 @@ class PreferenceStore:
                 checked(preference)
             now = time.time()
             added = 0
-            with storage_errors(self.path), transaction(self._connection):
+            with self.log.transaction():
                 for preference in batch:
-                    found = self._find_or_add(preference.comparison)
+                    found = self.log.find_or_add(preference.comparison)
                     label = placed(preference, found.comparison)
-                    if found.is_new or not self._stands(found, label.judgement, source):
-                        self._append_label(found, label, source, now)
+                    if found.is_new or not self.log.stands(found, label.judgement, source):
+                        self.log.append_label(found, label, source, now)
                         added += 1
             count, duplicates = count + added, duplicates + len(batch) - added
         return Added(count, duplicates)
@@ -151,20 +134,7 @@ class PreferenceStore:
 
         UsageError when there is no such label or it is undone; an undo is not undone, the label is made anew.
         """
-        with storage_errors(self.path), transaction(self._connection):
-            row = self._connection.execute(
-                """SELECT kind, comparison, source, EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id)
-                FROM events e WHERE id = ?""",
-                (event_id,),
-            ).fetchone()
-            if row is None:
-                raise UsageError(f"there is no label {event_id} in '{self.path}': name one that is")
-            kind, comparison, source, undone = row
-            if kind != "label":
-                raise UsageError(f"event {event_id} is an undo, which cannot be undone: label the comparison anew")
-            if undone:
-                raise UsageError(f"label {event_id} is undone already: label the comparison anew to judge it again")
-            return self._append(time.time(), "undo", comparison, as_utf8(labeller), source, None, "{}", event_id)
+        return self.log.undo(event_id, labeller)
 
     def preferences(
         self, *, labeller: str | None = None, source: str | None = None, with_skips: bool = False
@@ -186,9 +156,9 @@ class PreferenceStore:
 
     def comparisons(self) -> Iterator[Comparison]:
         """All comparisons in the order in which they came, labels standing or not."""
-        query = f"SELECT c.id, {_COMPARISON} FROM comparisons c WHERE c.id > :after AND c.id <= :last ORDER BY c.id"  # noqa: S608
+        query = f"SELECT c.id, {COMPARISON} FROM comparisons c WHERE c.id > :after AND c.id <= :last ORDER BY c.id"  # noqa: S608
         for id_, *values in paged(self._connection, self.path, query, last=self._last("comparisons")):
-            yield self._comparison(id_, *values)
+            yield self.log.comparison(id_, *values)
 
     def labels_of(self, key: str) -> list[Preference]:
         """The labels that stand of the comparison with this `Comparison.key`, skips too, in the order of labelling."""
@@ -197,11 +167,12 @@ class PreferenceStore:
 
     def events(self) -> Iterator[StoredEvent]:
         """The whole log, from its beginning."""
-        query = f"""SELECT e.id, e.time, e.kind, e.labeller, e.source, e.undoes, e.payload, c.key, {_COMPARISON}
+        query = f"""SELECT e.id, e.time, e.kind, e.labeller, e.source, e.undoes, e.session, e.position, e.payload,
+                c.key, {COMPARISON}
             FROM events e JOIN comparisons c ON c.id = e.comparison
             WHERE e.id > :after AND e.id <= :last ORDER BY e.id"""  # noqa: S608  our own names
         for row in paged(self._connection, self.path, query, last=self._last("events")):
-            id_, at, kind, labeller, source, undoes, payload, key, *values = row
+            id_, at, kind, labeller, source, undoes, session, position, payload, key, *values = row
             judgement = self._preference(id_, labeller, payload, *values).judgement if kind == "label" else None
             yield StoredEvent(
                 id=id_,
@@ -212,6 +183,8 @@ class PreferenceStore:
                 source=source,
                 undoes=undoes,
                 judgement=judgement,
+                session=session,
+                position=position,
             )
 
     def counts(self) -> Counts:
@@ -223,67 +196,13 @@ class PreferenceStore:
         """A line for each thing that is wrong with the file or what it says; none when all is well."""
         return problems(self._connection, self.path)
 
-    def _find_or_add(self, comparison: Comparison) -> _Found:
-        values = comparison_values(comparison)
-        row = self._connection.execute(
-            f"SELECT c.id, {_COMPARISON} FROM comparisons c WHERE c.key = ?",  # noqa: S608  our own names
-            (values[0],),
-        ).fetchone()
-        if row is not None:
-            return _Found(row[0], self._comparison(*row), is_new=False)
-        cursor = self._connection.execute(
-            "INSERT INTO comparisons (key, prompt, completions, origins, columns) VALUES (?, ?, ?, ?, ?)", values
-        )
-        assert cursor.lastrowid is not None
-        return _Found(cursor.lastrowid, comparison, is_new=True)
-
-    def _append_label(self, found: _Found, label: Preference, source: str, now: float) -> int:
-        judgement, payload = label.judgement, as_json(label_values(label, found.comparison))
-        labeller, choice = as_utf8(judgement.labeller), choice_of(judgement)
-        return self._append(now, "label", found.id, labeller, as_utf8(source), choice, payload, None)
-
-    def _append(self, *values: float | str | None) -> int:
-        cursor = self._connection.execute(
-            """INSERT INTO events (time, kind, comparison, labeller, source, choice, payload, undoes)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?)""",
-            values,
-        )
-        assert cursor.lastrowid is not None
-        return cursor.lastrowid
-
-    def _stands(self, found: _Found, judgement: Judgement, source: str) -> bool:
-        """Whether this very judgement of `found` is there and not undone."""
-        payloads = self._connection.execute(
-            """SELECT payload FROM events e WHERE comparison = ? AND kind = 'label' AND labeller = ? AND source = ?
-            AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id)""",
-            (found.id, as_utf8(judgement.labeller), as_utf8(source)),
-        )
-        values = judgement_values(judgement)
-        try:
-            return any(_of_judgement(json.loads(payload)) == values for (payload,) in payloads)
-        except DAMAGES:
-            raise self._unreadable(f"a label on comparison {found.id}") from None
-
     def _last(self, table: str) -> int:
         with storage_errors(self.path):
             (last,) = self._connection.execute(f"SELECT max(id) FROM {table}").fetchone()  # noqa: S608  our own names
         return last or 0
 
-    def _comparison(self, id_: int, *values: str) -> Comparison:
-        try:
-            return read_comparison(*values)
-        except DAMAGES:
-            raise self._unreadable(f"comparison {id_}") from None
-
     def _preference(self, id_: int, labeller: str, payload: str, *comparison: str) -> Preference:
         try:
             return read_preference(id_, labeller, payload, read_comparison(*comparison))
         except DAMAGES:
-            raise self._unreadable(f"label {id_}") from None
-
-    def _unreadable(self, what: str) -> StorageError:
-        return StorageError(f"'{self.path}' is damaged: {what} cannot be read; check the store, or restore a copy")
-
-
-def _of_judgement(payload: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in payload.items() if name not in ("origins", "columns")}
+            raise self.log.unreadable(f"label {id_}") from None

@@ -1,0 +1,218 @@
+"""Progress kept up label by label is what counting all labels anew gives."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+from itertools import pairwise
+from statistics import median
+
+import pytest
+
+from trainer.preferences.items import Item, Progress, SessionItem, Share
+from trainer.preferences.labelling_progress import PAUSE, ProgressCounter
+from trainer.preferences.records import Choice, Comparison, Judgement, Preference
+from trainer.preferences.reliability import cohen_kappa, wilson_interval
+
+CHOICES: tuple[Choice, ...] = ("a", "b", "tie", "both_bad", "skip")
+
+
+def labelled(
+    id_: int,
+    choice: Choice = "a",
+    *,
+    time: float | None = None,
+    seconds: float | None = 2.0,
+    order: tuple[int, ...] = (0, 1),
+    texts: tuple[str, ...] = ("long", "x"),
+    repeats: int = 0,
+) -> SessionItem:
+    comparison = Comparison(prompt="p", completions=texts)
+    judgement = Judgement.chosen(choice, time=10.0 * id_ if time is None else time, seconds=seconds, order_shown=order)
+    return SessionItem(
+        position=id_,
+        item=Item(comparison=comparison, queue="repeat" if repeats else "samples", order=order, repeats=repeats),
+        label=Preference(comparison=comparison, judgement=judgement, id=id_),
+    )
+
+
+def progress(items: list[SessionItem], left: int | None = None) -> Progress:
+    return ProgressCounter.of(items, lambda id_: judgement_of(items, id_)).progress(left)
+
+
+def judgement_of(items: list[SessionItem], id_: int) -> Judgement | None:
+    return next((one.label.judgement for one in items if one.label is not None and one.label.id == id_), None)
+
+
+def numbers(found: Progress) -> list[float]:
+    """With what is not known as -1, since NaN equals nothing."""
+    shares = (found.left_side, found.longer, found.same)
+    flat = [found.done, found.left, found.per_hour, found.median_seconds, found.eta_seconds, found.streak, found.kappa]
+    flat += [number for share in shares for number in (share.count, share.total, share.value, share.low, share.high)]
+    return [-1.0 if number is None or math.isnan(number) else number for number in flat]
+
+
+def share(so: list[bool]) -> Share:
+    return Share(sum(so), len(so), sum(so) / len(so) if so else math.nan, *wilson_interval(sum(so), len(so)))
+
+
+def counted_anew(items: list[SessionItem], left: int | None) -> Progress:
+    """By definition, and slowly."""
+    labels = {one.label.id: one for one in items if one.label is not None}
+    judgements = {id_: one.label.judgement for id_, one in labels.items() if one.label is not None}
+    times = [judgements[id_].time or 0.0 for id_ in labels]
+    gaps = [later - earlier for earlier, later in pairwise(times[-50:]) if 0 <= later - earlier <= PAUSE]
+    per_hour = 3600 / (sum(gaps) / len(gaps)) if sum(gaps) else math.nan
+    streak = min(1, len(times))
+    for earlier, later in pairwise(times):
+        streak = streak + 1 if 0 <= later - earlier <= PAUSE else 1
+    seconds = [judgement.seconds for judgement in judgements.values() if judgement.seconds is not None]
+    left_side, longer, same = [], [], []
+    for id_, one in labels.items():
+        texts, judgement, first = one.item.comparison.completions, judgements[id_], judgements.get(one.item.repeats)
+        if judgement.choice in ("a", "b"):
+            chosen = "ab".index(judgement.choice)
+            left_side.append(one.item.order[0] == chosen)
+            if len(texts[0]) != len(texts[1]):
+                longer.append(len(texts[chosen]) > len(texts[1 - chosen]))
+        if first is not None and "skip" not in (first.choice, judgement.choice):
+            same.append((first.choice, judgement.choice))
+    return Progress(
+        done=len(labels),
+        left=left,
+        per_hour=per_hour,
+        median_seconds=median(seconds) if seconds else math.nan,
+        eta_seconds=math.nan if left is None else left * 3600 / per_hour,
+        streak=streak,
+        left_side=share(left_side),
+        longer=share(longer),
+        same=share([one == other for one, other in same]),
+        kappa=cohen_kappa([one for one, _ in same], [other for _, other in same]).value,
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_labels_made_taken_back_and_changed_give_what_counting_anew_gives(seed: int) -> None:
+    rng = random.Random(seed)
+    items: list[SessionItem] = []
+    undone: set[int] = set()
+    counter = ProgressCounter(lambda id_: judgement_of(items, id_))
+    now = 0.0
+    for id_ in range(1, 250):
+        now += rng.choice((1.0, 5.0, 30.0, PAUSE, PAUSE + 1, -2.0))
+        if items and rng.random() < 0.25:  # the newest, as undo does, or any, as a change does
+            gone = items.pop(rng.choice((-1, rng.randrange(len(items)))))
+            counter.remove(gone)
+            undone.add(gone.position)
+        earlier = [0, *(one.position for one in items), *undone]
+        new = labelled(
+            id_,
+            rng.choice(CHOICES),
+            time=now,
+            seconds=rng.choice((None, rng.expovariate(0.1), 3.0)),
+            order=rng.choice(((0, 1), (1, 0))),
+            texts=rng.choice((("long", "x"), ("x", "long"), ("x", "y"))),
+            repeats=rng.choice(earlier) if rng.random() < 0.4 else 0,
+        )
+        counter.add(new)
+        items.append(new)
+        left = rng.choice((None, 0, 7))
+        assert numbers(counter.progress(left)) == pytest.approx(numbers(counted_anew(items, left)), rel=1e-9)
+    assert counter.progress(None).same.total > 10
+    for one in items:
+        counter.remove(one)
+    assert numbers(counter.progress(3)) == numbers(progress([], 3)), "as if nothing had been"
+
+
+def test_of_nothing_nothing_is_known() -> None:
+    found = progress([])
+    assert (found.done, found.left, found.streak) == (0, None, 0)
+    unknown = (found.per_hour, found.median_seconds, found.eta_seconds, found.kappa, found.same.value, found.longer.low)
+    assert all(map(math.isnan, unknown))
+    assert math.isnan(progress([labelled(1)], left=5).eta_seconds), "one label tells no speed"
+
+
+def test_speed_is_that_of_the_last_fifty_labels_without_pauses() -> None:
+    slow = [labelled(n, time=100.0 * n) for n in range(60)]
+    quick = [labelled(60 + n, time=6000.0 + 10 * n) for n in range(25)]
+    after_a_pause = [labelled(85 + n, time=60_000.0 + 10 * n) for n in range(25)]
+    found = progress(slow + quick + after_a_pause, left=36)
+    assert found.per_hour == pytest.approx(360)
+    assert found.eta_seconds == pytest.approx(360)
+    assert found.streak == 25
+    assert progress(slow).per_hour == pytest.approx(36)
+
+
+def test_five_minutes_are_no_pause_yet() -> None:
+    two = [labelled(1, time=0.0), labelled(2, time=PAUSE)]
+    assert (progress(two).streak, progress(two).per_hour) == (2, pytest.approx(12))
+    late = [two[0], labelled(2, time=PAUSE + 0.1)]
+    assert progress(late).streak == 1
+    assert math.isnan(progress(late).per_hour)
+
+
+def test_a_label_between_two_that_goes_may_leave_a_pause_behind() -> None:
+    items = [labelled(n, time=200.0 * n) for n in (1, 2, 3)]
+    counter = ProgressCounter.of(items, lambda _: None)
+    assert counter.progress(None).streak == 3
+    counter.remove(items[1])
+    assert counter.progress(None).streak == 1
+
+
+def test_sides_and_lengths_are_those_of_the_choice() -> None:
+    items = [
+        labelled(1, "a", order=(0, 1)),  # the left one, and the longer one
+        labelled(2, "a", order=(1, 0)),  # the right one, and the longer one
+        labelled(3, "b", order=(1, 0)),  # the left one, and the shorter one
+        labelled(4, "b", order=(1, 0), texts=("x", "y")),  # the left one, of two of a length
+        labelled(5, "tie"),
+        labelled(6, "both_bad"),
+        labelled(7, "skip"),
+    ]
+    found = progress(items)
+    assert (found.left_side.count, found.left_side.total) == (3, 4)
+    assert (found.longer.count, found.longer.total) == (2, 3)
+    assert found.left_side.value == 0.75
+    assert (found.left_side.low, found.left_side.high) == pytest.approx((0.3006, 0.9544), abs=1e-4)
+    assert found.done == 7
+
+
+def test_messages_are_as_long_as_their_contents() -> None:
+    texts = [{"role": "assistant", "content": "much longer"}], "shorter"
+    item = labelled(1, "a")
+    comparison = replace(item.item.comparison, completions=texts)
+    found = progress([replace(item, item=replace(item.item, comparison=comparison))])
+    assert (found.longer.count, found.longer.total) == (1, 1)
+
+
+def test_repeats_are_compared_with_what_was_said_first() -> None:
+    said: list[tuple[Choice, Choice]] = [("a", "a"), ("b", "a"), ("b", "b"), ("tie", "tie"), ("both_bad", "tie")]
+    firsts = [labelled(n, first) for n, (first, _) in enumerate(said, start=1)]
+    again = [labelled(n + 50, choice, repeats=n) for n, (_, choice) in enumerate(said, start=1)]
+    skips = [labelled(90, "skip"), labelled(91, "a", repeats=90), labelled(92, "skip", repeats=1)]
+    found = progress(firsts + again + skips)
+    assert (found.same.count, found.same.total) == (3, 5), "a skip says nothing"
+    assert found.kappa == pytest.approx((3 / 5 - 6 / 25) / (1 - 6 / 25))
+
+
+def test_what_repeats_a_label_that_was_taken_back_is_compared_with_nothing() -> None:
+    items = [labelled(1), labelled(2), labelled(3, repeats=1), labelled(4, repeats=2), labelled(5, repeats=4)]
+    counter = ProgressCounter.of(items, lambda id_: judgement_of(items, id_))
+    assert counter.progress(None).same.total == 3
+    counter.remove(items[1])
+    assert counter.progress(None).same.total == 2
+    counter.remove(items[3])
+    assert counter.progress(None).same.total == 1
+
+
+def test_rankings_count_as_repeats_and_for_no_side() -> None:
+    def ranked(id_: int, ranking: tuple[tuple[int, ...], ...], repeats: int = 0) -> SessionItem:
+        one = labelled(id_, texts=("x", "yy", "z"), order=(2, 0, 1), repeats=repeats)
+        assert one.label is not None
+        return replace(one, label=replace(one.label, judgement=replace(one.label.judgement, ranking=ranking)))
+
+    items = [ranked(1, ((2,), (0, 1))), ranked(2, ((2,), (1, 0)), 1), ranked(3, ((0, 2), (1,)), 1)]
+    found = progress(items)
+    assert (found.same.count, found.same.total) == (1, 2)
+    assert (found.left_side.total, found.longer.total) == (0, 0)

@@ -1,0 +1,146 @@
+"""Comparisons and events of a preference store: found, and appended one by one, within transactions."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainer.errors import StorageError, UsageError
+from trainer.preferences.connection import storage_errors, transaction
+from trainer.preferences.records import Comparison, Judgement, Preference
+from trainer.preferences.rows import (
+    DAMAGES,
+    as_json,
+    as_utf8,
+    choice_of,
+    comparison_values,
+    judgement_values,
+    label_values,
+    read_comparison,
+)
+
+COMPARISON = "c.prompt, c.completions, c.origins, c.columns"
+
+
+class Found(NamedTuple):
+    """A comparison in the store."""
+
+    id: int
+    comparison: Comparison
+    is_new: bool
+
+
+class Place(NamedTuple):
+    """An item of a session, as an event names it."""
+
+    session: int
+    position: int
+
+
+class EventLog:
+    """The log in the store at `path`; `append_label`, `find_or_add` and `stands` are called within a transaction."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self.connection = connection
+        self.path = path
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """A transaction that holds the write lock, or a part of the one under way.
+
+        It is on disk when the outermost block is left, and nothing of it when that raises; StorageErrors as the store
+        tells them.
+        """
+        if self.connection.in_transaction:
+            yield
+        else:
+            with storage_errors(self.path), transaction(self.connection):
+                yield
+
+    def find_or_add(self, comparison: Comparison) -> Found:
+        """The comparison of these completions to this prompt, as it was first seen."""
+        values = comparison_values(comparison)
+        row = self.connection.execute(
+            f"SELECT c.id, {COMPARISON} FROM comparisons c WHERE c.key = ?",  # noqa: S608  our own names
+            (values[0],),
+        ).fetchone()
+        if row is not None:
+            return Found(row[0], self.comparison(*row), is_new=False)
+        cursor = self.connection.execute(
+            "INSERT INTO comparisons (key, prompt, completions, origins, columns) VALUES (?, ?, ?, ?, ?)", values
+        )
+        assert cursor.lastrowid is not None
+        return Found(cursor.lastrowid, comparison, is_new=True)
+
+    def append_label(self, found: Found, label: Preference, source: str, now: float, place: Place | None = None) -> int:
+        """Append a label on `found`, in whose order its completions stand, and return its id."""
+        judgement, payload = label.judgement, as_json(label_values(label, found.comparison))
+        labeller, choice = as_utf8(judgement.labeller), choice_of(judgement)
+        return self._append(
+            now, "label", found.id, labeller, as_utf8(source), choice, payload, None, *(place or (None, None))
+        )
+
+    def undo(self, event_id: int, labeller: str) -> int:
+        """Append that `labeller` undoes the label `event_id`, and return the id of that event.
+
+        UsageError when there is no such label or it is undone; an undo is not undone, the label is made anew.
+        """
+        with self.transaction():
+            row = self.connection.execute(
+                """SELECT kind, comparison, source, session, position,
+                EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id) FROM events e WHERE id = ?""",
+                (event_id,),
+            ).fetchone()
+            if row is None:
+                raise UsageError(f"there is no label {event_id} in '{self.path}': name one that is")
+            kind, comparison, source, session, position, undone = row
+            if kind != "label":
+                raise UsageError(f"event {event_id} is an undo, which cannot be undone: label the comparison anew")
+            if undone:
+                raise UsageError(f"label {event_id} is undone already: label the comparison anew to judge it again")
+            return self._append(
+                time.time(), "undo", comparison, as_utf8(labeller), source, None, "{}", event_id, session, position
+            )
+
+    def stands(self, found: Found, judgement: Judgement, source: str) -> bool:
+        """Whether this very judgement of `found` is there and not undone."""
+        payloads = self.connection.execute(
+            """SELECT payload FROM events e WHERE comparison = ? AND kind = 'label' AND labeller = ? AND source = ?
+            AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id)""",
+            (found.id, as_utf8(judgement.labeller), as_utf8(source)),
+        )
+        values = judgement_values(judgement)
+        try:
+            return any(_of_judgement(json.loads(payload)) == values for (payload,) in payloads)
+        except DAMAGES:
+            raise self.unreadable(f"a label on comparison {found.id}") from None
+
+    def comparison(self, id_: int, *values: str) -> Comparison:
+        """The comparison `id_` of these columns; StorageError when it is damaged."""
+        try:
+            return read_comparison(*values)
+        except DAMAGES:
+            raise self.unreadable(f"comparison {id_}") from None
+
+    def unreadable(self, what: str) -> StorageError:
+        """The error that says that `what` is damaged."""
+        return StorageError(f"'{self.path}' is damaged: {what} cannot be read; check the store, or restore a copy")
+
+    def _append(self, *values: float | str | None) -> int:
+        cursor = self.connection.execute(
+            """INSERT INTO events
+            (time, kind, comparison, labeller, source, choice, payload, undoes, session, position)
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+            values,
+        )
+        assert cursor.lastrowid is not None
+        return cursor.lastrowid
+
+
+def _of_judgement(payload: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in payload.items() if name not in ("origins", "columns")}

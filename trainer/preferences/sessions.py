@@ -1,0 +1,243 @@
+"""Labelling sessions in a preference store: what is asked, in which order, what was said, and where one goes on."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+from trainer.errors import UsageError
+from trainer.preferences.connection import storage_errors
+from trainer.preferences.event_log import Place
+from trainer.preferences.items import Item, Progress, SessionItem, SessionPlan, SessionRecord
+from trainer.preferences.labelling_progress import ProgressCounter
+from trainer.preferences.records import Judgement, Preference
+from trainer.preferences.rows import DAMAGES, as_json, as_utf8, checked, guidelines_hash, placed, read_plan
+from trainer.preferences.session_items import append_session_item, read_session_item, standing_judgement
+from trainer.preferences.store import PreferenceStore
+
+_SESSIONS = """SELECT s.id, s.time, s.labeller, s.plan, coalesce(s.guidelines, ''),
+    (SELECT coalesce(max(i.position) + 1, 0) FROM session_items i WHERE i.session = s.id),
+    (SELECT coalesce(sum(CASE e.kind WHEN 'label' THEN 1 ELSE -1 END), 0) FROM events e WHERE e.session = s.id)
+    FROM sessions s"""
+
+
+def sessions(store: PreferenceStore, labeller: str | None = None) -> list[SessionRecord]:
+    """The sessions in `store`, the newest first; those of one labeller, or all."""
+    query = f"{_SESSIONS} WHERE s.labeller = :labeller OR :labeller IS NULL ORDER BY s.id DESC"
+    with storage_errors(store.path):
+        rows = store.log.connection.execute(
+            query, {"labeller": None if labeller is None else as_utf8(labeller)}
+        ).fetchall()
+    return [_record(store, *row) for row in rows]
+
+
+def begin_session(store: PreferenceStore, labeller: str, plan: SessionPlan, guidelines: str = "") -> LabelSession:
+    """Begin a session without items. guidelines: the text that the labeller goes by; kept once, under its hash."""
+    connection, text = store.log.connection, as_utf8(guidelines)
+    key = guidelines_hash(text)
+    with store.log.transaction():
+        if key and not connection.execute("SELECT 1 FROM guidelines WHERE hash = ?", (key,)).fetchone():
+            connection.execute("INSERT INTO guidelines (hash, text) VALUES (?, ?)", (key, text))
+        cursor = connection.execute(
+            "INSERT INTO sessions (time, labeller, plan, guidelines) VALUES (?, ?, ?, ?)",
+            (time.time(), as_utf8(labeller), as_json(asdict(plan)), key or None),
+        )
+        assert cursor.lastrowid is not None
+        return open_session(store, cursor.lastrowid)
+
+
+def open_session(store: PreferenceStore, session_id: int) -> LabelSession:
+    """The session `session_id`, to go on with; UsageError when there is none."""
+    with storage_errors(store.path):
+        row = store.log.connection.execute(f"{_SESSIONS} WHERE s.id = ?", (session_id,)).fetchone()
+    if row is None:
+        raise UsageError(
+            f"there is no labelling session {session_id} in '{store.path}': name one that is, or begin one"
+        )
+    return LabelSession(store, _record(store, *row))
+
+
+def guidelines_text(store: PreferenceStore, key: str) -> str:
+    """The guidelines with this hash; empty for the empty hash. UsageError when the store has none such."""
+    if not key:
+        return ""
+    with storage_errors(store.path):
+        row = store.log.connection.execute("SELECT text FROM guidelines WHERE hash = ?", (key,)).fetchone()
+    if row is None:
+        raise UsageError(f"there are no guidelines {key} in '{store.path}': name some that a session there has")
+    return str(row[0])
+
+
+class LabelSession:
+    """A session of one labeller, for the thread that opened its store; made by `begin_session` and `open_session`.
+
+    Several windows may have one session open, each with one of these: a method sees what the others have done.
+    Methods that write do so durably, or raise and change nothing. What a label costs does not grow with the session.
+    """
+
+    def __init__(self, store: PreferenceStore, record: SessionRecord) -> None:
+        self._log = store.log
+        self._begun = record
+        self._items = 0
+        self._labels: dict[int, int] = {}  # of each labelled position the label that stands, in the order of labelling
+        self._open: list[int] = []  # a heap of all positions without a label, and of some with one
+        self._seen = 0  # the newest event that the above know of
+        self._counter: ProgressCounter | None = None  # made when first asked for
+
+    @property
+    def record(self) -> SessionRecord:
+        """The session as it stands now."""
+        self._follow()
+        return replace(self._begun, items=self._items, done=len(self._labels))
+
+    def put(self, items: Sequence[Item]) -> None:
+        """Append `items`, all or none of them; DataError when one makes no sense.
+
+        Where the store has a comparison in another order, the item's order is mapped to that one.
+        """
+        with self._log.transaction():
+            self._follow()
+            for position, item in enumerate(items, start=self._items):
+                append_session_item(self._log, self._begun.id, position, item)
+
+    def next_open(self) -> SessionItem | None:
+        """The first item without a label; None when all have one."""
+        self._follow()
+        while self._open and self._open[0] in self._labels:
+            heapq.heappop(self._open)
+        return self._read(self._open[0], None) if self._open else None
+
+    def newest(self) -> SessionItem | None:
+        """The item that was labelled last, of those with a label."""
+        return next(iter(self.history(limit=1)), None)
+
+    def item(self, position: int) -> SessionItem:
+        """The item at `position`; UsageError when there is none."""
+        self._follow()
+        if not 0 <= position < self._items:
+            raise UsageError(f"session {self._begun.id} has no item {position + 1}: it has {self._items}")
+        return self._read(position, self._labels.get(position))
+
+    def label(self, position: int, judgement: Judgement) -> int:
+        """Keep what was said of the item at `position` and return the label's id.
+
+        Labeller, guidelines and the order shown are the session's and the item's; a judgement without a time gets the
+        present one. UsageError when the item has a label.
+        """
+        with self._log.transaction():
+            item = self.item(position)
+            if item.label is not None:
+                raise UsageError(
+                    f"item {position + 1} has been labelled in another window: go on with the next one, "
+                    "or change the label in the history"
+                )
+            return self._append_label(item, judgement)
+
+    def relabel(self, position: int, judgement: Judgement) -> int:
+        """Keep another judgement in place of the one that stands, as `label` does; that one is undone.
+
+        UsageError when the item has no label.
+        """
+        with self._log.transaction():
+            item = self.item(position)
+            if item.label is None:
+                raise UsageError(f"item {position + 1} has no label that could be changed: label it")
+            self._log.undo(item.label.id, self._begun.labeller)
+            return self._append_label(item, judgement)
+
+    def undo(self) -> int | None:
+        """Undo the newest label that stands and return its position; None when there is none."""
+        with self._log.transaction():
+            self._follow()
+            if not self._labels:
+                return None
+            position, label = next(reversed(self._labels.items()))
+            self._log.undo(label, self._begun.labeller)
+            return position
+
+    def history(self, limit: int = 200, before: int | None = None) -> list[SessionItem]:
+        """The items with a label, that which was labelled last first.
+
+        before: id of a label; only items with an older one.
+        """
+        self._follow()
+        newest_first = reversed(self._labels.items())
+        older = (place for place in newest_first if before is None or place[1] < before)
+        return [self._read(position, label) for position, label in itertools.islice(older, limit)]
+
+    def served(self) -> set[str]:
+        """Keys of the comparisons that were put in, but for repeats."""
+        with storage_errors(self._log.path):
+            rows = self._log.connection.execute(
+                """SELECT c.key FROM session_items i JOIN comparisons c ON c.id = i.comparison
+                WHERE i.session = ? AND i.repeats IS NULL""",
+                (self._begun.id,),
+            ).fetchall()
+        return {key for (key,) in rows}
+
+    def progress(self, left: int | None) -> Progress:
+        """How the session goes. left: items still to be judged; None where that is not known."""
+        self._follow()
+        if self._counter is None:
+            labelled = (self._read(position, label) for position, label in self._labels.items())
+            self._counter = ProgressCounter.of(labelled, partial(standing_judgement, self._log))
+        return self._counter.progress(left)
+
+    def _follow(self) -> None:
+        """Take in what has happened since, in whatever window."""
+        connection, session = self._log.connection, self._begun.id
+        with storage_errors(self._log.path):
+            events = connection.execute(
+                "SELECT id, position, undoes FROM events WHERE session = ? AND id > ? ORDER BY id",
+                (session, self._seen),
+            ).fetchall()
+            (items,) = connection.execute(
+                "SELECT coalesce(max(position) + 1, 0) FROM session_items WHERE session = ?", (session,)
+            ).fetchone()
+        for position in range(self._items, items):
+            heapq.heappush(self._open, position)
+        self._items = items
+        for id_, position, undoes in events:
+            if self._counter is not None:
+                counted = self._read(position, id_ if undoes is None else undoes)
+                self._counter.add(counted) if undoes is None else self._counter.remove(counted)
+            if undoes is None:
+                self._labels[position] = id_
+            else:
+                self._labels.pop(position, None)
+                heapq.heappush(self._open, position)
+            self._seen = id_
+
+    def _append_label(self, item: SessionItem, judgement: Judgement) -> int:
+        now = time.time()
+        judgement = replace(
+            judgement,
+            labeller=self._begun.labeller,
+            guidelines=self._begun.guidelines,
+            order_shown=item.item.order,
+            time=now if judgement.time is None else judgement.time,
+        )
+        preference = Preference(comparison=item.item.comparison, judgement=judgement)
+        checked(preference)
+        found = self._log.find_or_add(preference.comparison)
+        place = Place(self._begun.id, item.position)
+        return self._log.append_label(found, placed(preference, found.comparison), "", now, place)
+
+    def _read(self, position: int, label: int | None) -> SessionItem:
+        return read_session_item(self._log, self._begun.id, position, label)
+
+
+def _record(store: PreferenceStore, id_: int, began: float, labeller: str, plan: str, *more: Any) -> SessionRecord:
+    guidelines, items, done = more
+    try:
+        read = read_plan(plan)
+    except DAMAGES:
+        raise store.log.unreadable(f"session {id_}") from None
+    return SessionRecord(
+        id=id_, labeller=labeller, plan=read, guidelines=guidelines, began=began, items=items, done=done
+    )

@@ -1,0 +1,1 @@
+"""Labelling: a session that is asked, answered and kept. Knows nothing of any screen."""

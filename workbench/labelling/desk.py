@@ -1,0 +1,202 @@
+"""A labelling session on a thread of its own, so that no screen waits for the disk."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from trainer.errors import UsageError
+from trainer.preferences.items import Item, Progress, SessionItem, SessionPlan, SessionRecord
+from trainer.preferences.records import Judgement
+from trainer.preferences.sessions import LabelSession, begin_session, guidelines_text, open_session, sessions
+from trainer.preferences.store import PreferenceStore
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeskState:
+    """A session as it stands. exhausted: no more items will come than are in it."""
+
+    record: SessionRecord
+    current: SessionItem | None  # the first without a label
+    ahead: int  # items without a label behind `current`
+    progress: Progress
+    last: SessionItem | None  # of the items with a label that which was labelled last
+    exhausted: bool
+
+
+class LabelDesk:
+    """The session under way in the store at `path`.
+
+    Any thread may call; each call is answered by a future, in the order of the calls. What `label`, `relabel`, `undo`
+    and `put` say is on disk when their future is set. Where that brings a TrainerError (a full disk, a locked or
+    damaged store, an item that was labelled in another window), nothing has changed, and the same call may be made
+    again. A future cannot be cancelled: what a labeller decided is kept, whoever still waits for it.
+
+    clock: seconds since 1970; gives the times of labels that bring none.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        self._path = path
+        self._clock = clock
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._gate = threading.Lock()  # no call comes behind the one that ends the thread
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="labels")
+        self._store: PreferenceStore | None = None  # this and all below: used on that thread alone
+        self._session_id: int | None = None
+        self._session: LabelSession | None = None  # None: to be read from the store first
+        self._exhausted = False
+
+    def sessions(self, labeller: str | None = None) -> Future[list[SessionRecord]]:
+        """The sessions in the store, the newest first; none where there is no store yet."""
+        return self._call(lambda: sessions(self._opened(), labeller) if self._path.exists() else [])
+
+    def begin(self, labeller: str, plan: SessionPlan, guidelines: str = "") -> Future[DeskState]:
+        """Begin a session, which is under way from then on. guidelines: their text."""
+
+        return self._call(lambda: self._take_up(begin_session(self._opened(), labeller, plan, guidelines)))
+
+    def resume(self, session_id: int) -> Future[DeskState]:
+        """Go on with a session, at its first item without a label; UsageError when there is none such."""
+        return self._call(lambda: self._take_up(open_session(self._opened(), session_id)))
+
+    def state(self) -> Future[DeskState]:
+        """How the session stands now, with what other windows have done."""
+        return self._call(lambda: self._state(self._under_way()))
+
+    def put(self, items: Sequence[Item]) -> Future[DeskState]:
+        """Append items."""
+        return self._change(lambda session: session.put(items))
+
+    def label(self, position: int, judgement: Judgement) -> Future[DeskState]:
+        """Keep what was said of the item at `position`; UsageError when it has a label."""
+        judgement = self._timed(judgement)
+        return self._change(lambda session: session.label(position, judgement))
+
+    def relabel(self, position: int, judgement: Judgement) -> Future[DeskState]:
+        """Keep another judgement in place of the one that stands; UsageError when there is none."""
+        judgement = self._timed(judgement)
+        return self._change(lambda session: session.relabel(position, judgement))
+
+    def undo(self) -> Future[DeskState]:
+        """Undo the newest label that stands, if there is one."""
+        return self._change(lambda session: session.undo())
+
+    def item(self, position: int) -> Future[SessionItem]:
+        """The item at `position`, with its label; UsageError when there is none."""
+        return self._call(lambda: self._under_way().item(position))
+
+    def history(self, limit: int = 200, before: int | None = None) -> Future[list[SessionItem]]:
+        """The items with a label, that which was labelled last first; of labels older than the one with id `before`."""
+        return self._call(lambda: self._under_way().history(limit, before))
+
+    def guidelines(self) -> Future[str]:
+        """The text that the session goes by."""
+        return self._call(lambda: guidelines_text(self._opened(), self._under_way().record.guidelines))
+
+    def served(self) -> Future[set[str]]:
+        """Keys of the comparisons in the session, but for repeats."""
+        return self._call(lambda: self._under_way().served())
+
+    def exhausted(self, no_more: bool) -> None:
+        """Say whether no items will come after those put in before: then the number of those left is exact."""
+        self._call(partial(setattr, self, "_exhausted", no_more))
+
+    def close(self) -> None:
+        """Close the store once all calls made so far are answered; returns at once."""
+        with self._gate:
+            if not self._closed:
+                self._closed = True
+                self._calls.put(None)
+
+    def join(self) -> None:
+        """Wait until the store is closed after `close`."""
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _timed(self, judgement: Judgement) -> Judgement:
+        return judgement if judgement.time is not None else replace(judgement, time=self._clock())
+
+    def _call(self, work: Callable[[], _T]) -> Future[_T]:
+        future: Future[_T] = Future()
+        future.set_running_or_notify_cancel()
+        with self._gate:
+            if self._closed:
+                future.set_exception(UsageError("labelling has been ended: begin or resume a session"))
+                return future
+            if self._thread.ident is None:
+                self._thread.start()
+            self._calls.put(partial(_settle, future, work))
+        return future
+
+    def _change(self, change: Callable[[LabelSession], object]) -> Future[DeskState]:
+        def work() -> DeskState:
+            session = self._under_way()
+            try:
+                with self._opened().log.transaction():  # undone, too, where the new state cannot be told
+                    change(session)
+                    return self._state(session)
+            except BaseException:
+                self._session = None  # it may know of what has been rolled back
+                raise
+
+        return self._call(work)
+
+    def _run(self) -> None:
+        try:
+            while (call := self._calls.get()) is not None:
+                call()
+        finally:
+            if self._store is not None:
+                self._store.close()
+
+    def _opened(self) -> PreferenceStore:
+        if self._store is None:
+            self._store = PreferenceStore(self._path)
+        return self._store
+
+    def _take_up(self, session: LabelSession) -> DeskState:
+        self._session_id, self._session, self._exhausted = session.record.id, session, False
+        return self._state(session)
+
+    def _under_way(self) -> LabelSession:
+        if self._session_id is None:
+            raise UsageError("no labelling session is under way: begin or resume one")
+        if self._session is None:
+            self._session = open_session(self._opened(), self._session_id)
+        return self._session
+
+    def _state(self, session: LabelSession) -> DeskState:
+        current, record = session.next_open(), session.record
+        still_open = record.items - record.done
+        limit = record.plan.limit
+        if self._exhausted:
+            left: int | None = still_open
+        else:
+            left = max(limit - record.done, still_open) if limit else None
+        return DeskState(
+            record=record,
+            current=current,
+            ahead=still_open - (current is not None),
+            progress=session.progress(left),
+            last=session.newest(),
+            exhausted=self._exhausted,
+        )
+
+
+def _settle(future: Future[_T], work: Callable[[], _T]) -> None:
+    try:
+        result = work()
+    except Exception as error:  # noqa: BLE001  who called is told; the next call may do better
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -11,11 +11,12 @@ import pytest
 from preference_samples import labelled, preference, reward_config
 
 from trainer.preferences.reliability import wilson_interval
-from trainer.reward_model.evaluation import Baseline, calibration, calibration_error, report
+from trainer.reward_model.evaluation import calibration, calibration_error, report
 from trainer.reward_model.length_baseline import fit_length_slope
 from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.outcomes import Outcomes, accuracy_of, log_loss_of, outcomes
 from trainer.reward_model.pairs import Group, Pair
+from trainer.reward_model.report import Baseline
 from trainer.reward_model.saved import evaluate_held_out, evaluate_on
 from trainer.reward_model.training import train_reward_model
 from trainer.runs import RunFolder

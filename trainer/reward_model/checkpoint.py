@@ -36,6 +36,7 @@ class Best(NamedTuple):
 
     parameters: Parameters
     report: dict[str, Any]  # the evaluation of them
+    iteration: int  # the step after which they were that
 
 
 class Snapshot(NamedTuple):
@@ -74,6 +75,7 @@ def save_snapshot(folder: Path, snapshot: Snapshot, config: RewardModelConfig) -
         "fingerprint": snapshot.fingerprint,
         "tokens": snapshot.tokens,
         "best": snapshot.best.report if snapshot.best else None,
+        "best_iteration": snapshot.best.iteration if snapshot.best else None,
         "without_better": snapshot.without_better,
     }
     write_folder(folder, fill, state)
@@ -84,7 +86,11 @@ def load_snapshot(folder: Path) -> Snapshot:
     card = read_card(folder)
     try:
         state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-        best = state["best"] and Best(read_arrays(folder / "best.safetensors"), state["best"])
+        best = state["best"] and Best(
+            read_arrays(folder / "best.safetensors"),
+            state["best"],
+            state.get("best_iteration", state["iteration"]),  # older ones do not say
+        )
         return Snapshot(
             iteration=state["iteration"],
             parameters=load_parameters(folder),

@@ -1,11 +1,9 @@
-"""How good a reward model is on held-out pairs, as a record of plain numbers, beside what knows less than it."""
+"""How good a reward model is on held-out pairs, beside what knows less than it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -13,70 +11,12 @@ import numpy as np
 from trainer.maths import davidson_logprobs
 from trainer.preferences.reliability import wilson_interval
 from trainer.reward_model.outcomes import Leads, Outcomes, accuracy_of, log_loss_of
+from trainer.reward_model.report import Accuracy, Baseline, CalibrationBin, RewardModelReport, TieMass
 
 BINS = 10
 # Bounds of how much longer the better completion is, as a share of the longer one, and what lies between them.
 _LENGTH_BOUNDS = (-0.5, -0.1, 0.1, 0.5)
 _LENGTHS = ("half as long or less", "shorter", "about as long", "longer", "twice as long or more")
-
-
-@dataclass(frozen=True, slots=True)
-class Accuracy:
-    """Share of `pairs` whose better completion is ahead; Wilson's 95 % interval takes pairs as independent."""
-
-    name: str
-    pairs: int
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class CalibrationBin:
-    """Pairs for which the model gives the completion that it prefers a probability from `low` to `high`."""
-
-    low: float
-    high: float
-    pairs: int
-    confidence: float  # mean of these probabilities
-    accuracy: float  # how often that completion is the better one
-
-
-@dataclass(frozen=True, slots=True)
-class Baseline:
-    """What knows less, on the same pairs."""
-
-    accuracy: float
-    log_loss: float  # nats
-
-
-@dataclass(frozen=True, slots=True)
-class TieMass:
-    """The probability of a tie, on average, where the label is one and where it is not."""
-
-    ties: int
-    on_ties: float
-    on_decided: float
-
-
-@dataclass(frozen=True, slots=True)
-class RewardModelReport:
-    """An evaluation. Log-losses and calibration are of the decided pairs, given that they are decided."""
-
-    accuracy: Accuracy
-    log_loss: float  # nats a pair; a coin's is 0.693
-    calibration_error: float  # mean |confidence - accuracy| over the pairs, by bins
-    calibration: list[CalibrationBin]
-    by_length: list[Accuracy]
-    by_source: list[Accuracy]
-    ties: TieMass | None
-    length: Baseline  # by length alone
-    untrained: Baseline | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values; numbers that are not finite become None (JSON has none)."""
-        plain: dict[str, Any] = _plain(asdict(self))
-        return plain
 
 
 def report(
@@ -162,11 +102,3 @@ def _tie_mass(found: Outcomes, log_nu: float | None) -> TieMass | None:
     return TieMass(
         int(found.is_tie.sum()), float(mass[found.is_tie].mean()), float(decided.mean()) if decided.size else math.nan
     )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list) else value

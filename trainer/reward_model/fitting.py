@@ -18,12 +18,14 @@ from trainer.events import Alert, Event, Phase, PhaseProgress, RewardModelEvalua
 from trainer.reward_model.batches import step_groups, steps_in
 from trainer.reward_model.checkpoint import Best, Scale, Snapshot
 from trainer.reward_model.comparisons import Comparisons
-from trainer.reward_model.evaluation import Baseline, RewardModelReport, baseline, report
+from trainer.reward_model.evaluation import baseline, report
 from trainer.reward_model.learner import RewardLearner
 from trainer.reward_model.length_baseline import fit_length_slope
 from trainer.reward_model.model import RewardModel
-from trainer.reward_model.outcomes import Outcomes, outcomes
+from trainer.reward_model.outcomes import Outcomes, outcomes, pair_predictions
 from trainer.reward_model.pairs import fingerprint
+from trainer.reward_model.predictions import Predictions, predictions
+from trainer.reward_model.report import Baseline, RewardModelReport, report_from_dict
 from trainer.reward_model.scoring import score_sequences
 from trainer.seeding import Purpose, key_for
 
@@ -61,10 +63,12 @@ class Fitting:
         self.untrained: Baseline | None = None
         self.report: dict[str, Any] | None = None
         self.best: Best | None = None
+        self.predictions: Predictions | None = None  # on the held-out pairs, of the newest evaluation
         self.without_better = 0
         self._fingerprint = fingerprint([*data.train, *data.held_out])
         no_scores = np.zeros(sum(len(group.sequences) for group in data.train))
         self.length_slope = fit_length_slope(outcomes(data.train, no_scores, 1.0).decided().longer_by)
+        self._held_out_scores = no_scores  # raw, of the newest look at the held-out comparisons
         self._skipped_in_a_row = 0
 
     @property
@@ -73,6 +77,10 @@ class Fitting:
         if self.number < self.total_steps:
             return f"the held-out log-loss got no better in {self.without_better} evaluations"
         return f"{self.number} steps done"
+
+    @property
+    def _scale(self) -> Scale:
+        return Scale(self.model.mean, self.model.std, self.model.logit_std)
 
     def prepare(self) -> None:
         """Bring rewards to deviation 1, so that a learning rate means the same for every backbone; evaluate once."""
@@ -126,7 +134,7 @@ class Fitting:
         self.report = result.as_dict()
         # At least one evaluation is the best, also where no pair is decided and the log-loss is NaN.
         if self.best is None or result.log_loss < (self.best.report["log_loss"] or math.inf):
-            self.best, self.without_better = Best(self.model.parameters(), self.report), 0
+            self.best, self.without_better = Best(self.model.parameters(), self.report, self.number), 0
         else:
             self.without_better += 1
         return result
@@ -143,7 +151,12 @@ class Fitting:
         if self.config.train.patience and self.best:
             self.model.update(self.best.parameters)
             self.report = self.best.report
+            if self.without_better:
+                self._held_out()  # the newest scores are of other parameters
         self._normalize()
+        if self.report is not None:
+            iteration = self.best.iteration if self.config.train.patience and self.best else self.number
+            self._predict(report_from_dict(self.report), iteration)
         self.finished = True
 
     def snapshot(self) -> Snapshot:
@@ -153,7 +166,7 @@ class Fitting:
             parameters=self.model.parameters(),
             optimizer=self.learner.optimizer.state(),
             adapter_config=self.model.adapter_config,
-            scale=Scale(self.model.mean, self.model.std, self.model.logit_std),
+            scale=self._scale,
             fingerprint=self._fingerprint,
             length_slope=self.length_slope,
             tokens=self.tokens,
@@ -194,6 +207,7 @@ class Fitting:
         started = self.control.clock()
         groups = self.data.held_out
         scores = self._scores([sequence for group in groups for sequence in group.sequences], "evaluate")
+        self._held_out_scores = scores
         return outcomes(groups, scores, self.model.logit_std), self.control.clock() - started
 
     def _report(self, found: Outcomes) -> RewardModelReport:
@@ -213,7 +227,13 @@ class Fitting:
         progress(0, 1)
         return progress
 
+    def _predict(self, result: RewardModelReport, iteration: int) -> None:
+        """Have `predictions` say what the newest scores are in rewards of the present scale."""
+        pairs = pair_predictions(self.data.held_out, self._held_out_scores, self._scale)
+        self.predictions = predictions(pairs, result, iteration)
+
     def _tell(self, result: RewardModelReport, seconds: float) -> None:
+        self._predict(result, self.number)
         self.emit(
             RewardModelEvaluation(
                 iteration=self.number,

@@ -8,7 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trainer.reward_model.checkpoint import Scale
 from trainer.reward_model.pairs import Group
+from trainer.reward_model.predictions import PairPrediction
 from trainer.reward_model.scoring import Scores
 
 Leads = npt.NDArray[np.float64]
@@ -53,6 +55,31 @@ def outcomes(groups: Sequence[Group], scores: Scores, logit_std: float) -> Outco
         np.array(ties, dtype=np.bool_),
         sources,
     )
+
+
+def pair_predictions(groups: Sequence[Group], scores: Scores, scale: Scale) -> list[PairPrediction]:
+    """What `scores`, as for `outcomes`, say of each pair of `groups`."""
+    found, first = [], 0
+    for group in groups:
+        rewards = ((scores[first : first + len(group.sequences)] - scale.mean) / scale.std).tolist()
+        for better, worse, is_tie, strength, source, key in group.pairs:
+            pair = PairPrediction(
+                key=key,
+                source=source,
+                strength=strength,
+                is_tie=is_tie,
+                prompt=group.prompt_text,
+                chosen=group.texts[better],
+                rejected=group.texts[worse],
+                chosen_reward=rewards[better],
+                rejected_reward=rewards[worse],
+                lead=float(scores[first + better] - scores[first + worse]) / scale.logit_std,
+                chosen_tokens=group.completions[better],
+                rejected_tokens=group.completions[worse],
+            )
+            found.append(pair)
+        first += len(group.sequences)
+    return found
 
 
 def accuracy_of(leads: Leads) -> float:

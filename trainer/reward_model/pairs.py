@@ -14,8 +14,10 @@ import numpy as np
 from trainer.config.reward_model import PreferenceDataConfig
 from trainer.errors import DataError
 from trainer.preferences.rankings import ranked_pairs, tied_pairs
-from trainer.preferences.records import Judgement, Preference
+from trainer.preferences.records import Comparison, Judgement, Preference, Text
 from trainer.reward_model.encoding import Encoder, Sequenced
+
+_LEARNT = 5  # fields of a pair that the fingerprint of a run is made of; the key of its comparison is not
 
 
 class Pair(NamedTuple):
@@ -26,6 +28,7 @@ class Pair(NamedTuple):
     is_tie: bool  # then neither is better
     strength: int
     source: str  # where it comes from; "" when that is not known
+    key: str = ""  # of the comparison that it is of
 
 
 class Ranking(NamedTuple):
@@ -43,6 +46,8 @@ class Group:
     sequences: list[list[int]] = field(default_factory=list)  # prompt and completion
     completions: list[int] = field(default_factory=list)  # length of each completion, tokens
     judged: list[tuple[list[Pair], Ranking | None]] = field(default_factory=list)  # what each judgement says
+    prompt_text: Text = ""
+    texts: list[Text] = field(default_factory=list)  # of each completion
 
     @property
     def pairs(self) -> list[Pair]:
@@ -90,9 +95,8 @@ def group_preferences(
             counts["cut"] += 1
             if config.too_long == "drop":
                 continue
-        source = comparison.origins[0].source if comparison.origins else ""
         prompt = json.dumps(comparison.prompt, sort_keys=True)
-        by_prompt.setdefault(prompt, []).append(_Judged(sequences, judgement, source))
+        by_prompt.setdefault(prompt, []).append(_Judged(sequences, judgement, comparison))
     groups = [
         group
         for number, judged in enumerate(by_prompt.values())
@@ -124,15 +128,24 @@ def split_groups(groups: Sequence[Group], eval_fraction: float, seed: int) -> Sp
 
 
 def fingerprint(groups: Sequence[Group]) -> str:
-    """The same for the same groups in the same order."""
-    content = json.dumps([[group.prompt, group.sequences, group.judged] for group in groups])
+    """The same for the same groups in the same order, as far as a model learns from them."""
+    content = json.dumps(
+        [
+            [
+                group.prompt,
+                group.sequences,
+                [([pair[:_LEARNT] for pair in pairs], rank) for pairs, rank in group.judged],
+            ]
+            for group in groups
+        ]
+    )
     return hashlib.sha256(content.encode()).hexdigest()
 
 
 class _Judged(NamedTuple):
     sequences: list[Sequenced]
     judgement: Judgement
-    source: str
+    comparison: Comparison
 
 
 def _groups(prompt: int, judged: Sequence[_Judged], counts: Counter[str]) -> list[Group]:
@@ -152,12 +165,13 @@ def _groups(prompt: int, judged: Sequence[_Judged], counts: Counter[str]) -> lis
     places: dict[tuple[int, ...], int] = {}
     said: set[tuple[object, ...]] = set()
     for one, tokens in zip(judged, keys, strict=True):
-        group = groups.setdefault(find(tokens[0]), Group(prompt))
-        for key, sequence in zip(tokens, one.sequences, strict=True):
+        group = groups.setdefault(find(tokens[0]), Group(prompt, prompt_text=one.comparison.prompt))
+        for key, sequence, text in zip(tokens, one.sequences, one.comparison.completions, strict=True):
             if key not in places:
                 places[key] = len(group.sequences)
                 group.sequences.append(sequence.tokens)
                 group.completions.append(sequence.completion)
+                group.texts.append(text)
         found = _pairs(one, [places[key] for key in tokens], counts)
         if found[0]:
             group.judged.append(found)
@@ -168,13 +182,14 @@ def _groups(prompt: int, judged: Sequence[_Judged], counts: Counter[str]) -> lis
 
 
 def _pairs(one: _Judged, places: Sequence[int], counts: Counter[str]) -> tuple[list[Pair], Ranking | None]:
-    judgement, pairs = one.judgement, []
+    judgement, pairs, key = one.judgement, [], one.comparison.key
+    source = one.comparison.origins[0].source if one.comparison.origins else ""
     for is_tie, found in ((False, ranked_pairs(judgement)), (True, tied_pairs(judgement))):
         for better, worse in found:
             if places[better] == places[worse]:
                 counts["equal"] += 1
                 continue
-            pairs.append(Pair(places[better], places[worse], is_tie, judgement.strength, one.source))
+            pairs.append(Pair(places[better], places[worse], is_tie, judgement.strength, source, key))
             counts["ties" if is_tie else "decided"] += 1
     ranks = {places[place]: rank for rank, group in enumerate(judgement.ranking) for place in group}
     return pairs, Ranking(tuple(ranks), tuple(ranks.values())) if len(ranks) > 2 else None

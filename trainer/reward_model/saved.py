@@ -10,10 +10,11 @@ from trainer.config.loading import load_config_as
 from trainer.config.reward_model import RewardModelConfig
 from trainer.errors import UsageError
 from trainer.reward_model.comparisons import comparisons
-from trainer.reward_model.evaluation import RewardModelReport, baseline, report
+from trainer.reward_model.evaluation import baseline, report
 from trainer.reward_model.loaded import LoadedRewardModel
 from trainer.reward_model.outcomes import Outcomes, outcomes
 from trainer.reward_model.pairs import Group, fingerprint, group_preferences
+from trainer.reward_model.report import RewardModelReport
 from trainer.reward_model.scoring import score_sequences
 from trainer.reward_model.sources import load_preferences
 from trainer.runs import RunFolder

@@ -17,8 +17,10 @@ from trainer.preferences.records import Preference
 from trainer.reward_model.checkpoint import Snapshot, load_snapshot, save_snapshot
 from trainer.reward_model.comparisons import Comparisons, comparisons
 from trainer.reward_model.fitting import Fitting
+from trainer.reward_model.predictions import HELD_OUT, write_predictions
 from trainer.reward_model.sources import load_preferences
 from trainer.run_under_way import RunUnderWay
+from trainer.trackers import build_trackers
 
 
 def train_reward_model(
@@ -81,7 +83,8 @@ class _Run(RunUnderWay):
         with self.folder.lock():
             if self.resume:
                 runs.write_config(self.folder, self.config)  # what runs from here on
-            self.open()
+            names, settings = self.config.run.trackers, self.config.model_dump()
+            self.open(lambda: build_trackers(names, self.folder.name, self.folder.root, settings))
             return self.guarded(lambda: self._steps(model, data))
 
     def save(self) -> None:
@@ -96,6 +99,10 @@ class _Run(RunUnderWay):
         runs.prune_checkpoints(self.folder, self.config.checkpoint.keep)
         where, seconds = str(path.relative_to(self.folder.root)), time.perf_counter() - started
         self.emit(CheckpointSaved(iteration=self.saved_at, path=where, seconds=seconds))
+
+    def _keep_predictions(self) -> None:
+        if self.fitting.predictions is not None:
+            write_predictions(self.folder.root / HELD_OUT, self.fitting.predictions)
 
     def _begin(self, model: LoadedModel, data: Comparisons) -> None:
         found = runs.checkpoints(self.folder)
@@ -121,6 +128,7 @@ class _Run(RunUnderWay):
         if not fitting.is_prepared:
             self.state("evaluating")
             fitting.prepare()
+            self._keep_predictions()
             self.snapshot = fitting.snapshot()
             if every:
                 self.save()
@@ -131,9 +139,11 @@ class _Run(RunUnderWay):
             if fitting.is_evaluation_due():
                 self.state("evaluating")
                 fitting.evaluate()
+                self._keep_predictions()
             if fitting.is_at_the_end():
                 self.state("evaluating")
                 fitting.finish()
+                self._keep_predictions()
             # Only now: a run that ends within its evaluation takes the step again, and evaluates again.
             self.snapshot = fitting.snapshot()
             if every and self.snapshot.iteration % every == 0:

@@ -1,0 +1,228 @@
+"""Reward-model runs as the pane reads them: found among others, followed, and what their numbers come to."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reward_pane_app import REPORT, Run, evaluation, pair, some_pairs, step
+from scripted_run import ended, make_run, started
+
+from trainer.events import StateChanged
+from trainer.reward_model.predictions import HELD_OUT
+from trainer.runs import RunFolder
+from workbench.reward_runs.course import Course
+from workbench.reward_runs.follower import RunFollower
+from workbench.reward_runs.listing import RewardRunLister
+from workbench.reward_runs.measures import of_event, of_report
+from workbench.reward_runs.texts import facts, pairs_heading, plain_text, run_heading, verdict
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def held_run() -> Iterator[Run]:
+    """A run that some process trains: here this one."""
+    run = Run("live", 3)
+    with run.folder.lock():
+        yield run
+
+
+def names(lister: RewardRunLister) -> list[str]:
+    return [run.folder.name for run in lister.list().runs]
+
+
+# The listing
+
+
+def test_reward_models_are_found_among_other_runs_newest_first(held_run: Run) -> None:
+    Run("old", 1), Run("new", 4), Run("middle", 2)
+    make_run("ppo")
+    Path("runs", "no-config").mkdir()
+    Path("runs", "broken").mkdir()
+    Path("runs", "broken", "config.toml").write_text("kind = ")
+    listing = RewardRunLister(Path("runs")).list()
+    assert [(run.folder.name, run.live) for run in listing.runs] == [
+        ("new", False),
+        ("live", True),
+        ("middle", False),
+        ("old", False),
+    ]
+    assert listing.problem == ""
+    assert RewardRunLister(Path("nowhere")).list().runs == []
+
+
+def test_configurations_are_read_once_until_they_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[str] = []
+    loads = tomllib.loads
+
+    def counting(text: str) -> dict[str, Any]:
+        reads.append(text)
+        return loads(text)
+
+    monkeypatch.setattr(tomllib, "loads", counting)
+    runs = [Run(f"run-{number}", 1) for number in range(5)]
+    lister = RewardRunLister(Path("runs"))
+    assert len(names(lister)) == len(reads) == 5
+    assert len(names(lister)) == len(reads) == 5
+    runs[2].folder.config.write_text('kind = "dpo"')
+    assert names(lister) == ["run-4", "run-3", "run-1", "run-0"]
+    assert len(reads) == 6
+
+
+def test_a_run_without_a_journal_yet_counts_from_its_configuration() -> None:
+    Run("old", 1)
+    folder = Path("runs", "beginning")
+    folder.mkdir()
+    (folder / "config.toml").write_text('kind = "reward-model"')
+    assert names(RewardRunLister(Path("runs"))) == ["beginning", "old"]
+
+
+def test_a_folder_that_cannot_be_read_is_told() -> None:
+    Path("file").touch()
+    listing = RewardRunLister(Path("file")).list()
+    assert listing.runs == []
+    assert "cannot list runs" in listing.problem
+
+
+# The course
+
+
+def course(*events: Any) -> Course:
+    made = Course()
+    for event in events:
+        made.take(event)
+    return made
+
+
+def test_a_resumed_run_takes_the_place_of_what_it_does_anew() -> None:
+    made = course(
+        started(run_kind="reward-model", iterations=9),
+        evaluation(0),
+        *(step(number) for number in range(1, 6)),
+        evaluation(4, accuracy=0.1),
+        ended("stopped", 3),
+        started(run_kind="reward-model", iterations=9, resumed_at=3),
+    )
+    assert (made.step, [one.iteration for one in made.evaluations]) == (3, [0])
+    made.take(step(4, loss=7.0))
+    made.take(evaluation(4, accuracy=0.9))
+    assert list(made.numbers) == [1, 2, 3, 4]
+    assert (made.losses[-1], len(made.losses), len(made.accuracies)) == (7.0, 4, 4)
+    assert [(one.iteration, one.accuracy) for one in made.evaluations] == [(0, 0.63), (4, 0.9)]
+    assert (made.ended, made.step, made.total) == (None, 4, 9)
+    copy = made.copy()
+    made.take(step(5))
+    made.take(evaluation(5))
+    assert (copy.step, len(copy.evaluations)) == (4, 2)
+
+
+# Following a run
+
+
+def test_a_live_run_is_followed_and_nothing_is_read_twice(held_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    follower = RunFollower(held_run.folder)
+    first = follower.look()
+    assert first is not None
+    assert (first.live, first.predictions, first.course.step) == (True, None, 0)
+    assert follower.look() is None
+    held_run.tell(step(1), step(2), evaluation(2))
+    second = follower.look()
+    assert second is not None
+    assert (second.course.step, len(second.course.evaluations), first.course.step) == (2, 1, 0)
+    held_run.keep([pair(1, -1.0)], iteration=2)
+    third = follower.look()
+    assert third is not None
+    assert third.predictions is not None
+    assert third.predictions.iteration == 2
+    held_run.keep(some_pairs(1200), iteration=4)
+    fourth = follower.look()
+    assert fourth is not None
+    assert fourth.predictions is not None
+    assert (fourth.predictions.iteration, fourth.predictions.total, len(fourth.predictions.pairs)) == (4, 1200, 1000)
+    assert follower.look() is None
+    assert not follower.finished
+
+
+def test_a_run_that_has_ended_is_read_once() -> None:
+    follower = RunFollower(Run("done").train().folder)
+    found = follower.look()
+    assert found is not None
+    assert (found.live, found.course.step, found.course.state, found.problems) == (False, 75, "done", [])
+    assert not follower.finished
+    assert follower.look() is None
+    assert follower.finished
+
+
+def test_the_end_of_a_process_is_seen_without_an_event() -> None:
+    run = Run("killed")
+    follower = RunFollower(run.folder)
+    with run.folder.lock():
+        run.tell(StateChanged(state="training"))
+        assert (found := follower.look()) is not None
+        assert "● training" in run_heading("killed", found)
+    follower._source._looked = -math.inf  # who trains a run is looked up once a second
+    assert (found := follower.look()) is not None
+    assert "! interrupted" in run_heading("killed", found)
+
+
+def test_what_cannot_be_read_is_told_and_the_rest_is_shown() -> None:
+    run = Run("a").train()
+    (run.folder.root / HELD_OUT).write_bytes(b"PAR1 and nothing of use PAR1")
+    with run.folder.events.open("a") as file:
+        file.write("no event\n")
+    found = RunFollower(run.folder).look()
+    assert found is not None
+    assert found.course.step == 75
+    assert found.predictions is None
+    assert any("held_out.parquet' is damaged" in problem for problem in found.problems)
+    assert any("left out" in problem for problem in found.problems)
+    nowhere = RunFollower(RunFolder(Path("nowhere"))).look()
+    assert nowhere is not None
+    assert any("no journal" in problem for problem in nowhere.problems)
+
+
+# Numbers and words
+
+
+def test_a_report_and_an_event_come_to_the_same_rows() -> None:
+    kept, told = of_report(REPORT, 75), of_event(evaluation(75))
+    assert (kept.model, kept.pairs, kept.log_loss) == (told.model, told.pairs, told.log_loss)
+    assert kept.others == told.others
+    assert [(one.name, one.value) for one in kept.others] == [("length alone", 0.548), ("untrained", 0.59)]
+    assert kept.beats_length
+    assert not of_event(evaluation(75, accuracy_low=0.54)).beats_length
+    assert not of_event(evaluation(0, pairs=0, accuracy_low=math.nan)).beats_length
+
+
+def test_a_pair_is_told_in_words_as_far_as_there_is_room() -> None:
+    assert [verdict(pair(1, lead)) for lead in (1.5, -0.25, 0.0)] == ["✓ +1.50 logits", "✗ -0.25 logits", "= even"]
+    assert verdict(pair(1, -2.0, is_tie=True)) == "~ tie, 2.00 logits apart"
+    assert facts(pair(1, -2.0, strength=3, source="a\x1b"), 200) == (
+        "✗ -2.00 logits   chosen -0.70   rejected +1.30   11 and 8 tokens   strongly better   a␛"
+    )
+    assert facts(pair(1, -2.0), 40) == "✗ -2.00 logits   chosen -0.70"
+    assert facts(pair(1), 3) == ""
+    assert plain_text([{"role": "assistant", "content": "x"}]) == "x"
+    assert plain_text([{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]) == (
+        "user: x\nassistant: y"
+    )
+
+
+def test_the_pairs_are_counted_over_their_list() -> None:
+    run = Run("a")
+    run.keep([pair(1, -1.0), pair(2, 1.0), pair(3, -1.0), pair(4, 1.0, is_tie=True), *some_pairs(1000)])
+    found = RunFollower(run.folder).look()
+    assert found is not None
+    assert found.predictions is not None
+    wrong = 2 + sum(one.lead < 0 for one in some_pairs(1000))
+    assert pairs_heading(found.predictions, 2) == (
+        f"held-out pairs, most wrong first: ✗ {wrong} of 1003   ~ 1 tie   the first 1000 are listed   ◆ 2 marked"
+    )

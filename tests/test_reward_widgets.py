@@ -1,0 +1,210 @@
+"""The charts of a reward model and the text of its pairs: any numbers and texts are drawn, and drawn true."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from typing import Any
+
+from charts import any_values, roles, texts
+from hypothesis import given
+from hypothesis import strategies as st
+from reward_pane_app import REPORT, evaluation, pair, step
+from rich.cells import cell_len
+from scripted_run import ended, started
+
+from trainer.reward_model.report import CalibrationBin
+from workbench.reward_runs.course import Course
+from workbench.reward_runs.measures import of_event, of_report
+from workbench.widgets.drawing import Line, plain
+from workbench.widgets.reward_accuracy import accuracy_lines
+from workbench.widgets.reward_calibration import calibration_lines
+from workbench.widgets.reward_curve import curve_lines
+from workbench.widgets.reward_histogram import reward_histogram
+from workbench.widgets.reward_pair_list import pair_lines
+from workbench.widgets.reward_pair_text import pair_text_lines
+
+BARS = " ▁▂▃▄▅▆▇█"
+WIDTHS, HEIGHTS = st.integers(12, 140), st.integers(1, 16)
+shares = st.floats(0, 1) | st.sampled_from([math.nan, math.inf, -1e308, 7.0])
+
+
+def fits(lines: list[Line], width: int, height: int) -> bool:
+    return len(lines) <= height and all(cell_len(text) <= width for text in texts(lines))
+
+
+def course(losses: list[float], accuracies: list[float], *more: Any) -> Course:
+    made = Course()
+    made.take(started(run_kind="reward-model", iterations=100))
+    for number, (loss, accuracy) in enumerate(zip(losses, accuracies, strict=False), 1):
+        made.take(step(number, loss=loss, accuracy=accuracy))
+    for event in more:
+        made.take(event)
+    return made
+
+
+# Accuracy
+
+
+@given(value=shares, low=shares, high=shares, length=shares, width=WIDTHS, height=HEIGHTS)
+def test_any_accuracy_is_drawn_within_the_size(value, low, high, length, width, height):
+    event = evaluation(3, accuracy=value, accuracy_low=low, accuracy_high=high, length_accuracy=length)
+    assert fits(accuracy_lines(of_event(event), width, height), width, height)
+    assert fits(accuracy_lines(of_report(REPORT, 3), width, height), width, height)
+
+
+def test_the_interval_and_the_value_stand_at_their_places_from_0_to_100_percent():
+    event = evaluation(9, accuracy=0.75, accuracy_low=0.6, accuracy_high=0.9, untrained_accuracy=math.nan)
+    title, model, length, untrained, *rest = texts(accuracy_lines(of_event(event), 142, 9))
+    assert "200 pairs · after step 9" in title
+    assert "75.0 %  60.0 to 90.0" in model
+    bar, start = model[41:], 0
+    room = 100
+    assert len(bar.rstrip()) <= room
+    for sign, share in (("├", 0.6), ("●", 0.75), ("┤", 0.9), ("┊", 0.5)):
+        assert abs(bar.index(sign) - start - share * (room - 1)) <= 3, sign
+    assert abs(length[41:].index("●") - 0.548 * (room - 1)) <= 3
+    assert "-" in untrained
+    assert "●" not in untrained
+    assert "log-loss 0.657 nats" in rest[0]
+    assert len(rest) == 1
+
+
+def test_a_model_that_is_not_clearly_better_than_length_is_told_so():
+    event = evaluation(9, accuracy=0.6, accuracy_low=0.54, length_accuracy=0.548)
+    assert "△ not clearly better than length alone" in roles(accuracy_lines(of_event(event), 90, 9), "alert")
+    assert not roles(accuracy_lines(of_event(evaluation(9)), 90, 9), "alert")
+    assert not roles(accuracy_lines(of_event(evaluation(9, accuracy_low=math.nan)), 90, 9), "alert")
+
+
+def test_parts_are_told_where_there_are_several():
+    lines = texts(accuracy_lines(of_report(REPORT, 9), 90, 20))
+    assert [line.split()[0] for line in lines[5:]] == ["the", "shorter", "longer"], "all are of one source"
+
+
+# The course
+
+
+@given(losses=any_values, accuracies=any_values, width=WIDTHS, height=HEIGHTS)
+def test_any_course_is_drawn_within_the_size(losses, accuracies, width, height):
+    made = course(
+        losses, accuracies, evaluation(-4, log_loss=math.nan), evaluation(4, accuracy=-1e308), evaluation(120)
+    )
+    assert fits(curve_lines(made, width, height), width, height)
+
+
+def test_a_falling_loss_falls_and_held_out_pairs_stand_at_their_step():
+    made = course([1.0] * 10 + [0.2] * 90, [0.5] * 100, evaluation(0, log_loss=1.0), evaluation(100, log_loss=0.2))
+    made.take(ended("done", 100))
+    title, *lines = texts(curve_lines(made, 60, 12))
+    assert "loss 0.2" in title
+    assert "right 50%" in title
+    assert lines[0].startswith("  1.000│")
+    first, last = lines[0][8:], lines[4][8:]
+    assert (first[0], last[-1]) == ("◆", "◆")
+    assert lines[4].startswith("  0.200│")
+    assert first.strip("◆ ")
+    assert not first[30:].strip(), "high at the start alone"
+    assert lines[-1].split()[-1] == "100"
+
+
+def test_a_run_under_way_has_room_for_the_steps_to_come_and_one_that_ended_early_has_none():
+    going = course([0.5] * 25, [0.5] * 25)
+    width = max(len(line.rstrip()) for line in texts(curve_lines(going, 108, 10))[1:-1])
+    assert abs(width - 8 - 25) <= 2
+    assert texts(curve_lines(going, 108, 10))[-1].split()[-1] == "100"
+    going.take(ended("done", 25))
+    assert texts(curve_lines(going, 108, 10))[-1].split()[-1] == "25"
+    assert "no step has been taken" in texts(curve_lines(Course(), 80, 5))[1]
+
+
+# Calibration
+
+
+@given(
+    bins=st.lists(
+        st.builds(CalibrationBin, shares, shares, st.integers(0, 10**7), shares, shares),
+        max_size=10,
+    ),
+    error=shares,
+    width=WIDTHS,
+    height=HEIGHTS,
+)
+def test_any_bins_are_drawn_within_the_size(bins, error, width, height):
+    assert fits(calibration_lines(bins, error, width, height), width, height)
+
+
+def test_a_bar_ends_where_the_model_was_right_and_the_sign_where_it_said():
+    bins = [CalibrationBin(0.5, 0.55, 40, 0.53, 1.0), CalibrationBin(0.95, 1.0, 7, 0.99, 0.5)]
+    lines = texts(calibration_lines(bins, 0.25, 67, 13))
+    assert "error 0.250" in lines[0]
+    plot = [line[7:].ljust(60) for line in lines[1:11]]
+    assert sum(row[0] != " " for row in plot) == 10
+    assert sum(row[54] != " " for row in plot) == 5
+    assert not any(row[30] != " " for row in plot), "an empty bin has no bar"
+    assert [place for place, row in enumerate(plot) if row[5] == "◂"] == [4]
+    assert [place for place, row in enumerate(plot) if row[59] == "◂"] == [0]
+    assert lines[11].split() == ["pairs", "40", "7"]
+    assert "no decided pair" in texts(calibration_lines([], math.nan, 60, 5))[1]
+
+
+# Rewards
+
+
+@given(chosen=any_values, rejected=any_values, width=WIDTHS, height=HEIGHTS)
+def test_any_rewards_are_drawn_within_the_size(chosen, rejected, width, height):
+    assert fits(reward_histogram(chosen, rejected, width, height), width, height)
+
+
+def test_chosen_and_rejected_are_counted_on_one_axis():
+    chosen, rejected = [1.0] * 30 + [0.0] * 10, [-1.0] * 40 + [math.nan]
+    lines = reward_histogram(chosen, rejected, 80, 4)
+    title, above, below, axis = texts(lines)
+    assert "chosen 0.75 · rejected -1.00" in title
+    assert "× 1 not finite" in title
+    heights = [[BARS.index(cell) for cell in line[10:]] for line in (above, below)]
+    assert above.split()[0] == "chosen"
+    assert below.split()[0] == "rejected"
+    assert not any(heights[0][: len(heights[0]) // 3])
+    assert heights[0][-1] == round((8 - 2) * 30 / 40) + 1
+    assert heights[1][0] == 7, "most of all"
+    assert not any(heights[1][len(heights[1]) // 2 :])
+    assert axis.split()[0] == "-1.00"
+    assert axis.split()[-1] == "1.00"
+
+
+# Pairs
+
+HOSTILE = "a\x1b[31m\r\n[bold]b[/x] \u202e\x9b 你好 \ud800"
+
+
+@given(text=st.text(max_size=400) | st.just(HOSTILE), width=st.integers(1, 130))
+def test_any_text_is_shown_whole_within_the_width_and_obeyed_nowhere(text, width):
+    shown = pair(1, -1.0, prompt=text, chosen=text, rejected=[{"role": "assistant", "content": text}])
+    listed = pair_lines(shown, 3, width, marked=True)
+    whole = [plain(line) for line in pair_text_lines(shown, width)]
+    assert len(listed) == 5
+    for line in (*listed[1:], *whole):
+        assert not {unicodedata.category(character) for character in line} & {"Cc", "Cs", "Zl", "Zp"}
+        assert "\u202e" not in line
+    if width >= 30:
+        assert all(cell_len(line) <= width for line in (*listed, *whole))
+
+
+def test_both_texts_stand_beside_each_other_where_there_is_room():
+    shown = pair(1, -1.0, chosen="one\n\n[b]two[/b]", rejected="three")
+    wide = [plain(line).rstrip() for line in pair_text_lines(shown, 100)]
+    heading = next(line for line in wide if " │ " in line)
+    assert heading.startswith("chosen   reward -0.20   11 tokens")
+    assert heading.split(" │ ")[1] == "rejected   reward +0.80   8 tokens"
+    assert [line.split(" │")[0].rstrip() for line in wide[-3:]] == ["one", "", "[b]two[/b]"]
+    assert wide[-3].endswith(" │ three")
+    narrow = [plain(line) for line in pair_text_lines(shown, 60)]
+    assert narrow.index("one") < narrow.index("three")
+
+
+def test_of_a_tie_neither_is_called_chosen():
+    lines = pair_lines(pair(1, 0.5, is_tie=True), 1, 100)
+    assert [line.split()[0] for line in lines[2:4]] == ["one", "other"]
+    whole = "\n".join(map(plain, pair_text_lines(pair(1, 0.5, is_tie=True), 100)))
+    assert "rejected" not in whole.replace("rejected -", "").replace("rejected +", "")

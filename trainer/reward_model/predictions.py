@@ -1,0 +1,185 @@
+"""What a reward model says of the held-out pairs, as a Parquet file in the run's folder: one row a pair.
+
+Reading it loads no model and nothing of MLX.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import math
+from array import array
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trainer.errors import StorageError
+from trainer.preferences.records import Text
+from trainer.preferences.rows import as_json
+from trainer.reward_model.report import RewardModelReport, report_from_dict
+
+if TYPE_CHECKING:  # importing pyarrow takes 0.3 s
+    import pyarrow as pa
+
+HELD_OUT = "held_out.parquet"
+"""The file's name in the folder of a run."""
+
+_VERSION = 1
+_GROUP_ROWS = 500  # of a row group: the texts of the worst pairs are read without those of all others
+_NUMBERS = ("chosen_reward", "rejected_reward", "is_tie")
+_TEXTS = ("prompt", "chosen", "rejected")
+
+
+class PairPrediction(NamedTuple):
+    """A held-out pair as it was labelled, and what the model says of it; of a tie `chosen` is just the first."""
+
+    key: str  # of the comparison that it is of
+    source: str  # where it comes from; empty when that is not known
+    strength: int
+    is_tie: bool
+    prompt: Text
+    chosen: Text
+    rejected: Text
+    chosen_reward: float
+    rejected_reward: float
+    lead: float  # of the chosen one, logits
+    chosen_tokens: int
+    rejected_tokens: int
+
+
+class Predictions(NamedTuple):
+    """An evaluation pair by pair."""
+
+    iteration: int  # steps that the model had taken
+    report: RewardModelReport
+    chosen: array[float]  # rewards of the better completions of the decided pairs
+    rejected: array[float]  # and of the worse ones
+    pairs: list[PairPrediction]  # the first is the one that the model gets most wrong, ties come last
+    total: int  # pairs that there are; `pairs` may be the first of them
+
+
+def predictions(pairs: Sequence[PairPrediction], report: RewardModelReport, iteration: int) -> Predictions:
+    """`pairs`, in any order, with the report on them."""
+    decided = [pair for pair in pairs if not pair.is_tie]
+    return Predictions(
+        iteration=iteration,
+        report=report,
+        chosen=array("d", (pair.chosen_reward for pair in decided)),
+        rejected=array("d", (pair.rejected_reward for pair in decided)),
+        pairs=sorted(pairs, key=_wrongness),
+        total=len(pairs),
+    )
+
+
+def write_predictions(path: Path, found: Predictions) -> None:
+    """Write `found` to `path`, whole or not at all. Raises StorageError when it cannot be written."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from trainer.sample_columns import column
+
+    schema = _schema()
+    metadata = {
+        "held_out": str(_VERSION),
+        "iteration": str(found.iteration),
+        "report": json.dumps(found.report.as_dict(), allow_nan=False),
+    }
+    table = pa.Table.from_arrays(
+        [column(_values(found.pairs, field.name), field.type) for field in schema],
+        schema=schema.with_metadata(metadata),
+    )
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        pq.write_table(table, temporary, compression="zstd", write_page_checksum=True, row_group_size=_GROUP_ROWS)
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise StorageError(
+            f"cannot write '{path}': {error.strerror or error}; free space or mend the folder, then go on with --resume"
+        ) from None
+
+
+def read_predictions(path: Path, pairs: int | None = None) -> Predictions:
+    """What `write_predictions` wrote; pairs: read only so many, the first ones.
+
+    Raises StorageError when the file is missing, damaged or of a newer version.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            metadata = file.schema_arrow.metadata or {}
+            _check_version(path, metadata)
+            if lacking := set(_schema().names) - set(file.schema_arrow.names):
+                raise ValueError(f"without {sorted(lacking)}")
+            numbers = file.read(columns=list(_NUMBERS))
+            total = len(numbers)
+            groups = range(file.num_row_groups if pairs is None else min(-(-pairs // _GROUP_ROWS), file.num_row_groups))
+            rows = file.read_row_groups(groups, columns=_schema().names).slice(0, pairs)
+            rows = rows.select(_schema().names).cast(_schema())
+            rows.validate(full=True)  # that texts are UTF-8, which the Parquet reader takes on trust
+            decided = numbers.filter(pc.invert(numbers["is_tie"]))
+            return Predictions(
+                iteration=int(metadata[b"iteration"]),
+                report=report_from_dict(json.loads(metadata[b"report"])),
+                chosen=array("d", decided["chosen_reward"].to_pylist()),
+                rejected=array("d", decided["rejected_reward"].to_pylist()),
+                pairs=[_pair(row) for row in rows.to_pylist()],
+                total=total,
+            )
+    except FileNotFoundError:
+        raise StorageError(f"no '{path}': it comes with the first look at the held-out pairs") from None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, pa.ArrowException) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise StorageError(f"'{path}' is damaged ({reason}): delete it; the next evaluation writes it anew") from None
+
+
+@functools.cache
+def _schema() -> pa.Schema:
+    """prompt, chosen and rejected are JSON: a text, or messages."""
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            pa.field("key", pa.string(), nullable=False),
+            pa.field("source", pa.string(), nullable=False),
+            pa.field("strength", pa.int8(), nullable=False),
+            pa.field("is_tie", pa.bool_(), nullable=False),
+            *(pa.field(name, pa.string(), nullable=False) for name in _TEXTS),
+            *(pa.field(name, pa.float64(), nullable=False) for name in ("chosen_reward", "rejected_reward", "lead")),
+            *(pa.field(name, pa.int32(), nullable=False) for name in ("chosen_tokens", "rejected_tokens")),
+        ]
+    )
+
+
+def _wrongness(pair: PairPrediction) -> tuple[bool, float]:
+    """By which pairs are sorted; a lead that is no number is as wrong as can be."""
+    if math.isnan(pair.lead):
+        return pair.is_tie, -math.inf
+    return pair.is_tie, -abs(pair.lead) if pair.is_tie else pair.lead
+
+
+def _values(pairs: Sequence[PairPrediction], name: str) -> list[Any]:
+    values = [getattr(pair, name) for pair in pairs]
+    return [as_json(value) for value in values] if name in _TEXTS else values
+
+
+def _pair(row: dict[str, Any]) -> PairPrediction:
+    return PairPrediction(**row | {name: _text(json.loads(row[name])) for name in _TEXTS})
+
+
+def _text(value: Any) -> Text:
+    if isinstance(value, list) and all(isinstance(m["role"], str) and isinstance(m["content"], str) for m in value):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("neither text nor messages")
+    return value
+
+
+def _check_version(path: Path, metadata: Mapping[bytes, bytes]) -> None:
+    if int(metadata[b"held_out"]) > _VERSION:
+        raise StorageError(f"'{path}' was written by a newer version: update ppo-workbench")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from workbench.config_document import ConfigDocument
+    from workbench.labelling.choices import LabelOpening
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Opening:
     resume: Path | None = None  # folder of a run to go on with at once
     log: Path | None = None  # where native output goes
     train: Callable[..., Any] | None = None  # stands in for the trainer
+    label: LabelOpening | None = None  # what is to be labelled, on the Label pane
 
     def document(self) -> ConfigDocument:
         """The configuration to show: of the run that is watched or gone on with, else the source with the overrides.

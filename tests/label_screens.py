@@ -1,0 +1,96 @@
+"""Helpers of the tests of the screens around labelling: an application with nothing else, and stores to show."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path, PurePath
+from typing import Any, ClassVar
+
+from textual import events
+from textual.app import App
+from textual.pilot import Pilot
+from textual.screen import Screen
+from textual.widgets import Input, Static
+
+from trainer.preferences.records import Comparison, Judgement, Preference
+from trainer.preferences.store import PreferenceStore
+from workbench.styles import ALL_STYLES
+from workbench.theming import EXTRA_VARIABLES
+
+SMALL, USUAL, WIDE = (60, 20), (80, 24), (120, 36)
+SIZES = [SMALL, USUAL, WIDE]
+HOSTILE = "[/x] \x1b[31m [@click=app.quit]go[/] \u202e\x9b"
+NOTHING = object()
+
+
+class Host(App[None]):
+    """What a screen answers is in `answer`; NOTHING while it is open."""
+
+    CSS_PATH: ClassVar[list[str | PurePath]] = [*ALL_STYLES]
+    answer: Any = NOTHING
+
+    def on_mount(self) -> None:
+        self.animation_level = "none"
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return EXTRA_VARIABLES
+
+    def take(self, answer: object) -> None:
+        self.answer = answer
+
+
+@asynccontextmanager
+async def opened(screen: Screen[Any], size: tuple[int, int] = WIDE) -> AsyncIterator[tuple[Host, Pilot[None]]]:
+    app = Host()
+    async with app.run_test(size=size) as pilot:
+        app.push_screen(screen, app.take)
+        await pilot.pause()
+        yield app, pilot
+
+
+async def until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
+    """Let the application work until the condition holds; an assertion fails after 30 seconds."""
+    async with asyncio.timeout(30):
+        while not condition():
+            await pilot.pause(0.01)
+
+
+def text_of(app: App[Any]) -> str:
+    """What the terminal shows, line by line."""
+    strips = app.screen._compositor.render_strips()
+    return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips)
+
+
+async def paste(pilot: Pilot[Any], field: Input, text: str) -> None:
+    """Put `text` in the place of what stands in a field, as a terminal would."""
+    field.focus()
+    field.value = ""
+    pilot.app.post_message(events.Paste(text))
+    await until(pilot, lambda: bool(field.value) or not text)
+
+
+def status(app: App[Any]) -> str:
+    """The line that tells what enter does, or what is wrong."""
+    return str(app.screen.query_one("#status", Static).render())
+
+
+def keep(store: Path, choices: Sequence[str]) -> None:
+    """Put a labelled pair into the store for each choice."""
+    with PreferenceStore(store) as opened_store:
+        for number, choice in enumerate(choices):
+            comparison = Comparison(prompt=f"prompt {number}", completions=("x", "y"))
+            judgement = Judgement.chosen(choice, labeller="ann")  # type: ignore[arg-type]
+            opened_store.add(Preference(comparison=comparison, judgement=judgement))
+
+
+def kept(store: Path) -> list[Preference]:
+    """What stands in the store."""
+    with PreferenceStore(store, create=False) as opened_store:
+        return list(opened_store.preferences(with_skips=True))
+
+
+def is_obeyed(shown: str) -> bool:
+    """Whether control characters of a text reached the terminal."""
+    return bool({"\x1b", "\x9b", "\u202e", "\r"} & set(shown))

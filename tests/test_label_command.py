@@ -1,0 +1,193 @@
+"""`ppo-workbench label`: what it opens, and that what cannot be labelled is told before the screen opens."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from label_material import reward_model, run_with_samples
+from label_screens import keep
+from preference_rows import write_lines
+
+from trainer.errors import DataError, StorageError, TrainerError, UsageError
+from trainer.preferences.items import Item, Queue, SessionPlan
+from trainer.preferences.records import Comparison, Judgement
+from trainer.preferences.sessions import begin_session, open_session
+from trainer.preferences.store import PreferenceStore
+from workbench.commands import label, label_arguments
+from workbench.labelling.choices import QUEUES, LabelOpening, SessionChoice
+from workbench.opening import Opening
+
+PAIR = {"prompt": "p", "a": "x", "b": "y"}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def arguments(*argv: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    label_arguments.add_label(parser.add_subparsers(dest="command"))
+    return parser.parse_args(["label", *argv])
+
+
+def opening(*argv: str) -> tuple[Opening, LabelOpening]:
+    opened = label.opening(arguments(*argv))
+    assert opened.label is not None
+    return opened, opened.label
+
+
+def begun(*argv: str) -> SessionPlan:
+    """The plan of the session that the command line begins."""
+    choice = opening(*argv)[1].choice
+    assert choice is not None
+    assert choice.plan is not None
+    return choice.plan
+
+
+def left_open(choice: SessionChoice | None, labeller: str = "ann") -> int:
+    """The id of the chosen session, begun and left with an item that is not judged."""
+    assert choice is not None
+    assert choice.plan is not None
+    with PreferenceStore(Path("preferences.db")) as store:
+        session = begin_session(store, labeller, choice.plan, choice.guidelines)
+        comparison = Comparison(prompt="p", completions=("x", "y"))
+        session.put([Item(comparison=comparison, queue="samples", order=(0, 1))])
+        return session.record.id
+
+
+def test_the_grammar_knows_the_queues_that_can_be_asked_for() -> None:
+    assert tuple(QUEUES) == label_arguments.QUEUES
+    assert set(get_args(Queue)) - set(QUEUES) == {"again", "repeat"}
+
+
+def test_without_options_the_screen_asks_and_nothing_is_made(folder: Path) -> None:
+    opened, to_label = opening()
+    assert (opened.watch, to_label.choice) == (None, None)
+    assert (to_label.store, to_label.labeller) == (folder / "preferences.db", getpass.getuser())
+    assert not to_label.store.exists()
+
+
+def test_what_the_screen_is_to_begin_with_comes_along() -> None:
+    Path("g.md").write_text("Be fair.")
+    _, to_label = opening("--labeller", "ann", "--guidelines", "g.md", "--limit", "9", "--repeats", "0.1")
+    assert to_label.choice is None
+    assert to_label.labeller == "ann"
+    assert (to_label.wanted.guidelines, to_label.wanted.limit, to_label.wanted.repeats) == ("g.md", 9, 0.1)
+
+
+def test_a_run_is_labelled_at_once_and_shown() -> None:
+    run = run_with_samples("a-0001")
+    Path("g.md").write_text("Be fair.")
+    opened, to_label = opening("--run", "a-0001", "--guidelines", "g.md", "--limit", "9")
+    assert opened.watch == run
+    assert to_label.choice is not None
+    assert to_label.choice.guidelines == "Be fair."
+    plan = to_label.choice.plan
+    assert plan is not None
+    assert [(queue.queue, queue.source) for queue in plan.queues] == [("samples", str(run))]
+    assert (plan.limit, plan.repeats) == (9, 0.05)
+
+
+def test_queues_are_mixed_by_weight_and_take_the_newest_run_and_reward_models() -> None:
+    run, models = run_with_samples("a-0001"), [reward_model(f"m{number}") for number in range(4)]
+    write_lines(Path("pairs.jsonl"), PAIR)
+    queues = ["samples=3", "dataset", "uncertain=0.5", "--queue", "disagreement"]
+    plan = begun("--data", "pairs.jsonl", "--queue", *queues)
+    assert {queue.queue: queue.weight for queue in plan.queues} == {
+        "samples": 3.0,
+        "dataset": 1.0,
+        "uncertain": 0.5,
+        "disagreement": 1.0,
+    }
+    by_queue = {queue.queue: queue for queue in plan.queues}
+    assert by_queue["samples"].source == str(run)
+    assert by_queue["uncertain"].models == (str(models[3]),)
+    assert by_queue["disagreement"].models == tuple(map(str, reversed(models[1:])))
+
+
+def test_reward_models_that_are_named_are_taken_in_their_order() -> None:
+    run_with_samples("a-0001")
+    models = [reward_model(f"m{number}") for number in range(3)]
+    plan = begun("--queue", "disagreement", "--model", "m2", "m0")
+    assert plan.queues[0].models == (str(models[2]), str(models[0]))
+
+
+def test_the_session_left_unfinished_is_gone_on_with_when_the_same_is_asked_again() -> None:
+    run_with_samples("a-0001")
+    Path("g.md").write_text("Be fair.")
+    same = ["--run", "a-0001", "--labeller", "ann", "--guidelines", "g.md"]
+    session = left_open(opening(*same)[1].choice)
+    assert opening(*same)[1].choice == SessionChoice(labeller="ann", resume=session)
+    for others in (
+        ["--run", "a-0001", "--labeller", "ann"],
+        ["--run", "a-0001", "--labeller", "bob", "--guidelines", "g.md"],
+        [*same, "--limit", "5"],
+    ):
+        choice = opening(*others)[1].choice
+        assert choice is not None
+        assert choice.resume is None
+    assert opening()[1].labeller == "ann"
+
+
+def test_a_session_that_was_judged_to_its_end_is_begun_anew() -> None:
+    run_with_samples("a-0001")
+    choice = opening("--run", "a-0001", "--labeller", "ann")[1].choice
+    session = left_open(choice)
+    with PreferenceStore(Path("preferences.db")) as store:
+        open_session(store, session).label(0, Judgement.chosen("a"))
+    assert begun("--run", "a-0001", "--labeller", "ann").queues
+
+
+@pytest.mark.parametrize(
+    ("argv", "kind", "problem"),
+    [
+        (["--run", "nope"], UsageError, "no run 'nope'"),
+        (["--queue", "sample"], UsageError, "--queue sample: must be one of samples, policy-reference"),
+        (["--queue", "again"], UsageError, "--queue again: must be one of"),
+        (["--queue", "samples=0"], UsageError, "--queue samples=0: the weight"),
+        (["--queue", "samples=nan"], UsageError, "--queue samples=nan: the weight"),
+        (["--queue", "samples=x"], UsageError, "--queue samples=x: the weight"),
+        (["--queue", "samples", "samples=2"], UsageError, "named twice"),
+        (["--queue", "samples"], UsageError, "queue samples: there is no run"),
+        (["--data", "nope.jsonl"], DataError, "no such file"),
+        (["--guidelines", "nope.md"], UsageError, "nope.md"),
+        (["--labeller", ""], UsageError, "labeller ''"),
+        (["--data", "pairs.jsonl", "--limit", "-1"], UsageError, "limit = -1"),
+        (["--data", "pairs.jsonl", "--repeats", "1"], UsageError, "repeats = 1"),
+        (["--store", "nowhere/p.db"], UsageError, "its folder is missing"),
+        (["--store", "pairs.jsonl"], StorageError, "no preference store"),
+        (["--data", "pairs.jsonl", "--model", "nope"], UsageError, "no run 'nope'"),
+    ],
+)
+def test_what_cannot_be_labelled_is_told_in_one_line(argv: list[str], kind: type[TrainerError], problem: str) -> None:
+    write_lines(Path("pairs.jsonl"), PAIR)
+    with pytest.raises(kind) as raised:
+        opening(*argv)
+    assert problem in str(raised.value)
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_a_store_that_is_there_keeps_what_it_has(folder: Path) -> None:
+    keep(folder / "mine.db", ["a"])
+    assert opening("--store", "mine.db")[1].store == folder / "mine.db"
+    with PreferenceStore(folder / "mine.db", create=False) as store:
+        assert store.counts().labels == 1
+
+
+def test_the_workbench_is_opened_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Opening] = []
+
+    def open_workbench(opening: Opening) -> int:
+        seen.append(opening)
+        return 7
+
+    monkeypatch.setattr(label, "open_workbench", open_workbench)
+    assert label.run(arguments("--labeller", "ann")) == 7
+    assert seen[0].label is not None
+    assert seen[0].label.labeller == "ann"

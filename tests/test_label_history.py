@@ -1,0 +1,143 @@
+"""The history: what was said of what, newest first, page by page; enter opens a label again."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from label_screens import HOSTILE, NOTHING, SIZES, Host, is_obeyed, opened, status, text_of, until
+from textual.widgets import OptionList, Static
+
+from trainer.errors import StorageError
+from trainer.preferences.items import Item, SessionItem, SessionPlan
+from trainer.preferences.records import Comparison, Judgement, Preference
+from workbench.labelling.desk import LabelDesk
+from workbench.screens.label_history import PAGE, HistoryScreen
+
+
+def labelled(
+    position: int, choice: Any = "a", *, prompt: str = "", order: tuple[int, int] = (0, 1), **more: Any
+) -> Any:
+    """An item with a label whose id is one more than the position."""
+    comparison = Comparison(prompt=prompt or f"prompt {position}", completions=(f"x{position}", f"y{position}"))
+    judgement = Judgement.chosen(choice, order_shown=order, **more)
+    item = Item(comparison=comparison, queue="samples", order=order)
+    label = Preference(comparison=comparison, judgement=judgement, id=position + 1)
+    return SessionItem(position=position, item=item, label=label)
+
+
+class Desk:
+    """Gives pages of labels; what was asked for is kept."""
+
+    def __init__(self, items: list[SessionItem], problem: Exception | None = None) -> None:
+        self.items, self.problem = items, problem
+        self.asked: list[int | None] = []
+
+    def history(self, limit: int = 200, before: int | None = None) -> Future[list[SessionItem]]:
+        self.asked.append(before)
+        future: Future[list[SessionItem]] = Future()
+        if self.problem:
+            future.set_exception(self.problem)
+        else:
+            older = [one for one in self.items if one.label and (before is None or one.label.id < before)]
+            future.set_result(older[:limit])
+        return future
+
+
+def history(*items: SessionItem, problem: Exception | None = None) -> HistoryScreen:
+    desk: Any = Desk(list(items), problem)
+    return HistoryScreen(desk)
+
+
+def rows(app: Host) -> list[str]:
+    listed = app.screen.query_one(OptionList)
+    return [str(listed.get_option_at_index(place).prompt) for place in range(listed.option_count)]
+
+
+def detail(app: Host) -> str:
+    return str(app.screen.query_one("#detail", Static).render())
+
+
+@pytest.mark.parametrize(
+    ("choice", "more", "told"),
+    [
+        ("a", {"order": (0, 1)}, "1 is better"),
+        ("a", {"order": (1, 0)}, "2 is better"),
+        ("b", {"order": (1, 0), "strength": 3}, "1 is strongly better"),
+        ("tie", {}, "tie"),
+        ("both_bad", {}, "both bad"),
+        ("skip", {}, "skipped"),
+    ],
+)
+async def test_a_label_is_told_by_the_sides_as_they_were_shown(choice: str, more: Any, told: str) -> None:
+    async with opened(history(labelled(4, choice, seconds=9.0, note="why not", **more))) as (app, pilot):
+        await until(pilot, lambda: bool(rows(app)))
+        assert rows(app)[0].split()[0] == "5"
+        assert f" {told} " in rows(app)[0]
+        assert "9.0s" in rows(app)[0]
+        assert "why not" in rows(app)[0]
+        assert "prompt 4" in rows(app)[0]
+        first = "x4" if more.get("order", (0, 1)) == (0, 1) else "y4"
+        await until(pilot, lambda: f"1\n{first}" in detail(app))
+
+
+async def test_enter_gives_the_position_of_the_label_and_escape_none() -> None:
+    for keys, answer in ((["down", "enter"], 3), (["escape"], None), (["h"], None)):
+        async with opened(history(labelled(7), labelled(3), labelled(5))) as (app, pilot):
+            await until(pilot, lambda: len(rows(app)) == 3)
+            await pilot.press(*keys)
+            await until(pilot, lambda: app.answer is not NOTHING)
+            assert app.answer == answer
+
+
+async def test_older_labels_are_read_when_the_cursor_comes_to_the_end() -> None:
+    items = [labelled(position) for position in range(2 * PAGE + 3, 0, -1)]
+    screen = history(*items)
+    async with opened(screen) as (app, pilot):
+        await until(pilot, lambda: len(rows(app)) == PAGE)
+        assert "200 and more labelled" in status(app)
+        for count in (2 * PAGE, 2 * PAGE + 3):
+            await pilot.press("end")
+            await until(pilot, lambda: len(rows(app)) == count)  # noqa: B023
+        assert "403 labelled" in status(app)
+        asked = screen._desk.asked  # type: ignore[attr-defined]
+        await pilot.press("end")
+        await pilot.pause()
+        assert asked == [None, 205, 5]
+        assert [row.split()[0] for row in rows(app)] == [str(one.position + 1) for one in items]
+
+
+async def test_nothing_labelled_and_a_store_that_cannot_be_read_are_told() -> None:
+    async with opened(history()) as (app, pilot):
+        await until(pilot, lambda: "nothing is labelled yet" in status(app))
+        await pilot.press("enter")
+        assert app.answer is NOTHING
+    async with opened(history(problem=StorageError("'p.db' has been locked [/x]\x1b"))) as (app, pilot):
+        await until(pilot, lambda: "✖ 'p.db' has been locked [/x]␛" in status(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: app.answer is None)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_hostile_and_long_texts_leave_the_list_in_sight(size: tuple[int, int]) -> None:
+    item = labelled(0, prompt=HOSTILE * 2_000, note=HOSTILE, flags=("odd",))
+    async with opened(history(item), size) as (app, pilot):
+        await until(pilot, lambda: "note: " in text_of(app))
+        assert not is_obeyed(text_of(app))
+        assert "⚑" in text_of(app)
+        assert app.screen.query_one(OptionList).region.height >= 4
+        assert app.screen.region.contains_region(app.screen.query_one("#status").region)
+
+
+async def test_it_shows_what_a_desk_keeps(tmp_path: Path) -> None:
+    desk = LabelDesk(tmp_path / "p.db")
+    desk.begin("ann", SessionPlan(queues=())).result()
+    desk.put([labelled(position).item for position in range(3)]).result()
+    for position in range(3):
+        desk.label(position, Judgement.chosen("b")).result()
+    async with opened(HistoryScreen(desk)) as (app, pilot):
+        await until(pilot, lambda: [row.split()[0] for row in rows(app)] == ["3", "2", "1"])
+    desk.close()
+    desk.join()

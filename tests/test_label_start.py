@@ -1,0 +1,253 @@
+"""The start of labelling: enter begins what most want, every field does what it says, escape begins nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from label_material import reward_model, run_with_samples
+from label_screens import HOSTILE, NOTHING, SIZES, Host, is_obeyed, opened, paste, status, text_of, until
+from preference_rows import write_lines
+from textual.widgets import Footer, Input, OptionList, Select
+
+from trainer.preferences.items import QueuePlan, SessionPlan, SessionRecord
+from workbench.labelling.choices import SessionChoice, Wanted
+from workbench.screens.label_guidelines import GuidelinesScreen
+from workbench.screens.label_start import LabelStartScreen
+from workbench.widgets.queue_list import QueueList
+
+PLAN = SessionPlan(queues=(QueuePlan(queue="samples", source="/runs/a-0001"),))
+PAIR = {"prompt": "p", "a": "x", "b": "y"}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def record(number: int, labeller: str = "ann", **changes: Any) -> SessionRecord:
+    values: dict[str, Any] = {"plan": PLAN, "guidelines": "", "began": 1.7e9, "items": 43, "done": 31}
+    return SessionRecord(id=number, labeller=labeller, **values | changes)
+
+
+def start(
+    runs: Sequence[Path] = (), sessions: Sequence[SessionRecord] = (), labeller: str = "ann", **more: Any
+) -> LabelStartScreen:
+    return LabelStartScreen(runs, Path("preferences.db"), labeller, sessions, **more)
+
+
+def starts(app: Host) -> list[str]:
+    rows = app.screen.query_one("#starts", OptionList)
+    return [str(rows.get_option_at_index(place).prompt) for place in range(rows.option_count)]
+
+
+def field(app: Host, name: str) -> Input:
+    return app.screen.query_one(f"#{name}", Input)
+
+
+def plan(answer: object) -> SessionPlan:
+    assert isinstance(answer, SessionChoice)
+    assert answer.plan is not None
+    return answer.plan
+
+
+async def test_enter_goes_on_with_the_newest_session_of_the_labeller_that_has_items_left() -> None:
+    sessions = [record(5, "bob"), record(4, done=43), record(3), record(2)]
+    async with opened(start([run_with_samples("a-0001")], sessions)) as (app, pilot):
+        assert [row.split("   ")[0] for row in starts(app)] == ["go on with 3", "go on with 2", "a new session"]
+        assert "goes on with session 3 as ann" in status(app)
+        await pilot.press("enter")
+        await until(pilot, lambda: app.answer is not NOTHING)
+        assert app.answer == SessionChoice(labeller="ann", resume=3)
+
+
+async def test_without_a_session_enter_begins_one_on_the_samples_of_the_newest_run() -> None:
+    runs = [run_with_samples("b-0002"), run_with_samples("a-0001")]
+    async with opened(start(runs)) as (app, pilot):
+        await pilot.press("enter")
+        await until(pilot, lambda: app.answer is not NOTHING)
+        begun = plan(app.answer)
+        assert begun.queues == (QueuePlan(queue="samples", source=str(runs[0])),)
+        assert (begun.repeats, begun.random, begun.limit) == (0.05, 0.2, 0)
+
+
+async def test_another_labeller_has_other_sessions() -> None:
+    sessions = [record(5, "bob"), record(3)]
+    async with opened(start([run_with_samples("a-0001")], sessions)) as (app, pilot):
+        field(app, "labeller").value = "bob"
+        await until(pilot, lambda: "session 5 as bob" in status(app))
+        field(app, "labeller").value = "eve"
+        await until(pilot, lambda: "begins a new session as eve" in status(app))
+        assert starts(app) == ["a new session"]
+        await pilot.press("enter")
+        await until(pilot, lambda: app.answer is not NOTHING)
+        assert app.answer.labeller == "eve"
+
+
+async def test_without_runs_and_data_the_cursor_is_where_data_is_named() -> None:
+    async with opened(start()) as (app, pilot):
+        assert app.focused is field(app, "data")
+        await pilot.press("enter")
+        await until(pilot, lambda: "queue dataset: no data is named" in status(app))
+        assert app.answer is NOTHING
+        assert app.screen.query_one(QueueList).chosen == {"dataset"}
+
+
+async def test_naming_data_adds_it_to_a_new_session_and_taking_it_away_leaves_it_out(folder: Path) -> None:
+    write_lines(Path("pairs.jsonl"), PAIR)
+    run = run_with_samples("a-0001")
+    async with opened(start([run], [record(3)])) as (app, pilot):
+        queues = app.screen.query_one(QueueList)
+        field(app, "data").value = "pairs.jsonl"
+        await until(pilot, lambda: queues.chosen == {"samples", "dataset"})
+        assert "begins a new session" in status(app)
+        field(app, "data").value = ""
+        await until(pilot, lambda: queues.chosen == {"samples"})
+        field(app, "data").value = "pairs.jsonl"
+        field(app, "data").focus()
+        await until(pilot, lambda: "dataset" in queues.chosen)
+        await pilot.press("enter")
+        await until(pilot, lambda: app.answer is not NOTHING)
+        assert [(one.queue, one.source) for one in plan(app.answer).queues] == [
+            ("samples", str(run)),
+            ("dataset", str(folder / "pairs.jsonl")),
+        ]
+
+
+async def test_a_new_session_is_chosen_field_by_field_with_the_keyboard_alone() -> None:
+    runs = [run_with_samples("b-0002"), run_with_samples("a-0001")]
+    models = [reward_model("m2"), reward_model("m1")]
+    async with opened(start(runs, [record(3)], models=models)) as (app, pilot):
+        await pilot.press("tab", "space", "end", "space")  # no samples, but what two reward models disagree on
+        await pilot.press("tab", "enter", "down", "enter")  # the other run
+        await pilot.press("tab", "tab", "tab", *"20", "tab", *"10")
+        assert "begins a new session" in status(app)
+        await pilot.press("enter")
+        await until(pilot, lambda: app.answer is not NOTHING)
+        begun = plan(app.answer)
+        [queue] = begun.queues
+        assert (queue.queue, queue.source, queue.models) == ("disagreement", str(runs[1]), tuple(map(str, models)))
+        assert (begun.limit, begun.repeats) == (20, 0.1)
+
+
+async def test_what_cannot_be_asked_here_says_what_it_would_take_and_cannot_be_taken_in() -> None:
+    async with opened(start([run_with_samples("a-0001")], models=[reward_model("m1")])) as (app, pilot):
+        shown = text_of(app)
+        assert "needs two reward models" in shown
+        assert "needs a reward model" not in shown
+        app.screen.query_one(QueueList).focus()
+        await pilot.press("space", "enter")
+        await until(pilot, lambda: "no queue is chosen" in status(app))
+        await pilot.press("end", "space")
+        await until(pilot, lambda: app.screen.query_one(QueueList).chosen == {"uncertain"})
+
+
+async def test_what_is_chosen_is_seen_without_colours() -> None:
+    async with opened(start([run_with_samples("a-0001")])) as (app, pilot):
+        assert "✔ samples" in text_of(app)
+        assert "· dataset" in text_of(app)
+        app.screen.query_one(QueueList).focus()
+        await pilot.press("space")
+        await until(pilot, lambda: "· samples" in text_of(app))
+
+
+async def test_guidelines_are_shown_first_and_are_part_of_the_session() -> None:
+    Path("g.md").write_text("Be fair.")
+    async with opened(start([run_with_samples("a-0001")])) as (app, pilot):
+        field(app, "guidelines").value = "g.md"
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, GuidelinesScreen))
+        await until(pilot, lambda: "Be fair." in text_of(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, LabelStartScreen))
+        assert app.answer is NOTHING
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, GuidelinesScreen))
+        await pilot.press("enter")
+        await until(pilot, lambda: app.answer is not NOTHING)
+        assert app.answer.guidelines == "Be fair."
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("labeller", " ", "labeller ''"),
+        ("limit", "-3", "limit = -3"),
+        ("repeats", "80", "repeats = 0.8"),
+        ("guidelines", "no.md", "guidelines 'no.md'"),
+        ("data", "no.jsonl", "no such file"),
+        ("data", "[/x]\x1b.jsonl", "[/x]␛.jsonl"),
+    ],
+)
+async def test_a_field_that_cannot_be_taken_is_told_and_mended(name: str, text: str, problem: str) -> None:
+    async with opened(start([run_with_samples("a-0001")])) as (app, pilot):
+        before = field(app, name).value
+        await paste(pilot, field(app, name), text)
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: problem in status(app))
+        assert app.answer is NOTHING
+        assert not is_obeyed(text_of(app))
+        field(app, name).value = before
+        await until(pilot, lambda: "✖" not in status(app))
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: app.answer is not NOTHING)
+
+
+async def test_what_the_command_line_said_is_where_it_begins() -> None:
+    run = run_with_samples("a-0001")
+    Path("g.md").write_text("Be fair.")
+    write_lines(Path("pairs.jsonl"), PAIR)
+    wanted = Wanted(run=run, data="pairs.jsonl", queues=(("dataset", 3.0),), limit=9, repeats=0.1, guidelines="g.md")
+    async with opened(start([run_with_samples("b-0002")], wanted=wanted)) as (app, pilot):
+        assert app.screen.query_one("#run", Select).value == run
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, GuidelinesScreen))
+        await pilot.press("enter")
+        await until(pilot, lambda: app.answer is not NOTHING)
+        begun = plan(app.answer)
+        assert [(one.queue, one.weight) for one in begun.queues] == [("dataset", 3.0)]
+        assert (begun.limit, begun.repeats) == (9, 0.1)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_all_of_it_is_in_sight_and_hostile_names_are_text(size: tuple[int, int]) -> None:
+    hostile = SessionPlan(queues=(QueuePlan(queue="samples", source=f"/runs/{HOSTILE.replace('/', '')}"),))
+    sessions = [record(number, HOSTILE, plan=hostile) for number in range(9, 0, -1)]
+    screen = start([Path(f"/runs/{HOSTILE}")], sessions, wanted=Wanted(data=HOSTILE), labeller=HOSTILE)
+    async with opened(screen, size) as (app, _):
+        for widget in app.screen.query("Input, Select, OptionList, #status, Footer"):
+            if type(widget).__name__ != "SelectOverlay":
+                assert app.screen.region.contains_region(widget.region), widget
+                assert widget.region.height > 0
+        rows = [*app.screen.query("Input, #starts, QueueList, #status"), app.screen.query_one(Footer)]
+        assert len({widget.region.y for widget in rows}) == len(rows) - 1  # two inputs share a line
+        assert not is_obeyed(text_of(app))
+        assert "[/x]" in text_of(app)
+
+
+async def test_escape_begins_nothing() -> None:
+    async with opened(start([run_with_samples("a-0001")], [record(3)])) as (app, pilot):
+        await pilot.press("tab", "space", "escape")
+        await until(pilot, lambda: app.answer is None)
+
+
+async def test_escape_in_an_open_list_closes_the_list_only() -> None:
+    async with opened(start([run_with_samples("a-0001")])) as (app, pilot):
+        select = app.screen.query_one("#run", Select)
+        select.focus()
+        await pilot.press("enter")
+        assert select.expanded
+        await pilot.press("escape")
+        await pilot.pause()
+        assert not select.expanded
+        assert app.answer is NOTHING
+
+
+async def test_everything_that_can_be_used_says_what_it_does() -> None:
+    async with opened(start([run_with_samples("a-0001")])) as (app, _):
+        used = [*app.screen.query(Input), *app.screen.query("Select, #starts, QueueList")]
+        assert len(used) == 8
+        assert all(widget.tooltip for widget in used)

@@ -1,0 +1,248 @@
+"""What a labelling session may be begun with: from what the user names, here or on the command line, to a plan."""
+
+from __future__ import annotations
+
+import getpass
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from trainer.errors import DataError, UsageError
+from trainer.preferences.items import Queue, QueuePlan, SessionPlan, SessionRecord
+from workbench.text import visible
+
+QUEUES: dict[Queue, str] = {
+    "samples": "what the run's policy wrote, newest first",
+    "policy-reference": "the policy against the reference, written now",
+    "dataset": "pairs of a file or dataset",
+    "uncertain": "samples that a reward model is least sure of",
+    "disagreement": "samples that reward models disagree on",
+}
+"""The queues that a user may ask for, and what they are."""
+
+REPEATS = SessionPlan(queues=()).repeats
+MOST_REPEATS = 0.5
+ENSEMBLE = 3  # reward models that "disagreement" takes unless some are named: each scores every sample
+_LONGEST_NAME = 60  # characters
+_LARGEST_GUIDELINES = 200_000  # bytes: a text that people read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionChoice:
+    """A session to begin, or to go on with.
+
+    plan: of a new session. guidelines: the text that a new session goes by; empty for none. resume: id of the session
+    to go on with.
+    """
+
+    labeller: str
+    plan: SessionPlan | None = None
+    guidelines: str = ""
+    resume: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a new session is to ask, as far as the user has said.
+
+    queues: with their weights; none for what run and data suggest. models: folders of reward models, the newest first.
+    guidelines: the path of a text file.
+    """
+
+    queues: tuple[tuple[Queue, float], ...] = ()
+    run: Path | None = None
+    data: str = ""
+    models: tuple[Path, ...] = ()
+    limit: int = 0
+    repeats: float = REPEATS
+    guidelines: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelOpening:
+    """What the workbench is to label. choice: at once; without one the start screen asks, beginning with `wanted`."""
+
+    store: Path
+    labeller: str
+    choice: SessionChoice | None = None
+    wanted: Wanted = Wanted()
+
+
+class Material(NamedTuple):
+    """Folders of runs whose samples can be judged, or will be, and of reward models; the newest first."""
+
+    runs: list[Path]
+    models: list[Path]
+
+
+def labelling_material(runs_dir: Path) -> Material:
+    """What the runs in `runs_dir` offer to label. Reads ends of journals. Raises StorageError."""
+    from trainer.run_list import PPO, list_runs
+    from trainer.runs import newest_checkpoint
+    from workbench.samples.reader import kept_iterations
+
+    runs = sorted(list_runs(runs_dir), key=lambda run: run.started or 0.0, reverse=True)
+    return Material(
+        [run.folder.root for run in runs if run.kind == PPO and (run.folder.is_live() or kept_iterations(run.folder))],
+        [run.folder.root for run in runs if run.kind == "reward-model" and newest_checkpoint(run.folder)],
+    )
+
+
+def session_plan(wanted: Wanted, *, seed: int | None = None) -> SessionPlan:
+    """The plan of what is `wanted`; `seed` is drawn unless given.
+
+    Looks at what it names: samples, checkpoints, the first row of the data. Takes seconds where `datasets` has to load
+    them. Raises UsageError for what cannot be asked, DataError for data that cannot be read.
+    """
+    if wanted.limit < 0:
+        raise UsageError(f"limit = {wanted.limit}: give a whole number, 0 for no limit")
+    if not 0 <= wanted.repeats <= MOST_REPEATS:
+        raise UsageError(f"repeats = {wanted.repeats:g}: give a share from 0 to {MOST_REPEATS:g}, as 0.05")
+    queues = wanted.queues or _suggested(wanted)
+    names = [queue for queue, _ in queues]
+    if wanted.data and "dataset" not in names:
+        raise UsageError(f"'{wanted.data}' is not asked: add the queue dataset, or name no data")
+    return SessionPlan(
+        queues=tuple(_queue_plan(queue, weight, wanted) for queue, weight in queues),
+        repeats=wanted.repeats,
+        limit=wanted.limit,
+        seed=secrets.randbelow(2**31) if seed is None else seed,
+    )
+
+
+def unfinished(sessions: Sequence[SessionRecord], labeller: str) -> list[SessionRecord]:
+    """The sessions of `labeller` that have items to judge, in the order given."""
+    return [session for session in sessions if session.labeller == labeller and session.done < session.items]
+
+
+def like(sessions: Sequence[SessionRecord], plan: SessionPlan) -> list[SessionRecord]:
+    """The sessions that ask the same as `plan`, whatever their seed."""
+    return [session for session in sessions if replace(session.plan, seed=plan.seed) == plan]
+
+
+def plan_line(plan: SessionPlan) -> str:
+    """The queues of a plan and their sources in a few words; names from disk are made visible."""
+    return " + ".join(_told(queue) for queue in plan.queues) or "nothing"
+
+
+def default_labeller(sessions: Sequence[SessionRecord]) -> str:
+    """The labeller of the first, newest of a store's `sessions`, else the user's login name."""
+    if sessions:
+        return sessions[0].labeller
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in some containers
+        return "me"
+
+
+def labeller_name(text: str) -> str:
+    """`text` as the name of a labeller. Raises UsageError for what is none."""
+    name = text.strip()
+    if not name or len(name) > _LONGEST_NAME or not name.isprintable():
+        raise UsageError(f"labeller '{visible(name)}': give a name of 1 to {_LONGEST_NAME} printable characters")
+    return name
+
+
+def read_guidelines(path: str) -> str:
+    """The text that the file at `path` holds. Raises UsageError where that cannot be read."""
+    way_out = "name a text file"
+    try:
+        file = Path(path).expanduser()
+        if file.stat().st_size > _LARGEST_GUIDELINES:
+            raise UsageError(f"guidelines '{path}': larger than {_LARGEST_GUIDELINES // 1000} kB: {way_out}")
+        text = file.read_text(encoding="utf-8-sig")
+    except (OSError, RuntimeError) as error:  # RuntimeError: ~ of a user that is not there
+        raise UsageError(f"guidelines '{path}': {getattr(error, 'strerror', None) or error}: {way_out}") from None
+    except ValueError:
+        raise UsageError(f"guidelines '{path}': not UTF-8 text: {way_out}") from None
+    if not text.strip():
+        raise UsageError(f"guidelines '{path}': the file is empty: {way_out}")
+    return text
+
+
+def _suggested(wanted: Wanted) -> tuple[tuple[Queue, float], ...]:
+    queues: list[Queue] = []
+    if wanted.run is not None:
+        queues.append("samples")
+    if wanted.data:
+        queues.append("dataset")
+    if not queues:
+        raise UsageError("there is nothing to label: name data, or a run that keeps its samples")
+    return tuple((queue, 1.0) for queue in queues)
+
+
+def _queue_plan(queue: Queue, weight: float, wanted: Wanted) -> QueuePlan:
+    if queue == "dataset":
+        return QueuePlan(queue=queue, weight=weight, source=_readable(wanted.data))
+    if wanted.run is None:
+        raise UsageError(f"queue {queue}: there is no run to label: name one that keeps its samples")
+    run = wanted.run.resolve()
+    _check_run(run, queue)
+    models = tuple(str(_model(path, queue)) for path in _models_of(queue, wanted))
+    return QueuePlan(queue=queue, weight=weight, source=str(run), models=models)
+
+
+def _models_of(queue: Queue, wanted: Wanted) -> tuple[Path, ...]:
+    """The reward models that `queue` orders by."""
+    least = {"uncertain": 1, "disagreement": 2}.get(queue, 0)
+    if len(wanted.models) < least:
+        needed = "a reward model" if least == 1 else f"{least} reward models"
+        there = f", there is {len(wanted.models)}" if wanted.models else ""
+        raise UsageError(f"queue {queue}: needs {needed}{there}: train one with ppo-workbench reward-model train")
+    return wanted.models if least == 2 else wanted.models[:least]
+
+
+def _check_run(run: Path, queue: Queue) -> None:
+    """Raises UsageError where `run` has no prompts to ask, or nobody to answer them."""
+    from trainer.runs import RunFolder, newest_checkpoint
+    from workbench.samples.reader import kept_iterations
+
+    folder = RunFolder(run)
+    if folder.is_live():
+        return
+    if not kept_iterations(folder):
+        raise UsageError(f"queue {queue}: '{run.name}' has no samples: choose a run with run.save_samples = true")
+    if queue == "policy-reference" and newest_checkpoint(folder) is None:
+        raise UsageError(f"queue {queue}: '{run.name}' is not under way and has no checkpoint: choose another run")
+
+
+def _model(path: Path, queue: Queue) -> Path:
+    from trainer.runs import RunFolder, newest_checkpoint
+
+    model = path.resolve()
+    checkpoint = newest_checkpoint(RunFolder(model)) or model
+    if not (checkpoint / "reward_model.json").is_file():
+        raise UsageError(f"queue {queue}: '{model.name}' is no trained reward model: name a run that is")
+    return model
+
+
+def _readable(source: str) -> str:
+    """`source`, a path made absolute, when it has a row that can be read."""
+    if not source:
+        raise UsageError("queue dataset: no data is named: give a file, a folder or a datasets name")
+    from trainer.preferences.sources import source_rows
+
+    problems: list[str] = []
+    row = next(source_rows(source, "train", lambda error: problems.append(str(error))), None)
+    if row is None:
+        raise DataError(f"'{source}' has no rows" + "".join(f"; {problem}" for problem in problems[:1]))
+    path = Path(source).expanduser()
+    return str(path.resolve()) if path.exists() else source
+
+
+def _told(queue: QueuePlan) -> str:
+    name = Path(queue.source).name
+    match queue.queue:
+        case "samples":
+            told = f"samples of {name}"
+        case "policy-reference":
+            told = f"policy against reference of {name}"
+        case "dataset":
+            told = name
+        case "again":
+            told = f"{len(queue.keys)} comparisons again"
+        case _:
+            told = f"{queue.queue} samples of {name}"
+    return visible(told)

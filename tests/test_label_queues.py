@@ -1,0 +1,222 @@
+"""A session's items: their shares and sides, what is asked again, and what is left out."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections import Counter
+from dataclasses import replace
+from itertools import islice, pairwise
+from pathlib import Path
+
+import pytest
+from label_runs import Drawing, answering, of_run, pair_rows, plan, run_folder
+
+from trainer.control import Interrupted
+from trainer.preferences.items import Item, QueuePlan
+from trainer.preferences.records import Judgement, Preference
+from trainer.preferences.store import PreferenceStore
+from trainer.runs import RunFolder
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "preferences.db"
+
+
+def label(store: Path, item: Item, choice: str = "a", labeller: str = "ann") -> int:
+    with PreferenceStore(store) as opened:
+        judgement = Judgement.chosen(choice, labeller=labeller, order_shown=item.order)  # type: ignore[arg-type]
+        return opened.add(Preference(comparison=item.comparison, judgement=judgement))
+
+
+def test_the_sides_are_fair_and_recorded(tmp_path: Path, store: Path) -> None:
+    items = list(Drawing(plan(pair_rows(tmp_path / "pairs.jsonl", 2000)), store))
+    assert len(items) == 2000
+    assert {item.order for item in items} == {(0, 1), (1, 0)}
+    first_left = sum(item.order == (0, 1) for item in items)
+    assert abs(first_left - 1000) < 4 * math.sqrt(2000) / 2, "four standard deviations of a fair coin"
+    runs = sum(a.order != b.order for a, b in pairwise(items))
+    assert abs(runs - 1000) < 4 * math.sqrt(2000) / 2, "one side says nothing about the next"
+
+
+def test_every_order_of_more_completions_is_as_likely(tmp_path: Path, store: Path) -> None:
+    rows = [{"prompt": f"p{n}", "completions": [f"{n} a", f"{n} b", f"{n} c"]} for n in range(1200)]
+    (tmp_path / "three.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    queue = QueuePlan(queue="dataset", source=str(tmp_path / "three.jsonl"))
+    counts = Counter(item.order for item in Drawing(plan(queue), store))
+    assert len(counts) == 6
+    assert all(abs(count - 200) < 4 * math.sqrt(1200 * 5 / 36) for count in counts.values())
+
+
+def test_the_sides_follow_from_seed_labeller_and_comparison_alone(tmp_path: Path, store: Path) -> None:
+    queue = pair_rows(tmp_path / "pairs.jsonl", 64)
+
+    def orders(seed: int, labeller: str, skipped: int = 0) -> list[tuple[int, ...]]:
+        drawn = list(Drawing(plan(queue, seed=seed), store, labeller=labeller))
+        resumed = Drawing(
+            plan(queue, seed=seed), store, labeller=labeller, served={i.comparison.key for i in drawn[:skipped]}
+        )
+        return [item.order for item in [*drawn[:skipped], *resumed]]
+
+    assert orders(1, "ann") == orders(1, "ann", skipped=20)
+    assert orders(1, "ann") != orders(2, "ann")
+    assert orders(1, "ann") != orders(1, "bob"), "what one labeller sees on the left another may see on the right"
+
+
+@pytest.mark.parametrize("weights", [(1, 1), (3, 1), (5, 3, 2), (0.7, 0.2, 0.1)])
+def test_shares_hold_at_every_length_within_rounding(tmp_path: Path, store: Path, weights: tuple[float, ...]) -> None:
+    runs = [run_folder(tmp_path / f"run-{n}", prompts=200, samples=2) for n in range(len(weights))]
+    queues = [of_run("samples", run, weight=weight) for run, weight in zip(runs, weights, strict=True)]
+    given = Counter[str]()
+    for total, item in enumerate(islice(Drawing(plan(*queues), store), 200), 1):
+        given[item.comparison.origins[0].run] += 1
+        for run, weight in zip(runs, weights, strict=True):
+            assert abs(given[run.name] - total * weight / sum(weights)) < 1 + 1e-9
+    assert given.total() == 200
+
+
+def test_a_queue_without_weight_asks_nothing(tmp_path: Path, store: Path) -> None:
+    none = replace(pair_rows(tmp_path / "none.jsonl", 5, "none"), weight=0.0)
+    items = list(Drawing(plan(none, pair_rows(tmp_path / "some.jsonl", 3)), store))
+    assert [item.comparison.prompt for item in items] == ["question 0", "question 1", "question 2"]
+
+
+def test_a_queue_that_waits_holds_nobody_up_and_catches_up_later(tmp_path: Path, store: Path) -> None:
+    may_write, write = threading.Event(), answering()
+
+    def slowly(question: object) -> object:
+        assert may_write.wait(60)
+        return write(question)
+
+    run = run_folder(tmp_path / "run", prompts=20, samples=1)
+    queues = of_run("policy-reference", run), pair_rows(tmp_path / "pairs.jsonl", 100)
+    drawing = Drawing(plan(*queues), store, ask=slowly)
+    assert {item.queue for item in islice(drawing, 10)} == {"dataset"}
+    assert drawing.mixture.draw() is not None
+    assert drawing.mixture.waiting == "policy and reference write pair 1"
+    may_write.set()
+    later = Counter(item.queue for item in islice(drawing.items(hurry=False), 59))
+    assert later == {"policy-reference": 35, "dataset": 24}, "35 of the 70 there are then"
+
+
+def test_what_the_labeller_has_judged_or_the_session_has_is_not_asked(tmp_path: Path, store: Path) -> None:
+    queue = pair_rows(tmp_path / "pairs.jsonl", 10)
+    everything = list(Drawing(plan(queue), store))
+    label(store, everything[0])
+    label(store, everything[1], "skip")
+    label(store, everything[2], labeller="bob")
+    undone = label(store, everything[3])
+    with PreferenceStore(store) as opened:
+        opened.undo(undone, "ann")
+    served = {everything[4].comparison.key}
+    asked = [item.comparison.prompt for item in Drawing(plan(queue), store, served=served)]
+    assert asked == [f"question {n}" for n in (2, 3, 5, 6, 7, 8, 9)]
+
+
+def test_much_that_is_known_already_holds_no_other_queue_up(tmp_path: Path, store: Path) -> None:
+    run = run_folder(tmp_path / "run", iterations=2, prompts=450)
+    queue = of_run("samples", run)
+    served = {item.comparison.key for item in islice(Drawing(plan(queue), store), 450)}
+    drawing = Drawing(plan(queue, pair_rows(tmp_path / "pairs.jsonl", 5)), store, served=served)
+    assert drawing.mixture.draw() is None
+    assert drawing.mixture.waiting == "passes over what was judged before"
+    assert drawing.came.is_set(), "and goes on at once"
+    assert Counter(item.queue for item in drawing) == {"samples": 450, "dataset": 5}
+
+
+def test_two_queues_of_one_source_ask_nothing_twice(tmp_path: Path, store: Path) -> None:
+    queue = pair_rows(tmp_path / "pairs.jsonl", 30)
+    keys = [item.comparison.key for item in Drawing(plan(queue, queue), store)]
+    assert len(keys) == len(set(keys)) == 30
+
+
+def labelled_session(tmp_path: Path, store: Path, count: int, behind: int = 12, **more: float) -> list[Item]:
+    """The items of a session whose labeller is `behind` items behind what was drawn, and skips every ninth."""
+    drawing = Drawing(plan(pair_rows(tmp_path / "pairs.jsonl", count), **more), store)
+    items: list[Item] = []
+    for item in drawing:
+        items.append(item)
+        if (place := len(items) - 1 - behind) >= 0:
+            label(store, items[place], "skip" if place % 9 == 0 else "b")
+    return items
+
+
+def test_repeats_ask_own_labels_again_with_the_sides_swapped_and_not_soon(tmp_path: Path, store: Path) -> None:
+    items = labelled_session(tmp_path, store, 150, repeats=0.1)
+    places = {item.comparison.key: place for place, item in enumerate(items) if item.queue != "repeat"}
+    repeats = [(place, item) for place, item in enumerate(items) if item.queue == "repeat"]
+    assert len(repeats) == int(0.1 * len(items)), "the share, and never more than it"
+    for place, item in repeats:
+        original = items[places[item.comparison.key]]
+        assert item.order == original.order[::-1]
+        assert place - places[item.comparison.key] > 20
+        assert places[item.comparison.key] % 9 or items[places[item.comparison.key]].queue == "repeat", "no skip"
+        with PreferenceStore(store) as opened:
+            assert [one.id for one in opened.labels_of(item.comparison.key)][:1] == [item.repeats]
+    assert len({item.comparison.key for _, item in repeats}) == len(repeats), "each once"
+
+
+def test_at_no_time_are_there_more_repeats_than_their_share(tmp_path: Path, store: Path) -> None:
+    given = 0
+    for total, item in enumerate(labelled_session(tmp_path, store, 120, repeats=0.05), 1):
+        given += item.queue == "repeat"
+        assert given <= 0.05 * total
+    assert given >= 5
+
+
+def test_what_is_not_labelled_yet_is_not_repeated(tmp_path: Path, store: Path) -> None:
+    drawing = Drawing(plan(pair_rows(tmp_path / "pairs.jsonl", 100), repeats=0.2), store)
+    items = list(islice(drawing, 100))
+    assert {item.queue for item in items} == {"dataset"}
+    assert drawing.mixture.draw() is None
+    assert not drawing.mixture.exhausted, "labels may come"
+    made = label(store, items[0])
+    repeated = next(item for _ in range(200) if (item := drawing.mixture.draw()) is not None)
+    assert (repeated.repeats, repeated.comparison.key) == (made, items[0].comparison.key)
+
+
+def test_a_session_that_goes_on_repeats_what_it_had_after_twenty_new_items(tmp_path: Path, store: Path) -> None:
+    queue = pair_rows(tmp_path / "pairs.jsonl", 60)
+    had = list(islice(Drawing(plan(queue), store), 30))
+    for item in had:
+        label(store, item)
+    resumed = Drawing(plan(queue, repeats=0.5), store, served={item.comparison.key for item in had})
+    queues = [item.queue for item in islice(resumed, 40)]
+    assert queues[:21] == ["dataset"] * 21
+    assert queues[21] == "repeat"
+
+
+def test_a_queue_that_has_nothing_is_left_out_and_told_and_the_others_go_on(tmp_path: Path, store: Path) -> None:
+    empty = run_folder(tmp_path / "empty", iterations=0)
+    queues = [
+        QueuePlan(queue="samples", source=str(tmp_path / "nowhere")),
+        of_run("samples", empty),
+        QueuePlan(queue="dataset", source=str(tmp_path / "no.jsonl")),
+        of_run("policy-reference", run_folder(tmp_path / "mute")),
+        of_run("uncertain", run_folder(tmp_path / "run")),
+        of_run("disagreement", RunFolder(tmp_path / "run")),
+        pair_rows(tmp_path / "pairs.jsonl", 7),
+    ]
+    drawing = Drawing(plan(*queues), store)
+    assert len(list(drawing)) == 7
+    told = "\n".join(sorted(drawing.mixture.problems))
+    assert len(drawing.mixture.problems) == 6, told
+    for words in (
+        "no run 'nowhere' in",
+        "run 'empty' has no samples: train with run.save_samples = true",
+        "no.jsonl': no such file",
+        "run 'mute' has no model that could write pairs now",
+        "goes by a reward model: name one",
+        "goes by two reward models or more",
+    ):
+        assert words in told
+
+
+def test_what_heed_raises_ends_the_drawing(tmp_path: Path, store: Path) -> None:
+    def closed() -> None:
+        raise Interrupted("closed", save=False)
+
+    with pytest.raises(Interrupted):
+        Drawing(plan(of_run("samples", run_folder(tmp_path / "run"))), store, heed=closed).mixture.draw()

@@ -1,0 +1,183 @@
+"""Queues that reward models order: by what, how much at random, and what comes before there are scores."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from label_runs import Drawing, add_samples, of_run, plan, run_folder, scoring
+
+from trainer.errors import ModelError
+from trainer.preferences.items import Item
+from trainer.preferences.records import Text
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "preferences.db"
+
+
+def by_name(model: str, completion: str) -> float:
+    """A score that is another one for every model and completion, and always the same."""
+    return float(np.random.default_rng([*model.encode(), *completion.encode()]).normal())
+
+
+def scored_before_drawing(drawing: Drawing) -> Drawing:
+    """Begin to draw, and wait until the scores are there; what is drawn has gone at random."""
+    drawing.mixture.draw()
+    assert drawing.came.wait(60)
+    return drawing
+
+
+def difference(item: Item, model: str) -> float:
+    first, second = (by_name(model, str(completion)) for completion in item.comparison.completions)
+    return first - second
+
+
+def test_uncertain_pairs_are_those_of_least_difference_but_for_the_share_at_random(tmp_path: Path, store: Path) -> None:
+    run = run_folder(tmp_path / "run", prompts=60)
+    queue = of_run("uncertain", run, models=("m1", "m2"))
+    items = list(scored_before_drawing(Drawing(plan(queue, random=0.2), store, score=scoring(by_name))))
+    assert len(items) == 59, "all but the first"
+    sizes = [abs(difference(item, "m1")) for item in items]
+    ascending = best_chain(sizes)
+    assert ascending >= 0.79 * len(items), "in order, but for those at random"
+    assert np.mean(sizes[:10]) < np.mean(sizes) / 2
+
+
+def best_chain(values: Sequence[float]) -> int:
+    """The most of `values` that stand in ascending order."""
+    ends: list[float] = []
+    for value in values:
+        place = int(np.searchsorted(ends, value))
+        ends[place : place + 1] = [value]
+    return len(ends)
+
+
+def test_disagreement_is_the_standard_deviation_between_models_largest_first(tmp_path: Path, store: Path) -> None:
+    run = run_folder(tmp_path / "run", prompts=60)
+    models = ("/a/m1", "/a/m2", "/a/m3")
+    drawing = Drawing(plan(of_run("disagreement", run, models=models), random=0.0), store, score=scoring(by_name))
+    assert drawing.mixture.draw() is not None, "one in advance, drawn at random"
+    assert drawing.came.wait(60)
+    items = list(drawing)
+    spread = [float(np.std([difference(item, model) for model in models])) for item in items]
+    assert spread == sorted(spread, reverse=True)
+    columns = items[0].comparison.columns
+    assert columns["reward_models"] == {
+        Path(model).name: [by_name(model, str(completion)) for completion in items[0].comparison.completions]
+        for model in models
+    }
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 1.0])
+def test_at_least_the_share_is_drawn_at_random_at_every_length(tmp_path: Path, store: Path, share: float) -> None:
+    run = run_folder(tmp_path / "run", prompts=60)
+    drawing = scored_before_drawing(
+        Drawing(plan(of_run("uncertain", run, models=("m1",)), random=share), store, score=scoring(by_name))
+    )
+    at_random, given = 1, 1
+    for item in islice(drawing, 40):
+        given += 1
+        at_random += "reward_models" not in item.comparison.columns
+        assert at_random >= share * given - 1e-9
+    assert at_random <= math.ceil(share * given) + 1, "and no more than that once there are scores"
+
+
+def test_the_ones_at_random_are_any_of_all(tmp_path: Path, store: Path) -> None:
+    run = run_folder(tmp_path / "run", prompts=60)
+    queue = of_run("uncertain", run, models=("m1",))
+    ranks = []
+    for seed in range(40):
+        drawing = Drawing(plan(queue, random=1.0, seed=seed), store, score=scoring(by_name))
+        ranks += [abs(difference(item, "m1")) for item in islice(drawing, 5)]
+    everything = [
+        abs(difference(item, "m1")) for item in Drawing(plan(queue, random=1.0), store, score=scoring(by_name))
+    ]
+    assert np.mean(ranks) == pytest.approx(np.mean(everything), abs=4 * np.std(everything) / math.sqrt(len(ranks)))
+
+
+def test_nobody_waits_for_the_first_scores(tmp_path: Path, store: Path) -> None:
+    may_score = threading.Event()
+
+    def slowly(model: str, rows: Sequence[tuple[Text, Text]]) -> list[float]:
+        assert may_score.wait(60)
+        return [by_name(model, str(completion)) for _, completion in rows]
+
+    run = run_folder(tmp_path / "run", prompts=60)
+    drawing = Drawing(plan(of_run("uncertain", run, models=("runs/rm-0001",))), store, score=slowly)
+    first = [item for _ in range(20) if (item := drawing.mixture.draw()) is not None]
+    assert len(first) == 8, "six in advance, and the two that are due of eight"
+    assert drawing.mixture.waiting == "samples are scored by rm-0001"
+    may_score.set()
+    later = list(islice(drawing, 28))
+    assert sum("reward_models" not in item.comparison.columns for item in later) == 0, "the share was had in advance"
+
+
+def test_newer_samples_are_scored_when_they_have_come_and_older_ones_when_few_are_left(
+    tmp_path: Path, store: Path
+) -> None:
+    run = run_folder(tmp_path / "run", iterations=4, prompts=32)
+    calls: list[tuple[str, int]] = []
+    with run.lock():
+        drawing = Drawing(
+            plan(of_run("uncertain", run, models=("m1",)), random=0.0), store, score=scoring(by_name, calls)
+        )
+        scored_before_drawing(drawing)
+        seen = {item.comparison.origins[0].iteration for item in islice(drawing, 20)}
+        assert seen <= {3, 4}
+        assert calls == [("m1", 128)]
+        add_samples(run, 5, prompts=64)
+        list(islice(drawing, 1))
+        assert drawing.came.wait(60) or len(calls) == 2
+        assert calls == [("m1", 128)] * 2
+        assert 5 in {item.comparison.origins[0].iteration for item in islice(drawing, 20)}
+    iterations = {item.comparison.origins[0].iteration for item in drawing}
+    assert {1, 2} <= iterations
+    assert drawing.mixture.exhausted
+
+
+def test_pairs_that_a_model_cannot_score_are_left_to_chance(tmp_path: Path, store: Path) -> None:
+    run = run_folder(tmp_path / "run", prompts=40)
+    values: Callable[[str, str], float] = lambda model, text: math.nan if "prompt 3" in text else by_name(model, text)  # noqa: E731
+    drawing = scored_before_drawing(
+        Drawing(plan(of_run("uncertain", run, models=("m1",)), random=0.0), store, score=scoring(values))
+    )
+    prompts = [str(item.comparison.prompt) for item in drawing]
+    assert len(prompts) == 39
+    unscored = [prompt.startswith("prompt 3") for prompt in prompts]
+    assert unscored == sorted(unscored), "last of all"
+
+
+@pytest.mark.parametrize("wrong", ["raises", "too few"])
+def test_a_reward_model_that_fails_is_told(tmp_path: Path, store: Path, wrong: str) -> None:
+    def score(model: str, rows: Any) -> list[float]:
+        if wrong == "raises":
+            raise ModelError("reward model 'm1' scores nothing: no reward model there")
+        return [1.0]
+
+    drawing = Drawing(plan(of_run("uncertain", run_folder(tmp_path / "run"), models=("m1",))), store, score=score)
+    list(drawing)
+    (told,) = drawing.mixture.problems
+    assert "reward model 'm1'" in told
+
+
+def test_a_run_of_single_samples_is_told_at_once(tmp_path: Path, store: Path) -> None:
+    run = run_folder(tmp_path / "run", iterations=3, samples=1)
+    drawing = Drawing(plan(of_run("uncertain", run, models=("m1",))), store, score=scoring(by_name))
+    with run.lock():
+        assert drawing.mixture.draw() is None
+        assert drawing.mixture.exhausted
+    assert "has one sample of each prompt" in drawing.mixture.problems[0]
+
+
+def test_without_anything_that_scores_that_is_told(tmp_path: Path, store: Path) -> None:
+    drawing = Drawing(plan(of_run("uncertain", run_folder(tmp_path / "run"), models=("m1",))), store)
+    assert list(drawing) == []
+    assert drawing.mixture.problems == ["nothing can score pairs here: choose another queue"]

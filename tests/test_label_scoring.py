@@ -1,0 +1,119 @@
+"""Scores are made by a process of its own, of low priority, that ends with who asked; what it cannot do is told."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from reward_model_runs import reward_workspace
+
+from trainer.control import Interrupted
+from trainer.errors import ModelError, StorageError
+from trainer.preferences.records import Text
+from workbench.labelling import scoring as module
+from workbench.labelling.scoring import Scoring
+
+ROWS: list[tuple[Text, Text]] = [("one ", "a\nb\u2028c"), ("one ", "abc"), ("\ud83d[/bold]", "")]
+
+
+@pytest.fixture(autouse=True)
+def _own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+
+
+def instead(monkeypatch: pytest.MonkeyPatch, path: Path, program: str) -> None:
+    """Let `program` be called in place of the workbench."""
+    path.write_text(f"#!{sys.executable}\nimport json, os, sys, time\n{program}\n")
+    path.chmod(0o700)
+    monkeypatch.setattr(module, "sys", SimpleNamespace(executable=str(path)))
+
+
+def test_each_row_gets_the_score_that_the_command_gives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = """
+for line in open(sys.argv[-1]):
+    row = json.loads(line)
+    print(json.dumps({**row, "score": len(row["completion"]) + 0.5}))
+open(sys.argv[0] + ".called", "w").write(" ".join(sys.argv[1:-1]))"""
+    instead(monkeypatch, tmp_path / "program", program)
+    assert Scoring()("runs/rm", ROWS) == [5.5, 3.5, 0.5]
+    assert (tmp_path / "program.called").read_text() == "-m workbench reward-model score runs/rm --data"
+    assert list((tmp_path / "temporary").iterdir()) == [], "nothing is left behind"
+
+
+def test_scores_are_the_reward_models_own_for_text_and_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainer.reward_model.loaded import load_reward_model
+
+    run = reward_workspace(tmp_path)
+    rows: list[tuple[Text, Text]] = [("say 1: ", "abca"), ("say 1: ", "hhhh"), ("say 2: ", "a")]
+    model = load_reward_model(run)
+    scores = Scoring()(str(run), rows)
+    assert scores == pytest.approx(model.score([model.encode(*row) for row in rows]), abs=1e-5)
+    with pytest.raises(ModelError, match="'nowhere' scores nothing: no run 'nowhere'"):
+        Scoring()("nowhere", rows)
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (
+            "print('ppo-workbench: error: it is damaged: use another', file=sys.stderr); sys.exit(3)",
+            "it is damaged: use",
+        ),
+        ("sys.exit(9)", "its process ended with code 9"),
+        ("os.kill(os.getpid(), 9)", "its process ended with code -9"),
+        ("print(json.dumps({'score': 1}))", "did not answer with 3 scores"),
+        ("print('nothing\\n[]\\n{}')", "did not answer with 3 scores"),
+        ("sys.stdout.buffer.write(b'\\xff')", "did not answer with 3 scores"),
+    ],
+)
+def test_what_goes_wrong_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, words: str
+) -> None:
+    instead(monkeypatch, tmp_path / "program", program)
+    with pytest.raises(ModelError, match="reward model 'rm'") as told:
+        Scoring()("rm", ROWS)
+    assert words in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_it_has_low_priority_and_ends_when_it_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    program = f"""
+while os.nice(0) == 0:
+    time.sleep(0.01)
+open({str(tmp_path / "pipe")!r}, "w").write(f"{{os.getpid()}} {{os.nice(0)}}")
+time.sleep(600)"""
+    instead(monkeypatch, tmp_path / "program", program)
+    scoring, ended = Scoring(), list[BaseException]()
+
+    def score() -> None:
+        try:
+            scoring("rm", ROWS)
+        except Interrupted as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=score)
+    thread.start()
+    pid, niceness = map(int, (tmp_path / "pipe").read_text().split())
+    assert niceness >= 15
+    scoring.close()
+    thread.join(60)
+    assert isinstance(ended[0], Interrupted)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    with pytest.raises(Interrupted):
+        scoring("rm", ROWS)
+
+
+def test_rows_that_cannot_be_written_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(StorageError, match="cannot score samples: No such file"):
+        Scoring()("rm", ROWS)

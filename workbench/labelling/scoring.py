@@ -1,0 +1,86 @@
+"""Scores of completions by reward models, made by processes of their own so that labelling goes on meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainer.control import Interrupted
+from trainer.errors import ModelError, StorageError
+from trainer.preferences.records import Text
+
+_NICENESS = 15  # training and the screen go first
+_LOOK = 0.2  # seconds between looks at whether it was closed
+_WAY_OUT = "look at it with ppo-workbench reward-model eval"
+
+
+class Scoring:
+    """Calls `ppo-workbench reward-model score`. May be called by several threads; `close` ends what is under way."""
+
+    def __init__(self) -> None:
+        self._closed = threading.Event()
+
+    def __call__(self, model: str, rows: Sequence[tuple[Text, Text]]) -> list[float]:
+        """The score that the reward model in the folder `model` gives each (prompt, completion).
+
+        Blocks for as long as loading and scoring take. Raises ModelError where the model cannot be used, StorageError
+        where the rows cannot be written, Interrupted once it is closed.
+        """
+        try:
+            with tempfile.TemporaryDirectory(prefix="ppo-workbench-") as folder:
+                return self._scores(model, rows, Path(folder))
+        except OSError as error:
+            raise StorageError(
+                f"cannot score samples: {error.strerror or error}; free space in the folder for temporary files"
+            ) from None
+
+    def close(self) -> None:
+        """End the processes under way, and refuse others; returns at once."""
+        self._closed.set()
+
+    def _scores(self, model: str, rows: Sequence[tuple[Text, Text]], folder: Path) -> list[float]:
+        data, answers, errors = (folder / name for name in ("rows.jsonl", "scores.jsonl", "errors"))
+        lines = (json.dumps({"prompt": prompt, "completion": completion}) for prompt, completion in rows)
+        data.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        command = [sys.executable, "-m", "workbench", "reward-model", "score", model, "--data", str(data)]
+        with answers.open("wb") as stdout, errors.open("wb") as stderr:
+            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
+            with contextlib.suppress(OSError):  # it has ended already
+                os.setpriority(os.PRIO_PROCESS, child.pid, _NICENESS)
+            code = self._ended(child)
+        if code:
+            raise ModelError(f"reward model '{model}' scores nothing: {_reason(errors, code)}")
+        try:
+            with answers.open(encoding="utf-8") as found:
+                scores = [float(json.loads(line)["score"]) for line in found]
+        except (ValueError, KeyError, TypeError):
+            scores = []
+        if len(scores) != len(rows):
+            raise ModelError(f"reward model '{model}' did not answer with {len(rows)} scores: {_WAY_OUT}")
+        return scores
+
+    def _ended(self, child: subprocess.Popen[bytes]) -> int:
+        """The exit code of `child`, when it has ended. Raises Interrupted once this is closed."""
+        try:
+            while not self._closed.is_set():
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    return child.wait(_LOOK)
+            raise Interrupted("scoring was ended", save=False)
+        finally:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+
+
+def _reason(errors: Path, code: int) -> str:
+    """The last line that the process left, in words of its own."""
+    lines = errors.read_text(encoding="utf-8", errors="backslashreplace").splitlines()
+    told = [line.removeprefix("ppo-workbench: ").removeprefix("error: ") for line in lines if line.strip()]
+    return told[-1] if told else f"its process ended with code {code}; {_WAY_OUT}"

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from workbench import output
 from workbench.commands.dpo_arguments import add_dpo
+from workbench.commands.label_arguments import add_label
 from workbench.commands.preferences_arguments import add_preferences
 from workbench.commands.reward_model_arguments import add_reward_model
 
@@ -95,6 +96,7 @@ def parser() -> argparse.ArgumentParser:
     add_preferences(commands, _Parser)
     add_reward_model(commands, _Parser)
     add_dpo(commands)
+    add_label(commands)
     watch = commands.add_parser("watch", help="show a run that another process trains, or one that has ended")
     watch.add_argument("run", metavar="RUN", help="the run's folder, or its name")
     commands.add_parser("doctor", help="tell what training would run on here, and what is slow about it")
@@ -145,6 +147,10 @@ def _add_config(commands: Any) -> None:
         )
     schema = actions.add_parser("schema", help="list every field: type, range, default, unit, help")
     schema.add_argument("--format", choices=("text", "markdown", "json"), default="text", help="default: text")
+    for action in actions.choices.values():
+        action.add_argument(
+            "--kind", choices=("ppo", "reward-model", "dpo"), default="ppo", help="kind of run (default: %(default)s)"
+        )
 
 
 def _command(args: argparse.Namespace) -> Callable[[argparse.Namespace], int]:
@@ -167,6 +173,10 @@ def _command(args: argparse.Namespace) -> Callable[[argparse.Namespace], int]:
             from workbench.commands import preferences
 
             return preferences.ACTIONS[args.action]
+        case "label":
+            from workbench.commands import label
+
+            return label.run
         case "reward-model":
             from workbench.commands import reward_model
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
+from textual import actions
 from textual.app import App
 from textual.binding import Binding
 from textual.command import DiscoveryHit, Hit, Hits, Provider
@@ -57,6 +58,5 @@ class WorkbenchCommands(Provider):
 
 def _allowed(node: DOMNode, binding: Binding) -> bool:
     """Whether the node's `check_action` lets it happen now, in a case that it can judge without a key press."""
-    name, _, rest = binding.action.partition("(")
-    parameters = (rest.rstrip(")").strip("'\""),) if rest else ()
-    return node.check_action(name.rpartition(".")[2], parameters) is True
+    _, name, parameters = actions.parse(binding.action)
+    return node.check_action(name, parameters) is True

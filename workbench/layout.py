@@ -9,6 +9,7 @@ SIDE_BY_SIDE = (116, 24)
 EVERYTHING = (180, 48)
 
 DASHBOARD = ("config", "training", "samples")
+ALONE = ("label", "reward-model")  # what they show needs the whole width, and a labeller nothing beside it
 DRAWER = ("runs", "log")  # under the dashboard where there is room for all
 
 
@@ -22,12 +23,12 @@ class Arrangement(NamedTuple):
 def arrange(width: int, height: int, current: str, *, zoomed: bool = False) -> Arrangement:
     """The panes to show on `width` columns by `height` lines, when the user is at the pane `current`.
 
-    One at a time on a small terminal or where one is zoomed; configuration, charts and samples side by side when they
-    fit; all of them on a large one.
+    One at a time on a small terminal, where one is zoomed, and of labels and reward models anywhere; configuration,
+    charts and samples side by side when they fit; all of them on a large one.
     """
     if width < SMALLEST[0] or height < SMALLEST[1]:
         return Arrangement((), ())
-    if zoomed or width < SIDE_BY_SIDE[0] or height < SIDE_BY_SIDE[1]:
+    if zoomed or current in ALONE or width < SIDE_BY_SIDE[0] or height < SIDE_BY_SIDE[1]:
         return Arrangement((current,), ())
     if width >= EVERYTHING[0] and height >= EVERYTHING[1]:
         return Arrangement(DASHBOARD, DRAWER)

@@ -6,13 +6,12 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from trainer.config import load_config, parse_overrides
@@ -25,21 +24,23 @@ from workbench.layout import DASHBOARD, DRAWER, SMALLEST, arrange
 from workbench.opening import Opening
 from workbench.panes import Pane
 from workbench.panes.config import ConfigPane
+from workbench.panes.label import LabelPane
 from workbench.panes.log import LogPane
+from workbench.panes.reward_model import RewardModelPane
 from workbench.panes.runs import RunsPane
 from workbench.panes.samples import SamplesPane
 from workbench.panes.training import TrainingPane
 from workbench.paths import config_dir
-from workbench.run_view import RunView
 from workbench.screen_settings import ScreenSettings
 from workbench.screens.ask import AskScreen
 from workbench.screens.confirm import ConfirmScreen
+from workbench.screens.labelling import LabellingScreen
 from workbench.supervisor import Request, Supervisor
 from workbench.widgets.banner import Banner
 from workbench.widgets.status_line import StatusLine
 
 
-class MainScreen(Screen[None]):
+class MainScreen(LabellingScreen):
     """Folds the run's events for the panes, and does what keys and panes ask for."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -52,6 +53,15 @@ class MainScreen(Screen[None]):
         Binding("f2", "show_pane('config')", "Config", show=False, id="pane.config", tooltip="Go to the configuration"),
         Binding("f3", "show_pane('training')", "Training", show=False, id="pane.training", tooltip="Go to the charts"),
         Binding("f4", "show_pane('samples')", "Samples", show=False, id="pane.samples", tooltip="Go to the samples"),
+        Binding("f5", "show_pane('label')", "Label", show=False, id="pane.label", tooltip="Go to the labelling"),
+        Binding(
+            "f6",
+            "show_pane('reward-model')",
+            "Reward model",
+            show=False,
+            id="pane.reward-model",
+            tooltip="Go to the reward models",
+        ),
         Binding("f7", "show_pane('runs')", "Runs", show=False, id="pane.runs", tooltip="Go to the list of runs"),
         Binding("f8", "show_pane('log')", "Log", show=False, id="pane.log", tooltip="Go to what libraries printed"),
         Binding("z", "zoom", "zoom", id="pane.zoom", tooltip="Give the pane the whole terminal, or take it back"),
@@ -59,7 +69,7 @@ class MainScreen(Screen[None]):
     ]
 
     def __init__(self, opening: Opening, document: ConfigDocument, settings: ScreenSettings) -> None:
-        super().__init__()
+        super().__init__(opening.label, Path(RunConfig().dir))
         self.supervisor = Supervisor(opening.train)
         self._opening = opening
         self._document = document
@@ -79,14 +89,16 @@ class MainScreen(Screen[None]):
                 yield ConfigPane(self._document, id="config")
                 yield self._training
                 yield SamplesPane(id="samples")
+            yield LabelPane(id="label")
+            yield RewardModelPane(self._runs_dir, id="reward-model")
             with Horizontal(id="bottom"):
-                yield RunsPane(Path(RunConfig().dir), id="runs")
+                yield RunsPane(self._runs_dir, id="runs")
                 yield LogPane(self._opening.log, id="log")
         yield Static(id="too-small", markup=False)
         yield Footer()
 
     def on_mount(self) -> None:
-        for pane, key in zip(self.query(Pane), ("F2", "F3", "F4", "F7", "F8"), strict=True):
+        for pane, key in zip(self.query(Pane), ("F2", "F3", "F4", "F5", "F6", "F7", "F8"), strict=True):
             pane.border_title = f"{pane.TITLE} {key}"
         over_ssh = {"SSH_CONNECTION", "SSH_TTY"} & set(os.environ)
         self.set_interval(0.25 if over_ssh else 0.1, self.poll)
@@ -98,9 +110,11 @@ class MainScreen(Screen[None]):
             self.query_one(TrainingPane).metrics_shown = self._settings.metrics
         self.action_show_pane(self._current)
         self._show_run()
+        self.open_labelling()
         self.ready = True
 
     def on_unmount(self) -> None:
+        self.close_labelling()
         self.supervisor.close()
         self._settings.metrics = list(self._training.metrics_shown)
         self._settings.save(config_dir())
@@ -152,7 +166,7 @@ class MainScreen(Screen[None]):
             if pane.display or isinstance(pane, SamplesPane):  # whose scores the charts show, seen or not
                 pane.show_run(supervisor.view)
         view = supervisor.view
-        trouble = "\n".join(filter(None, [supervisor.failure, *view.problems, _of_another_kind(view)]))
+        trouble = "\n".join(filter(None, [supervisor.failure, *view.problems]))
         if trouble and trouble != self._told:
             self.say(trouble)
         self._told = trouble
@@ -174,6 +188,8 @@ class MainScreen(Screen[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "ask":
+            if self._current == "label" and self.query_one(LabelPane).desk is not None:
+                return False  # a slip of the hand between two judgements must not stop a run
             return self.supervisor.allows(parameters[0])  # type: ignore[arg-type]
         return True
 
@@ -248,6 +264,13 @@ class MainScreen(Screen[None]):
             self.say(str(error))
         self._show_run()
 
+    def reward_sources(self, sources: list[dict[str, Any]]) -> None:
+        pane = self.query_one(ConfigPane)
+        pane.document.set("reward.sources", sources)
+        pane.show_document(pane.document)
+        self.action_show_pane("config")
+        pane.focus_field("reward.sources")
+
     # What the panes ask for
 
     @on(ConfigPane.LiveSettingChanged)
@@ -311,13 +334,3 @@ class MainScreen(Screen[None]):
     async def _compare(self, message: RunsPane.CompareChanged) -> None:
         runs = [(folder.name, await asyncio.to_thread(whole_history, folder)) for folder in message.folders]
         self.query_one(TrainingPane).compare(runs)
-
-
-def _of_another_kind(view: RunView) -> str:
-    """What to say of a run that is not PPO's; empty for one that is."""
-    if view.started is None or view.started.run_kind == "ppo":
-        return ""
-    return (
-        f"{view.started.name} is a {view.started.run_kind} run: it can be watched and steered here, but charts and "
-        "form are those of PPO; its numbers are in events.jsonl"
-    )

@@ -1,0 +1,168 @@
+"""Preferences by a hidden rule, a reward model of them, PPO and DPO: does what was learned follow the rule?
+
+The rule: a story is better when it is told in the first person (I, me, my, we, ...). Nobody but the labeller knows it. For
+each seed the starter model writes four completions to each training prompt of the quickstart, and the labeller puts those
+that follow the rule before the others. A reward model learns from three quarters of the prompts. PPO learns from the
+reward model alone, DPO from the same rankings. Both are evaluated on prompts that they held out, by the reward model
+and, with a weight of 0, by the rule: the share of the stories that follow it.
+
+Run: .venv/bin/python benchmarks/hidden_rule.py [--seeds 0 1 2] [--dir runs/hidden-rule]
+What is there already is only read; a run that was broken off goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import trainer
+from trainer.events import DPOEvaluation, Evaluation, RewardModelEvaluation, RunEnded
+from trainer.journal import read_journal
+from trainer.preferences.formats_out import write_preferences
+from trainer.preferences.records import Comparison, Judgement, Preference
+
+COMPLETIONS = 4
+RULE = r"\b(?:I|me|my|mine|myself|we|us|our|ours)\b"
+SAMPLING = 1000  # a seed's purpose of our own: the pairs must not be the draws of any run
+Told = TypeVar("Told", bound=Evaluation | DPOEvaluation | RewardModelEvaluation)
+
+
+def main() -> None:
+    """Do what is left of each seed, then print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--dir", type=Path, default=Path("runs/hidden-rule"))
+    parser.add_argument("--iterations", type=int, default=30, help="of PPO")
+    parser.add_argument("--dpo-lr", type=float, default=1e-4, help="learning rate of DPO")
+    options = parser.parse_args()
+    for seed in options.seeds:
+        learn(seed, options)
+    print(tables([options.dir / f"seed-{seed}" for seed in options.seeds]))
+
+
+def learn(seed: int, options: argparse.Namespace) -> None:
+    """Pairs, reward model, PPO and DPO of one seed, as far as they are not there."""
+    folder = options.dir / f"seed-{seed}"
+    written, pairs, reward_model = folder / "written.jsonl", folder / "pairs.jsonl", folder / "reward-model"
+    folder.mkdir(parents=True, exist_ok=True)
+    if not written.exists():
+        save(written, completions(seed))
+    if not pairs.exists():
+        write_preferences(label(written), pairs, format="k-way")
+    every = ("run.dir=" + str(folder), f"run.seed={seed}", "checkpoint.every=10", "checkpoint.keep=1")
+    held_out = ("data.eval_fraction=0.25", "eval.every=0", "train.batch_size=8")
+    data = ("--data", str(pairs))
+    train(["reward-model", "train"], reward_model, *every, *held_out, "optim.lr=5e-4", "train.epochs=3", new=data)
+    rule = f"{{kind = 'regex', pattern = '{RULE}', weight = 0.0}}"
+    sources = f"reward.sources=[{{kind = 'model', path = '{reward_model}'}}, {rule}]"
+    ppo = (f"ppo.iterations={options.iterations}", "eval.every=10", "eval.prompts=48")
+    train(["--no-ui", "--display", "plain"], folder / "ppo", *every, sources, *ppo, new=("--config", "quickstart"))
+    dpo = (f"optim.lr={options.dpo_lr}", "data.end_token=false", "rollout.max_new_tokens=32", "eval.prompts=48")
+    train(["dpo"], folder / "dpo", *every, *held_out, sources, *dpo, new=data)
+
+
+def train(command: list[str], run: Path, *settings: str, new: tuple[str, ...] = ()) -> None:
+    """Train `run` to its end, from where it is. new: options of a run that is not there yet, besides `settings`."""
+    if run.exists() and any(isinstance(event, RunEnded) and event.state == "done" for event in events(run)):
+        return
+    given = ["--resume", str(run)] if run.exists() else ["--name", run.name, *new]
+    for setting in () if run.exists() else settings:
+        given += ["--set", setting]
+    subprocess.run([sys.executable, "-m", "workbench", *command, *given], check=True, stdout=sys.stderr)
+
+
+def completions(seed: int) -> Iterator[tuple[str, list[str]]]:
+    """Each training prompt of the quickstart, and what the starter model writes to it."""
+    from trainer.data import load_prompts
+    from trainer.rollouts import generate_responses
+    from trainer.run_prompts import run_prompts
+    from trainer.seeding import key_for
+
+    config = trainer.load_config("quickstart", trainer.parse_overrides([f"run.seed={seed}"]))
+    model = trainer.load_backbone(config.model)
+    prompts = run_prompts(config, load_prompts(config.data), model).train
+    for first in range(0, len(prompts), 8):
+        batch = [prompt for prompt in prompts[first : first + 8] for _ in range(COMPLETIONS)]
+        key = key_for(seed, SAMPLING, first)  # type: ignore[arg-type]
+        responses = generate_responses(model.backbone, model.tokenizer, batch, config.rollout, key=key)
+        texts = [response.text for response in responses]
+        for row in range(0, len(batch), COMPLETIONS):
+            yield str(batch[row].prompt), texts[row : row + COMPLETIONS]
+        print(f"prompts: {min(first + 8, len(prompts))} of {len(prompts)}", file=sys.stderr)
+
+
+def save(path: Path, written: Iterator[tuple[str, list[str]]]) -> None:
+    """A JSON list of prompt and completions a line; whole or not at all."""
+    lines = [json.dumps(row) for row in written]
+    part = path.with_suffix(".part")
+    part.write_text("\n".join(lines) + "\n")
+    part.rename(path)
+
+
+def label(written: Path) -> Iterator[Preference]:
+    """How the hidden rule ranks the completions to each prompt; where all are equal there is nothing to learn."""
+    for line in written.read_text().splitlines():
+        prompt, texts = json.loads(line)
+        follows = [re.search(RULE, text) is not None for text in texts]
+        if len(set(follows)) == 2:
+            groups = [tuple(place for place, does in enumerate(follows) if does is wanted) for wanted in (True, False)]
+            comparison = Comparison(prompt=prompt, completions=tuple(texts))
+            yield Preference(comparison=comparison, judgement=Judgement(ranking=tuple(groups)))
+
+
+def model_score(told: Evaluation) -> float:
+    """The reward model's mean score."""
+    return next(score for part, score in told.parts.items() if part.startswith("model"))
+
+
+def events(run: Path) -> list[Any]:
+    """What stands in the journal of `run`."""
+    return list(read_journal(run / "events.jsonl").events)
+
+
+def first_and_last(run: Path, kind: type[Told]) -> tuple[Told, Told]:
+    """The first and the last evaluation of a kind."""
+    found = [event for event in events(run) if isinstance(event, kind)]
+    return found[0], found[-1]
+
+
+def tables(folders: list[Path]) -> str:
+    """Markdown: how well the reward model and DPO tell held-out pairs apart, and what each policy's samples score."""
+    lines = [
+        "| seed | pairs, held out | reward model | 95 % interval | untrained | length alone | DPO's implicit reward |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for folder in folders:
+        untrained, model = first_and_last(folder / "reward-model", RewardModelEvaluation)
+        _, dpo = first_and_last(folder / "dpo", DPOEvaluation)
+        lines.append(
+            f"| {folder.name.removeprefix('seed-')} | {model.pairs} | {100 * model.accuracy:.1f} % "
+            f"| {100 * model.accuracy_low:.1f} to {100 * model.accuracy_high:.1f} % "
+            f"| {100 * untrained.accuracy:.1f} % | {100 * model.length_accuracy:.1f} % | {100 * dpo.accuracy:.1f} % |"
+        )
+    lines += [
+        "",
+        "| seed | policy | hidden rule | reward model | KL | tokens |",
+        "|---|---|---|---|---|---|",
+    ]
+    for folder in folders:
+        for name in ("PPO", "DPO"):
+            before, after = first_and_last(folder / name.lower(), Evaluation)
+            cells = [
+                f"{before.parts['regex']:+.2f} -> {after.parts['regex']:+.2f}",
+                f"{model_score(before):+.2f} -> {model_score(after):+.2f}",
+                f"{after.kl:.1f}",
+                f"{before.response_length:.0f} -> {after.response_length:.0f}",
+            ]
+            lines.append(f"| {folder.name.removeprefix('seed-')} | {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

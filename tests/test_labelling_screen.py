@@ -1,0 +1,184 @@
+"""Labelling in the whole workbench: sessions, training on the labels, and use of what was trained."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from label_material import reward_model
+from scripted_run import make_run, steered
+from textual.pilot import Pilot
+from workbench_app import screen_text, until, workbench
+
+from trainer.preferences.store import PreferenceStore
+from workbench.labelling.choices import LabelOpening, SessionChoice, Wanted, session_plan
+from workbench.panes.config import ConfigPane
+from workbench.panes.label import LabelPane
+from workbench.panes.reward_model import RewardModelPane
+from workbench.screens.confirm import ConfirmScreen
+from workbench.screens.label_guidelines import GuidelinesScreen
+from workbench.screens.label_start import LabelStartScreen
+from workbench.screens.main import MainScreen
+
+pytestmark = pytest.mark.usefixtures("workspace")
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in, with pairs to label."""
+    monkeypatch.chdir(tmp_path)
+    rows = [{"prompt": f"prompt {n}", "chosen": f"good {n}", "rejected": f"bad {n}"} for n in range(30)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+def opening(labeller: str = "anna", *, guidelines: str = "", limit: int = 0) -> LabelOpening:
+    """A session on the pairs, at once."""
+    plan = session_plan(Wanted(data="pairs.jsonl", repeats=0, limit=limit), seed=7)
+    choice = SessionChoice(labeller=labeller, plan=plan, guidelines=guidelines)
+    return LabelOpening(store=Path("preferences.db").resolve(), labeller=labeller, choice=choice)
+
+
+def labels() -> list[tuple[str, str]]:
+    """Labeller and the completion that was preferred of each label."""
+    with PreferenceStore(Path("preferences.db"), create=False) as store:
+        return [
+            (p.judgement.labeller, str(p.comparison.completions[p.judgement.ranking[0][0]]))
+            for p in store.preferences()
+        ]
+
+
+async def at_item(screen: MainScreen, pilot: Pilot[str], position: int) -> LabelPane:
+    """The pane when the item at `position` is to be judged."""
+    pane = screen.query_one(LabelPane)
+    await until(pilot, lambda: pane.item is not None and pane.item.position == position)
+    return pane
+
+
+async def judge_good(screen: MainScreen, pilot: Pilot[str], position: int) -> None:
+    """Choose the good one of the two."""
+    pane = await at_item(screen, pilot, position)
+    assert pane.shown is not None
+    await pilot.press("1" if "good" in str(pane.shown.completions[0]) else "2")
+    await until(pilot, lambda: pane.item is None or pane.item.position != position)
+
+
+async def test_a_session_that_the_command_names_begins_and_is_gone_on_with_at_the_same_item() -> None:
+    async with workbench(label=opening()) as (screen, pilot):
+        for position in range(3):
+            await judge_good(screen, pilot, position)
+        await pilot.press("l")
+        await until(pilot, lambda: screen.query_one(LabelPane).desk is None)
+        assert "3 done" not in screen_text(screen)
+    assert [preferred[:4] for _, preferred in labels()] == ["good"] * 3
+    again = replace(opening(), choice=SessionChoice(labeller="anna", resume=1))
+    async with workbench(label=again) as (screen, pilot):
+        await at_item(screen, pilot, 3)
+        assert "3 done" in screen_text(screen)
+
+
+async def test_guidelines_of_a_new_session_are_read_first_and_can_be_read_again() -> None:
+    async with workbench(label=opening(guidelines="prefer the good ones")) as (screen, pilot):
+        await until(pilot, lambda: isinstance(screen.app.screen, GuidelinesScreen))
+        await pilot.press("enter")
+        await at_item(screen, pilot, 0)
+        await pilot.press("g")
+        await until(pilot, lambda: isinstance(screen.app.screen, GuidelinesScreen))
+
+
+async def test_enter_on_the_pane_asks_what_to_label() -> None:
+    async with workbench() as (screen, pilot):
+        await pilot.press("f5", "enter")
+        await until(pilot, lambda: isinstance(screen.app.screen, LabelStartScreen))
+        await pilot.press("escape")
+        await until(pilot, lambda: screen.app.screen is screen)
+
+
+async def test_a_slip_between_two_judgements_stops_no_run() -> None:
+    async with workbench(steered, label=opening()) as (screen, pilot):
+        await at_item(screen, pilot, 0)
+        await pilot.press("f3", "space")
+        await until(pilot, lambda: screen.supervisor.under_way)
+        await pilot.press("f5", "X", "c", "s", "space")
+        await at_item(screen, pilot, 1)  # space skipped
+        assert screen.supervisor.view.state != "paused"
+        assert not any(screen.check_action("ask", (request,)) for request in ("pause", "step", "checkpoint", "stop"))
+        await pilot.press("f3")
+        assert screen.check_action("ask", ("stop",))
+
+
+async def test_labels_are_undone_and_changed_from_the_history() -> None:
+    async with workbench(label=opening()) as (screen, pilot):
+        for position in range(2):
+            await judge_good(screen, pilot, position)
+        await pilot.press("u")
+        await at_item(screen, pilot, 1)
+        await judge_good(screen, pilot, 1)
+        await pilot.press("h")
+        await until(pilot, lambda: screen.app.screen is not screen)
+        await pilot.press("down", "enter")
+        pane = await at_item(screen, pilot, 0)
+        assert pane.shown is not None
+        await pilot.press("2" if "good" in str(pane.shown.completions[0]) else "1")
+        await at_item(screen, pilot, 2)
+    assert sorted(preferred[:3] for _, preferred in labels()) == ["bad", "goo"]
+
+
+async def test_a_reward_model_that_cannot_be_trained_says_why() -> None:
+    async with workbench() as (screen, pilot):
+        await pilot.press("f5", "t")
+        await until(pilot, lambda: "there are no labels to learn from yet" in screen_text(screen))
+        await pilot.press("T")
+        await until(pilot, lambda: "there is no trained reward model yet" in screen_text(screen))
+
+
+async def test_without_a_run_the_configuration_on_the_screen_takes_the_reward_model() -> None:
+    model = reward_model("liked")
+    async with workbench() as (screen, pilot):
+        await pilot.press("f5", "T")
+        await until(pilot, lambda: isinstance(screen.app.screen, ConfirmScreen))
+        await pilot.press("y")
+        await until(pilot, lambda: screen.app.screen is screen)
+        config = screen.query_one(ConfigPane).document.config()
+        assert config is not None
+        (source,) = [source.model_dump() for source in config.reward.sources]
+        assert (source["kind"], source["path"]) == ("model", str(model))
+
+
+async def test_the_run_under_way_takes_the_reward_model_and_goes_on_measuring_the_old_reward() -> (
+    None
+):
+    model = reward_model("liked")
+    make_run("quickstart-0001")
+    async with workbench(steered) as (screen, pilot):
+        await pilot.press("space")
+        await until(pilot, lambda: screen.supervisor.folder is not None)
+        await pilot.press("f5", "T")
+        await until(pilot, lambda: isinstance(screen.app.screen, ConfirmScreen))
+        await pilot.press("n")
+        await until(pilot, lambda: screen.app.screen is screen)
+        await pilot.press("T")
+        await until(pilot, lambda: isinstance(screen.app.screen, ConfirmScreen))
+        await pilot.press("y")
+        await until(pilot, lambda: bool(screen.supervisor.view.settings))
+        (changed,) = screen.supervisor.view.settings
+        assert changed.key == "reward.sources"
+        new, old = changed.value
+        assert (new["kind"], new["path"], new.get("weight", 1.0)) == ("model", str(model), 1.0)
+        assert (old["kind"], old["weight"]) == ("lexicon", 0.0)
+
+
+async def test_a_comparison_that_the_reward_model_gets_wrong_is_labelled_again() -> None:
+    async with workbench(label=opening()) as (screen, pilot):
+        await judge_good(screen, pilot, 0)
+        with PreferenceStore(Path("preferences.db"), create=False) as store:
+            (preference,) = store.preferences()
+        screen.query_one(RewardModelPane).post_message(RewardModelPane.LabelAgain((preference.comparison.key,)))
+        pane = screen.query_one(LabelPane)
+        await until(pilot, lambda: pane.state is not None and pane.state.record.id == 2 and pane.item is not None)
+        assert pane.item is not None
+        assert pane.item.item.comparison.key == preference.comparison.key
+        await judge_good(screen, pilot, 0)
+    assert [preferred[:4] for _, preferred in labels()] == ["good", "good"]

@@ -1,0 +1,285 @@
+"""What the labelling and the reward-model pane ask for: sessions, training on the labels, use of what was trained."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from textual import on, work
+from textual.screen import Screen
+
+from trainer.config import load_config
+from trainer.errors import TrainerError, UsageError
+from trainer.preferences.items import QueuePlan, SessionPlan
+from trainer.preferences.store import default_store
+from trainer.questions import Answer, Question
+from trainer.runs import RunFolder
+from workbench.labelling.choices import LabelOpening, SessionChoice, default_labeller, labelling_material
+from workbench.labelling.reward_training import RewardTraining, settings_like
+from workbench.labelling.reward_use import rewarded_by, told
+from workbench.labelling.win_rate import WinRate
+from workbench.labelling.workplace import Workplace
+from workbench.panes.label import LabelPane
+from workbench.panes.reward_model import RewardModelPane
+from workbench.policy_thread import PolicyThread
+from workbench.screens.confirm import ConfirmScreen
+from workbench.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from workbench.labelling.desk import DeskState
+
+T = TypeVar("T")
+_LOOK = 1.0  # seconds between two looks at a reward model that is being trained
+
+
+class LabellingScreen(Screen[None]):
+    """A screen with a Label and a Reward model pane."""
+
+    supervisor: Supervisor
+
+    def __init__(self, label: LabelOpening | None, folder: Path) -> None:
+        super().__init__()
+        self._label = label
+        self._runs_dir = folder
+        self._workplace: Workplace | None = None
+        self._policies: dict[Path, PolicyThread] = {}  # of runs that are labelled and are not on the screen
+        self._reward_training: RewardTraining | None = None
+
+    def say(self, message: str) -> None:
+        """Put a message above the panes."""
+        raise NotImplementedError
+
+    def action_show_pane(self, name: str) -> None:
+        """Go to a pane."""
+        raise NotImplementedError
+
+    def reward_sources(self, sources: list[dict[str, Any]]) -> None:
+        """Let the configuration on the screen reward by `sources`."""
+        raise NotImplementedError
+
+    def open_labelling(self) -> None:
+        """Begin with what the workbench was opened to label; nothing where it was not."""
+        if self._label is not None:
+            self.action_show_pane("label")
+            self._begin_labelling(self._label.choice)
+        self.set_interval(_LOOK, self._watch_training)
+
+    def close_labelling(self) -> None:
+        """Let go of store and models; a reward model that is being trained goes on. Returns at once."""
+        if self._workplace is not None:
+            self._workplace.close()
+        for policies in self._policies.values():
+            policies.close()
+
+    # Sessions
+
+    @property
+    def workplace(self) -> Workplace:
+        """Where the labels of this workspace are made."""
+        if self._workplace is None:
+            store = self._label.store if self._label else default_store(Path.cwd())
+            self._workplace = Workplace(store, self._ask_run, self._win_rate)
+        return self._workplace
+
+    @on(LabelPane.StartRequested)
+    def _start_labelling(self) -> None:
+        self._begin_labelling(None)
+
+    @work(exclusive=True, group="labelling")
+    async def _begin_labelling(self, choice: SessionChoice | None) -> None:
+        """Take up the session of `choice`, or ask which."""
+        from workbench.screens.label_guidelines import GuidelinesScreen
+        from workbench.screens.label_start import LabelStartScreen
+
+        desk = self.workplace.desk
+        if choice is None:
+            sessions = await self._tried(asyncio.wrap_future(desk.sessions()))
+            material = await self._tried(asyncio.to_thread(labelling_material, self._runs_dir))
+            if sessions is None or material is None:
+                return
+            runs = material.runs
+            if (shown := self.supervisor.folder) in runs:
+                runs = [shown, *(run for run in runs if run != shown)]
+            choice = await self.app.push_screen_wait(
+                LabelStartScreen(
+                    runs,
+                    self.workplace.store,
+                    self._label.labeller if self._label else default_labeller(sessions),
+                    sessions,
+                    models=material.models,
+                    wanted=self._label.wanted if self._label else None,
+                )
+            )
+        elif choice.guidelines:
+            await self.app.push_screen_wait(GuidelinesScreen(choice.guidelines, begin=True))
+        if choice is not None:
+            await self._take_up(choice)
+
+    async def _take_up(self, choice: SessionChoice) -> None:
+        state: DeskState | None = await self._tried(self.workplace.take_up(choice))
+        if state is not None:
+            self.action_show_pane("label")
+            self.query_one(LabelPane).begin(self.workplace.desk, state, self.workplace.supply)
+
+    @on(LabelPane.LeaveRequested)
+    def _leave_labelling(self) -> None:
+        self.workplace.leave()
+        self.query_one(LabelPane).end()
+
+    @on(LabelPane.Labelled)
+    @on(LabelPane.Undone)
+    def _count_labels(self) -> None:
+        self.workplace.labelled()
+
+    @on(RewardModelPane.LabelAgain)
+    @work(exclusive=True, group="labelling")
+    async def _label_again(self, message: RewardModelPane.LabelAgain) -> None:
+        sessions = await self._tried(asyncio.wrap_future(self.workplace.desk.sessions()))
+        if sessions is not None:
+            plan = SessionPlan(queues=(QueuePlan(queue="again", keys=message.keys),), repeats=0)
+            await self._take_up(SessionChoice(labeller=default_labeller(sessions), plan=plan))
+
+    # Around an item
+
+    @on(LabelPane.GuidelinesRequested)
+    @work(exclusive=True, group="around")
+    async def _show_guidelines(self) -> None:
+        from workbench.screens.label_guidelines import GuidelinesScreen
+
+        text = await self._tried(asyncio.wrap_future(self.workplace.desk.guidelines()))
+        if text:
+            self.app.push_screen(GuidelinesScreen(text))
+        elif text is not None:
+            self.notify("this session goes by no guidelines: name a text file when you begin one")
+
+    @on(LabelPane.NoteRequested)
+    @work(exclusive=True, group="around")
+    async def _write_note(self, message: LabelPane.NoteRequested) -> None:
+        from workbench.screens.label_note import NoteScreen
+
+        text = await self.app.push_screen_wait(NoteScreen(message.text))
+        if text is not None:
+            self.query_one(LabelPane).set_note(text)
+
+    @on(LabelPane.HistoryRequested)
+    @work(exclusive=True, group="around")
+    async def _show_history(self) -> None:
+        from workbench.screens.label_history import HistoryScreen
+
+        position = await self.app.push_screen_wait(HistoryScreen(self.workplace.desk))
+        if position is not None:
+            await self.query_one(LabelPane).go_to(position)
+
+    @on(LabelPane.ImportRequested)
+    @work(exclusive=True, group="around")
+    async def _import_preferences(self) -> None:
+        from workbench.screens.label_import import ImportScreen
+
+        if line := await self.app.push_screen_wait(ImportScreen(self.workplace.store)):
+            self.say(line)
+
+    @on(LabelPane.ExportRequested)
+    @work(exclusive=True, group="around")
+    async def _export_preferences(self) -> None:
+        from workbench.screens.label_export import ExportScreen
+
+        if line := await self.app.push_screen_wait(ExportScreen(self.workplace.store)):
+            self.say(line)
+
+    # The loop
+
+    @on(LabelPane.TrainRequested)
+    def _train_on_labels(self) -> None:
+        """Train a reward model on the labels, on the backbone of the run on the screen."""
+        if self._reward_training is not None:
+            self.notify(self._reward_training.poll(), markup=False)
+            self.action_show_pane("reward-model")
+            return
+        try:
+            if not self.workplace.store.exists():
+                raise UsageError("there are no labels to learn from yet: enter begins a session")
+            self._reward_training = RewardTraining(self.workplace.store, self._runs_dir, self._backbone_settings())
+        except TrainerError as error:
+            self.say(str(error))
+            return
+        self.notify(f"{self._reward_training.run.name} learns from the labels: F6 shows how", markup=False)
+
+    def _backbone_settings(self) -> dict[str, Any]:
+        folder = self.supervisor.folder
+        if folder is None or (self.supervisor.view.started and self.supervisor.view.started.run_kind != "ppo"):
+            return {}
+        return settings_like(load_config(RunFolder(folder).config))
+
+    def _watch_training(self) -> None:
+        if (training := self._reward_training) is not None:
+            line = training.poll()
+            if training.done:
+                self._reward_training = None
+                if training.problem:
+                    self.say(line)
+                else:
+                    self.notify(f"{line}. T lets the run use it.", title="Reward model", timeout=20, markup=False)
+
+    @on(LabelPane.UseRequested)
+    @work(exclusive=True, group="use")
+    async def _use_reward_model(self) -> None:
+        """Reward by the newest reward model: in the run under way, else by the configuration on the screen."""
+        material = await self._tried(asyncio.to_thread(labelling_material, self._runs_dir))
+        if material is None:
+            return
+        if not material.models:
+            self.say("there is no trained reward model yet: t trains one on the labels")
+            return
+        view, folder = self.supervisor.view, self.supervisor.folder
+        live = self.supervisor.under_way and view.started is not None and view.started.run_kind == "ppo"
+        model = material.models[0]
+        if live and folder is not None:
+            config = await self._tried(asyncio.to_thread(load_config, RunFolder(folder).config))
+            if config is None:
+                return
+            before = config.reward.model_dump()["sources"]
+        else:
+            before = []
+        after = rewarded_by(model, before)
+        who = view.started.name if live and view.started else "the configuration on the screen"
+        question = f"Let {model.name} reward {who}{' from the next iteration on' if live else ''}?"
+        if await self.app.push_screen_wait(ConfirmScreen(question, told(before, after), yes="Use it", no="Leave it")):
+            try:
+                if live:
+                    self.supervisor.set("reward.sources", after)
+                else:
+                    self.reward_sources(after)
+            except TrainerError as error:
+                self.say(str(error))
+
+    # What the session asks of runs
+
+    def _ask_run(self, folder: Path, question: Question) -> Answer:
+        """On a thread of the queues: what the model of the run in `folder` writes."""
+        future: Future[Answer] = self.app.call_from_thread(self._ask_model, folder, question)
+        return future.result()
+
+    def _ask_model(self, folder: Path, question: Question) -> Future[Answer]:
+        if self._shows(folder):
+            return self.supervisor.ask_model(question)
+        if folder not in self._policies:
+            self._policies[folder] = PolicyThread(folder)
+        return self._policies[folder].ask(question)
+
+    def _win_rate(self, folder: Path) -> WinRate:
+        return WinRate(self.workplace.store, folder, told=self.supervisor.view.judged if self._shows(folder) else None)
+
+    def _shows(self, folder: Path) -> bool:
+        shown = self.supervisor.folder
+        return shown is not None and shown.resolve() == folder.resolve()
+
+    async def _tried(self, work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T | None:
+        """What `work` brings; None where the banner says why it cannot be."""
+        try:
+            return await work
+        except TrainerError as error:
+            self.say(str(error))
+            return None

@@ -1,0 +1,255 @@
+"""A desk that keeps labels in memory and answers, refuses or waits as a test wishes; items; and the pane in an app."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from textual import on
+from textual.app import App, ComposeResult
+from textual.message import Message
+from textual.pilot import Pilot
+from textual.widgets import Footer, Static
+
+from trainer.errors import TrainerError, UsageError
+from trainer.preferences.items import Item, Progress, Queue, SessionItem, SessionPlan, SessionRecord, Share
+from trainer.preferences.records import Comparison, Judgement, Origin, Preference, Text
+from workbench.labelling.desk import DeskState
+from workbench.panes import styles_path
+from workbench.panes.label import LabelPane
+from workbench.theming import EXTRA_VARIABLES
+
+NOTHING = Share(0, 0, math.nan, math.nan, math.nan)
+
+
+def item(
+    *completions: Text,
+    prompt: Text = "Why is the sky blue?",
+    order: Sequence[int] = (),
+    origins: tuple[Origin, ...] = (),
+    columns: dict[str, Any] | None = None,
+    queue: Queue = "samples",
+) -> Item:
+    """An item; its completions stand as they are given unless an order says otherwise."""
+    completions = completions or ("Because of the air.", "Rayleigh scattering.")
+    comparison = Comparison(prompt=prompt, completions=completions, origins=origins, columns=columns or {})
+    return Item(comparison=comparison, queue=queue, order=tuple(order) or tuple(range(len(completions))))
+
+
+def items(count: int) -> list[Item]:
+    """Pairs that differ in every text."""
+    return [item(f"left {n}", f"right {n}", prompt=f"prompt {n}") for n in range(count)]
+
+
+class FakeDesk:
+    """The interface of LabelDesk as far as the pane uses it.
+
+    refusal: what the next writes fail with, until it is None again. held: with a list, answers wait in it for the test.
+    """
+
+    def __init__(self, given: Sequence[Item], *, guidelines: str = "", limit: int = 0) -> None:
+        self.session = [SessionItem(position=place, item=one) for place, one in enumerate(given)]
+        self.labels: list[tuple[int, Preference]] = []  # those that stand, the oldest first
+        self.refusal: TrainerError | None = None
+        self.held: list[Callable[[], None]] | None = None
+        self.no_more = True
+        self.calls: list[str] = []
+        self.figures: dict[str, Any] = {}
+        self._guidelines, self._limit, self._ids = guidelines, limit, 0
+
+    @property
+    def judgements(self) -> dict[int, Judgement]:
+        return {position: label.judgement for position, label in self.labels}
+
+    def now(self) -> DeskState:
+        standing = dict(self.labels)
+        unlabelled = [one for one in self.session if one.position not in standing]
+        last = self.labels[-1] if self.labels else None
+        figures: dict[str, Any] = {
+            "done": len(standing),
+            "left": len(unlabelled),
+            "per_hour": math.nan,
+            "median_seconds": math.nan,
+            "eta_seconds": math.nan,
+            "streak": 0,
+            "left_side": NOTHING,
+            "longer": NOTHING,
+            "same": NOTHING,
+            "kappa": math.nan,
+        }
+        return DeskState(
+            record=SessionRecord(
+                id=1,
+                labeller="ann",
+                plan=SessionPlan(queues=(), limit=self._limit),
+                guidelines=self._guidelines,
+                began=0.0,
+                items=len(self.session),
+                done=len(standing),
+            ),
+            current=unlabelled[0] if unlabelled else None,
+            ahead=max(len(unlabelled) - 1, 0),
+            progress=Progress(**figures | self.figures),
+            last=replace(self.session[last[0]], label=last[1]) if last else None,
+            exhausted=self.no_more,
+        )
+
+    def state(self) -> Future[DeskState]:
+        return self._answer(self.now)
+
+    def put(self, given: Sequence[Item]) -> Future[DeskState]:
+        def work() -> DeskState:
+            start = len(self.session)
+            self.session += [SessionItem(position=start + place, item=one) for place, one in enumerate(given)]
+            return self.now()
+
+        return self._answer(work)
+
+    def label(self, position: int, judgement: Judgement) -> Future[DeskState]:
+        self.calls.append(f"label {position}")
+
+        def work() -> DeskState:
+            self._refuse()
+            if position in dict(self.labels):
+                raise UsageError(f"item {position + 1} has been labelled in another window")
+            return self._keep(position, judgement)
+
+        return self._answer(work)
+
+    def relabel(self, position: int, judgement: Judgement) -> Future[DeskState]:
+        self.calls.append(f"relabel {position}")
+
+        def work() -> DeskState:
+            self._refuse()
+            self.labels = [label for label in self.labels if label[0] != position]
+            return self._keep(position, judgement)
+
+        return self._answer(work)
+
+    def undo(self) -> Future[DeskState]:
+        self.calls.append("undo")
+
+        def work() -> DeskState:
+            self._refuse()
+            self.labels.pop()
+            return self.now()
+
+        return self._answer(work)
+
+    def item(self, position: int) -> Future[SessionItem]:
+        return self._answer(lambda: replace(self.session[position], label=dict(self.labels).get(position)))
+
+    def _keep(self, position: int, judgement: Judgement) -> DeskState:
+        self._ids += 1
+        comparison = self.session[position].item.comparison
+        self.labels.append((position, Preference(comparison=comparison, judgement=judgement, id=self._ids)))
+        return self.now()
+
+    def _refuse(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+    def _answer(self, work: Callable[[], Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+
+        def settle() -> None:
+            try:
+                future.set_result(work())
+            except TrainerError as error:
+                future.set_exception(error)
+
+        settle() if self.held is None else self.held.append(settle)
+        return future
+
+
+class FakeSupply:
+    """What the pane reads of the supply."""
+
+    def __init__(self, waiting: str = "", problem: str = "") -> None:
+        self.waiting, self.problem = waiting, problem
+        self.left_out: tuple[str, ...] = ()
+        self.needed: list[int] = []
+
+    def need(self, ahead: int) -> None:
+        self.needed.append(ahead)
+
+
+class Labelling(App[None]):
+    """The pane alone, with the footer."""
+
+    CSS_PATH = styles_path("app.tcss", "label.tcss")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.animation_level = "none"
+        self.seconds = 0.0
+        self.pane = LabelPane(id="label", clock=lambda: self.seconds)
+        self.heard: list[Message] = []  # messages of the pane
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return EXTRA_VARIABLES
+
+    def compose(self) -> ComposeResult:
+        yield self.pane
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        self.pane.border_title = "Label F5"
+        self.pane.take_focus()
+
+    @on(LabelPane.StartRequested)
+    @on(LabelPane.LeaveRequested)
+    @on(LabelPane.TrainRequested)
+    @on(LabelPane.UseRequested)
+    @on(LabelPane.GuidelinesRequested)
+    @on(LabelPane.NoteRequested)
+    @on(LabelPane.HistoryRequested)
+    @on(LabelPane.ImportRequested)
+    @on(LabelPane.ExportRequested)
+    @on(LabelPane.Labelled)
+    @on(LabelPane.Undone)
+    def hear(self, message: Message) -> None:
+        self.heard.append(message)
+
+    def told(self, name: str) -> str:
+        """A line of the pane."""
+        widget = self.query_one(f"#label-{name}", Static)
+        return str(widget.render()) if widget.display else ""
+
+    @property
+    def text(self) -> str:
+        """What the terminal shows, line by line."""
+        strips = self.screen._compositor.render_strips()
+        return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips)
+
+
+@asynccontextmanager
+async def labelling(
+    desk: Any = None, *, size: tuple[int, int] = (120, 40), supply: Any = None, state: DeskState | None = None
+) -> AsyncIterator[tuple[Labelling, Pilot[None]]]:
+    """The pane, with a session under way where there is a desk. state: of a real desk."""
+    app = Labelling()
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        if desk is not None:
+            app.pane.begin(desk, state or desk.now(), supply)
+            await pilot.pause()
+        yield app, pilot
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the application work until the condition holds; an assertion fails after 30 seconds.
+
+    Unlike the pilot's `pause` it does not wait for the application, which may be waiting for the desk.
+    """
+    for _ in range(1500):
+        if condition():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("the condition did not come about within 30 s")

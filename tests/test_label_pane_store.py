@@ -1,0 +1,110 @@
+"""The label pane on a real desk: what the keys said is in the store, in the order of the keys."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from label_desk import item, labelling, until
+from textual import events
+
+from trainer.preferences.items import QueuePlan, SessionPlan
+from trainer.preferences.records import Judgement
+from trainer.preferences.store import PreferenceStore
+from workbench.labelling.desk import LabelDesk
+
+PLAN = SessionPlan(queues=(QueuePlan(queue="dataset"),))
+CHOICES = {"1": 0, "2": 1, "equals_sign": "tie", "0": "both_bad", "space": "skip"}
+
+
+def chosen(text: str, order: tuple[int, ...], key: str) -> str:
+    """What the store must say: the text that stood where the key points, or the verdict."""
+    side = CHOICES[key]
+    return f"{'ab'[order[side]]} {text}" if isinstance(side, int) else side
+
+
+def told(judgement: Judgement, texts: tuple[str, ...]) -> str:
+    choice = judgement.choice
+    return texts["ab".index(choice)] if choice in ("a", "b") else str(choice)
+
+
+async def test_the_store_holds_what_the_keys_said(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    orders = [rng.choice([(0, 1), (1, 0)]) for _ in range(20)]
+    given = [item(f"a {n}", f"b {n}", prompt=f"p {n}", order=order) for n, order in enumerate(orders)]
+    path = tmp_path / "preferences.db"
+    desk = LabelDesk(path)
+    try:
+        desk.begin("ann", PLAN, "Be fair.").result()
+        state = desk.put(given).result()
+        keys = rng.choices(list(CHOICES), k=20)
+        async with labelling(desk, state=state) as (app, pilot):
+            for key in keys[:10]:
+                await pilot.press(key)
+            await pilot.press("u", "u", "u")
+            for key in keys[7:15]:
+                app.post_message(events.Key(key, None))  # typed ahead
+            await until(lambda: app.pane.item is not None and app.pane.item.position == 15)
+            await app.pane.go_to(3)
+            await pilot.pause()
+            keys[3] = "2"
+            await pilot.press("2")
+            await until(lambda: app.pane.item is not None and app.pane.item.position == 15)
+            for key in keys[15:]:
+                await pilot.press(key)
+            await until(lambda: app.pane.state is not None and app.pane.state.progress.done == 20)
+            assert "ann   20 done" in app.text
+    finally:
+        desk.close()
+        desk.join()
+    with PreferenceStore(path) as store:
+        standing = {str(one.comparison.prompt): one for one in store.preferences(with_skips=True)}
+    assert len(standing) == 20
+    for number, (key, order) in enumerate(zip(keys, orders, strict=True)):
+        label = standing[f"p {number}"]
+        texts = tuple(str(text) for text in label.comparison.completions)
+        assert told(label.judgement, texts) == chosen(str(number), order, key)
+        shown_texts = [texts[place] for place in label.judgement.order_shown]
+        assert shown_texts == [f"{'ab'[place]} {number}" for place in order]
+        assert label.judgement.labeller == "ann"
+        assert label.judgement.guidelines
+
+
+async def test_a_desk_that_was_closed_keeps_the_item_on_the_screen(tmp_path: Path) -> None:
+    path = tmp_path / "preferences.db"
+    desk = LabelDesk(path)
+    try:
+        desk.begin("ann", PLAN).result()
+        state = desk.put([item("one", "two"), item("three", "four")]).result()
+        async with labelling(desk, state=state) as (app, pilot):
+            desk.close()
+            await pilot.press("1")
+            await until(lambda: "labelling has been ended" in app.text)
+            assert "one" in app.text
+    finally:
+        desk.close()
+        desk.join()
+
+
+async def test_two_windows_on_one_session_go_on_side_by_side(tmp_path: Path) -> None:
+    path = tmp_path / "preferences.db"
+    desks = [LabelDesk(path), LabelDesk(path)]
+    try:
+        first = desks[0].begin("ann", PLAN).result()
+        state = desks[0].put([item(f"a {n}", f"b {n}", prompt=f"p {n}") for n in range(4)]).result()
+        other = desks[1].resume(first.record.id).result()
+        async with labelling(desks[0], state=state) as (app, pilot):
+            for position in range(2):
+                other = desks[1].label(position, Judgement.chosen("b")).result()
+            await pilot.press("1")
+            await until(lambda: "another window" in app.text)
+            assert "a 2" in app.text
+            await pilot.press("1")
+            await until(lambda: "a 3" in app.text)
+            assert "another window" not in app.text
+        assert other.record.done == 2
+        assert desks[1].state().result().record.done == 3
+    finally:
+        for desk in desks:
+            desk.close()
+            desk.join()

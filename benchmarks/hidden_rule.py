@@ -1,10 +1,10 @@
 """Preferences by a hidden rule, a reward model of them, PPO and DPO: does what was learned follow the rule?
 
-The rule: a story is better when it is told in the first person (I, me, my, we, ...). Nobody but the labeller knows it. For
-each seed the starter model writes four completions to each training prompt of the quickstart, and the labeller puts those
-that follow the rule before the others. A reward model learns from three quarters of the prompts. PPO learns from the
-reward model alone, DPO from the same rankings. Both are evaluated on prompts that they held out, by the reward model
-and, with a weight of 0, by the rule: the share of the stories that follow it.
+The rule: a story is better when it is told in the first person (I, me, my, we, ...). Nobody but the labeller knows it.
+For each seed the starter model writes four completions to each training prompt of the quickstart, and the labeller puts
+those that follow the rule before the others. A reward model learns from three quarters of the prompts. PPO learns from
+the reward model alone, DPO from the same rankings. Both are evaluated on prompts that they held out, by the reward
+model and, with a weight of 0, by the rule: the share of the stories that follow it.
 
 Run: .venv/bin/python benchmarks/hidden_rule.py [--seeds 0 1 2] [--dir runs/hidden-rule]
 What is there already is only read; a run that was broken off goes on.

@@ -147,9 +147,7 @@ async def test_without_a_run_the_configuration_on_the_screen_takes_the_reward_mo
         assert (source["kind"], source["path"]) == ("model", str(model))
 
 
-async def test_the_run_under_way_takes_the_reward_model_and_goes_on_measuring_the_old_reward() -> (
-    None
-):
+async def test_the_run_under_way_takes_the_reward_model_and_goes_on_measuring_the_old_reward() -> None:
     model = reward_model("liked")
     make_run("quickstart-0001")
     async with workbench(steered) as (screen, pilot):

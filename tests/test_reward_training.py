@@ -20,12 +20,13 @@ from tiny import make_checkpoint
 from trainer import inbox
 from trainer.config import load_config, parse_overrides
 from trainer.config.loading import load_config_as
+from trainer.config.problems import validate_as
 from trainer.config.reward_model import RewardModelConfig
 from trainer.events import RewardModelEvaluation, RewardModelStep, RunEnded
 from trainer.journal import read_journal
 from trainer.preferences.store import PreferenceStore
 from trainer.reward_model.loaded import load_reward_model
-from workbench.labelling.reward_training import RewardTraining, settings_like
+from workbench.labelling.reward_training import RewardTraining, settings_for, settings_like
 
 QUICK = {"train.batch_size": 8, "optim.lr": 0.01, "model.lora_scale": 4.0, "data.eval_fraction": 0.25, "eval.every": 2}
 
@@ -158,3 +159,13 @@ def test_a_reward_model_on_a_runs_backbone_has_its_model_and_its_prompts() -> No
     assert found["model.path"] == 'a "quoted" folder'
     assert found["model.quantize"] == "8-bit"
     assert (found["data.system"], found["data.chat"]) == ("Be kind.", "always")
+
+
+def test_few_labels_are_gone_over_more_often_and_many_once() -> None:
+    for labels, epochs in ((1, 10), (40, 10), (140, 4), (560, 1), (100_000, 1)):
+        assert settings_for(labels)["train.epochs"] == epochs
+    assert "data.eval_fraction" in settings_for(100)
+    assert "data.eval_fraction" not in settings_for(1000)
+    assert validate_as(
+        RewardModelConfig, parse_overrides([f"{k}={v}" for k, v in settings_for(9).items()], RewardModelConfig)
+    )

@@ -14,11 +14,11 @@ from textual.screen import Screen
 from trainer.config import load_config
 from trainer.errors import TrainerError, UsageError
 from trainer.preferences.items import QueuePlan, SessionPlan
-from trainer.preferences.store import default_store
+from trainer.preferences.store import PreferenceStore, default_store
 from trainer.questions import Answer, Question
 from trainer.runs import RunFolder
 from workbench.labelling.choices import LabelOpening, SessionChoice, default_labeller, labelling_material
-from workbench.labelling.reward_training import RewardTraining, settings_like
+from workbench.labelling.reward_training import RewardTraining, settings_for, settings_like
 from workbench.labelling.reward_use import rewarded_by, told
 from workbench.labelling.win_rate import WinRate
 from workbench.labelling.workplace import Workplace
@@ -119,10 +119,12 @@ class LabellingScreen(Screen[None]):
             await self._take_up(choice)
 
     async def _take_up(self, choice: SessionChoice) -> None:
+        pane = self.query_one(LabelPane)
+        pane.end()  # before the desk turns to another session, so that no key is taken for one of that
         state: DeskState | None = await self._tried(self.workplace.take_up(choice))
         if state is not None:
             self.action_show_pane("label")
-            self.query_one(LabelPane).begin(self.workplace.desk, state, self.workplace.supply)
+            pane.begin(self.workplace.desk, state, self.workplace.supply)
 
     @on(LabelPane.LeaveRequested)
     def _leave_labelling(self) -> None:
@@ -192,26 +194,33 @@ class LabellingScreen(Screen[None]):
     # The loop
 
     @on(LabelPane.TrainRequested)
-    def _train_on_labels(self) -> None:
+    @work(exclusive=True, group="train")
+    async def _train_on_labels(self) -> None:
         """Train a reward model on the labels, on the backbone of the run on the screen."""
         if self._reward_training is not None:
             self.notify(self._reward_training.poll(), markup=False)
             self.action_show_pane("reward-model")
             return
-        try:
-            if not self.workplace.store.exists():
-                raise UsageError("there are no labels to learn from yet: enter begins a session")
-            self._reward_training = RewardTraining(self.workplace.store, self._runs_dir, self._backbone_settings())
-        except TrainerError as error:
-            self.say(str(error))
-            return
-        self.notify(f"{self._reward_training.run.name} learns from the labels: F6 shows how", markup=False)
+        shown = self.supervisor.folder if self._shows_ppo() else None
+        training = await self._tried(asyncio.to_thread(self._begin_training, shown))
+        if training is not None:
+            self._reward_training = training
+            self.notify(f"{training.run.name} learns from the labels: F6 shows how", markup=False)
 
-    def _backbone_settings(self) -> dict[str, Any]:
-        folder = self.supervisor.folder
-        if folder is None or (self.supervisor.view.started and self.supervisor.view.started.run_kind != "ppo"):
-            return {}
-        return settings_like(load_config(RunFolder(folder).config))
+    def _begin_training(self, folder: Path | None) -> RewardTraining:
+        """Off the screen's thread. folder: of the PPO run whose backbone is to be shared."""
+        store = self.workplace.store
+        labels = 0
+        if store.exists():
+            with PreferenceStore(store, create=False) as kept:
+                counts = kept.counts()
+                labels = counts.labels - counts.skips - counts.choices.get("both_bad", 0)
+        if not labels:
+            raise UsageError("there are no labels to learn from yet: enter begins a session")
+        settings = settings_for(labels)
+        if folder is not None:
+            settings |= settings_like(load_config(RunFolder(folder).config))
+        return RewardTraining(store, self._runs_dir, settings)
 
     def _watch_training(self) -> None:
         if (training := self._reward_training) is not None:
@@ -234,7 +243,7 @@ class LabellingScreen(Screen[None]):
             self.say("there is no trained reward model yet: t trains one on the labels")
             return
         view, folder = self.supervisor.view, self.supervisor.folder
-        live = self.supervisor.under_way and view.started is not None and view.started.run_kind == "ppo"
+        live = self.supervisor.under_way and self._shows_ppo()
         model = material.models[0]
         if live and folder is not None:
             config = await self._tried(asyncio.to_thread(load_config, RunFolder(folder).config))
@@ -271,6 +280,10 @@ class LabellingScreen(Screen[None]):
 
     def _win_rate(self, folder: Path) -> WinRate:
         return WinRate(self.workplace.store, folder, told=self.supervisor.view.judged if self._shows(folder) else None)
+
+    def _shows_ppo(self) -> bool:
+        started = self.supervisor.view.started
+        return started is not None and started.run_kind == "ppo"
 
     def _shows(self, folder: Path) -> bool:
         shown = self.supervisor.folder

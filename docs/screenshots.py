@@ -1,6 +1,7 @@
 """The README's screenshots: a session with the starter model, driven key by key. Takes some minutes.
 
-Run: .venv/bin/python docs/screenshots.py
+Run: .venv/bin/python docs/screenshots.py [NAME ...]
+The reward model on them is that of benchmarks/hidden_rule.py; without one that picture stays as it is.
 """
 
 from __future__ import annotations
@@ -8,19 +9,25 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from textual.pilot import Pilot
 
 from workbench.app import WorkbenchApp
+from workbench.labelling.choices import LabelOpening, SessionChoice, Wanted, session_plan
 from workbench.opening import Opening
+from workbench.panes.label import LabelPane
+from workbench.panes.reward_model import RewardModelPane
 from workbench.screens.main import MainScreen
 from workbench.widgets.completion_list import CompletionList
 
 FOLDER = Path(__file__).resolve().parent / "screenshots"
 RUN = Path("runs/quickstart-0001")
+REWARD_MODEL = FOLDER.parents[1] / "runs" / "hidden-rule" / "seed-0" / "reward-model"
 
 
 async def until(pilot: Pilot[str], condition: Callable[[], bool]) -> None:
@@ -92,18 +99,64 @@ async def watch(
         shoot(app, name)
 
 
+async def label() -> None:
+    """Judge pairs that the policy of the run writes."""
+    wanted = Wanted(run=RUN, repeats=0)
+    choice = SessionChoice(labeller="anna", plan=session_plan(wanted, seed=1))
+    opening = LabelOpening(store=Path("preferences.db").resolve(), labeller="anna", choice=choice)
+    app = WorkbenchApp(Opening(watch=RUN, label=opening))
+    async with app.run_test(size=(120, 30)) as pilot:
+        pane = (await opened(app, pilot)).query_one(LabelPane)
+        for position, key in enumerate("12=2112"):
+            await until(pilot, partial(is_at, pane, position))
+            await pilot.pause(2.0)
+            await pilot.press(key)
+        await until(pilot, partial(is_at, pane, 6))
+        await pilot.press("d")
+        await pilot.pause(0.5)
+        shoot(app, "label")
+
+
+def is_at(pane: LabelPane, position: int) -> bool:
+    """Whether the item at `position` is to be judged."""
+    return pane.item is not None and pane.item.position == position
+
+
+async def reward_model() -> None:
+    """The reward model that learnt the hidden rule."""
+    app = WorkbenchApp(Opening(watch=REWARD_MODEL))
+    async with app.run_test(size=(120, 36)) as pilot:
+        screen = await opened(app, pilot)
+        await pilot.press("f6")
+        pane = screen.query_one(RewardModelPane)
+        await until(pilot, lambda: pane.selected is not None)
+        await pilot.pause(0.5)
+        shoot(app, "reward-model")
+
+
 async def main() -> None:
-    """Make them all."""
+    """Make those that are named, or all."""
+    made: dict[str, tuple[tuple[int, int], tuple[str, ...]]] = {
+        "samples": ((80, 24), ("f4", "o", "home", "enter", *["right"] * 6)),
+        "tokens": ((120, 36), ("f4", "z", "o", "home", "enter", "K", "g", *["right"] * 6)),
+        "advantage": ((120, 36), ("f4", "o", "home", "enter", *["right"] * 6, "enter")),
+        "ask": ((120, 36), ("f4", "o", "home", "enter", *["right"] * 4, "f", "ctrl+r")),
+        "large": ((200, 60), ()),
+    }
+    named = set(sys.argv[1:]) or {*made, "label", "reward-model"}
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["PPO_WORKBENCH_CONFIG_DIR"] = folder
         os.chdir(folder)
-        await train()
-        await watch("samples", (80, 24), "f4", "o", "home", "enter", *["right"] * 6)
-        await watch("tokens", (120, 36), "f4", "z", "o", "home", "enter", "K", "g", *["right"] * 6)
-        await watch("advantage", (120, 36), "f4", "o", "home", "enter", *["right"] * 6, "enter")
-        await watch("ask", (120, 36), "f4", "o", "home", "enter", *["right"] * 4, "f", "ctrl+r", done=answered)
-        await watch("large", (200, 60))
+        if named != {"reward-model"}:
+            await train()
+        for name, (size, keys) in made.items():
+            if name in named:
+                await watch(name, size, *keys, done=answered if name == "ask" else lambda _: True)
+        if "label" in named:
+            await label()
+        if "reward-model" in named and REWARD_MODEL.exists():
+            await reward_model()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,21 @@ def train_tiny(folder: Path, name: str, *overrides: str, **how: Any) -> Path:
     """A reward model of three steps in `folder`/runs/`name`, on the model in `folder`."""
     train_reward_model(reward_config(folder, f"run.name={name}", *overrides), preferences=labelled(24), **how)
     return folder / "runs" / name
+
+
+def two_reward_models(folder: Path) -> Path:
+    """What `reward_workspace` makes, and `folder`/runs/second, of another rank and seed. Returns `folder`."""
+    reward_workspace(folder)
+    train_tiny(folder, "second", "run.seed=5", "model.lora_rank=2")
+    return folder
+
+
+def copy_workspace(made: Path, folder: Path) -> Path:
+    """`made` in `folder`, for runs of its own; the models stay where they are, in `made`. Returns `folder`."""
+    shutil.copytree(made, folder, dirs_exist_ok=True)
+    settings = (made / "tiny.toml").read_text().replace(f"{made}/", f"{folder}/")
+    (folder / "tiny.toml").write_text(settings.replace(f"{folder}/model", f"{made}/model"))
+    return folder
 
 
 def foreign_model(folder: Path) -> Path:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from reward_model_runs import reward_workspace, train_tiny
+from reward_model_runs import copy_workspace, train_tiny, two_reward_models
 from runs_helper import Killed, Recorder, comparable, outcome, record, tiny_config, within
 
 from trainer.config import load_config
@@ -29,19 +28,13 @@ RUNNING = ("reward.normalize=running", "ppo.iterations=4", "eval.every=0")
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workspace with two reward models."""
-    folder = tmp_path_factory.mktemp("made")
-    reward_workspace(folder)
-    train_tiny(folder, "second", "run.seed=5", "model.lora_rank=2")
-    return folder
+    return two_reward_models(tmp_path_factory.mktemp("made"))
 
 
 @pytest.fixture
 def folder(made: Path, tmp_path: Path) -> Path:
     """The same for runs of a test's own; the reward models go on naming the model in `made`."""
-    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
-    settings = (made / "tiny.toml").read_text().replace(f"{made}/", f"{tmp_path}/")
-    (tmp_path / "tiny.toml").write_text(settings.replace(f"{tmp_path}/model", f"{made}/model"))
-    return tmp_path
+    return copy_workspace(made, tmp_path)
 
 
 def model(path: Path | str, **more: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from reward_model_runs import foreign_model, inputs, reward_workspace, train_tiny
+from reward_model_runs import copy_workspace, foreign_model, inputs, train_tiny, two_reward_models
 from runs_helper import Killed, Recorder, acting, outcome, record, tiny_config, within
 
 from trainer import runs
@@ -40,19 +40,13 @@ BATCH = inputs(*TEXTS)
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("made")
-    reward_workspace(folder)
-    train_tiny(folder, "second", "run.seed=5", "model.lora_rank=2")
-    return folder
+    return two_reward_models(tmp_path_factory.mktemp("made"))
 
 
 @pytest.fixture
 def folder(made: Path, tmp_path: Path) -> Path:
     """The same to be changed: the reward model goes on naming the model in `made`."""
-    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
-    settings = (made / "tiny.toml").read_text().replace(f"{made}/", f"{tmp_path}/")
-    (tmp_path / "tiny.toml").write_text(settings.replace(f"{tmp_path}/model", f"{made}/model"))
-    return tmp_path
+    return copy_workspace(made, tmp_path)
 
 
 def source(path: Path | str, **more: Any) -> dict[str, Any]:

@@ -125,7 +125,7 @@ async def test_a_missing_file_and_a_damaged_one_are_sentences_in_the_pane(run: R
     async with app.run_test(size=(60, 24)) as pilot:
         run.announce(1)
         await show(pilot, run)
-        assert "a run keeps them with" in app.drawn
+        assert "a run keeps them with" in " ".join(app.drawn.split())
         run.write(2, "of 2")
         run.folder.samples_file(2).write_bytes(b"PAR1 and nothing of use PAR1")
         await show(pilot, run)

@@ -9,18 +9,15 @@ from itertools import zip_longest
 from typing import ClassVar
 
 from rich.cells import cell_len
-from rich.segment import Segment
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.geometry import Size
-from textual.scroll_view import ScrollView
-from textual.strip import Strip
 
 from trainer.questions import Answer, Completion, Writer
 from workbench.samples.word_diff import word_diff
 from workbench.text import duration, visible
 from workbench.widgets.cells import fit
 from workbench.widgets.drawing import Line, Piece, plain
+from workbench.widgets.scrolled_lines import ScrolledLines
 
 _SIDE_BY_SIDE = 96  # columns that the list has in a terminal of 100
 _DIVIDER = " │ "
@@ -112,9 +109,10 @@ def writing_lines(writing: Writing, width: int, *, by_score: bool = False, diff:
     return [heading, *(_beside(row, room) for row in rows)]
 
 
-class CompletionList(ScrollView, can_focus=True, inherit_bindings=False):
+class CompletionList(ScrolledLines):
     """Requests with their completions, to read and to compare."""
 
+    CSS_NAME = "completion-list"
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"completion-list--{role}" for role in _ROLES}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "scroll_up", "Up", show=False, id="ask.up", tooltip="A line up"),
@@ -130,7 +128,7 @@ class CompletionList(ScrollView, can_focus=True, inherit_bindings=False):
         self._writings: Sequence[Writing] = ()
         self._how = {"by_score": False, "diff": False}
         self._blocks: dict[int, tuple[Writing, list[Line]]] = {}  # as laid out, by number
-        self._lines: list[Line] = []
+        self._width = 0  # that they are laid out for
 
     def show(self, writings: Sequence[Writing], *, by_score: bool = False, diff: bool = False) -> None:
         """Show `writings` in the order given; see `writing_lines`."""
@@ -139,33 +137,19 @@ class CompletionList(ScrollView, can_focus=True, inherit_bindings=False):
             self._how = how
             self._blocks.clear()
         self._writings = writings
-        self._lay_out()
+        self.lay_out()
 
-    def on_resize(self) -> None:
-        self._blocks.clear()
-        self._lay_out()
-
-    def render_line(self, y: int) -> Strip:
-        width, index = self.scrollable_content_region.width, y + self.scroll_offset.y
-        if index >= len(self._lines):
-            return Strip.blank(width, self.rich_style)
-        style = self.get_component_rich_style
-        segments = [Segment(text, style(f"completion-list--{role}")) for text, role in self._lines[index]]
-        return Strip(segments).adjust_cell_length(width, self.rich_style)
-
-    def _lay_out(self) -> None:
-        width = self.scrollable_content_region.width
-        if width <= 0:
-            return
+    def wrap(self, width: int) -> list[Line]:
+        if width != self._width:
+            self._width = width
+            self._blocks.clear()
         before, self._blocks = self._blocks, {}
         for writing in self._writings:
             known, lines = before.get(writing.number, (None, []))
             if known is not writing:
                 lines = writing_lines(writing, width, **self._how)
             self._blocks[writing.number] = (writing, lines)
-        self._lines = [line for _, lines in self._blocks.values() for line in lines]
-        self.virtual_size = Size(width, len(self._lines))
-        self.refresh()
+        return [line for _, lines in self._blocks.values() for line in lines]
 
 
 def _ordered(column: Column, *, by_score: bool) -> list[Completion]:

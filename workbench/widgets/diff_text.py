@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from rich.segment import Segment
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.geometry import Size
-from textual.scroll_view import ScrollView
-from textual.strip import Strip
 
 from workbench.samples.word_diff import Part
 from workbench.text import visible
 from workbench.theming import no_color
+from workbench.widgets.drawing import Line, plain
+from workbench.widgets.scrolled_lines import ScrolledLines
 
 _MARKS = {"gone": ("−", ""), "new": ("+", "")}  # beside strike and underline
 _COLORLESS = {"gone": ("[-", "-]"), "new": ("{+", "+}")}  # as git's word diff has them
@@ -34,9 +32,10 @@ def diff_lines(parts: Sequence[Part], width: int, *, colorless: bool = False) ->
     ]
 
 
-class DiffText(ScrollView, can_focus=True, inherit_bindings=False):
+class DiffText(ScrolledLines):
     """A text to read, with its changes."""
 
+    CSS_NAME = "diff-text"
     COMPONENT_CLASSES: ClassVar[set[str]] = {"diff-text--same", "diff-text--gone", "diff-text--new"}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "scroll_up", "Up", show=False, id="diff.up", tooltip="A line up"),
@@ -50,37 +49,22 @@ class DiffText(ScrollView, can_focus=True, inherit_bindings=False):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._parts: Sequence[Part] = ()
-        self._lines: list[list[Part]] = []
 
     @property
     def text(self) -> str:
         """What is shown, with its marks."""
-        return "\n".join("".join(part.text for part in line) for line in self._lines)
+        return "\n".join(plain(line) for line in self._lines)
 
     def show(self, parts: Sequence[Part], *, from_start: bool = True) -> None:
         """Show these parts of a text, from its start or from where the one before was read."""
         self._parts = parts
-        self._lay_out()
+        self.lay_out()
         if from_start:
             self.scroll_to(y=0, animate=False, force=True)
 
-    def on_resize(self) -> None:
-        self._lay_out()
-
-    def render_line(self, y: int) -> Strip:
-        width, index = self.scrollable_content_region.width, y + self.scroll_offset.y
-        if index >= len(self._lines):
-            return Strip.blank(width, self.rich_style)
-        style = self.get_component_rich_style
-        segments = [Segment(text, style(f"diff-text--{kind}")) for kind, text in self._lines[index]]
-        return Strip(segments).adjust_cell_length(width, self.rich_style)
-
-    def _lay_out(self) -> None:
-        width = self.scrollable_content_region.width
-        if width > 0:
-            self._lines = diff_lines(self._parts, width, colorless=no_color())
-            self.virtual_size = Size(width, len(self._lines))
-            self.refresh()
+    def wrap(self, width: int) -> list[Line]:
+        lines = diff_lines(self._parts, width, colorless=no_color())
+        return [[(part.text, part.kind) for part in line] for line in lines]
 
 
 def _marked(part: Part, before: str, after: str) -> str:

@@ -5,12 +5,8 @@ from __future__ import annotations
 from itertools import zip_longest
 from typing import ClassVar
 
-from rich.segment import Segment
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.geometry import Size
-from textual.scroll_view import ScrollView
-from textual.strip import Strip
 
 from trainer.preferences.records import Text
 from trainer.reward_model.predictions import PairPrediction
@@ -18,6 +14,7 @@ from workbench.reward_runs.texts import facts, plain_text
 from workbench.text import visible
 from workbench.widgets.cells import fit
 from workbench.widgets.drawing import Line
+from workbench.widgets.scrolled_lines import ScrolledLines
 
 _BESIDE = 96  # columns
 _BETWEEN = " │ "
@@ -59,9 +56,10 @@ def _wrapped(text: Text, width: int) -> list[str]:
     return [line.plain for part in shown.split("\n", allow_blank=True) for line in part.wrap(max(width, 1))]
 
 
-class RewardPairText(ScrollView, can_focus=True, inherit_bindings=False):
+class RewardPairText(ScrolledLines):
     """A pair to read."""
 
+    CSS_NAME = "reward-pair-text"
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         f"reward-pair-text--{role}" for role in ("facts", "heading", "text", "axis")
     }
@@ -77,28 +75,12 @@ class RewardPairText(ScrollView, can_focus=True, inherit_bindings=False):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._pair: PairPrediction | None = None
-        self._lines: list[Line] = []
 
     def show(self, pair: PairPrediction) -> None:
         """Show `pair` from its start."""
         self._pair = pair
-        self._lay_out()
+        self.lay_out()
         self.scroll_to(y=0, animate=False, force=True)
 
-    def on_resize(self) -> None:
-        self._lay_out()
-
-    def render_line(self, y: int) -> Strip:
-        width, index = self.scrollable_content_region.width, y + self.scroll_offset.y
-        if index >= len(self._lines):
-            return Strip.blank(width, self.rich_style)
-        style = self.get_component_rich_style
-        segments = [Segment(text, style(f"reward-pair-text--{role}")) for text, role in self._lines[index]]
-        return Strip(segments).adjust_cell_length(width, self.rich_style)
-
-    def _lay_out(self) -> None:
-        width = self.scrollable_content_region.width
-        if width > 0 and self._pair is not None:
-            self._lines = pair_text_lines(self._pair, width)
-            self.virtual_size = Size(width, len(self._lines))
-            self.refresh()
+    def wrap(self, width: int) -> list[Line]:
+        return pair_text_lines(self._pair, width) if self._pair is not None else []

@@ -8,25 +8,17 @@ from collections.abc import Collection, Sequence
 from typing import ClassVar
 
 from rich.cells import cell_len
-from rich.segment import Segment
-from rich.style import Style
-from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.geometry import Size
-from textual.message import Message
-from textual.reactive import reactive
-from textual.scroll_view import ScrollView
-from textual.strip import Strip
 
 from workbench.samples.records import Sample, SampleKey
 from workbench.samples.table import SampleTable
 from workbench.text import visible
+from workbench.widgets.block_list import BlockList
 from workbench.widgets.cells import fit_end
 
 _COMPLETION = 2  # lines
-_LINES = 2 + _COMPLETION + 1  # of each sample: facts, prompt, completion, an empty one
-_GUTTER = 2
+_ROLES = ("facts", "prompt", *[""] * _COMPLETION, "")  # of each sample's lines, the last one empty
 _KEPT = 500  # drawn samples
 _TEMPLATE = 200  # characters at the end of a prompt that its chat template may have put there
 _TEMPLATE_END = re.compile(r"(<\|[^<|>\s]{1,30}\|>\w*\s*)+\Z")  # the same in every prompt, so no use in a list
@@ -67,12 +59,14 @@ def sample_lines(sample: Sample, width: int, *, marked: bool = False, iteration:
     shown = [line.plain.rstrip() for line in wrapped[:_COMPLETION]]
     if len(wrapped) > _COMPLETION or len(sample.completion) > 2 * _COMPLETION * width:
         shown[-1] = Content(shown[-1] + " …").truncate(width, ellipsis=True).plain
-    return (lines + shown + [""] * _LINES)[:_LINES]
+    return (lines + shown + [""] * len(_ROLES))[: len(_ROLES)]
 
 
-class SampleList(ScrollView, can_focus=True, inherit_bindings=False):
+class SampleList(BlockList[Sample]):
     """The sequences of an iteration, or of many, with a cursor."""
 
+    CSS_NAME = "sample-list"
+    LINES = _ROLES
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "sample-list--facts",
         "sample-list--prompt",
@@ -87,28 +81,16 @@ class SampleList(ScrollView, can_focus=True, inherit_bindings=False):
         Binding("home", "first", "First", show=False, id="samples.first", tooltip="The first sample"),
     ]
 
-    cursor: reactive[int] = reactive(0)
-
-    class Opened(Message):
-        """A sample was clicked twice."""
-
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.marked: Collection[SampleKey] = ()  # those with a bookmark
-        self._samples: Sequence[Sample] = []
-        self._message = ""
         self._iterations = False
         self._drawn: dict[int, list[str]] = {}
 
     @property
-    def selected(self) -> Sample | None:
-        """The sample that the cursor is on."""
-        return self._samples[self.cursor] if self._samples else None
-
-    @property
     def samples(self) -> Sequence[Sample]:
         """What is listed, in order."""
-        return self._samples
+        return self._items
 
     def show(self, samples: Sequence[Sample], *, message: str = "", iterations: bool = False) -> None:
         """Show `samples`, the cursor on the one that it was on, or else at the place where it was.
@@ -116,14 +98,14 @@ class SampleList(ScrollView, can_focus=True, inherit_bindings=False):
         message: what to say when there are none; iterations: tell the iteration of each.
         """
         before = self.selected
-        self._samples, self._message, self._iterations = samples, message, iterations
+        self._items, self._message, self._iterations = samples, message, iterations
         place = samples.position_of(before.key) if before is not None and isinstance(samples, SampleTable) else None
         self.cursor = self.validate_cursor(self.cursor if place is None else place)
-        self._lay_out()
+        self.lay_out()
 
     def next_outlier(self, by: int) -> bool:
         """Go to the next outlier (by = 1), or the one before (-1); False where there is none."""
-        places = self._samples.outliers() if isinstance(self._samples, SampleTable) else []
+        places = self._items.outliers() if isinstance(self._items, SampleTable) else []
         found = next((place for place in places[::by] if (place - self.cursor) * by > 0), None)
         if found is not None:
             self.cursor = found
@@ -134,72 +116,15 @@ class SampleList(ScrollView, can_focus=True, inherit_bindings=False):
         self._drawn.clear()
         self.refresh()
 
-    def validate_cursor(self, cursor: int) -> int:
-        return max(min(cursor, len(self._samples) - 1), 0)
+    def lay_out(self) -> None:
+        self._drawn.clear()
+        super().lay_out()
 
-    def watch_cursor(self) -> None:
-        self._scroll_to_cursor()
-        self.refresh()
-
-    def action_move(self, by: int) -> None:
-        self.cursor += by
-
-    def action_page(self, by: int) -> None:
-        self.cursor += by * max(self.size.height // _LINES, 1)
-
-    def action_first(self) -> None:
-        self.cursor = 0
-
-    def on_resize(self) -> None:
-        self._lay_out()
-
-    def on_click(self, event: events.Click) -> None:
-        if (index := (event.y + self.scroll_offset.y) // _LINES) < len(self._samples):
-            self.cursor = index
-            if event.chain == 2:
-                self.post_message(self.Opened())
-
-    def render_line(self, y: int) -> Strip:
-        width = self.scrollable_content_region.width
-        style = self.rich_style
-        if not self._samples:
-            lines = Content(self._message).wrap(max(width, 1))
-            text = lines[y].plain if y < len(lines) else ""
-            return Strip([Segment(text, self._style("prompt"))]).adjust_cell_length(width, style)
-        index, line = divmod(y + self.scroll_offset.y, _LINES)
-        if index >= len(self._samples):
-            return Strip.blank(width, style)
-        text = self._lines(index, max(width - _GUTTER, 1))[line]
-        here = index == self.cursor and line < _LINES - 1
-        bar = Segment("▌" if here else " ", self._style("bar"))
-        part = self._style(("facts", "prompt")[line]) if line < 2 else style
-        if here and line == 0:
-            part = self._style("cursor")
-        strip = Strip([bar, Segment(" ", style), Segment(text, part)])
-        return strip.adjust_cell_length(width, style)
-
-    def _lines(self, index: int, width: int) -> list[str]:
+    def block(self, index: int, width: int) -> list[str]:
         if index not in self._drawn:
             if len(self._drawn) >= _KEPT:
                 self._drawn.clear()
-            sample = self._samples[index]
+            sample = self._items[index]
             marked = sample.key in self.marked
             self._drawn[index] = sample_lines(sample, width, marked=marked, iteration=self._iterations)
         return self._drawn[index]
-
-    def _style(self, name: str) -> Style:
-        return self.get_component_rich_style(f"sample-list--{name}")
-
-    def _lay_out(self) -> None:
-        self._drawn.clear()
-        self.virtual_size = Size(self.scrollable_content_region.width, len(self._samples) * _LINES)
-        self._scroll_to_cursor()
-        self.refresh()
-
-    def _scroll_to_cursor(self) -> None:
-        seen, top, first = self.size.height, self.scroll_offset.y, self.cursor * _LINES
-        if seen < 1:
-            return
-        wanted = min(max(top, first + _LINES - 1 - seen), first)
-        if wanted != top:
-            self.scroll_to(y=wanted, animate=False, force=True)

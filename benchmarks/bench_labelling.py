@@ -1,10 +1,11 @@
 """How long a labeller waits for the next item: from the key to its text in the terminal.
 
-Run: .venv/bin/python benchmarks/bench_labelling.py [--keys 500] [--items 10000]
+Run: .venv/bin/python benchmarks/bench_labelling.py [--keys 500] [--items 10000] [--training]
 
 The label pane with its desk and a store on disk runs in a pseudo-terminal of 120 x 36. Keys are pressed at the
 beginning of a session of `--items` pairs and at its end, on a machine that is idle but for this, and with a process
 that spins on each core, at the same priority. The next item is there when its prompt, which has its number, is.
+With --training: in the whole workbench instead, while the quickstart trains in the same process on every core.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench_screen import ROOT, terminal
+from bench_screen import ROOT, Terminal, terminal, workbench
 from textual.app import App, ComposeResult
 from textual.widgets import Footer
 
@@ -36,6 +37,7 @@ from workbench.panes.label import LabelPane
 from workbench.theming import EXTRA_VARIABLES
 
 KEYS = "1122=0 "
+F3, F5 = "\x1bOR", "\x1b[15~"
 WORDS = ("the", "wind", "turned", "a", "page", "of", "her", "letter", "and", "left", "it", "open")
 
 
@@ -112,17 +114,45 @@ def spinning(processes: int) -> Iterator[None]:
 
 def measure(path: Path, session: int, first: int, keys: int) -> list[float]:
     """Milliseconds from each of `keys` keys to the next item, from the item at `first` on; sorted."""
-    rng = random.Random(first)
     command = [sys.executable, str(Path(__file__).resolve()), "--host", str(path), str(session)]
-    taken = []
     with terminal(command, path.parent) as screen:
         screen.wait_for(lambda shown: marker(first).encode() in shown)
-        for number in range(first + 1, first + keys + 1):
-            time.sleep(rng.uniform(0.02, 0.15))  # at any moment of what else the machine does
-            moment = screen.send(rng.choice(KEYS))
-            there = screen.wait_for(lambda shown, number=number: marker(number).encode() in shown)
-            taken.append(1000 * (there - moment))
+        return press(screen, first, keys)
+
+
+def measure_in_training(path: Path, keys: int) -> list[float]:
+    """The same from the session's first item on, in the workbench that trains the quickstart."""
+    with terminal(workbench("label", "--store", str(path), "--labeller", "bench"), path.parent) as screen:
+        screen.wait_for(lambda shown: b"Label into" in shown)
+        time.sleep(1.0)
+        screen.send("\r")  # goes on with the session that is there
+        screen.wait_for(lambda shown: marker(0).encode() in shown)
+        screen.send(F3)
+        screen.wait_for(lambda shown: b"Training F3" in shown)
+        screen.send(" ")
+        screen.wait_for(lambda shown: b"iteration 1/" in shown, 300)
+        screen.send(F5)
+        screen.wait_for(lambda shown: marker(0).encode() in shown)
+        return press(screen, 0, keys)
+
+
+def press(screen: Terminal, first: int, keys: int) -> list[float]:
+    """Press a key for each of `keys` items, of which the one numbered `first` is shown."""
+    rng = random.Random(first)
+    taken = []
+    for number in range(first + 1, first + keys + 1):
+        time.sleep(rng.uniform(0.02, 0.15))  # at any moment of what else the machine does
+        moment = screen.send(rng.choice(KEYS))
+        there = screen.wait_for(lambda shown, number=number: marker(number).encode() in shown)
+        taken.append(1000 * (there - moment))
     return sorted(taken)
+
+
+def tell(place: str, load: str, taken: list[float]) -> None:
+    """Print the median, the 95th percentile and the longest of sorted milliseconds."""
+    figures = [taken[min(int(share * len(taken)), len(taken) - 1)] for share in (0.5, 0.95, 1.0)]
+    told = "   ".join(f"{name} {value:5.1f}" for name, value in zip(("p50", "p95", "max"), figures, strict=True))
+    print(f"  {place:10} {load:15} {told}", flush=True)
 
 
 def main() -> None:
@@ -130,6 +160,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keys", type=int, default=500, help="keys of each measurement")
     parser.add_argument("--items", type=int, default=10_000, help="pairs of the session")
+    parser.add_argument("--training", action="store_true", help="in the whole workbench while it trains")
     parser.add_argument("--host", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.host:
@@ -142,17 +173,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-labelling-") as folder:
         path = Path(folder) / "preferences.db"
         session = written(path, items)
+        if options.training:
+            tell("beginning", "training", measure_in_training(path, keys))
+            return
         for place, start in (("beginning", 0), ("end", items - 2 * keys - 1)):
             label_up_to(path, session, start)
             for load, processes in (("idle", 0), (f"{cores} cores busy", cores)):
                 first = start + (keys if processes else 0)
                 with spinning(processes):
-                    taken = measure(path, session, first, keys)
-                figures = [taken[min(int(share * keys), keys - 1)] for share in (0.5, 0.95, 1.0)]
-                told = "   ".join(
-                    f"{name} {value:5.1f}" for name, value in zip(("p50", "p95", "max"), figures, strict=True)
-                )
-                print(f"  {place:10} {load:15} {told}", flush=True)
+                    tell(place, load, measure(path, session, first, keys))
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ class DPOTrainConfig(Section):
 class DPOOptimConfig(RewardOptimConfig):
     """[optim]: learning rate and memory of the update."""
 
-    lr: float = setting(1e-5, "Learning rate of the policy's adapter.", ge=0, le=1)
+    lr: float = setting(1e-4, "Learning rate of the policy's adapter.", ge=0, le=1)
 
 
 class DPORewardConfig(RewardConfig):

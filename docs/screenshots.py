@@ -107,7 +107,7 @@ async def label() -> None:
     app = WorkbenchApp(Opening(watch=RUN, label=opening))
     async with app.run_test(size=(120, 30)) as pilot:
         pane = (await opened(app, pilot)).query_one(LabelPane)
-        for position, key in enumerate("12=2112"):
+        for position, key in enumerate("12=211"):
             await until(pilot, partial(is_at, pane, position))
             await pilot.pause(2.0)
             await pilot.press(key)

@@ -28,6 +28,7 @@ from trainer.preferences.formats_out import write_preferences
 from trainer.preferences.records import Comparison, Judgement, Preference
 
 COMPLETIONS = 4
+PAIRS = ("data.eval_fraction=0.25", "eval.every=0", "train.batch_size=8")  # of what learns from them
 RULE = r"\b(?:I|me|my|mine|myself|we|us|our|ours)\b"
 SAMPLING = 1000  # a seed's purpose of our own: the pairs must not be the draws of any run
 Told = TypeVar("Told", bound=Evaluation | DPOEvaluation | RewardModelEvaluation)
@@ -42,29 +43,45 @@ def main() -> None:
     parser.add_argument("--dpo-lr", type=float, default=1e-4, help="learning rate of DPO")
     options = parser.parse_args()
     for seed in options.seeds:
-        learn(seed, options)
+        learn_ppo(seed, options)
+    for seed in options.seeds:
+        learn_dpo(seed, options)
     print(tables([options.dir / f"seed-{seed}" for seed in options.seeds]))
 
 
-def learn(seed: int, options: argparse.Namespace) -> None:
-    """Pairs, reward model, PPO and DPO of one seed, as far as they are not there."""
+def learn_ppo(seed: int, options: argparse.Namespace) -> None:
+    """Pairs, reward model and PPO of one seed, as far as they are not there."""
     folder = options.dir / f"seed-{seed}"
-    written, pairs, reward_model = folder / "written.jsonl", folder / "pairs.jsonl", folder / "reward-model"
+    written, pairs = folder / "written.jsonl", folder / "pairs.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
     if not written.exists():
         save(written, completions(seed))
     if not pairs.exists():
         write_preferences(label(written), pairs, format="k-way")
-    every = ("run.dir=" + str(folder), f"run.seed={seed}", "checkpoint.every=10", "checkpoint.keep=1")
-    held_out = ("data.eval_fraction=0.25", "eval.every=0", "train.batch_size=8")
-    data = ("--data", str(pairs))
-    train(["reward-model", "train"], reward_model, *every, *held_out, "optim.lr=5e-4", "train.epochs=3", new=data)
-    rule = f"{{kind = 'regex', pattern = '{RULE}', weight = 0.0}}"
-    sources = f"reward.sources=[{{kind = 'model', path = '{reward_model}'}}, {rule}]"
-    ppo = (f"ppo.iterations={options.iterations}", "eval.every=10", "eval.prompts=48")
-    train(["--no-ui", "--display", "plain"], folder / "ppo", *every, sources, *ppo, new=("--config", "quickstart"))
+    settings = (*shared(folder, seed), *PAIRS, "optim.lr=5e-4", "train.epochs=3")
+    train(["reward-model", "train"], folder / "reward-model", *settings, new=("--data", str(pairs)))
+    ppo = (sources(folder), f"ppo.iterations={options.iterations}", "eval.every=10", "eval.prompts=48")
+    command = ["--no-ui", "--display", "plain"]
+    train(command, folder / "ppo", *shared(folder, seed), *ppo, new=("--config", "quickstart"))
+
+
+def learn_dpo(seed: int, options: argparse.Namespace) -> None:
+    """DPO of one seed, on the pairs that are there."""
+    folder = options.dir / f"seed-{seed}"
     dpo = (f"optim.lr={options.dpo_lr}", "data.end_token=false", "rollout.max_new_tokens=32", "eval.prompts=48")
-    train(["dpo"], folder / "dpo", *every, *held_out, sources, *dpo, new=data)
+    settings = (*shared(folder, seed), *PAIRS, sources(folder), *dpo)
+    train(["dpo"], folder / "dpo", *settings, new=("--data", str(folder / "pairs.jsonl")))
+
+
+def shared(folder: Path, seed: int) -> tuple[str, ...]:
+    """Settings of all runs of a seed."""
+    return f"run.dir={folder}", f"run.seed={seed}", "checkpoint.every=10", "checkpoint.keep=1"
+
+
+def sources(folder: Path) -> str:
+    """The reward: the model, and beside it the rule without weight."""
+    rule = f"{{kind = 'regex', pattern = '{RULE}', weight = 0.0}}"
+    return f"reward.sources=[{{kind = 'model', path = '{folder / 'reward-model'}'}}, {rule}]"
 
 
 def train(command: list[str], run: Path, *settings: str, new: tuple[str, ...] = ()) -> None:

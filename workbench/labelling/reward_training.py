@@ -42,7 +42,7 @@ def settings_like(config: Config) -> dict[str, Any]:
 def settings_for(labels: int) -> dict[str, Any]:
     """Settings that let a reward model learn from so few as people make in an afternoon.
 
-    benchmarks/hidden_rule.py: on 200 rankings it learns nothing in 25 steps and a clear rule in 70, at this learning
+    benchmarks/hidden_rule.py: on 200 rankings it learns little in 25 steps and a clear rule in 70, at this learning
     rate. With more labels than that takes it is one pass, as by default.
     """
     epochs = min(max(round(_STEPS * _BATCH / max(labels, 1)), 1), _MOST_EPOCHS)

@@ -14,19 +14,17 @@ from trainer.control import Control
 from trainer.dpo.evaluation import evaluate_pairs
 from trainer.dpo.learner import DPOLearner
 from trainer.dpo.pairs import Pairs
-from trainer.errors import DivergedError
 from trainer.evaluate import evaluate
-from trainer.events import Alert, DPOStep, Event, Phase, PhaseProgress
+from trainer.events import DPOStep, Event, Phase, PhaseProgress
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.loading import LoadedModel
 from trainer.ppo import PPO
 from trainer.reward_model.batches import step_groups, steps_in
 from trainer.reward_model.length_baseline import fit_length_slope
 from trainer.reward_model.outcomes import outcomes
+from trainer.reward_model.skipped_steps import SkippedSteps
 from trainer.rewards import Rewards
 from trainer.seeding import Purpose, key_for
-
-MAX_SKIPPED_IN_A_ROW = 3
 
 
 class DPO:
@@ -65,7 +63,7 @@ class DPO:
         )
         even = np.zeros(sum(len(group.sequences) for group in data.train))
         self._length_slope = fit_length_slope(outcomes(data.train, even, 1.0).longer_by)
-        self._skipped_in_a_row = 0
+        self._skipped = SkippedSteps(config.optim.lr)
 
     def step(self) -> DPOStep:
         """The next step: the gradient over its comparisons, then Adam. DivergedError at the third NaN in a row."""
@@ -92,7 +90,7 @@ class DPO:
             memory_bytes=mx.get_peak_memory(),
         )
         self.emit(event)
-        self._check_divergence(taken=taken)
+        self._skipped.after(self.number, taken=taken, emit=self.emit)
         return event
 
     def is_evaluation_due(self) -> bool:
@@ -143,17 +141,3 @@ class DPO:
 
         progress(0, 1)
         return progress
-
-    def _check_divergence(self, *, taken: bool) -> None:
-        """Tell of a step that was skipped; DivergedError at the third in a row."""
-        if taken:
-            self._skipped_in_a_row = 0
-            return
-        self._skipped_in_a_row += 1
-        message = "loss or gradient was NaN or inf: the step was skipped"
-        self.emit(Alert(iteration=self.number, level="warning", code="step_skipped", message=message))
-        if self._skipped_in_a_row == MAX_SKIPPED_IN_A_ROW:
-            raise DivergedError(
-                f"loss or gradient was NaN or inf {MAX_SKIPPED_IN_A_ROW} times in a row at step {self.number}: lower "
-                f"optim.lr ({self.config.optim.lr:g}) and start anew"
-            )

@@ -13,8 +13,8 @@ import numpy as np
 
 from trainer.config.reward_model import RewardModelConfig
 from trainer.control import Control
-from trainer.errors import DivergedError, UsageError
-from trainer.events import Alert, Event, Phase, PhaseProgress, RewardModelEvaluation, RewardModelStep
+from trainer.errors import UsageError
+from trainer.events import Event, Phase, PhaseProgress, RewardModelEvaluation, RewardModelStep
 from trainer.reward_model.batches import step_groups, steps_in
 from trainer.reward_model.checkpoint import Best, Scale, Snapshot
 from trainer.reward_model.comparisons import Comparisons
@@ -27,9 +27,8 @@ from trainer.reward_model.pairs import fingerprint
 from trainer.reward_model.predictions import Predictions, predictions
 from trainer.reward_model.report import Baseline, RewardModelReport, report_from_dict
 from trainer.reward_model.scoring import score_sequences
+from trainer.reward_model.skipped_steps import SkippedSteps
 from trainer.seeding import Purpose, key_for
-
-MAX_SKIPPED_IN_A_ROW = 3
 
 
 class Fitting:
@@ -69,7 +68,7 @@ class Fitting:
         no_scores = np.zeros(sum(len(group.sequences) for group in data.train))
         self.length_slope = fit_length_slope(outcomes(data.train, no_scores, 1.0).decided().longer_by)
         self._held_out_scores = no_scores  # raw, of the newest look at the held-out comparisons
-        self._skipped_in_a_row = 0
+        self._skipped = SkippedSteps(config.optim.lr)
 
     @property
     def reason(self) -> str:
@@ -118,7 +117,7 @@ class Fitting:
             memory_bytes=mx.get_peak_memory(),
         )
         self.emit(event)
-        self._check_divergence(taken=found.taken)
+        self._skipped.after(self.number, taken=found.taken, emit=self.emit)
         return event
 
     def is_evaluation_due(self) -> bool:
@@ -249,17 +248,3 @@ class Fitting:
                 seconds=seconds,
             )
         )
-
-    def _check_divergence(self, *, taken: bool) -> None:
-        """Tell of a step that was skipped; DivergedError at the third in a row."""
-        if taken:
-            self._skipped_in_a_row = 0
-            return
-        self._skipped_in_a_row += 1
-        message = "loss or gradient was NaN or inf: the step was skipped"
-        self.emit(Alert(iteration=self.number, level="warning", code="step_skipped", message=message))
-        if self._skipped_in_a_row == MAX_SKIPPED_IN_A_ROW:
-            raise DivergedError(
-                f"loss or gradient was NaN or inf {MAX_SKIPPED_IN_A_ROW} times in a row at step {self.number}: lower "
-                f"optim.lr ({self.config.optim.lr:g}) and start anew"
-            )

@@ -229,7 +229,7 @@ class SamplesOpening(SamplesReading):
     def _draw(self, sample: TokenSample, path: Path) -> None:
         """A picture of the text as it is coloured on the screen, once it has its place there."""
         view = self.query_one(SampleView)
-        if not view.text.size.width:
+        if not view.text.is_laid_out:
             self.call_after_refresh(self._draw, sample, path)
             return
         lines = [[(segment.text, segment.style or Style()) for segment in strip] for strip in view.picture()]

@@ -229,6 +229,11 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
 
     # Drawing
 
+    @property
+    def is_laid_out(self) -> bool:
+        """Whether the sample has its lines: not before the widget has been told how wide it is."""
+        return self._layout is not None
+
     def picture(self) -> list[Strip]:
         """Every row of the sample as it is drawn, without the cursor."""
         lines = self._layout.lines if self._layout else []

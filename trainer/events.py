@@ -112,6 +112,14 @@ class Iteration(Event):
     memory_bytes: int  # peak of MLX's own allocations in this iteration
     tokens: int  # response tokens so far in the run
     parts: dict[str, float] = field(default_factory=dict)  # mean raw score by reward source
+    advantage_std: float = math.nan  # of the raw advantages
+    log_ratio_max: float = math.nan  # largest |log pi - log pi_old| of a real token in any step
+    grad_norm_max: float = math.nan  # of the steps, before clipping
+    spiked_steps: int = 0  # of skipped_steps, those with too large a ratio
+    epochs_done: float = math.nan  # passes over the batch; fewer than configured after an early stop
+    length_correlation: float = math.nan  # Pearson's, of score and response length; NaN where one does not vary
+    repetition: float = math.nan  # mean share of a response's 4-grams that it has had before
+    unique: float = math.nan  # distinct responses over all of the batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +158,18 @@ class Evaluation(Event):
     truncated: float
     seconds: float
     parts: dict[str, float] = field(default_factory=dict)  # mean raw score by reward source
+    score_low: float = math.nan  # 95 % interval of the mean score
+    score_high: float = math.nan
+    reward_mean: float = math.nan  # mean of score minus KL penalty, at the kl_coef of the iteration
+    win_rate: float = math.nan  # share of prompts where the policy's score beats the reference's; a tie counts half
+    win_rate_low: float = math.nan  # Wilson's 95 % interval
+    win_rate_high: float = math.nan
+    reference_score: float = math.nan  # mean score of the reference's responses to the same prompts
+    best_of: int = 1  # n of the next
+    best_of_score: float = math.nan  # mean of the best of n responses of the reference
+    explained_variance: float = math.nan  # of the returns of these rollouts by the critic, which has not seen them
+    value_error: float = math.nan  # root of the mean squared error of the critic on them
+    averaged: bool = False  # the policy judged is the moving average
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,6 +286,46 @@ class Alert(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fix:
+    """Something that can be done about an alarm with one key."""
+
+    label: str  # what it does, as in "lower policy_lr to 5e-05"
+    action: Literal["set", "rollback", "pause"]
+    key: str = ""  # of set, dotted
+    value: Any = None  # of set
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm(Alert):
+    """A sign that the run goes wrong; `message` says what, and by which numbers."""
+
+    kind: ClassVar[str] = "alarm"
+    evidence: dict[str, float]  # the numbers that it rests on, by name
+    advice: str  # what to do about it, in plain words
+    fixes: list[Fix] = field(default_factory=list)  # likeliest first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision(Alert):
+    """What the convergence check decided, and in `message` why; `code` is `convergence_` and the rule."""
+
+    kind: ClassVar[str] = "decision"
+    rule: Literal["target", "plateau", "collapse", "degradation", "kl"]
+    action: Literal["continue", "stop", "rollback"]
+    evidence: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolledBack(Event):
+    """The policy after `iteration` is again what it was after iteration `to`; the next iteration goes on from it."""
+
+    kind: ClassVar[str] = "rollback"
+    iteration: int
+    to: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded(Event):
     """The last event: why the run ended, the process's exit code, and where it stands."""
 
@@ -342,6 +402,8 @@ def event_from_dict(values: dict[str, Any]) -> Event | None:
             known[name] = math.nan
     if cls is SamplesWritten:
         known["previews"] = [_preview(preview) for preview in known["previews"]]
+    if cls is Alarm:
+        known["fixes"] = [Fix(**fix) for fix in known.get("fixes", [])]
     return cls(**known)
 
 
@@ -367,6 +429,6 @@ def _plain(value: Any) -> Any:
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    if isinstance(value, SamplePreview):
+    if isinstance(value, SamplePreview | Fix):
         return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
     return value

@@ -11,6 +11,8 @@ from trainer.config.reward_sources import RewardSource
 
 _TUNING = "PPO concepts reference, hyperparameter guide"
 _N_DETAILS = "The N Implementation Details of RLHF with PPO"
+_ZIEGLER = "Ziegler et al. 2019, section 2.2"
+_DAPO = "Yu et al. 2025 (DAPO)"
 
 
 class BackboneConfig(Section):
@@ -48,6 +50,11 @@ class ModelConfig(BackboneConfig):
     value_model: Literal["head", "adapter"] = setting(
         "head",
         "head: a linear head on the policy's hidden states; adapter: its own LoRA adapter and head.",
+    )
+    value_init: str = setting(
+        "",
+        "Run or checkpoint of a reward model that the value model begins as, which takes value_model = 'adapter'; "
+        "empty: its head begins at zero.",
     )
 
 
@@ -120,12 +127,33 @@ class RewardConfig(Section):
     missing_stop_penalty: float = setting(
         0.0, "Taken from the score of a response that was cut short.", ge=0, source=_N_DETAILS
     )
+    overlong_penalty: float = setting(
+        0.0,
+        "Taken from the score of a response as long as max_new_tokens, and in proportion over the last "
+        "overlong_tokens before it.",
+        ge=0,
+        source=_DAPO,
+    )
+    overlong_tokens: int = setting(
+        0, "Tokens before max_new_tokens over which overlong_penalty rises from 0.", unit="tokens", ge=0
+    )
 
 
 class PPOConfig(Section):
     """[ppo]: the algorithm."""
 
     iterations: int = setting(100, "Iterations of the run.", ge=1)
+    estimator: Literal["gae", "reinforce", "rloo", "remax", "grpo"] = setting(
+        "gae",
+        "Estimator of the advantages: gae with the critic; without one reinforce (against the mean of the other "
+        "sequences), rloo (of the prompt's other samples), remax (the greedy response), grpo (the prompt's samples, "
+        "scaled by their deviation).",
+        source="Schulman et al. 2015 and 2017",
+        advice="Without a critic an iteration takes less time; rloo and grpo need several samples a prompt.",
+    )
+    group_std: bool = setting(
+        True, "Divide the advantages of grpo by the deviation of the prompt's scores; false is Dr. GRPO's way."
+    )
     epochs: int = setting(4, "Passes over each batch.", ge=1, le=100, source=_TUNING, live=True)
     minibatches: int = setting(
         1,
@@ -146,6 +174,26 @@ class PPOConfig(Section):
     kl_estimator: Literal["k1", "k2", "k3", "abs"] = setting(
         "k1", "Estimator of the KL in the penalty.", source="Schulman 2020, Approximating KL divergence"
     )
+    kl_in: Literal["reward", "loss"] = setting(
+        "reward",
+        "Where the KL penalty goes: off each token's reward, or onto the loss (k2 or k3), as in GRPO.",
+        source=_ZIEGLER,
+    )
+    kl_controller: Literal["fixed", "adaptive"] = setting(
+        "fixed", "adaptive: kl_coef moves after each iteration so that the KL nears kl_target.", source=_ZIEGLER
+    )
+    kl_target: float = setting(
+        6.0, "KL that the adaptive controller aims at.", unit="nats a sequence", gt=0, live=True, source=_ZIEGLER
+    )
+    kl_horizon: int = setting(
+        10_000,
+        "kl_coef changes by at most a fifth in so many sequences.",
+        unit="sequences",
+        ge=1,
+        live=True,
+        source=_ZIEGLER,
+        advice="Short runs need a short one: a tenth of all their sequences.",
+    )
     clip: float = setting(
         0.2,
         "The policy ratio is clipped to 1 - clip .. 1 + clip.",
@@ -154,10 +202,57 @@ class PPOConfig(Section):
         source="Schulman et al. 2017",
         advice="Unstable: lower it (0.1). Nothing is learned: raise it (0.3).",
     )
+    clip_high: float = setting(
+        0.0,
+        "Clip the ratio to at most 1 + clip_high, where that is to be another bound; 0: 1 + clip.",
+        ge=0,
+        live=True,
+        source=_DAPO,
+    )
+    dual_clip: float = setting(
+        0.0,
+        "Bound a loss whose advantage is negative by this times the advantage, above 1; 0 for no bound.",
+        ge=0,
+        live=True,
+        source="Ye et al. 2020 (dual-clip PPO): 3",
+    )
+    loss_aggregation: Literal["token", "sequence", "constant"] = setting(
+        "token",
+        "token: mean over all tokens of the minibatch; sequence: mean over sequences of the mean over each one's "
+        "tokens; constant: sum over max_new_tokens times the sequences.",
+        source=f"token: {_DAPO}; sequence: GRPO; constant: Dr. GRPO",
+    )
+    target_approx_kl: float = setting(
+        0.0,
+        "End the epochs of an iteration before a step whose minibatch is further than this from the policy that "
+        "wrote; 0 for never.",
+        unit="nats a token",
+        ge=0,
+        live=True,
+        advice="0.01 to 0.05.",
+    )
+    ratio_threshold: float = setting(
+        10.0,
+        "Take no step on a minibatch whose mean ratio is above this; 0 for no such rule.",
+        ge=0,
+        live=True,
+        source="TRL",
+    )
+    importance_cap: float = setting(
+        0.0,
+        "Weigh each token's loss by what the old policy gives it over what the sampler did, at most this; 0 for no "
+        "correction.",
+        ge=0,
+        live=True,
+        source="Yao et al. 2025 (truncated importance sampling): 2",
+    )
     value_clip: float = setting(
         0.2, "Values move at most this far from the old ones in the loss; 0 for no clipping.", ge=0, live=True
     )
     value_coef: float = setting(0.1, "Weight c1 of the value loss.", ge=0, live=True, source=_TUNING)
+    critic_warmup: int = setting(
+        0, "Iterations at the start in which the critic alone learns.", unit="iterations", ge=0
+    )
     entropy_coef: float = setting(0.0, "Weight c2 of the entropy bonus.", ge=0, live=True)
     gamma: float = setting(1.0, "Discount.", ge=0, le=1, live=True, source=_TUNING)
     lam: float = setting(0.95, "Lambda of GAE: 0 is one-step TD, 1 is Monte Carlo.", ge=0, le=1, live=True)
@@ -184,6 +279,13 @@ class OptimConfig(Section):
     eps: float = setting(1e-5, "Adam's epsilon.", gt=0, source="The 37 Implementation Details of PPO, no. 3")
     weight_decay: float = setting(0.0, "Decoupled weight decay.", ge=0, le=1)
     max_grad_norm: float = setting(1.0, "The gradient is scaled down to this global norm.", gt=0, live=True)
+    ema_decay: float = setting(
+        0.0,
+        "Keep an exponential moving average of the policy's adapter, over about 1 / (1 - ema_decay) steps; it is what "
+        "evaluations judge and checkpoints keep beside the policy. 0 for none.",
+        ge=0,
+        lt=1,
+    )
     micro_batch_tokens: int = setting(
         2048, "Most tokens, padding counted, in one forward and backward pass.", unit="tokens", ge=1
     )
@@ -202,6 +304,17 @@ class EvalConfig(Section):
         ge=0,
     )
     prompts: int = setting(16, "Held-out prompts, the same ones each time.", ge=1)
+    reference: bool = setting(
+        True, "Compare with what the reference writes to the same prompts, sampled once: the win rate."
+    )
+    best_of: int = setting(
+        1,
+        "Responses of the reference to each prompt; the mean score of each prompt's best is the best-of-n baseline. "
+        "1 for none.",
+        unit="responses",
+        ge=1,
+        le=1024,
+    )
 
 
 class CheckpointConfig(Section):
@@ -209,6 +322,53 @@ class CheckpointConfig(Section):
 
     every: int = setting(1, "Checkpoint after every so many iterations; 0 for the end only.", unit="iterations", ge=0)
     keep: int = setting(3, "Newest checkpoints kept; 0 for all.", ge=0)
+    best: Literal["score", "reward", "off"] = setting(
+        "score",
+        "Keep the checkpoint of the best evaluation too, by its mean score, or by that less the KL penalty.",
+    )
+
+
+Action = Literal["off", "continue", "stop", "rollback"]
+
+
+class ConvergenceConfig(Section):
+    """[convergence]: what is decided when a run has got where it should, or goes where it should not.
+
+    continue: tell it and go on; rollback: go on from the best checkpoint, or else the oldest kept, with lower learning
+    rates.
+    """
+
+    window: int = setting(
+        10, "Iterations that a decision looks at; it is compared with those before them.", unit="iterations", ge=2
+    )
+    target_score: float = setting(0.0, "Mean score over the window (of an evaluation, where there are any) to reach.")
+    on_target: Action = setting("off", "When target_score is reached.")
+    plateau: float = setting(
+        0.1,
+        "Mean scores of two windows that differ by less are a plateau.",
+        unit="deviations of the score",
+        ge=0,
+    )
+    on_plateau: Action = setting("off", "When the score moves no more.")
+    on_collapse: Action = setting("continue", "When the entropy falls under a fifth of what it was at the start.")
+    degradation: float = setting(
+        1.0, "A fall below the best so far by more than this is a degradation.", unit="deviations of the score", gt=0
+    )
+    on_degradation: Action = setting("continue", "When the score falls back.")
+    kl_limit: float = setting(
+        0.0, "Mean KL over the window that is too much; 0: three times kl_target if adaptive.", unit="nats", ge=0
+    )
+    on_kl: Action = setting("continue", "When the KL is above kl_limit, or runs away.")
+    max_rollbacks: int = setting(2, "Roll back at most so often; then stop.", ge=0)
+    rollback_lr: float = setting(0.5, "Factor on both learning rates at each rollback.", gt=0, le=1)
+
+
+class HealthConfig(Section):
+    """[health]: alarms when a run goes wrong."""
+
+    alarms: bool = setting(True, "Watch the run and tell what goes wrong, with evidence and a way out.")
+    ignore: list[Text] = setting([], "Codes of alarms that are not to be told.")
+    pause: bool = setting(False, "Pause the run at an alarm of level error, until someone says what to do.")
 
 
 class RunFolderConfig(Section):
@@ -245,4 +405,6 @@ class Config(Section):
     optim: OptimConfig = Field(default_factory=OptimConfig)
     eval: EvalConfig = Field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    convergence: ConvergenceConfig = Field(default_factory=ConvergenceConfig)
+    health: HealthConfig = Field(default_factory=HealthConfig)
     run: RunConfig = Field(default_factory=RunConfig)

@@ -57,14 +57,33 @@ def gae(deltas: Floats, lengths: Sequence[int], gamma: float, lam: float) -> Flo
     return advantages
 
 
-def policy_loss(logprobs: Floats, old: Floats, advantages: Floats, clip: float) -> Floats:
-    """max(-A rho, -A clip(rho)), token by token."""
+def policy_loss(
+    logprobs: Floats, old: Floats, advantages: Floats, clip: float, clip_high: float = 0.0, dual_clip: float = 0.0
+) -> Floats:
+    """max(-A rho, -A clip(rho)), token by token, and where A < 0 at most -c A; 0 switches the last two off."""
     losses = []
     for new, before, advantage in zip(logprobs.flat, old.flat, advantages.flat, strict=True):
         ratio = np.exp(new - before)
-        held = min(max(ratio, 1 - clip), 1 + clip)
-        losses.append(max(-advantage * ratio, -advantage * held))
+        held = min(max(ratio, 1 - clip), 1 + (clip_high or clip))
+        loss = max(-advantage * ratio, -advantage * held)
+        losses.append(min(loss, -dual_clip * advantage) if dual_clip and advantage < 0 else loss)
     return float64(losses).reshape(logprobs.shape)
+
+
+def aggregated(losses: Floats, lengths: Sequence[int], aggregation: str, max_tokens: int) -> float:
+    """The mean of the losses of real tokens, one sequence after the other, as `aggregation` weighs them."""
+    parts = np.split(losses, np.cumsum(lengths)[:-1])
+    if aggregation == "token":
+        return float(losses.mean())
+    if aggregation == "sequence":
+        return float(np.mean([part.mean() for part in parts]))
+    return float(sum(part.sum() / max_tokens for part in parts) / len(parts))
+
+
+def kl_estimate(logprobs: Floats, ref: Floats, estimator: str) -> Floats:
+    """Schulman's estimators of KL(pi || pi_ref)."""
+    log_r = ref - logprobs
+    return {"k1": -log_r, "k2": log_r**2 / 2, "k3": np.exp(log_r) - 1 - log_r, "abs": abs(log_r)}[estimator]
 
 
 def value_loss(values: Floats, old: Floats, returns: Floats, clip: float | None) -> Floats:

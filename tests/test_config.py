@@ -38,6 +38,7 @@ PROPERTIES: dict[str, dict[str, Any]] = {
 }
 NASTY = "Ünï \"double\" 'single' \\ \n\ttab\r\x01 # = [x] 中"
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+ABOVE_ONE = ("ppo.dual_clip", "ppo.ratio_threshold", "ppo.importance_cap")  # or 0, which switches them off
 WRONG_TYPES: dict[str, list[Any]] = {
     "integer": [True, "3", 3.0, [3], float("nan")],
     "number": [True, "0.5", [0.5], float("nan"), float("inf"), -float("inf")],
@@ -47,10 +48,16 @@ WRONG_TYPES: dict[str, list[Any]] = {
 }
 
 
+COMPANIONS: dict[str, dict[str, Any]] = {  # what an option cannot be set without
+    "model.value_init": {"value_model": "adapter"},
+    "ppo.kl_in": {"kl_estimator": "k3"},
+}
+
+
 def tables(key: str, value: Any) -> dict[str, Any]:
     """`ppo.clip` and 0.1 as `{"ppo": {"clip": 0.1}}`."""
     table, _, name = key.partition(".")
-    return {table: {name: value}}
+    return {table: {name: value, **COMPANIONS.get(key, {})}}
 
 
 def value_of(config: Config, key: str) -> Any:
@@ -82,7 +89,7 @@ def another_value(key: str) -> Any:
     return {
         "boolean": lambda: not default,
         "integer": lambda: default + 1,
-        "number": lambda: default / 2 + 1e-9,
+        "number": lambda: default / 2 + (1e-9 if default or key not in ABOVE_ONE else 1.5),
         "string": lambda: NASTY,
         "array": lambda: schema["items"].get("enum", [NASTY, "END"]),
     }[schema["type"]]()
@@ -111,6 +118,7 @@ def test_all_options_together_survive_toml_and_back(tmp_path: Path) -> None:
         table, _, name = key.partition(".")
         raw[table][name] = another_value(key)
     raw["rollout"]["batch_size"] = 12  # a multiple of samples_per_prompt and minibatches
+    raw["ppo"] |= COMPANIONS["ppo.kl_in"]
     config = validate(raw)
     save_config(config, tmp_path / "config.toml")
     assert load_config(tmp_path / "config.toml") == config
@@ -160,10 +168,59 @@ def test_a_value_of_another_type_is_refused(key: str) -> None:
 
 @pytest.mark.parametrize("key", [k for k, s in PROPERTIES.items() if s["type"] == "number"])
 def test_a_whole_number_will_do_for_a_number(key: str) -> None:
-    whole = 0 if blames(key, 1) else 1
+    whole = next(number for number in (1, 0) if not config_problems(tables(key, number)))
     value = value_of(validate(tables(key, whole)), key)
     assert value == whole
     assert type(value) is float
+
+
+@pytest.mark.parametrize("key", ABOVE_ONE)
+@pytest.mark.parametrize("value", [0.5, 1e-9, -1.0])
+def test_what_bounds_a_ratio_is_off_or_above_one(key: str, value: float) -> None:
+    (problem,) = config_problems(tables(key, value))
+    assert problem.startswith(f"{key} = {value:g}")
+    assert not config_problems(tables(key, 0.0))
+    assert not config_problems(tables(key, 1.5))
+
+
+@pytest.mark.parametrize(
+    ("raw", "told"),
+    [
+        ({"ppo": {"estimator": "rloo"}}, ["rollout.samples_per_prompt = 1", "'rloo'", "at least 2"]),
+        ({"ppo": {"estimator": "grpo"}}, ["rollout.samples_per_prompt = 1", "'grpo'", "at least 2"]),
+        ({"ppo": {"estimator": "reinforce"}, "rollout": {"batch_size": 1}}, ["rollout.batch_size = 1", "at least 2"]),
+        ({"ppo": {"estimator": "remax"}, "reward": {"normalize": "batch"}}, ["reward.normalize", "'remax'"]),
+        ({"ppo": {"kl_in": "loss"}}, ["ppo.kl_estimator = 'k1'", "'k3' or 'k2'"]),
+        ({"ppo": {"kl_in": "loss", "kl_estimator": "abs"}}, ["ppo.kl_estimator = 'abs'", "'k3' or 'k2'"]),
+        ({"ppo": {"kl_controller": "adaptive", "kl_coef": 0.0}}, ["ppo.kl_coef = 0", "'adaptive'"]),
+        ({"model": {"value_init": "x"}}, ["model.value_model = 'head'", "'adapter'"]),
+        ({"reward": {"overlong_tokens": 48}}, ["reward.overlong_tokens = 48", "less than rollout.max_new_tokens = 48"]),
+        ({"ppo": {"minibatches": 3}}, ["ppo.minibatches = 3", "rollout.batch_size = 8"]),
+    ],
+)
+def test_options_that_cannot_hold_together_are_refused_with_the_reason(raw: dict[str, Any], told: list[str]) -> None:
+    (problem,) = config_problems(raw)
+    assert all(part in problem for part in told), problem
+
+
+@pytest.mark.parametrize(
+    ("raw", "told"),
+    [
+        ({"rollout": {"top_p": 0.9}}, ["top_p", "KL is biased"]),
+        ({"ppo": {"whiten_rewards": True}}, ["ppo.whiten_rewards", "= 8", "fewer than 16", "noise"]),
+        ({"ppo": {"whiten_advantages": True}, "rollout": {"batch_size": 4}}, ["ppo.whiten_advantages", "= 4", "noise"]),
+        (
+            {"ppo": {"estimator": "grpo"}, "rollout": {"samples_per_prompt": 4}},
+            ["ppo.whiten_advantages", "'grpo'", "once more"],
+        ),
+        ({"ppo": {"estimator": "reinforce", "critic_warmup": 2}}, ["ppo.critic_warmup", "no critic"]),
+        ({"ppo": {"critic_warmup": 100}}, ["ppo.critic_warmup = 100", "will not learn"]),
+        ({"convergence": {"on_kl": "rollback"}}, ["[convergence]", "eval.every"]),
+    ],
+)
+def test_options_that_disappoint_are_warned_of_with_the_reason(raw: dict[str, Any], told: list[str]) -> None:
+    (warning,) = config_warnings(validate(raw))
+    assert all(part in warning for part in told), warning
 
 
 def test_numbers_that_are_not_finite_are_refused_in_reward_sources_too() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -12,6 +13,7 @@ from batches import LENGTHS, NAN, make_actor, moved_on, random_batch, scored, wi
 from mlx.utils import tree_flatten
 from reference import Floats, float64
 
+from trainer.arrays import filled
 from trainer.config.schema import OptimConfig, PPOConfig
 from trainer.experience import Experience
 from trainer.learner import Learner, LossSums, Objective, Trainables
@@ -20,6 +22,17 @@ from trainer.steps import silent
 
 COUNTS = [count for _, count in LENGTHS]
 PPO = PPOConfig(value_coef=0.3)
+MAX_NEW_TOKENS = 10
+OPTIONS = {
+    "by sequence": PPOConfig(value_coef=0.3, loss_aggregation="sequence", entropy_coef=0.2),
+    "by a constant": PPOConfig(value_coef=0.3, loss_aggregation="constant", entropy_coef=0.2),
+    "clipped higher": PPOConfig(clip=0.1, clip_high=0.4),
+    "clipped lower": PPOConfig(clip=0.4, clip_high=0.05),
+    "clipped twice": PPOConfig(clip=0.1, dual_clip=1.2),
+    "KL k3 in the loss": PPOConfig(kl_in="loss", kl_estimator="k3"),
+    "KL k2 in the loss, by sequence": PPOConfig(kl_in="loss", kl_estimator="k2", loss_aggregation="sequence"),
+    "weighted for the sampler": PPOConfig(importance_cap=1.1),
+}
 OBJECTIVES: list[Objective] = ["joint", "policy", "value"]
 
 
@@ -42,9 +55,11 @@ def gradients(
     *,
     micro_batch_tokens: int = 10_000,
     temperature: float = 1.0,
+    kl_coef: float = 0.0,
 ) -> tuple[Trainables, LossSums]:
     learner = Learner(actor, OptimConfig(micro_batch_tokens=micro_batch_tokens), total_steps=1)
-    return learner.gradients(batch, ppo, objective, temperature=temperature)[:2]
+    how: Any = {"temperature": temperature, "kl_coef": kl_coef, "max_new_tokens": MAX_NEW_TOKENS}
+    return learner.gradients(batch, ppo, objective, **how)[:2]
 
 
 def flat(gradient: Trainables, *parts: str) -> Floats:
@@ -58,7 +73,9 @@ def close(actual: Floats, expected: Floats, tolerance: float = 1e-5) -> None:
     np.testing.assert_allclose(actual, expected, atol=tolerance * max(1, abs(expected).max()))
 
 
-def slow_loss(actor: ActorCriticLLM, batch: Experience, ppo: PPOConfig, temperature: float = 1.0) -> dict[str, float]:
+def slow_loss(
+    actor: ActorCriticLLM, batch: Experience, ppo: PPOConfig, temperature: float = 1.0, kl_coef: float = 0.0
+) -> dict[str, float]:
     """The loss and its parts in float64, from the logits and values of each sequence alone."""
     logprobs, values, entropies = [], [], []
     for row, (start, count) in enumerate(LENGTHS):
@@ -69,21 +86,36 @@ def slow_loss(actor: ActorCriticLLM, batch: Experience, ppo: PPOConfig, temperat
         entropies.append(reference.entropy(logits))
         head = actor.value_parameters()
         values.append(float64(hidden @ head["head.weight"] + head["head.bias"])[0, start - 1 : -1])
-    old, advantages, old_values, returns = (
-        reference.real(array, COUNTS) for array in (batch.logprobs, batch.advantages, batch.values, batch.returns)
+    old, advantages, old_values, returns, ref, sampled = (
+        reference.real(array, COUNTS)
+        for array in (
+            batch.logprobs,
+            batch.advantages,
+            batch.values,
+            batch.returns,
+            batch.ref_logprobs,
+            batch.sampler_logprobs,
+        )
     )
+
+    def mean(losses: Floats) -> float:
+        return reference.aggregated(losses, COUNTS, ppo.loss_aggregation, MAX_NEW_TOKENS)
+
     new, log_ratio = np.concatenate(logprobs), np.concatenate(logprobs) - old
     ratio = np.exp(log_ratio)
-    policy = reference.policy_loss(new, old, advantages, ppo.clip).mean()
-    value = reference.value_loss(np.concatenate(values), old_values, returns, ppo.value_clip).mean()
+    weights = np.minimum(np.exp(old - sampled), ppo.importance_cap) if ppo.importance_cap else 1.0
+    policy = mean(weights * reference.policy_loss(new, old, advantages, ppo.clip, ppo.clip_high, ppo.dual_clip))
+    value = mean(reference.value_loss(np.concatenate(values), old_values, returns, ppo.value_clip))
+    kl = mean(reference.kl_estimate(new, ref, ppo.kl_estimator)) if ppo.kl_in == "loss" else 0.0
     return {
-        "loss": policy + ppo.value_coef * value - ppo.entropy_coef * np.concatenate(entropies).mean(),
+        "loss": policy + ppo.value_coef * value - ppo.entropy_coef * mean(np.concatenate(entropies)) + kl_coef * kl,
         "policy_loss": policy,
         "value_loss": value,
-        "clipped": (abs(ratio - 1) > ppo.clip).mean(),
+        "clipped": ((ratio < 1 - ppo.clip) | (ratio > 1 + (ppo.clip_high or ppo.clip))).mean(),
         "approx_kl": (ratio - 1 - log_ratio).mean(),
         "ratio": ratio.mean(),
         "ratio_max": ratio.max(),
+        "log_ratio_max": abs(log_ratio).max(),
     }
 
 
@@ -98,7 +130,7 @@ def test_losses_and_ratios_are_means_over_real_tokens(
     expected, tokens = slow_loss(actor, batch, PPO, temperature), sum(COUNTS)
     assert 0.1 < expected["clipped"] < 0.9
     for name, value in sums._asdict().items():
-        assert value.item() / (1 if name == "ratio_max" else tokens) == pytest.approx(expected[name], abs=1e-4), name
+        assert value.item() / (1 if name.endswith("max") else tokens) == pytest.approx(expected[name], abs=1e-4), name
 
 
 @pytest.mark.parametrize("entropy_coef", [0.0, 0.5])
@@ -119,6 +151,38 @@ def test_the_joint_gradient_agrees_with_finite_differences_of_the_loss(
 
     slope = (loss_along_the_gradient(step) - loss_along_the_gradient(-step)) / (2 * step)
     assert slope == pytest.approx((flat(gradient) ** 2).sum(), rel=0.01)
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_option_of_the_loss_agrees_with_finite_differences_of_what_is_written_down(
+    tmp_path: Path, option: str
+) -> None:
+    actor = make_actor(tmp_path / "llama")
+    batch = moved_on(scored(actor, random_batch()))
+    near = filled(batch.logprobs) + 0.2 * mx.random.normal(batch.mask.shape, key=mx.random.key(13))
+    batch = batch._replace(sampler_logprobs=near)
+    ppo, step, kl_coef = OPTIONS[option], 3e-4, 0.5
+    gradient = gradients(actor, batch, "joint", ppo, kl_coef=kl_coef)[0]
+    policy, value = actor.policy_parameters(), actor.value_parameters()
+
+    def loss_along_the_gradient(distance: float) -> float:
+        actor.update_policy({name: array + distance * gradient["policy"][name] for name, array in policy.items()})
+        actor.update_value({name: array + distance * gradient["value"][name] for name, array in value.items()})
+        return slow_loss(actor, batch, ppo, kl_coef=kl_coef)["loss"]
+
+    slope = (loss_along_the_gradient(step) - loss_along_the_gradient(-step)) / (2 * step)
+    assert slope == pytest.approx((flat(gradient) ** 2).sum(), rel=0.01)
+    plain = gradients(actor, batch, "joint", PPOConfig(value_coef=ppo.value_coef))[0]
+    assert abs(flat(plain) - flat(gradient)).max() > 1e-3 * abs(flat(plain)).max(), "the option does something"
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_option_of_the_loss_has_the_same_gradient_however_the_minibatch_is_cut(
+    actor: ActorCriticLLM, batch: Experience, option: str
+) -> None:
+    whole = flat(gradients(actor, batch, "joint", OPTIONS[option], kl_coef=0.5)[0])
+    cut = flat(gradients(actor, batch, "joint", OPTIONS[option], kl_coef=0.5, micro_batch_tokens=12)[0])
+    close(cut, whole)
 
 
 def test_without_a_clip_and_at_ratio_1_the_gradient_is_reinforce_with_a_baseline(actor: ActorCriticLLM) -> None:

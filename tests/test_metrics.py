@@ -24,8 +24,8 @@ from trainer.steps import adjust_rewards_with_kl
 from trainer.token_texts import TokenTexts
 
 COUNTS = [count for _, count in LENGTHS]
-STEP = StepMetrics(1.0, 2.0, 0.25, 0.5, 1.5, 3.0, 4.0, taken=True)
-SKIPPED = StepMetrics(math.nan, math.nan, math.nan, math.inf, math.inf, math.inf, math.nan, taken=False)
+STEP = StepMetrics(1.0, 2.0, 0.25, 0.5, 1.5, 3.0, 1.1, 4.0, "taken")
+SKIPPED = StepMetrics(math.nan, math.nan, math.nan, math.inf, math.inf, math.inf, math.inf, math.nan, "not_finite")
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +61,10 @@ def test_every_number_is_its_definition_over_real_tokens(batch: Experience) -> N
             "response_length": np.mean(COUNTS),
             "truncated": 0.5,
             "sampler_mismatch": abs(mismatch).mean(),
+            "advantage_std": reference.real(batch.advantages, COUNTS).std(),
+            "length_correlation": np.corrcoef(scores, COUNTS)[0, 1],
+            "repetition": 0.0,
+            "unique": 1.0,
         },
         abs=1e-4,
     )
@@ -104,8 +108,12 @@ def test_means_divide_by_the_steps_that_were_taken() -> None:
         "ratio_mean": 1.5,
         "grad_norm": 4.0,
         "ratio_max": 3.0,
+        "log_ratio_max": math.inf,
+        "grad_norm_max": 4.0,
         "steps": 2,
         "skipped_steps": 1,
+        "spiked_steps": 0,
+        "epochs_done": 3.0,
     }
 
 
@@ -113,6 +121,8 @@ def test_means_divide_by_the_steps_that_were_taken() -> None:
 def test_without_a_step_there_are_no_means(steps: list[StepMetrics]) -> None:
     metrics = update_metrics(steps)
     assert (metrics.pop("steps"), metrics.pop("skipped_steps")) == (0, len(steps))
+    assert (metrics.pop("spiked_steps"), metrics.pop("epochs_done")) == (0, len(steps))
+    assert math.isinf(metrics.pop("log_ratio_max")) or not steps
     assert all(math.isnan(value) for value in metrics.values())
 
 
@@ -174,13 +184,13 @@ def test_ratios_and_alternatives_are_columns_where_there_are_any(batch: Experien
         assert row["top_ref_logprobs"].tolist() == logprobs[1, place, :count].tolist()
         assert row["token_texts"] == texts(row["tokens"].tolist())
         assert row["top_texts"] == [[texts.piece(token) for token in ids] for ids in row["top_tokens"].tolist()]
-    assert set(rows[0]) == set(sample_schema().names)
+    assert set(rows[0]) == set(sample_schema().names) - {"baseline", "advantage_scale"}  # which the critic replaces
 
 
 def test_the_settings_of_an_iteration_have_the_moments_of_its_real_tokens(batch: Experience) -> None:
     config = Config(ppo=PPOConfig(kl_coef=0.3, whiten_rewards=True, lam=0.5), rollout=RolloutConfig(temperature=0.7))
     whitened = adjust_rewards_with_kl(batch, kl_coef=0.3, whiten=True)
-    settings = settings_of(with_garbage(whitened), config)
+    settings = settings_of(with_garbage(whitened), config, kl_coef=config.ppo.kl_coef)
     rewards = -0.3 * float64(batch.kl) + float64(batch.token_scores)
     for place, count in enumerate(COUNTS):
         rewards[place, count - 1] += batch.scores[place].item()

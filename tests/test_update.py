@@ -13,16 +13,18 @@ import reference
 from batches import LENGTHS, arrays, make_actor, random_batch, same, scored
 from reference import float64
 
+from trainer.arrays import filled
 from trainer.config import Config
 from trainer.config.schema import ModelConfig, OptimConfig, PPOConfig, RolloutConfig, RunConfig
 from trainer.events import Alert, Event, PhaseProgress
 from trainer.experience import Experience
 from trainer.learner import Step, StepMetrics, has_signal
+from trainer.metrics import update_metrics
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.ppo import PPO, Update
 from trainer.steps import silent
 
-STEP = Step(StepMetrics(0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, taken=True), mx.array([[1.0]]))
+STEP = Step(StepMetrics(0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, "taken"), mx.array([[1.0]]))
 ALL: dict[str, Any] = {"policy_lr": 1e-2, "value_lr": 1e-2}
 
 
@@ -229,3 +231,114 @@ def test_the_schedule_scales_both_learning_rates_and_moves_with_the_minibatches(
     assert ppo.learner.learning_rates() == (1e-3, 1e-2)
     learn(ppo, scored(actor, random_batch()))
     assert ppo.learner.learning_rates() == pytest.approx((5e-4, 5e-3))
+
+
+# Ends of an update before its time, and steps that are not taken
+
+
+def far_off(batch: Experience, row: int, log_ratio: float) -> Experience:
+    """`batch` as if the policy gave the first token of `row` exp(log_ratio) times what it did when it wrote it."""
+    logprobs = mx.array(batch.logprobs)
+    logprobs[row, 0] = logprobs[row, 0] - log_ratio
+    return batch._replace(logprobs=logprobs)
+
+
+@pytest.mark.parametrize("log_ratio", [6.0, 30.0, -30.0, 100.0])
+def test_a_minibatch_whose_ratio_spikes_takes_no_step_and_is_counted_apart(
+    actor: ActorCriticLLM, log_ratio: float
+) -> None:
+    events: list[Event] = []
+    ppo = algorithm(actor, events, minibatches=6, epochs=1)
+    taken = learn(ppo, far_off(scored(actor, random_batch()), 0, log_ratio))
+    assert sorted(step.outcome for step in taken) == ["ratio_spike", *["taken"] * 5]
+    metrics = update_metrics(taken, minibatches=6)
+    assert (metrics["steps"], metrics["skipped_steps"], metrics["spiked_steps"]) == (5, 1, 1)
+    assert metrics["log_ratio_max"] == pytest.approx(abs(log_ratio), abs=1)  # steps before it have moved the policy
+    assert [event.code for event in events if isinstance(event, Alert)] == ["ratio_spike"]
+
+
+def test_a_minibatch_whose_ratio_spikes_changes_nothing(actor: ActorCriticLLM) -> None:
+    before = arrays(actor)
+    learn(algorithm(actor, minibatches=1, epochs=1), far_off(scored(actor, random_batch()), 0, 30.0))
+    assert same(arrays(actor), before)
+
+
+def test_without_a_threshold_no_ratio_is_a_spike(actor: ActorCriticLLM) -> None:
+    ppo = algorithm(actor, minibatches=6, epochs=1, ratio_threshold=0.0)
+    taken = learn(ppo, far_off(scored(actor, random_batch()), 0, 6.0))
+    assert {step.outcome for step in taken} == {"taken"}
+
+
+def test_spikes_however_many_do_not_end_the_run_as_nan_does(actor: ActorCriticLLM) -> None:
+    batch = scored(actor, random_batch())
+    for row in range(batch.size):
+        batch = far_off(batch, row, 30.0)
+    taken = learn(algorithm(actor, minibatches=6, epochs=2), batch)
+    assert [step.outcome for step in taken] == ["ratio_spike"] * 12
+
+
+def test_the_epochs_end_before_a_step_on_a_policy_too_far_from_the_one_that_wrote(folder: Path) -> None:
+    actor, other = make_actor(folder), make_actor(folder)
+    batch = scored(actor, random_batch())
+    free = learn(algorithm(actor, minibatches=1, epochs=6, optim={"policy_lr": 1e-2}), batch)
+    bound = free[3].approx_kl * 0.999
+    assert free[2].approx_kl < bound
+    ppo = algorithm(other, minibatches=1, epochs=6, target_approx_kl=bound, optim={"policy_lr": 1e-2})
+    taken = learn(ppo, scored(other, random_batch()))
+    assert [step.outcome for step in taken] == ["taken"] * 3 + ["target_kl"]
+    assert (ppo.learner.steps, ppo.learner.policy_optimizer.state["step"].item()) == (3, 3)
+    metrics = update_metrics(taken)
+    assert (metrics["steps"], metrics["skipped_steps"], metrics["epochs_done"]) == (3, 0, 3)
+
+
+# The critic alone, and no critic
+
+
+@pytest.mark.parametrize("value_model", ["head", "adapter"])
+def test_while_the_critic_warms_up_the_policy_stays_as_it_is(folder: Path, value_model: Any) -> None:
+    actor = make_actor(folder, value_model=value_model)
+    ppo, batch = algorithm(actor, epochs=2, critic_warmup=1), scored(actor, random_batch())
+    policy, value = arrays(actor, "policy"), arrays(actor, "value")
+    update = ppo.learn(1, batch, silent)
+    assert same(arrays(actor, "policy"), policy)
+    assert not same(arrays(actor, "value"), value)
+    assert update.ratios is None
+    assert all(math.isnan(step.policy_loss) and math.isfinite(step.value_loss) for step in update.steps)
+    ppo.learn(2, batch, silent)
+    assert not same(arrays(actor, "policy"), policy)
+
+
+def test_a_warm_up_learns_from_a_constant_reward_too(actor: ActorCriticLLM) -> None:
+    """A critic has to find that out; only the policy has nothing to learn from it."""
+    batch = scored(actor, random_batch(), kl_coef=0, scores=[0.7] * len(LENGTHS))
+    assert len(algorithm(actor, epochs=2, critic_warmup=1).learn(1, batch, silent).steps) == 2
+
+
+def test_without_a_critic_values_are_neither_needed_nor_learnt(actor: ActorCriticLLM) -> None:
+    batch = scored(actor, random_batch())._replace(values=None, td_errors=None, final_values=None)
+    value = arrays(actor, "value")
+    taken = learn(algorithm(actor, estimator="reinforce", epochs=2), batch)
+    assert [step.taken for step in taken] == [True, True]
+    assert all(math.isnan(step.value_loss) for step in taken)
+    assert same(arrays(actor, "value"), value)
+
+
+# The average
+
+
+def test_the_average_follows_the_policy_by_its_decay_step_by_step(actor: ActorCriticLLM) -> None:
+    ppo = algorithm(actor, minibatches=1, epochs=1, optim={"policy_lr": 1e-2, "ema_decay": 0.75})
+    expected = {name: float64(array) for name, array in actor.policy_parameters().items()}
+    for _ in range(3):
+        learn(ppo, scored(actor, random_batch()))
+        now = actor.policy_parameters()
+        expected = {name: 0.75 * mean + 0.25 * float64(now[name]) for name, mean in expected.items()}
+    for name, mean in filled(ppo.learner.average).items():
+        np.testing.assert_allclose(float64(mean), expected[name], atol=1e-6)
+        assert abs(float64(mean) - float64(actor.policy_parameters()[name])).max() > 1e-4
+
+
+def test_no_average_is_kept_unless_it_is_wanted(actor: ActorCriticLLM) -> None:
+    ppo = algorithm(actor, epochs=1)
+    learn(ppo, scored(actor, random_batch()))
+    assert ppo.learner.average is None

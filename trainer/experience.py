@@ -46,8 +46,11 @@ class Experience(NamedTuple):
     rewards: mx.array | None = None  # [B, T]
     # compute_td_errors, compute_gae_advantages, add_reward_to_go
     td_errors: mx.array | None = None  # [B, T]
-    advantages: mx.array | None = None  # [B, T] as GAE gives them, not whitened
+    # or, without a critic, by one of `estimators.py`
+    advantages: mx.array | None = None  # [B, T] as the estimator gives them, not whitened
     returns: mx.array | None = None  # [B, T]
+    baselines: mx.array | None = None  # [B] what was taken off the returns; None with a critic
+    advantage_scales: mx.array | None = None  # [B] what the advantages were divided by; None where by nothing
 
     @property
     def size(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, NamedTuple, TypedDict, Unpack, cast
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict, Unpack, cast
 
 import mlx.core as mx
 import mlx.optimizers as optim
@@ -21,6 +21,9 @@ from trainer.steps import Progress, micro_batches, silent
 Trainables = dict[str, Parameters]  # "policy" and "value", whichever a step trains
 Objective = Literal["joint", "policy", "value"]
 _WANT: dict[Objective, Want] = {"joint": "both", "policy": "logits", "value": "values"}
+Outcome = Literal["taken", "not_finite", "ratio_spike", "target_kl"]
+MAX_LOG_RATIO = 20.0
+"""A token whose log-ratio is beyond this either way is no step of the policy's, but a sign that something broke."""
 
 
 class How(TypedDict):
@@ -28,26 +31,32 @@ class How(TypedDict):
 
     temperature: float
     progress: Progress
+    kl_coef: NotRequired[float]  # of a KL in the loss
+    max_new_tokens: NotRequired[int]  # for loss_aggregation = "constant"
 
 
 class LossSums(NamedTuple):
-    """Sums over the real tokens of a micro-batch; divided by the minibatch's tokens they are its means."""
+    """Sums over the real tokens of a micro-batch, losses as `maths.aggregated` sums them."""
 
     policy_loss: mx.array
     value_loss: mx.array
     clipped: mx.array
     approx_kl: mx.array
     ratio: mx.array
-    ratio_max: mx.array  # a maximum, not a sum
+    ratio_max: mx.array  # this and the next are maxima, not sums
+    log_ratio_max: mx.array
 
     def joined(self, other: LossSums) -> LossSums:
         """Of both micro-batches together."""
         both = [mx.add(mine, theirs) for mine, theirs in zip(self, other, strict=True)]
-        return LossSums(*both)._replace(ratio_max=mx.maximum(self.ratio_max, other.ratio_max))
+        return LossSums(*both)._replace(
+            ratio_max=mx.maximum(self.ratio_max, other.ratio_max),
+            log_ratio_max=mx.maximum(self.log_ratio_max, other.log_ratio_max),
+        )
 
 
 class StepMetrics(NamedTuple):
-    """What one optimiser step saw, before it was taken."""
+    """What one optimiser step saw, before it was taken; NaN of a side that it does not train."""
 
     policy_loss: float
     value_loss: float
@@ -55,14 +64,20 @@ class StepMetrics(NamedTuple):
     approx_kl: float
     ratio_mean: float
     ratio_max: float
+    log_ratio_max: float
     grad_norm: float
-    taken: bool  # false: loss or gradient was NaN or inf, nothing was changed
+    outcome: Outcome  # other than "taken": nothing was changed
+
+    @property
+    def taken(self) -> bool:
+        """Whether anything was changed."""
+        return self.outcome == "taken"
 
     def with_critic(self, critic: StepMetrics) -> StepMetrics:
         """This step of the actor, with what the critic's own step saw."""
         norm = math.hypot(self.grad_norm, critic.grad_norm)
-        taken = self.taken and critic.taken
-        return self._replace(value_loss=critic.value_loss, grad_norm=norm, taken=taken)
+        outcome = self.outcome if critic.taken else critic.outcome
+        return self._replace(value_loss=critic.value_loss, grad_norm=norm, outcome=outcome)
 
 
 class Step(NamedTuple):
@@ -100,6 +115,8 @@ class Learner:
         self.value_optimizer = self._adam()
         self.policy_optimizer.init(actor.policy_parameters())
         self.value_optimizer.init(actor.value_parameters())
+        self.average: Parameters | None = actor.policy_parameters() if config.ema_decay else None
+        """Exponential moving average of the policy's adapter over the steps taken; None where none is kept."""
 
     def configure(self, config: OptimConfig, *, total_steps: int) -> None:
         """Go by `config` from the next step on; Adam's own settings, which are not live, stay as they are."""
@@ -116,7 +133,7 @@ class Learner:
         return self._train(batch, ppo, "joint", **how)
 
     def train_policy_model(self, batch: Experience, ppo: PPOConfig, **how: Unpack[How]) -> Step:
-        """One step of the actor alone on a minibatch: L = L_clip - c2 H."""
+        """One step of the actor alone on a minibatch: L = L_clip - c2 H (+ beta KL)."""
         return self._train(batch, ppo, "policy", **how)
 
     def train_value_model(self, batch: Experience, ppo: PPOConfig, **how: Unpack[How]) -> Step:
@@ -160,13 +177,11 @@ class Learner:
     def _train(self, batch: Experience, ppo: PPOConfig, objective: Objective, **how: Unpack[How]) -> Step:
         gradients, sums, ratios = self.gradients(batch, ppo, objective, **how)
         norm = math.sqrt(sum(float(mx.square(gradient).sum()) for gradient in leaves(gradients)))
-        numbers = [float(number) for number in sums]
-        finite = all(math.isfinite(number) for number in (norm, *numbers))
-        if finite:
+        total = float(maths.aggregation_total(batch.mask, ppo.loss_aggregation, how.get("max_new_tokens", 0)))
+        metrics = _metrics(sums, objective, tokens=float(batch.mask.sum()), total=total, norm=norm)
+        metrics = metrics._replace(outcome=_outcome(metrics, sums, ppo))
+        if metrics.taken:
             self._apply(gradients, norm)
-        tokens = float(batch.mask.sum())
-        policy_loss, value_loss, clipped, kl, ratio = (number / tokens for number in numbers[:-1])
-        metrics = StepMetrics(policy_loss, value_loss, clipped, kl, ratio, numbers[-1], norm, taken=finite)
         return Step(metrics, ratios)
 
     def gradients(
@@ -177,13 +192,15 @@ class Learner:
         *,
         temperature: float,
         progress: Progress = silent,
+        kl_coef: float = 0.0,
+        max_new_tokens: int = 0,
     ) -> Gradients:
         """Gradient of the minibatch's mean loss, the values of LossSums over all of it, and the ratios of its tokens.
 
-        Each micro-batch's sum is divided by the token count of the whole minibatch, so that any cut of it into
-        micro-batches gives the gradient of one big batch.
+        Each micro-batch's sum is divided by the token count of the whole minibatch (or what else the losses are
+        aggregated over), so that any cut of it into micro-batches gives the gradient of one big batch.
         """
-        tokens = batch.mask.sum()
+        total_weight = maths.aggregation_total(batch.mask, ppo.loss_aggregation, max_new_tokens)
         actor = self.actor
         before: Trainables = {}
         if objective != "value":
@@ -197,7 +214,7 @@ class Learner:
 
         def loss(trainables: Trainables, part: Experience) -> tuple[mx.array, LossSums, mx.array | None]:
             self._put(trainables)
-            return _loss(actor, part, ppo, temperature, objective, tokens)
+            return _loss(actor, part, ppo, temperature, objective, total_weight, kl_coef)
 
         loss_and_grad = mx.value_and_grad(loss)
         try:
@@ -222,11 +239,19 @@ class Learner:
         if "policy" in gradients:
             before = self.actor.policy_parameters()
             self.actor.update_policy(self.policy_optimizer.apply_gradients(gradients["policy"], before))
+            self._move_average()
         if "value" in gradients:
             before = self.actor.value_parameters()
             self.actor.update_value(self.value_optimizer.apply_gradients(gradients["value"], before))
         # One step's graph must not hang on the next.
-        mx.eval(self.actor.policy_parameters(), self.actor.value_parameters(), self.state())
+        mx.eval(self.actor.policy_parameters(), self.actor.value_parameters(), self.state(), self.average)
+
+    def _move_average(self) -> None:
+        """average <- d average + (1 - d) policy."""
+        if self.average is None:
+            return
+        decay, policy = self.config.ema_decay, self.actor.policy_parameters()
+        self.average = {name: decay * mean + (1 - decay) * policy[name] for name, mean in self.average.items()}
 
     def _put(self, trainables: Trainables) -> None:
         if "policy" in trainables:
@@ -251,15 +276,48 @@ def has_signal(batch: Experience) -> bool:
     return not variance <= 1e-12  # NaN goes on, to be reported as the skipped step that it will be
 
 
+def _metrics(sums: LossSums, objective: Objective, *, tokens: float, total: float, norm: float) -> StepMetrics:
+    """Means of a minibatch from its sums; losses are divided by `total`, everything else by its tokens."""
+    policy_loss, value_loss, clipped, kl, ratio, ratio_max, log_ratio_max = (float(number) for number in sums)
+    nan = math.nan
+    if objective == "value":
+        return StepMetrics(nan, value_loss / total, nan, nan, nan, nan, nan, norm, "taken")
+    return StepMetrics(
+        policy_loss / total,
+        value_loss / total if objective == "joint" else nan,
+        clipped / tokens,
+        kl / tokens,
+        ratio / tokens,
+        ratio_max,
+        log_ratio_max,
+        norm,
+        "taken",
+    )
+
+
+def _outcome(metrics: StepMetrics, sums: LossSums, ppo: PPOConfig) -> Outcome:
+    """What becomes of a step by what its minibatch shows."""
+    # Before the test for inf: exp of a log-ratio of 100 is one, and the loss with it.
+    spiked = metrics.ratio_mean > ppo.ratio_threshold or metrics.log_ratio_max > MAX_LOG_RATIO
+    if ppo.ratio_threshold and spiked and math.isfinite(metrics.log_ratio_max):
+        return "ratio_spike"
+    if not all(math.isfinite(float(number)) for number in (metrics.grad_norm, *sums)):
+        return "not_finite"
+    if ppo.target_approx_kl and metrics.approx_kl > ppo.target_approx_kl:
+        return "target_kl"
+    return "taken"
+
+
 def _loss(
     actor: ActorCriticLLM,
     batch: Experience,
     ppo: PPOConfig,
     temperature: float,
     objective: Objective,
-    tokens: mx.array,
+    total_weight: mx.array,
+    kl_coef: float,
 ) -> tuple[mx.array, LossSums, mx.array | None]:
-    """L = L_clip + c1 L_vf - c2 H, summed over the micro-batch and divided by the minibatch's `tokens`.
+    """L = L_clip + c1 L_vf - c2 H (+ beta KL), summed over the micro-batch and divided by the minibatch's weight.
 
     And LossSums, and pi / pi_old of each token where the policy takes part.
     """
@@ -272,27 +330,46 @@ def _loss(
     def total(x: mx.array) -> mx.array:
         return real(x).sum()
 
-    loss, sums, ratio = zero, LossSums(zero, zero, zero, zero, zero, zero), None
+    def aggregated(x: mx.array) -> mx.array:
+        return maths.aggregated(x, batch.mask, ppo.loss_aggregation)
+
+    loss, sums, ratio = zero, LossSums(*(zero for _ in LossSums._fields)), None
     if forward.logits is not None:
         old_logprobs, advantages = real(filled(batch.logprobs)), real(filled(batch.advantages))
         logprobs = real(token_logprobs(forward.logits, batch.responses, temperature))
-        policy_loss = total(maths.clipped_policy_loss(logprobs, old_logprobs, advantages, clip=ppo.clip))
+        token_loss = maths.clipped_policy_loss(
+            logprobs,
+            old_logprobs,
+            advantages,
+            clip=ppo.clip,
+            clip_high=ppo.clip_high or None,
+            dual_clip=ppo.dual_clip or None,
+        )
+        if ppo.importance_cap:
+            sampled = real(batch.sampler_logprobs)
+            token_loss = token_loss * maths.importance_weights(old_logprobs, sampled, ppo.importance_cap)
+        policy_loss = aggregated(token_loss)
         loss = loss + policy_loss
         if ppo.entropy_coef > 0:
-            loss = loss - ppo.entropy_coef * total(entropy(forward.logits, temperature))
+            loss = loss - ppo.entropy_coef * aggregated(entropy(forward.logits, temperature))
+        if ppo.kl_in == "loss" and kl_coef > 0:
+            kl = maths.kl_estimate(logprobs, real(filled(batch.ref_logprobs)), ppo.kl_estimator)
+            loss = loss + kl_coef * aggregated(kl)
         log_ratio = mx.stop_gradient(logprobs - old_logprobs)
         ratio = mx.exp(log_ratio)
+        outside = (ratio < 1 - ppo.clip) | (ratio > 1 + (ppo.clip_high or ppo.clip))
         sums = sums._replace(
             policy_loss=policy_loss,
-            clipped=total((mx.abs(ratio - 1) > ppo.clip).astype(mx.float32)),
+            clipped=total(outside.astype(mx.float32)),
             approx_kl=total(maths.approx_kl(log_ratio)),
             ratio=total(ratio),
             ratio_max=real(ratio).max(),
+            log_ratio_max=mx.abs(real(log_ratio)).max(),
         )
     if forward.values is not None:
         old_values, returns = real(filled(batch.values)), real(filled(batch.returns))
         values = real(forward.values[:, :-1])
-        value_loss = total(maths.clipped_value_loss(values, old_values, returns, clip=ppo.value_clip or None))
+        value_loss = aggregated(maths.clipped_value_loss(values, old_values, returns, clip=ppo.value_clip or None))
         loss = loss + (ppo.value_coef if objective == "joint" else 1.0) * value_loss
         sums = sums._replace(value_loss=value_loss)
-    return loss / tokens, sums, ratio
+    return loss / total_weight, sums, ratio

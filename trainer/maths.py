@@ -11,6 +11,7 @@ from typing import Literal
 import mlx.core as mx
 
 KLEstimator = Literal["k1", "k2", "k3", "abs"]
+Aggregation = Literal["token", "sequence", "constant"]
 
 
 def token_logprobs(logits: mx.array, tokens: mx.array) -> mx.array:
@@ -99,27 +100,103 @@ def td_errors(
     return mx.where(mask > 0, rewards + gamma * next_values - padded, 0.0)
 
 
+def discounted_sums(x: mx.array, mask: mx.array, discount: float) -> mx.array:
+    """sum_{l >= 0} discount^l x_{t+l} over the real tokens: one product with a triangular matrix.
+
+    x, mask: [B, T]. Returns [B, T], 0 outside the mask.
+    """
+    steps = mx.arange(x.shape[1])
+    ahead = steps[:, None] - steps[None]  # [source, target]: how far what is summed lies ahead
+    weights = mx.where(ahead >= 0, mx.power(mx.array(discount), mx.maximum(ahead, 0)), 0.0)
+    return mx.where(mask > 0, mx.where(mask > 0, x, 0.0) @ weights, 0.0)
+
+
 def gae_advantages(deltas: mx.array, mask: mx.array, *, gamma: float, lam: float) -> mx.array:
-    """Generalised advantage estimates, the definition taken at its word: one product with a triangular matrix.
+    """Generalised advantage estimates, the definition taken at its word.
 
         A_t = sum_{l >= 0} (gamma lambda)^l delta_{t+l}
 
     deltas, mask: [B, T]. Returns [B, T], 0 outside the mask. Schulman et al. 2015 (arXiv 1506.02438), eq. 16.
     """
-    steps = mx.arange(deltas.shape[1])
-    ahead = steps[:, None] - steps[None]  # [source, target]: how far the TD error lies ahead of the advantage
-    weights = mx.where(ahead >= 0, mx.power(mx.array(gamma * lam), mx.maximum(ahead, 0)), 0.0)
-    return mx.where(mask > 0, mx.where(mask > 0, deltas, 0.0) @ weights, 0.0)
+    return discounted_sums(deltas, mask, gamma * lam)
 
 
-def clipped_policy_loss(logprobs: mx.array, old_logprobs: mx.array, advantages: mx.array, *, clip: float) -> mx.array:
+def leave_one_out_mean(x: mx.array, group: int) -> mx.array:
+    """Of each member of a group the mean of the others: a baseline that does not know what it is taken from.
+
+        b_i = 1 / (n - 1) sum_{j != i} x_j
+
+    x: [B], consecutive groups of n = `group` > 1 members. Returns [B]. Kool et al. 2019, "Buy 4 REINFORCE samples,
+    get a baseline for free!"; for language models Ahmadian et al. 2024 (arXiv 2402.14740), eq. 7.
+    """
+    groups = x.reshape(-1, group)
+    return ((groups.sum(axis=1, keepdims=True) - groups) / (group - 1)).reshape(-1)
+
+
+def group_moments(x: mx.array, group: int) -> tuple[mx.array, mx.array]:
+    """Of each member the mean and the deviation (the sample's, by n - 1) of its group.
+
+    x: [B], consecutive groups of n = `group` > 1 members. Returns two of [B]. Shao et al. 2024 (arXiv 2402.03300),
+    section 4.1.2, with the deviation as TRL and the authors' code take it.
+    """
+    groups = x.reshape(-1, group)
+    mean = mx.broadcast_to(groups.mean(axis=1, keepdims=True), groups.shape)
+    deviation = mx.broadcast_to(mx.std(groups, axis=1, keepdims=True, ddof=1), groups.shape)
+    return mean.reshape(-1), deviation.reshape(-1)
+
+
+def clipped_policy_loss(
+    logprobs: mx.array,
+    old_logprobs: mx.array,
+    advantages: mx.array,
+    *,
+    clip: float,
+    clip_high: float | None = None,
+    dual_clip: float | None = None,
+) -> mx.array:
     """PPO's clipped surrogate, as a loss per token: max(-A rho, -A clip(rho, 1 - eps, 1 + eps)), rho = pi / pi_old.
 
-    All: [B, T]. Returns [B, T]. The gradient is zero where clipping takes hold.
-    Schulman et al. 2017 (arXiv 1707.06347), eq. 7, negated.
+    All: [B, T]. Returns [B, T]. The gradient is zero where clipping takes hold. clip_high: another eps for the upper
+    bound, so that unlikely tokens may rise further (Yu et al. 2025, arXiv 2503.14476, eq. 10). dual_clip: c > 1, by
+    which the loss is at most -c A where A < 0: without it one token that has become very likely outweighs all others
+    (Ye et al. 2020, arXiv 1912.09729, eq. 5). Schulman et al. 2017 (arXiv 1707.06347), eq. 7, negated.
     """
     ratio = mx.exp(logprobs - old_logprobs)
-    return mx.maximum(-advantages * ratio, -advantages * mx.clip(ratio, 1 - clip, 1 + clip))
+    upper = 1 + (clip if clip_high is None else clip_high)
+    loss = mx.maximum(-advantages * ratio, -advantages * mx.clip(ratio, 1 - clip, upper))
+    if dual_clip is not None:
+        loss = mx.where(advantages < 0, mx.minimum(loss, -dual_clip * advantages), loss)
+    return loss
+
+
+def importance_weights(old_logprobs: mx.array, sampler_logprobs: mx.array, cap: float) -> mx.array:
+    """min(pi_old / pi_sampler, cap): what a token sampled by a slightly other distribution counts for.
+
+    Sampler and trainer compute the same policy by other kernels, or in another precision; the ratio of the two takes
+    the difference out of the gradient's mean, the cap bounds what that costs in variance. All: any one shape, returned,
+    without gradient. Truncated importance sampling, Ionides 2008; for sampler and trainer Yao et al. 2025.
+    """
+    return mx.stop_gradient(mx.minimum(mx.exp(old_logprobs - sampler_logprobs), cap))
+
+
+def aggregated(x: mx.array, mask: mx.array, aggregation: Aggregation) -> mx.array:
+    """Losses of tokens summed as `aggregation` weighs them; divided by `aggregation_total` of the batch it is its mean.
+
+    token: every token counts the same (PPO; DAPO); sequence: every sequence does, so that a token of a long one counts
+    less (GRPO, Shao et al. 2024); constant: every token the same, whatever the other lengths of the batch (Dr. GRPO,
+    Liu et al. 2025, arXiv 2503.20783). x, mask: [B, T]. Returns a scalar. Sums of parts of a batch add up to its own.
+    """
+    x = mx.where(mask > 0, x, 0.0)
+    if aggregation == "sequence":
+        return (x.sum(axis=1) / mx.maximum(mask.sum(axis=1), 1)).sum()
+    return x.sum()
+
+
+def aggregation_total(mask: mx.array, aggregation: Aggregation, max_tokens: int) -> mx.array:
+    """What `aggregated` is divided by: tokens, sequences, or sequences times `max_tokens`. mask: [B, T]."""
+    if aggregation == "token":
+        return mask.sum()
+    return mx.array(float(mask.shape[0] * (max_tokens if aggregation == "constant" else 1)))
 
 
 def clipped_value_loss(values: mx.array, old_values: mx.array, returns: mx.array, *, clip: float | None) -> mx.array:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 
 from trainer import maths
 from trainer.arrays import filled, to_list
+from trainer.config.schema import RolloutConfig
 from trainer.data import Prompt
 from trainer.experience import Experience, micro_batch_rows
 from trainer.models.actor_critic import ActorCriticLLM
@@ -16,6 +19,7 @@ from trainer.rewards import RewardInput, RewardResult, Rewards
 from trainer.rollouts import generate_sequences
 
 __all__ = [
+    "add_greedy_baselines",
     "add_kl_to_sa_pairs",
     "add_policy_logprobs_and_values",
     "add_reward_to_go",
@@ -52,13 +56,15 @@ def add_policy_logprobs_and_values(
     temperature: float,
     micro_batch_tokens: int,
     alternatives: int = 0,
+    critic: bool = True,
     progress: Progress = silent,
 ) -> Experience:
     """Old log-probs, entropy and, where the critic shares the policy's forward, V(s_t): one teacher-forced pass.
 
     The log-probs are those of the distribution that was sampled: the same temperature scales the logits. alternatives:
-    how many of the likeliest tokens are kept at each place.
+    how many of the likeliest tokens are kept at each place. critic: whether values are wanted at all.
     """
+    critic = critic and actor.shares_trunk
     logprobs, entropies, values, top_tokens, top_logprobs = [], [], [], [], []
     order: list[int] = []
     for rows, part in micro_batches(batch, micro_batch_tokens, progress):
@@ -66,7 +72,7 @@ def add_policy_logprobs_and_values(
             part.sequences,
             part.prompt_lengths,
             part.responses.shape[1],
-            want="both" if actor.shares_trunk else "logits",
+            want="both" if critic else "logits",
         )
         assert forward.logits is not None
         logprob, entropy = logprobs_and_entropy(forward.logits, part.responses, temperature)
@@ -83,7 +89,7 @@ def add_policy_logprobs_and_values(
         batch = batch._replace(
             top_tokens=batch.gathered(top_tokens, order), top_logprobs=batch.gathered(top_logprobs, order)
         )
-    return _with_values(batch, values, order) if actor.shares_trunk else batch
+    return _with_values(batch, values, order) if critic else batch
 
 
 def add_values_to_sa_pairs(
@@ -148,6 +154,28 @@ def compute_rewards(
     width = batch.mask.shape[1]
     per_token = [row + [0.0] * (width - len(row)) for row in result.token_rewards or [[] for _ in prompts]]
     return batch._replace(scores=mx.array(result.scores), token_scores=mx.array(per_token)), result
+
+
+def add_greedy_baselines(
+    backbone: nn.Module,
+    tokenizer: Any,
+    batch: Experience,
+    prompts: Sequence[Prompt],
+    rollout: RolloutConfig,
+    rewards: Rewards,
+    *,
+    progress: Progress = silent,
+) -> Experience:
+    """Of each prompt the score of the policy's greedy response, for all its samples: the baseline of ReMax.
+
+    prompts: B, those of the rows. The greedy response moves no statistics of the rewards. Raises RewardError.
+    """
+    once = prompts[:: rollout.samples_per_prompt]
+    greedy, key = rollout.model_copy(update={"top_k": 1}), mx.random.key(0)  # of one token there is nothing to draw
+    written = generate_sequences(backbone, tokenizer, once, greedy, key=key, progress=progress)
+    written, _ = compute_rewards(rewards, written, once, update_statistics=False)
+    scores = filled(written.scores) + filled(written.token_scores).sum(axis=1)
+    return batch._replace(baselines=mx.repeat(scores, rollout.samples_per_prompt))
 
 
 def adjust_rewards_with_kl(batch: Experience, *, kl_coef: float, whiten: bool = False) -> Experience:

@@ -9,7 +9,8 @@ from trainer.config.loading import (
     resolve_paths,
     save_config,
 )
-from trainer.config.problems import config_problems, config_warnings, validate
+from trainer.config.problems import config_problems, validate
+from trainer.config.rules import config_warnings
 from trainer.config.schema import Config
 
 __all__ = [

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from trainer.config.fields import PATTERNS, Section
 from trainer.config.reward_sources import SOURCES
+from trainer.config.rules import Conflict, conflicts
 from trainer.config.schema import Config
 from trainer.errors import ConfigError
 
@@ -41,14 +42,6 @@ class SettingProblem(NamedTuple):
     """Where it is, `ppo.kl_coef` or `reward.sources[0].pattern`; of a rule between settings, the one to change."""
     message: str
     """The whole line: key, value, rule and a way out."""
-
-
-class _Conflict(NamedTuple):
-    """A rule between fields that is broken."""
-
-    keys: tuple[str, ...]
-    """The one to change comes first."""
-    message: str
 
 
 def validate(raw: dict[str, Any], source: str = "") -> Config:
@@ -109,29 +102,6 @@ def broken_rule(key: str, value: Any) -> str:
     return ""
 
 
-def config_warnings(config: Config) -> list[str]:
-    """What is allowed but likely to disappoint, one line each."""
-    rollout, ppo, optim = config.rollout, config.ppo, config.optim
-    warnings = []
-    if ppo.kl_coef > 0 and (rollout.top_p < 1 or rollout.top_k > 0):
-        warnings.append(
-            "rollout.top_p or rollout.top_k filters the sampled distribution while the KL is that of the "
-            "whole one: the KL is biased and may come out negative"
-        )
-    if ppo.whiten_rewards and rollout.batch_size < 16:
-        warnings.append(
-            f"ppo.whiten_rewards with rollout.batch_size = {rollout.batch_size}: statistics of fewer than 16 "
-            "sequences are noise"
-        )
-    longest = config.data.max_prompt_tokens + rollout.max_new_tokens
-    if optim.micro_batch_tokens < longest:
-        warnings.append(
-            f"optim.micro_batch_tokens = {optim.micro_batch_tokens} is less than the longest sequence of "
-            f"{longest} tokens: a micro-batch of one such sequence will exceed it"
-        )
-    return warnings
-
-
 def setting_keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:
     """All dotted keys, `ppo.kl_coef` and the like, in the order of the schema."""
     for name, field in model.model_fields.items():
@@ -141,34 +111,8 @@ def setting_keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[
             yield prefix + name
 
 
-def _conflicts(config: Section) -> Iterator[_Conflict]:
-    if not isinstance(config, Config):  # settings of the other kinds of run do not conflict
-        return
-    rollout, ppo, optim = config.rollout, config.ppo, config.optim
-    for key, value in (
-        ("rollout.samples_per_prompt", rollout.samples_per_prompt),
-        ("ppo.minibatches", ppo.minibatches),
-    ):
-        if rollout.batch_size % value:
-            divisors = [str(n) for n in range(1, rollout.batch_size + 1) if rollout.batch_size % n == 0]
-            yield _Conflict(
-                (key, "rollout.batch_size"),
-                f"{key} = {value} does not divide rollout.batch_size = {rollout.batch_size}: use "
-                + " or ".join(filter(None, (", ".join(divisors[:-1]), divisors[-1]))),
-            )
-    longest = config.data.max_prompt_tokens + rollout.max_new_tokens
-    if rollout.batch_size * longest > optim.buffer_tokens:
-        smaller = (
-            f"lower rollout.batch_size to at most {optim.buffer_tokens // longest}"
-            if optim.buffer_tokens >= longest
-            else "shorten data.max_prompt_tokens and rollout.max_new_tokens"
-        )
-        yield _Conflict(
-            ("optim.buffer_tokens", "rollout.batch_size", "rollout.max_new_tokens", "data.max_prompt_tokens"),
-            f"optim.buffer_tokens = {optim.buffer_tokens} does not hold rollout.batch_size = "
-            f"{rollout.batch_size} sequences of up to {longest} tokens: raise it to "
-            f"{rollout.batch_size * longest} or {smaller}",
-        )
+def _conflicts(config: Section) -> list[Conflict]:
+    return list(conflicts(config)) if isinstance(config, Config) else []  # those of the other kinds do not conflict
 
 
 def _key(loc: tuple[int | str, ...]) -> str:

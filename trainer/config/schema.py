@@ -53,8 +53,8 @@ class ModelConfig(BackboneConfig):
     )
     value_init: str = setting(
         "",
-        "Run or checkpoint of a reward model that the value model begins as, which takes value_model = 'adapter'; "
-        "empty: its head begins at zero.",
+        "Run or checkpoint of a reward model that the value model begins as, with value_model = 'adapter'; empty: its "
+        "head begins at zero.",
     )
 
 
@@ -145,10 +145,9 @@ class PPOConfig(Section):
     iterations: int = setting(100, "Iterations of the run.", ge=1)
     estimator: Literal["gae", "reinforce", "rloo", "remax", "grpo"] = setting(
         "gae",
-        "Estimator of the advantages: gae with the critic; without one reinforce (against the mean of the other "
-        "sequences), rloo (of the prompt's other samples), remax (the greedy response), grpo (the prompt's samples, "
-        "scaled by their deviation).",
-        source="Schulman et al. 2015 and 2017",
+        "Estimator of the advantages: gae by the critic; else a baseline: the batch's (reinforce), the "
+        "prompt's (rloo, grpo), the greedy response's (remax).",
+        source="Schulman et al. 2015",
         advice="Without a critic an iteration takes less time; rloo and grpo need several samples a prompt.",
     )
     group_std: bool = setting(
@@ -218,8 +217,8 @@ class PPOConfig(Section):
     )
     loss_aggregation: Literal["token", "sequence", "constant"] = setting(
         "token",
-        "token: mean over all tokens of the minibatch; sequence: mean over sequences of the mean over each one's "
-        "tokens; constant: sum over max_new_tokens times the sequences.",
+        "Mean of the losses over all tokens; over sequences, of each one's mean; or their sum over a constant, "
+        "max_new_tokens times the sequences.",
         source=f"token: {_DAPO}; sequence: GRPO; constant: Dr. GRPO",
     )
     target_approx_kl: float = setting(
@@ -240,8 +239,7 @@ class PPOConfig(Section):
     )
     importance_cap: float = setting(
         0.0,
-        "Weigh each token's loss by what the old policy gives it over what the sampler did, at most this; 0 for no "
-        "correction.",
+        "Weigh each token's loss by its probability by the trainer over that by the sampler, at most this; 0: not.",
         ge=0,
         live=True,
         source="Yao et al. 2025 (truncated importance sampling): 2",
@@ -281,8 +279,8 @@ class OptimConfig(Section):
     max_grad_norm: float = setting(1.0, "The gradient is scaled down to this global norm.", gt=0, live=True)
     ema_decay: float = setting(
         0.0,
-        "Keep an exponential moving average of the policy's adapter, over about 1 / (1 - ema_decay) steps; it is what "
-        "evaluations judge and checkpoints keep beside the policy. 0 for none.",
+        "Moving average of the adapter over about 1 / (1 - ema_decay) steps, which evaluations judge and checkpoints "
+        "keep beside the policy; 0 for none.",
         ge=0,
         lt=1,
     )
@@ -341,7 +339,9 @@ class ConvergenceConfig(Section):
     window: int = setting(
         10, "Iterations that a decision looks at; it is compared with those before them.", unit="iterations", ge=2
     )
-    target_score: float = setting(0.0, "Mean score over the window (of an evaluation, where there are any) to reach.")
+    target_score: float = setting(
+        0.0, "Mean score over the window (of an evaluation, where there are any) to reach.", ge=-1e6, le=1e6
+    )
     on_target: Action = setting("off", "When target_score is reached.")
     plateau: float = setting(
         0.1,

@@ -124,6 +124,7 @@ class _Run(RunUnderWay):
         if not c.reward.sources:
             return None
         how: Any = {"micro_batch_tokens": c.optim.micro_batch_tokens, "heed": self.control.check}
+        how["max_new_tokens"] = c.rollout.max_new_tokens
         return build_rewards(c.reward, backbone=model, **how)
 
     def _begin(self, model: LoadedModel, data: Pairs) -> None:

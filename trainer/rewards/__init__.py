@@ -10,7 +10,7 @@ from trainer.config.reward_sources import AnySource, LengthSource, LexiconSource
 from trainer.config.schema import RewardConfig
 from trainer.rewards.length import LengthReward
 from trainer.rewards.lexicon import LexiconReward
-from trainer.rewards.mixture import Rewards, WeightedSource
+from trainer.rewards.mixture import Overlong, Rewards, WeightedSource
 from trainer.rewards.python import PythonReward
 from trainer.rewards.records import RewardInput, RewardResult, RewardSource, SourceScores
 from trainer.rewards.regex import RegexReward
@@ -37,14 +37,16 @@ def build_rewards(
     config: RewardConfig,
     *,
     backbone: LoadedModel | None = None,
+    max_new_tokens: int = 0,
     micro_batch_tokens: int = 2048,
     heed: Callable[[], None] = lambda: None,
 ) -> Rewards:
     """The rewards that `config` describes. Runs Python files once, as they are now. Raises RewardError.
 
     Reward models are loaded on the calling thread, which alone may use them. backbone: stands under those that were
-    trained on it, with whatever adapter it has; the others load their own. micro_batch_tokens: of one pass of theirs,
-    padding counted; heed: called after each, and may raise to end the scoring.
+    trained on it, with whatever adapter it has; the others load their own. max_new_tokens: the longest that a response
+    can be, for `overlong_penalty`; micro_batch_tokens: of one pass of reward models, padding counted; heed: called
+    after each, and may raise to end the scoring.
     """
     modules: dict[str, ModuleType] = {}
     backbones = [] if backbone is None else [backbone]
@@ -59,6 +61,7 @@ def build_rewards(
         clip=config.clip,
         normalize=config.normalize,
         missing_stop_penalty=config.missing_stop_penalty,
+        overlong=Overlong(config.overlong_penalty, config.overlong_tokens, max_new_tokens),
     )
 
 

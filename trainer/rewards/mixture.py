@@ -23,6 +23,26 @@ class WeightedSource(NamedTuple):
     weight: float = 1.0
 
 
+class Overlong(NamedTuple):
+    """The penalty on responses that come near the longest that they can be, max_tokens.
+
+        penalty clip((length - (max_tokens - tokens)) / tokens, 0, 1)
+
+    Yu et al. 2025 (DAPO, arXiv 2503.14476), eq. 13: one that is cut short says nothing of how good it would have been,
+    and a soft bound lets the policy see it coming. tokens = 0: the longest alone.
+    """
+
+    penalty: float = 0.0
+    tokens: int = 0
+    max_tokens: int = 0
+
+    def __call__(self, lengths: Floats) -> Floats:
+        """What is taken off the scores of responses of `lengths` tokens."""
+        excess = lengths - (self.max_tokens - self.tokens)
+        share = np.clip(excess / self.tokens, 0.0, 1.0) if self.tokens else np.where(excess >= 0, 1.0, 0.0)
+        return np.asarray(self.penalty * share)
+
+
 class Rewards:
     """Scores sequences by several sources, in this order:
 
@@ -32,7 +52,7 @@ class Rewards:
     4. Less `missing_stop_penalty` where the response was cut short. Last, so that neither normaliser nor clip
        takes back that an unfinished response is worth less. After the EOS trick of The N+ Implementation
        Details of RLHF with PPO (Huang et al. 2024, arXiv 2403.17031), which puts -1 in place of the score;
-       taken off instead, as in TRL, it keeps the order of unfinished responses.
+       taken off instead, as in TRL, it keeps the order of unfinished responses. Less `overlong` for its length.
 
     Token rewards are weighted, summed and clipped one by one. They are not normalised: taking a mean off
     every token would reward or punish length.
@@ -45,12 +65,14 @@ class Rewards:
         clip: float = 0.0,
         normalize: Literal["off", "batch", "running"] = "off",
         missing_stop_penalty: float = 0.0,
+        overlong: Overlong | None = None,
     ) -> None:
         names = _unique([weighted.source.name for weighted in sources])
         self._sources = dict(zip(names, sources, strict=True))
         self._clip = clip
         self._normalize = normalize
         self._penalty = missing_stop_penalty
+        self._overlong = overlong or Overlong()
         self._moments = RunningMoments()
 
     def __call__(self, batch: Sequence[RewardInput], *, update_statistics: bool = True) -> RewardResult:
@@ -70,6 +92,8 @@ class Rewards:
         _check_range(scores, tokens, batch)
         scores = self._clipped(self._normalized(scores, update_statistics))
         scores = scores - self._penalty * np.array([row.truncated for row in batch])
+        if self._overlong.penalty:
+            scores = scores - self._overlong(np.array([len(row.completion_ids) for row in batch], dtype=np.float64))
         by_token = any(result.token_rewards is not None for result in raw.values())
         return RewardResult(
             scores.tolist(),

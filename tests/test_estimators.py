@@ -1,0 +1,139 @@
+"""Advantages without a critic: each estimator against its formula, written as loops, and what all of them must hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from batches import LENGTHS, random_batch, with_garbage
+from reference import Floats, float64
+
+from trainer.arrays import filled
+from trainer.config.schema import PPOConfig
+from trainer.estimators import ESTIMATORS
+from trainer.experience import Experience
+
+COUNTS = [count for _, count in LENGTHS]
+GREEDY = [0.3, 0.3, 0.3, -1.0, -1.0, -1.0]  # of two prompts with three samples each
+
+
+def shaped(*, shift: float = 0.0, scale: float = 1.0, seed: int = 3) -> Experience:
+    """A batch of two prompts with three samples each whose every token has a reward. shift: of each score."""
+    batch = random_batch()
+    draws = np.random.default_rng(seed).normal(0, 1, batch.mask.shape) * float64(batch.mask)
+    for row, count in enumerate(COUNTS):
+        draws[row, count - 1] += shift
+    rewards = mx.array(scale * draws).astype(mx.float32)
+    return batch._replace(rewards=rewards, baselines=mx.array(GREEDY))
+
+
+def estimate(name: str, batch: Experience, **settings: Any) -> Experience:
+    return ESTIMATORS[name](batch, PPOConfig(estimator=name, **settings), 3)
+
+
+def others(row: int, rows: range) -> list[int]:
+    return [other for other in rows if other != row]
+
+
+def expected(name: str, batch: Experience, gamma: float, *, group_std: bool = True) -> Floats:
+    """By the papers, a sequence and a token at a time."""
+    rewards = float64(batch.rewards)
+    totals = [rewards[row, :count].sum() for row, count in enumerate(COUNTS)]
+    advantages = np.zeros_like(rewards)
+    for row, count in enumerate(COUNTS):
+        prompt = range(row // 3 * 3, row // 3 * 3 + 3)
+        for t in range(count):
+            to_go = sum(gamma ** (k - t) * rewards[row, k] for k in range(t, count))
+            group = [totals[member] for member in prompt]
+            advantages[row, t] = {
+                "reinforce": to_go - np.mean([totals[other] for other in others(row, range(len(COUNTS)))]),
+                "rloo": totals[row] - np.mean([totals[other] for other in others(row, prompt)]),
+                "remax": to_go - GREEDY[row],
+                "grpo": (totals[row] - np.mean(group)) / (np.std(group, ddof=1) + 1e-4 if group_std else 1),
+            }[name]
+    return advantages
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("gamma", [1.0, 0.9])
+def test_each_estimator_is_its_formula(name: str, gamma: float) -> None:
+    batch = shaped()
+    found = estimate(name, batch, gamma=gamma)
+    np.testing.assert_allclose(float64(found.advantages), expected(name, batch, gamma), atol=1e-5)
+
+
+def test_grpo_without_the_deviation_is_its_formula() -> None:
+    batch = shaped()
+    found = estimate("grpo", batch, group_std=False)
+    np.testing.assert_allclose(float64(found.advantages), expected("grpo", batch, 1.0, group_std=False), atol=1e-5)
+    assert float64(found.advantage_scales).tolist() == [1.0] * 6
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_what_is_in_the_padding_changes_nothing(name: str) -> None:
+    batch = shaped()
+    plain = float64(estimate(name, batch).advantages)
+    spoiled = batch._replace(rewards=mx.pad(filled(batch.rewards), ((0, 0), (0, 3))))
+    wide = with_garbage(batch._replace(rewards=None), garbage=7.0)._replace(rewards=spoiled.rewards)
+    np.testing.assert_array_equal(float64(estimate(name, wide).advantages)[:, : plain.shape[1]], plain)
+    assert not float64(estimate(name, wide).advantages)[:, plain.shape[1] :].any()
+
+
+@pytest.mark.parametrize("name", ["reinforce", "rloo", "grpo"])
+def test_a_score_more_for_every_sequence_changes_no_advantage(name: str) -> None:
+    before, after = (float64(estimate(name, shaped(shift=shift)).advantages) for shift in (0.0, 5.0))
+    np.testing.assert_allclose(after, before, atol=1e-5)
+
+
+def test_scores_twice_as_large_change_nothing_for_grpo_but_without_the_deviation() -> None:
+    for group_std, factor in ((True, 1.0), (False, 2.0)):
+        before, after = (
+            float64(estimate("grpo", shaped(scale=scale), group_std=group_std).advantages) for scale in (1.0, 2.0)
+        )
+        np.testing.assert_allclose(after, factor * before, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["rloo", "grpo"])
+def test_the_advantages_of_a_prompt_cancel_out_and_are_one_number_a_response(name: str) -> None:
+    advantages = float64(estimate(name, shaped()).advantages)
+    firsts = advantages[:, 0]
+    np.testing.assert_allclose([firsts[:3].sum(), firsts[3:].sum()], 0, atol=1e-5)
+    for row, count in enumerate(COUNTS):
+        assert (advantages[row, :count] == firsts[row]).all()
+
+
+def test_a_prompt_whose_samples_all_got_the_same_teaches_grpo_nothing() -> None:
+    batch = shaped()
+    rewards = np.zeros_like(float64(batch.rewards))
+    for row, count in enumerate(COUNTS):
+        rewards[row, count - 1] = 2.0 if row < 3 else row
+    found = estimate("grpo", batch._replace(rewards=mx.array(rewards).astype(mx.float32)))
+    advantages = float64(found.advantages)
+    assert not advantages[:3].any()
+    assert advantages[3:].any()
+
+
+def test_the_baseline_of_a_sequence_does_not_know_its_own_reward() -> None:
+    """Which keeps the gradient unbiased: another reward of row 1 moves every baseline of its group but its own."""
+    batch = shaped()
+    rewards = float64(batch.rewards)
+    rewards[1, 0] += 4
+    moved = batch._replace(rewards=mx.array(rewards).astype(mx.float32))
+    for name, group in (("rloo", [0, 2]), ("reinforce", [0, 2, 3, 4, 5])):
+        change = float64(estimate(name, moved).baselines) - float64(estimate(name, batch).baselines)
+        assert [row for row in range(6) if abs(change[row]) > 1e-3] == group
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_returns_are_rewards_to_go_and_advantages_follow_from_what_is_kept(name: str) -> None:
+    batch = shaped()
+    found = estimate(name, batch)
+    rewards, returns = float64(batch.rewards), float64(found.returns)
+    scales = float64(found.advantage_scales) if found.advantage_scales is not None else np.ones(6)
+    for row, count in enumerate(COUNTS):
+        np.testing.assert_allclose(returns[row, :count], rewards[row, :count][::-1].cumsum()[::-1], atol=1e-5)
+        whole = returns[row, :1] if name in ("rloo", "grpo") else returns[row, :count]
+        again = (whole - float64(found.baselines)[row]) / scales[row]
+        np.testing.assert_allclose(float64(found.advantages)[row, : len(again)], again, atol=1e-5)

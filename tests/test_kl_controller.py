@@ -1,0 +1,39 @@
+"""The adaptive coefficient of the KL penalty."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from trainer.kl_controller import adapted_kl_coef
+
+HOW = {"target": 6.0, "horizon": 1000, "sequences": 10}
+
+
+@pytest.mark.parametrize(
+    ("kl", "factor"),
+    [
+        (6.0, 1.0),  # on target
+        (6.6, 1 + 0.1 * 0.01),  # a tenth too much
+        (5.4, 1 - 0.1 * 0.01),
+        (60.0, 1 + 0.2 * 0.01),  # as far as it may move
+        (0.0, 1 - 0.2 * 0.01),
+        (-1.0, 1 - 0.2 * 0.01),
+    ],
+)
+def test_the_coefficient_moves_by_the_formula_of_the_paper(kl: float, factor: float) -> None:
+    assert adapted_kl_coef(0.05, kl, **HOW) == pytest.approx(0.05 * factor, rel=1e-12)
+
+
+@pytest.mark.parametrize("kl", [math.nan, math.inf, -math.inf])
+def test_a_kl_that_is_not_finite_changes_nothing(kl: float) -> None:
+    assert adapted_kl_coef(0.05, kl, **HOW) == 0.05
+
+
+@pytest.mark.parametrize("start", [0.001, 5.0])
+def test_a_policy_whose_kl_falls_with_the_coefficient_is_brought_to_the_target(start: float) -> None:
+    kl_coef = start
+    for _ in range(20_000):
+        kl_coef = adapted_kl_coef(kl_coef, 0.6 / kl_coef, **HOW)
+    assert 0.6 / kl_coef == pytest.approx(6.0, rel=0.01)

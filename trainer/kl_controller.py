@@ -1,0 +1,19 @@
+"""The coefficient of the KL penalty from one iteration to the next."""
+
+from __future__ import annotations
+
+import math
+
+_LARGEST_ERROR = 0.2
+
+
+def adapted_kl_coef(kl_coef: float, kl: float, *, target: float, horizon: int, sequences: int) -> float:
+    """beta (1 + error n / horizon), error = clip(KL / target - 1, -0.2, 0.2): up where the KL is too high, else down.
+
+    kl, target: nats a sequence; sequences: n, those that `kl` is the mean of. A KL that is not finite changes nothing.
+    Ziegler et al. 2019 (arXiv 1909.08593), section 2.2.
+    """
+    if not math.isfinite(kl):
+        return kl_coef
+    error = min(max(kl / target - 1, -_LARGEST_ERROR), _LARGEST_ERROR)
+    return kl_coef * (1 + error * sequences / horizon)

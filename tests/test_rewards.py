@@ -20,6 +20,7 @@ from trainer.errors import RewardError
 from trainer.rewards import (
     LengthReward,
     LexiconReward,
+    Overlong,
     RegexReward,
     RewardInput,
     RewardResult,
@@ -424,6 +425,27 @@ def test_the_penalty_is_not_in_the_running_statistics() -> None:
     rewards = Rewards([WeightedSource(Given([1.0, 1.0]))], normalize="running", missing_stop_penalty=5.0)
     assert rewards([sequence(), sequence(truncated=True)]).scores == [0.0, -5.0]
     assert rewards.state()["mean"] == 1.0
+
+
+def test_an_overlong_response_pays_in_proportion_over_the_last_tokens_before_the_longest() -> None:
+    lengths = [1, 6, 7, 8, 9, 10]
+    rewards = Rewards([WeightedSource(Given([1.0] * len(lengths)))], clip=0.5, overlong=Overlong(2.0, 4, 10))
+    batch = [sequence(completion_ids=[1] * length) for length in lengths]
+    assert rewards(batch).scores == pytest.approx([0.5, 0.5, 0.0, -0.5, -1.0, -1.5])
+
+
+def test_without_tokens_before_it_only_the_longest_response_pays() -> None:
+    rewards = Rewards([WeightedSource(Given([0.0] * 3))], overlong=Overlong(2.0, 0, 10))
+    batch = [sequence(completion_ids=[1] * length) for length in (1, 9, 10)]
+    assert rewards(batch).scores == [0.0, 0.0, -2.0]
+
+
+def test_the_overlong_penalty_of_a_configuration_is_paid() -> None:
+    config = RewardConfig(sources=["lexicon"], overlong_penalty=3.0, overlong_tokens=2)
+    batch = [sequence("x", completion_ids=[1] * length) for length in (4, 5, 6)]
+    plain = build_rewards(RewardConfig(sources=["lexicon"]), max_new_tokens=6)(batch).scores
+    paid = build_rewards(config, max_new_tokens=6)(batch).scores
+    assert [before - after for before, after in zip(plain, paid, strict=True)] == pytest.approx([0.0, 1.5, 3.0])
 
 
 def test_token_rewards_are_weighted_and_clipped_but_not_normalised() -> None:

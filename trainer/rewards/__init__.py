@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LengthReward",
     "LexiconReward",
+    "Overlong",
     "PythonReward",
     "RegexReward",
     "RewardInput",

@@ -1,0 +1,113 @@
+"""Folders of runs to compare: their configuration, journal and samples, of whatever kind."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from run_kinds_helper import dpo_evaluation, dpo_step, reward_evaluation, reward_step
+from scripted_run import ended, iteration, started
+from token_samples import SETTINGS, sample_row
+
+from trainer.config import AnyConfig, Config, save_config
+from trainer.config.dpo import DPOConfig
+from trainer.config.reward_model import RewardModelConfig
+from trainer.events import Evaluation, Event
+from trainer.journal import Journal
+from trainer.run_list import PPO
+from trainer.runs import RunFolder
+from trainer.samples import write_samples
+from workbench.comparison.run import LETTERS, ComparedRun
+from workbench.run_kinds import DPO, REWARD_MODEL
+from workbench.run_view import RunView
+from workbench.samples.records import Sample, SampleKey
+
+HOSTILE = "[/x] \x1b[31m \x9b \u202e 日本語 🎉\n\t"
+_CONFIGS: dict[str, type[AnyConfig]] = {PPO: Config, REWARD_MODEL: RewardModelConfig, DPO: DPOConfig}
+
+
+def evaluation(number: int, **changes: Any) -> Evaluation:
+    values = {
+        "iteration": number,
+        "prompts": 16,
+        "score_mean": 0.05 * number,
+        "score_std": 0.3,
+        "kl": 0.4 * number,
+        "response_length": 31.0,
+        "truncated": 0.25,
+        "seconds": 12.0,
+    }
+    return Evaluation(**values | changes)
+
+
+def compared(name: str, events: Sequence[Event], *, place: int = 0, **changes: Any) -> ComparedRun:
+    """A run as it was read from such events."""
+    view = RunView()
+    for event in events:
+        view.take(event)
+    values: dict[str, Any] = {
+        "letter": LETTERS[place],
+        "name": name,
+        "folder": Path("/runs", name),
+        "kind": view.started.run_kind if view.started else PPO,
+        "state": view.ended.state if view.ended else "interrupted",
+        "view": view,
+        "config": {},
+    }
+    return ComparedRun(**values | changes)
+
+
+def ppo_events(count: int = 12, *, seed: int = 0, slope: float = 0.05) -> list[Event]:
+    """A run whose score rises by `slope` an iteration and whose KL by 0.5, with noise."""
+    rng = random.Random(seed)
+    steps = (
+        iteration(number, score_mean=slope * number + rng.gauss(0, 0.02), kl=0.5 * number + rng.gauss(0, 0.1))
+        for number in range(1, count + 1)
+    )
+    return [started(iterations=count), *steps, ended(iteration=count)]
+
+
+def events_of_kind(kind: str) -> list[Event]:
+    """A short run of another kind."""
+    start = started(run_kind=kind, iterations=8)
+    if kind == DPO:
+        return [start, *map(dpo_step, range(1, 9)), dpo_evaluation(8), evaluation(8), ended(iteration=8)]
+    return [start, *map(reward_step, range(1, 9)), reward_evaluation(8), ended(iteration=8)]
+
+
+def sample(prompt: str, iteration: int, completion: str = " there was joy.", **changes: Any) -> Sample:
+    values: dict[str, Any] = {
+        "key": SampleKey(iteration, 0),
+        "prompt": prompt,
+        "completion": completion,
+        "score": 0.5,
+        "kl": 2.0,
+        "length": 12,
+        "truncated": False,
+    }
+    return Sample(**values | changes)
+
+
+def make_run(
+    root: Path, name: str, events: Sequence[Event], *, config: AnyConfig | None = None, kind: str = PPO
+) -> RunFolder:
+    """The folder of a run in `root`, without samples."""
+    folder = RunFolder(root / name)
+    folder.samples.mkdir(parents=True)
+    save_config(config or _CONFIGS[kind](), folder.config)
+    journal = Journal(folder.events)
+    for event in events:
+        journal.emit(event)
+    journal.close()
+    return folder
+
+
+def add_samples(folder: RunFolder, iteration: int, **completions: str) -> None:
+    """A samples file with an answer to each prompt; in a prompt _ stands for a space."""
+    rows = [
+        sample_row(row, prompt=prompt.replace("_", " "), completion=completion)
+        for row, (prompt, completion) in enumerate(completions.items())
+    ]
+    write_samples(folder.samples_file(iteration), rows, iteration, SETTINGS)

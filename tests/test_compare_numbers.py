@@ -1,0 +1,200 @@
+"""What is compared of runs: the numbers of each, and what score was reached at what KL."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compared_runs import compared, evaluation, events_of_kind, ppo_events
+from run_kinds_helper import human
+from scripted_run import ended, iteration, started
+
+from trainer.events import Alarm, Alert, Decision, RolledBack, RunStarted
+from workbench.comparison.frontier import Point, best, frontier, levels, training_points
+from workbench.comparison.measures import Measure, difference_text, known, sections, value_text
+from workbench.comparison.run import ComparedRun, distinct_names, troubles
+from workbench.run_kinds import DPO, REWARD_MODEL
+
+
+def measures(*runs: ComparedRun) -> dict[str, Measure]:
+    return {measure.key: measure for section in sections(runs) for measure in section.measures}
+
+
+def number(run: ComparedRun, key: str) -> Any:
+    return measures(run)[key].of(run)
+
+
+def test_the_last_numbers_are_means_of_five_iterations() -> None:
+    run = compared("a", [started(), *(iteration(n, score_mean=float(n), kl=2.0 * n) for n in range(1, 13))])
+    assert number(run, "score") == pytest.approx((8 + 9 + 10 + 11 + 12) / 5)
+    assert number(run, "kl") == pytest.approx(20.0)
+
+
+def test_a_long_run_is_averaged_over_a_twentieth_of_it() -> None:
+    run = compared("a", [started(), *(iteration(n, score_mean=float(n)) for n in range(1, 201))])
+    assert run.window == 10
+    assert number(run, "score") == pytest.approx(195.5)
+
+
+def test_numbers_that_are_not_finite_count_for_nothing() -> None:
+    scores = [0.0, 1.0, math.nan, 3.0, math.inf, 5.0]
+    run = compared("a", [started(), *(iteration(n, score_mean=score) for n, score in enumerate(scores, 1))])
+    assert number(run, "score") == pytest.approx(3.0)
+
+
+def test_the_best_stretch_has_its_iteration_and_its_kl() -> None:
+    scores = [0.0] * 5 + [1.0] * 5 + [0.5] * 5
+    run = compared("a", [started(), *(iteration(n, score_mean=s, kl=float(n)) for n, s in enumerate(scores, 1))])
+    assert number(run, "best_score") == 1.0
+    assert number(run, "best_iteration") == 10
+    assert number(run, "best_kl") == pytest.approx(8.0)
+
+
+def test_the_newest_and_the_best_evaluation_are_told_apart() -> None:
+    events = [
+        started(),
+        iteration(1),
+        evaluation(4, score_mean=0.9, score_low=0.8, score_high=1.0, kl=3.0),
+        evaluation(8, score_mean=0.6, score_low=0.5, score_high=0.7, kl=6.0, win_rate=0.75, parts={"a": 1.0, "b": 2.0}),
+        human(8, win_rate=0.6, low=0.5, high=0.7),
+    ]
+    run = compared("a", events)
+    assert number(run, "held_out_score") == 0.6
+    assert number(run, "held_out_score_interval") == (0.5, 0.7)
+    assert (number(run, "best_held_out_score"), number(run, "best_held_out_iteration")) == (0.9, 4)
+    assert (number(run, "win_rate"), number(run, "human_win_rate")) == (0.75, 0.6)
+    assert (number(run, "part:a"), number(run, "part:b")) == (1.0, 2.0)
+
+
+def test_a_single_source_of_reward_is_the_score_and_not_told_again() -> None:
+    run = compared("a", [started(), iteration(1), evaluation(1, parts={"lexicon": 0.5})])
+    assert not [key for key in measures(run) if key.startswith("part:")]
+
+
+def test_costs_are_sums_means_and_peaks() -> None:
+    events = [
+        started(),
+        iteration(1, seconds={"generate": 2.0, "update": 4.0}, memory_bytes=3_000_000_000, tokens=100),
+        iteration(2, seconds={"generate": 1.0, "update": 3.0}, memory_bytes=2_000_000_000, tokens=250, skipped_steps=3),
+    ]
+    run = compared("a", events)
+    assert (number(run, "seconds"), number(run, "seconds_an_iteration")) == (10.0, 5.0)
+    assert (number(run, "memory_bytes"), number(run, "tokens")) == (3e9, 250)
+    assert (number(run, "iterations"), number(run, "skipped_steps")) == (2, 3)
+
+
+@pytest.mark.parametrize("kind", [REWARD_MODEL, DPO])
+def test_other_kinds_of_run_have_the_numbers_that_they_have(kind: str) -> None:
+    run = compared("a", events_of_kind(kind))
+    assert math.isnan(number(run, "score"))
+    assert number(run, "loss") == pytest.approx(0.612)
+    assert number(run, "pair_accuracy") == 0.71
+    assert number(run, "pair_accuracy_interval") == (0.644, 0.769)
+    assert known(number(run, "pair_kl")) is (kind == DPO)
+    assert known(number(run, "held_out_kl")) is (kind == DPO)
+
+
+def test_a_run_without_iterations_has_no_numbers_and_fails_nothing() -> None:
+    run = compared("a", [])
+    told = {key: value_text(measure, measure.of(run)) for key, measure in measures(run).items()}
+    assert {key for key, text in told.items() if text != "-"} == {"iterations", "alarms", "rollbacks"}
+
+
+def test_two_runs_differ_by_a_difference_a_ratio_or_in_nothing_that_tells() -> None:
+    found = measures(compared("a", []))
+    assert difference_text(found["score"], 0.5, 0.25) == "-0.250"
+    assert difference_text(found["truncated"], 0.1, 0.35) == "+25.0"
+    assert difference_text(found["seconds"], 60.0, 30.0) == "×0.50"
+    assert difference_text(found["seconds"], 0.0, 30.0) == ""
+    assert difference_text(found["best_iteration"], 3, 9) == ""
+    assert difference_text(found["score"], math.nan, 0.25) == ""
+    assert difference_text(found["win_rate_interval"], (0.1, 0.2), (0.3, 0.4)) == ""
+
+
+def test_troubles_are_warnings_errors_alarms_and_rollbacks() -> None:
+    alert = {"iteration": 3, "message": "m", "code": "c"}
+    events = [
+        Alert(**alert, level="info"),
+        Alert(**alert, level="warning"),
+        Alarm(**alert, level="error", evidence={}, advice="a"),
+        Decision(**alert, level="warning", rule="plateau", action="stop", evidence={}),
+        RolledBack(iteration=3, to=1, reason="r"),
+    ]
+    assert troubles(events) == (2, 1)
+
+
+def test_points_are_means_of_neighbouring_iterations() -> None:
+    run = compared("a", [started(), *(iteration(n, score_mean=float(n), kl=0.5 * n) for n in range(1, 8))])
+    assert training_points(run) == [Point(5, 1.5, 3.0), Point(6, 2.0, 4.0), Point(7, 2.5, 5.0)]
+
+
+def test_a_long_run_has_few_points_and_the_last_one_ends_with_it() -> None:
+    run = compared("a", [started(), *(iteration(n, score_mean=float(n), kl=float(n)) for n in range(1, 1004))])
+    points = training_points(run)
+    assert len(points) == 96
+    assert [points[-1].iteration - point.iteration for point in points[-3:]] == [20, 10, 0]
+    assert points[-1] == Point(1003, pytest.approx(978.5), pytest.approx(978.5))
+
+
+def test_a_run_of_few_iterations_is_one_point() -> None:
+    run = compared("a", [started(), iteration(1, score_mean=1.0, kl=1.0), iteration(2, score_mean=2.0, kl=math.nan)])
+    assert training_points(run) == [Point(1, 1.0, 1.0)]
+
+
+def test_the_best_score_at_a_kl_is_that_of_the_points_within_it() -> None:
+    points = [Point(1, 1.0, 0.2), Point(2, 3.0, 0.9), Point(3, 2.0, 0.4), Point(4, 9.0, 0.95)]
+    assert [best(points, kl) for kl in (0.5, 1.0, 2.5, 3.0, 100.0)] == [
+        None,
+        points[0],
+        points[2],
+        points[1],
+        points[3],
+    ]
+
+
+def test_levels_are_round_and_end_where_all_points_are_within() -> None:
+    def at(*kls: float) -> list[float]:
+        return levels(Point(1, kl, 0.0) for kl in kls)
+
+    assert at(0.9, 12.5) == [1, 2, 5, 10, 20]
+    assert at(2.0, 10.0) == [2, 5, 10]
+    assert at(0.001, 900.0) == [20, 50, 100, 200, 500, 1000]
+    assert at(-0.1, 0.0) == []
+    assert at(5e-324, 1.7e308)[-1] >= 1.7e308
+
+
+def test_runs_are_compared_on_held_out_prompts_where_each_has_enough_of_them() -> None:
+    many = [evaluation(number) for number in range(5)]
+    start: RunStarted = started()
+    with_many = compared("a", [start, iteration(1), *many])
+    with_few = compared("b", [start, iteration(1), *many[:4]])
+    dpo = compared("c", events_of_kind(DPO))
+    assert frontier([with_many, with_many]).held_out == [True, True]
+    assert frontier([with_many, with_few]).held_out == [False, False]
+    assert frontier([with_few, dpo]).held_out == [False, True]
+    assert frontier([with_many, compared("d", [])]).held_out == [True, False]
+    assert not frontier([compared("d", events_of_kind(REWARD_MODEL))])
+
+
+def test_the_kl_of_a_dpo_evaluation_on_pairs_is_of_another_unit_and_not_compared() -> None:
+    (points,) = frontier([compared("a", events_of_kind(DPO))]).compared
+    assert points == [Point(8, pytest.approx(3.2), pytest.approx(0.4))]
+
+
+def test_names_are_as_long_as_it_takes_to_tell_them_apart() -> None:
+    folders = [Path("/w/x/seed-0/ppo"), Path("/w/x/seed-1/ppo"), Path("/w/y/seed-1/ppo"), Path("/w/dpo")]
+    assert distinct_names(folders) == ["seed-0/ppo", "x/seed-1/ppo", "y/seed-1/ppo", "dpo"]
+
+
+def test_what_a_run_did_after_it_was_resumed_replaces_what_it_did_before() -> None:
+    events = [
+        *ppo_events(8)[:-1],
+        started(resumed_at=4),
+        *(iteration(n, score_mean=9.0) for n in range(5, 10)),
+        ended(iteration=9),
+    ]
+    run = compared("a", events)
+    assert number(run, "iterations") == 9
+    assert number(run, "score") == 9.0

@@ -1,0 +1,247 @@
+"""The comparison as it is read: it fits its width, obeys nothing, and says what it shows."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+from compared_runs import HOSTILE, compared, evaluation, events_of_kind, ppo_events, sample
+from rich.cells import cell_len
+from scripted_run import ended, iteration, started
+
+from trainer.config import Config
+from trainer.config.dpo import DPOConfig
+from trainer.events import SettingChanged
+from workbench.comparison.curves import curve_lines
+from workbench.comparison.lines import plain, wrapped
+from workbench.comparison.plot import SEVERAL, Mark, scatter
+from workbench.comparison.report import report
+from workbench.comparison.run import ComparedRun
+from workbench.comparison.same_prompts import shared_prompts
+from workbench.comparison.settings import cautions, compared_settings, setting_lines
+from workbench.comparison.table import Column, Row, table
+from workbench.run_kinds import DPO, REWARD_MODEL
+
+
+def text(lines: Any) -> list[str]:
+    return [plain(line) for line in lines]
+
+
+def config(**sections: dict[str, Any]) -> dict[str, Any]:
+    return Config.model_validate(sections).model_dump()
+
+
+def two_runs(**changes: Any) -> list[ComparedRun]:
+    answers = [sample("Once upon a time", 12, "there was joy. " * 20), sample("The end", 11, HOSTILE)]
+    first = compared("quickstart-0001", ppo_events(), samples=answers, config=config())
+    second = compared(
+        "quickstart-0002",
+        [*ppo_events(30, seed=1, slope=0.02), evaluation(30)],
+        place=1,
+        samples=answers[::-1],
+        config=config(ppo={"kl_coef": 0.2}),
+        **changes,
+    )
+    return [first, second]
+
+
+def hostile_runs() -> list[ComparedRun]:
+    numbers = {
+        "score_mean": 1e308,
+        "kl": 1e308,
+        "entropy": -math.inf,
+        "seconds": {HOSTILE: 1e300},
+        "memory_bytes": 2**62,
+    }
+    events = [
+        started(model=HOSTILE * 20, versions={HOSTILE: HOSTILE}),
+        *(iteration(number, **numbers) for number in range(1, 9)),
+        evaluation(8, parts={HOSTILE: 1.0, HOSTILE * 9: math.nan}),
+        SettingChanged(iteration=2, key=HOSTILE, old=HOSTILE, value=[{"kind": HOSTILE * 30}]),
+    ]
+    answers = [sample(HOSTILE * 50, 8, HOSTILE * 50, score=math.inf, kl=math.nan, truncated=True)]
+    return [
+        compared(
+            HOSTILE.replace("/", "") * 5,
+            events,
+            place=place,
+            samples=answers,
+            config={HOSTILE: {"x": HOSTILE * place}, "kind": HOSTILE},
+            problems=[HOSTILE],
+        )
+        for place in range(3)
+    ]
+
+
+RUNS = {
+    "two": two_runs(),
+    "kinds": [
+        compared("ppo", ppo_events(), config=config()),
+        compared("dpo", events_of_kind(DPO), place=1, config=DPOConfig().model_dump() | {"kind": DPO}),
+        compared("rm", events_of_kind(REWARD_MODEL), place=2, config=None, state="training"),
+    ],
+    "many": [
+        compared(f"quickstart-{place:04}", ppo_events(200, seed=place), place=place, config=config(run={"seed": place}))
+        for place in range(26)
+    ],
+    "hostile": hostile_runs(),
+    "empty": [compared("a", [], config=None), compared("b", [started()], place=1)],
+}
+
+
+@pytest.mark.parametrize(("runs", "width"), [*itertools.product(RUNS, (60, 80, 120, 200))])
+def test_every_line_fits_the_width_and_is_safe_to_print(runs: str, width: int) -> None:
+    for line in text(report(RUNS[runs], width)):
+        assert cell_len(line) <= width, line
+        assert line.isprintable(), line
+
+
+def test_the_sections_come_in_order_and_each_run_keeps_its_letter() -> None:
+    lines = text(report(two_runs(), 80))
+    titles = [line.partition("  ")[0].rstrip(" ─") for line in lines if line.endswith("──") and line[0] != " "]
+    assert titles == ["runs", "numbers", "score against KL", "curves", "settings", "the same prompts"]
+    assert lines[1].startswith(" A quickstart-0001  ppo  done")
+    assert lines[2].startswith(" B quickstart-0002  ppo  done")
+
+
+def test_two_runs_have_a_column_for_what_differs() -> None:
+    lines = text(report(two_runs(), 80))
+    (heading,) = [line for line in lines if line.endswith("B - A") and "quickstart" in line][:1]
+    assert "A quickstart-0001" in heading
+    score = next(line for line in lines if line.startswith("  score "))
+    a, b, difference = score.split()[1:]
+    assert float(difference) == pytest.approx(float(b) - float(a), abs=0.0015)
+
+
+def test_rows_that_no_run_has_are_left_out() -> None:
+    lines = text(report(two_runs(), 80))
+    assert not [line for line in lines if line.strip().startswith(("win rate", "loss", "accuracy on pairs"))]
+
+
+def test_a_table_that_does_not_fit_goes_on_below() -> None:
+    columns = [Column(f"{letter} run", "text") for letter in "ABCDE"]
+    rows = [Row("score", "", [f"{number}.000" for number in range(5)])]
+    lines = text(table(columns, rows, 30))
+    assert lines == [
+        "       A run  B run  C run",
+        "score  0.000  1.000  2.000",
+        "",
+        "       D run  E run",
+        "score  3.000  4.000",
+    ]
+
+
+def test_points_stand_where_their_kl_and_score_are() -> None:
+    marks = [Mark(0.0, 0.0, "A", "a"), Mark(10.0, 1.0, "A", "A"), Mark(5.0, 0.5, "B", "b"), Mark(5.0, 0.5, "A", "a")]
+    lines = text(scatter(marks, 60, 13))
+    plot = [line.ljust(60)[10:] for line in lines[:11]]
+    found = {(row, column): cell for row, line in enumerate(plot) for column, cell in enumerate(line) if cell != " "}
+    assert found == {(10, 0): "a", (0, 49): "A", (5, 24): SEVERAL}
+    assert lines[-1].split() == ["0", "2", "4", "6", "8", "10"]
+
+
+def test_curves_of_several_runs_are_on_one_scale_and_one_axis() -> None:
+    low = compared("low", [started(), *(iteration(n, score_mean=0.0) for n in range(1, 11))])
+    high = compared("high", [started(), *(iteration(n, score_mean=1.0) for n in range(1, 21))], place=1)
+    lines = text(curve_lines([low, high], 80))
+    assert lines[0].endswith("iterations 1 to 20")
+    assert lines[1].split()[2] == "▁" * 10
+    assert lines[2].split()[2] == "█" * 20
+    assert lines[1].endswith("0.000 → 0.000")
+
+
+def test_a_run_without_a_metric_has_no_curve_of_it() -> None:
+    lines = text(curve_lines([compared("p", ppo_events()), compared("d", events_of_kind(DPO), place=1)], 80))
+    course = {
+        line.split()[0]: [run.split()[1] for run in itertools.takewhile(lambda one: one[0] == " ", lines[place + 1 :])]
+        for place, line in enumerate(lines)
+        if line[0] != " "
+    }
+    assert course["score"] == ["p"]
+    assert course["loss"] == ["d"]
+
+
+def test_settings_that_differ_are_a_table_and_long_ones_a_list() -> None:
+    runs = two_runs()
+    sources = [{"kind": "regex", "pattern": "x" * 60, "weight": 1.0}]
+    long = compared("c", ppo_events(), place=2, config=config(reward={"sources": sources}))
+    lines = text(setting_lines([*runs, long], compared_settings([*runs, long]), 80))
+    assert "ppo.kl_coef" in lines[1]
+    assert lines[1].split()[1:] == [str(Config().ppo.kl_coef), "0.2", str(Config().ppo.kl_coef)]
+    assert lines[2] == "reward.sources"
+    assert lines[3].startswith("  A B ")
+    assert any(line.startswith("  C ") for line in lines)
+
+
+def test_settings_of_one_kind_of_run_are_counted_and_not_listed() -> None:
+    lines = " ".join(text(setting_lines(RUNS["kinds"], compared_settings(RUNS["kinds"]), 120)))
+    assert "settings are of ppo runs alone, in " in lines
+    assert "settings are of dpo runs alone, in " in lines
+    assert "ppo.clip" not in lines
+
+
+def test_where_runs_lie_and_what_they_are_called_is_no_difference() -> None:
+    configs = [config(run={"name": name, "dir": name}) for name in ("a", "b")]
+    runs = [compared(str(place), ppo_events(), place=place, config=values) for place, values in enumerate(configs)]
+    assert compared_settings(runs).differences == []
+    assert text(setting_lines(runs, compared_settings(runs), 80)) == [
+        "the settings that they share have the same values"
+    ]
+
+
+def test_a_setting_changed_under_way_is_told_with_its_iteration() -> None:
+    changed = SettingChanged(iteration=7, key="ppo.kl_coef", old=0.02, value=0.1)
+    run = compared("a", [*ppo_events(), changed], config=config())
+    assert "  A ppo.kl_coef 0.02 → 0.1 before iteration 7" in text(setting_lines([run], compared_settings([run]), 80))
+
+
+def test_runs_that_do_not_measure_the_same_are_warned_of() -> None:
+    values = [config(), config(reward={"clip": 2.0}, model={"path": "other"}, ppo={"kl_coef": 0.5})]
+    runs = [compared(str(place), ppo_events(), place=place, config=one) for place, one in enumerate(values)]
+    assert [caution.split(":")[0] for caution in cautions(compared_settings(runs))] == [
+        "not the same reward",
+        "not the same reference",
+    ]
+    assert any(line.startswith("! not the same reward") for line in text(report(runs, 80)))
+
+
+def test_a_setting_that_an_older_run_lacks_is_no_reason_for_a_caution() -> None:
+    older = config()
+    del older["reward"]["clip"]
+    runs = [compared("a", ppo_events(), config=config()), compared("b", ppo_events(), place=1, config=older)]
+    settings = compared_settings(runs)
+    assert [difference.key for difference in settings.differences] == ["reward.clip"]
+    assert cautions(settings) == []
+
+
+def test_prompts_of_most_runs_come_first_then_those_answered_latest() -> None:
+    first = [sample("new", 9), sample("all", 8), sample("old", 2), sample("mine", 1)]
+    second = [sample("new", 9), sample("old", 3), sample("all", 2), sample("all", 1, "older")]
+    third = [sample("all", 5, "third")]
+    shared = shared_prompts([first, second, third], 3)
+    assert [one.prompt for one in shared] == ["all", "new", "old"]
+    assert [answer and answer.key.iteration for answer in shared[0].answers] == [8, 2, 5]
+    assert shared[1].answers[2] is None
+    assert shared_prompts([first, [], []], 3) == []
+
+
+def test_answers_stand_beside_each_other_where_there_is_room() -> None:
+    runs = two_runs()
+    wide, narrow = text(report(runs, 80)), text(report(runs, 60))
+    assert any(line.startswith("A  it 12") and "│ B  it 12" in line for line in wide)
+    assert any(line.startswith("A  it 12") and "│" not in line for line in narrow)
+    assert any(line.startswith("B  it 12") for line in narrow)
+
+
+def test_long_texts_end_in_an_ellipsis() -> None:
+    assert wrapped("a b c d", 1, 3) == ["a", "b", "…"]
+    assert wrapped("a b c", 1, 3) == ["a", "b", "c"]
+
+
+def test_a_report_says_what_is_missing() -> None:
+    lines = text(report(RUNS["kinds"], 100))
+    assert "no samples of A, B, C are kept" in lines
+    rewards = [compared("a", events_of_kind(REWARD_MODEL)), compared("b", [started(), ended()], place=1)]
+    assert "no run has both a score and a KL in nats a sequence" in text(report(rewards, 100))

@@ -235,7 +235,7 @@ class PPOConfig(Section):
         "Take no step on a minibatch whose mean ratio is above this; 0 for no such rule.",
         ge=0,
         live=True,
-        source="TRL",
+        source="TRL 0.11",
     )
     importance_cap: float = setting(
         0.0,

@@ -1,0 +1,265 @@
+"""References for tests/test_trl_parity.py: what `trl.experimental.ppo.PPOTrainer` makes of fixed rollouts.
+
+Runs in TRL's own environment (requirements-trl.txt) and imports nothing of the trainer. None of TRL's formulas is
+written here again: `PPOTrainer.train` itself runs, with its generation replaced by tokens from a fixed seed, and its
+own variables are read (trl_recorder.py). Writes a file of arrays a case, the model, and cases.json with the settings
+and versions; parameters go by mlx-lm's names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"  # read when trl.experimental is imported
+os.environ["HF_HUB_OFFLINE"] = "1"  # the model is made here; nothing is to be looked up
+
+import numpy as np
+import peft
+import torch
+import transformers
+import trl
+from tokenizers import Tokenizer, models
+from torch.utils.data import DataLoader
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, PreTrainedTokenizerFast
+from trl.experimental.ppo import PPOConfig, PPOTrainer, ppo_trainer
+from trl_recorder import Arrays, Recorder, copied, parameters_of
+
+FOLDER = Path(__file__).resolve().parent.parent / "tests" / "trl_parity"
+TRL_VERSION = "1.12.0"
+PAD, STOP, VOCABULARY = 0, 1, 32
+PROMPT_LENGTHS = [3, 2, 4, 3, 2, 5, 3, 4]
+RESPONSE_LENGTHS = [7, 3, 1, 7, 5, 2, 6, 7]  # the stop counted
+CUT = [0, 7]  # rows that met no stop; row 3 meets it at the last place
+WIDTH = max(RESPONSE_LENGTHS)
+SHAPE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": True,
+}
+LORA = {"rank": 2, "scale": 2.0, "targets": ["q_proj", "v_proj"]}
+SETTINGS: dict[str, Any] = {
+    "kl_coef": 0.1,
+    "kl_estimator": "k1",
+    "gamma": 1.0,
+    "lam": 0.95,
+    "cliprange": 0.2,
+    "cliprange_value": 0.2,
+    "vf_coef": 0.3,
+    "temperature": 1.0,
+    "whiten_rewards": False,
+    "missing_eos_penalty": None,
+    "num_ppo_epochs": 1,
+    "num_mini_batches": 1,
+    "gradient_accumulation_steps": 1,
+    "learning_rate": 0.01,
+    "adam_epsilon": 1e-4,  # smaller, and a step is the sign even of a gradient that is rounding noise
+}
+# `drift`: how far the policy and the critic that wrote the rollout are from those that learn.
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "k3": {"kl_estimator": "k3", "temperature": 0.7, "gamma": 0.99, "lam": 0.9, "missing_eos_penalty": 0.5},
+    "monte_carlo": {"lam": 1.0},
+    "whitened_rewards": {"whiten_rewards": True},
+    "clipped": {"drift": 0.4},
+    "minibatches": {"num_mini_batches": 2, "num_ppo_epochs": 2},
+    "accumulated": {"drift": 0.4, "gradient_accumulation_steps": 2},
+    "accumulated_minibatches": {"num_mini_batches": 2, "gradient_accumulation_steps": 2},
+    "pad_is_stop": {"pad_is_stop": True},
+}
+METRICS = (
+    "objective/kl", "objective/entropy", "objective/scores", "objective/rlhf_reward", "policy/entropy_avg",
+    "loss/policy_avg",
+)  # fmt: skip
+
+
+class FixedScores(torch.nn.Module):
+    """Scores [B] in the shape of the reward model that PPOTrainer asks for."""
+
+    base_model_prefix = "backbone"
+
+    def __init__(self, scores: torch.Tensor) -> None:
+        super().__init__()
+        self.scores = scores
+
+    def backbone(self, input_ids: torch.Tensor, **_: Any) -> SimpleNamespace:
+        """Hand the token ids [B, L] on to `score` where TRL expects hidden states."""
+        return SimpleNamespace(hidden_states=(input_ids,))
+
+    def score(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Each row's score at every position: [B, L] token ids to [B, L, 1]."""
+        return self.scores[:, None, None].expand(*input_ids.shape, 1)
+
+
+def fill(model: torch.nn.Module, draws: np.random.Generator, scale: float, names: str = "") -> None:
+    """Draw the parameters whose names hold `names`; norms stay near 1."""
+    for name, parameter in sorted(model.named_parameters()):
+        if names in name:
+            noise = torch.tensor(draws.normal(0, scale, tuple(parameter.shape)), dtype=torch.float32)
+            parameter.data = 1 + 0.1 * noise if "norm" in name else noise
+
+
+def rollout_tokens() -> tuple[list[list[int]], torch.Tensor]:
+    """Prompts, and responses [B, T]; after a stop comes padding in even rows and more tokens in odd ones."""
+    draws = np.random.default_rng(1)
+    prompts = [draws.integers(STOP + 1, VOCABULARY, length).tolist() for length in PROMPT_LENGTHS]
+    responses = draws.integers(STOP + 1, VOCABULARY, (len(prompts), WIDTH))
+    for row, length in enumerate(RESPONSE_LENGTHS):
+        if row not in CUT:
+            responses[row, length - 1] = STOP
+            if row % 2 == 0:
+                responses[row, length:] = PAD
+    return prompts, torch.tensor(responses)
+
+
+def build_trainer(settings: dict[str, Any], output_dir: str) -> tuple[PPOTrainer, Arrays]:
+    """PPOTrainer on a tiny llama and a rollout that is fixed; and that rollout's arrays."""
+    settings = dict(settings)
+    drift, pad_is_stop = settings.pop("drift", 0.0), settings.pop("pad_is_stop", False)
+    words = {f"w{i}": i for i in range(VOCABULARY)}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w2")),
+        pad_token=f"w{STOP if pad_is_stop else PAD}",
+        eos_token=f"w{STOP}",
+        padding_side="left",
+    )
+    prompts, responses = rollout_tokens()
+    if pad_is_stop:
+        responses[responses == PAD] = STOP
+    draws = np.random.default_rng(2)
+    policy = LlamaForCausalLM(LlamaConfig(**SHAPE))
+    fill(policy, draws, 0.3)
+    critic = LlamaForSequenceClassification(LlamaConfig(**SHAPE, num_labels=1, pad_token_id=PAD))
+    critic.model.load_state_dict(policy.model.state_dict())
+    critic.score = torch.nn.Linear(SHAPE["hidden_size"], 1)  # with a bias, as our head
+    lora = peft.LoraConfig(
+        r=LORA["rank"], lora_alpha=LORA["scale"] * LORA["rank"], target_modules=LORA["targets"], task_type="CAUSAL_LM"
+    )
+    critic = peft.inject_adapter_in_model(lora, critic)
+    critic.score.requires_grad_(True)
+    scores = torch.tensor(draws.normal(0, 1, len(prompts)), dtype=torch.float32)
+    items = [{"input_ids": prompt} for prompt in prompts]
+    trainer = PPOTrainer(
+        args=PPOConfig(
+            **settings,
+            output_dir=output_dir,
+            per_device_train_batch_size=len(prompts) // settings["gradient_accumulation_steps"],
+            total_episodes=len(prompts),
+            response_length=WIDTH,
+            stop_token="eos",
+            lr_scheduler_type="constant",
+            num_sample_generations=0,
+            gradient_checkpointing=False,
+            bf16=False,
+            use_cpu=True,
+            report_to="none",
+            save_strategy="no",
+            disable_tqdm=True,
+        ),
+        processing_class=tokenizer,
+        model=policy,
+        ref_model=None,  # with an adapter: the policy with the adapter off
+        reward_model=FixedScores(scores),
+        value_model=critic,
+        train_dataset=items,
+        eval_dataset=items,
+        peft_config=lora,
+    )
+    fill(trainer.policy_model, draws, 0.2, "lora_")
+    fill(trainer.value_model, draws, 0.2, "lora_")
+    fill(trainer.value_model, draws, 0.3, "score")
+    trainer.dataloader = DataLoader(items, len(prompts), collate_fn=trainer.data_collator)  # TRL's own one shuffles
+    fix_rollout(trainer, responses, drift)
+    width = max(PROMPT_LENGTHS)
+    return trainer, {
+        "prompts": np.array([prompt + [PAD] * (width - len(prompt)) for prompt in prompts]),
+        "prompt_lengths": np.array(PROMPT_LENGTHS),
+        "responses": copied(responses),
+        "response_lengths": np.array(RESPONSE_LENGTHS),
+        "truncated": np.array([row in CUT for row in range(len(prompts))]),
+        "reward_scores": copied(scores),
+    }
+
+
+def fix_rollout(trainer: PPOTrainer, responses: torch.Tensor, drift: float) -> None:
+    """Let `generate` return `responses` and the logits that the policy gives them, off by `drift`; so the critic."""
+    pad, temperature = trainer.processing_class.pad_token_id, trainer.args.temperature
+    noise = torch.Generator().manual_seed(3)
+    get_reward = ppo_trainer.get_reward
+
+    def generate(input_ids: torch.Tensor, attention_mask: torch.Tensor, **_: Any) -> SimpleNamespace:
+        queries = input_ids.masked_fill(~attention_mask, pad)
+        output = ppo_trainer.forward(trainer.policy_model, torch.cat((queries, responses), 1), pad)
+        logits = output.logits[:, queries.shape[1] - 1 : -1] / (temperature + 1e-7)  # as generate's own warper
+        logits = logits + drift * torch.randn(logits.shape, generator=noise)
+        return SimpleNamespace(sequences=torch.cat((input_ids, responses), 1), scores=tuple(logits.unbind(1)))
+
+    def rollout_reward(model: torch.nn.Module, *args: Any) -> tuple[torch.Tensor, ...]:
+        everywhere, *rest = get_reward(model, *args)
+        if model is trainer.value_model:
+            everywhere = everywhere + drift * torch.randn(everywhere.shape, generator=noise)
+        return everywhere, *rest
+
+    trainer.policy_model.generate = generate
+    ppo_trainer.get_reward = rollout_reward
+
+
+def reference(settings: dict[str, Any], output_dir: str) -> tuple[Arrays, Arrays, dict[str, float]]:
+    """One iteration of PPOTrainer: the arrays of the case, those of the model at its start, and TRL's own metrics."""
+    get_reward = ppo_trainer.get_reward
+    try:
+        trainer, inputs = build_trainer(settings, output_dir)
+        model = {
+            name.removeprefix("base_model.model.").replace(".base_layer", ""): copied(array)
+            for name, array in trainer.policy_model.state_dict().items()
+            if "lora_" not in name and "lm_head" not in name  # which is the embedding
+        }
+        for part, arrays in parameters_of(trainer, lambda parameter: parameter).items():
+            model |= {f"{part}.{name}": array for name, array in arrays.items()}
+        recorder = Recorder(trainer)
+        np.random.seed(0)  # noqa: NPY002  # TRL shuffles its minibatches by it
+        with recorder.watching():
+            trainer.train()
+    finally:
+        ppo_trainer.get_reward = get_reward
+    return inputs | recorder.arrays(), model, {name: recorder.metrics[name] for name in METRICS}
+
+
+def main() -> None:
+    """Write every case."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=FOLDER, help="folder to write (default: %(default)s)")
+    options = parser.parse_args()
+    if trl.__version__ != TRL_VERSION:
+        sys.exit(
+            f"trl {trl.__version__} is installed: the references are those of {TRL_VERSION} (requirements-trl.txt)"
+        )
+    options.output.mkdir(parents=True, exist_ok=True)
+    cases = {}
+    for name, changes in CASES.items():
+        with contextlib.redirect_stdout(sys.stderr), tempfile.TemporaryDirectory() as output_dir:
+            arrays, model, metrics = reference(SETTINGS | changes, output_dir)
+        np.savez_compressed(options.output / f"{name}.npz", **arrays)
+        np.savez_compressed(options.output / "model.npz", **model)  # the same in every case
+        cases[name] = SETTINGS | changes | {"metrics": metrics}
+    versions = {module.__name__: module.__version__ for module in (trl, torch, transformers, peft)}
+    page = {"versions": versions, "model": {"model_type": "llama", **SHAPE}, "lora": LORA, "cases": cases}
+    (options.output / "cases.json").write_text(json.dumps(page, indent=1) + "\n", encoding="utf-8")
+    print(f"{len(cases)} cases written to {options.output}")
+
+
+if __name__ == "__main__":
+    main()

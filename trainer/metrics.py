@@ -170,10 +170,10 @@ def sample_rows(
 def settings_of(batch: Experience, config: Config, *, kl_coef: float, trains_policy: bool = True) -> SampleSettings:
     """What the numbers of the batch's tokens follow from, by the configuration that held when it was made.
 
-    kl_coef: of the KL in the rewards; trains_policy: not while the critic alone learns.
+    kl_coef: that held in the iteration, in the rewards or the loss; trains_policy: not while the critic alone learns.
     """
     ppo = config.ppo
-    plain = adjust_rewards_with_kl(batch, kl_coef=kl_coef)
+    plain = adjust_rewards_with_kl(batch, kl_coef=kl_coef if ppo.kl_in == "reward" else 0.0)
     reward_mean, reward_std = _moments(filled(plain.rewards), batch.mask)
     advantage_mean, advantage_std = _moments(filled(batch.advantages), batch.mask)
     return SampleSettings(

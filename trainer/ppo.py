@@ -167,9 +167,7 @@ class PPO:
             tokens=self.tokens,
             parts=mean_parts(rewards.parts),
         )
-        settings = settings_of(
-            batch, c, kl_coef=self.kl_coef_in_rewards, trains_policy=not self._critic_learns_alone(number)
-        )
+        settings = settings_of(batch, c, kl_coef=kl_coef, trains_policy=not self._critic_learns_alone(number))
         if c.ppo.kl_controller == "adaptive":
             self.kl_coef = adapted_kl_coef(
                 kl_coef, metrics.kl, target=c.ppo.kl_target, horizon=c.ppo.kl_horizon, sequences=batch.size
@@ -195,7 +193,8 @@ class PPO:
                 step = self.learner.train_value_model(minibatch, ppo, **how)
             else:
                 step = self._train(minibatch, how)
-                ratios.put(epoch, rows, step.ratios)
+                if step.metrics.taken:  # a ratio says what a token was pushed by: of a skipped step there is none
+                    ratios.put(epoch, rows, step.ratios)
             self.learner.steps += step.metrics.outcome != "target_kl"
             results.append(step.metrics)
             self._check_step(number, step.metrics)

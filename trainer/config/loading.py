@@ -95,6 +95,7 @@ def resolve_paths(config: Config, base: Path) -> Config:
 
     raw = config.model_dump()
     raw["model"]["adapter"] = absolute(config.model.adapter)
+    raw["model"]["value_init"] = absolute(config.model.value_init)
     if config.model.path != "starter":  # a name, whatever folders lie about
         raw["model"]["path"] = absolute(config.model.path)
     if Path(raw["data"]["prompts"]).suffix:

@@ -1,0 +1,97 @@
+"""A policy learns what is rewarded, whatever the seed and the estimator, and the contrary for the contrary reward."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from runs_helper import record, tiny_config
+
+from trainer.config import Config
+from trainer.events import Iteration
+
+DIGITS = """\
+def digits(completion_ids, **_):
+    return [sum(48 <= token < 58 for token in ids) / len(ids) for ids in completion_ids]
+
+def not_digits(completion_ids, **_):
+    return [-score for score in digits(completion_ids)]
+
+def low(completion_ids, **_):
+    return [sum(token < 128 for token in ids) / len(ids) for ids in completion_ids]
+
+def high(completion_ids, **_):
+    return [-score for score in low(completion_ids)]
+"""
+BARE = ("eval.every=0", "checkpoint.every=0", "run.save_samples=false")
+WIDE = (
+    'model.lora_targets=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]',
+    "model.lora_rank=16",
+    "rollout.batch_size=32",
+    "rollout.max_new_tokens=6",
+    "ppo.minibatches=2",
+    "ppo.epochs=4",
+    "ppo.kl_coef=0.001",
+    "optim.policy_lr=0.01",
+    "optim.value_lr=0.03",
+)
+
+
+def task(folder: Path, reward: str, *overrides: str) -> Config:
+    tiny_config(folder)
+    (folder / "rewards.py").write_text(DIGITS)
+    return tiny_config(folder, *BARE, *overrides, f'reward.sources=["{folder}/rewards.py:{reward}"]')
+
+
+def scores(config: Config) -> list[float]:
+    return [iteration.score_mean for iteration in record(config).of(Iteration)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_model_learns_to_write_digits_and_never_falls_back_below_where_it_began(seed: int, tmp_path: Path) -> None:
+    course = scores(task(tmp_path, "digits", *WIDE, f"run.seed={seed}", "ppo.iterations=35"))
+    start, last = sum(course[:2]) / 2, sum(course[-3:]) / 3
+    assert start < 0.2
+    assert last >= 0.8
+    assert min(course[5:]) >= start
+
+
+def test_turning_the_rewards_sign_turns_the_way_that_the_policy_goes(tmp_path: Path) -> None:
+    share = [scores(task(tmp_path, name, *WIDE, "ppo.iterations=8")) for name in ("low", "high")]
+    up, down = share[0], [-score for score in share[1]]
+    assert up[0] == pytest.approx(down[0], abs=1e-6)  # the same samples, before anything is learnt
+    assert up[-1] > up[0] + 0.15
+    assert down[-1] < down[0] - 0.15
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("ppo.estimator=reinforce",),
+        ("ppo.estimator=rloo", "rollout.samples_per_prompt=4"),
+        ("ppo.estimator=remax",),
+        ("ppo.estimator=grpo", "rollout.samples_per_prompt=4", "ppo.whiten_advantages=false"),
+        (
+            "ppo.estimator=grpo",
+            "rollout.samples_per_prompt=4",
+            "ppo.whiten_advantages=false",
+            "ppo.group_std=false",
+            "ppo.loss_aggregation=constant",
+            "ppo.kl_in=loss",
+            "ppo.kl_estimator=k3",
+        ),
+        (
+            "ppo.clip_high=0.28",
+            "ppo.dual_clip=3.0",
+            "ppo.importance_cap=2.0",
+            "ppo.loss_aggregation=sequence",
+            "ppo.critic_warmup=1",
+            "ppo.kl_controller=adaptive",
+            "optim.ema_decay=0.5",
+        ),
+    ],
+    ids=["reinforce", "rloo", "remax", "grpo", "dr-grpo", "ppo with every option"],
+)
+def test_every_estimator_raises_the_score(settings: tuple[str, ...], tmp_path: Path) -> None:
+    course = scores(task(tmp_path, "low", *WIDE, "ppo.iterations=9", *settings))
+    assert sum(course[-2:]) / 2 > sum(course[:2]) / 2 + 0.15

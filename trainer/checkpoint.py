@@ -11,12 +11,19 @@ from mlx.utils import tree_flatten
 
 from trainer.checkpoint_files import read_arrays, write_arrays, write_folder
 from trainer.errors import StorageError
-from trainer.learner import Learner
-from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import ADAPTER_FILE, Parameters, save_adapter
-from trainer.rewards import Rewards
+from trainer.ppo import PPO
 
 FORMAT = 1
+
+
+class Rollback(NamedTuple):
+    """That a state is that of an older checkpoint, and the learning rates that go with it."""
+
+    to: int  # the iteration of that checkpoint
+    reason: str
+    policy_lr: float
+    value_lr: float
 
 
 class Snapshot(NamedTuple):
@@ -30,39 +37,59 @@ class Snapshot(NamedTuple):
     rewards: dict[str, Any]
     tokens: int  # response tokens so far
     adapter_config: dict[str, Any]
+    kl_coef: float | None = None  # of the coming iteration; None: that of the configuration
+    kl_coef_start: float | None = None  # ppo.kl_coef, at which the controller began
+    average: Parameters | None = None  # of the policy's adapter; None: none is kept
+    rollback: Rollback | None = None  # by which the run came here from another state after `iteration`
 
 
-def take_snapshot(iteration: int, tokens: int, actor: ActorCriticLLM, learner: Learner, rewards: Rewards) -> Snapshot:
+def take_snapshot(iteration: int, ppo: PPO) -> Snapshot:
     """What the run is now."""
     return Snapshot(
         iteration,
-        actor.policy_parameters(),
-        actor.value_parameters(),
-        learner.state(),
-        learner.steps,
-        rewards.state(),
-        tokens,
-        actor.adapter_config,
+        ppo.actor.policy_parameters(),
+        ppo.actor.value_parameters(),
+        ppo.learner.state(),
+        ppo.learner.steps,
+        ppo.rewards.state(),
+        ppo.tokens,
+        ppo.actor.adapter_config,
+        ppo.kl_coef,
+        ppo.config.ppo.kl_coef,
+        ppo.learner.average,
     )
 
 
-def restore_snapshot(snapshot: Snapshot, actor: ActorCriticLLM, learner: Learner, rewards: Rewards) -> None:
-    """Make the run what it was."""
-    actor.update_policy(snapshot.policy)
-    actor.update_value(snapshot.value)
-    learner.restore(snapshot.optimizer, snapshot.optimizer_steps)
-    rewards.restore(snapshot.rewards)
+def restore_snapshot(snapshot: Snapshot, ppo: PPO) -> None:
+    """Make the run what it was, as far as its configuration has it so.
+
+    The controller of the KL goes on only from the ppo.kl_coef that it began at. An average that the snapshot lacks
+    begins as the policy.
+    """
+    ppo.actor.update_policy(snapshot.policy)
+    ppo.actor.update_value(snapshot.value)
+    ppo.learner.restore(snapshot.optimizer, snapshot.optimizer_steps)
+    if ppo.learner.average is not None:
+        average = snapshot.average or snapshot.policy
+        ppo.learner.average = {name: average[name] for name in ppo.learner.average}  # in the order that is saved
+    ppo.rewards.restore(snapshot.rewards)
+    ppo.tokens = snapshot.tokens
+    goes_on = ppo.config.ppo.kl_controller == "adaptive" and snapshot.kl_coef_start == ppo.config.ppo.kl_coef
+    if goes_on and snapshot.kl_coef is not None:
+        ppo.kl_coef = snapshot.kl_coef
 
 
 def save_checkpoint(folder: Path, snapshot: Snapshot) -> None:
     """Write `snapshot` as `folder` by renaming a finished copy into place; one that is there is replaced.
 
-    policy/ is an adapter in mlx-lm's own format; critic and optimiser lie beside it, for mlx-lm refuses tensors that
-    are not an adapter's. Raises StorageError.
+    policy/ is an adapter in mlx-lm's own format, and so is average/; critic and optimiser lie beside them, for mlx-lm
+    refuses tensors that are not an adapter's. Raises StorageError.
     """
 
     def fill(temporary: Path) -> None:
         save_adapter(snapshot.policy, snapshot.adapter_config, temporary / "policy")
+        if snapshot.average is not None:
+            save_adapter(snapshot.average, snapshot.adapter_config, temporary / "average")
         write_arrays(temporary / "value" / "value.safetensors", snapshot.value)
         write_arrays(temporary / "optimizer" / "optimizer.safetensors", dict(tree_flatten(snapshot.optimizer)))
 
@@ -72,6 +99,9 @@ def save_checkpoint(folder: Path, snapshot: Snapshot) -> None:
         "optimizer_steps": snapshot.optimizer_steps,
         "tokens": snapshot.tokens,
         "rewards": snapshot.rewards,
+        "kl_coef": snapshot.kl_coef,
+        "kl_coef_start": snapshot.kl_coef_start,
+        "rollback": snapshot.rollback and snapshot.rollback._asdict(),
     }
     write_folder(folder, fill, state)
 
@@ -83,6 +113,8 @@ def load_checkpoint(folder: Path, adapter_config: dict[str, Any]) -> Snapshot:
         if state["format"] > FORMAT:
             raise StorageError(f"checkpoint '{folder}' was written by a newer version: update ppo-workbench")
         policy = read_arrays(folder / "policy" / ADAPTER_FILE)
+        averaged = folder / "average" / ADAPTER_FILE
+        average = read_arrays(averaged) if averaged.exists() else None
         value = read_arrays(folder / "value" / "value.safetensors")
         optimizer = read_arrays(folder / "optimizer" / "optimizer.safetensors")
     except (OSError, ValueError, KeyError, RuntimeError) as error:
@@ -98,6 +130,10 @@ def load_checkpoint(folder: Path, adapter_config: dict[str, Any]) -> Snapshot:
         state["rewards"],
         state["tokens"],
         adapter_config,
+        state.get("kl_coef"),
+        state.get("kl_coef_start"),
+        average,
+        Rollback(**rollback) if (rollback := state.get("rollback")) else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""How others steer the trainer: stop, pause, single steps, checkpoints, live settings, questions, news of the run."""
+"""How others steer the trainer: stop, pause, steps, checkpoints, rollbacks, live settings, questions, news."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainer.questions import Answer, Question, Reply, unanswered
 INBOX_SECONDS = 0.2
 """How often the inbox is looked into, at most."""
 
-Command = Literal["pause", "resume", "step", "checkpoint", "set", "ask", "tell", "stop", "abort"]
+Command = Literal["pause", "resume", "step", "checkpoint", "rollback", "set", "ask", "tell", "stop", "abort"]
 
 
 class Interrupted(Exception):  # noqa: N818  nothing went wrong
@@ -31,12 +31,13 @@ class Request(NamedTuple):
     """Something asked of a running trainer."""
 
     command: Command
-    reason: str = ""  # of stop and abort
+    reason: str = ""  # of stop, abort and rollback
     key: str = ""  # of set, dotted
     value: Any = None  # of set
     question: Question | None = None  # of ask
     reply: Reply | None = None  # of ask
     event: HumanEvaluation | None = None  # of tell
+    to: int | None = None  # of rollback
 
 
 class Steered:
@@ -50,6 +51,9 @@ class Steered:
 
     def checkpoint(self) -> None:
         """Save a checkpoint now."""
+
+    def rollback(self, to: int | None, reason: str) -> None:
+        """Go on from the checkpoint after iteration `to` before the next iteration."""
 
     def set(self, key: str, value: Any) -> None:
         """Let the live setting `key` be `value` from the next iteration on."""
@@ -104,6 +108,14 @@ class Control:
     def checkpoint(self) -> None:
         """Save a checkpoint of the last whole iteration now."""
         self._requests.put(Request("checkpoint"))
+
+    def rollback(self, to: int | None = None, reason: str = "asked for by the user") -> None:
+        """Go on from the checkpoint after iteration `to` before the next iteration; its number stays what it is.
+
+        None: the best checkpoint, or the oldest where none is kept as the best. The run tells in an Alert why it does
+        not.
+        """
+        self._requests.put(Request("rollback", reason, to=to))
 
     def set(self, key: str, value: Any) -> None:
         """Change a live setting before the next iteration; the run tells in an Alert why it does not."""
@@ -202,6 +214,8 @@ class Control:
                 self._paused, self._stepping = False, True
             case "checkpoint":
                 self._run.checkpoint()
+            case "rollback":
+                self._run.rollback(request.to, request.reason)
             case "set":
                 self._run.set(request.key, request.value)
             case "tell":

@@ -27,7 +27,11 @@ from trainer.runs import RunFolder
 _MAX_BYTES = 512 * 1024  # a prompt and a response of 30,000 tokens each
 _ANSWERS = "answers"
 _COMMANDS = get_args(Command)
-_REASONS = {"stop": "stopped from another process", "abort": "aborted from another process"}
+_REASONS = {
+    "stop": "stopped from another process",
+    "abort": "aborted from another process",
+    "rollback": "asked for by another process",
+}
 _count = itertools.count()
 
 
@@ -35,8 +39,8 @@ def send(folder: Path, command: Command, **values: Any) -> None:
     """Ask the process that trains the run in `folder` for something; returns before it is done.
 
     values: `key` and `value` of "set", which must be plain; `event` of "tell", as its `as_dict` gives it; `reason` of
-    "stop" and "abort". Raises UsageError when no process trains the run, StorageError when the request cannot be
-    written.
+    "stop", "abort" and "rollback"; `to` of "rollback", an iteration. Raises UsageError when no process trains the run,
+    StorageError when the request cannot be written.
     """
     _leave(RunFolder(folder), command, json.dumps({"command": command, **values}))
 
@@ -124,6 +128,10 @@ class Inbox:
         if command == "set" and not (isinstance(values.get("key"), str) and "value" in values):
             raise ValueError("a key or a value is missing")
         reason = str(values.get("reason") or _REASONS.get(command, ""))
+        if command == "rollback":
+            if not (values.get("to") is None or type(values["to"]) is int):
+                raise ValueError("what to roll back to is no iteration")
+            return Request(command, reason, to=values.get("to"))
         return Request(command, reason, values.get("key", ""), values.get("value"))
 
     def _reply(self, name: str, answer: Answer) -> None:

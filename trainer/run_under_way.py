@@ -94,6 +94,10 @@ class RunUnderWay(Steered):
         self.save()
         self.state(now)
 
+    def rollback(self, to: int | None, reason: str) -> None:
+        """Tell that nothing can be rolled back."""
+        self.alert("warning", "rollback_refused", "this kind of run cannot be rolled back")
+
     def set(self, key: str, value: Any) -> None:
         """Tell that nothing can be set."""
         self.alert("warning", "setting_refused", f"{key} cannot change in this kind of run")

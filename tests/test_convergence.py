@@ -1,0 +1,302 @@
+"""Each rule of the convergence check decides when its numbers say so, once, and never on a healthy course."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from scripted_run import evaluation, iteration
+
+from trainer.config import Config, parse_overrides, validate
+from trainer.convergence import ConvergenceCheck
+from trainer.events import Decision, Event, RolledBack, SettingChanged
+
+ALL = ("target", "plateau", "collapse", "degradation", "kl")
+
+
+def config(*overrides: str) -> Config:
+    return validate(parse_overrides(list(overrides)))
+
+
+class Run:
+    """A run's events, and what is decided about them; decisions are fed as a run feeds them."""
+
+    def __init__(self, *overrides: str) -> None:
+        self.config = config("convergence.window=4", *overrides)
+        self.check = ConvergenceCheck(lambda: self.config)
+        self.events: list[Event] = []
+        self.decisions: list[Decision] = []
+        self.number = 0
+
+    def tell(self, event: Event) -> None:
+        self.events.append(event)
+        for decision in self.check.take(event):
+            self.decisions.append(decision)
+            self.tell(decision)
+
+    def go(self, **numbers: Sequence[float]) -> Run:
+        """Iterations, by a series of some of their metrics; the others stay what they are on a healthy course."""
+        for row in zip(*numbers.values(), strict=True):
+            self.number += 1
+            healthy = {"score_mean": 0.05 * self.number, "kl": 0.1, "entropy": 2.0}
+            self.tell(iteration(self.number, **healthy | dict(zip(numbers, row, strict=True))))
+        return self
+
+    @property
+    def told(self) -> list[tuple[int, str, str]]:
+        return [(decision.iteration, decision.rule, decision.action) for decision in self.decisions]
+
+
+# PPO on the starter model by the quickstart's settings, seeds 0 and 1: what a healthy run looks like.
+KL = {
+    0: "0 .66 1.11 2.44 1.35 2.16 3.69 3.57 3.25 3.78 4.85 5.57 8.04 7.24 6.65 7.42 7.4 7.88 8.58 9.38 9.09 6.85 8.42 "
+    "6.95 5.35 5.44 7.07 5.69 6.86 6.52 6.36 5.47 5.83 7.39 10.09 8.26 7.5 8.21 9.02 7.43",
+    1: "0 .51 1.02 .3 1.74 3.03 1.99 2.85 3.64 5.09 5.47 6.19 2.7 7.23 4.78 8.43 5.45 6.15 7.83 5.98 6.6 9.2 7.13 8.03 "
+    "8.97 11.15 8.35 11.81 11.97 15.82 7.73 10.09 10.35 8.83 10.02 9.91 11.97 9.28 8.75 6.88",
+}
+SCORE = {
+    0: ".1 -.1 .14 .31 .06 .35 -.03 -.01 -.02 .31 .26 .16 .41 .45 .51 -.03 .33 .43 .47 .38 .35 .4 .64 .35 .34 .29 .47 "
+    ".44 .54 .6 .69 .4 .35 .33 .59 .53 .69 .59 .61 .67",
+    1: "-.07 .09 .02 -.01 .43 .23 .41 .09 -.05 -.05 .05 .17 .14 .21 .14 -.07 .55 .48 .57 .14 .35 .89 .36 .34 .44 .53 "
+    ".45 .61 .46 .6 .16 .68 .58 .55 .78 .37 .41 .71 .17 .4",
+}
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_nothing_is_decided_about_a_run_that_was_healthy(seed: int) -> None:
+    run = Run("convergence.window=10")
+    kl, scores = ([float(number) for number in series[seed].split()] for series in (KL, SCORE))
+    run.go(kl=kl, score_mean=scores, score_std=[0.4] * 40, entropy=[3.5 - 0.02 * n for n in range(40)])
+    assert run.told == []
+
+
+def test_nothing_is_decided_about_noise_on_a_rising_score() -> None:
+    draw = random.Random(0)
+    run = Run("convergence.window=10", "convergence.on_plateau=stop", "convergence.kl_limit=10")
+    run.go(
+        score_mean=[0.02 * n + draw.gauss(0, 0.05) for n in range(100)],
+        score_std=[0.25] * 100,
+        kl=[min(0.2 * n, 8) + draw.gauss(0, 0.5) for n in range(100)],
+        entropy=[3.0 - 0.02 * n + draw.gauss(0, 0.1) for n in range(100)],
+    )
+    assert run.told == []
+
+
+def test_the_target_is_reached_by_the_mean_of_a_window() -> None:
+    run = Run("convergence.on_target=stop", "convergence.target_score=0.5")
+    run.go(score_mean=[0.9, 0.1, 0.1, 0.1, 0.4, 0.6, 0.8])
+    assert run.told == []
+    run.go(score_mean=[0.6])
+    assert run.told == [(8, "target", "stop")], "the mean of 0.4, 0.6, 0.8 and 0.6"
+    (decision,) = run.decisions
+    assert decision.code == "convergence_target"
+    assert decision.evidence == {"score": pytest.approx(0.6), "target": 0.5}
+    assert decision.message == (
+        "the mean score is 0.6 and has reached convergence.target_score = 0.5: the run stops; --resume with "
+        "convergence.on_target = 'off' goes on"
+    )
+
+
+def test_where_there_are_evaluations_the_target_is_reached_by_one_of_them() -> None:
+    run = Run("convergence.on_target=stop", "convergence.target_score=0.5")
+    run.tell(evaluation(0, score_mean=0.1))
+    run.go(score_mean=[0.9] * 6)
+    run.tell(evaluation(6, score_mean=0.49))
+    assert run.told == []
+    run.tell(RolledBack(iteration=6, to=2, reason=""))
+    run.go(score_mean=[0.9] * 6)
+    assert run.told == [], "no score of training stands in for those of evaluations"
+    run.tell(evaluation(12, score_mean=0.5))
+    assert run.told == [(12, "target", "stop")]
+
+
+def test_two_windows_of_nearly_one_score_are_a_plateau() -> None:
+    run = Run("convergence.on_plateau=stop", "convergence.plateau=0.1")
+    run.go(score_mean=[0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.5, 0.5, 0.52, 0.54, 0.54], score_std=[0.25] * 11)
+    assert run.told == [], "the window of 0.5 is not whole before the last"
+    run.go(score_mean=[0.49], score_std=[0.25])
+    assert run.told == [(12, "plateau", "stop")]
+    assert run.decisions[0].evidence["score_std"] == 0.25
+
+
+def test_a_score_that_is_the_same_for_all_responses_is_a_plateau() -> None:
+    run = Run("convergence.on_plateau=continue").go(score_mean=[1.0] * 8, score_std=[0.0] * 8)
+    assert run.told == [(8, "plateau", "continue")]
+
+
+def test_an_entropy_under_a_fifth_of_its_start_is_a_collapse() -> None:
+    run = Run().go(entropy=[3.0, 1.0, 0.6, 0.6, 0.61, 0.6, 0.6])
+    assert run.told == []
+    run.go(entropy=[0.5])
+    assert run.told == [(8, "collapse", "continue")]
+    assert run.decisions[0].evidence == {"entropy": pytest.approx(0.5775), "entropy_start": 3.0}
+
+
+def test_a_fall_of_the_score_from_its_best_window_is_a_degradation() -> None:
+    run = Run("convergence.degradation=1.0")
+    run.go(score_mean=[0.5, 0.6, 0.7, 0.6, 0.4, 0.4, 0.3], score_std=[0.2] * 7)
+    assert run.told == [], "0.425 is less than 0.2 below the best window, 0.6"
+    run.go(score_mean=[0.3], score_std=[0.2])
+    assert run.told == [(8, "degradation", "continue")]
+    assert run.decisions[0].evidence == pytest.approx({"score": 0.35, "score_best": 0.6, "score_std": 0.2})
+    assert run.decisions[0].level == "warning"
+
+
+@pytest.mark.parametrize("stds", [(0.4, 0.0), (0.0, 0.4)])
+def test_a_small_fall_is_no_degradation_because_all_scores_were_alike_once(stds: tuple[float, float]) -> None:
+    run = Run().go(score_mean=[1.0] * 4 + [0.9] * 4, score_std=[stds[0]] * 4 + [stds[1]] * 4)
+    assert run.told == []
+
+
+def test_a_fall_on_held_out_prompts_counts_where_their_intervals_are_apart() -> None:
+    run = Run()
+    run.tell(evaluation(0, score_mean=0.6, score_std=0.2, score_low=0.5, score_high=0.7))
+    run.tell(evaluation(1, score_mean=0.3, score_std=0.2, score_low=0.1, score_high=0.5))
+    run.tell(evaluation(2, score_mean=0.3, score_std=0.2))  # of an older version: without intervals
+    assert run.told == []
+    run.tell(evaluation(3, score_mean=0.3, score_std=0.2, score_low=0.2, score_high=0.4))
+    assert run.told == [(3, "degradation", "continue")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit"),
+    [
+        (["convergence.kl_limit=5"], 5.0),
+        (["ppo.kl_controller=adaptive", "ppo.kl_target=3"], 9.0),
+        (["ppo.kl_controller=adaptive", "convergence.kl_limit=5"], 5.0),
+    ],
+    ids=["its own", "three targets", "its own before the target's"],
+)
+def test_a_kl_above_its_limit_over_a_window_is_decided_on(settings: list[str], limit: float) -> None:
+    run = Run("convergence.on_kl=stop", *settings).go(kl=[limit - 1] * 4 + [limit + 1, limit, limit])
+    assert run.told == [], "not above it on average"
+    run.go(kl=[limit])
+    assert run.told == [(8, "kl", "stop")]
+    assert run.decisions[0].evidence == {"kl": limit + 0.25, "kl_limit": limit}
+    assert run.decisions[0].level == "error"
+
+
+def test_without_a_limit_a_kl_may_be_large_but_not_run_away() -> None:
+    assert Run().go(kl=[20.0] * 4 + [60.0] * 4 + [100.0] * 4).told == []
+    assert Run().go(kl=[0.01] * 4 + [1.0, 2.0, 4.0, 5.0]).told == [], "under what a controller would aim at"
+    assert Run().go(kl=[1.0] * 4 + [12.0, 12.0, 6.0, 6.0]).told == [], "it falls again"
+    run = Run().go(kl=[1.0] * 4 + [2.0, 6.0, 12.0])
+    assert run.told == []
+    run.go(kl=[14.0])
+    assert run.told == [(8, "kl", "continue")]
+    assert run.decisions[0].evidence == {"kl": 8.5, "kl_before": 1.0}
+
+
+def test_a_rule_decides_once_until_it_no_longer_holds() -> None:
+    run = Run("convergence.kl_limit=5").go(kl=[9.0] * 8)
+    assert run.told == [(4, "kl", "continue")]
+    run.go(kl=[1.0] * 4)
+    run.go(kl=[9.0] * 8)
+    assert run.told == [(4, "kl", "continue"), (15, "kl", "continue")]
+
+
+def test_a_rule_that_is_off_decides_nothing() -> None:
+    off = [f"convergence.on_{rule}=off" for rule in ALL]
+    run = Run(*off, "convergence.kl_limit=1")
+    run.go(kl=[9.0] * 12, score_mean=[1.0] * 8 + [-1.0] * 4, entropy=[3.0] + [0.1] * 11)
+    assert run.told == []
+
+
+def test_while_the_critic_warms_up_neither_score_nor_kl_is_looked_at() -> None:
+    run = Run("convergence.on_plateau=stop", "convergence.kl_limit=1", "ppo.critic_warmup=6")
+    run.go(score_mean=[0.3] * 9, kl=[9.0] * 9)
+    assert run.told == []
+    run.go(score_mean=[0.3], kl=[9.0])
+    assert run.told == [(10, "kl", "continue")]
+    run.go(score_mean=[0.3] * 4, kl=[9.0] * 4)
+    assert run.told == [(10, "kl", "continue"), (14, "plateau", "stop")]
+
+
+def test_scores_of_another_reward_are_not_compared() -> None:
+    run = Run("convergence.on_plateau=stop").go(score_mean=[5.0, 6.0, 7.0, 8.0])
+    run.tell(SettingChanged(iteration=5, key="reward.sources", old=[], value=[]))
+    run.go(score_mean=[0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8])
+    assert run.told == []
+
+
+def test_after_a_rollback_a_rule_looks_at_a_whole_new_window_and_may_decide_again() -> None:
+    run = Run("convergence.kl_limit=5", "convergence.on_kl=rollback", "convergence.max_rollbacks=1")
+    run.go(kl=[9.0] * 5)
+    assert run.told == [(4, "kl", "rollback")]
+    run.tell(RolledBack(iteration=5, to=1, reason="by hand"))  # of another iteration: not by the rule
+    run.go(kl=[9.0] * 3)
+    assert len(run.told) == 1
+    run.go(kl=[9.0])
+    assert run.told[1:] == [(9, "kl", "rollback")]
+
+
+def test_a_rule_that_has_rolled_back_often_enough_stops() -> None:
+    run = Run("convergence.kl_limit=5", "convergence.on_kl=rollback", "convergence.max_rollbacks=2")
+    for end in (4, 8):
+        run.go(kl=[9.0] * 4)
+        assert run.told[-1] == (end, "kl", "rollback")
+        assert run.check.due(end) == run.decisions[-1]
+        run.tell(RolledBack(iteration=end, to=1, reason=run.decisions[-1].message))
+        assert run.check.due(end) is None, "it is done"
+    run.go(kl=[9.0] * 4)
+    assert run.told[-1] == (12, "kl", "stop")
+    assert run.decisions[-1].message.endswith("the run stops, after as many rollbacks as convergence.max_rollbacks = 2")
+
+
+def test_what_is_due_is_of_its_iteration_alone_and_to_stop_comes_first() -> None:
+    run = Run("convergence.kl_limit=5", "convergence.on_kl=rollback", "convergence.on_collapse=stop")
+    run.go(kl=[9.0] * 4, entropy=[3.0, 0.1, 0.1, 0.1])
+    (rollback,) = run.decisions
+    assert (run.check.due(3), run.check.due(4), run.check.due(5)) == (None, rollback, None)
+    run = Run("convergence.kl_limit=5", "convergence.on_kl=rollback", "convergence.on_collapse=stop")
+    run.go(kl=[9.0, 1.0, 1.0, 1.0, 16.0], entropy=[3.0, 0.1, 0.1, 0.1, 0.1])
+    assert run.told == [(5, "collapse", "stop")]
+    run = Run("convergence.kl_limit=5", "convergence.on_kl=rollback", "convergence.on_collapse=stop")
+    run.go(kl=[9.0, 1.0, 1.0, 1.0, 18.0], entropy=[3.0, 0.1, 0.1, 0.1, 0.1])
+    assert run.told == [(5, "collapse", "stop"), (5, "kl", "rollback")]
+    assert run.check.due(5) == run.decisions[0]
+    told = Run("convergence.kl_limit=5").go(kl=[9.0] * 4)
+    assert (told.told, told.check.due(4)) == ([(4, "kl", "continue")], None)
+
+
+def test_a_check_that_is_fed_a_journal_stands_where_the_one_that_wrote_it_stood() -> None:
+    settings = ["convergence.kl_limit=5", "convergence.on_kl=rollback", "convergence.on_plateau=continue"]
+    run = Run(*settings).go(kl=[9.0] * 4)
+    run.tell(RolledBack(iteration=4, to=1, reason=""))
+    run.go(kl=[1.0] * 5, score_mean=[0.5] * 5).go(kl=[9.0] * 3, score_mean=[0.5] * 3)
+    resumed = Run(*settings)
+    for event in run.events:
+        resumed.check.take(event)
+    resumed.number = run.number
+    assert [resumed.check.due(number) for number in range(14)] == [run.check.due(number) for number in range(14)]
+    before = len(run.told)
+    assert before >= 3
+    for again in (run, resumed):
+        again.go(kl=[9.0] * 6, score_mean=[0.5, 0.5, 0.9, 0.9, 0.1, 0.1])
+    assert run.told[before:] == resumed.told
+
+
+def test_a_rule_whose_action_is_another_one_after_a_resume_decides_anew() -> None:
+    run = Run("convergence.kl_limit=5").go(kl=[9.0] * 6)
+    resumed = Run("convergence.kl_limit=5", "convergence.on_kl=stop")
+    for event in run.events:
+        resumed.check.take(event)
+    resumed.number = run.number
+    assert resumed.go(kl=[9.0] * 2).told == [(7, "kl", "stop")]
+
+
+def test_what_is_kept_of_a_long_run_is_bounded() -> None:
+    run = Run().go(kl=[0.1] * 1000)
+    assert len(run.check._course._recent) <= 8
+
+
+def test_every_rule_names_its_setting_and_says_what_is_done() -> None:
+    run = Run(*(f"convergence.on_{rule}=rollback" for rule in ALL), "convergence.target_score=-9")
+    run.go(score_mean=[1.0] * 8 + [-1.0] * 4, kl=[1.0] * 8 + [90.0, 91.0, 92.0, 93.0], entropy=[3.0] + [0.1] * 11)
+    messages: dict[str, Any] = {decision.rule: decision.message for decision in run.decisions}
+    assert set(messages) == set(ALL)
+    for rule, message in messages.items():
+        assert message.endswith(f": the run is rolled back (convergence.on_{rule})")
+        assert "\n" not in message

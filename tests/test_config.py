@@ -215,6 +215,10 @@ def test_options_that_cannot_hold_together_are_refused_with_the_reason(raw: dict
         ),
         ({"ppo": {"estimator": "reinforce", "critic_warmup": 2}}, ["ppo.critic_warmup", "no critic"]),
         ({"ppo": {"critic_warmup": 100}}, ["ppo.critic_warmup = 100", "will not learn"]),
+        (
+            {"reward": {"normalize": "batch"}, "eval": {"every": 5, "reference": False}},
+            ["reward.normalize = 'batch'", "eval.reference"],
+        ),
         ({"convergence": {"on_kl": "rollback"}}, ["[convergence]", "eval.every"]),
     ],
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import string
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -13,25 +15,40 @@ import pytest
 from mlx.utils import tree_flatten
 from runs_helper import comparable, outcome, record, tiny_config, workspace
 
+from trainer import steps
+from trainer.arrays import to_list
 from trainer.data import Prompt, encode_prompts, load_prompts, split_prompts
-from trainer.evaluate import evaluate
+from trainer.evaluate import Baseline, evaluate, measure, reference_baseline
 from trainer.events import Evaluation, Iteration, PhaseProgress, RunStarted, SamplesWritten
+from trainer.experience import Experience
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.loading import load_backbone
 from trainer.ppo import PPO
 from trainer.rewards import build_rewards
+from trainer.seeding import Purpose, key_for
+
+MOVED = "optim.policy_lr=0.02"  # after one iteration the policy writes something else than the reference
 
 
-def make_ppo(folder: Path, *overrides: str) -> tuple[PPO, list[Prompt]]:
-    """An algorithm that has done one iteration, and its held-out prompts."""
+def make_ppo(folder: Path, *overrides: str, iterations: int = 1) -> tuple[PPO, list[Prompt]]:
+    """An algorithm that has done some iterations, and its held-out prompts."""
     config = tiny_config(folder, *overrides)
     model = load_backbone(config.model)
     encoded = encode_prompts(load_prompts(config.data), model.tokenizer, config.data)
     prompts, held_out = split_prompts(encoded.prompts, config.data.eval_fraction, config.run.seed)
     actor = ActorCriticLLM(model.backbone, config.model, key=mx.random.key(0))
     ppo = PPO(config, actor, model.tokenizer, prompts, build_rewards(config.reward))
-    ppo.iteration(1)
+    for number in range(1, iterations + 1):
+        ppo.iteration(number)
     return ppo, held_out
+
+
+def by_hand(ppo: PPO, prompts: list[Prompt], *, reference: bool = False) -> tuple[Experience, list[float]]:
+    """What the policy or its reference writes to `prompts` in an evaluation, and the scores of that."""
+    key = key_for(ppo.config.run.seed, Purpose.EVALUATION)
+    with ppo.actor.reference() if reference else contextlib.nullcontext():
+        batch = steps.generate_sequences(ppo.actor.backbone, ppo.tokenizer, prompts, ppo.config.rollout, key=key)
+    return batch, steps.compute_rewards(ppo.rewards, batch, prompts, update_statistics=False)[1].scores
 
 
 def test_every_evaluation_of_a_policy_draws_the_same(tmp_path: Path) -> None:
@@ -49,6 +66,191 @@ def test_an_evaluation_follows_the_policy(tmp_path: Path) -> None:
     assert evaluate(ppo, held_out, 2).kl != before.kl
 
 
+def test_a_policy_that_is_its_reference_wins_exactly_half(tmp_path: Path) -> None:
+    ppo, held_out = make_ppo(tmp_path, iterations=0)
+    found = evaluate(ppo, held_out, 0, reference_baseline(ppo, held_out))
+    assert (found.win_rate, found.kl) == (0.5, 0)
+    assert found.reference_score == found.score_mean == found.best_of_score
+    assert found.best_of == 1
+    assert found.win_rate_low < 0.5 < found.win_rate_high
+
+
+def test_a_win_is_a_higher_score_than_that_of_what_the_reference_writes_by_the_same_draws(tmp_path: Path) -> None:
+    ppo, held_out = make_ppo(tmp_path, MOVED, "data.eval_fraction=0.8")
+    (tmp_path / "odd.py").write_text("def score(completion_ids, **_): return [sum(ids) % 3 for ids in completion_ids]")
+    ppo.rewards = build_rewards(tiny_config(tmp_path, f"reward.sources=['{tmp_path}/odd.py:score']").reward)
+    found = evaluate(ppo, held_out, 1, reference_baseline(ppo, held_out))
+    (policy, mine), (reference, theirs) = by_hand(ppo, held_out), by_hand(ppo, held_out, reference=True)
+    assert policy.texts != reference.texts
+    points = [float(np.sign(one - other)) / 2 + 0.5 for one, other in zip(mine, theirs, strict=True)]
+    assert set(points) == {0.0, 0.5, 1.0}
+    assert found.win_rate == pytest.approx(np.mean(points))
+    assert found.score_mean == np.mean(mine)
+    assert found.reference_score == np.mean(theirs)
+    assert found.score_low < found.score_mean < found.score_high
+
+
+GROWING = """
+calls = 0
+
+def score(completions, **_):
+    global calls
+    calls += 1
+    return [calls for _ in completions]
+"""
+
+
+def test_of_one_and_the_same_response_neither_wins_whatever_its_scores(tmp_path: Path) -> None:
+    ppo, held_out = make_ppo(tmp_path, iterations=0)
+    (tmp_path / "growing.py").write_text(GROWING)
+    ppo.rewards = build_rewards(tiny_config(tmp_path, f"reward.sources=['{tmp_path}/growing.py:score']").reward)
+    found = measure(ppo, held_out, 0, Baseline(held_out, draws=2), samples=2)
+    assert found.wins is not None
+    assert found.wins.tolist() == [0.25] * 3  # of the four pairs two are of one response, and two are lost
+
+
+def test_rewards_of_single_tokens_are_part_of_the_score(tmp_path: Path) -> None:
+    whole, held_out = make_ppo(tmp_path, iterations=0)
+    of_tokens, _ = make_ppo(tmp_path, f"reward.sources=['{tmp_path}/rewards.py:each_token']", iterations=0)
+    expected, found = evaluate(whole, held_out, 0), evaluate(of_tokens, held_out, 0)
+    assert expected.response_length == 8
+    assert found.score_mean == pytest.approx(8 * expected.score_mean)
+
+
+def test_without_a_baseline_nothing_is_said_of_the_reference(tmp_path: Path) -> None:
+    ppo, held_out = make_ppo(tmp_path)
+    found = evaluate(ppo, held_out, 1)
+    assert math.isnan(found.win_rate + found.win_rate_low)
+    assert math.isnan(found.reference_score)
+    assert math.isnan(found.best_of_score)
+
+
+def test_more_draws_of_the_reference_go_on_from_the_first_ones_so_that_the_best_only_grows(tmp_path: Path) -> None:
+    ppo, held_out = make_ppo(tmp_path)
+    found = [evaluate(ppo, held_out, 1, Baseline(held_out, draws=draws)) for draws in (1, 2, 6)]
+    best = [evaluation.best_of_score for evaluation in found]
+    assert best[0] == found[0].reference_score
+    assert best == sorted(set(best))
+    assert len({(evaluation.reference_score, evaluation.win_rate) for evaluation in found}) == 1
+
+
+@pytest.mark.parametrize("change", ["reward", "statistics", "temperature"])
+def test_a_baseline_follows_the_rewards_and_the_sampling_as_one_made_anew_would(change: str, tmp_path: Path) -> None:
+    normalize = f"reward.normalize={'running' if change == 'statistics' else 'off'}"
+    ppo, held_out = make_ppo(tmp_path, normalize)
+    baseline = reference_baseline(ppo, held_out)
+    before = evaluate(ppo, held_out, 1, baseline)
+    settings = {
+        "reward": (f"reward.sources=['{tmp_path}/rewards.py:constant']",),
+        "statistics": (),
+        "temperature": ("rollout.temperature=0.3",),
+    }
+    config = tiny_config(tmp_path, normalize, *settings[change])
+    ppo.configure(config, build_rewards(config.reward) if change == "reward" else None)
+    if change == "statistics":
+        ppo.iteration(2)
+    after = evaluate(ppo, held_out, 2, baseline)
+    assert comparable(after) == comparable(evaluate(ppo, held_out, 2, reference_baseline(ppo, held_out)))
+    assert after.reference_score != before.reference_score
+
+
+def test_a_baseline_is_sampled_and_scored_once_while_nothing_changes(tmp_path: Path) -> None:
+    ppo, held_out = make_ppo(tmp_path)
+    baseline = reference_baseline(ppo, held_out)
+    evaluate(ppo, held_out, 1, baseline)
+    responses, scores = baseline.responses, baseline.scores(ppo)
+    evaluate(ppo, held_out, 1, baseline)
+    assert baseline.responses is responses
+    assert baseline.scores(ppo) is scores
+
+
+def test_scores_that_are_normalised_over_a_batch_are_so_over_policy_and_reference_together(tmp_path: Path) -> None:
+    ppo, held_out = make_ppo(tmp_path, MOVED, "reward.normalize=batch")
+    found = evaluate(ppo, held_out, 1, reference_baseline(ppo, held_out))
+    plain, _ = make_ppo(tmp_path, MOVED, "reward.normalize=batch")
+    plain.rewards = build_rewards(tiny_config(tmp_path).reward)
+    mine, theirs = [np.mean(by_hand(plain, held_out, reference=of)[1]) for of in (False, True)]
+    assert mine != theirs
+    assert found.score_mean == pytest.approx(-found.reference_score)
+    assert np.sign(found.score_mean) == np.sign(mine - theirs)
+
+
+def test_the_moving_average_is_judged_where_one_is_kept_and_the_policy_stays(tmp_path: Path) -> None:
+    ppo, held_out = make_ppo(tmp_path, MOVED, "optim.ema_decay=0.9")
+    policy, average = ppo.actor.policy_parameters(), ppo.learner.average
+    assert average is not None
+    found = evaluate(ppo, held_out, 1, reference_baseline(ppo, held_out))
+    assert found.averaged
+    assert all(array is policy[name] for name, array in ppo.actor.policy_parameters().items())
+    ppo.learner.average = None
+    of_policy = evaluate(ppo, held_out, 1, reference_baseline(ppo, held_out))
+    assert not of_policy.averaged
+    ppo.actor.update_policy(average)
+    expected = evaluate(ppo, held_out, 1, reference_baseline(ppo, held_out))
+    assert comparable(found) == comparable(expected) | {"averaged": True}
+    assert found.kl != of_policy.kl
+
+
+def test_the_reward_is_the_score_less_the_penalty_at_the_coefficient_of_the_moment(tmp_path: Path) -> None:
+    ppo, held_out = make_ppo(tmp_path, MOVED)
+    ppo.kl_coef = 0.7
+    found = evaluate(ppo, held_out, 1)
+    assert found.reward_mean == pytest.approx(found.score_mean - 0.7 * found.kl)
+
+
+@pytest.mark.parametrize("value_model", ["head", "adapter"])
+def test_the_critic_is_judged_by_what_came_after_each_token(value_model: str, tmp_path: Path) -> None:
+    ppo, held_out = make_ppo(
+        tmp_path, "ppo.gamma=0.9", "ppo.lam=0.2", f"model.value_model={value_model}", "optim.value_lr=0.1"
+    )
+    found = evaluate(ppo, held_out, 1)
+    batch, scores = by_hand(ppo, held_out)
+    how: Any = {"temperature": 1.0, "micro_batch_tokens": 2048}
+    batch = steps.add_policy_logprobs_and_values(ppo.actor, batch, **how)
+    batch = steps.add_values_to_sa_pairs(ppo.actor, batch, micro_batch_tokens=2048)
+    batch = steps.add_kl_to_sa_pairs(ppo.actor, batch, estimator="k1", **how)
+    values, returns = list[float](), list[float]()
+    for row, length in enumerate(to_list(batch.response_lengths)):
+        rewards = -ppo.kl_coef * np.array(batch.kl, dtype=np.float64)[row, :length]
+        rewards[-1] += scores[row]
+        returns += [sum(0.9**later * reward for later, reward in enumerate(rewards[t:])) for t in range(length)]
+        values += np.array(batch.values)[row, :length].tolist()
+    errors = np.array(returns) - np.array(values)
+    assert found.value_error == pytest.approx(math.sqrt(np.mean(errors**2)), abs=1e-5)
+    assert found.explained_variance == pytest.approx(1 - np.var(errors) / np.var(returns), rel=1e-5)
+
+
+def test_without_a_critic_there_is_none_to_judge(tmp_path: Path) -> None:
+    ppo, held_out = make_ppo(tmp_path, "ppo.estimator=reinforce")
+    found = evaluate(ppo, held_out, 1, reference_baseline(ppo, held_out))
+    assert math.isnan(found.explained_variance)
+    assert math.isnan(found.value_error)
+    assert math.isfinite(found.score_mean + found.win_rate)
+
+
+def test_several_responses_to_a_prompt_are_the_first_one_and_others(tmp_path: Path) -> None:
+    ppo, held_out = make_ppo(tmp_path, MOVED)
+    one = measure(ppo, held_out, 1, Baseline(held_out, draws=1))
+    three = measure(ppo, held_out, 1, Baseline(held_out, draws=4), samples=3)
+    assert three.scores.total.shape == (3, 3)
+    assert three.reference is not None
+    assert three.reference.total.shape == (3, 4)
+    np.testing.assert_array_equal(three.scores.total[:, :1], one.scores.total)
+    np.testing.assert_allclose(three.kl[:, :1], one.kl, atol=1e-5)
+    assert len(np.unique(three.kl)) == 9
+
+
+def test_a_resumed_run_evaluates_as_one_that_never_stopped(tmp_path: Path) -> None:
+    settings = ("eval.every=1", "eval.best_of=2", "reward.normalize=running", "optim.ema_decay=0.5", MOVED)
+    whole = record(tiny_config(tmp_path, "run.name=whole", *settings))
+    record(tiny_config(tmp_path, "run.name=halted", "ppo.iterations=1", *settings))
+    halted = tmp_path / "runs/halted"
+    resumed = record(tiny_config(tmp_path, "run.name=halted", *settings), resume=halted)
+    found = [comparable(event) for event in resumed.of(Evaluation)]
+    assert found == [comparable(event) for event in whole.of(Evaluation)][2:]
+    assert len({event["win_rate"] for event in found} | {event["reference_score"] for event in found}) > 2
+
+
 @pytest.mark.parametrize("value_model", ["head", "adapter"])
 def test_an_evaluation_learns_nothing_and_moves_no_statistics(value_model: str, tmp_path: Path) -> None:
     ppo, held_out = make_ppo(tmp_path, "reward.normalize=running", f"model.value_model={value_model}")
@@ -64,14 +266,15 @@ def test_an_evaluation_learns_nothing_and_moves_no_statistics(value_model: str, 
 
     before, statistics = state(), ppo.rewards.state()
     assert statistics["count"] == 4
-    evaluate(ppo, held_out, 1)
+    evaluate(ppo, held_out, 1, Baseline(held_out, draws=3))
     assert state() == before
     assert (ppo.rewards.state(), ppo.learner.steps) == (statistics, 2)
 
 
-def test_a_run_is_the_same_with_and_without_evaluations(tmp_path: Path) -> None:
-    with_them = record(tiny_config(tmp_path, "run.name=with", "eval.every=1"))
-    without = record(tiny_config(tmp_path, "run.name=without", "eval.every=0"))
+@pytest.mark.parametrize("settings", [[], ["eval.best_of=3", "optim.ema_decay=0.9", "reward.normalize=running"]])
+def test_a_run_is_the_same_with_and_without_evaluations(settings: list[str], tmp_path: Path) -> None:
+    with_them = record(tiny_config(tmp_path, "run.name=with", "eval.every=1", *settings))
+    without = record(tiny_config(tmp_path, "run.name=without", "eval.every=0", *settings))
     assert [evaluation.iteration for evaluation in with_them.of(Evaluation)] == [0, 1, 2, 3]
     assert without.of(Evaluation) == []
     numbers = [[comparable(event) for event in recorder.of(Iteration)] for recorder in (with_them, without)]
@@ -99,6 +302,7 @@ def test_held_out_prompts_are_evaluated_and_never_trained_on(tmp_path: Path) -> 
     sizes = ["ppo.iterations=4", "eval.every=1", "eval.prompts=2"]
     recorder = record(tiny_config(tmp_path, *sizes, f"rollout.stop={EARLY}"))
     calls = [json.loads(line) for line in (tmp_path / "calls").read_text().splitlines()]
+    del calls[1]  # what the reference wrote to the evaluation's prompts
     trained = {prompt for prompts, _ in calls[1::2] for prompt in prompts}
     (evaluated,) = {tuple(prompts) for prompts, _ in calls[::2]}
     assert len(trained) == 6

@@ -19,12 +19,15 @@ from typing import Any, BinaryIO, NamedTuple
 from trainer.errors import StorageError
 from trainer.events import (
     SCHEMA_VERSION,
+    Alarm,
     CheckpointSaved,
+    Decision,
     Evaluation,
     Event,
     Iteration,
     RewardModelEvaluation,
     RewardModelStep,
+    RolledBack,
     RunEnded,
     RunStarted,
     SamplesWritten,
@@ -41,7 +44,8 @@ from trainer.journal_lines import (
 
 _DURABLE = (CheckpointSaved, RunEnded)
 _STEPS = (Iteration, RewardModelStep)
-_REDONE_BY_RESUMED_RUN = (*_STEPS, SamplesWritten, Evaluation, RewardModelEvaluation, CheckpointSaved)
+_EVALUATIONS = (Evaluation, RewardModelEvaluation)
+_REDONE_BY_RESUMED_RUN = (*_STEPS, *_EVALUATIONS, SamplesWritten, CheckpointSaved, Alarm, Decision, RolledBack)
 _END_BYTES = 16 * 1024
 
 
@@ -287,7 +291,7 @@ def read_journal_ends(path: Path, iterations: int = 5) -> JournalView:
 
 
 def without_superseded(events: Sequence[TimedEvent]) -> list[TimedEvent]:
-    """`events` without the iterations, samples, evaluations and checkpoints that a resumed run did anew.
+    """`events` without the iterations, and what came of them, that a resumed run did anew.
 
     A RunStarted with `resumed_at` = k supersedes those of iterations above k that stand before it.
     """

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, BinaryIO
 
-from trainer.events import EVENT_TYPES, Event, SamplePreview, event_from_dict
+from trainer.events import EVENT_TYPES, Event, Fix, SamplePreview, event_from_dict
 
 TimedEvent = tuple[float, Event]  # unix seconds
 
@@ -30,6 +30,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "dict": (dict,),
     "list": (list,),
 }
+_MEMBERS: dict[str, type[SamplePreview | Fix]] = {"preview": SamplePreview, "fix": Fix}  # of events' lists
 
 
 def values_in(line: bytes) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def event_in(values: dict[str, Any]) -> Event | None:
     kind = values.get("event")
     try:
         if isinstance(kind, str) and isinstance(values.get("time"), int | float):
-            for name in ("seconds", "parts"):
+            for name in ("seconds", "parts", "evidence"):
                 if isinstance(numbers := values.get(name), dict):
                     values[name] = {of: math.nan if number is None else number for of, number in numbers.items()}
             event = event_from_dict(values)
@@ -116,7 +117,7 @@ def lines_before(file: BinaryIO, end: int, size: int) -> tuple[int, bytes]:
         size *= 4
 
 
-def _is_sound(record: Event | SamplePreview, kind: str) -> bool:
+def _is_sound(record: Event | SamplePreview | Fix, kind: str) -> bool:
     for name, types, member_types in _field_types(kind):
         value = getattr(record, name)
         if not isinstance(value, types):
@@ -132,18 +133,20 @@ def _is_sound(record: Event | SamplePreview, kind: str) -> bool:
 def _is_member(value: Any, types: tuple[type, ...]) -> bool:
     if isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
         return False
-    return isinstance(value, types) and (not isinstance(value, SamplePreview) or _is_sound(value, "preview"))
+    if isinstance(value, SamplePreview | Fix):
+        return _is_sound(value, "fix" if isinstance(value, Fix) else "preview")
+    return isinstance(value, types)
 
 
 @functools.cache
 def _field_types(kind: str) -> tuple[tuple[str, tuple[type, ...], tuple[type, ...]], ...]:
     """Name and types of each field, and the types of its members: none where it has no members."""
-    record = SamplePreview if kind == "preview" else EVENT_TYPES[kind]
+    record = _MEMBERS.get(kind) or EVENT_TYPES[kind]
     found = []
     for field in fields(record):
         if field.type == "Any":
             continue
         annotation, _, members = str(field.type).rstrip("]").partition("[")
-        member_types = _TYPES.get(members.removeprefix("str, "), (str, SamplePreview)) if members else ()
+        member_types = _TYPES.get(members.removeprefix("str, "), (str, *_MEMBERS.values())) if members else ()
         found.append((field.name, _TYPES.get(annotation, (str,)), member_types))
     return tuple(found)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from trainer import runs
 from trainer.checkpoint import Snapshot, save_checkpoint
 from trainer.config import Config
-from trainer.events import CheckpointSaved, Event, SamplePreview, SamplesWritten, StateChanged
+from trainer.events import CheckpointSaved, Evaluation, Event, SamplePreview, SamplesWritten, StateChanged
 from trainer.metrics import sample_rows
 from trainer.ppo import IterationResult
+from trainer.rewards.normalization import SMALLEST_DEVIATION, RunningMoments
 from trainer.runs import RunFolder
 from trainer.samples import write_samples
 
@@ -43,6 +46,28 @@ class RunRecord:
         seconds = time.perf_counter() - started
         self._emit(CheckpointSaved(iteration=snapshot.iteration, path=where, seconds=seconds))
 
+    def keep_best(self, snapshot: Snapshot, evaluation: Evaluation) -> None:
+        """Save `snapshot`, which `evaluation` is of, where no earlier one was better by `checkpoint.best`.
+
+        It stays until a better one comes. Doing it again changes nothing.
+        """
+        metric = self._config.checkpoint.best
+        if metric == "off":
+            return
+        score = evaluation.score_mean if metric == "score" else evaluation.reward_mean
+        found = runs.Best(
+            snapshot.iteration, metric, _in_scale(score, snapshot.rewards), snapshot.rewards.get("sources")
+        )
+        if not math.isfinite(found.value) or not _is_better(found, self._best()):
+            return
+        self.save(snapshot)
+        runs.write_best(self.folder, found)
+        runs.prune_checkpoints(self.folder, self._config.checkpoint.keep)  # the best so far may be an old one
+
+    def _best(self) -> runs.Best | None:
+        """The best that is still there."""
+        return runs.read_best(self.folder) if runs.best_checkpoint(self.folder) else None
+
     def write_samples(self, number: int, result: IterationResult) -> None:
         """Write the sequences of iteration `number`, where `run.save_samples` wants them, and tell the first few."""
         c = self._config
@@ -70,3 +95,17 @@ class RunRecord:
         ]
         where = str(path.relative_to(self.folder.root)) if saves else ""
         self._emit(SamplesWritten(iteration=number, path=where, rows=len(rows), previews=previews))
+
+
+def _is_better(found: runs.Best, best: runs.Best | None) -> bool:
+    """Whether `found` takes the place of `best`: also where the two cannot be compared."""
+    if best is None or (best.metric, best.sources) != (found.metric, found.sources):
+        return True
+    return found.value > best.value
+
+
+def _in_scale(score: float, statistics: Mapping[str, Any]) -> float:
+    """A mean score before `reward.normalize = "running"`, under which two scores are not of one scale."""
+    moments = RunningMoments(*(statistics.get(name, 0) for name in ("count", "mean", "m2")))
+    scale = moments.deviation if moments.deviation >= SMALLEST_DEVIATION else 1.0
+    return score * scale + moments.mean

@@ -1,6 +1,6 @@
 """Runs on disk: a folder each, which anyone can read without us.
 
-NAME/config.toml  events.jsonl  samples/step-000012.parquet  checkpoints/step-000020/  lock
+NAME/config.toml  events.jsonl  samples/step-000012.parquet  checkpoints/step-000020/  best.json  lock
 and, while it is trained, progress.json and control/, the requests of other processes.
 """
 
@@ -57,6 +57,11 @@ class RunFolder:
     def checkpoints(self) -> Path:
         """The folder of the checkpoints."""
         return self.root / "checkpoints"
+
+    @property
+    def best(self) -> Path:
+        """Which checkpoint is the best, and by what."""
+        return self.root / "best.json"
 
     @property
     def control(self) -> Path:
@@ -217,12 +222,48 @@ def newest_checkpoint(folder: RunFolder) -> Path | None:
     return paths[-1] if paths else None
 
 
+class Best(NamedTuple):
+    """The evaluation of which the checkpoint is kept, whatever came after."""
+
+    iteration: int
+    metric: str  # as checkpoint.best names it
+    value: float  # in the scale of the reward's sources, whatever the scores are normalised to
+    sources: Any = None  # of the reward that gave it: others would give another
+
+
+def read_best(folder: RunFolder) -> Best | None:
+    """What best.json in `folder` says; None where there is none that can be read."""
+    try:
+        values = json.loads(folder.best.read_bytes())
+        return Best(int(values["iteration"]), str(values["metric"]), float(values["value"]), values["sources"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def write_best(folder: RunFolder, best: Best) -> None:
+    """Write best.json, whole or not at all. Raises StorageError."""
+    temporary = folder.best.with_suffix(".tmp")
+    try:
+        temporary.write_text(json.dumps(best._asdict(), indent=2) + "\n", encoding="utf-8")
+        temporary.replace(folder.best)
+    except OSError as error:
+        raise _storage_error(folder.best, error) from None
+
+
+def best_checkpoint(folder: RunFolder) -> Path | None:
+    """The checkpoint in `folder` of the best evaluation; None when there is none, or it is not whole."""
+    best = read_best(folder)
+    path = folder.checkpoint(best.iteration) if best else None
+    return path if path and not _damage(path) else None
+
+
 def prune_checkpoints(folder: RunFolder, keep: int) -> list[Path]:
-    """Delete the oldest whole checkpoints but `keep`, none when `keep` is 0; returns the deleted.
+    """Delete the oldest whole checkpoints but `keep` and the best, none when `keep` is 0; returns the deleted.
 
     Raises StorageError when one cannot be deleted.
     """
-    old = checkpoints(folder).paths[:-keep] if keep else []
+    best = best_checkpoint(folder)
+    old = [path for path in checkpoints(folder).paths[:-keep] if path != best] if keep else []
     try:
         for path in old:
             # Renamed first: if killed half-way it is no checkpoint any more, and the next call clears it.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # importing pyarrow takes 0.3 s, which a command that writes 
     import pyarrow as pa
     from pydantic import TypeAdapter
 
-SAMPLES_VERSION = 2
+SAMPLES_VERSION = 3
 _GROUP_TOKENS = 32_768  # of a row group: one sequence of many is read without decoding all the others
 TOKEN_COLUMNS = (
     "sampler_logprobs",  # nats, by the sampler
@@ -25,13 +25,16 @@ TOKEN_COLUMNS = (
     "kl",  # nats
     "entropy",  # nats
     "token_scores",  # rewards of single tokens, part of `rewards`
-    "rewards",  # -kl_coef * kl + token_scores, and the sequence's own score on the last token; whitened if the run does
+    "rewards",  # token_scores, -kl_coef * kl if kl_in is reward, and the sequence's own score last; perhaps whitened
     "values",
     "td_errors",
-    "advantages",  # as GAE gives them, not whitened
-    "returns",
+    "advantages",  # as the estimator gives them, not whitened
+    "returns",  # with a critic advantages + values, else the rewards from the token on
 )
-"""Columns of one float32 for each response token, so each as long as `tokens`."""
+"""Columns of one float32 for each response token, so each as long as `tokens`; null where the run has no such thing.
+
+Without a critic there are no values and no TD errors.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,16 @@ class SampleSettings:
     reward_std: float
     advantage_mean: float
     advantage_std: float
+    # From here on with what held before there was a choice.
+    estimator: str = "gae"
+    kl_in: str = "reward"  # or loss: then `rewards` are without the KL
+    clip_high: float = 0.0  # the ratio's upper bound is 1 + clip_high; 0: 1 + clip
+    dual_clip: float = 0.0  # 0 for none
+    loss_aggregation: str = "token"
+    group_std: bool = True  # whether grpo divides by the group's deviation
+    samples_per_prompt: int = 1
+    importance_cap: float = 0.0  # 0: no weights for what sampler and trainer differ by
+    trains_policy: bool = True  # false while the critic alone learns
 
 
 @functools.cache
@@ -63,9 +76,10 @@ def sample_schema() -> pa.Schema:
 
     token_texts: of each token, so that joined they are the decoded response; a token in the midst of a character has
     an empty text, and the last one of the character has it whole. ratios: pi / pi_old of each token as each epoch's
-    pass found it, before its own step: the first is 1 where an epoch is one step; one more, where the run measures it,
-    is that after the last epoch. top_*: the policy's likeliest tokens at each place, likeliest first. Null where no
-    step was taken, and where no alternatives are kept.
+    pass found it, before its own step: the first is 1 where an epoch is one step; NaN where an epoch made no step of
+    it; one more, where the run measures it, is that after the last epoch. top_*: the policy's likeliest tokens at each
+    place, likeliest first. Null where no step was taken, where no alternatives are kept, and without a critic (values,
+    td_errors, final_value) or with one (baseline, advantage_scale).
     """
     import pyarrow as pa
 
@@ -87,6 +101,8 @@ def sample_schema() -> pa.Schema:
             ("length", pa.int32()),  # response tokens, the stop token counted
             ("kl_sum", pa.float64()),  # nats, k1 summed over the response
             ("final_value", pa.float64()),  # V of the state after the last token
+            ("baseline", pa.float64()),  # without a critic: taken off the sequence's returns
+            ("advantage_scale", pa.float64()),  # with grpo: what the sequence's advantage was divided by
             ("prompt_tokens", tokens),
             ("tokens", tokens),
             ("token_texts", pa.list_(pa.string())),

@@ -37,6 +37,7 @@ class SavedPolicy:
             self._rewards = build_rewards(
                 self._config.reward,
                 backbone=self._model,
+                max_new_tokens=self._config.rollout.max_new_tokens,
                 micro_batch_tokens=self._config.optim.micro_batch_tokens,
             )
         except RewardError as error:  # a function that was moved away, say: the policy can write all the same

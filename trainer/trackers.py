@@ -25,6 +25,8 @@ PROJECT = "ppo-workbench"
 Recorded = Iteration | RewardModelStep | Evaluation | RewardModelEvaluation | HumanEvaluation
 """Events whose numbers are recorded, of all kinds of run: those of DPO are among them."""
 
+_NO_METRICS = ("iteration", "averaged", "best_of")  # the last two say how an evaluation is made
+
 _log = logging.getLogger("trainer")
 
 
@@ -74,7 +76,8 @@ def metrics(event: Recorded) -> dict[str, float]:
     prefix = _prefix(event)
     values = event.as_dict()
     numbers = {prefix + name: value for name, value in values.items() if isinstance(value, int | float)}
-    del numbers[prefix + "iteration"]
+    for name in _NO_METRICS:
+        numbers.pop(prefix + name, None)
     if isinstance(event, Iteration):
         numbers |= _finite("seconds", values["seconds"])
     if isinstance(event, Iteration | Evaluation) and len(event.parts) > 1:

@@ -18,6 +18,7 @@ from trainer.journal import read_journal
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.blas import blas_warning, measure_matmul
 from trainer.models.loading import load_backbone, quantize_warning
+from trainer.models.value_init import init_value_model
 from trainer.ppo import PPO
 from trainer.run_prompts import run_prompts
 from trainer.run_record import RunRecord
@@ -76,6 +77,8 @@ class _Run(SteeredRun):
         self.warnings += warnings
         key = key_for(self.config.run.seed, Purpose.ADAPTER)
         actor = ActorCriticLLM(model.backbone, self.config.model, key=key)
+        if not self.resume:  # else the critic is that of the checkpoint
+            init_value_model(actor, model, self.config.model)
         self.ppo = PPO(self.config, actor, model.tokenizer, prompts, rewards, emit=self.emit, control=self.control)
         self.held_out = held_out[: self.config.eval.prompts]
         self.baseline = reference_baseline(self.ppo, self.held_out) if self.config.eval.reference else None

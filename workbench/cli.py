@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from workbench import output
+from workbench.commands.compare_arguments import add_compare
 from workbench.commands.dpo_arguments import add_dpo
+from workbench.commands.evaluate_arguments import add_evaluate
 from workbench.commands.label_arguments import add_label
 from workbench.commands.preferences_arguments import add_preferences
 from workbench.commands.reward_model_arguments import add_reward_model
@@ -93,6 +95,8 @@ def parser() -> argparse.ArgumentParser:
     runs.add_argument("--json", action="store_true", help="one JSON object a line")
     runs.add_argument("--dir", metavar="DIR", help="folder of the runs (default: runs)")
     _add_samples(commands)
+    add_evaluate(commands)
+    add_compare(commands)
     add_preferences(commands, _Parser)
     add_reward_model(commands, _Parser)
     add_dpo(commands)
@@ -169,6 +173,14 @@ def _command(args: argparse.Namespace) -> Callable[[argparse.Namespace], int]:
             from workbench.commands import samples
 
             return samples.run
+        case "evaluate":
+            from workbench.commands import evaluate
+
+            return evaluate.run
+        case "compare":
+            from workbench.commands import compare
+
+            return compare.run
         case "preferences":
             from workbench.commands import preferences
 

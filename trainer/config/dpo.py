@@ -114,6 +114,7 @@ def as_ppo(config: DPOConfig) -> Config:
     }
     if not config.reward.sources:
         del tables["reward"]  # PPO must have one
+    tables["ppo"] = {"estimator": "reinforce", "kl_coef": 0.0}  # no critic to judge, no penalty to take off
     return Config.model_validate({**tables, "optim": {"micro_batch_tokens": config.optim.micro_batch_tokens}})
 
 

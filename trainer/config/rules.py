@@ -179,6 +179,11 @@ def _course_warnings(config: Config) -> Iterator[str]:
         convergence.on_degradation,
         convergence.on_kl,
     )
+    if config.eval.every and config.reward.normalize == "batch" and not config.eval.reference:
+        yield (
+            "reward.normalize = 'batch' gives every evaluation a mean score of 0 where the reference is not beside it: "
+            "set eval.reference to true"
+        )
     keeps_best = checkpoint.best != "off" and config.eval.every > 0
     if rolls_back and not keeps_best:
         newest = f"only the newest {checkpoint.keep} checkpoints"

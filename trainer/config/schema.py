@@ -320,6 +320,11 @@ class CheckpointConfig(Section):
 
     every: int = setting(1, "Checkpoint after every so many iterations; 0 for the end only.", unit="iterations", ge=0)
     keep: int = setting(3, "Newest checkpoints kept; 0 for all.", ge=0)
+
+
+class PolicyCheckpointConfig(CheckpointConfig):
+    """[checkpoint]: what a run can be resumed from, and the best policy."""
+
     best: Literal["score", "reward", "off"] = setting(
         "score",
         "Keep the checkpoint of the best evaluation too, by its mean score, or by that less the KL penalty.",
@@ -404,7 +409,7 @@ class Config(Section):
     ppo: PPOConfig = Field(default_factory=PPOConfig)
     optim: OptimConfig = Field(default_factory=OptimConfig)
     eval: EvalConfig = Field(default_factory=EvalConfig)
-    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    checkpoint: PolicyCheckpointConfig = Field(default_factory=PolicyCheckpointConfig)
     convergence: ConvergenceConfig = Field(default_factory=ConvergenceConfig)
     health: HealthConfig = Field(default_factory=HealthConfig)
     run: RunConfig = Field(default_factory=RunConfig)

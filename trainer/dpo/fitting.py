@@ -14,7 +14,7 @@ from trainer.control import Control
 from trainer.dpo.evaluation import evaluate_pairs
 from trainer.dpo.learner import DPOLearner
 from trainer.dpo.pairs import Pairs
-from trainer.evaluate import evaluate
+from trainer.evaluate import evaluate, reference_baseline
 from trainer.events import DPOStep, Event, Phase, PhaseProgress
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.loading import LoadedModel
@@ -61,6 +61,7 @@ class DPO:
             if rewards is not None and data.prompts
             else None
         )
+        self._baseline = reference_baseline(self._ppo, data.prompts) if self._ppo is not None else None
         even = np.zeros(sum(len(group.sequences) for group in data.train))
         self._length_slope = fit_length_slope(outcomes(data.train, even, 1.0).longer_by)
         self._skipped = SkippedSteps(config.optim.lr)
@@ -113,7 +114,7 @@ class DPO:
                 )
             )
         if self._ppo is not None:
-            self.emit(evaluate(self._ppo, self.data.prompts, self.number))
+            self.emit(evaluate(self._ppo, self.data.prompts, self.number, self._baseline))
 
     def snapshot(self) -> Snapshot:
         """The state now: that of a PPO run without a critic."""

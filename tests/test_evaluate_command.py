@@ -1,0 +1,248 @@
+"""`ppo-workbench evaluate`: any checkpoint of a run against its reference, with intervals."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+from runs_helper import REWARDS, Recorder, record, run_python, tiny_config
+from tiny import make_checkpoint
+
+from trainer.config import parse_overrides
+from trainer.config.dpo import DPOConfig
+from trainer.config.problems import validate_as
+from trainer.dpo.training import train_dpo
+from trainer.events import Evaluation
+from trainer.runs import RunFolder, read_best
+from workbench import cli
+
+INTERVAL = {"value", "low", "high"}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Recorder]:
+    """A run of three iterations with an evaluation after each, and its events."""
+    folder = tmp_path_factory.mktemp("run")
+    settings = (
+        "run.name=a",
+        "checkpoint.keep=0",
+        "eval.every=1",
+        "eval.best_of=3",
+        "optim.policy_lr=0.01",
+        "optim.ema_decay=0.5",
+        "reward.normalize=running",
+        "data.eval_fraction=0.4",
+        "ppo.kl_controller=adaptive",
+    )
+    return folder / "runs/a", record(tiny_config(folder, *settings))
+
+
+@pytest.fixture
+def run(finished: tuple[Path, Recorder], tmp_path: Path) -> RunFolder:
+    """A copy of the run, to be hurt."""
+    return RunFolder(shutil.copytree(finished[0], tmp_path / "a"))
+
+
+def found(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
+    """What the command prints as JSON."""
+    assert cli.main(["evaluate", *map(str, arguments), "--json"]) == 0
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 2) -> str:
+    """The error that the command ends with."""
+    assert cli.main(["evaluate", *map(str, arguments)]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_checkpoint_is_judged_to_the_bit_as_the_run_judged_it(
+    number: int, finished: tuple[Path, Recorder], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, events = finished
+    (event,) = [event for event in events.of(Evaluation) if event.iteration == number]
+    report = found(capsys, folder, "--checkpoint", number, "--average")
+    assert (report["iteration"], report["checkpoint"]) == (number, f"step-00000{number}")
+    assert report["averaged"] == event.averaged is True
+    assert report["prompts"] == event.prompts == 4
+    policy = {name: interval["value"] for name, interval in report["policy"].items()}
+    assert policy["score"] == event.score_mean
+    assert policy["reward"] == event.reward_mean
+    assert policy["kl"] == event.kl
+    assert (policy["length"], policy["truncated"]) == (event.response_length, event.truncated)
+    score = report["policy"]["score"]
+    assert (score["low"], score["high"]) == (event.score_low, event.score_high)
+    assert report["reference"]["score"]["value"] == event.reference_score
+    assert report["best_of"][-1]["n"] == event.best_of == 3
+    assert report["best_of"][-1]["score"]["value"] == event.best_of_score
+    assert list(report["win_rate"].values()) == [event.win_rate, event.win_rate_low, event.win_rate_high]
+    assert report["critic"]["explained_variance"]["value"] == event.explained_variance
+    assert report["critic"]["error"]["value"] == event.value_error
+
+
+def test_without_average_it_is_the_policy_itself(
+    finished: tuple[Path, Recorder], capsys: pytest.CaptureFixture[str]
+) -> None:
+    average, policy = (found(capsys, finished[0], *option) for option in (["--average"], []))
+    assert not policy["averaged"]
+    assert policy["policy"]["kl"]["value"] != average["policy"]["kl"]["value"]
+    assert policy["reference"] == average["reference"]
+
+
+def test_last_is_the_newest_and_best_is_that_of_the_best_evaluation(
+    finished: tuple[Path, Recorder], capsys: pytest.CaptureFixture[str]
+) -> None:
+    best = read_best(RunFolder(finished[0]))
+    assert best is not None
+    assert found(capsys, finished[0])["iteration"] == 3
+    assert found(capsys, finished[0], "--checkpoint", "best")["iteration"] == best.iteration
+
+
+def test_more_responses_narrow_the_intervals_and_every_number_has_one(
+    finished: tuple[Path, Recorder], capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = found(capsys, finished[0], "--samples", 6, "--best-of", 5, "--prompts", 3, "--seed", 7)
+    assert (report["samples"], report["prompts"], report["seed"], report["pairs"]) == (6, 3, 7, 108)
+    assert [best["n"] for best in report["best_of"]] == [2, 4, 5]
+    scores = [best["score"]["value"] for best in report["best_of"]]
+    assert [report["reference"]["score"]["value"], *scores] == sorted({report["reference"]["score"]["value"], *scores})
+    intervals = [*report["policy"].values(), *report["reference"].values(), *report["critic"].values()]
+    for interval in (*intervals, report["gain"], report["win_rate"], *(best["score"] for best in report["best_of"])):
+        assert interval.keys() == INTERVAL
+        assert interval["low"] - 1e-9 <= interval["value"] <= interval["high"] + 1e-9
+    gain = report["policy"]["score"]["value"] - report["reference"]["score"]["value"]
+    assert report["gain"]["value"] == pytest.approx(gain)
+
+
+def test_other_prompts_and_another_reward_may_be_named(
+    finished: tuple[Path, Recorder], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("alpha", "beta")))
+    reward = f"{finished[0].parents[1]}/rewards.py:constant"
+    report = found(capsys, finished[0], "--prompts", prompts, "--reward", reward)
+    assert report["prompts"] == 2
+    assert report["policy"]["score"] == {"value": 1.0, "low": 1.0, "high": 1.0}
+    assert (report["gain"]["value"], report["win_rate"]["value"]) == (0, 0.5)
+    several = '[{kind = "length", target = 8}, {kind = "regex", pattern = "a", weight = 0.0}]'
+    report = found(capsys, finished[0], "--reward", several)
+    assert {name for name in report["policy"] if name.startswith("parts.")} == {"parts.length", "parts.regex"}
+
+
+def test_the_tables_have_policy_and_reference_side_by_side(
+    finished: tuple[Path, Recorder], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["evaluate", str(finished[0]), "--best-of", "2"]) == 0
+    captured = capsys.readouterr()
+    lines = captured.out.splitlines()
+    assert lines[0].startswith("a, step-000003: 4 prompts, 1 response to each, seed 0")
+    assert "step-000003" in captured.err
+    labels = [line.split("  ")[0] for line in lines]
+    for label in ("score", "KL, nats a sequence", "cut short", "gain in score", "win rate, 4 pairs", "n = 2"):
+        assert label in labels
+    (score,) = [line for line in lines if line.startswith("score")]
+    assert score.count(" to ") == 2
+
+
+def test_a_run_without_a_critic_has_nothing_of_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record(tiny_config(tmp_path, "run.name=b", "ppo.iterations=1", "ppo.estimator=reinforce"))
+    assert found(capsys, tmp_path / "runs/b")["critic"] == {}
+    assert cli.main(["evaluate", str(tmp_path / "runs/b")]) == 0
+    assert "critic" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (["--checkpoint", "9"], "no whole checkpoint 9: name best, last (step-000003), or one of 1, 2, 3"),
+        (["--checkpoint", "newest"], "--checkpoint newest: name best, last (step-000003), or one of 1, 2, 3"),
+        (["--samples", "0"], "--samples 0: must be 1 to 1024"),
+        (["--best-of", "4000"], "--best-of 4000: must be 1 to 1024"),
+        (["--prompts", "0"], "--prompts 0: must be at least 1, or the name of a file"),
+        (["--prompts", "-3"], "--prompts -3: must be at least 1"),
+        (["--seed", "-1"], "--seed -1: must be 0 to 4294967295"),
+        (["--reward", "no.such:thing"], "no.such"),
+        (["--prompts", "nowhere.jsonl"], "nowhere.jsonl"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_told_in_a_line_with_the_way_out(
+    options: Sequence[str], error: str, finished: tuple[Path, Recorder], capsys: pytest.CaptureFixture[str]
+) -> None:
+    equals = ["=".join(options)]  # as a number that begins with a minus must be given
+    code = 3 if options[0] in ("--reward",) or "nowhere" in options[1] else 2
+    assert error in told(capsys, finished[0], *equals, code=code)
+
+
+def test_a_run_without_what_is_asked_for_says_so(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    run.best.unlink()
+    assert "keeps no best checkpoint" in told(capsys, run.root, "--checkpoint", "best")
+    shutil.rmtree(run.checkpoint(3) / "average")
+    state = json.loads((run.checkpoint(3) / "state.json").read_text())
+    state["files"] = {name: size for name, size in state["files"].items() if not name.startswith("average/")}
+    (run.checkpoint(3) / "state.json").write_text(json.dumps(state))
+    assert "keeps no average of its policy" in told(capsys, run.root, "--average")
+    shutil.rmtree(run.checkpoints)
+    assert "has no whole checkpoint" in told(capsys, run.root)
+    assert "no run 'nowhere'" in told(capsys, "nowhere")
+
+
+def test_a_run_without_a_policy_is_told(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    run.config.write_text(f'kind = "reward-model"\n{run.config.read_text()}')
+    assert "is of kind 'reward-model' and has no policy to evaluate" in told(capsys, run.root)
+
+
+def test_a_run_of_dpo_is_judged_by_its_samples_as_it_judged_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "pairs.jsonl"
+    pairs = [json.dumps({"prompt": f"p{n}", "chosen": f"a{n}a", "rejected": f"b{n}"}) for n in range(24)]
+    data.write_text("\n".join(pairs))
+    make_checkpoint(tmp_path / "model")
+    (tmp_path / "rewards.py").write_text(REWARDS)
+    settings = [f"model.path={tmp_path}/model", f"run.dir={tmp_path}/runs", f"data.preferences={data}", "run.name=d"]
+    settings += ["rollout.max_new_tokens=8", "optim.lr=0.01", f"reward.sources=['{tmp_path}/rewards.py:score']"]
+    recorder = Recorder()
+    overrides = parse_overrides([*settings, "data.eval_fraction=0.2"], DPOConfig)
+    train_dpo(validate_as(DPOConfig, overrides), sinks=[recorder])
+    event = recorder.of(Evaluation)[-1]
+    report = found(capsys, tmp_path / "runs/d")
+    assert (report["kind"], report["critic"], report["prompts"]) == ("dpo", {}, event.prompts)
+    assert report["policy"]["score"]["value"] == event.score_mean == event.reward_mean
+    assert report["win_rate"]["value"] == event.win_rate
+    assert math.isnan(event.explained_variance)
+    data.write_text("\n".join(pairs[:20]))
+    assert cli.main(["evaluate", str(tmp_path / "runs/d")]) == 0
+    assert "the preferences are not those of the training" in capsys.readouterr().err
+    config = tmp_path / "runs/d/config.toml"
+    values = tomllib.loads(config.read_text())
+    config.write_text(tomli_w.dumps(values | {"reward": values["reward"] | {"sources": []}}))
+    assert "name one by --reward" in told(capsys, tmp_path / "runs/d")
+
+
+def test_a_run_that_holds_nothing_out_asks_for_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record(tiny_config(tmp_path, "run.name=b", "ppo.iterations=1", "data.eval_fraction=0"))
+    assert "name a file by --prompts" in told(capsys, tmp_path / "runs/b")
+    assert found(capsys, tmp_path / "runs/b", "--prompts", tmp_path / "prompts.jsonl")["prompts"] == 9
+
+
+def test_more_prompts_than_there_are_is_a_warning(
+    finished: tuple[Path, Recorder], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["evaluate", str(finished[0]), "--prompts", "100"]) == 0
+    assert "only 4 prompts are held out" in capsys.readouterr().err
+
+
+def test_a_process_of_its_own_evaluates_and_ends_well(finished: tuple[Path, Recorder]) -> None:
+    result = run_python("-m", "workbench", "evaluate", str(finished[0]), "--json")
+    assert (result.returncode, result.stderr.count("\n")) == (0, 1)
+    assert json.loads(result.stdout)["run"] == "a"

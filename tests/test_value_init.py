@@ -1,0 +1,189 @@
+"""A critic that begins as a reward model: its value of a state is that model's raw score of the tokens so far."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from reward_model_runs import reward_workspace, train_tiny
+from runs_helper import comparable, record, tiny_config, workspace
+from tiny import make_checkpoint
+
+from trainer.config.schema import ModelConfig
+from trainer.errors import ModelError
+from trainer.events import Iteration
+from trainer.models.actor_critic import ActorCriticLLM
+from trainer.models.loading import LoadedModel, load_backbone
+from trainer.models.value_init import init_value_model
+from trainer.reward_model.batches import pad
+from trainer.reward_model.loaded import load_reward_model
+from trainer.runs import RunFolder, newest_checkpoint
+
+SEQUENCES = [[72, 101, 108, 108, 111], [1, 2], [256, 5, 6, 7, 8, 9, 10, 11], [50, 256, 256]]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace with a reward model in runs/rm."""
+    folder = tmp_path_factory.mktemp("made")
+    reward_workspace(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def others(made: Path) -> dict[str, Path]:
+    """Reward models whose adapters are others than the default."""
+    overrides = {
+        "lora_rank": "model.lora_rank=2",
+        "lora_targets": 'model.lora_targets=["q_proj", "up_proj"]',
+        "lora_layers": "model.lora_layers=1",
+    }
+    return {name: train_tiny(made, name, text) for name, text in overrides.items()}
+
+
+def begun(made: Path, rm: Path, **settings: Any) -> tuple[ActorCriticLLM, LoadedModel]:
+    """A policy with its critic after the start."""
+    values = {"path": str(made / "model"), "value_model": "adapter", "value_init": str(rm)} | settings
+    config = ModelConfig.model_validate(values)
+    loaded = load_backbone(config)
+    actor = ActorCriticLLM(loaded.backbone, config, key=mx.random.key(1))
+    init_value_model(actor, loaded, config)
+    return actor, loaded
+
+
+def values(actor: ActorCriticLLM, prompt: int) -> list[np.ndarray]:
+    """V of every state from the prompt's first `prompt` tokens on, for each of SEQUENCES."""
+    lengths = [len(one) for one in SEQUENCES]
+    width = max(lengths) - prompt
+    found = actor(mx.array(pad(SEQUENCES)), mx.array([prompt] * len(SEQUENCES)), width, want="values").values
+    assert found is not None
+    return [row[: length - prompt + 1] for row, length in zip(np.array(found), lengths, strict=True)]
+
+
+def raw_scores(rm: Path, sequences: list[list[int]]) -> np.ndarray:
+    model = load_reward_model(rm).model
+    return np.array(model.scores(mx.array(pad(sequences)), mx.array([len(one) for one in sequences])))
+
+
+@pytest.mark.parametrize("scale", [4.0, 20.0])
+def test_the_value_of_the_last_state_is_the_raw_score(made: Path, scale: float) -> None:
+    """The reward model's own lora_scale is 4."""
+    actor, _ = begun(made, made / "runs" / "rm", lora_scale=scale)
+    expected = raw_scores(made / "runs" / "rm", SEQUENCES)
+    assert np.ptp(expected) > 0.01
+    last = np.array([row[-1] for row in values(actor, 1)])
+    np.testing.assert_allclose(last, expected, atol=1e-5)
+
+
+def test_the_value_of_every_state_is_the_raw_score_of_the_tokens_so_far(made: Path) -> None:
+    actor, _ = begun(made, made / "runs" / "rm")
+    for sequence, row in zip(SEQUENCES, values(actor, 1), strict=True):
+        prefixes = [sequence[: 1 + t] for t in range(len(sequence))]
+        np.testing.assert_allclose(row, raw_scores(made / "runs" / "rm", prefixes), atol=1e-5)
+
+
+def test_policy_and_reference_are_what_they_would_be_without(made: Path) -> None:
+    tokens = mx.array([[1, 2, 3, 4]])
+    found = []
+    for rm in ("", made / "runs" / "rm"):
+        actor, loaded = begun(made, Path(rm) if rm else Path(), **({} if rm else {"value_init": ""}))
+        arrays = {name: np.array(array) for name, array in actor.policy_parameters().items()}
+        found.append((arrays, np.array(loaded.backbone(tokens))))
+    for name, array in found[0][0].items():
+        np.testing.assert_array_equal(array, found[1][0][name])
+    np.testing.assert_array_equal(found[0][1], found[1][1])
+
+
+def test_without_it_the_critic_begins_at_zero(made: Path) -> None:
+    actor, _ = begun(made, Path(), value_init="")
+    assert all((row == 0).all() for row in values(actor, 1))
+
+
+def test_a_checkpoint_is_as_good_as_its_run(made: Path) -> None:
+    checkpoint = newest_checkpoint(RunFolder(made / "runs" / "rm"))
+    assert checkpoint is not None
+    of_run, of_checkpoint = (begun(made, path)[0].value_parameters() for path in (made / "runs" / "rm", checkpoint))
+    for name, array in of_run.items():
+        assert mx.array_equal(array, of_checkpoint[name])
+
+
+def test_a_reward_model_that_knows_ties_will_do(made: Path, tmp_path: Path) -> None:
+    checkpoint = newest_checkpoint(RunFolder(made / "runs" / "rm"))
+    assert checkpoint is not None
+    ties = shutil.copytree(checkpoint, tmp_path / "ties")
+    head = mx.load(str(ties / "head.safetensors"))
+    assert isinstance(head, dict)
+    mx.save_safetensors(str(ties / "head.safetensors"), {**head, "tie.log_nu": mx.array(0.3)})
+    actor, _ = begun(made, ties)
+    assert actor.value_parameters().keys() == begun(made, Path(), value_init="")[0].value_parameters().keys()
+    np.testing.assert_allclose([row[-1] for row in values(actor, 1)], raw_scores(ties, SEQUENCES), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("lora_rank", "model.lora_rank = 2,"),
+        ("lora_targets", 'model.lora_targets = ["q_proj", "up_proj"]'),
+        ("lora_layers", "model.lora_layers = 1,"),
+    ],
+)
+def test_an_adapter_of_another_shape_is_refused_with_the_settings_to_change(
+    made: Path, others: dict[str, Path], name: str, wanted: str
+) -> None:
+    with pytest.raises(ModelError, match="has another adapter than the critic") as error:
+        begun(made, others[name])
+    assert wanted in str(error.value)
+    assert "\n" not in str(error.value)
+    same = {"lora_rank": 2, "lora_targets": ["q_proj", "up_proj"], "lora_layers": 1}
+    actor, _ = begun(made, others[name], **{name: same[name]})
+    np.testing.assert_allclose([row[-1] for row in values(actor, 1)], raw_scores(others[name], SEQUENCES), atol=1e-5)
+
+
+def test_another_backbone_is_refused(made: Path, tmp_path: Path) -> None:
+    other = make_checkpoint(tmp_path / "other", seed=3)
+    with pytest.raises(ModelError, match=f"stands on another backbone: set model.path = '{made / 'model'}'"):
+        begun(made, made / "runs" / "rm", path=str(other))
+    with pytest.raises(ModelError, match="another backbone"):
+        begun(made, made / "runs" / "rm", quantize="8-bit")
+
+
+def test_a_critic_without_an_adapter_is_refused(made: Path) -> None:
+    with pytest.raises(ModelError, match=r"set model\.value_model = 'adapter'"):
+        begun(made, made / "runs" / "rm", value_model="head")
+
+
+def test_what_is_no_whole_reward_model_is_refused_in_one_line(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"model\.value_init = '.*nowhere': .*holds no reward model"):
+        begun(made, tmp_path / "nowhere")
+    checkpoint = newest_checkpoint(RunFolder(made / "runs" / "rm"))
+    assert checkpoint is not None
+    broken = shutil.copytree(checkpoint, tmp_path / "broken")
+    card = json.loads((broken / "reward_model.json").read_text())
+    (broken / "reward_model.json").write_text(json.dumps(card | {"model": None}))
+    with pytest.raises(ModelError, match="does not tell its model"):
+        begun(made, broken)
+    (broken / "reward_model.json").write_text(json.dumps(card))
+    (broken / "head.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(ModelError, match="is damaged") as error:
+        begun(made, broken)
+    assert "\n" not in str(error.value)
+
+
+def test_a_run_begins_with_it_and_goes_on_from_its_checkpoint_without(made: Path) -> None:
+    """The critic of a resumed run is that of the checkpoint, whatever has become of the reward model since."""
+    adapter = 'model.value_model="adapter"'
+    workspace(made)
+    plain = record(tiny_config(made, adapter, "run.name=plain", "ppo.iterations=1")).of(Iteration)
+    init = (adapter, f'model.value_init="{made / "runs" / "rm"}"', "run.name=begun")
+    begun = record(tiny_config(made, *init, "ppo.iterations=1")).of(Iteration)
+    assert plain[0].value_mean == 0
+    assert abs(begun[0].value_mean) > 1e-3
+    assert begun[0].score_mean == plain[0].score_mean
+    whole = record(tiny_config(made, *init, "run.name=whole", "ppo.iterations=2")).of(Iteration)
+    later = record(tiny_config(made, *init, "ppo.iterations=2"), resume=made / "runs" / "begun").of(Iteration)
+    assert comparable(later[0]) == comparable(whole[1])

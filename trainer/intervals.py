@@ -1,0 +1,139 @@
+"""Pure: what P prompts tell of all prompts. Means and shares over them with 95 % intervals, and best of n.
+
+A prompt is the unit: responses to one prompt are alike, so that several of them count as one mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.preferences.reliability import wilson_interval
+
+Floats = npt.NDArray[np.float64]
+
+RESAMPLES = 2000
+
+
+class Interval(NamedTuple):
+    """A statistic and its 95 % interval; NaN where it is not defined."""
+
+    value: float
+    low: float
+    high: float
+
+
+def mean_interval(values: Floats) -> Interval:
+    """The mean of `values` [P] by Student's t: mean +- t s / sqrt(P), s the sample's deviation; no bounds for P < 2."""
+    count = len(values)
+    mean = float(values.mean()) if count else math.nan
+    if count < 2:
+        return Interval(mean, math.nan, math.nan)
+    margin = t_quantile(count - 1) * float(values.std(ddof=1)) / math.sqrt(count)
+    return Interval(mean, mean - margin, mean + margin)
+
+
+def share_interval(shares: Floats) -> Interval:
+    """The mean of `shares` [P], each within [0, 1], by Wilson's interval.
+
+    It takes each prompt for one trial, which makes it wider than it need be where shares lie between 0 and 1, never
+    narrower.
+    """
+    value = float(shares.mean()) if len(shares) else math.nan
+    return Interval(value, *wilson_interval(float(shares.sum()), len(shares)))
+
+
+def bootstrap_interval(rows: Floats, statistic: Callable[[Floats], Floats]) -> Interval:
+    """The percentile bootstrap over prompts, for what is no mean of theirs.
+
+    rows: [P, C] what each prompt gives; statistic: [..., C], sums of rows, to [...]. The draws are always the same.
+    Efron 1979.
+    """
+    value, count = float(statistic(rows.sum(axis=0))), len(rows)
+    if count < 2:
+        return Interval(value, math.nan, math.nan)
+    drawn = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=RESAMPLES)
+    found = statistic(drawn @ rows)
+    low, high = np.nanquantile(found, [0.025, 0.975]) if np.isfinite(found).any() else (math.nan, math.nan)
+    return Interval(value, float(low), float(high))
+
+
+def t_quantile(df: int) -> float:
+    """The 97.5 % quantile of Student's t with `df` >= 1 degrees of freedom, where P(|T| <= t) = 0.95.
+
+    With x = atan(t / sqrt(df)) the probability is sin x (1 + 1/2 cos^2 x + 1 3 / (2 4) cos^4 x + ...) for even df,
+    2/pi (x + sin x (cos x + 2/3 cos^3 x + ...)) for odd, up to the power df - 2. Abramowitz and Stegun, 26.7.3 and 4.
+    """
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):
+        x = (low + high) / 2
+        low, high = (x, high) if _within(x, df) < 0.95 else (low, x)
+    return math.sqrt(df) * math.tan(low)
+
+
+def win_shares(policy: Floats, reference: Floats, same: npt.NDArray[np.bool_]) -> Floats:
+    """Of each prompt the share of pairs in which the policy's response scores higher; a tie counts half.
+
+    policy: [P, K] scores; reference: [P, L]; same: [P, K, L] where the two responses are one, which is a tie whatever
+    rounding made of their scores. Returns [P].
+    """
+    ahead = np.sign(policy[:, :, None] - reference[:, None])
+    shares: Floats = (0.5 + 0.5 * np.where(same, 0.0, ahead)).mean(axis=(1, 2))
+    return shares
+
+
+def best_of_n(scores: Floats, n: int) -> Floats:
+    """Of each prompt the expected highest score of n of its m responses, drawn without putting one back.
+
+        sum_i C(i - 1, n - 1) / C(m, n) s_(i),   s_(1) <= ... <= s_(m)
+
+    which has no bias, and is the highest of all for n = m. scores: [P, m], 1 <= n <= m. Returns [P].
+    """
+    m = scores.shape[1]
+    weights = np.array([math.comb(i - 1, n - 1) / math.comb(m, n) for i in range(1, m + 1)])
+    best: Floats = np.sort(scores, axis=1) @ weights
+    return best
+
+
+def best_of_kl(n: int) -> float:
+    """The most that best of n can be away from what it samples from, in nats a sequence: log n - (n - 1)/n.
+
+    Beirami et al. 2024 (arXiv 2401.01879), theorem 1.
+    """
+    return math.log(n) - (n - 1) / n
+
+
+def critic_sums(values: Floats, returns: Floats, mask: Floats) -> Floats:
+    """Sums over the real tokens of each row: their number, G, G^2, G - V, (G - V)^2. All [B, T]. Returns [B, 5]."""
+    real = mask > 0
+    gains, errors = np.where(real, returns, 0.0), np.where(real, returns - values, 0.0)
+    return np.stack([x.sum(axis=1) for x in (real.astype(float), gains, gains**2, errors, errors**2)], axis=1)
+
+
+def explained_variance(sums: Floats) -> Floats:
+    """1 - Var(G - V) / Var(G) from `critic_sums` [..., 5] of all rows together; NaN where the returns do not vary."""
+    count, gains, gains_squared, errors, errors_squared = np.moveaxis(sums, -1, 0)
+    variance = gains_squared / count - (gains / count) ** 2
+    unexplained = errors_squared / count - (errors / count) ** 2
+    varies = variance > 1e-12 * np.maximum(gains_squared / count, 1e-300)  # rounding leaves a little of nothing
+    found: Floats = np.where(varies, 1 - unexplained / np.where(varies, variance, 1.0), math.nan)
+    return found
+
+
+def root_mean_square(sums: Floats) -> Floats:
+    """Root of the mean of (G - V)^2 from `critic_sums` [..., 5] of all rows together."""
+    found: Floats = np.sqrt(sums[..., 4] / sums[..., 0])
+    return found
+
+
+def _within(x: float, df: int) -> float:
+    cosine, sine = math.cos(x), math.sin(x)
+    term, total = cosine ** (df % 2), 0.0
+    for power in range(df % 2, df - 1, 2):
+        total += term
+        term *= cosine**2 * (power + 1) / (power + 2)
+    return 2 / math.pi * (x + sine * total) if df % 2 else sine * total

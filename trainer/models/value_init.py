@@ -1,0 +1,63 @@
+"""The critic begins as a reward model: both are an adapter and a scalar head on the same backbone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from trainer.config.schema import BackboneConfig, ModelConfig
+from trainer.errors import ModelError, TrainerError
+from trainer.models.actor_critic import ActorCriticLLM
+from trainer.models.adapters import Parameters
+from trainer.models.loading import LoadedModel
+from trainer.reward_model.checkpoint import load_parameters, read_card
+from trainer.reward_model.loaded import is_same_backbone, reward_model_folder
+
+_HEAD = ("head.weight", "head.bias")
+
+
+def init_value_model(actor: ActorCriticLLM, loaded: LoadedModel, config: ModelConfig) -> None:
+    """Let the critic of `actor`, on the backbone of `loaded`, begin as the reward model in `config.value_init`.
+
+    V of a state is then the reward model's raw score (of no set mean and deviation) of the tokens so far. Nothing
+    happens where `config.value_init` is empty. Call it before optimisers are made for the critic. Raises ModelError
+    where there is no such reward model, or adapter or backbone are others than the critic's.
+    """
+    if not config.value_init:
+        return
+    name = f"model.value_init = '{config.value_init}'"
+    if actor.shares_trunk:
+        raise ModelError(f"{name}: the critic has no adapter to begin as another: set model.value_model = 'adapter'")
+    try:
+        folder = reward_model_folder(Path(config.value_init).expanduser())
+        model = BackboneConfig.model_validate(read_card(folder).get("model"))
+        found = load_parameters(folder)
+        same_backbone = is_same_backbone(loaded, model)
+    except ValidationError:
+        raise ModelError(f"{name}: its card does not tell its model: use another checkpoint") from None
+    except TrainerError as error:
+        raise ModelError(f"{name}: {error}") from error
+    if not same_backbone:
+        raise ModelError(
+            f"{name} stands on another backbone: set model.path = '{model.path}', model.adapter = '{model.adapter}', "
+            f"model.dtype = '{model.dtype}' and model.quantize = '{model.quantize}', as it was trained with"
+        )
+    _check_adapter(name, actor.value_parameters(), found, model)
+    # The layers scale by the policy's factor, so that the other one goes into B.
+    factor = model.lora_scale / config.lora_scale
+    actor.update_value(
+        {key: found[key] * factor if key.endswith("lora_b") else found[key] for key in actor.value_parameters()}
+    )
+
+
+def _check_adapter(name: str, mine: Parameters, found: Parameters, model: BackboneConfig) -> None:
+    """Refuse a reward model whose adapter has other arrays than the critic's."""
+    adapter = found.keys() - {*_HEAD, "tie.log_nu"}
+    if adapter | {*_HEAD} == mine.keys() and all(found[key].shape == mine[key].shape for key in mine):
+        return
+    targets = ", ".join(f'"{target}"' for target in model.lora_targets)
+    raise ModelError(
+        f"{name} has another adapter than the critic: set model.lora_rank = {model.lora_rank}, "
+        f"model.lora_targets = [{targets}] and model.lora_layers = {model.lora_layers}, as it was trained with"
+    )

@@ -11,12 +11,13 @@ import pytest
 from charts import roles, texts
 from rich.cells import cell_len
 from textual.app import App
-from token_samples import SETTINGS, token_sample
+from token_samples import SETTINGS, sample_without_critic, token_sample
 
 from trainer.samples import TOKEN_COLUMNS
 from workbench.panes import styles_path
-from workbench.samples.explain import explain, gae_terms, token_label
+from workbench.samples.explain import explain, token_label
 from workbench.samples.records import TokenSample
+from workbench.samples.terms import advantage_terms
 from workbench.screens.advantage import AdvantageScreen
 from workbench.theming import EXTRA_VARIABLES
 from workbench.widgets.advantage_sum import AdvantageSum, lines_of_their_own, rest_line
@@ -112,6 +113,87 @@ def test_the_loss_of_each_pass_is_that_of_its_ratio() -> None:
     assert "outside" not in roles(lines, "alert")
 
 
+@pytest.mark.parametrize("width", [55, 75, 106])
+@pytest.mark.parametrize("index", [0, 3, 5])
+@pytest.mark.parametrize(
+    ("estimator", "symbols"),
+    [
+        ("reinforce", ["G_t", "b", "A_t"]),
+        ("rloo", ["R", "b", "A_t"]),
+        ("remax", ["G_t", "b", "A_t"]),
+        ("grpo", ["R", "b", "s", "A_t"]),
+    ],
+)
+def test_without_a_critic_the_formulas_are_those_of_the_estimator(
+    width: int, index: int, estimator: str, symbols: list[str]
+) -> None:
+    facts = explain(sample_without_critic(estimator, gamma=0.9), index)
+    lines = texts(formula_lines(facts, width))
+    assert all(cell_len(line) <= width for line in lines)
+    assert [line.split()[0] for line in lines if re.match(r"(δ_t|G_t|R|b|s|A_t) ", line)] == symbols
+    assert not any("V(s" in line or "λ" in line for line in lines)
+    expected = {
+        "G_t": facts.return_,
+        "R": facts.total_reward,
+        "b": facts.baseline,
+        "s": facts.advantage_scale,
+        "A_t": facts.advantage,
+    }
+    for symbol in symbols:
+        assert value_of(symbol, lines) == pytest.approx(expected[symbol], abs=5.1e-5), symbol
+    if width == 106:
+        line = next(line for line in lines if line.startswith("A_t"))
+        assert eval(line.split(" = ")[-2]) == pytest.approx(facts.advantage, abs=3e-4)
+
+
+def test_grpo_without_its_deviation_divides_by_nothing() -> None:
+    of = replace(sample_without_critic("grpo", group_std=False), advantage_scale=1.0)
+    lines = texts(formula_lines(explain(of, 2), 106))
+    assert not any(line.startswith("s ") for line in lines)
+    assert any(line.startswith("A_t   = R - b ") for line in lines)
+
+
+@pytest.mark.parametrize("width", [55, 75, 90, 106, 130])
+@pytest.mark.parametrize("advantage", [0.4, -0.4])
+def test_the_loss_is_that_of_the_runs_clip_and_kl(width: int, advantage: float) -> None:
+    ratios = [[1.0, 1.25, 1.5, 3.5, 0.5]] * 8
+    held = {
+        "epochs": 5,
+        "whiten_advantages": False,
+        "clip_high": 0.28,
+        "dual_clip": 3.0,
+        "kl_in": "loss",
+        "kl_estimator": "k3",
+        "importance_cap": 2.0,
+        "loss_aggregation": "sequence",
+    }
+    of = sample(held=held, advantages=[advantage] * 8, ratios=ratios, sampler_logprobs=[-3.0] * 8, logprobs=[-2.9] * 8)
+    facts = explain(of, 2)
+    lines = texts(formula_lines(facts, width))
+    assert all(cell_len(line) <= width for line in lines)
+    definition = " ".join(line.strip() for line in lines[next(n for n, x in enumerate(lines) if x.startswith("L ")) :])
+    kept = "min(ρ A_t, clip(ρ, 0.8, 1.28) A_t)"
+    kept = kept if advantage > 0 else f"max({kept}, 3 A_t)"
+    assert f"= -w {kept} + β KL_t, ρ = π / π_old" in re.sub(" +", " ", definition)
+    assert definition.endswith("averaged over each response's tokens, then over the responses of the minibatch")
+    shown = [line for line in lines if "  epoch " in line]
+    gap = of.numbers["ref_logprobs"][2] + 2.9
+    for line, ratio in zip(shown, ratios[0], strict=True):
+        low_high = min(ratio * advantage, min(max(ratio, 0.8), 1.28) * advantage)
+        bounded = max(low_high, 3 * advantage) if advantage < 0 else low_high
+        log_r = gap - math.log(ratio)
+        loss = -math.exp(0.1) * bounded + 0.05 * (math.exp(log_r) - 1 - log_r)
+        assert float(line.split()[-1]) == pytest.approx(loss, abs=5.1e-5)
+    clipped = ["epoch 3", "epoch 4"] if advantage > 0 else ["epoch 4", "epoch 5"]
+    assert [line.split("  ")[3] for line in shown if "✂" in line] == clipped
+
+
+def test_an_epoch_without_a_step_says_so() -> None:
+    of = sample(held={"epochs": 2}, ratios=[[1.0, math.nan]] * 8)
+    last = texts(formula_lines(explain(of, 2), 75))[-1]
+    assert last.split() == ["epoch", "2", "ρ", "NaN", "no", "step"]
+
+
 def test_a_saved_number_that_does_not_follow_is_told_and_one_that_does_is_not() -> None:
     assert "≠" not in "".join(texts(formula_lines(explain(sample(), 3), 75)))
     of = sample()
@@ -131,14 +213,14 @@ def test_without_settings_it_says_what_is_missing() -> None:
 
 
 def test_terms_of_no_printed_weight_share_a_line_and_still_add_up() -> None:
-    terms = gae_terms(sample(400), 0)
+    terms = advantage_terms(sample(400), 0)
     shown = lines_of_their_own(terms)
     assert terms[shown - 1].weight >= 5e-5 > terms[shown].weight
     line = plain(rest_line(terms, shown, 75)).split()
     assert line[:4] == ["…", str(400 - shown), "more", "terms"]
     assert float(line[-2]) == pytest.approx(sum(term.product for term in terms[shown:]), abs=5.1e-5)
     assert float(line[-1]) == pytest.approx(terms[-1].running, abs=5.1e-5)
-    assert lines_of_their_own(gae_terms(sample(400, held={"lam": 1.0}), 0)) == 400
+    assert lines_of_their_own(advantage_terms(sample(400, held={"lam": 1.0}), 0)) == 400
     assert lines_of_their_own(terms[: shown + 1]) == shown + 1, "one term has its own line"
     assert lines_of_their_own([]) == 0
 
@@ -158,13 +240,31 @@ async def test_the_sum_is_laid_out_term_by_term(size: tuple[int, int]) -> None:
         await pilot.press("end")
         await pilot.pause()
         rows = [line.split() for line in drawn(app) if re.match(r" +\d  ", line)]
-        for row, term in zip(reversed(rows), reversed(gae_terms(of, 2)), strict=False):
-            assert int(row[0]) == term.ahead
-            assert row[1] == token_label(of, 2 + term.ahead)
+        for row, term in zip(reversed(rows), reversed(advantage_terms(of, 2)), strict=False):
+            assert int(row[0]) == term.token - 2
+            assert row[1] == token_label(of, term.token)
             shown = [float(x) for x in row[-4:]]
-            assert shown == pytest.approx([term.weight, term.td_error, term.product, term.running], abs=5.1e-5)
+            assert shown == pytest.approx([term.weight, term.x, term.product, term.running], abs=5.1e-5)
         assert int(rows[-1][0]) == 5
         assert len(rows) >= 4
+
+
+@pytest.mark.parametrize("estimator", ["reinforce", "rloo", "remax", "grpo"])
+async def test_without_a_critic_the_rewards_are_summed(estimator: str) -> None:
+    of = sample_without_critic(estimator, gamma=0.9)
+    app = Laying()
+    async with app.run_test(size=(80, 40)) as pilot:
+        app.ask(of, 2)
+        await pilot.pause()
+        rows = [line.split() for line in drawn(app) if re.match(r" +\d  ", line)]
+        terms = advantage_terms(of, 2)
+        assert len(rows) == len(terms)
+        whole = estimator in ("rloo", "grpo")
+        for row, term in zip(rows, terms, strict=True):
+            assert int(row[0]) == (term.token + 1 if whole else term.token - 2)
+            assert row[1] == token_label(of, term.token)
+            numbers = [term.x, term.running] if whole else [term.weight, term.x, term.product, term.running]
+            assert [float(x) for x in row[2:]] == pytest.approx(numbers, abs=5.1e-5)
 
 
 async def test_arrows_go_to_the_neighbours_and_escape_gives_the_token_reached() -> None:

@@ -17,10 +17,11 @@ from token_samples import SETTINGS, sample_row, token_sample
 from trainer import maths
 from trainer.runs import RunFolder
 from trainer.samples import TOKEN_COLUMNS, SampleSettings, read_samples, write_samples
-from workbench.samples.explain import TokenFacts, explain, gae_terms, token_label, token_name
+from workbench.samples.explain import TokenFacts, explain, token_label, token_name
 from workbench.samples.reader import read_token_sample
 from workbench.samples.records import Alternative, SampleKey, TokenSample
 from workbench.samples.sentence import amount, percent
+from workbench.samples.terms import advantage_terms
 
 NUMBERS = ("kl", "reward", "td_error", "advantage", "return_")
 
@@ -174,13 +175,13 @@ def test_a_long_sum_in_float32_agrees_although_its_powers_drift() -> None:
 def test_the_terms_add_up_to_the_advantage(td_errors: list[float], index: int, gamma: float, lam: float) -> None:
     index = min(index, len(td_errors) - 1)
     sample = with_settings(token_sample(length=len(td_errors), td_errors=td_errors), gamma=gamma, lam=lam)
-    terms = gae_terms(sample, index)
-    assert [term.ahead for term in terms] == list(range(len(td_errors) - index))
-    assert [term.td_error for term in terms] == td_errors[index:]
-    for term in terms:
-        assert term.weight == (gamma * lam) ** term.ahead
-        assert term.product == term.weight * term.td_error
-        assert term.running == pytest.approx(sum(one.product for one in terms[: term.ahead + 1]), abs=1e-9)
+    terms = advantage_terms(sample, index)
+    assert [term.token for term in terms] == list(range(index, len(td_errors)))
+    assert [term.x for term in terms] == td_errors[index:]
+    for ahead, term in enumerate(terms):
+        assert term.weight == (gamma * lam) ** ahead
+        assert term.product == term.weight * term.x
+        assert term.running == pytest.approx(sum(one.product for one in terms[: ahead + 1]), abs=1e-9)
     assert terms[-1].running == pytest.approx(explain(sample, index).recomputed["advantage"].value, abs=1e-9)
 
 
@@ -268,7 +269,7 @@ def test_a_file_without_settings_has_facts_but_no_formulas() -> None:
     assert (facts.kl_penalty, facts.raw_reward, facts.whitened_advantage, facts.loss_advantage) == (None,) * 4
     assert (facts.passes, facts.choices, facts.disagreements) == ((), (), [])
     assert {name for name in NUMBERS if facts.recomputed[name].value is not None} == {"return_"}
-    assert gae_terms(sample, 0) == []
+    assert advantage_terms(sample, 0) == []
     assert "pushed" not in facts.sentence
     assert "than the critic expected" in facts.sentence
 
@@ -422,7 +423,8 @@ def test_the_direction_and_the_amounts_are_those_of_the_numbers(facts: TokenFact
     assert held is not None
     assert raw is not None
     assert seen is not None
-    no_step = held.advantage_std**2 <= 1e-12
+    skipped = bool(facts.passes) and not any(one.in_loss for one in facts.passes)
+    no_step = held.advantage_std**2 <= 1e-12 or skipped
     if not math.isfinite(raw):
         assert "pushed" not in said
         assert "critic" not in said
@@ -456,13 +458,13 @@ def test_the_clip_is_told_where_it_took_hold_and_nowhere_else(facts: TokenFacts)
     assert seen is not None
     ratios = [one.ratio for one in facts.passes]
     known = len(ratios) - held.epochs in (0, 1)
-    ratios = ratios[: held.epochs] if known else ratios
+    ratios = [ratio for ratio in (ratios[: held.epochs] if known else ratios) if not math.isnan(ratio)]
     clipped = [(seen > 0 and ratio > 1 + held.clip) or (seen < 0 and ratio < 1 - held.clip) for ratio in ratios]
     told = "clip" in said
     pushes = re.search(r"pushed (up|down)", said) is not None
     assert told == (pushes and any(clipped))
     if since := re.search(r"until the clip stopped it in (?:epoch|pass) (\d+)", said):
-        first = int(since[1]) - 1
+        first = [one.name for one in facts.passes if one.in_loss].index(since[0].partition(" in ")[2])
         assert first > 0
         assert clipped == [place >= first for place in range(len(clipped))]
     if share := re.search(r"held by the clip in (\d+) of (\d+) epochs", said):
@@ -523,4 +525,4 @@ def test_hostile_numbers_are_explained_all_the_same() -> None:
                 facts = explain(odd, index)
                 assert isinstance(facts.sentence, str)
                 assert isinstance(facts.disagreements, list)
-                assert len(gae_terms(odd, index)) == 4 - index
+                assert len(advantage_terms(odd, index)) == 4 - index

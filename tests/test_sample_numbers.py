@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from trainer.events import Iteration
 from trainer.runs import RunFolder
 from trainer.samples import SampleSettings, read_samples, sample_settings
 from trainer.training import train
+from workbench.samples.explain import explain
+from workbench.samples.reader import read_token_sample
+from workbench.samples.records import SampleKey
 
 TOKENS = 'reward.sources=["{folder}/rewards.py:each_token", "{folder}/rewards.py:score"]'
 VARIANTS = {
@@ -48,6 +52,19 @@ def rewards_before_whitening(row: dict[str, Any], settings: SampleSettings) -> F
     rewards = float64(row["token_scores"]) - settings.kl_coef * penalties(row, settings)
     rewards[-1] += row["sequence_score"]
     return rewards
+
+
+def assert_screen_agrees(folder: Path, settings: SampleSettings) -> None:
+    """What the screen computes again of the last iteration is what its file has."""
+    for row in range(4):
+        sample = read_token_sample(RunFolder(folder / "runs/a"), SampleKey(3, row))
+        assert sample.settings == settings
+        for place in range(len(sample)):
+            facts = explain(sample, place)
+            assert facts.disagreements == []
+            assert facts.recomputed["advantage"].value is not None
+            assert facts.recomputed["return_"].value is not None
+            assert all(one.loss is not None for one in facts.passes)
 
 
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
@@ -84,6 +101,92 @@ def test_the_numbers_of_every_token_follow_from_the_file_alone(variant: list[str
     assert max(learned) > 0.01  # so the values count for something
     if any(TOKENS in text for text in variant):
         assert any(token for row in files[0][0] for token in row["token_scores"])
+    assert_screen_agrees(tmp_path, files[2][1])
+
+
+PAIRS = ("rollout.samples_per_prompt=2", "ppo.gamma=0.9")
+WITHOUT_CRITIC = {
+    "reinforce": ["ppo.estimator=reinforce", "ppo.gamma=0.9"],
+    "rloo": ["ppo.estimator=rloo", *PAIRS, "ppo.whiten_rewards=true", TOKENS],
+    "remax": ["ppo.estimator=remax", "ppo.gamma=0.9"],
+    "grpo": ["ppo.estimator=grpo", *PAIRS, "ppo.whiten_advantages=false"],
+    "grpo without its deviation": ["ppo.estimator=grpo", *PAIRS, "ppo.group_std=false"],
+    "KL in the loss": ["ppo.estimator=grpo", *PAIRS, "ppo.kl_in=loss", "ppo.kl_estimator=k3", "ppo.kl_coef=0.5"],
+}
+
+
+@pytest.mark.parametrize("variant", WITHOUT_CRITIC.values(), ids=WITHOUT_CRITIC.keys())
+def test_without_a_critic_the_numbers_follow_from_the_file_alone(variant: list[str], tmp_path: Path) -> None:
+    _, files = run(tmp_path, *variant)
+    for rows, settings in files:
+        totals = np.array([float64(row["rewards"]).sum() for row in rows])
+        whole, coef = settings.estimator in ("rloo", "grpo"), settings.kl_coef if settings.kl_in == "reward" else 0.0
+        for number, row in enumerate(rows):
+            assert (row["values"], row["td_errors"], row["final_value"]) == (None, None, None)
+            rewards = rewards_before_whitening(row, replace(settings, kl_coef=coef))
+            if settings.whiten_rewards:
+                scale = np.sqrt(settings.reward_std**2 + 1e-8)
+                rewards = (rewards - settings.reward_mean) / scale + settings.reward_mean
+            assert row["rewards"] == pytest.approx(rewards, abs=1e-4)
+            discounts = (1.0 if whole else settings.gamma) ** np.arange(len(rewards))
+            to_go = np.array([(rewards[t:] * discounts[: len(rewards) - t]).sum() for t in range(len(rewards))])
+            assert row["returns"] == pytest.approx(to_go, abs=1e-4)
+            group = [place for place, one in enumerate(rows) if one["prompt_index"] == row["prompt_index"]]
+            if settings.estimator == "reinforce":
+                group = [*range(len(rows))]
+            if settings.estimator == "remax":
+                group = []  # the greedy responses are in no file
+            if settings.estimator == "grpo":
+                baseline, scale = totals[group].mean(), totals[group].std(ddof=1) + 1e-4
+                scale = scale if settings.group_std else 1.0
+                assert row["advantage_scale"] == pytest.approx(scale, abs=1e-4)
+            else:
+                others = [place for place in group if place != number]
+                baseline, scale = (totals[others].mean() if others else row["baseline"]), 1.0
+                assert row["advantage_scale"] is None
+            assert row["baseline"] == pytest.approx(baseline, abs=1e-4)
+            earned = np.full(len(rewards), totals[number]) if whole else to_go
+            assert row["advantages"] == pytest.approx((earned - baseline) / scale, rel=1e-3, abs=1e-3)
+    assert_screen_agrees(tmp_path, files[2][1])
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        ["ppo.estimator=grpo", "rollout.samples_per_prompt=2", "ppo.kl_in=loss", "ppo.kl_estimator=k3"],
+        ["ppo.clip_high=0.28", "ppo.dual_clip=3.0", "ppo.importance_cap=1.5", "ppo.loss_aggregation=token"],
+    ],
+    ids=["KL in the loss", "bounds"],
+)
+def test_the_losses_of_the_tokens_are_those_that_the_run_reports(variant: list[str], tmp_path: Path) -> None:
+    recorder, _ = run(tmp_path, *variant, "ppo.epochs=3")
+    folder = RunFolder(tmp_path / "runs/a")
+    for iteration in recorder.of(Iteration):
+        losses = []
+        for row in range(4):
+            sample = read_token_sample(folder, SampleKey(iteration.iteration, row))
+            facts = [explain(sample, place) for place in range(len(sample))]
+            losses += [one.loss.total - (one.loss.kl or 0.0) for of in facts for one in of.passes if one.loss]
+        assert np.mean(losses) == pytest.approx(iteration.policy_loss, rel=1e-3, abs=1e-5)
+
+
+def test_a_kl_in_the_loss_has_the_runs_coefficient(tmp_path: Path) -> None:
+    grpo = WITHOUT_CRITIC["KL in the loss"]
+    _, files = run(tmp_path, *grpo)
+    assert [settings.kl_coef for _, settings in files] == [0.5] * 3
+    sample = read_token_sample(RunFolder(tmp_path / "runs/a"), SampleKey(3, 0))
+    kl = [one.loss.kl for place in range(len(sample)) for one in explain(sample, place).passes if one.loss]
+    assert max(x for x in kl if x is not None) > 1e-4
+
+
+def test_epochs_that_were_ended_early_made_no_step(tmp_path: Path) -> None:
+    settings = ("ppo.target_approx_kl=1e-9", "ppo.epochs=3", "ppo.minibatches=2", "run.final_ratios=true")
+    recorder, files = run(tmp_path, *settings)
+    for iteration, (rows, held) in zip(recorder.of(Iteration), files, strict=True):
+        steps = sum(np.isfinite(row["ratios"][0][: held.epochs]).sum() for row in rows)
+        assert iteration.steps == 1
+        assert steps == 2, "of four sequences, two in a minibatch"
+        assert all(np.isfinite(row["ratios"][0][-1]) for row in rows)
 
 
 @pytest.mark.parametrize("variant", ["plain", "all of it"])

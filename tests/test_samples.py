@@ -68,6 +68,8 @@ def sequence(row: int, length: int) -> dict[str, Any]:
         "length": length,
         "kl_sum": 1e-9,
         "final_value": -0.5,
+        "baseline": 1 / 11,
+        "advantage_scale": 1 / 13,
         "prompt_tokens": [1, 2, 3],
         "tokens": rng.integers(0, 49152, length).tolist(),
         "token_texts": [f"“{place}”" for place in range(length)],
@@ -104,7 +106,7 @@ def test_rows_read_back_as_they_were_written(path: Path) -> None:
     table = read_samples(path)
     assert table.to_pylist() == as_written(rows)
     assert table.schema.equals(sample_schema())
-    assert table.schema.metadata == {b"samples": b"2", b"iteration": b"12"}
+    assert table.schema.metadata == {b"samples": str(SAMPLES_VERSION).encode(), b"iteration": b"12"}
 
 
 def test_any_parquet_reader_finds_the_file_zstd_compressed(path: Path) -> None:
@@ -242,6 +244,27 @@ def test_columns_that_version_1_did_not_have_are_null_when_they_are_asked_for(pa
         read_samples(path, ["advantage"])
 
 
+def test_a_file_from_before_there_were_estimators_is_one_of_gae(path: Path) -> None:
+    write_samples(path, [sequence(0, 3)], 12, SETTINGS)
+    metadata = read_samples(path, ["row"]).schema.metadata
+    chosen = ("estimator", "kl_in", "clip_high", "dual_clip", "loss_aggregation", "group_std", "samples_per_prompt")
+    left_out = (*chosen, "importance_cap", "trains_policy")
+    older = {name: value for name, value in json.loads(metadata[b"settings"]).items() if name not in left_out}
+    settings = sample_settings({b"settings": json.dumps(older).encode()})
+    assert settings == SETTINGS
+    assert [getattr(settings, name) for name in left_out] == ["gae", "reward", 0, 0, "token", True, 1, 0, True]
+    rewritten(path, VERSION_1, samples="2")
+    read = read_samples(path, ["row", "baseline", "advantage_scale"])
+    assert read.to_pylist() == [{"row": 0, "baseline": None, "advantage_scale": None}]
+
+
+def test_columns_that_no_row_has_are_null(path: Path) -> None:
+    lacking = ("values", "td_errors", "final_value", "ratios")
+    rows = [{name: value for name, value in sequence(row, 3).items() if name not in lacking} for row in range(2)]
+    write_samples(path, rows, iteration=1)
+    assert read_samples(path, lacking).to_pylist() == [dict.fromkeys(lacking)] * 2
+
+
 def test_a_file_of_this_version_must_have_every_column_that_is_asked_for(path: Path) -> None:
     write_samples(path, [sequence(0, 3)], iteration=7)
     rewritten(path, VERSION_1, samples=str(SAMPLES_VERSION))
@@ -252,7 +275,7 @@ def test_a_file_of_this_version_must_have_every_column_that_is_asked_for(path: P
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        ("3", r"step-000012.parquet' were written by a newer version: update ppo-workbench$"),
+        (str(SAMPLES_VERSION + 1), r"step-000012.parquet' were written by a newer version: update ppo-workbench$"),
         ("two", r"damaged \(their version is b'two'\)"),
         ("9" * 5000, "damaged"),
     ],

@@ -261,7 +261,7 @@ def test_channel_columns_are_those_of_all_sequences_one_after_the_other(folder: 
     assert list(read) == ["ratios", "kl"]
     np.testing.assert_equal(read["kl"], [*in_float32([x for row in rows for x in row["kl"]]), math.nan, 1.0])
     last = in_float32([passes[-1] for row in rows for passes in row["ratios"]])
-    np.testing.assert_equal(read["ratios"], [*last, math.nan, math.nan])
+    np.testing.assert_equal(read["ratios"], [*last, math.nan, 2.0])
 
 
 def test_channel_columns_that_version_1_lacks_are_empty(folder: RunFolder) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from textual.app import App, ComposeResult
-from token_samples import SETTINGS, token_sample
+from token_samples import SETTINGS, sample_without_critic, token_sample
 
 from trainer.samples import TOKEN_COLUMNS
 from workbench.panes import styles_path
@@ -138,6 +138,35 @@ def test_a_whitened_reward_says_so_and_gives_its_raw_sum() -> None:
     assert value(lines, "reward").endswith("whitened")
     assert value(lines, "token's own") == "0.2500"
     assert value(lines, "sum") == f"{-0.05 * math.log(8 / 3) + 0.25:.4f}"
+
+
+@pytest.mark.parametrize("estimator", ["reinforce", "rloo", "remax", "grpo"])
+def test_without_a_critic_the_baseline_is_shown_and_no_value(estimator: str) -> None:
+    of = sample_without_critic(estimator)
+    facts, lines = explain(of, 5), shown(of, 5)
+    for absent in ("value", "next", "TD error"):
+        assert not any(line.strip().startswith(absent) for line in lines)
+    assert value(lines, "baseline") == "0.2500"
+    assert value(lines, "advantage") == f"{facts.advantage:.4f}"
+    assert value(lines, "return") == f"{facts.return_:.4f}"
+    told = {line.strip().split("  ")[0] for line in lines}
+    assert ("all rewards" in told) == (estimator in ("rloo", "grpo"))
+    assert ("divided by" in told) == (estimator == "grpo")
+
+
+def test_a_kl_in_the_loss_and_a_weight_have_lines_of_their_own() -> None:
+    of = sample()
+    held = replace(SETTINGS, kl_in="loss", kl_estimator="k3", importance_cap=2.0)
+    lines = shown(replace(of, settings=held))
+    assert not any("KL penalty" in line for line in lines)
+    assert value(lines, "KL's push") == f"{-0.05 * (1 - 3 / 8):.4f}"
+    assert value(lines, "weight") == "1.0000"
+
+
+def test_an_epoch_without_a_step_is_marked() -> None:
+    lines = shown(replace(sample(), ratios=[[1.0, 1.1, math.nan, math.nan, 1.1]] * 6))
+    assert value(lines, "ratio epoch 3") == "× NaN no step"
+    assert value(lines, "ratio after") == "1.1000 8.8 %"
 
 
 def test_a_number_that_is_no_number_is_marked() -> None:

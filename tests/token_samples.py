@@ -6,6 +6,7 @@ import json
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from trainer.samples import TOKEN_COLUMNS, SampleSettings
@@ -28,6 +29,8 @@ WORDS = (
     " played",
     " with",
 )
+
+_NUMBERS = ("final_value", "baseline", "advantage_scale")  # of a sequence, null where it has none
 
 SETTINGS = SampleSettings(
     kl_coef=0.05,
@@ -88,6 +91,8 @@ def sample_row(row: int = 0, length: int = 12, *, texts: Sequence[str] | None = 
         "length": length,
         "kl_sum": math.fsum(kl),
         "final_value": 0.25,
+        "baseline": None,
+        "advantage_scale": None,
         "prompt_tokens": [1, 2, 3],
         "tokens": tokens,
         "token_texts": texts,
@@ -111,6 +116,27 @@ def sample_row(row: int = 0, length: int = 12, *, texts: Sequence[str] | None = 
     return values_of | changes
 
 
+def row_without_critic(estimator: str, row: int = 0, length: int = 12, *, gamma: float = 1.0) -> dict[str, Any]:
+    """A row whose advantages are against a baseline of 0.25, by grpo over 0.5 as well; there are no values."""
+    values = sample_row(row, length)
+    rewards, baseline, scale = values["rewards"], 0.25, 0.5 if estimator == "grpo" else None
+    to_go, ahead = [0.0] * length, 0.0
+    whole = estimator in ("rloo", "grpo")
+    for place in reversed(range(length)):
+        ahead = rewards[place] + (1.0 if whole else gamma) * ahead
+        to_go[place] = ahead
+    earned = [math.fsum(rewards)] * length if whole else to_go
+    return values | {
+        "values": None,
+        "td_errors": None,
+        "final_value": None,
+        "baseline": baseline,
+        "advantage_scale": scale,
+        "advantages": [(one - baseline) / (scale or 1.0) for one in earned],
+        "returns": to_go,
+    }
+
+
 def token_sample(iteration: int = 12, row: int = 0, length: int = 12, **changes: Any) -> TokenSample:
     """The record of `sample_row`; changes: of the row's columns, before the record is made."""
     values = sample_row(row, length, **changes)
@@ -129,15 +155,21 @@ def token_sample(iteration: int = 12, row: int = 0, length: int = 12, **changes:
         source_prompt=values["source_prompt"] or "",
         columns=values["columns"],
         truncated=values["truncated"],
-        final_value=values["final_value"],
+        **{name: math.nan if values[name] is None else values[name] for name in _NUMBERS},
         prompt_tokens=values["prompt_tokens"],
         tokens=values["tokens"],
         texts=values["token_texts"],
-        numbers={name: values[name] for name in TOKEN_COLUMNS},
+        numbers={name: values[name] for name in TOKEN_COLUMNS if values[name] is not None},
         ratios=values["ratios"],
         alternatives=[[Alternative(*one) for one in zip(*place, strict=True)] for place in top],
         settings=SETTINGS,
     )
+
+
+def sample_without_critic(estimator: str, row: int = 0, length: int = 6, **held: Any) -> TokenSample:
+    """The record of `row_without_critic`; held: settings in which its run differs from SETTINGS."""
+    settings = replace(SETTINGS, estimator=estimator, **held)
+    return replace(token_sample(**row_without_critic(estimator, row, length, gamma=settings.gamma)), settings=settings)
 
 
 def _alternatives(rng: random.Random, token: int, text: str, logprob: float, ref_logprob: float) -> list[Alternative]:

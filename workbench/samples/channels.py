@@ -86,7 +86,10 @@ def _surprisal(sample: TokenSample) -> Sequence[float]:
 
 
 def _log_ratio(sample: TokenSample) -> Sequence[float]:
-    return [_log(passes[-1]) if passes else math.nan for passes in sample.ratios] if any(sample.ratios) else ()
+    if not any(sample.ratios):
+        return ()
+    last = (next((one for one in reversed(passes) if not math.isnan(one)), math.nan) for passes in sample.ratios)
+    return [_log(ratio) for ratio in last]
 
 
 def _log(ratio: float) -> float:
@@ -114,7 +117,7 @@ _CHANNELS = (
         decimals=2,
         columns=("advantages",),
         values=_column("advantages"),
-        help="how much better the sequence went on from the token than the critic expected; it is pushed that way.",
+        help="how much more came of it than expected, by the critic or else by a baseline; it is pushed that way.",
     ),
     Channel(
         "value",
@@ -124,7 +127,7 @@ _CHANNELS = (
         decimals=2,
         columns=("values",),
         values=_column("values"),
-        help="what the critic expected to be still earned, just before the token was written.",
+        help="what the critic, if there is one, expected to be still earned, just before the token was written.",
     ),
     Channel(
         "reward",
@@ -134,7 +137,7 @@ _CHANNELS = (
         decimals=3,
         columns=("rewards",),
         values=_column("rewards"),
-        help="what the token earned: minus the KL penalty, and on the last token plus the score.",
+        help="what the token earned: minus the KL penalty, if the reward has it, and on the last token plus the score.",
     ),
     Channel(
         "return",
@@ -144,7 +147,7 @@ _CHANNELS = (
         decimals=2,
         columns=("returns",),
         values=_column("returns"),
-        help="advantage plus value: what the critic learns to expect there.",
+        help="advantage plus value, what the critic learns to expect there; without one the rewards from there on.",
     ),
     Channel(
         "td_error",

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from trainer.samples import SampleSettings
 from workbench.samples import recompute
+from workbench.samples.passes import Pass, passes
 from workbench.samples.recompute import Recomputed
 from workbench.samples.records import TokenSample
 from workbench.samples.sentence import sentence
@@ -25,17 +26,6 @@ class CharacterPart(NamedTuple):
     text: str  # of the last of them; empty where the response ends before the character does
 
 
-class Pass(NamedTuple):
-    """The token as one pass over the batch found it."""
-
-    name: str  # "epoch 1" and so on; "after" the last; "pass 1" where the number of epochs is not known
-    ratio: float  # pi / pi_old
-    probability: float | None  # under the policy of that pass
-    in_loss: bool  # a step was made of it, as of all but the one after the last epoch
-    outside: bool  # of 1 - clip to 1 + clip
-    clipped: bool  # outside, on the side where the loss has no gradient
-
-
 class Choice(NamedTuple):
     """A token that the policy found likely here, or the one that it wrote."""
 
@@ -44,16 +34,6 @@ class Choice(NamedTuple):
     probability: float
     ref_probability: float
     chosen: bool
-
-
-class GAETerm(NamedTuple):
-    """One term of A_t = sum_l (gamma lambda)^l delta_{t+l}."""
-
-    ahead: int  # l
-    weight: float  # (gamma lambda)^l
-    td_error: float  # delta_{t+l}
-    product: float
-    running: float  # the sum up to here
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +51,23 @@ class TokenFacts:
     logprob: float | None  # nats, of the policy that wrote
     ref_logprob: float | None  # nats
     sampler_logprob: float | None  # nats
+    weight: float | None  # of its loss, for what sampler and trainer differ by; None where the run does not weigh
     k1: float | None  # nats, log pi - log pi_ref
     kl: float | None  # nats, by the estimator that the penalty uses
     entropy: float | None  # nats
-    kl_penalty: float | None  # -kl_coef * kl, a part of the reward
+    kl_penalty: float | None  # -kl_coef * kl; None as well where it is no part of the reward
+    kl_pull: float | None  # where the KL is in the loss: how it pushes log pi, as the advantage does, +: up
     token_score: float | None  # the token's own part
     sequence_score: float | None  # the sequence's part, on the last token
     raw_reward: float | None  # the sum of the parts, before any whitening
     reward: float | None
-    value: float | None  # V(s_t)
+    value: float | None  # V(s_t); without a critic None, as are the next two
     next_value: float | None  # V(s_{t+1})
     td_error: float | None
-    advantage: float | None  # as GAE gives it
+    total_reward: float | None  # R, where the response is one action
+    baseline: float | None  # without a critic: what was taken off the return, or off R
+    advantage_scale: float | None  # with grpo: what that was divided by
+    advantage: float | None  # as the estimator gives it
     whitened_advantage: float | None  # None as well where the run does not whiten
     return_: float | None
     passes: tuple[Pass, ...]
@@ -91,11 +76,14 @@ class TokenFacts:
     settings: SampleSettings | None
 
     @property
+    def estimator(self) -> str:
+        """Of the advantage; before there was a choice it was GAE."""
+        return "gae" if self.settings is None else self.settings.estimator
+
+    @property
     def loss_advantage(self) -> float | None:
         """The advantage that the policy's loss saw."""
-        if self.settings is None:
-            return None
-        return self.whitened_advantage if self.settings.whiten_advantages else self.advantage
+        return None if self.settings is None else _seen(self.advantage, self.whitened_advantage, self.settings)
 
     @property
     def probability(self) -> float | None:
@@ -132,14 +120,20 @@ def explain(sample: TokenSample, index: int) -> TokenFacts:
     def saved(name: str, at: int = index) -> float | None:
         return _at(sample.numbers.get(name, ()), at)
 
-    logprob, ref_logprob, kl = saved("logprobs"), saved("ref_logprobs"), saved("kl")
-    reward, value, advantage = saved("rewards"), saved("values"), saved("advantages")
+    logprob, ref_logprob, sampler_logprob = saved("logprobs"), saved("ref_logprobs"), saved("sampler_logprobs")
+    kl, advantage = saved("kl"), saved("advantages")
     next_value = _final_value(sample) if last else saved("values", index + 1)
-    penalty = None if settings is None or kl is None else -settings.kl_coef * kl
+    penalty = None if settings is None or settings.kl_in == "loss" or kl is None else -settings.kl_coef * kl
     token_score, score = saved("token_scores"), _known(sample.sequence_score) if last else None
-    parts = (penalty, token_score, score) if last else (penalty, token_score)
+    parts = [token_score] if settings is not None and settings.kl_in == "loss" else [penalty, token_score]
+    parts += [score] if last else []
+    slope = recompute.kl_slope(logprob, ref_logprob, settings)
     whitened = recompute.whitened_advantage(advantage, settings)
-    td_errors = sample.numbers.get("td_errors", ())
+    weight = recompute.importance_weight(logprob, sampler_logprob, settings)
+    recomputed = _recomputed(sample, index, next_value) | {
+        "kl": recompute.kl(logprob, ref_logprob, settings),
+        "reward": recompute.reward(parts, settings),
+    }
     return TokenFacts(
         index=index,
         length=len(sample),
@@ -151,45 +145,38 @@ def explain(sample: TokenSample, index: int) -> TokenFacts:
         is_stop=last and not sample.truncated,
         logprob=logprob,
         ref_logprob=ref_logprob,
-        sampler_logprob=saved("sampler_logprobs"),
+        sampler_logprob=sampler_logprob,
+        weight=weight,
         k1=None if logprob is None or ref_logprob is None else logprob - ref_logprob,
         kl=kl,
         entropy=saved("entropy"),
         kl_penalty=penalty,
+        kl_pull=-settings.kl_coef * slope if settings and settings.kl_in == "loss" and slope is not None else None,
         token_score=token_score,
         sequence_score=score,
         raw_reward=None if None in parts else sum(part for part in parts if part is not None),
-        reward=reward,
-        value=value,
+        reward=saved("rewards"),
+        value=saved("values"),
         next_value=next_value,
         td_error=saved("td_errors"),
+        total_reward=_total_reward(sample).value,
+        baseline=_known(sample.baseline),
+        advantage_scale=_known(sample.advantage_scale),
         advantage=advantage,
         whitened_advantage=whitened,
         return_=saved("returns"),
-        passes=_passes(_at(sample.ratios, index) or (), logprob, advantage, whitened, settings),
+        passes=passes(
+            _at(sample.ratios, index) or (),
+            settings,
+            advantage=_seen(advantage, whitened, settings),
+            logprob=logprob,
+            ref_logprob=ref_logprob,
+            weight=weight,
+        ),
         choices=_choices(sample, index, logprob, ref_logprob),
-        recomputed={
-            "kl": recompute.kl(logprob, ref_logprob, settings),
-            "reward": recompute.reward(parts, settings),
-            "td_error": recompute.td_error(reward, value, next_value, settings),
-            "advantage": recompute.advantage(td_errors[index:], settings),
-            "return_": recompute.return_(advantage, value),
-        },
+        recomputed=recomputed,
         settings=settings,
     )
-
-
-def gae_terms(sample: TokenSample, index: int) -> list[GAETerm]:
-    """The terms of the token's advantage, nearest first; none where the settings are not known."""
-    if sample.settings is None:
-        return []
-    factor, running, terms = sample.settings.gamma * sample.settings.lam, 0.0, []
-    for ahead, td_error in enumerate(sample.numbers.get("td_errors", ())[index:]):
-        weight = recompute.power(factor, ahead)
-        product = weight * td_error
-        running += product
-        terms.append(GAETerm(ahead, weight, td_error, product, running))
-    return terms
 
 
 def token_name(text: str) -> str:
@@ -209,35 +196,44 @@ def token_label(sample: TokenSample, index: int) -> str:
     return f"part {part.part} of {part.parts} of {token_name(part.text)}"
 
 
+def _recomputed(sample: TokenSample, index: int, next_value: float | None) -> dict[str, Recomputed]:
+    """TD error, advantage and return, as the estimator makes them of the numbers that were saved."""
+    settings, numbers = sample.settings, sample.numbers
+
+    def saved(name: str) -> float | None:
+        return _at(numbers.get(name, ()), index)
+
+    if settings is None or settings.estimator == "gae":
+        return {
+            "td_error": recompute.td_error(saved("rewards"), saved("values"), next_value, settings),
+            "advantage": recompute.gae_advantage(numbers.get("td_errors", ())[index:], settings),
+            "return_": recompute.return_(saved("advantages"), saved("values")),
+        }
+    earned = _total_reward(sample) if settings.estimator in recompute.PER_RESPONSE else Recomputed(saved("returns"))
+    scale = _known(sample.advantage_scale)
+    return {
+        "td_error": Recomputed(),
+        "advantage": recompute.advantage_over_baseline(earned, _known(sample.baseline), scale, settings),
+        "return_": recompute.reward_to_go(numbers.get("rewards", ())[index:], settings),
+    }
+
+
+def _total_reward(sample: TokenSample) -> Recomputed:
+    """R, where the response is one action."""
+    if sample.settings is None or sample.settings.estimator not in recompute.PER_RESPONSE:
+        return Recomputed()
+    return recompute.total_reward(sample.numbers.get("rewards", ()))
+
+
 def _final_value(sample: TokenSample) -> float | None:
     """V after the last token: 0, but for the critic's own where a response that was cut short is continued by it."""
+    if sample.settings is not None and sample.settings.estimator != "gae":
+        return None
     if not sample.truncated:
         return 0.0
     if sample.settings is None:
         return None
     return _known(sample.final_value) if sample.settings.bootstrap_truncated else 0.0
-
-
-def _passes(
-    ratios: Sequence[float],
-    logprob: float | None,
-    advantage: float | None,
-    whitened: float | None,
-    settings: SampleSettings | None,
-) -> tuple[Pass, ...]:
-    epochs = settings.epochs if settings is not None else -1
-    known = epochs <= len(ratios) <= epochs + 1
-    seen = whitened if settings is not None and settings.whiten_advantages else advantage
-    passes = []
-    for number, ratio in enumerate(ratios, 1):
-        in_loss = not known or number <= epochs
-        name = "after" if not in_loss else f"epoch {number}" if known else f"pass {number}"
-        above = settings is not None and ratio > 1 + settings.clip
-        below = settings is not None and ratio < 1 - settings.clip
-        clipped = in_loss and seen is not None and ((above and seen > 0) or (below and seen < 0))
-        probability = None if logprob is None else recompute.exp(logprob) * ratio
-        passes.append(Pass(name, ratio, probability, in_loss, above or below, clipped))
-    return tuple(passes)
 
 
 def _choices(sample: TokenSample, index: int, logprob: float | None, ref_logprob: float | None) -> tuple[Choice, ...]:
@@ -264,6 +260,11 @@ def _character(texts: Sequence[str], index: int) -> CharacterPart | None:
     if first == last and texts[last]:
         return None
     return CharacterPart(index - first + 1, last - first + 1, texts[last])
+
+
+def _seen(advantage: float | None, whitened: float | None, settings: SampleSettings | None) -> float | None:
+    """The advantage that the loss sees."""
+    return whitened if settings is not None and settings.whiten_advantages else advantage
 
 
 def _at(values: Sequence[T], index: int) -> T | None:

@@ -121,6 +121,8 @@ def _json_line(sample: TokenSample) -> Iterator[str]:
         "truncated": sample.truncated,
         "length": len(sample),
         "final_value": sample.final_value,
+        "baseline": sample.baseline,
+        "advantage_scale": sample.advantage_scale,
         "prompt_tokens": list(sample.prompt_tokens),
         "tokens": list(sample.tokens),
         "token_texts": list(sample.texts),
@@ -164,6 +166,8 @@ def _markdown(sample: TokenSample) -> Iterator[str]:
     yield "### Prompt\n\n" + _fenced(sample.prompt)
     yield "### Completion" + (", cut short" if sample.truncated else "") + "\n\n" + _fenced(sample.completion)
     scores = {"score": sample.score, **sample.parts, "KL of the sequence, nats": _kl(sample.numbers)}
+    more = {"baseline": sample.baseline, "the advantage is divided by": sample.advantage_scale}
+    scores |= {name: value for name, value in more.items() if not math.isnan(value)}
     yield "### Scores\n\n" + _row("", "value") + _row("---", "---:")
     for name, value in scores.items():
         yield _row(_cell(name), f"{value:+.4f}")

@@ -80,8 +80,8 @@ def read_token_sample(folder: RunFolder, key: SampleKey) -> TokenSample:
 def read_channel_columns(folder: RunFolder, iteration: int, names: Sequence[str]) -> dict[str, list[float]]:
     """The values of per-token columns, those of all sequences of `iteration` one after the other.
 
-    Of `ratios`, the last pass of each token. What is null is NaN, and a column that the file lacks is empty. Raises
-    StorageError when the file is missing, damaged or of a newer version.
+    Of `ratios`, the last pass of each token that was measured. What is null is NaN, and a column that the file lacks is
+    empty. Raises StorageError when the file is missing, damaged or of a newer version.
     """
     import pyarrow.compute as pc
 
@@ -168,6 +168,8 @@ def _token_sample(key: SampleKey, table: pa.Table) -> TokenSample:
         columns=row.get("columns", ""),
         truncated=row.get("truncated", False),
         final_value=row.get("final_value", math.nan),
+        baseline=row.get("baseline", math.nan),
+        advantage_scale=row.get("advantage_scale", math.nan),
         prompt_tokens=_ids(row.get("prompt_tokens", [])),
         tokens=tokens,
         texts=_texts(tokens, row.get("token_texts", [])),
@@ -234,12 +236,13 @@ def _floats(values: pa.Array) -> npt.NDArray[np.float64]:
 
 
 def _last_of_each(lists: pa.Array) -> npt.NDArray[np.float64]:
-    """The last number of each list; NaN for an empty one."""
+    """The last number of each list that is none of NaN; NaN where there is none."""
     import numpy as np
     import pyarrow.compute as pc
 
-    last = np.full(len(lists), math.nan)
-    last[pc.list_parent_indices(lists).to_numpy()] = _floats(pc.list_flatten(lists))  # of several, the last one stays
+    last, values = np.full(len(lists), math.nan), _floats(pc.list_flatten(lists))
+    known = ~np.isnan(values)
+    last[pc.list_parent_indices(lists).to_numpy()[known]] = values[known]  # of several, the last one stays
     return last
 
 

@@ -29,6 +29,10 @@ class Recomputed(NamedTuple):
         return abs(saved - self.value) <= self.tolerance < math.inf
 
 
+PER_RESPONSE = ("rloo", "grpo")
+"""Estimators that take a response as one action: its tokens have one advantage."""
+
+
 def kl(logprob: float | None, ref_logprob: float | None, settings: SampleSettings | None) -> Recomputed:
     """By the penalty's estimator, as `trainer.maths.kl_estimate` has it."""
     if logprob is None or ref_logprob is None or settings is None:
@@ -48,6 +52,19 @@ def kl(logprob: float | None, ref_logprob: float | None, settings: SampleSetting
             return Recomputed()
     # The slope carries the rounding of the difference of two log-probs on.
     return Recomputed(value, _ROUNDING * (slope * (abs(logprob) + abs(ref_logprob)) + abs(value)))
+
+
+def kl_slope(logprob: float | None, ref_logprob: float | None, settings: SampleSettings | None) -> float | None:
+    """d KL_t / d log pi of the estimators that may stand in a loss; None of others."""
+    if logprob is None or ref_logprob is None or settings is None:
+        return None
+    match settings.kl_estimator:
+        case "k2":
+            return logprob - ref_logprob
+        case "k3":
+            return 1 - exp(ref_logprob - logprob)
+        case _:
+            return None
 
 
 def reward(parts: Sequence[float | None], settings: SampleSettings | None) -> Recomputed:
@@ -72,17 +89,37 @@ def td_error(
     return Recomputed(reward + following - value, _ROUNDING * (abs(reward) + abs(following) + abs(value)))
 
 
-def advantage(td_errors: Sequence[float], settings: SampleSettings | None) -> Recomputed:
+def gae_advantage(td_errors: Sequence[float], settings: SampleSettings | None) -> Recomputed:
     """A_t = sum_l (gamma lambda)^l delta_{t+l}; td_errors: that of the token and all after it."""
-    if settings is None or not td_errors:
+    return Recomputed() if settings is None else _discounted(td_errors, settings.gamma * settings.lam)
+
+
+def reward_to_go(rewards: Sequence[float], settings: SampleSettings | None) -> Recomputed:
+    """G_t = sum_l gamma^l r_{t+l}; rewards: that of the token and all after it.
+
+    Estimators that take a response as one action do not discount.
+    """
+    if settings is None:
         return Recomputed()
-    factor = settings.gamma * settings.lam
-    total = size = drift = 0.0  # drift: the error of a power in float32 grows with l
-    for delta in reversed(td_errors):
-        drift = factor * (drift + size)
-        total = delta + factor * total
-        size = abs(delta) + factor * size
-    return Recomputed(total, _ROUNDING * size + _EPSILON * drift)
+    return _discounted(rewards, 1.0 if settings.estimator in PER_RESPONSE else settings.gamma)
+
+
+def total_reward(rewards: Sequence[float]) -> Recomputed:
+    """R = sum_t r_t; rewards: those of the whole response."""
+    return _discounted(rewards, 1.0)
+
+
+def advantage_over_baseline(
+    earned: Recomputed, baseline: float | None, scale: float | None, settings: SampleSettings | None
+) -> Recomputed:
+    """(what was earned - b) / s; earned: G_t, or R where the response is one action. s is 1 for all but grpo."""
+    if settings is None or earned.value is None or baseline is None:
+        return Recomputed()
+    if settings.estimator == "grpo" and not scale:
+        return Recomputed()
+    divisor = scale if settings.estimator == "grpo" and scale else 1.0
+    rounding = _ROUNDING * (abs(earned.value) + abs(baseline))
+    return Recomputed((earned.value - baseline) / divisor, (earned.tolerance + rounding) / abs(divisor))
 
 
 def whitened_advantage(advantage: float | None, settings: SampleSettings | None) -> float | None:
@@ -97,6 +134,15 @@ def return_(advantage: float | None, value: float | None) -> Recomputed:
     if advantage is None or value is None:
         return Recomputed()
     return Recomputed(advantage + value, _ROUNDING * (abs(advantage) + abs(value)))
+
+
+def importance_weight(
+    logprob: float | None, sampler_logprob: float | None, settings: SampleSettings | None
+) -> float | None:
+    """min(pi_old / pi_sampler, cap); None where the run does not weigh."""
+    if logprob is None or sampler_logprob is None or settings is None or not settings.importance_cap:
+        return None
+    return min(exp(logprob - sampler_logprob), settings.importance_cap)
 
 
 def deviation(std: float) -> float:
@@ -118,3 +164,15 @@ def power(base: float, exponent: int) -> float:
         return base**exponent
     except OverflowError:
         return math.inf
+
+
+def _discounted(values: Sequence[float], factor: float) -> Recomputed:
+    """sum_l factor^l x_l."""
+    if not values:
+        return Recomputed()
+    total = size = drift = 0.0  # drift: the error of a power in float32 grows with l
+    for value in reversed(values):
+        drift = factor * (drift + size)
+        total = value + factor * total
+        size = abs(value) + factor * size
+    return Recomputed(total, _ROUNDING * size + _EPSILON * drift)

@@ -58,6 +58,8 @@ class TokenSample:
     columns: str  # the prompt's other columns, JSON
     truncated: bool
     final_value: float
+    baseline: float  # without a critic: taken off the response's returns
+    advantage_scale: float  # with grpo: what its advantage was divided by
     prompt_tokens: Sequence[int]
     tokens: Sequence[int]
     texts: Sequence[str]  # of each token; empty in the midst of a character, whose last token has it whole

@@ -9,11 +9,19 @@ from typing import TYPE_CHECKING, TypeGuard
 from workbench.samples.recompute import deviation
 
 if TYPE_CHECKING:
+    from trainer.samples import SampleSettings
     from workbench.samples.explain import TokenFacts
 
 _HARDLY = 0.05  # of the deviation of the batch's advantages: less is hardly a push
 _ALIKE = 0.1  # nats between policy and reference: less is as much
 _NO_SIGNAL = 1e-6  # the deviation under which the trainer takes no step
+_BASELINE = ("its return", "the estimator's baseline")
+_COMPARED = {
+    "reinforce": ("its return", "the mean reward of the batch's other responses"),
+    "rloo": ("the reward of its response", "the mean of the prompt's other responses"),
+    "remax": ("its return", "the score of the greedy response"),
+    "grpo": ("the reward of its response", "the mean of the prompt's responses"),
+}
 
 
 def sentence(facts: TokenFacts) -> str:
@@ -40,31 +48,55 @@ def percent(probability: float) -> str:
 
 
 def _push(facts: TokenFacts) -> str:
-    """Which way, how far, and how the critic's expectation explains it."""
+    """Which way, how far, and what explains it: the critic's expectation, or the baseline of an estimator without."""
     raw, seen, settings = facts.advantage, facts.loss_advantage, facts.settings
     if not _finite(raw):
         return ""
-    expected = f"{'better' if raw > 0 else 'worse'} than the critic expected by {amount(raw)}"
-    if raw == 0:
-        expected = "just as the critic expected"
+    expected = _compared(facts, raw)
     if settings is None or not _finite(seen):
         return expected
-    if settings.advantage_std <= _NO_SIGNAL:
-        return "not pushed: all advantages of the batch are equal, so no step was taken"
+    if problem := _no_step(facts, settings):
+        return f"not pushed: {problem}"
     unit = 1.0 if settings.whiten_advantages else settings.advantage_std
     slight = _HARDLY * unit
     direction = (
         "hardly pushed" if seen == 0 or abs(seen) < slight else _until_clipped(facts, "up" if seen > 0 else "down")
     )
     if settings.whiten_advantages:
-        mean = settings.advantage_mean
+        mean, its = settings.advantage_mean, "" if facts.estimator == "gae" else "its advantage is "
         said = f"the batch's mean of {'-' if mean < 0 else ''}{amount(mean)}"
         if direction == "hardly pushed" and abs(raw) >= _HARDLY * settings.advantage_std:
-            return f"{expected}, close to {said}: {direction}"
+            return f"{expected}, {its and f'and {its}'}close to {said}: {direction}"
         explained = raw > 0 if seen > 0 else raw < 0
         if direction != "hardly pushed" and not explained:
-            return f"{expected}, but {'above' if seen > 0 else 'below'} {said}: {direction}"
+            return f"{expected}, but {its}{'above' if seen > 0 else 'below'} {said}: {direction}"
     return f"{direction}: {expected}"
+
+
+def _compared(facts: TokenFacts, raw: float) -> str:
+    """What the advantage says: `raw` is how far something lies above something else."""
+    if facts.estimator == "gae":
+        way = "better" if raw > 0 else "worse"
+        return f"{way} than the critic expected by {amount(raw)}" if raw else "just as the critic expected"
+    what, than = _COMPARED.get(facts.estimator, _BASELINE)
+    way = "above" if raw > 0 else "below"
+    if raw == 0:
+        return f"{what} is {than}"
+    if facts.estimator != "grpo":
+        return f"{what} is {amount(raw)} {way} {than}"
+    far = raw * (facts.advantage_scale or math.nan)
+    return f"{what} is {amount(far)} {way} {than}" if math.isfinite(far) else f"{what} is {way} {than}"
+
+
+def _no_step(facts: TokenFacts, settings: SampleSettings) -> str:
+    """Why no step was made of the token; empty where one was."""
+    if not settings.trains_policy:
+        return "the critic alone learns in this iteration"
+    if settings.advantage_std <= _NO_SIGNAL:
+        return "all advantages of the batch are equal, so no step was taken"
+    if any(one.skipped for one in facts.passes) and not any(one.in_loss for one in facts.passes):
+        return "no step was made of its minibatches"
+    return ""
 
 
 def _until_clipped(facts: TokenFacts, way: str) -> str:
@@ -90,6 +122,7 @@ def _penalty(facts: TokenFacts) -> str:
             return ""
         rest += facts.sequence_score
     size = abs(penalty) / (deviation(settings.reward_std) if settings.whiten_rewards else 1.0)
+    size /= abs(facts.advantage_scale or 1.0)
     matters = size >= abs(facts.advantage) / 2 and size >= _HARDLY * settings.advantage_std
     if abs(penalty) <= abs(rest) or not matters:
         return ""
@@ -97,6 +130,19 @@ def _penalty(facts: TokenFacts) -> str:
     if rest == 0:
         return f"its reward is a {what}"
     return f"the {what} dominates its reward of {'-' if rest < 0 else ''}{amount(rest)}"
+
+
+def _kl_in_loss(facts: TokenFacts) -> str:
+    """Told where the KL in the loss pushes the token about as much as its advantage does, or more."""
+    pull, seen, settings = facts.kl_pull, facts.loss_advantage, facts.settings
+    if settings is None or not (_finite(pull) and _finite(seen)) or not pull or _no_step(facts, settings):
+        return ""
+    push = seen * (1.0 if facts.weight is None else facts.weight)
+    unit = 1.0 if settings.whiten_advantages else settings.advantage_std
+    if abs(pull) < max(abs(push) / 2, _HARDLY * unit):
+        return ""
+    more = " more strongly" if push and abs(pull) > abs(push) else ""
+    return f"the KL in the loss pushes it {'up' if pull > 0 else 'down'}{more}"
 
 
 def _reference(facts: TokenFacts) -> str:
@@ -114,4 +160,4 @@ def _finite(x: float | None) -> TypeGuard[float]:
     return x is not None and math.isfinite(x)
 
 
-_RULES: tuple[Callable[[TokenFacts], str], ...] = (_push, _penalty, _reference)
+_RULES: tuple[Callable[[TokenFacts], str], ...] = (_push, _penalty, _kl_in_loss, _reference)

@@ -1,4 +1,4 @@
-"""The advantage of a token laid out: the formulas, and below them the sum of TD errors term by term."""
+"""The advantage of a token laid out: the formulas, and below them its sum of TD errors or rewards term by term."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from workbench.samples.explain import GAETerm, explain, gae_terms, token_label
+from workbench.samples.explain import explain, token_label
+from workbench.samples.recompute import PER_RESPONSE
 from workbench.samples.records import TokenSample
+from workbench.samples.terms import Term, advantage_terms
 from workbench.widgets.cells import fit
 from workbench.widgets.drawing import Drawn, Line
 from workbench.widgets.formula_lines import formula_lines, number
@@ -30,7 +32,8 @@ class AdvantageSum(ScrollView, can_focus=False, inherit_bindings=False):
         self._sample: TokenSample | None = None
         self._index = 0
         self._formulas: list[Line] = []
-        self._terms: list[GAETerm] = []
+        self._estimator = ""
+        self._terms: list[Term] = []
         self._shown = 0  # terms with a line of their own
 
     def show(self, sample: TokenSample, index: int) -> None:
@@ -38,7 +41,8 @@ class AdvantageSum(ScrollView, can_focus=False, inherit_bindings=False):
         if not 0 <= index < len(sample):
             raise IndexError(f"no token {index} in a response of {len(sample)}")
         self._sample, self._index = sample, index
-        self._terms = gae_terms(sample, index)
+        self._estimator = explain(sample, index).estimator
+        self._terms = advantage_terms(sample, index)
         self._shown = lines_of_their_own(self._terms)
         self._lay_out()
 
@@ -68,30 +72,37 @@ class AdvantageSum(ScrollView, can_focus=False, inherit_bindings=False):
         if self._sample is None or not self._terms or place < -1:
             return []
         if place == -1:
-            return header_line(width)
+            return header_line(self._estimator, width)
         if place < self._shown:
-            return term_line(self._terms[place], token_label(self._sample, self._index + place), width)
+            term = self._terms[place]
+            return term_line(term, self._index, token_label(self._sample, term.token), self._estimator, width)
         return rest_line(self._terms, self._shown, width) if place == self._shown < len(self._terms) else []
 
 
-def lines_of_their_own(terms: list[GAETerm]) -> int:
+def lines_of_their_own(terms: list[Term]) -> int:
     """How many terms, from the first, come before those of so little weight that two or more share a line."""
     count = next((place for place, term in enumerate(terms) if term.weight < _ZERO), len(terms))
     return count if count < len(terms) - 1 else len(terms)
 
 
-def header_line(width: int) -> Line:
+def header_line(estimator: str, width: int) -> Line:
     """The heads of the columns."""
-    return [(_row("l", "token", ["(γλ)^l", "δ_{t+l}", "product", "sum"], width), "muted")]
+    if estimator in PER_RESPONSE:
+        return [(_row("t", "token", ["r_t", "sum"], width), "muted")]
+    heads = ["(γλ)^l", "δ_{t+l}"] if estimator == "gae" else ["γ^l", "r_{t+l}"]
+    return [(_row("l", "token", [*heads, "product", "sum"], width), "muted")]
 
 
-def term_line(term: GAETerm, name: str, width: int) -> Line:
-    """One term, of the token of this name."""
-    numbers = [number(x) for x in (term.weight, term.td_error, term.product, term.running)]
-    return [(_row(f"{term.ahead:,}", name, numbers, width), "text")]
+def term_line(term: Term, index: int, name: str, estimator: str, width: int) -> Line:
+    """One term, of the token of this name. index: of the token that is explained."""
+    if estimator in PER_RESPONSE:  # all tokens are summed, this one among them
+        numbers = [number(x) for x in (term.x, term.running)]
+        return [(_row(f"{term.token + 1:,}", name, numbers, width), "strong" if term.token == index else "text")]
+    numbers = [number(x) for x in (term.weight, term.x, term.product, term.running)]
+    return [(_row(f"{term.token - index:,}", name, numbers, width), "text")]
 
 
-def rest_line(terms: list[GAETerm], shown: int, width: int) -> Line:
+def rest_line(terms: list[Term], shown: int, width: int) -> Line:
     """All terms after the first `shown` in one."""
     before = terms[shown - 1].running if shown else 0.0
     total = terms[-1].running

@@ -21,7 +21,7 @@ from workbench.widgets.sparkline import MISSING
 
 _NUMBER, _PERCENT = 9, 9  # columns
 _FULL_FROM = 40  # columns: units are written out
-_SHORT = {"✂ clipped": "✂", "outside": "out", "whitened": ""}  # where they are not
+_SHORT = {"✂ clipped": "✂", "outside": "out", "no step": "", "whitened": ""}  # where they are not
 _COLUMN, _WIDEST = 36, 44  # columns: least and greatest width of a column of numbers
 _GAP = 2  # columns between two of them
 _SENTENCE = 4  # lines at most
@@ -115,9 +115,12 @@ def _rewards(facts: TokenFacts, width: int) -> Iterator[Row]:
     for rank, label, number, unit in (
         (0, "advantage", facts.advantage, ""),
         (4, "  whitened", facts.whitened_advantage, "std"),
+        (5, "  baseline", facts.baseline, ""),
+        (27, "  divided by", facts.advantage_scale, ""),
         (5, "value", facts.value, ""),
         (27, "  next", facts.next_value, ""),
         (8, "TD error", facts.td_error, ""),
+        (8, "all rewards", facts.total_reward, ""),
         (9, "return", facts.return_, ""),
         (6, "reward", facts.reward, "whitened" if whitened else ""),
         (10, "  KL penalty", facts.kl_penalty, ""),
@@ -143,6 +146,9 @@ def _logprobs(facts: TokenFacts, width: int) -> Iterator[Row]:
     ):
         if number is not None:
             yield _number(rank, label, number, "nats", probability, width)
+    for rank, label, number in ((12, "KL's push", facts.kl_pull), (16, "weight", facts.weight)):
+        if number is not None:
+            yield _number(rank, label, number, "", None, width)
 
 
 def _ratios(facts: TokenFacts, width: int) -> Iterator[Row]:

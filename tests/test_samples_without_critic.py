@@ -1,0 +1,158 @@
+"""Samples of a run without a critic are listed, opened, asked about and written like all others."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pyarrow.parquet as pq
+import pytest
+from samples_app import Run, Workbench, settle, show
+from textual.pilot import Pilot
+from token_samples import SETTINGS, row_without_critic
+
+from trainer.runs import RunFolder
+from trainer.samples import write_samples
+from workbench.samples.channels import CHANNELS
+from workbench.samples.export import export_jsonl, export_markdown, sa_pairs
+from workbench.samples.reader import read_channel_columns, read_token_sample
+from workbench.samples.records import SampleKey
+from workbench.screens.advantage import AdvantageScreen
+from workbench.widgets.advantage_sum import AdvantageSum
+from workbench.widgets.sample_view import SampleView
+from workbench.widgets.token_inspector import TokenInspector
+from workbench.widgets.token_legend import TokenLegend
+from workbench.widgets.token_text import TokenText
+
+ESTIMATORS = ("reinforce", "rloo", "remax", "grpo")
+
+
+def write(folder: RunFolder, estimator: str) -> None:
+    rows = [row_without_critic(estimator, row, 4) for row in range(2)]
+    write_samples(folder.samples_file(1), rows, 1, replace(SETTINGS, estimator=estimator))
+
+
+async def opened(pilot: Pilot[None], run: Run, estimator: str) -> TokenText:
+    app = pilot.app
+    assert isinstance(app, Workbench)
+    write(run.folder, estimator)
+    run.announce(1, 2)
+    await show(pilot, run)
+    app.pane.take_focus()
+    await pilot.press("enter")
+    await settle(pilot)
+    assert app.query_one(SampleView).display
+    return app.query_one(TokenText)
+
+
+def legend(app: Workbench) -> str:
+    widget = app.query_one(TokenLegend)
+    return "\n".join(widget.render_line(y).text for y in range(widget.size.height))
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+async def test_every_channel_is_drawn_and_those_of_the_critic_are_not_kept(tmp_path: Path, estimator: str) -> None:
+    app = Workbench()
+    async with app.run_test(size=(120, 36)) as pilot:
+        text = await opened(pilot, Run(tmp_path), estimator)
+        for key in "vdVDmv":
+            await pilot.press(key)
+            await settle(pilot)
+        assert "value  not kept in this run" in legend(app)
+        assert "underline: TD error  not kept in this run" in legend(app)
+        await pilot.press("right_square_bracket", "left_square_bracket", "g", "g")
+        await settle(pilot)
+        for key, name in (("a", "advantage"), ("t", "return"), ("r", "reward"), ("k", "KL")):
+            await pilot.press(key)
+            assert "not kept" not in legend(app).splitlines()[0]
+            assert legend(app).startswith(name)
+        inspector = app.query_one(TokenInspector)
+        assert inspector.facts is not None
+        assert inspector.facts.value is None
+        assert "critic" not in inspector.facts.sentence
+        text.action_choose()
+        await pilot.pause()
+        assert isinstance(app.screen, AdvantageScreen)
+        widget = app.screen.query_one(AdvantageSum)
+        shown = "\n".join(widget.render_line(y).text for y in range(widget.scrollable_content_region.height))
+        assert "V(s" not in shown
+        assert "A_t   = " in shown
+
+
+async def test_a_place_in_it_is_asked_about(tmp_path: Path) -> None:
+    app = Workbench()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await opened(pilot, Run(tmp_path), "grpo")
+        await pilot.press("p", "right", "f")
+        await pilot.pause()
+        of_the_prompt, of_the_place = app.asked
+        assert list(of_the_prompt.prompt_tokens) == [1, 2, 3]
+        assert list(of_the_place.prefix) == [100]
+        assert of_the_place.choices
+
+
+async def test_a_picture_of_it_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = Workbench()
+    async with app.run_test(size=(100, 30)) as pilot:
+        await opened(pilot, Run(tmp_path / "run"), "rloo")
+        await pilot.press("v", "x", "down", "down", "enter", "enter")
+        await settle(pilot)
+        (path,) = tmp_path.glob("*.svg")
+        drawn = "".join(ElementTree.parse(path).getroot().itertext()).replace("\xa0", " ")
+        assert "not kept in this run" in drawn
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_exports_have_the_baseline_and_no_values(tmp_path: Path, estimator: str) -> None:
+    folder = RunFolder(tmp_path)
+    write(folder, estimator)
+    sample = read_token_sample(folder, SampleKey(1, 0))
+    line = json.loads(export_jsonl([sample], tmp_path / "a.jsonl").read_text())
+    assert line["baseline"] == 0.25
+    assert line["advantage_scale"] == (0.5 if estimator == "grpo" else None)
+    assert line["final_value"] is None
+    assert line["settings"]["estimator"] == estimator
+    assert "values" not in line
+    assert all("value" not in pair and "td_error" not in pair and "return" in pair for pair in sa_pairs(sample))
+    text = export_markdown([sample], tmp_path / "a.md").read_text()
+    assert "| `baseline` | +0.2500 |" in text
+    assert ("divided" in text) == (estimator == "grpo")
+    header = next(row for row in text.splitlines() if "log-prob" in row)
+    assert "advantage" in header
+    assert "value" not in header
+
+
+def test_a_file_that_lacks_the_new_columns_is_one_without_a_baseline(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    write(folder, "rloo")
+    path = folder.samples_file(1)
+    table = pq.read_table(path).drop_columns(["baseline", "advantage_scale"])
+    pq.write_table(table.replace_schema_metadata({"samples": "2"}), path)
+    sample = read_token_sample(folder, SampleKey(1, 0))
+    assert math.isnan(sample.baseline)
+    assert math.isnan(sample.advantage_scale)
+
+
+def test_the_columns_of_the_critic_are_empty_for_the_batch_too(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    write(folder, "grpo")
+    read = read_channel_columns(folder, 1, ("values", "td_errors", "advantages"))
+    assert (read["values"], read["td_errors"], len(read["advantages"])) == ([], [], 8)
+
+
+def test_a_ratio_is_that_of_the_last_pass_that_was_measured(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    ratios = [[1.0, 1.5, math.nan], [1.0, math.nan, math.nan], [math.nan] * 3]
+    row = row_without_critic("grpo", 0, 3) | {"ratios": ratios}
+    write_samples(folder.samples_file(1), [row], 1, SETTINGS)
+    last = read_channel_columns(folder, 1, ("ratios",))["ratios"]
+    assert last[:2] == [1.5, 1.0]
+    assert math.isnan(last[2])
+    sample = read_token_sample(folder, SampleKey(1, 0))
+    values = CHANNELS["ratio"].values(sample)
+    assert values[:2] == pytest.approx([math.log(1.5), 0.0])
+    assert math.isnan(values[2])

@@ -1,0 +1,111 @@
+"""A token as each pass over the batch found it: its ratio, what the clip made of it, and its loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from trainer.samples import SampleSettings
+from workbench.samples import recompute
+
+
+class Loss(NamedTuple):
+    """L = -w max(min(rho A, clip(rho) A), c A) + beta KL_t, each term only where the run has it."""
+
+    unclipped: float  # rho A
+    clipped: float  # clip(rho) A
+    bound: float | None  # c A of the dual clip, where A is negative
+    weight: float | None  # w, of what sampler and trainer differ by
+    kl: float | None  # beta KL_t of the policy of that pass, where the KL is in the loss
+
+    @property
+    def total(self) -> float:
+        """L."""
+        kept = min(self.unclipped, self.clipped)
+        kept = kept if self.bound is None else max(kept, self.bound)
+        return -kept * (1.0 if self.weight is None else self.weight) + (self.kl or 0.0)
+
+
+class Pass(NamedTuple):
+    """The token as one pass over the batch found it."""
+
+    name: str  # "epoch 1" and so on; "after" the last; "pass 1" where the number of epochs is not known
+    ratio: float  # pi / pi_old; NaN where an epoch made no step of the token
+    probability: float | None  # under the policy of that pass
+    in_loss: bool  # a step was made of it
+    skipped: bool  # an epoch, but it made no step of the token
+    outside: bool  # of the ratio's range
+    clipped: bool  # where the loss has no gradient, by the range or by the dual clip
+    loss: Loss | None  # where a step was made and all of it is known
+
+
+def ratio_range(settings: SampleSettings) -> tuple[float, float]:
+    """Between which a ratio is not clipped."""
+    return 1 - settings.clip, 1 + (settings.clip_high or settings.clip)
+
+
+def passes(
+    ratios: Sequence[float],
+    settings: SampleSettings | None,
+    *,
+    advantage: float | None,
+    logprob: float | None,
+    ref_logprob: float | None,
+    weight: float | None,
+) -> tuple[Pass, ...]:
+    """The passes of a token with these `ratios`. advantage: that which the loss saw."""
+    epochs = settings.epochs if settings is not None else -1
+    known = epochs <= len(ratios) <= epochs + 1
+    low, high = ratio_range(settings) if settings is not None else (-math.inf, math.inf)
+    found = []
+    for number, ratio in enumerate(ratios, 1):
+        is_epoch, measured = not known or number <= epochs, not math.isnan(ratio)
+        name = "after" if not is_epoch else f"epoch {number}" if known else f"pass {number}"
+        in_loss, clipped, loss = is_epoch and measured, False, None
+        if in_loss and settings is not None and advantage is not None:
+            clipped = _is_clipped(ratio, advantage, settings)
+            loss = _loss(ratio, advantage, logprob, ref_logprob, weight, settings)
+        found.append(
+            Pass(
+                name=name,
+                ratio=ratio,
+                probability=None if logprob is None or not measured else recompute.exp(logprob) * ratio,
+                in_loss=in_loss,
+                skipped=is_epoch and not measured,
+                outside=measured and not low <= ratio <= high,
+                clipped=clipped,
+                loss=loss,
+            )
+        )
+    return tuple(found)
+
+
+def _is_clipped(ratio: float, advantage: float, settings: SampleSettings) -> bool:
+    low, high = ratio_range(settings)
+    by_dual_clip = advantage < 0 < settings.dual_clip < ratio
+    return by_dual_clip or (ratio > high and advantage > 0) or (ratio < low and advantage < 0)
+
+
+def _loss(
+    ratio: float,
+    advantage: float,
+    logprob: float | None,
+    ref_logprob: float | None,
+    weight: float | None,
+    settings: SampleSettings,
+) -> Loss | None:
+    low, high = ratio_range(settings)
+    kl = None
+    if settings.kl_in == "loss" and logprob is not None and ratio > 0:
+        value = recompute.kl(logprob + math.log(ratio), ref_logprob, settings).value  # the policy of that pass
+        kl = None if value is None else settings.kl_coef * value
+    if (settings.kl_in == "loss" and kl is None) or (settings.importance_cap and weight is None):
+        return None
+    return Loss(
+        unclipped=ratio * advantage,
+        clipped=min(max(ratio, low), high) * advantage,
+        bound=settings.dual_clip * advantage if advantage < 0 < settings.dual_clip else None,
+        weight=weight,
+        kl=kl,
+    )

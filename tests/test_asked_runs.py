@@ -113,7 +113,7 @@ def test_a_run_that_is_to_end_does_so_within_a_token_step_of_its_answer(
 
         return real(question, progress=heed, **how)
 
-    monkeypatch.setattr("trainer.training.answer", slow)
+    monkeypatch.setattr("trainer.steered_run.answer", slow)
     asked: list[Event] = []
 
     def ask(event: Event) -> None:
@@ -167,7 +167,7 @@ def test_a_checkpoint_that_fails_while_a_question_is_answered_ends_the_run(
     def full(*_: Any) -> None:
         raise StorageError("no space")
 
-    monkeypatch.setattr("trainer.training.answer", slow)
+    monkeypatch.setattr("trainer.steered_run.answer", slow)
     monkeypatch.setattr("trainer.run_record.save_checkpoint", full)
     recorder = Recorder(
         lambda event: control.ask(QUESTIONS["policy"], told.append) if within(event, "update", 1) else None

@@ -16,11 +16,12 @@ import pytest
 from runs_helper import Recorder, outcome, record, tiny_config
 
 from trainer import checkpoint
-from trainer.checkpoint import Snapshot, load_checkpoint, save_checkpoint
+from trainer.checkpoint import Rollback, Snapshot, load_checkpoint, save_checkpoint
 from trainer.errors import RewardError, StorageError
-from trainer.events import Alert, CheckpointSaved, RunEnded, RunStarted
+from trainer.events import Alert, CheckpointSaved, Evaluation, Event, Iteration, RunEnded, RunStarted
 from trainer.journal import read_journal
 from trainer.runs import RunFolder, checkpoints
+from trainer.training import train
 
 
 @pytest.fixture
@@ -40,6 +41,10 @@ def snapshot() -> Snapshot:
         rewards={"count": 96, "mean": 0.1 + 0.2, "m2": 1e-17},
         tokens=1234,
         adapter_config={"fine_tune_type": "lora"},
+        kl_coef=0.1 + 0.2,
+        kl_coef_start=0.05,
+        average={"model.layers.0.self_attn.q_proj.lora_a": lora * 0.5},
+        rollback=Rollback(7, "because", 1e-5, 0.1),
     )
 
 
@@ -59,6 +64,41 @@ def test_what_is_loaded_is_what_was_saved_to_the_bit(tmp_path: Path, snapshot: S
         assert same(expected, found), name
 
 
+def test_a_checkpoint_from_before_there_was_a_controller_or_an_average_has_none(
+    tmp_path: Path, snapshot: Snapshot
+) -> None:
+    save_checkpoint(folder := tmp_path / "step-000012", snapshot._replace(average=None))
+    state = json.loads((folder / "state.json").read_text())
+    for name in ("kl_coef", "kl_coef_start", "rollback"):
+        del state[name]
+    (folder / "state.json").write_text(json.dumps(state))
+    loaded = load_checkpoint(folder, snapshot.adapter_config)
+    assert (loaded.kl_coef, loaded.kl_coef_start, loaded.average, loaded.rollback) == (None,) * 4
+    assert not (folder / "average").exists()
+
+
+def test_a_run_goes_on_from_an_older_checkpoint_with_the_policy_as_its_average(tmp_path: Path) -> None:
+    record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=2"))
+    kl_coefs: list[float] = []
+    averages: list[bool] = []
+
+    def look(event: Event) -> None:
+        if isinstance(event, Iteration):
+            kl_coefs.append(event.kl_coef)
+        elif isinstance(event, Evaluation):
+            averages.append(event.averaged)
+
+    settings = ("optim.ema_decay=0.9", "ppo.kl_controller=adaptive", "optim.policy_lr=0", "ppo.kl_coef=0.3")
+    train(tiny_config(tmp_path, *settings), resume=tmp_path / "runs/a", sinks=[Recorder(look)])
+    assert (kl_coefs, averages) == ([0.3], [True])
+    average, policy = (
+        mx.load(str(tmp_path / f"runs/a/checkpoints/step-000003/{name}/adapters.safetensors"))
+        for name in ("average", "policy")
+    )
+    assert average.keys() == policy.keys()
+    assert all(mx.allclose(average[name], policy[name], atol=1e-7).item() for name in policy)
+
+
 def test_a_loaded_checkpoint_outlives_its_folder(tmp_path: Path, snapshot: Snapshot) -> None:
     save_checkpoint(tmp_path / "step-000012", snapshot)
     loaded = load_checkpoint(tmp_path / "step-000012", snapshot.adapter_config)
@@ -73,7 +113,10 @@ def test_the_state_lists_every_other_file_with_its_size(tmp_path: Path, snapshot
     files = {str(p.relative_to(folder)): p.stat().st_size for p in folder.rglob("*") if p.is_file()}
     del files["state.json"]
     assert json.loads((folder / "state.json").read_text())["files"] == files
-    assert len(files) == 4
+    assert len(files) == 6
+    assert set((folder / "average").iterdir()) == {
+        folder / "average" / path.name for path in (folder / "policy").iterdir()
+    }, "an adapter in mlx-lm's format, as the policy is"
 
 
 def test_a_checkpoint_replaces_one_that_is_there_and_what_killed_processes_left(

@@ -53,6 +53,9 @@ class Log(Steered):
     def checkpoint(self) -> None:
         self.heard.append("checkpoint")
 
+    def rollback(self, to: int | None, reason: str) -> None:
+        self.heard.append((to, reason))
+
     def set(self, key: str, value: Any) -> None:
         self.heard.append((key, value))
 
@@ -95,13 +98,16 @@ def test_requests_are_heeded_in_order_while_the_trainer_is_held() -> None:
     def meanwhile() -> None:
         control.checkpoint()
         control.set("ppo.kl_coef", 0.1)
+        control.rollback(3, "it went wrong")
+        control.rollback()
         control.resume()
 
     control.attach(log := Log(meanwhile))
     control.pause()
     control.check()
     control.check()
-    assert log.heard == ["paused", "checkpoint", ("ppo.kl_coef", 0.1), "resumed"]
+    rollbacks = [(3, "it went wrong"), (None, "asked for by the user")]
+    assert log.heard == ["paused", "checkpoint", ("ppo.kl_coef", 0.1), *rollbacks, "resumed"]
 
 
 def test_a_trainer_is_held_until_another_thread_lets_it_go_on() -> None:
@@ -397,14 +403,15 @@ def test_a_pause_with_a_checkpoint_anywhere_changes_nothing_of_a_run(phase: str,
         if event == StateChanged(state="paused"):
             (control.resume if recorder.of(CheckpointSaved) else control.checkpoint)()
 
-    train(tiny_config(tmp_path, "run.name=a", "checkpoint.every=0"), sinks=[recorder, Recorder(go_on)], control=control)
+    settings = ("checkpoint.every=0", "checkpoint.best=off")
+    train(tiny_config(tmp_path, "run.name=a", *settings), sinks=[recorder, Recorder(go_on)], control=control)
     start = recorder.events.index(StateChanged(state="paused"))
     pause = [getattr(event, "state", event) for event in recorder.events[start : start + 5]]
     state = "evaluating" if phase == "evaluate" else "training"
     assert pause[:2] + pause[3:] == ["paused", "saving", "paused", state]
     assert pause[2].path == "checkpoints/step-000001"
     assert [saved.iteration for saved in recorder.of(CheckpointSaved)] == [1, 3]
-    record(tiny_config(tmp_path, "run.name=whole", "checkpoint.every=0"))
+    record(tiny_config(tmp_path, "run.name=whole", *settings))
     assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
 
 

@@ -457,6 +457,7 @@ def test_a_pause_changes_nothing_and_requests_are_heard(tmp_path: Path) -> None:
     def watch(event: Event) -> None:
         if isinstance(event, DPOStep) and event.iteration == 2:
             control.set("optim.lr", 1.0)
+            control.rollback(1)
             control.checkpoint()
             control.pause()
         if isinstance(event, StateChanged) and event.state == "paused":
@@ -465,7 +466,7 @@ def test_a_pause_changes_nothing_and_requests_are_heard(tmp_path: Path) -> None:
     paused = trained(tmp_path, "run.name=a", "checkpoint.every=0", watch=watch, control=control)
     assert "paused" in [state.state for state in paused.of(StateChanged)]
     assert [saved.iteration for saved in paused.of(CheckpointSaved)] == [2, 4]
-    assert [alert.code for alert in paused.of(Alert)] == ["setting_refused"]
+    assert [alert.code for alert in paused.of(Alert)] == ["setting_refused", "rollback_refused"]
     trained(tmp_path, "run.name=whole", "checkpoint.every=0")
     assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
 

@@ -53,6 +53,17 @@ def test_an_end_has_a_reason(folder: RunFolder) -> None:
         assert [request.reason for request in inbox.take()] == reasons
 
 
+def test_a_rollback_says_to_what_or_leaves_it_open(folder: RunFolder) -> None:
+    with folder.lock():
+        inbox = Inbox(folder.control, complaint)
+        send(folder.root, "rollback", to=3, reason="it went wrong")
+        send(folder.root, "rollback")
+        assert inbox.take() == [
+            Request("rollback", "it went wrong", to=3),
+            Request("rollback", "asked for by another process"),
+        ]
+
+
 def test_what_was_left_by_an_earlier_time_is_dropped(folder: RunFolder) -> None:
     with folder.lock():
         send(folder.root, "stop")
@@ -144,6 +155,8 @@ BROKEN: dict[str, Any] = {
     "no string": b'{"command": ["pause"]}',
     "no key": b'{"command": "set", "value": 1}',
     "no value": b'{"command": "set", "key": "ppo.clip"}',
+    "a rollback to no iteration": b'{"command": "rollback", "to": "best"}',
+    "a rollback to true": b'{"command": "rollback", "to": true}',
     "no question": b'{"command": "ask"}',
     "misspelt question": b'{"command": "ask", "question": {"promt": "one"}}',
     "question of another type": b'{"command": "ask", "question": {"prompt": "one", "count": "3"}}',

@@ -26,7 +26,14 @@ OTHERS: dict[str, Any] = {
     "reward.sources": [{"kind": "length", "weight": 1.0, "target": 4, "tolerance": 16}],
     "ppo.epochs": 3,
     "ppo.kl_coef": 0.25,
+    "ppo.kl_target": 3.0,
+    "ppo.kl_horizon": 100,
     "ppo.clip": 0.1,
+    "ppo.clip_high": 0.3,
+    "ppo.dual_clip": 3.0,
+    "ppo.target_approx_kl": 0.5,
+    "ppo.ratio_threshold": 5.0,
+    "ppo.importance_cap": 2.0,
     "ppo.value_clip": 0.3,
     "ppo.value_coef": 0.5,
     "ppo.entropy_coef": 0.01,
@@ -151,9 +158,22 @@ def test_a_run_that_is_changed_equals_one_that_was_stopped_and_resumed_with_the_
     assert changed_run == resumed_run
 
 
+def test_an_adaptive_penalty_begins_anew_where_it_is_set(tmp_path: Path) -> None:
+    adaptive = ("ppo.kl_controller=adaptive", "ppo.kl_target=0.001", "ppo.kl_horizon=10", "ppo.iterations=4")
+    live = changed(tmp_path, 2, ("ppo.kl_coef", 0.4), settings=adaptive)
+    kl_coefs = [iteration.kl_coef for iteration in live.of(Iteration)]
+    assert (kl_coefs[0], kl_coefs[2]) == (0.05, 0.4)
+    assert kl_coefs[1] != 0.05
+    assert kl_coefs[3] != 0.4
+    record(tiny_config(tmp_path, "run.name=b", *adaptive, "ppo.iterations=2"))
+    record(tiny_config(tmp_path, *adaptive, "ppo.kl_coef=0.4"), resume=tmp_path / "runs/b")
+    mine, resumed = (outcome(tmp_path / "runs" / name) for name in "ab")
+    assert (mine["samples"], mine["checkpoint"]) == (resumed["samples"], resumed["checkpoint"])
+
+
 @pytest.mark.parametrize("every", [0, 1])
 def test_a_run_that_is_changed_and_killed_goes_on_exactly(every: int, tmp_path: Path) -> None:
-    settings = (*SCHEDULE, f"checkpoint.every={every}", "ppo.iterations=4")
+    settings = (*SCHEDULE, f"checkpoint.every={every}", "checkpoint.best=off", "ppo.iterations=4")
     requests = [("ppo.kl_coef", 0.25), ("ppo.epochs", 3), ("rollout.temperature", 0.7)]
     changed(tmp_path, 1, *requests, settings=settings)
     asking = asked_in(1, *requests, control=(control := Control()))

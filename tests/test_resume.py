@@ -50,6 +50,11 @@ VARIANTS = {
     "token rewards": ['reward.sources=["{folder}/rewards.py:each_token"]'],
     "running statistics": ["reward.normalize=running", "reward.clip=1.5"],
     "schedule and decay": ["optim.schedule=cosine", "optim.warmup_steps=3", "optim.weight_decay=0.1"],
+    "adaptive penalty": ["ppo.kl_controller=adaptive", "ppo.kl_target=0.001", "ppo.kl_horizon=10"],
+    "moving average": ["optim.ema_decay=0.5", "ppo.minibatches=2"],
+    "critic first": ["ppo.critic_warmup=1"],
+    "no critic": ["ppo.estimator=rloo", "rollout.samples_per_prompt=2", "ppo.kl_in=loss", "ppo.kl_estimator=k3"],
+    "greedy baseline": ["ppo.estimator=remax"],
     "sampling": ["rollout.temperature=0.8", "rollout.top_k=50", 'rollout.stop=["a"]', "rollout.slots=2"],
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
-from scripted_run import iteration
+from scripted_run import evaluation, iteration
 
 from workbench.history import Bucket, History
 from workbench.metrics import METRICS, Metric
@@ -25,8 +25,11 @@ any_values = st.lists(
 def history_of(values: Iterable[float], *, field: str = "score_mean", first: int = 1, **others: Any) -> History:
     """A history whose column `field` has `values`."""
     history = History()
+    held_out = field.removeprefix("eval/") if field.startswith("eval/") else ""
     for number, value in enumerate(values, first):
-        history.append(iteration(number, **{field: value}, **others))
+        history.append(iteration(number, **({} if held_out else {field: value}), **others))
+        if held_out:
+            history.evaluate(evaluation(number, **{held_out: value}))
     return history
 
 

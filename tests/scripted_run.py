@@ -19,9 +19,13 @@ from trainer.config import Config, save_config
 from trainer.control import Control, Interrupted, Steered
 from trainer.errors import DivergedError
 from trainer.events import (
+    Alarm,
     CheckpointSaved,
+    Evaluation,
+    Fix,
     Iteration,
     PhaseProgress,
+    RolledBack,
     RunEnded,
     RunStarted,
     SamplePreview,
@@ -88,6 +92,42 @@ def iteration(number: int, **changes: Any) -> Iteration:
         "tokens": 235 * number,
     }
     return Iteration(**values | changes)
+
+
+def evaluation(number: int, **changes: Any) -> Evaluation:
+    """Numbers of held-out prompts that are all different."""
+    values: dict[str, Any] = {
+        "iteration": number,
+        "prompts": 16,
+        "score_mean": 0.512,
+        "score_std": 0.2,
+        "kl": 3.25,
+        "response_length": 28.5,
+        "truncated": 0.1,
+        "seconds": 4.0,
+    }
+    return Evaluation(**values | changes)
+
+
+FIXES = [
+    Fix(label="raise kl_coef to 0.1", action="set", key="ppo.kl_coef", value=0.1),
+    Fix(label="roll back to the best checkpoint", action="rollback"),
+    Fix(label="pause the run", action="pause"),
+]
+
+
+def alarm(number: int, **changes: Any) -> Alarm:
+    """An alarm of KL with each kind of fix."""
+    values: dict[str, Any] = {
+        "iteration": number,
+        "level": "warning",
+        "code": "kl_high",
+        "message": "the KL is 24.1 nats a sequence, more than 3 times its target of 8",
+        "evidence": {"kl": 24.1, "times_target": 3.0125},
+        "advice": "Raise kl_coef. If that does not hold it, lower clip or the learning rate.",
+        "fixes": FIXES,
+    }
+    return Alarm(**values | changes)
 
 
 def samples(number: int, *texts: tuple[str, str]) -> SamplesWritten:
@@ -198,6 +238,9 @@ class SteeredRun(Steered):
     def checkpoint(self) -> None:
         done = self.number - 1
         self.emit(CheckpointSaved(iteration=done, path=f"checkpoints/step-{done:06d}", seconds=0.2))
+
+    def rollback(self, to: int | None, reason: str) -> None:
+        self.emit(RolledBack(iteration=self.number - 1, to=to or 0, reason=reason))
 
     def set(self, key: str, value: Any) -> None:
         self.wanted[key] = value

@@ -11,10 +11,10 @@ from collections.abc import Callable
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
-from scripted_run import done, ended, iteration, samples, started
+from scripted_run import alarm, done, ended, evaluation, iteration, samples, started
 
 from trainer.control import Control
-from trainer.events import Alert, Event, PhaseProgress, StateChanged, event_from_dict
+from trainer.events import Alert, Decision, Event, PhaseProgress, RolledBack, StateChanged, event_from_dict
 from workbench.displays import choose
 from workbench.displays.dashboard import dashboard
 from workbench.displays.json import JsonDisplay
@@ -149,6 +149,56 @@ def test_an_alert_tells_its_iteration_level_and_message() -> None:
     assert sentences(alert) == ["iteration 9: warning: 18 % cut short: raise max_new_tokens"]
 
 
+def test_an_alarm_tells_what_is_wrong_what_to_do_and_what_can_be_done() -> None:
+    assert sentences(alarm(9, level="error", message="too far", advice="Raise kl_coef.")) == [
+        "iteration 9: error: KL high: too far",
+        "iteration 9: advice: Raise kl_coef.",
+        "iteration 9: the workbench offers: raise kl_coef to 0.1; roll back to the best checkpoint; pause the run",
+    ]
+    assert len(sentences(alarm(9, fixes=[]))) == 2
+
+
+def decided(action: str) -> Decision:
+    message = "the score fell"
+    return Decision(
+        iteration=9,
+        level="warning",
+        code="convergence_degradation",
+        message=message,
+        rule="degradation",
+        action=action,  # type: ignore[arg-type]
+        evidence={},
+    )
+
+
+def test_decisions_and_rollbacks_tell_their_reason() -> None:
+    rolled = RolledBack(iteration=9, to=4, reason="the score fell")
+    told = [sentences(event)[0] for event in (decided("rollback"), decided("continue"), decided("stop"), rolled)]
+    assert told == [
+        "iteration 9: decision to roll back: the score fell",
+        "iteration 9: decision to go on: the score fell",
+        "iteration 9: decision to stop: the score fell",
+        "iteration 9: rolled back to iteration 4: the score fell",
+    ]
+
+
+def test_an_evaluation_tells_what_it_found_against_the_reference_and_of_the_critic() -> None:
+    assert sentences(evaluation(4)) == [
+        "iteration 4: evaluation on 16 prompts: score 0.512, deviation 0.200, KL 3.250 nats a sequence, 4.0s"
+    ]
+    against = {"win_rate": 0.625, "win_rate_low": 0.4, "win_rate_high": 0.81, "reference_score": 0.3}
+    best = {"best_of": 4, "best_of_score": 0.55}
+    critic = {"explained_variance": 0.41, "value_error": 0.2}
+    [told] = sentences(evaluation(4, score_low=0.4, score_high=0.6, **against, **best, **critic))
+    assert told == (
+        "iteration 4: evaluation on 16 prompts: score 0.512 (0.400 to 0.600), deviation 0.200, KL 3.250 nats a "
+        "sequence, win rate 62 % (40 to 81) against the reference's 0.300, whose best of 4 score 0.550, values off by "
+        "0.200 explain 0.41 of the variance, 4.0s"
+    )
+    view = view_of(*whole_run(), evaluation(12, **against))
+    assert dict(summary(view))["evaluation"] == "score 0.512, win rate 62 % (40 to 81)"
+
+
 def test_the_summary_compares_the_first_five_iterations_with_the_last_five() -> None:
     lines = dict(summary(view_of(*whole_run())))
     assert lines["run"] == "quickstart-0001: done after iteration 12 of 12, 4m 24s"
@@ -216,6 +266,27 @@ def test_model_text_is_neither_markup_nor_obeyed() -> None:
     assert "[bold]g[/x]␊h" in shown
     assert "look [bold]here[/x]" in shown
     assert not CONTROL.search(shown)
+
+
+def test_alarms_that_stand_are_drawn_with_their_advice_and_other_alerts_below() -> None:
+    view = busy_view()
+    play(view.take, [alarm(2, message=HOSTILE, advice=HOSTILE), decided("continue")])
+    shown = drawn(view).splitlines()
+    first = next(number for number, line in enumerate(shown) if line.startswith("⚠ iteration 2: KL high: a␛]0;"))
+    assert shown[first + 1].startswith("  a␛]0;owned␇")
+    assert first < next(number for number, line in enumerate(shown) if line.startswith("score"))
+    assert "⚠ iteration 9: the score fell" in shown
+    assert not CONTROL.search("\n".join(shown))
+    view.take(RolledBack(iteration=9, to=4, reason=HOSTILE))
+    shown = drawn(view).splitlines()
+    assert not any("KL high" in line for line in shown)
+    assert any(line.startswith("· iteration 9: rolled back to iteration 4: a␛]0;") for line in shown)
+
+
+def test_what_is_decided_and_alarming_stays_above_the_table() -> None:
+    shown = shown_on(io.StringIO(), [*whole_run()[:-1], alarm(12), decided("stop"), ended()])
+    for part in ("warning: KL high: the KL is 24.1", "advice: Raise kl_coef.", "decision to stop: the score fell"):
+        assert part in shown
 
 
 def test_a_run_that_is_loading_can_be_drawn() -> None:

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted_run import iteration
+from scripted_run import evaluation, iteration
 
 from workbench.history import Bucket, Cells, History, Pyramid
 
@@ -146,6 +146,47 @@ def test_columns_are_the_scalar_fields_of_an_iteration_and_its_seconds_by_phase(
     assert not {"seconds", "iteration"} & set(history.names)
     for name in history.names:
         assert len(history.column(name)) == 1
+
+
+def test_an_iteration_has_what_the_newest_evaluation_by_then_found() -> None:
+    history = History()
+    history.evaluate(evaluation(0, win_rate=0.5))
+    for number in range(1, 6):
+        history.append(iteration(number))
+        if number == 3:
+            history.evaluate(evaluation(3, win_rate=0.75, score_mean=9.0))
+    assert list(history.column("eval/win_rate")) == [0.5, 0.5, 0.75, 0.75, 0.75]
+    assert history.range_of("eval/win_rate") == (0.5, 0.75)
+    assert history.range_of("eval/score_mean") == (0.512, 9.0)
+    history.append(iteration(3))
+    assert list(history.column("eval/win_rate")) == [0.5, 0.5, 0.5], "it is evaluated anew too"
+    history.append(iteration(4))
+    assert history.column("eval/win_rate")[-1] == 0.5
+    assert history.column("score_mean")[-1] == iteration(4).score_mean
+
+
+def test_an_evaluation_counts_in_what_was_summed_up_before_it() -> None:
+    history = History()
+    for number in range(1, 65):
+        history.append(iteration(number))
+    assert math.isnan(history.range_of("eval/win_rate")[0])
+    history.evaluate(evaluation(60, win_rate=0.75))
+    assert history.range_of("eval/win_rate") == (0.75, 0.75)
+    assert history.buckets("eval/win_rate", 1)[0].missing == 59
+
+
+def test_without_an_evaluation_its_columns_have_no_number() -> None:
+    history = history_of([1.0, 2.0])
+    assert all(math.isnan(value) for value in history.column("eval/win_rate"))
+    assert [math.isnan(end) for end in history.range_of("eval/win_rate")] == [True, True]
+    assert history.range_of("kl") == (1.0, 2.0)
+    assert [math.isnan(end) for end in History().range_of("kl")] == [True, True]
+
+
+def test_a_run_of_another_kind_has_no_columns_of_evaluations() -> None:
+    history = History("dpo")
+    history.evaluate(evaluation(0))
+    assert not any(name.startswith("eval/") for name in history.names)
 
 
 def test_an_iteration_that_is_done_anew_takes_the_place_of_itself_and_of_those_after_it() -> None:

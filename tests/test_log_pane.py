@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from scripted_run import alarm, ended, iteration, started
 from textual.app import App, ComposeResult
 from textual.widgets import RichLog
 
+from trainer.events import Alert, Decision, Event, RolledBack
 from workbench.panes.log import LogPane
+from workbench.run_view import RunView
 
 
 class LogApp(App[None]):
@@ -50,3 +53,82 @@ async def test_a_log_that_is_cut_or_very_long_is_shown_from_its_end(tmp_path: Pa
         assert lines(app)[0] == "cut"
         assert lines(app)[-1] == "last"
         assert len("".join(lines(app))) < 3000
+
+
+async def test_a_long_line_is_wrapped(tmp_path: Path) -> None:
+    app = LogApp(tmp_path / "workbench.log")
+    async with app.run_test(size=(40, 10)) as pilot:
+        app.query_one(LogPane).write("word " * 20)
+        await pilot.pause()
+        assert [len(line) <= 40 for line in lines(app)] == [True] * 3
+
+
+def view_of(*events: Event) -> RunView:
+    view = RunView()
+    for event in events:
+        view.take(event)
+    return view
+
+
+async def test_what_a_run_tells_besides_numbers_has_a_line_once_and_is_not_obeyed(tmp_path: Path) -> None:
+    app = LogApp(tmp_path / "workbench.log")
+    view = view_of(started(), iteration(1), alarm(1, message="a\x1b[2J\nb [b]c[/b]", advice="Lower it.", fixes=[]))
+    reason = "the score fell back"
+    async with app.run_test(size=(120, 30)) as pilot:
+        pane = app.query_one(LogPane)
+        pane.show_run(view)
+        pane.show_run(view)
+        view.take(
+            Decision(
+                iteration=2,
+                level="info",
+                code="convergence_degradation",
+                message=reason,
+                rule="degradation",
+                action="rollback",
+                evidence={},
+            )
+        )
+        view.take(RolledBack(iteration=2, to=1, reason=reason))
+        pane.show_run(view)
+        await pilot.pause()
+        assert lines(app) == [
+            "quickstart-0001: iteration 1: warning: KL high: a␛[2J␊b [b]c[/b]",
+            "quickstart-0001: iteration 1: advice: Lower it.",
+            "quickstart-0001: iteration 2: decision to roll back: the score fell back",
+            "quickstart-0001: iteration 2: rolled back to iteration 1: the score fell back",
+        ]
+
+
+async def test_lines_are_not_told_again_when_a_run_goes_on_and_are_for_another_run(tmp_path: Path) -> None:
+    app = LogApp(tmp_path / "workbench.log")
+    told = Alert(iteration=5, level="info", code="x", message="told")
+    view = view_of(started(), told, alarm(6), ended("stopped", 6))
+    async with app.run_test(size=(120, 30)) as pilot:
+        pane = app.query_one(LogPane)
+        pane.show_run(view)
+        await pilot.pause()
+        before = lines(app)
+        view.take(started(resumed_at=4))
+        pane.show_run(view)
+        await pilot.pause()
+        assert lines(app) == before
+        view.take(Alert(iteration=5, level="info", code="x", message="again"))
+        pane.show_run(view)
+        pane.show_run(view_of(started(name="other"), told))
+        await pilot.pause()
+        new = ["quickstart-0001: iteration 5: note: again", "other: iteration 5: note: told"]
+        assert lines(app) == [*before, *new]
+
+
+async def test_a_run_that_takes_the_place_of_another_is_told_from_its_start(tmp_path: Path) -> None:
+    app = LogApp(tmp_path / "workbench.log")
+    view = view_of(started(), alarm(1, fixes=[]), alarm(2, fixes=[]))
+    async with app.run_test(size=(120, 30)) as pilot:
+        pane = app.query_one(LogPane)
+        pane.show_run(view)
+        view.take(started(name="new"))
+        view.take(Alert(iteration=1, level="info", code="x", message="told"))
+        pane.show_run(view)
+        await pilot.pause()
+        assert [line for line in lines(app) if line.startswith("new")] == ["new: iteration 1: note: told"]

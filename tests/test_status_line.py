@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from scripted_run import ended, iteration, started
+from scripted_run import alarm, ended, iteration, started
 
 from trainer.events import PhaseProgress, StateChanged
 from workbench.run_view import RunView
@@ -39,6 +39,13 @@ def test_a_training_run_shows_state_iteration_phase_time_left_speed_and_memory()
 def test_each_state_has_a_sign_of_its_own(state: str, sign: str) -> None:
     shown = view(*TRAINING, ended(state)) if state != "paused" else view(*TRAINING, StateChanged(state="paused"))
     assert f"{sign} {state}" in text(shown)
+
+
+def test_the_newest_alarm_stands_beside_the_state_with_the_number_of_others() -> None:
+    one, two = view(*TRAINING, alarm(3)), view(*TRAINING, alarm(3), alarm(4, code="truncation", level="error"))
+    assert text(one, 80).startswith("quickstart-0001  ● training   ⚠ KL high   iteration 3/12")
+    assert "   ✖ truncation and 1 more   iteration" in text(two)
+    assert "␛[2J [b]" in text(view(*TRAINING, alarm(3, code="\x1b[2J_[b]")))
 
 
 def test_what_the_screen_does_replaces_the_state() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -10,9 +11,9 @@ from typing import Any
 
 import pytest
 import scripted_run
-from scripted_run import Script, answered, make_run
+from scripted_run import FIXES, Script, alarm, answered, make_run
 
-from trainer.config import Config
+from trainer.config import Config, save_config
 from trainer.errors import StorageError, UsageError
 from trainer.inbox import Inbox
 from trainer.questions import Answer, Question
@@ -128,10 +129,50 @@ def test_a_run_of_another_process_is_steered_by_its_inbox() -> None:
         assert supervisor.under_way
         supervisor.ask("pause")
         supervisor.set("ppo.kl_coef", 0.1)
-        sent = [path.read_text() for path in sorted((folder / "control").iterdir())]
-        assert len(sent) == 2
-        assert '"pause"' in sent[0]
-        assert '"ppo.kl_coef"' in sent[1]
+        supervisor.apply(FIXES[1], "KL high")
+        sent = [json.loads(path.read_text()) for path in sorted((folder / "control").iterdir())]
+        assert sent == [
+            {"command": "pause"},
+            {"command": "set", "key": "ppo.kl_coef", "value": 0.1},
+            {"command": "rollback", "to": None, "reason": "KL high"},
+        ]
+
+
+def test_a_fix_is_offered_while_its_run_can_be_steered_and_its_alarm_stands() -> None:
+    supervisor = supervise(scripted_run.steered)
+    poll_until(supervisor, lambda: supervisor.view.iteration > 0)
+    told = alarm(supervisor.view.iteration)
+    assert supervisor.fixes(told) == [], "it does not stand"
+    supervisor.view.take(told)
+    assert supervisor.fixes(told) == FIXES
+    supervisor.apply(FIXES[2], "why")
+    poll_until(supervisor, lambda: supervisor.view.state == "paused")
+    assert supervisor.fixes(told) == FIXES[:2], "it is paused"
+    supervisor.apply(FIXES[1], "why")
+    poll_until(supervisor, lambda: any(mark.kind == "rollback" for mark in supervisor.view.marks))
+    assert supervisor.view.marks[-1].text == "rolled back to iteration 0: why"
+    supervisor.view.take(told)
+    supervisor.abort()
+    assert supervisor.fixes(told) == []
+    poll_until(supervisor, lambda: not supervisor.trains_here)
+    for fix in FIXES:
+        with pytest.raises(UsageError):
+            Supervisor().apply(fix, "why")
+
+
+def test_the_target_of_the_kl_is_that_of_the_run_and_follows_its_settings() -> None:
+    folder = make_run("elsewhere")
+    supervisor = Supervisor()
+    supervisor.watch(folder)
+    assert supervisor.view.kl_target is None, "a fixed coefficient has none"
+    config = Config()
+    ppo = config.ppo.model_copy(update={"kl_controller": "adaptive", "kl_target": 4.5})
+    save_config(config.model_copy(update={"ppo": ppo}), folder / "config.toml")
+    supervisor.watch(folder)
+    assert supervisor.view.kl_target == 4.5
+    (folder / "config.toml").write_text("broken [")
+    supervisor.watch(folder)
+    assert supervisor.view.kl_target is None
 
 
 def test_a_run_whose_process_was_killed_is_told_as_interrupted() -> None:

@@ -106,6 +106,13 @@ def test_metrics_of_an_evaluation_stand_under_eval() -> None:
     }  # fmt: skip
 
 
+def test_what_an_evaluation_finds_beside_scores_stands_under_eval_too() -> None:
+    found = {"win_rate": 0.62, "win_rate_low": 0.5, "best_of_score": 0.7, "explained_variance": 0.41, "score_low": 0.4}
+    numbers = metrics(dataclasses.replace(evaluation(3), best_of=4, averaged=True, **found))
+    assert numbers.items() >= {f"eval/{name}": value for name, value in found.items()}.items()
+    assert not {"eval/best_of", "eval/averaged", "eval/win_rate_high"} & set(numbers)
+
+
 def test_scores_by_reward_source_are_recorded_where_there_is_more_than_one() -> None:
     both = {"likes": 0.5, "length": math.nan, "model/one": -1.0}
     numbers = metrics(iteration(3, parts=both))

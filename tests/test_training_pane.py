@@ -11,7 +11,7 @@ from charts import history_of
 from hypothesis import given
 from hypothesis import strategies as st
 from run_kinds_helper import dpo_evaluation, dpo_step, human, other_run, reward_step
-from scripted_run import iteration, started
+from scripted_run import alarm, evaluation, iteration, started
 from textual.app import App, ComposeResult
 from textual.containers import Horizontal
 from textual.pilot import Pilot
@@ -19,7 +19,7 @@ from textual.widgets import SelectionList
 
 from trainer.events import Alert, CheckpointSaved
 from workbench.history import History
-from workbench.metrics import METRICS, METRICS_OF_KIND
+from workbench.metrics import DEFAULT, METRICS_OF_KIND
 from workbench.panes import styles_path
 from workbench.panes.training import TrainingPane
 from workbench.panes.training_layout import shares
@@ -30,6 +30,8 @@ from workbench.widgets.histogram import ScoreHistogram
 from workbench.widgets.metric_chart import MetricChart
 from workbench.widgets.metric_list import MetricList
 from workbench.widgets.timeline import Timeline
+
+SHOWN = [metric for metric in DEFAULT if not metric.if_varied and not metric.field.startswith("eval/")]
 
 
 class Bench(App[None]):
@@ -96,7 +98,7 @@ async def test_every_metric_has_a_row_with_its_value_at_every_size(size):
         pane = await opened(pilot, view_of(500, clip_fraction=0.3))
         pane.show_scores([0.1, 0.5, 0.9] * 8)
         screen = await shown(pilot)
-        for metric in METRICS:
+        for metric in SHOWN:
             assert any(line[1:].startswith(metric.label) for line in screen.splitlines()), metric.label
         assert "!30.0" in screen
         assert all(len(line) <= size[0] - 2 for line in screen.splitlines())
@@ -197,12 +199,103 @@ async def test_metrics_are_chosen_in_a_list_and_kept_in_a_property():
         await pilot.press("m")
         assert isinstance(pilot.app.focused, SelectionList)
         await pilot.press("space", "down", "space", "escape")
-        assert pane.metrics_shown == tuple(metric.field for metric in METRICS[2:])
+        assert pane.metrics_shown == tuple(metric.field for metric in DEFAULT[2:])
         assert "reward" not in await shown(pilot)
         pane.metrics_shown = ("grad_norm", "kl", "of another version")
         assert pane.metrics_shown == ("kl", "grad_norm")
         pane.metrics_shown = ()
-        assert pane.metrics_shown == tuple(metric.field for metric in METRICS)
+        assert pane.metrics_shown == tuple(metric.field for metric in DEFAULT)
+
+
+async def test_numbers_of_evaluations_and_such_as_vary_have_a_row_where_the_run_has_them():
+    async with Bench().run_test(size=(100, 40)) as pilot:
+        pane = await opened(pilot, view_of(20))
+        bare = await shown(pilot)
+        for label in ("win rate", "held-out score", "KL coef.", "epochs done"):
+            assert label not in bare
+        view = RunView()
+        view.take(started(iterations=20))
+        view.take(evaluation(0, win_rate=0.5))
+        for number in range(1, 21):
+            view.take(iteration(number, kl_coef=0.05 * 1.1**number, explained_variance=math.nan, value_loss=math.nan))
+        view.take(evaluation(20, win_rate=0.625, score_mean=0.75))
+        pane.show_run(view)
+        screen = await shown(pilot)
+        assert "win rate %          62.5 ▲ 12.5" in screen
+        assert "held-out score     0.750 ▲ 0.238" in screen
+        assert "KL coef." in screen
+        assert "epochs done" not in screen
+        for label in ("expl. variance", "value loss", "×"):
+            assert label not in screen, "a run without a critic has none"
+
+
+async def test_before_the_first_evaluation_its_row_is_empty_and_nothing_is_lost():
+    async with Bench().run_test(size=(100, 18)) as pilot:
+        view = view_of(20)
+        view.take(evaluation(20, win_rate=0.625))
+        await opened(pilot, view)
+        for key in ((), ("e",)):  # the moving average too
+            await pilot.press(*key)
+            [row] = [line for line in (await shown(pilot)).splitlines() if line.startswith(" win rate")]
+            assert "×" not in row
+            assert row[37:56].strip() == ""
+            assert row[56] in "▁▂▃▄▅▆▇█"
+
+
+async def test_the_selected_metric_stays_selected_when_another_gets_a_row():
+    async with Bench().run_test(size=(100, 40)) as pilot:
+        view = view_of(20)
+        pane = await opened(pilot, view)
+        await pilot.press("down", "down", "enter")
+        view.take(evaluation(20, win_rate=0.5))
+        pane.show_run(view)
+        assert (await shown(pilot)).startswith(" KL nats/seq")
+
+
+async def test_what_is_not_shown_by_default_can_be_chosen():
+    async with Bench().run_test(size=(100, 40)) as pilot:
+        pane = await opened(pilot, view_of(20, repetition=0.35, length_correlation=0.5, advantage_std=1.25))
+        assert "repetition" not in await shown(pilot)
+        pane.metrics_shown = (*pane.metrics_shown, "repetition", "length_correlation", "advantage_std")
+        screen = await shown(pilot)
+        assert "repetition %       !35.0" in screen
+        assert "length corr.        0.50" in screen
+        assert "adv. deviation     1.250" in screen
+
+
+async def test_the_kl_has_the_target_of_a_run_that_aims_at_one_and_else_a_limit():
+    async with Bench().run_test(size=(100, 30)) as pilot:
+        view = view_of(50)
+        pane = await opened(pilot, view)
+        assert "!25.00" in await shown(pilot)
+        await pilot.press("down", "down", "enter")
+        assert "┄ limit 10" in await shown(pilot)
+        view.kl_target = 6.5
+        pane.show_run(view)
+        assert "┄ target 6.5" in await shown(pilot)
+        await pilot.press("escape")
+        assert " 25.00" in await shown(pilot), "to miss a target is nothing to mark"
+
+
+@pytest.mark.parametrize(("height", "lines"), [(14, 1), (30, 3)])
+async def test_alarms_stand_above_the_metrics_while_they_stand(height, lines):
+    async with Bench().run_test(size=(100, height)) as pilot:
+        view = view_of(20)
+        pane = await opened(pilot, view)
+        before = await shown(pilot)
+        for number, code in enumerate(("truncation", "repetition", "entropy_collapse", "kl_high"), 17):
+            view.take(alarm(number, code=code, message="[@click=app.quit]\x1b[2J"))
+        pane.show_run(view)
+        screen = (await shown(pilot)).splitlines()
+        assert screen[0].startswith(" ⚠ 20 KL high  [@click=app.quit]␛[2J")
+        assert screen[0].rstrip().endswith(f"and {4 - lines} more   ! opens")
+        assert [line.startswith(" ⚠") for line in screen[: lines + 1]] == [True] * lines + [False]
+        assert len(screen) <= pane.size.height
+        assert "▸score" in "\n".join(screen)
+        view.alarms.clear()
+        view.marks.clear()
+        pane.show_run(view)
+        assert await shown(pilot) == before
 
 
 async def test_the_selected_row_is_in_sight_where_not_all_fit():
@@ -320,7 +413,7 @@ async def test_a_run_of_another_kind_has_its_own_metrics_and_no_choice_among_the
         assert "clip fraction" not in screen
         assert "▸speed" in screen, "the last row, where the run before had more"
         assert pane.check_action("choose", ()) is False
-        assert pane.metrics_shown == tuple(metric.field for metric in METRICS)
+        assert pane.metrics_shown == tuple(metric.field for metric in DEFAULT)
         await pilot.press(*["up"] * 20, "enter")
         assert (await shown(pilot)).startswith(" loss   iteration 40  0.660 ▼ 0.001")
         pane.show_run(view_of(5))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,6 +29,7 @@ class AttachedRun(EventSource, Protocol):
     def resume(self) -> None: ...
     def step(self) -> None: ...
     def checkpoint(self) -> None: ...
+    def rollback(self, to: int | None, reason: str) -> None: ...
     def set(self, key: str, value: Any) -> None: ...
     def tell(self, event: HumanEvaluation) -> None: ...
     def ask(self, question: Question) -> Future[Answer]: ...
@@ -64,6 +66,9 @@ class RunOnDisk(JournalSource):
 
     def checkpoint(self) -> None:
         inbox.send(self.folder, "checkpoint")
+
+    def rollback(self, to: int | None, reason: str) -> None:
+        inbox.send(self.folder, "rollback", to=to, reason=reason)
 
     def set(self, key: str, value: Any) -> None:
         inbox.send(self.folder, "set", key=key, value=value)
@@ -104,6 +109,15 @@ class RunOnDisk(JournalSource):
         asked, self._asked = self._asked, {}
         for future in asked.values():
             future.set_exception(UsageError(reason))
+
+
+def kl_target(folder: Path) -> float | None:
+    """What the run in `folder` aims its KL at, nats a sequence; None for a fixed kl_coef, or where nothing tells."""
+    try:
+        ppo = tomllib.loads(RunFolder(folder).config.read_text(encoding="utf-8"))["ppo"]
+        return float(ppo["kl_target"]) if ppo["kl_controller"] == "adaptive" else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 def whole_history(folder: Path) -> History:

@@ -20,13 +20,18 @@ def in_brief(evaluation: AnyEvaluation) -> str:
         case RewardModelEvaluation():
             return f"{held_out(evaluation, 2)} of {evaluation.pairs}"
         case Evaluation():
-            return f"score {number(evaluation.score_mean)}{parts(evaluation.parts)}"
+            against = f", {reference_win_rate(evaluation)}" if math.isfinite(evaluation.win_rate) else ""
+            return f"score {number(evaluation.score_mean)}{parts(evaluation.parts)}{against}"
 
 
 def win_rate(evaluation: HumanEvaluation) -> str:
     """How often people prefer the policy, with its interval."""
-    low, high = _percent(evaluation.low), _percent(evaluation.high)
-    return f"human win rate {_percent(evaluation.win_rate)} % ({low} to {high})"
+    return f"human win rate {_share(evaluation.win_rate, evaluation.low, evaluation.high)}"
+
+
+def reference_win_rate(evaluation: Evaluation) -> str:
+    """How often the policy's score beats the reference's, with its interval."""
+    return f"win rate {_share(evaluation.win_rate, evaluation.win_rate_low, evaluation.win_rate_high)}"
 
 
 def held_out(evaluation: RewardModelEvaluation, digits: int = 3) -> str:
@@ -46,6 +51,10 @@ def parts(scores: Mapping[str, float]) -> str:
 def number(value: float, digits: int = 3) -> str:
     """`value` with so many digits; - when it is not finite."""
     return f"{value:.{digits}f}" if math.isfinite(value) else "-"
+
+
+def _share(value: float, low: float, high: float) -> str:
+    return f"{_percent(value)} % ({_percent(low)} to {_percent(high)})"
 
 
 def _percent(share: float) -> str:

@@ -14,7 +14,7 @@ from itertools import count, pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
-from trainer.events import DPOStep, Event, Iteration, RewardModelStep
+from trainer.events import DPOStep, Evaluation, Event, Iteration, RewardModelStep
 from trainer.run_list import PPO
 from workbench.metrics import Numbers
 from workbench.run_kinds import DPO, REWARD_MODEL
@@ -23,6 +23,7 @@ _EVENTS: dict[str, type[Event]] = {PPO: Iteration, REWARD_MODEL: RewardModelStep
 _KINDS = {event: kind for kind, event in _EVENTS.items()}
 _NO_METRICS = ("iteration", "seconds")
 _PHASES = ("generate", "score", "reward", "update")
+_EVALUATED = ("score_mean", "win_rate", "best_of_score", "explained_variance")
 _FACTOR = 8  # cells of a level that make one of the next
 
 
@@ -51,14 +52,17 @@ class History:
     """Iterations by ascending number, a column a metric: the scalar fields of the run's events and its seconds.
 
     Seconds are `seconds_total`, and of PPO one column a phase, such as `seconds_generate`; NaN for a phase that
-    there was not. `names` lists the columns. kind: of the run; one that is not known has the columns of PPO.
+    there was not. PPO has columns of evaluations too, such as `eval/win_rate`: what the newest one by then found, NaN
+    before the first. `names` lists the columns. kind: of the run; one that is not known has the columns of PPO.
     """
 
     def __init__(self, kind: str = PPO) -> None:
         self.kind = kind if kind in _EVENTS else PPO
         scalars = _scalars(_EVENTS[self.kind])
         phases = _PHASES if self.kind == PPO else ()
-        self.names: tuple[str, ...] = (*scalars, "seconds_total", *(f"seconds_{phase}" for phase in phases))
+        seconds = ("seconds_total", *(f"seconds_{phase}" for phase in phases))
+        self._evaluated = {f"eval/{name}": math.nan for name in _EVALUATED} if self.kind == PPO else {}
+        self.names: tuple[str, ...] = (*scalars, *seconds, *self._evaluated)
         self._scalars_of = attrgetter(*scalars)
         self.numbers = array("q")
         self._columns = {name: array("d") for name in self.names}
@@ -80,8 +84,19 @@ class History:
             values += [sum(seconds.values()), *(seconds.get(phase, math.nan) for phase in _PHASES)]
         else:
             values.append(event.seconds)
+        values += self._evaluated.values()
         for column, value in zip(self._in_order, values, strict=True):
             column.append(value)
+
+    def evaluate(self, event: Evaluation) -> None:
+        """Let the iterations from that of `event` on have what it found; a run of another kind has no such columns."""
+        start = bisect_left(self.numbers, event.iteration)
+        for name in self._evaluated:
+            value = getattr(event, name.removeprefix("eval/"))
+            self._evaluated[name] = value
+            if start < len(self):
+                self._columns[name][start:] = array("d", [value]) * (len(self) - start)
+                self._summaries.pop(name, None)
 
     def prepend(self, earlier: History) -> None:
         """Put the iterations of `earlier` that come before the first one of this history in front of it.
@@ -104,6 +119,7 @@ class History:
         del self.numbers[size:]
         for column in self._in_order:
             del column[size:]
+        self._evaluated = {name: self._columns[name][-1] if size else math.nan for name in self._evaluated}
         self._summaries.clear()
 
     def column(self, name: str) -> Sequence[float]:
@@ -124,6 +140,11 @@ class History:
         summary.follow(column, self._prepended)
         edges = [start + i * size // width for i in range(width + 1)] if width else []
         return [summary.bucket(first, end) for first, end in pairwise(edges)]
+
+    def range_of(self, name: str) -> tuple[float, float]:
+        """The least and the greatest finite value of `name`; NaN where there is none."""
+        buckets = self.buckets(name, 1)
+        return (buckets[0].low, buckets[0].high) if buckets else (math.nan, math.nan)
 
     def index_of(self, iteration: int) -> int:
         """Position of the iteration whose number is nearest to `iteration`; 0 in an empty history."""

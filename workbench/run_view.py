@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeVar
 
 from trainer.events import (
+    Alarm,
     Alert,
     CheckpointSaved,
+    Decision,
     Evaluation,
     Event,
     HumanEvaluation,
@@ -19,6 +21,7 @@ from trainer.events import (
     PhaseProgress,
     RewardModelEvaluation,
     RewardModelStep,
+    RolledBack,
     RunEnded,
     RunStarted,
     SamplesWritten,
@@ -27,6 +30,7 @@ from trainer.events import (
     StateChanged,
 )
 from trainer.live_settings import in_words
+from workbench.alarms import stands_after, title
 from workbench.evaluations import AnyEvaluation, in_brief
 from workbench.history import History, kind_of
 from workbench.metrics import Numbers
@@ -36,7 +40,8 @@ _KEPT = 500  # newest events of a kind
 _MARKS = 2000
 
 Kept = TypeVar("Kept")
-MarkKind = Literal["checkpoint", "alert", "setting", "evaluation", "resumed", "end"]
+MarkKind = Literal["checkpoint", "alert", "alarm", "decision", "rollback", "setting", "evaluation", "resumed", "end"]
+_REDONE = ("evaluation", "checkpoint", "alarm", "decision", "rollback")  # told again by a run that does them anew
 
 
 class Mark(NamedTuple):
@@ -51,8 +56,8 @@ class Mark(NamedTuple):
 class RunView:
     """What a reader wants to know of a run; `take` folds one event in, be it live or of a journal.
 
-    Lists hold the newest only, 500 events or 2000 marks, so that a run may go on for ever. problems: what of
-    the run could not be read, for the one who reads it to fill in.
+    Lists hold the newest only, 500 events or 2000 marks, so that a run may go on for ever. What no event tells is
+    for the one who reads the run to fill in: its problems, and its kl_target.
     """
 
     started: RunStarted | None = None
@@ -64,17 +69,22 @@ class RunView:
     evaluations: list[Evaluation] = field(default_factory=list)
     held_out: list[RewardModelEvaluation] = field(default_factory=list)  # on comparisons; of a DPO run too
     judged: HumanEvaluation | None = None  # the newest
-    alerts: list[Alert] = field(default_factory=list)
+    alerts: list[Alert | RolledBack] = field(default_factory=list)  # alarms and decisions among them
+    told: int = 0  # alerts so far, those that are no longer kept counted
+    alarms: list[Alarm] = field(default_factory=list)  # that stand, newest last; of one iteration the first told last
     checkpoints: list[CheckpointSaved] = field(default_factory=list)
     settings: list[SettingChanged] = field(default_factory=list)
     samples: SamplesWritten | None = None
     sample_index: array[int] = field(default_factory=lambda: array("q"))  # iterations whose samples are on disk
     marks: list[Mark] = field(default_factory=list)
     ended: RunEnded | None = None
-    problems: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)  # what could not be read
+    kl_target: float | None = None  # nats a sequence; of a run whose kl_coef follows the KL
 
     def take(self, event: Event) -> None:
         """Fold one event in; kinds that are not known change nothing."""
+        if self.alarms:
+            self.alarms[:] = [alarm for alarm in self.alarms if stands_after(alarm, event)]
         match event:
             case RunStarted():
                 self._start(event)
@@ -87,15 +97,15 @@ class RunView:
                 self._add(event)
             case Evaluation():
                 _keep(self.evaluations, event)
+                self.history.evaluate(event)
                 self._mark(event.iteration, "evaluation", in_brief(event))
             case RewardModelEvaluation():
                 _keep(self.held_out, event)
                 self._mark(event.iteration, "evaluation", in_brief(event))
             case HumanEvaluation():
                 self._add_judged(event)
-            case Alert():
-                _keep(self.alerts, event)
-                self._mark(event.iteration, "alert", event.message)
+            case Alert() | RolledBack():
+                self._add_alert(event)
             case SettingChanged():
                 _keep(self.settings, event)
                 self._mark(event.iteration, "setting", f"{event.key} {in_words(event.old)} -> {in_words(event.value)}")
@@ -139,6 +149,10 @@ class RunView:
         values = self.history.column(name)
         return _mean(values[:_RECENT]), _mean(values[-_RECENT:])
 
+    def put_away(self, alarm: Alarm) -> None:
+        """The user has read `alarm`: it stands no more."""
+        self.alarms[:] = [other for other in self.alarms if other is not alarm]
+
     def _start(self, event: RunStarted) -> None:
         if event.resumed_at is None:
             self._forget_all()
@@ -157,7 +171,16 @@ class RunView:
         self.history = History()
         self.last = self.previous = self.samples = self.judged = None
         self.sample_index = array("q")
-        for events in (self.evaluations, self.held_out, self.alerts, self.checkpoints, self.settings, self.marks):
+        self.told = 0
+        for events in (
+            self.evaluations,
+            self.held_out,
+            self.alerts,
+            self.alarms,
+            self.checkpoints,
+            self.settings,
+            self.marks,
+        ):
             events.clear()
 
     def _go_back_to(self, iteration: int) -> None:
@@ -174,8 +197,9 @@ class RunView:
         self.evaluations[:] = [e for e in self.evaluations if e.iteration <= iteration]
         self.held_out[:] = [e for e in self.held_out if e.iteration <= iteration]
         self.checkpoints[:] = [c for c in self.checkpoints if c.iteration <= iteration]
-        redone = ("evaluation", "checkpoint")
-        self.marks[:] = [m for m in self.marks if m.iteration <= iteration or m.kind not in redone]
+        self.alarms[:] = [a for a in self.alarms if a.iteration <= iteration]
+        self.alerts[:] = [a for a in self.alerts if a.iteration <= iteration or type(a) is Alert]
+        self.marks[:] = [m for m in self.marks if m.iteration <= iteration or m.kind not in _REDONE]
 
     def _add(self, event: Numbers) -> None:
         if (kind := kind_of(event)) != self.history.kind:
@@ -189,6 +213,21 @@ class RunView:
             self.previous = None
         self.last = event
         self.phase = None
+
+    def _add_alert(self, event: Alert | RolledBack) -> None:
+        _keep(self.alerts, event)
+        self.told += 1
+        match event:
+            case RolledBack():
+                self._mark(event.iteration, "rollback", f"rolled back to iteration {event.to}: {event.reason}")
+            case Alarm():
+                same = (place for place, other in enumerate(self.alarms) if other.iteration == event.iteration)
+                self.alarms.insert(next(same, len(self.alarms)), event)
+                self._mark(event.iteration, "alarm", f"{title(event)}: {event.message}")
+            case Decision():
+                self._mark(event.iteration, "decision", event.message)
+            case _:
+                self._mark(event.iteration, "alert", event.message)
 
     def _add_judged(self, event: HumanEvaluation) -> None:
         """Told anew with every few labels: one mark for all while nothing else happens."""

@@ -142,6 +142,10 @@ class Session:
         """Save a checkpoint of the last whole iteration now."""
         self._control.checkpoint()
 
+    def rollback(self, to: int | None, reason: str) -> None:
+        """Go on from the checkpoint after iteration `to`, None for the best; an Alert tells why that cannot be."""
+        self._control.rollback(to, reason)
+
     def set(self, key: str, value: Any) -> None:
         """Change a live setting before the next iteration; an Alert tells why where that cannot be."""
         self._control.set(key, value)

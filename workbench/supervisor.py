@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 from trainer.config import Config
 from trainer.errors import TrainerError, UsageError
-from trainer.events import RunStarted, StateChanged
+from trainer.events import Alarm, Fix, RunStarted, SettingChanged, StateChanged
 from trainer.questions import Answer, Question
 from trainer.runs import RunFolder, checkpoints
-from workbench.attached import AttachedRun, RunOnDisk
+from workbench.attached import AttachedRun, RunOnDisk, kl_target
 from workbench.detach import go_on_headless
 from workbench.policy_thread import PolicyThread
 from workbench.run_view import RunView
@@ -136,6 +136,24 @@ class Supervisor:
             raise UsageError(f"{key} changes a run, and none is under way: start one")
         self.run.set(key, value)
 
+    def fixes(self, alarm: Alarm) -> list[Fix]:
+        """What can be done about an alarm that stands now; nothing for a run that cannot be steered any more."""
+        if not self.under_way or self._ending or alarm not in self.view.alarms:
+            return []
+        return [fix for fix in alarm.fixes if fix.action != "pause" or self.allows("pause")]
+
+    def apply(self, fix: Fix, reason: str) -> None:
+        """Hand a fix to the run's trainer, for `reason`. UsageError, StorageError."""
+        match fix.action:
+            case "set":
+                self.set(fix.key, fix.value)
+            case "pause":
+                self.ask("pause")
+            case "rollback":
+                if self.run is None or not self.under_way:
+                    raise UsageError("nothing can be rolled back, for no run is under way: start one")
+                self.run.rollback(None, reason)
+
     def ask_model(self, question: Question, checkpoint: str = "") -> Future[Answer]:
         """What the run's model writes: by its trainer while it is under way, else by one of its `saved_policies`.
 
@@ -179,6 +197,8 @@ class Supervisor:
                 gc.collect()
                 gc.freeze()
         changed = bool(events)
+        if self.folder is not None and any(isinstance(event, RunStarted | SettingChanged) for event in events):
+            self.view.kl_target = kl_target(self.folder)
         if self.view.state == "paused" or not self.under_way:
             self._pausing = False
         if isinstance(self.run, RunOnDisk):

@@ -8,7 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from trainer.events import Alert, SamplePreview
+from trainer.events import Alarm, Alert, RolledBack, SamplePreview
+from workbench.alarms import SIGNS, title
 from workbench.evaluations import in_brief
 from workbench.metrics import table
 from workbench.run_view import RunView
@@ -16,15 +17,17 @@ from workbench.text import duration, gigabytes, sparkline, visible
 
 _ACCENT = "cyan"
 _STYLES = {"info": "dim", "warning": "yellow", "error": "bold yellow"}
-_SIGNS = {"info": "·", "warning": "⚠", "error": "✖"}
 _BAR = 10  # columns of the phase's progress bar
 _SAMPLES = 3
 _ALERTS = 2
+_ALARMS = 3
 
 
 def dashboard(view: RunView, width: int, *, notice: str = "") -> RenderableType:
-    """Status, metrics, newest samples and alerts of `view` for a terminal of `width` columns, 60 or more."""
+    """Status, alarms, metrics, newest samples and alerts of `view` for a terminal of `width` columns, 60 or more."""
     parts: list[RenderableType] = list(_wrapped(_status(view), width))
+    for alarm in reversed(view.alarms[-_ALARMS:]):
+        parts += [_alert(alarm, width), _cut(f"  {alarm.advice}", width)]
     if view.history:
         parts += [Text(""), _metrics(view, width)]
     if evaluations := view.newest_evaluations:
@@ -33,9 +36,9 @@ def dashboard(view: RunView, width: int, *, notice: str = "") -> RenderableType:
     if view.samples is not None and view.samples.previews:
         parts.append(Text(""))
         parts += (line for preview in view.samples.previews[:_SAMPLES] for line in _sample(preview, width))
-    if view.alerts:
+    if alerts := [alert for alert in view.alerts if not isinstance(alert, Alarm)]:
         parts.append(Text(""))
-        parts += (_alert(alert, width) for alert in view.alerts[-_ALERTS:])
+        parts += (_alert(alert, width) for alert in alerts[-_ALERTS:])
     if notice:
         parts += [Text(""), Text(visible(notice), style="bold")]
     return Group(*parts)
@@ -102,8 +105,15 @@ def _sample(preview: SamplePreview, width: int) -> Iterable[Text]:
     yield completion
 
 
-def _alert(alert: Alert, width: int) -> Text:
-    text = Text(f"{_SIGNS[alert.level]} iteration {alert.iteration}: {visible(alert.message)}")
-    text.stylize(_STYLES[alert.level])
+def _alert(alert: Alert | RolledBack, width: int) -> Text:
+    level, message = "info", ""
+    if isinstance(alert, RolledBack):
+        message = f"rolled back to iteration {alert.to}: {alert.reason}"
+    else:
+        level, message = alert.level, alert.message
+    if isinstance(alert, Alarm):
+        message = f"{title(alert)}: {message}"
+    text = Text(f"{SIGNS[level]} iteration {alert.iteration}: {visible(message)}")
+    text.stylize(_STYLES[level])
     text.truncate(2 * width - 4, overflow="ellipsis")
     return text

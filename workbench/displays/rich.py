@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from trainer.events import Event, RunStarted, SettingChanged
+from trainer.events import Alarm, Decision, Event, RolledBack, RunStarted, SettingChanged
 from workbench.displays.dashboard import dashboard
 from workbench.displays.sentences import sentences, summary
 from workbench.run_view import RunView
@@ -46,7 +46,7 @@ class RichDisplay:
         self._changed = True
         if not self._live.is_started:
             self._live.start()
-        if isinstance(event, RunStarted | SettingChanged):
+        if isinstance(event, RunStarted | SettingChanged | Alarm | Decision | RolledBack):
             for sentence in sentences(event):
                 self._console.print(Text(visible(sentence), style="dim"))
 

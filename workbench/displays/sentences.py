@@ -7,26 +7,31 @@ import shlex
 from pathlib import Path
 
 from trainer.events import (
+    Alarm,
     Alert,
     CheckpointSaved,
+    Decision,
     DPOEvaluation,
     Evaluation,
     Event,
     HumanEvaluation,
     RewardModelEvaluation,
+    RolledBack,
     RunStarted,
     SettingChanged,
     StateChanged,
 )
 from trainer.live_settings import in_words
 from trainer.run_list import PPO
-from workbench.evaluations import AnyEvaluation, held_out, in_brief, number, parts, win_rate
+from workbench.alarms import title
+from workbench.evaluations import AnyEvaluation, held_out, in_brief, number, parts, reference_win_rate, win_rate
 from workbench.output import PROGRAM
 from workbench.run_kinds import training_command
 from workbench.run_view import RunView
 from workbench.text import duration
 
 _LEVELS = {"info": "note", "warning": "warning", "error": "error"}
+_ACTIONS = {"continue": "go on", "rollback": "roll back"}  # else the action itself
 
 
 def sentences(event: Event) -> list[str]:
@@ -45,6 +50,13 @@ def sentences(event: Event) -> list[str]:
             return [f"iteration {event.iteration}: {_evaluation(event)}"]
         case CheckpointSaved():
             return [f"iteration {event.iteration}: checkpoint {event.path}, {duration(event.seconds)}"]
+        case RolledBack():
+            return [f"iteration {event.iteration}: rolled back to iteration {event.to}: {event.reason}"]
+        case Alarm():
+            return _alarm(event)
+        case Decision():
+            what = _ACTIONS.get(event.action, event.action)
+            return [f"iteration {event.iteration}: decision to {what}: {event.message}"]
         case Alert():
             return [f"iteration {event.iteration}: {_LEVELS[event.level]}: {event.message}"]
     return []
@@ -87,6 +99,8 @@ def _learnt(view: RunView) -> list[tuple[str, str]]:
         )
         if isinstance(last, DPOEvaluation):
             lines.append(("KL", f"{number(last.kl)} nats a token"))
+    if view.evaluations:
+        lines.append(("evaluation", in_brief(view.evaluations[-1])))
     if view.judged:
         lines.append(("people", in_brief(view.judged)))
     return lines
@@ -118,6 +132,17 @@ def _run(event: RunStarted) -> list[str]:
     return lines + [f"warning: {warning}" for warning in event.warnings]
 
 
+def _alarm(event: Alarm) -> list[str]:
+    before = f"iteration {event.iteration}:"
+    lines = [
+        f"{before} {_LEVELS[event.level]}: {title(event)}: {event.message}",
+        f"{before} advice: {event.advice}",
+    ]
+    if event.fixes:
+        lines.append(f"{before} the workbench offers: {'; '.join(fix.label for fix in event.fixes)}")
+    return lines
+
+
 def _evaluation(event: AnyEvaluation) -> str:
     match event:
         case HumanEvaluation():
@@ -135,10 +160,30 @@ def _evaluation(event: AnyEvaluation) -> str:
             )
         case Evaluation():
             return (
-                f"evaluation on {event.prompts} prompts: score {number(event.score_mean)}{parts(event.parts)}, "
-                f"deviation {number(event.score_std)}, KL {number(event.kl)} nats a sequence, "
-                f"{duration(event.seconds)}"
+                f"evaluation on {event.prompts} prompts: score {number(event.score_mean)}{_interval(event)}"
+                f"{parts(event.parts)}, deviation {number(event.score_std)}, KL {number(event.kl)} nats a sequence"
+                f"{_against_reference(event)}{_value_accuracy(event)}, {duration(event.seconds)}"
             )
+
+
+def _interval(event: Evaluation) -> str:
+    known = math.isfinite(event.score_low) and math.isfinite(event.score_high)
+    return f" ({number(event.score_low)} to {number(event.score_high)})" if known else ""
+
+
+def _against_reference(event: Evaluation) -> str:
+    text = ""
+    if math.isfinite(event.win_rate):
+        text += f", {reference_win_rate(event)} against the reference's {number(event.reference_score)}"
+    if math.isfinite(event.best_of_score):
+        text += f", whose best of {event.best_of} score {number(event.best_of_score)}"
+    return text
+
+
+def _value_accuracy(event: Evaluation) -> str:
+    if not math.isfinite(event.explained_variance):
+        return ""
+    return f", values off by {number(event.value_error)} explain {number(event.explained_variance, 2)} of the variance"
 
 
 def _outcome(view: RunView) -> str:

@@ -1,16 +1,18 @@
-"""The log pane: what libraries and native code printed while the screen had the terminal."""
+"""The log pane: what the run told besides its numbers, and what libraries and native code printed meanwhile."""
 
 from __future__ import annotations
 
 from collections import deque
 from pathlib import Path
 
+from rich.text import Text
 from textual.app import ComposeResult
-from textual.content import Content
 from textual.events import Print
 from textual.widgets import RichLog
 
+from workbench.displays.sentences import sentences
 from workbench.panes import Pane
+from workbench.run_view import RunView
 from workbench.text import visible
 
 _KEPT = 2000  # lines
@@ -19,25 +21,40 @@ _AT_ONCE = 64 * 1024  # bytes read from the file in one go
 
 
 class LogPane(Pane):
-    """Follows the log file of native output, and takes what Python code prints."""
+    """Follows the run's alerts and the log file of native output, and takes what Python code prints."""
 
     TITLE = "Log"
-    HELP = "What libraries print: downloads, warnings, native errors. It is kept in the file named on the border."
+    HELP = (
+        "Alarms with their advice, decisions and other alerts of the run, and what libraries print: downloads, "
+        "warnings, native errors. What they print is kept in the file named on the border."
+    )
 
     def __init__(self, path: Path | None, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._path = path
         self._offset = self._bytes() if path else 0  # what former sessions wrote stays in the file
         self._waiting: deque[str] = deque(maxlen=_KEPT)
+        self._view = RunView()
+        self._told = 0  # alerts of it that have a line
         if path:
             self.border_subtitle = visible(str(path))
 
     def compose(self) -> ComposeResult:
-        yield RichLog(max_lines=_KEPT, wrap=True, markup=False, highlight=False, auto_scroll=True)
+        yield RichLog(max_lines=_KEPT, min_width=1, wrap=True, markup=False, highlight=False, auto_scroll=True)
 
     def on_mount(self) -> None:
         self.begin_capture_print()
         self.set_interval(1.0, self.read_new)
+
+    def show_run(self, view: RunView) -> None:
+        if view is not self._view or view.told < self._told:
+            self._view, self._told = view, 0
+        new = view.told - self._told
+        self._told = view.told
+        name = view.started.name if view.started else ""
+        for alert in view.alerts[-new:] if new else []:
+            for sentence in sentences(alert):
+                self.write(visible(f"{name}: {sentence}"))
 
     def on_print(self, event: Print) -> None:
         """Something was printed by Python code of this process."""
@@ -71,7 +88,7 @@ class LogPane(Pane):
     def _show(self) -> None:
         log = self.query_one(RichLog)
         while self._waiting:
-            log.write(Content(self._waiting.popleft()))
+            log.write(Text(self._waiting.popleft()))  # Textual wraps no Content here
 
     def _bytes(self) -> int:
         try:

@@ -13,16 +13,18 @@ from textual.message import Message
 from trainer.run_list import PPO
 from workbench.evaluations import in_brief
 from workbench.history import History
-from workbench.metrics import METRICS, METRICS_OF_KIND, Metric
+from workbench.metrics import DEFAULT, METRICS, Metric
 from workbench.panes import Pane
 from workbench.panes.training_layout import shares
 from workbench.run_view import Mark, RunView
 from workbench.screens.choose_metrics import ChooseMetricsScreen
+from workbench.widgets.alarm_lines import AlarmLines
 from workbench.widgets.braille_chart import Picture
 from workbench.widgets.charted import Charted
 from workbench.widgets.drawing import OVERLAYS
 from workbench.widgets.histogram import ScoreHistogram
 from workbench.widgets.metric_chart import MetricChart
+from workbench.widgets.metric_choice import metrics_of
 from workbench.widgets.metric_list import MetricList
 from workbench.widgets.timeline import Timeline
 from workbench.widgets.window import Window, window_of, window_over
@@ -37,9 +39,11 @@ class TrainingPane(Pane):
 
     TITLE = "Training"
     HELP = (
-        "The metrics of the run, one a row: the last value, its change from the iteration before, and its course.\n"
+        "Alarms that stand, and what opens them; under them the metrics of the run, one a row: the last value, its "
+        "change from the iteration before, and its course.\n"
         "Left and right put a cursor on an iteration: all values are then those of it, and so are the samples.\n"
-        "× is a number that was NaN or infinite; ! a value past its limit ┄; a gap is an iteration that is not there."
+        "× is a number that was NaN or infinite; ! a value past its limit ┄; a gap is an iteration that is not there. "
+        "Metrics that the run has not, or that never change, have no row."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "enlarge", "enlarge", id="training.enlarge", tooltip="Draw this metric as a large chart"),
@@ -85,7 +89,8 @@ class TrainingPane(Pane):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._view = RunView()
-        self._chosen: tuple[Metric, ...] = METRICS  # of PPO; runs of other kinds have few
+        self._chosen: tuple[Metric, ...] = DEFAULT  # of PPO; runs of other kinds have few
+        self._metrics: tuple[Metric, ...] = DEFAULT  # that have a row
         self._selected = 0
         self._cursor: int | None = None  # an iteration
         self._span: int | None = None  # iterations that are charted; None: all
@@ -94,6 +99,7 @@ class TrainingPane(Pane):
         self._shown: object = None  # what the charts were drawn from
 
     def compose(self) -> ComposeResult:
+        yield AlarmLines()
         yield MetricList()
         yield MetricChart()
         yield ScoreHistogram()
@@ -111,7 +117,8 @@ class TrainingPane(Pane):
             self.query_one(ScoreHistogram).show(())
         history, marks = view.history, view.marks
         ends = (history.numbers[0], history.numbers[-1]) if len(history) else ()
-        now = (history, len(history), ends, view.last, len(marks), marks[-1:], view.started is None)
+        run = (view.started is None, view.kl_target, tuple(view.alarms))
+        now = (history, len(history), ends, view.last, len(marks), marks[-1:], run)
         if now != self._shown:
             self._shown = now
             self._show()
@@ -129,25 +136,18 @@ class TrainingPane(Pane):
 
     @property
     def metrics_shown(self) -> tuple[str, ...]:
-        """Fields of PPO's metrics that have a row, in the order of the table.
+        """Fields of PPO's metrics that are to have a row, in the order of the table.
 
-        Setting none, or only unknown ones: all. A run of another kind has a row for every metric.
+        Setting none, or only unknown ones: those shown by default. A run of another kind has a row for every metric.
         """
         return tuple(metric.field for metric in self._chosen)
 
     @metrics_shown.setter
     def metrics_shown(self, fields: Iterable[str]) -> None:
-        selected = self._metrics[self._selected]
         wanted = set(fields)
-        self._chosen = tuple(metric for metric in METRICS if metric.field in wanted) or METRICS
-        self._selected = self._metrics.index(selected) if selected in self._metrics else 0
+        self._chosen = tuple(metric for metric in METRICS if metric.field in wanted) or DEFAULT
         if self.is_mounted:
             self._show()
-
-    @property
-    def _metrics(self) -> tuple[Metric, ...]:
-        kind = self._view.history.kind
-        return self._chosen if kind == PPO else METRICS_OF_KIND[kind]
 
     # Keys
 
@@ -258,9 +258,11 @@ class TrainingPane(Pane):
     def _show(self) -> None:
         """Draw what can be seen."""
         histogram, events = self.query_one(ScoreHistogram), self.query_one(Timeline)
-        self._selected = min(self._selected, len(self._metrics) - 1)
+        self._take_metrics(metrics_of(self._view, self._chosen))
         rows = _ENLARGED if self._enlarged else len(self._metrics)
         width, height = self.size
+        alarms = self._view.alarms
+        height -= self.query_one(AlarmLines).show(alarms, self._key_of("alarm.open", "!") if alarms else "", height)
         evaluations = self._evaluations()[: max(height - 1 - rows, 0)]
         events.show(self._view.marks, evaluations)
         height -= len(evaluations)
@@ -278,17 +280,24 @@ class TrainingPane(Pane):
                 charted, self._metrics, self._selected, row_height=shared.row, empty=self._nothing_yet()
             )
 
+    def _take_metrics(self, metrics: tuple[Metric, ...]) -> None:
+        """Give these a row; the selected one stays selected where it still has one."""
+        field, same = self._metrics[self._selected].field, [metric.field for metric in metrics]
+        self._selected = same.index(field) if field in same else min(self._selected, len(metrics) - 1)
+        self._metrics = metrics
+
     def _evaluations(self) -> list[Mark]:
         return [Mark(e.iteration, "evaluation", in_brief(e)) for e in self._view.newest_evaluations]
 
     def _nothing_yet(self) -> str:
         if self._view.started is not None:
             return "The first iteration is under way: its numbers will stand here."
-        return f"No run yet: {self._start_key()} trains the configuration, and its metrics will be drawn here."
+        start = self._key_of("run.start", "space")
+        return f"No run yet: {start} trains the configuration, and its metrics will be drawn here."
 
-    def _start_key(self) -> str:
-        """The key that starts training, as the user has set it."""
+    def _key_of(self, binding: str, default: str) -> str:
+        """The key of a binding of the screen's, as the user has set it."""
         for active in self.screen.active_bindings.values():
-            if active.binding.id == "run.start":
+            if active.binding.id == binding:
                 return self.app.get_key_display(active.binding)
-        return "space"
+        return default

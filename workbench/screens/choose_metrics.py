@@ -40,4 +40,10 @@ class ChooseMetricsScreen(ModalScreen[tuple[str, ...]]):
         self.dismiss(tuple(metric.field for metric in METRICS if metric.field in chosen))
 
 
-_KEYS = Content.assemble(("space", "bold"), " shows or hides one   ", ("esc", "bold"), " closes")
+_KEYS = Content.assemble(
+    "One that the run has not, or that never changes, has no row.\n",
+    ("space", "bold"),
+    " shows or hides one   ",
+    ("esc", "bold"),
+    " closes",
+)

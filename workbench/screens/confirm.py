@@ -20,6 +20,7 @@ class ConfirmScreen(ModalScreen[bool]):
     question and detail may hold anything: they are shown as text. yes and no are the words on the buttons.
     """
 
+    FOCUSED: ClassVar[str] = "#no"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "yes", id="confirm.yes", tooltip="Do it"),
         Binding("n,escape", "answer(False)", "no", id="confirm.no", tooltip="Close this and do nothing"),
@@ -42,7 +43,7 @@ class ConfirmScreen(ModalScreen[bool]):
                 yield Button(_label("y", self._yes), compact=True, id="yes")
 
     def on_mount(self) -> None:
-        self.query_one("#no").focus()
+        self.query_one(self.FOCUSED).focus()
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         self.dismiss(event.button.id == "yes")

@@ -21,6 +21,7 @@ from trainer.runs import RunFolder
 from workbench.attached import whole_history
 from workbench.config_document import ConfigDocument
 from workbench.layout import DASHBOARD, DRAWER, SMALLEST, arrange
+from workbench.metrics import DEFAULT
 from workbench.opening import Opening
 from workbench.panes import Pane
 from workbench.panes.config import ConfigPane
@@ -32,15 +33,15 @@ from workbench.panes.samples import SamplesPane
 from workbench.panes.training import TrainingPane
 from workbench.paths import config_dir
 from workbench.screen_settings import ScreenSettings
+from workbench.screens.alarmed import AlarmedScreen
 from workbench.screens.ask import AskScreen
 from workbench.screens.confirm import ConfirmScreen
-from workbench.screens.labelling import LabellingScreen
 from workbench.supervisor import Request, Supervisor
 from workbench.widgets.banner import Banner
 from workbench.widgets.status_line import StatusLine
 
 
-class MainScreen(LabellingScreen):
+class MainScreen(AlarmedScreen):
     """Folds the run's events for the panes, and does what keys and panes ask for."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -50,6 +51,8 @@ class MainScreen(LabellingScreen):
         Binding("s", "ask('step')", "one iteration", id="run.step", tooltip="Train one iteration, then pause"),
         Binding("c", "ask('checkpoint')", "checkpoint", id="run.checkpoint", tooltip="Save a checkpoint now"),
         Binding("X", "ask('stop')", "stop", id="run.stop", tooltip="Save a checkpoint and end the run"),
+        Binding("exclamation_mark", "open_alarm", "alarm", id="alarm.open", tooltip="What is wrong, and what to do"),
+        Binding("F", "fix_alarm", "fix", id="alarm.fix", tooltip="Apply the newest alarm's first fix, once you agree"),
         Binding("f2", "show_pane('config')", "Config", show=False, id="pane.config", tooltip="Go to the configuration"),
         Binding("f3", "show_pane('training')", "Training", show=False, id="pane.training", tooltip="Go to the charts"),
         Binding("f4", "show_pane('samples')", "Samples", show=False, id="pane.samples", tooltip="Go to the samples"),
@@ -109,14 +112,15 @@ class MainScreen(LabellingScreen):
         if self._settings.metrics:
             self.query_one(TrainingPane).metrics_shown = self._settings.metrics
         self.action_show_pane(self._current)
-        self._show_run()
+        self.show_run()
         self.open_labelling()
         self.ready = True
 
     def on_unmount(self) -> None:
         self.close_labelling()
         self.supervisor.close()
-        self._settings.metrics = list(self._training.metrics_shown)
+        shown = list(self._training.metrics_shown)
+        self._settings.metrics = [] if shown == [metric.field for metric in DEFAULT] else shown
         self._settings.save(config_dir())
 
     # What stands where
@@ -157,9 +161,9 @@ class MainScreen(LabellingScreen):
     def poll(self) -> None:
         """Fold what has happened since the last call, and show it."""
         if self.supervisor.poll() or self._situation_now() != self._situation:
-            self._show_run()
+            self.show_run()
 
-    def _show_run(self) -> None:
+    def show_run(self) -> None:
         supervisor = self.supervisor
         self.query_one(StatusLine).show_run(supervisor.view, note=supervisor.note)
         for pane in self.query(Pane):
@@ -177,7 +181,8 @@ class MainScreen(LabellingScreen):
             self.refresh_bindings()
 
     def _situation_now(self) -> tuple[object, ...]:
-        return self.supervisor.view.state, self.supervisor.note, self.supervisor.under_way
+        alarms = [(alarm.code, alarm.iteration) for alarm in self.supervisor.view.alarms]
+        return self.supervisor.view.state, self.supervisor.note, self.supervisor.under_way, alarms
 
     def say(self, message: str) -> None:
         """Put a message above the panes until it is read."""
@@ -187,9 +192,11 @@ class MainScreen(LabellingScreen):
         self.query_one(Banner).put_away()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "ask":
+        if action in ("ask", "open_alarm", "fix_alarm"):
             if self._current == "label" and self.query_one(LabelPane).desk is not None:
                 return False  # a slip of the hand between two judgements must not stop a run
+            if action != "ask":
+                return self.allows_alarm(action)
             return self.supervisor.allows(parameters[0])  # type: ignore[arg-type]
         return True
 
@@ -262,7 +269,7 @@ class MainScreen(LabellingScreen):
             action()
         except TrainerError as error:
             self.say(str(error))
-        self._show_run()
+        self.show_run()
 
     def reward_sources(self, sources: list[dict[str, Any]]) -> None:
         pane = self.query_one(ConfigPane)

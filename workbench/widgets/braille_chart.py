@@ -26,7 +26,8 @@ LETTERS = "abcde"[:OVERLAYS]  # of the further runs, in the legend and at the en
 _LABELS = 8  # columns of the y axis's numbers
 _LINES_A_TICK = 4
 _COLUMNS_A_TICK = 12
-_RANKS = ("checkpoint", "evaluation", "resumed", "end", "setting", "alert")  # the last is shown where marks meet
+_RANKS = ("checkpoint", "evaluation", "resumed", "end", "setting", "alert", "decision", "alarm", "rollback")
+"""Kinds of marks; the last is shown where marks meet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +137,7 @@ def _title(picture: Picture, points: Points, width: int) -> Line:
         pieces.append((number_text(reading.value, metric.digits, 9), "strong"))
         pieces.append((" " + change_text(reading.change, metric.digits, 10), "muted"))
     if metric.threshold is not None:
-        pieces.append((f"   {LIMIT} limit {metric.threshold:g}", "target"))
+        pieces.append((f"   {LIMIT} {'target' if metric.aimed else 'limit'} {metric.threshold:g}", "target"))
     if charted.average and points:
         averages = moving_average(
             bucket for _, bucket in points if charted.at is None or bucket.first_index <= charted.at

@@ -16,6 +16,13 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
     return padding + text if right else text + padding
 
 
+def fit_start(text: str, width: int) -> str:
+    """The beginning of `text` in at most `width` columns, before … where the end had to go."""
+    if width < 1:
+        return ""
+    return text if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
+
+
 def fit_end(text: str, width: int) -> str:
     """The end of `text` in at most `width` columns, after … where the beginning had to go."""
     if width < 1:

@@ -1,4 +1,4 @@
-"""The line on top: run, state, phase and its progress, iteration, speed, memory, time left."""
+"""The line on top: run, state, alarms, phase and its progress, iteration, speed, memory, time left."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from textual.content import Content
 from textual.widget import Widget
 
+from trainer.events import Alarm
+from workbench.alarms import SIGNS, title
 from workbench.run_view import RunView
 from workbench.text import duration, gigabytes, visible
 
@@ -51,6 +53,8 @@ def status_pieces(view: RunView, *, note: str = "") -> list[Content]:
     words = f"{_SIGNS[view.state]} {note or view.state}"
     state = Content.styled(words, _STYLES.get(view.state, "$text-accent"))
     pieces = [Content.assemble((name, "bold"), "  ", state)]
+    if view.alarms:
+        pieces.append(_alarms(view.alarms))
     if view.total:
         pieces.append(Content(f"iteration {view.iteration}/{view.total}"))
     if view.phase is not None:
@@ -72,6 +76,14 @@ def fitted(pieces: Sequence[Content], width: int) -> Content:
             break
         line = Content.assemble(line, "   ", piece)
     return line.truncate(max(width, 1), ellipsis=True)
+
+
+def _alarms(alarms: Sequence[Alarm]) -> Content:
+    """What the newest alarm is called, and how many stand."""
+    newest = alarms[-1]
+    words = visible(title(newest)) + (f" and {len(alarms) - 1} more" if len(alarms) > 1 else "")
+    style = "$text-error" if newest.level == "error" else "$text-warning"
+    return Content.styled(f"{SIGNS.get(newest.level, SIGNS['warning'])} {words}", style)
 
 
 def _progress(name: str, done: int, total: int) -> Content:

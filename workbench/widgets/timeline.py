@@ -1,20 +1,23 @@
-"""What happened to a run besides its numbers: alerts, checkpoints, settings, evaluations, newest last."""
+"""What happened to a run besides its numbers: alarms, decisions, checkpoints, settings, evaluations, newest last."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import ClassVar
 
-from rich.cells import cell_len, set_cell_size
 from textual.binding import Binding, BindingType
 from textual.events import MouseScrollDown, MouseScrollUp
 
 from workbench.run_view import Mark, MarkKind
 from workbench.text import visible
+from workbench.widgets.cells import fit_start
 from workbench.widgets.drawing import Drawn, Line, rule
 
 SIGNS: dict[MarkKind, str] = {
     "alert": "⚠",
+    "alarm": "!",
+    "decision": "◆",
+    "rollback": "↶",
     "checkpoint": "✓",
     "setting": "→",
     "evaluation": "◇",
@@ -25,7 +28,9 @@ SIGNS: dict[MarkKind, str] = {
 
 def sign_role(kind: MarkKind) -> str:
     """The role that a mark's sign is drawn in."""
-    return "alert" if kind == "alert" else "strong" if kind in ("setting", "end") else "muted"
+    if kind in ("alert", "alarm"):
+        return "alert"
+    return "strong" if kind in ("decision", "rollback", "setting", "end") else "muted"
 
 
 def timeline(marks: Sequence[Mark], width: int, height: int, *, back: int = 0) -> list[Line]:
@@ -40,11 +45,8 @@ def timeline(marks: Sequence[Mark], width: int, height: int, *, back: int = 0) -
 
 
 def _line(mark: Mark, digits: int, width: int) -> Line:
-    text = visible(mark.text)
-    room = max(width - digits - 5, 0)
-    if cell_len(text) > room:
-        text = set_cell_size(text, max(room - 1, 0)) + "…"
-    role = "alert" if mark.kind == "alert" else "text"
+    text = fit_start(visible(mark.text), width - digits - 5)
+    role = "alert" if sign_role(mark.kind) == "alert" else "text"
     return [
         (f" {SIGNS[mark.kind]} ", sign_role(mark.kind)),
         (f"{mark.iteration:>{digits}} ", "muted"),

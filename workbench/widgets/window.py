@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
@@ -40,7 +41,8 @@ class Window(NamedTuple):
     def columns(self, metric: Metric, width: int) -> list[Bucket | None]:
         """The values of `metric` in at most `width` columns, one an iteration where they suffice.
 
-        None for a column whose iterations the history lacks. Reads `width` buckets, however long the history is.
+        None for a column whose iterations the history lacks, or which no evaluation came before. Reads `width`
+        buckets, however long the history is.
         """
         width = min(width, self.iterations)
         columns: list[Bucket | None] = [None] * width
@@ -73,6 +75,8 @@ class Window(NamedTuple):
         if self.stop <= self.start or width < 1:
             return []
         buckets = self.history.buckets(metric.field, width, self.start, self.stop)
+        if metric.evaluated:
+            buckets = [bucket._replace(missing=0) for bucket in buckets if not math.isnan(bucket.last)]
         return buckets if metric.factor == 1 else [_scaled(bucket, metric.factor) for bucket in buckets]
 
 

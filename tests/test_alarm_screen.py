@@ -1,0 +1,297 @@
+"""The keys for alarms, driven by Pilot over a scripted trainer: open, read, apply, put away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import scripted_run
+from scripted_run import FIXES, SteeredRun, alarm, make_run
+from textual.pilot import Pilot
+from textual.widgets import OptionList
+from workbench_app import screen_text, status, until, workbench
+
+from trainer.control import Control
+from trainer.events import Alarm, Event, Fix, Iteration, RunEnded
+from trainer.inbox import Inbox
+from trainer.journal import Journal
+from trainer.runs import RunFolder
+from workbench.panes.label import LabelPane
+from workbench.screens.alarm import AlarmScreen
+from workbench.screens.alarm_fix import FixScreen
+from workbench.screens.main import MainScreen
+from workbench.widgets.banner import Banner
+
+HOSTILE = "a\x1b]0;owned\x07\x1b[2J\rb\u202ec[@click=app.quit]d[/x]\ne"
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path / "config"))
+
+
+class Troubled(SteeredRun):
+    """A run of which alarms are told, and which then keeps what is asked of it until it is told to stop."""
+
+    def __init__(self, *alarms: Alarm) -> None:
+        super().__init__(lambda _: None)
+        self.alarms = alarms
+        self.asked: list[Any] = []
+
+    def __call__(self, emit: Callable[[Event], None], control: Control) -> RunEnded:
+        self.emit = emit
+        control.attach(self)
+
+        def emit_with_alarms(event: Event) -> None:
+            emit(event)
+            for told in self.alarms if isinstance(event, Iteration) else ():
+                emit(told)
+
+        return scripted_run.wait(emit_with_alarms, control)
+
+    def set(self, key: str, value: Any) -> None:
+        self.asked.append((key, value))
+        super().set(key, value)
+        self.apply()
+
+    def rollback(self, to: int | None, reason: str) -> None:
+        self.asked.append((to, reason))
+        super().rollback(to, reason)
+
+    def paused(self) -> None:
+        self.asked.append("pause")
+        super().paused()
+
+
+async def troubled(screen: MainScreen, pilot: Pilot[str], count: int = 1) -> None:
+    """Start the run and wait for its alarms."""
+    await pilot.press("space")
+    await until(pilot, lambda: len(screen.supervisor.view.alarms) == count)
+    await pilot.pause()
+
+
+def shown(pilot: Pilot[str]) -> str:
+    """What is on the terminal, whichever screen is on top."""
+    return screen_text(pilot.app.screen)  # type: ignore[arg-type]
+
+
+async def opened(pilot: Pilot[str], key: str, kind: type) -> None:
+    await pilot.press(key)
+    await until(pilot, lambda: isinstance(pilot.app.screen, kind) and pilot.app.screen.is_attached)
+    await pilot.pause()
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 36), (200, 60)])
+async def test_one_key_opens_the_newest_alarm_with_evidence_advice_and_fixes(size: tuple[int, int]) -> None:
+    async with workbench(Troubled(alarm(0, code="truncation"), alarm(1)), size=size) as (screen, pilot):
+        await troubled(screen, pilot, 2)
+        assert "⚠ KL high and 1 more" in status(screen)
+        assert "! opens" in screen_text(screen)
+        await opened(pilot, "exclamation_mark", AlarmScreen)
+        text = shown(pilot)
+        for part in (
+            "⚠ KL high   iteration 1   1 of 2",
+            "KL            24.10 nats/seq",
+            "times target  3.013",
+            "Raise kl_coef.",
+            *(fix.label for fix in FIXES),
+            "enter does it",
+        ):
+            assert part in text, part
+        await pilot.press("right")
+        assert "⚠ truncation   iteration 0   2 of 2" in shown(pilot)
+        await pilot.press("right", "left")
+        assert "1 of 2" in shown(pilot)
+        await pilot.press("escape")
+        assert pilot.app.screen is screen
+
+
+@pytest.mark.parametrize(
+    ("downs", "asked"),
+    [(0, ("ppo.kl_coef", 0.1)), (1, (None, "KL high")), (2, "pause")],
+    ids=["set", "rollback", "pause"],
+)
+async def test_enter_applies_the_highlighted_fix(downs: int, asked: Any) -> None:
+    run = Troubled(alarm(1))
+    async with workbench(run) as (screen, pilot):
+        await troubled(screen, pilot)
+        await opened(pilot, "exclamation_mark", AlarmScreen)
+        await pilot.press(*["down"] * downs, "enter")
+        await until(pilot, lambda: bool(run.asked))
+        assert run.asked == [asked]
+        if asked != "pause":  # which mends nothing
+            await until(pilot, lambda: screen.supervisor.view.alarms == [])
+            assert "opens" not in screen_text(screen)
+        assert not screen.query_one(Banner).display
+
+
+@pytest.mark.parametrize(("key", "asked"), [("y", True), ("enter", True), ("n", False), ("escape", False)])
+async def test_one_key_applies_the_first_fix_once_the_user_agrees(key: str, asked: bool) -> None:
+    run = Troubled(alarm(1))
+    async with workbench(run) as (screen, pilot):
+        await troubled(screen, pilot)
+        await opened(pilot, "F", FixScreen)
+        assert "Raise kl_coef to 0.1?" in shown(pilot)
+        assert "KL high: the KL is 24.1" in shown(pilot)
+        assert run.asked == []
+        await pilot.press(key)
+        assert pilot.app.screen is screen
+        if asked:
+            await until(pilot, lambda: bool(run.asked))
+        assert run.asked == ([("ppo.kl_coef", 0.1)] if asked else [])
+
+
+async def test_an_alarm_that_was_read_is_put_away_and_the_next_is_the_newest() -> None:
+    run = Troubled(alarm(0, code="truncation"), alarm(1))
+    async with workbench(run) as (screen, pilot):
+        await troubled(screen, pilot, 2)
+        await opened(pilot, "exclamation_mark", AlarmScreen)
+        await pilot.press("x")
+        assert [alarm.code for alarm in screen.supervisor.view.alarms] == ["truncation"]
+        await pilot.pause()
+        assert "⚠ truncation   iteration" in status(screen)
+        await opened(pilot, "exclamation_mark", AlarmScreen)
+        await pilot.press("delete")
+        await until(pilot, lambda: "⚠" not in status(screen))
+        assert run.asked == []
+
+
+async def test_without_an_alarm_its_keys_do_nothing_and_are_not_offered() -> None:
+    async with workbench(Troubled()) as (screen, pilot):
+        await pilot.press("space")
+        await until(pilot, lambda: len(screen.supervisor.view.history) == 1)
+        await pilot.press("exclamation_mark", "F")
+        assert pilot.app.screen is screen
+        assert not {"open_alarm", "fix_alarm"} & {a.binding.action for a in screen.active_bindings.values()}
+
+
+async def test_an_alarm_without_a_fix_has_advice_alone() -> None:
+    async with workbench(Troubled(alarm(1, fixes=[]))) as (screen, pilot):
+        await troubled(screen, pilot)
+        await pilot.press("F")
+        assert pilot.app.screen is screen
+        await opened(pilot, "exclamation_mark", AlarmScreen)
+        assert "Raise kl_coef." in shown(pilot)
+        assert "Nothing can be done from here." in shown(pilot)
+        assert not pilot.app.screen.query_one(OptionList).display
+        await pilot.press("enter", "right", "escape")
+        assert pilot.app.screen is screen
+
+
+def watched(name: str, *alarms: Alarm) -> Path:
+    """A run on disk with these alarms at its end."""
+    folder = make_run(name)
+    (folder / "events.jsonl").unlink()
+    journal = Journal(folder / "events.jsonl")
+    for event in (scripted_run.started(name=name, folder=str(folder)), scripted_run.iteration(1), *alarms):
+        journal.emit(event)
+    journal.close()
+    return folder
+
+
+async def test_a_run_that_has_ended_is_advised_and_not_mended() -> None:
+    async with workbench(watch=watched("past", alarm(1))) as (screen, pilot):
+        await until(pilot, lambda: bool(screen.supervisor.view.alarms))
+        await pilot.press("F")
+        assert pilot.app.screen is screen
+        await opened(pilot, "exclamation_mark", AlarmScreen)
+        assert "Raise kl_coef." in shown(pilot)
+        assert "Nothing can be done from here." in shown(pilot)
+
+
+async def test_fixes_reach_a_run_of_another_process_by_its_inbox() -> None:
+    folder = watched("elsewhere", alarm(1))
+    with RunFolder(folder).lock():
+        inbox = Inbox(folder / "control", pytest.fail)
+        async with workbench(watch=folder) as (screen, pilot):
+            await until(pilot, lambda: bool(screen.supervisor.view.alarms))
+            await pilot.pause()
+            await opened(pilot, "F", FixScreen)
+            await pilot.press("y")
+            await opened(pilot, "exclamation_mark", AlarmScreen)
+            await pilot.press("down", "enter")
+            await pilot.pause()
+            first, second = inbox.take()
+    assert (first.command, first.key, first.value) == ("set", "ppo.kl_coef", 0.1)
+    assert (second.command, second.to, second.reason) == ("rollback", None, "KL high")
+
+
+@pytest.mark.parametrize("key", ["exclamation_mark", "F"])
+async def test_what_does_not_stand_any_more_when_the_user_agrees_changes_nothing(key: str) -> None:
+    run = Troubled(alarm(1))
+    async with workbench(run) as (screen, pilot):
+        await troubled(screen, pilot)
+        await opened(pilot, key, AlarmScreen if key != "F" else FixScreen)
+        screen.supervisor.set("ppo.kl_coef", 0.3)
+        await until(pilot, lambda: screen.supervisor.view.alarms == [])
+        await pilot.press("enter")
+        await pilot.pause()
+        assert run.asked == [("ppo.kl_coef", 0.3)]
+        assert "KL high does not stand any more" in str(screen.query_one(Banner).render())
+
+
+async def test_while_labels_are_made_no_slip_of_the_hand_mends_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with workbench(Troubled(alarm(1))) as (screen, pilot):
+        await troubled(screen, pilot)
+        await pilot.press("f5")
+        assert screen.check_action("open_alarm", ())
+        monkeypatch.setattr(screen.query_one(LabelPane), "desk", object())
+        assert not screen.check_action("open_alarm", ())
+        assert not screen.check_action("fix_alarm", ())
+
+
+@pytest.mark.parametrize("size", [(60, 20), (120, 36)])
+async def test_hostile_texts_of_an_alarm_are_shown_and_not_obeyed(size: tuple[int, int]) -> None:
+    fix = Fix(label=HOSTILE, action="set", key="ppo.kl_coef", value=0.1)
+    told = alarm(1, code=HOSTILE, message=HOSTILE, advice=HOSTILE * 40, evidence={HOSTILE: 1.0}, fixes=[fix])
+    async with workbench(Troubled(told), size=size) as (screen, pilot):
+        await troubled(screen, pilot)
+        texts = [shown(pilot)]
+        await opened(pilot, "exclamation_mark", AlarmScreen)
+        texts.append(shown(pilot))
+        await pilot.press("pagedown", "pagedown", "pageup", "escape")
+        await opened(pilot, "F", FixScreen)
+        texts.append(shown(pilot))
+        await pilot.press("escape", "f8")
+        await pilot.pause()
+        texts.append(shown(pilot))
+        for text in texts:
+            assert "a␛]0;owned␇␛[2J␍b" in text
+            assert not {"\x1b", "\x07", "\r", "\u202e"} & set(text)
+        assert pilot.app.is_running
+
+
+@pytest.mark.parametrize("size", [(60, 20), (80, 24), (120, 36)])
+async def test_a_long_advice_is_read_page_by_page(size: tuple[int, int]) -> None:
+    words = " ".join(f"word{number}" for number in range(400))
+    async with workbench(Troubled(alarm(0, code="other"), alarm(1, advice=words)), size=size) as (screen, pilot):
+        await troubled(screen, pilot, 2)
+        await opened(pilot, "exclamation_mark", AlarmScreen)
+        for part in ("KL high", *(fix.label for fix in FIXES), "esc closes"):
+            assert part in shown(pilot), "these are in sight however long the text"
+        assert "word399" not in shown(pilot)
+        await pilot.press(*["pagedown"] * 30)
+        assert "word399" in shown(pilot)
+        await pilot.press(*["pageup"] * 30)
+        assert "the KL is 24.1" in shown(pilot)
+
+
+async def test_the_keys_are_those_of_the_user(tmp_path: Path) -> None:
+    folder = tmp_path / "config"
+    folder.mkdir()
+    keys = 'preset = "vim"\n[keys]\n"alarm.open" = "ctrl+a"\n"alarm.put-away" = "w"\n'
+    (folder / "keys.toml").write_text(keys)
+    async with workbench(Troubled(alarm(0, code="truncation", fixes=[]), alarm(1))) as (screen, pilot):
+        await troubled(screen, pilot, 2)
+        await until(pilot, lambda: "^a opens" in screen_text(screen))
+        await opened(pilot, "ctrl+a", AlarmScreen)
+        assert "w puts it away" in shown(pilot)
+        await pilot.press("j", "j", "k")
+        assert pilot.app.screen.query_one(OptionList).highlighted == 1
+        await pilot.press("l", "j", "k")
+        assert "⚠ truncation" in shown(pilot)
+        await pilot.press("h", "w")
+        assert [alarm.code for alarm in screen.supervisor.view.alarms] == ["truncation"]

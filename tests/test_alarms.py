@@ -1,0 +1,191 @@
+"""Alarms in words, how long they stand, and the line that each has above the metrics."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from charts import texts
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from scripted_run import FIXES, alarm, ended, iteration, started
+
+from trainer.events import Decision, Event, RolledBack, SettingChanged
+from trainer.journal import Journal, read_journal
+from trainer.journal_lines import event_in
+from workbench.alarms import STANDS, evidence, stands_after, title
+from workbench.run_view import Mark, RunView
+from workbench.widgets.alarm_lines import alarm_lines
+
+
+def folded(*events: Event) -> RunView:
+    view = RunView()
+    for event in events:
+        view.take(event)
+    return view
+
+
+def standing(view: RunView) -> list[str]:
+    return [alarm.code for alarm in view.alarms]
+
+
+def changed(number: int, key: str = "ppo.kl_coef") -> SettingChanged:
+    return SettingChanged(iteration=number, key=key, old=0.05, value=0.1)
+
+
+def decision(number: int, **changes: Any) -> Decision:
+    values: dict[str, Any] = {"level": "info", "code": "convergence_plateau", "message": "the score moves no more"}
+    return Decision(
+        **{"iteration": number, "rule": "plateau", "action": "continue", "evidence": {}, **values, **changes}
+    )
+
+
+# Words
+
+
+def test_a_code_is_told_in_words() -> None:
+    assert title(alarm(1)) == "KL high"
+    assert title(alarm(1, code="step_nan")) == "step NaN"
+    assert title(alarm(1, code="length_exploitation")) == "length exploitation"
+
+
+def test_evidence_has_the_names_and_units_of_the_metrics_where_it_is_one() -> None:
+    numbers = {"clip_fraction": 0.4321, "median_norm": 12345.678, "kl": math.nan, "lost": math.inf}
+    assert evidence(alarm(1, evidence=numbers)) == [
+        ("clip fraction", "43.2 %"),
+        ("median norm", "1.235e+04"),
+        ("KL", "nan nats/seq"),
+        ("lost", "inf"),
+    ]
+
+
+# How long they stand
+
+
+def test_an_alarm_stands_for_so_many_iterations_and_no_longer() -> None:
+    view = folded(started(iterations=100), iteration(5), alarm(5))
+    for number in range(6, 5 + STANDS):
+        view.take(iteration(number))
+        assert standing(view) == ["kl_high"], number
+    view.take(iteration(5 + STANDS))
+    assert standing(view) == []
+
+
+def test_an_alarm_told_again_takes_the_place_of_itself_and_is_the_newest() -> None:
+    view = folded(started(), alarm(1), alarm(2, code="truncation"), alarm(3, level="error"))
+    assert [(alarm.code, alarm.iteration) for alarm in view.alarms] == [("truncation", 2), ("kl_high", 3)]
+
+
+def test_of_alarms_of_one_iteration_the_first_told_is_the_most_urgent_and_comes_first() -> None:
+    codes = ("truncation", "kl_high", "repetition")
+    view = folded(started(), alarm(2, code="old"), *(alarm(3, code=code) for code in codes))
+    assert standing(view) == ["old", "repetition", "kl_high", "truncation"]
+    first = texts(alarm_lines(view.alarms, 80, 3, "!"))[0]
+    assert first.startswith(" ⚠ 3 truncation")
+
+
+def test_a_change_of_a_setting_that_a_fix_sets_ends_it_and_no_other_does() -> None:
+    view = folded(started(), alarm(1), alarm(2, code="truncation", fixes=[]))
+    view.take(changed(2, "optim.policy_lr"))
+    assert standing(view) == ["kl_high", "truncation"]
+    view.take(changed(2))
+    assert standing(view) == ["truncation"]
+
+
+def test_a_rollback_and_a_new_run_end_all_and_the_end_of_the_run_ends_none() -> None:
+    alarms = (started(), alarm(1), alarm(2, code="truncation", fixes=[]))
+    assert len(folded(*alarms, ended("stopped", 2)).alarms) == 2
+    assert folded(*alarms, RolledBack(iteration=2, to=1, reason="x")).alarms == []
+    assert folded(*alarms, started(name="other")).alarms == []
+
+
+def test_a_resumption_keeps_alarms_of_before_and_drops_what_is_told_again() -> None:
+    rolled = RolledBack(iteration=7, to=2, reason="x")
+    events = (alarm(3), decision(3), alarm(8, code="truncation"), decision(8))
+    view = folded(started(), *events, started(resumed_at=5))
+    assert standing(view) == ["kl_high"]
+    assert [alert.iteration for alert in view.alerts] == [3, 3]
+    assert [(mark.kind, mark.iteration) for mark in view.marks] == [("alarm", 3), ("decision", 3), ("resumed", 5)]
+    assert not any(mark.kind == "rollback" for mark in folded(started(), rolled, started(resumed_at=5)).marks)
+
+
+def test_what_the_user_has_read_stands_no_more() -> None:
+    one, two = alarm(1), alarm(2, code="truncation")
+    view = folded(started(), one, two)
+    view.put_away(one)
+    assert view.alarms == [two]
+    view.put_away(one)
+    assert view.alarms == [two]
+
+
+def test_only_an_alarm_of_its_own_code_replaces_one() -> None:
+    assert stands_after(alarm(1), alarm(2, code="truncation"))
+    assert not stands_after(alarm(1), alarm(2))
+
+
+def test_alarms_decisions_and_rollbacks_are_marks_with_words() -> None:
+    view = folded(started(), alarm(3, message="too far"), decision(4), RolledBack(iteration=5, to=2, reason="it fell"))
+    assert view.marks == [
+        Mark(3, "alarm", "KL high: too far"),
+        Mark(4, "decision", "the score moves no more"),
+        Mark(5, "rollback", "rolled back to iteration 2: it fell"),
+    ]
+    assert (view.told, len(view.alerts)) == (3, 3)
+
+
+# On disk
+
+
+def test_an_alarm_comes_back_from_the_journal_with_its_fixes_and_numbers_that_are_none(tmp_path: Path) -> None:
+    written = alarm(3, evidence={"kl": math.nan, "share": 0.5})
+    journal = Journal(tmp_path / "events.jsonl")
+    for event in (started(), written, decision(4)):
+        journal.emit(event)
+    journal.close()
+    view = read_journal(tmp_path / "events.jsonl")
+    back = view.events[1]
+    assert view.problems == []
+    assert getattr(back, "fixes", None) == FIXES
+    assert getattr(back, "evidence", {})["share"] == 0.5
+    assert math.isnan(getattr(back, "evidence", {})["kl"])
+    assert view.events[2] == decision(4)
+
+
+@pytest.mark.parametrize("damage", [{"label": 5}, {"key": None}, {"other": 1}])
+def test_an_alarm_whose_fix_is_damaged_is_no_event(damage: dict[str, Any]) -> None:
+    values = json.loads(json.dumps(alarm(3).as_dict() | {"time": 0.0}))
+    assert event_in(json.loads(json.dumps(values))) == alarm(3)
+    values["fixes"][0] |= damage
+    with pytest.raises(ValueError, match="alarm"):
+        event_in(values)
+
+
+# Their lines
+
+
+def test_the_newest_alarm_is_first_and_says_what_opens_it_and_how_many_have_no_line() -> None:
+    alarms = [alarm(3, code="truncation", message="cut short"), alarm(7, level="error"), alarm(9, level="info")]
+    lines = texts(alarm_lines(alarms, 100, 3, "!"))
+    assert lines[0].startswith(" · 9 KL high  the KL is 24.1")
+    assert lines[0].endswith("  ! opens ")
+    assert lines[1].startswith(" ✖ 7 KL high  the KL")
+    assert lines[2].rstrip() == " ⚠ 3 truncation  cut short"
+    [only] = texts(alarm_lines(alarms, 100, 1, "ctrl+a"))
+    assert only.endswith("  and 2 more   ctrl+a opens ")
+
+
+@given(width=st.integers(1, 130), height=st.integers(0, 4), count=st.integers(0, 5), message=st.text(max_size=60))
+def test_lines_of_alarms_keep_within_their_room_and_obey_nothing(
+    width: int, height: int, count: int, message: str
+) -> None:
+    hostile = f"\x1b[2J[@click=app.quit]\u202e日本{message}"
+    alarms = [alarm(number, code=f"x{number}_{hostile}", message=hostile, level="panic") for number in range(count)]
+    lines = texts(alarm_lines(alarms, width, height, "!"))
+    assert len(lines) == min(count, height)
+    for line in lines:
+        assert cell_len(line) <= width
+        assert not {"\x1b", "\u202e", "\n", "\r"} & set(line)

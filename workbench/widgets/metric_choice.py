@@ -1,0 +1,33 @@
+"""Which metrics of a run have a row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from trainer.run_list import PPO
+from workbench.history import History
+from workbench.metrics import METRICS_OF_KIND, Metric
+from workbench.run_view import RunView
+
+
+def metrics_of(view: RunView, chosen: Sequence[Metric]) -> tuple[Metric, ...]:
+    """Of a PPO run the `chosen` metrics that tell something of it, the KL with its target; of others all.
+
+    Before the first iteration none has told anything yet: then it is all that were chosen.
+    """
+    history = view.history
+    if history.kind != PPO:
+        return METRICS_OF_KIND[history.kind]
+    return tuple(_aimed(metric, view.kl_target) for metric in chosen if _tells(history, metric)) or tuple(chosen)
+
+
+def _tells(history: History, metric: Metric) -> bool:
+    if not len(history) or not (metric.optional or metric.if_varied):
+        return True
+    low, high = history.range_of(metric.field)
+    return not math.isnan(low) and not (metric.if_varied and low == high)
+
+
+def _aimed(metric: Metric, kl_target: float | None) -> Metric:
+    return metric._replace(threshold=kl_target, aimed=True) if kl_target and metric.field == "kl" else metric

@@ -1,9 +1,9 @@
 """PPO, RLOO, GRPO and DPO on one task: what each reaches with as many sequences, at what KL, time and memory.
 
 The task is the quickstart's: the starter model continues stories, the sentiment lexicon scores them. All learn from the
-same number of sequences. PPO, RLOO and GRPO write theirs as they learn; DPO gets as many by the untrained model, four to
-a prompt, ranked by the same score. `ppo-workbench evaluate` judges the last checkpoint of each on the same prompts,
-which no method has seen, with the same draws.
+same number of sequences. PPO, RLOO and GRPO write theirs as they learn; DPO gets as many by the untrained model, four
+to a prompt, ranked by the same score. `ppo-workbench evaluate` judges the last checkpoint of each on the same
+prompts, which no method has seen, with the same draws.
 
 Run: .venv/bin/python benchmarks/algorithms.py [--seeds 0 1 2] [--iterations 25] [--dir runs/algorithms]
 What is there already is only read; a run that was broken off goes on. Times are medians over a run.

@@ -1,0 +1,229 @@
+"""The runs of alarms.py: some with a failure seeded by configuration, by a reward or by a broken piece, ten without."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+from mlx.utils import tree_map
+
+from trainer import steps
+from trainer.control import Control
+from trainer.learner import Learner
+
+REWARDS = Path(__file__).with_name("alarm_rewards.py")
+STOP = list("rstuvwxyz")
+"""Texts that end a response where lengths are to vary: about one token in four."""
+
+BASE: dict[str, Any] = {
+    "model.lora_targets": ["v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+    "data.eval_fraction": 0.2,
+    "rollout.batch_size": 16,
+    "rollout.max_new_tokens": 8,
+    "rollout.ignore_stop": True,
+    "reward.sources": [f"{REWARDS}:digits"],
+    "ppo.iterations": 40,
+    "ppo.epochs": 2,
+    "ppo.kl_coef": 0.05,
+    "optim.policy_lr": 0.002,
+    "optim.value_lr": 0.003,
+    "checkpoint.every": 10,
+    "run.save_samples": False,
+}
+
+
+class Case(NamedTuple):
+    """A run: what differs from BASE, the alarm that it must raise (none: it is well), and what is broken in it."""
+
+    name: str
+    settings: dict[str, Any]
+    alarm: str = ""
+    broken: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+
+def reward(*names: str, watched: str = "") -> dict[str, Any]:
+    """Setting: the functions of alarm_rewards.py that are trained on, and one that is watched."""
+    sources = [{"kind": "python", "path": f"{REWARDS}:{name}"} for name in names]
+    if watched:
+        sources.append({"kind": "python", "path": f"{REWARDS}:{watched}", "weight": 0.0})  # type: ignore[dict-item]
+    return {"reward.sources": sources}
+
+
+@contextmanager
+def policy_scored_at(temperature: float) -> Iterator[None]:
+    """Take the old log-probs at a temperature that was not sampled at."""
+    original = steps.add_policy_logprobs_and_values
+
+    def wrong(*args: Any, **how: Any) -> Any:
+        return original(*args, **how | {"temperature": temperature})
+
+    with mock.patch.object(steps, "add_policy_logprobs_and_values", wrong):
+        yield
+
+
+@contextmanager
+def lost_step(number: int) -> Iterator[None]:
+    """Make the gradient of one optimiser step NaN."""
+    original = Learner.gradients
+
+    def gradients(learner: Learner, *args: Any, **how: Any) -> Any:
+        found = original(learner, *args, **how)
+        return found._replace(of=tree_map(lambda g: g * math.nan, found.of)) if learner.steps == number else found
+
+    with mock.patch.object(Learner, "gradients", gradients):
+        yield
+
+
+@contextmanager
+def slow_reward() -> Iterator[None]:
+    """Make the reward take 15 s from the thirteenth batch on, by the clock of the run: nobody waits for it."""
+    clock, compute_rewards = Control.clock, steps.compute_rewards
+    calls, late = count(1), 0.0
+
+    def slow(*args: Any) -> Any:
+        nonlocal late
+        late += 15 * (next(calls) > 12)
+        return compute_rewards(*args)
+
+    with (
+        mock.patch.object(Control, "clock", lambda control: clock(control) + late),
+        mock.patch.object(steps, "compute_rewards", slow),
+    ):
+        yield
+
+
+@contextmanager
+def wrong_old_logprobs() -> Iterator[None]:
+    """Compare, from the tenth iteration on, with log-probs that the policy which wrote never had."""
+    original = Learner.gradients
+
+    def gradients(learner: Learner, batch: Any, *args: Any, **how: Any) -> Any:
+        if learner.steps >= 10 * BASE["ppo.epochs"]:
+            batch = batch._replace(logprobs=batch.logprobs - 3)
+        return original(learner, batch, *args, **how)
+
+    with mock.patch.object(Learner, "gradients", gradients):
+        yield
+
+
+@contextmanager
+def critic_that_learns_the_opposite() -> Iterator[None]:
+    """Train the critic on the negative of its returns."""
+    original = Learner.gradients
+
+    def gradients(learner: Learner, batch: Any, *args: Any, **how: Any) -> Any:
+        return original(learner, batch._replace(returns=-batch.returns), *args, **how)
+
+    with mock.patch.object(Learner, "gradients", gradients):
+        yield
+
+
+LONG_TEXTS = {"rollout.stop": STOP, "rollout.max_new_tokens": 16, "rollout.ignore_stop": False}
+
+FAILURES = [
+    Case("noise is the reward, no penalty", {**reward("noise"), "ppo.kl_coef": 0.0, "optim.policy_lr": 0.1}, "kl_high"),
+    Case(
+        "noise is the reward, a high penalty",
+        {**reward("noise"), "ppo.kl_coef": 0.2, "optim.policy_lr": 0.1},
+        "kl_high",
+    ),
+    Case(
+        "a controller that is too slow",
+        {"ppo.kl_controller": "adaptive", "ppo.kl_target": 0.5, "optim.policy_lr": 0.02},
+        "kl_high",
+    ),
+    Case("policy_lr = 0", {"optim.policy_lr": 0.0}, "not_training"),
+    Case(
+        "scored at another temperature than sampled",
+        {"rollout.temperature": 0.7, "optim.policy_lr": 0.00003},
+        "kl_negative",
+        lambda: policy_scored_at(1.0),
+    ),
+    Case(
+        "one letter pays, no penalty",
+        {**reward("one_letter"), "ppo.kl_coef": 0.0, "optim.policy_lr": 0.02},
+        "entropy_collapse",
+    ),
+    Case(
+        "one letter pays, slowly", {**reward("one_letter"), "ppo.kl_coef": 0.0, "optim.policy_lr": 0.005}, "repetition"
+    ),
+    Case("eight epochs, high learning rate", {"ppo.epochs": 8, "optim.policy_lr": 0.03}, "clip_saturation"),
+    Case("old log-probs of another policy", {}, "ratio_spike", wrong_old_logprobs),
+    Case("constant reward", {**reward("constant")}, "no_signal"),
+    Case("constant reward, no penalty", {**reward("constant"), "ppo.kl_coef": 0.0}, "no_signal"),
+    Case("value_lr = 1", {"optim.value_lr": 1.0}, "critic_lost"),
+    Case("a critic trained on the opposite", {}, "critic_lost", critic_that_learns_the_opposite),
+    Case(
+        "one batch with a huge reward", {**reward("digits_then_huge"), "ppo.whiten_advantages": False}, "gradient_spike"
+    ),
+    Case("a gradient of NaN", {}, "step_nan", lambda: lost_step(30)),
+    Case(
+        "length pays",
+        {**reward("length"), **LONG_TEXTS, "optim.policy_lr": 0.02, "ppo.kl_coef": 0.0},
+        "length_exploitation",
+    ),
+    Case("length pays, slowly", {**reward("length"), **LONG_TEXTS, "optim.policy_lr": 0.01}, "truncation"),
+    Case(
+        "digits pay, letters are watched",
+        {**reward("digits", watched="letters"), "optim.policy_lr": 0.005},
+        "reward_hacking",
+    ),
+    Case(
+        "what is learnt does not carry over",
+        {**reward("digits_in_training"), "optim.policy_lr": 0.005, "eval.every": 3, "eval.prompts": 12},
+        "reward_hacking",
+    ),
+    Case("a reward that becomes slow", {}, "throughput", slow_reward),
+]
+
+HEALTHY = [
+    Case("as it comes", {}),
+    Case("another seed", {"run.seed": 1}),
+    Case(
+        "batches of 8, lengths vary",
+        {"run.seed": 2, "rollout.batch_size": 8, "reward.missing_stop_penalty": 0.5, **LONG_TEXTS},
+    ),
+    Case(
+        "adaptive kl_coef, evaluations",
+        {"run.seed": 3, "ppo.kl_controller": "adaptive", "ppo.kl_target": 4.0, "ppo.kl_horizon": 200, "eval.every": 5},
+    ),
+    Case(
+        "rates to 0, minibatches",
+        {
+            "run.seed": 4,
+            "optim.schedule": "linear",
+            "optim.warmup_steps": 4,
+            "ppo.minibatches": 4,
+            "optim.policy_lr": 0.0005,
+        },
+    ),
+    Case("critic of its own, warm-up", {"run.seed": 5, "model.value_model": "adapter", "ppo.critic_warmup": 5}),
+    Case(
+        "rloo, watched source",
+        {"run.seed": 6, "ppo.estimator": "rloo", "rollout.samples_per_prompt": 4, **reward("digits", watched="digits")},
+    ),
+    Case(
+        "grpo, penalty as a loss",
+        {
+            "run.seed": 7,
+            "ppo.estimator": "grpo",
+            "rollout.samples_per_prompt": 4,
+            "ppo.kl_in": "loss",
+            "ppo.kl_estimator": "k3",
+            "ppo.kl_coef": 0.3,
+        },
+    ),
+    Case(
+        "running normalisation, missing stop",
+        {"run.seed": 8, "reward.normalize": "running", "reward.missing_stop_penalty": 0.5, **LONG_TEXTS},
+    ),
+    Case(
+        "half the letters, average, entropy bonus",
+        {"run.seed": 9, **reward("early_letters"), "optim.ema_decay": 0.9, "ppo.entropy_coef": 0.005, "eval.every": 5},
+    ),
+]

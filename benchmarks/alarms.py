@@ -1,0 +1,167 @@
+"""Do the alarms come when a run goes wrong, and only then?
+
+Trains a random llama of two layers with a failure seeded by configuration, by a reward or by a broken piece, at least
+once for each rule of trainer/health, then ten runs that are well, and prints both rates as Markdown tables.
+
+Run: .venv/bin/python benchmarks/alarms.py [--only NAME ...] [--journals events.jsonl ...]
+--journals: further runs, each beside its config.toml, over which the rules are held as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import trainer  # noqa: F401  the BLAS first
+
+# isort: split
+import mlx.core as mx
+from alarm_cases import BASE, FAILURES, HEALTHY, Case
+from mlx.utils import tree_flatten
+from mlx_lm.models import llama
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from trainer.config import Config, load_config, validate
+from trainer.errors import DivergedError
+from trainer.events import Alarm, Event, Iteration
+from trainer.health import RULES, HealthMonitor
+from trainer.journal import read_journal
+from trainer.training import train
+
+CHARACTERS = " 0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+def make_model(folder: Path) -> Path:
+    """Write a random llama that reads and writes one character a token."""
+    shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    rest = {"num_key_value_heads": 2, "rms_norm_eps": 1e-5, "vocab_size": len(CHARACTERS) + 2, "rope_theta": 10000.0}
+    config = {"model_type": "llama", **shape, **rest, "tie_word_embeddings": True, "eos_token_id": len(CHARACTERS)}
+    model = llama.Model(llama.ModelArgs.from_dict(config))
+    keys = iter(mx.random.split(mx.random.key(0), 100))
+    weights = {
+        name: mx.random.normal(array.shape, key=next(keys)) * 0.2 if array.ndim > 1 else array
+        for name, array in tree_flatten(model.parameters())
+    }
+    folder.mkdir(parents=True)
+    mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
+    (folder / "config.json").write_text(json.dumps(config))
+    tokenizer = Tokenizer(models.BPE(vocab={character: i for i, character in enumerate(CHARACTERS)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens(["<end>", "<pad>"])
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", pad_token="<pad>").save_pretrained(folder)
+    return folder
+
+
+def make_workspace(folder: Path) -> None:
+    """The model and sixty prompts."""
+    make_model(folder / "model")
+    words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+    prompts = [f"{first} {second}" for first in words for second in words[:6]]
+    (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in prompts))
+
+
+def configuration(folder: Path, settings: dict[str, Any]) -> Config:
+    """BASE with `settings`, in the workspace `folder`."""
+    raw: dict[str, Any] = {"run": {"dir": str(folder / "runs")}}
+    paths = {"model.path": str(folder / "model"), "data.prompts": str(folder / "prompts.jsonl")}
+    for key, value in {**paths, **BASE, **settings}.items():
+        table, _, name = key.partition(".")
+        raw.setdefault(table, {})[name] = value
+    return validate(raw)
+
+
+class Told:
+    """A sink that keeps a run's alarms and iterations."""
+
+    def __init__(self) -> None:
+        self.alarms: list[Alarm] = []
+        self.iterations: list[Iteration] = []
+
+    def emit(self, event: Event) -> None:
+        """Take one event of the run."""
+        match event:
+            case Alarm():
+                self.alarms.append(event)
+            case Iteration():
+                self.iterations.append(event)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def run(case: Case, folder: Path) -> Told:
+    """Train `case` to its end, or to where it diverges."""
+    told = Told()
+    with case.broken(), suppress(DivergedError):
+        train(configuration(folder, case.settings), sinks=[told])
+    return told
+
+
+def of_journal(path: Path) -> list[Alarm]:
+    """What the rules have to say of a run that has been."""
+    config = load_config(path.with_name("config.toml"))
+    monitor = HealthMonitor(lambda: config)
+    return [alarm for event in read_journal(path).events for alarm in monitor.take(event)]
+
+
+def table(cases: Sequence[Case], folder: Path) -> tuple[list[str], int]:
+    """Train `cases`; their rows, and in how many what had to come came, or nothing where nothing had to."""
+    rows, right = [], 0
+    for case in cases:
+        started = time.perf_counter()
+        told = run(case, folder)
+        codes = list(dict.fromkeys(alarm.code for alarm in told.alarms))
+        right += case.alarm in codes if case.alarm else not codes
+        first = next((alarm for alarm in told.alarms if alarm.code == case.alarm), None)
+        at = f"{first.iteration} of {len(told.iterations)}" if first else "-"
+        others = ", ".join(code for code in codes if code != case.alarm) or "-"
+        scores = [row.score_mean for row in told.iterations]
+        learnt = f"{sum(scores[:3]) / 3:.2f} -> {sum(scores[-3:]) / 3:.2f}"
+        rows.append(f"| {case.name} | {case.alarm or '-'} | {at} | {others} | {learnt} |")
+        print(f"{rows[-1]} {time.perf_counter() - started:.1f} s", file=sys.stderr)
+        for alarm in told.alarms:
+            print(f"    {alarm.iteration} {alarm.level} {alarm.code}: {alarm.message}", file=sys.stderr)
+    return rows, right
+
+
+def main() -> None:
+    """Train all, then print the tables and the rates."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="NAME", help="cases whose name or alarm has this in it"
+    )
+    parser.add_argument("--journals", nargs="+", type=Path, default=[], metavar="EVENTS")
+    options = parser.parse_args()
+
+    chosen = [
+        [case for case in cases if not options.only or any(o in (case.name, case.alarm) for o in options.only)]
+        for cases in (FAILURES, HEALTHY)
+    ]
+    missing = set(RULES) - {case.alarm for case in FAILURES}
+    assert not missing, f"no failure is seeded for {', '.join(sorted(missing))}"
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        make_workspace(Path(folder))
+        (failed, raised), (well, quiet) = (table(cases, Path(folder)) for cases in chosen)
+    head = "| run | alarm | raised in iteration | others | score, first and last three |\n|---|---|---|---|---|"
+    print("\n".join(["Seeded failures\n", head, *failed, "", "Healthy runs\n", head, *well, ""]))
+    print(
+        f"{raised} of {len(failed)} seeded failures raised their alarm; {quiet} of {len(well)} healthy runs raised none"
+    )
+    for path in options.journals:
+        codes = [f"{alarm.code} ({alarm.iteration})" for alarm in of_journal(path)]
+        print(f"{path}: {', '.join(codes) or 'none'}")
+    print(f"{time.perf_counter() - started:.0f} s", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

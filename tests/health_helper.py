@@ -1,0 +1,89 @@
+"""Runs for the tests of trainer/health: iterations as a healthy run has them, with some of their numbers changed."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from scripted_run import iteration
+
+from trainer.config import Config, validate
+from trainer.events import Alarm, Event, Iteration
+from trainer.health import HealthMonitor
+
+ADAPTIVE = {"ppo": {"iterations": 100, "kl_controller": "adaptive", "kl_target": 6.0}}
+FLAT = {"score_mean": lambda n: 0.1, "parts": lambda n: {"lexicon": 0.1 + 0.01 * (n % 2)}}
+LONGER = {"response_length": lambda n: 33.0 if n > 20 else 20.0, "truncated": lambda n: 0.0}
+
+
+def config_of(**tables: dict[str, Any]) -> Config:
+    return validate({"ppo": {"iterations": 100}, **tables})
+
+
+def healthy(count: int, seed: int = 0, **changes: Callable[[int], Any]) -> list[Iteration]:
+    """A run as the quickstart's: the score rises, the KL with it, everything else is noise around what it is.
+
+    changes: of a field, from the iteration's number.
+    """
+    draw = random.Random(seed)
+    rows = []
+    for number in range(1, count + 1):
+        risen = 1 - math.exp(-number / 20)
+        values = {
+            "score_mean": 0.1 + 0.5 * risen + draw.gauss(0, 0.1),
+            "score_std": 0.4 + draw.gauss(0, 0.05),
+            "score_min": -0.7,
+            "score_max": 0.9,
+            "kl": (number > 1) * max(8 * risen + draw.gauss(0, 1.0), -0.1),
+            "kl_coef": 0.05,
+            "entropy": 3.4 - 0.5 * risen + draw.gauss(0, 0.2),
+            "clip_fraction": 0.22 if number < 3 else 0.03 + abs(draw.gauss(0, 0.02)),
+            "explained_variance": (number > 1) * draw.gauss(-0.1 + 0.3 * risen, 0.25),
+            "value_loss": 0.1 + abs(draw.gauss(0, 0.03)),
+            "ratio_mean": 1 + draw.gauss(0, 0.01),
+            "log_ratio_max": 2.3,
+            "grad_norm": 3 + abs(draw.gauss(0, 0.5)),
+            "grad_norm_max": 4 + abs(draw.gauss(0, 0.5)),
+            "response_length": 32.0,
+            "truncated": 1.0,
+            "sampler_mismatch": 1e-5,
+            "steps": 2,
+            "skipped_steps": 0,
+            "spiked_steps": 0,
+            "tokens_per_second": (15 if number == 1 else 25) + draw.gauss(0, 3),
+            "seconds": {"generate": 9.0, "update": 4.0},
+            "advantage_std": 0.3,
+            "epochs_done": 2.0,
+            "length_correlation": draw.uniform(-0.8, 0.8),
+            "repetition": abs(draw.gauss(0.05, 0.03)),
+            "unique": 1.0,
+            "parts": {"lexicon": 0.1 + 0.5 * risen + draw.gauss(0, 0.1)},
+        }
+        rows.append(iteration(number, **values | {name: change(number) for name, change in changes.items()}))
+    return rows
+
+
+def alarms(events: Iterable[Event], config: Config | None = None) -> list[Alarm]:
+    config = config or config_of()
+    monitor = HealthMonitor(lambda: config)
+    return [alarm for event in events for alarm in monitor.take(event)]
+
+
+def told(events: Iterable[Event], config: Config | None = None) -> list[tuple[int, str, str]]:
+    return [(alarm.iteration, alarm.code, alarm.level) for alarm in alarms(events, config)]
+
+
+def one(events: Iterable[Event], config: Config | None = None) -> Alarm:
+    (alarm,) = alarms(events, config)
+    return alarm
+
+
+def from_20(then: Any, before: Any) -> Callable[[int], Any]:
+    """`before` in the first 20 iterations, `then` in those that follow."""
+    return lambda number: then if number > 20 else before
+
+
+def in_40(then: Any, else_: Any) -> Callable[[int], Any]:
+    return lambda number: then if number == 40 else else_

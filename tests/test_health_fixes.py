@@ -1,0 +1,81 @@
+"""What an alarm offers to do is computed from the configuration, and can be done."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+from health_helper import ADAPTIVE, FLAT, alarms, config_of, from_20, healthy, in_40, one
+
+from trainer.events import (
+    CheckpointSaved,
+)
+from trainer.health.fixes import wish_length
+from trainer.live_settings import with_setting
+
+
+def test_fixes_are_computed_from_the_configuration() -> None:
+    config = config_of(ppo={"epochs": 4}, optim={"policy_lr": 3e-4})
+    (alarm,) = alarms(healthy(40, clip_fraction=from_20(0.25, 0.03)), config)
+    assert [(fix.label, fix.key, fix.value) for fix in alarm.fixes] == [
+        ("lower epochs to 2", "ppo.epochs", 2),
+        ("lower policy_lr to 0.00015", "optim.policy_lr", 1.5e-4),
+    ]
+
+
+def test_a_penalty_is_doubled_from_where_its_controller_stands() -> None:
+    rows = healthy(40, kl=from_20(19.0, 6.0), kl_coef=lambda n: 0.3)
+    assert one(rows, config_of(**ADAPTIVE)).fixes[0].value == 0.6
+    none = config_of(ppo={"kl_coef": 0.0, "kl_controller": "fixed"})
+    off = healthy(40, kl=from_20(80.0, 2.0), kl_coef=lambda n: 0.0, **FLAT)
+    assert one(off, none).fixes[0].value == 0.05
+
+
+def test_what_is_at_its_end_is_not_offered() -> None:
+    config = config_of(ppo={"epochs": 1}, optim={"policy_lr": 0.0})
+    (alarm,) = alarms(healthy(40, clip_fraction=from_20(0.25, 0.03)), config)
+    assert alarm.fixes == []
+
+
+def test_a_rollback_is_offered_once_there_is_a_checkpoint() -> None:
+    rows = healthy(40, clip_fraction=from_20(0.25, 0.03))
+    saved = CheckpointSaved(iteration=10, path="checkpoints/step-000010", seconds=0.1)
+    assert "rollback" not in [fix.action for fix in one(rows).fixes]
+    assert "rollback" in [fix.action for fix in one([*rows[:10], saved, *rows[10:]]).fixes]
+
+
+def test_a_wished_length_joins_the_sources_that_there_are() -> None:
+    config = config_of(reward={"sources": ["lexicon", {"kind": "regex", "pattern": "a", "weight": 0.5}]})
+    fix = wish_length(config, 31.6, 0.25)
+    assert fix is not None
+    sources = with_setting(config, fix.key, fix.value).reward.sources
+    assert list(sources[:2]) == list(config.reward.sources)
+    assert sources[2].model_dump() == {"kind": "length", "target": 32, "tolerance": 16, "weight": 0.5}
+
+
+def test_a_clip_that_is_narrow_is_not_made_narrower() -> None:
+    rows = healthy(40, ratio_mean=in_40(11.0, 1.0))
+    keys = [fix.key for fix in one(rows, config_of(ppo={"clip": 0.06})).fixes]
+    assert keys == ["optim.policy_lr", "ppo.epochs", "ppo.clip"]
+    assert "ppo.clip" not in [fix.key for fix in one(rows, config_of(ppo={"clip": 0.05})).fixes]
+
+
+@pytest.mark.parametrize(("now", "then"), [(0.0, 0.01), (0.02, 0.04)])
+def test_an_entropy_bonus_is_begun_or_doubled(now: float, then: float) -> None:
+    alarm = one(healthy(40, entropy=from_20(0.34, 3.4)), config_of(ppo={"entropy_coef": now}))
+    assert alarm.fixes[0].value == then
+
+
+def test_a_length_is_wished_only_where_length_and_score_say_which() -> None:
+    assert wish_length(config_of(), 0.4, 0.25) is None
+    assert wish_length(config_of(), 32.0, 0.0) is None
+    assert wish_length(config_of(), 32.0, math.nan) is None
+
+
+@pytest.mark.parametrize(("loss", "value"), [(from_20(0.2, 0.1), 3e-4), (from_20(0.4, 0.1), 1e-5)])
+def test_a_critic_that_runs_away_is_slowed_and_another_one_is_sped_up(
+    loss: Callable[[int], float], value: float
+) -> None:
+    rows = healthy(40, explained_variance=from_20(-0.3, 0.2), value_loss=loss)
+    assert one(rows, config_of(optim={"value_lr": 1e-4})).fixes[0].value == value

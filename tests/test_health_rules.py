@@ -1,0 +1,156 @@
+"""What each health rule leaves alone, and which cause it names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from health_helper import ADAPTIVE, LONGER, config_of, from_20, healthy, in_40, one, told
+from scripted_run import started
+
+from trainer.events import (
+    Alert,
+    SettingChanged,
+)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"optim": {"schedule": "linear"}},
+        {"reward": {"normalize": "batch"}},
+        {"ppo": {"estimator": "reinforce"}},
+        ADAPTIVE,
+    ],
+)
+def test_other_settings_of_a_healthy_run_raise_nothing(change: dict[str, Any]) -> None:
+    assert told(healthy(100), config_of(**change)) == []
+
+
+def test_a_critic_is_given_time_to_begin() -> None:
+    assert told(healthy(40, explained_variance=lambda n: -0.5 if n <= 19 else 0.1)) == []
+    warm = config_of(ppo={"critic_warmup": 20})
+    assert told(healthy(40, explained_variance=lambda n: -0.5 if n <= 29 else 0.1), warm) == []
+
+
+def test_nine_of_ten_iterations_below_0_are_no_lost_critic() -> None:
+    assert told(healthy(100, explained_variance=lambda n: 0.01 if n % 10 == 0 else -0.5)) == []
+
+
+def test_a_policy_that_waits_for_its_critic_is_not_one_that_does_not_train() -> None:
+    rows = healthy(40, kl=lambda n: 0.0 if n <= 20 else 2.0)
+    assert told(rows) == [(5, "not_training", "error")]
+    assert told(rows, config_of(ppo={"critic_warmup": 19})) == []
+
+
+def test_a_solved_task_is_not_one_without_signal() -> None:
+    solved: dict[str, Callable[[int], Any]] = {
+        "score_min": from_20(0.9, -0.7),
+        "score_max": lambda n: 0.9,
+        "score_mean": from_20(0.9, 0.3),
+        "advantage_std": from_20(0.0, 0.3),
+    }
+    assert told(healthy(40, **solved)) == []
+    assert {code for _, code, _ in told(healthy(40, **solved | {"score_max": from_20(0.9, 1.0)}))} == {"no_signal"}
+
+
+def test_a_task_whose_texts_are_always_cut_is_not_truncated() -> None:
+    assert told(healthy(40, truncated=lambda n: 1.0)) == []
+    assert told(healthy(40, truncated=from_20(0.6, 0.5))) == []
+    assert told(healthy(40, truncated=from_20(1.0, 0.0)), config_of(rollout={"ignore_stop": True})) == []
+
+
+def test_more_sequences_make_a_smaller_rise_of_the_cut_ones_sure() -> None:
+    rows = healthy(40, truncated=from_20(0.2, 0.1))
+    assert told(rows) == []
+    assert told(rows, config_of(rollout={"batch_size": 96})) == [(25, "truncation", "warning")]
+
+
+def test_a_length_that_is_asked_for_is_not_exploited() -> None:
+    rows = healthy(40, **LONGER, length_correlation=lambda n: 0.9, parts=lambda n: {})
+    assert one(rows).code == "length_exploitation"
+    assert told(rows, config_of(reward={"sources": [{"kind": "length", "target": 40}]})) == []
+
+
+def test_a_model_that_repeated_itself_from_the_start_is_left_alone() -> None:
+    assert told(healthy(40, repetition=from_20(0.5, 0.4))) == []
+
+
+def test_a_small_gradient_that_grows_is_no_spike_unless_it_is_cut() -> None:
+    rows = healthy(40, grad_norm_max=in_40(0.9, 0.05))
+    assert told(rows) == []
+    assert one(rows, config_of(optim={"max_grad_norm": 0.5})).code == "gradient_spike"
+
+
+def test_a_reward_that_is_changed_begins_scores_and_gradients_anew() -> None:
+    rows = healthy(40, grad_norm_max=from_20(80.0, 4.0), kl=lambda n: 4.0, score_mean=from_20(-5.0, 0.3))
+    assert {code for _, code, _ in told(rows)} == {"gradient_spike", "kl_high"}
+    other = SettingChanged(iteration=21, key="reward.sources", old=["lexicon"], value=["a.py:f"])
+    assert told([*rows[:20], other, *rows[20:]]) == []
+
+
+def test_another_temperature_begins_entropy_anew() -> None:
+    rows = healthy(40, entropy=from_20(0.34, 3.4))
+    cooler = SettingChanged(iteration=21, key="rollout.temperature", old=1.0, value=0.3)
+    assert told([*rows[:20], cooler, *rows[20:]]) == []
+
+
+def test_speeds_are_compared_only_of_the_same_work() -> None:
+    slower = from_20(12.0, 25.0)
+    assert told(healthy(40, tokens_per_second=slower, response_length=from_20(16.0, 32.0))) == []
+    assert told(healthy(40, tokens_per_second=slower, epochs_done=from_20(4.0, 2.0))) == []
+    epochs = SettingChanged(iteration=21, key="ppo.epochs", old=2, value=4)
+    rows = healthy(40, tokens_per_second=slower)
+    assert told([*rows[:20], epochs, *rows[20:]]) == []
+    assert told([started(), *rows[:20], started(resumed_at=20), *rows[20:]]) == []  # on another machine
+
+
+def test_a_slow_moment_and_a_short_run_are_no_rot() -> None:
+    assert told(healthy(60, tokens_per_second=lambda n: 10.0 if n % 10 < 6 else 25.0)) == []
+    assert told(healthy(40, tokens_per_second=from_20(12.0, 25.0), seconds=lambda n: {"generate": 11.9})) == []
+
+
+def test_a_slow_run_names_the_phase_and_the_memory_that_grew() -> None:
+    alarm = one(
+        healthy(
+            40,
+            tokens_per_second=from_20(12.0, 25.0),
+            seconds=from_20({"generate": 9.0, "update": 12.0}, {"generate": 9.0, "update": 4.0}),
+            memory_bytes=from_20(3 * 2**30, 2**30),
+        )
+    )
+    assert "update takes 3 times" in alarm.message
+    assert "1024 to 2662 MiB" in alarm.message  # eight of the ten iterations have the new 3072
+
+
+def test_a_step_that_is_nan_is_told_at_once_for_the_run_may_end_with_it() -> None:
+    lost = Alert(iteration=6, level="warning", code="step_skipped", message="")
+    alarm = one([*healthy(5), lost, replace(lost), replace(lost)])
+    assert (alarm.iteration, alarm.code, alarm.level) == (6, "step_nan", "error")
+    assert alarm.evidence["lost_steps"] == 1
+
+
+@pytest.mark.parametrize(
+    ("tables", "mismatch", "cause", "keys"),
+    [
+        ({"rollout": {"top_p": 0.9}}, 1e-5, "top_p", ["rollout.top_p", ""]),
+        ({"rollout": {"top_k": 20}}, 1e-5, "top_k", ["rollout.top_k", ""]),
+        ({}, 0.3, "0.3 nats a token", [""]),
+        ({}, 1e-5, "masks", [""]),
+    ],
+)
+def test_negative_kl_names_its_cause(tables: dict[str, Any], mismatch: float, cause: str, keys: list[str]) -> None:
+    alarm = one(healthy(40, kl=from_20(-0.5, 3.0), sampler_mismatch=lambda n: mismatch), config_of(**tables))
+    assert cause in alarm.message
+    assert [fix.key for fix in alarm.fixes] == keys
+
+
+@pytest.mark.parametrize("name", ["truncated", "repetition"])
+def test_a_run_too_short_for_a_beginning_and_an_end_is_not_judged(name: str) -> None:
+    def changed(count: int) -> list[str]:
+        return [code for _, code, _ in told(healthy(count, **{name: lambda n: 1.0 if n > 5 else 0.0}))]
+
+    assert changed(9) == []
+    assert changed(10) == ["truncation" if name == "truncated" else name]

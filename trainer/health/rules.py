@@ -1,0 +1,29 @@
+"""All rules, by the code that their alarm has."""
+
+from __future__ import annotations
+
+from trainer.health.policy_rules import entropy_collapse, kl_high, kl_negative, not_training
+from trainer.health.reward_rules import reward_hacking
+from trainer.health.rule import Rule
+from trainer.health.speed_rules import throughput
+from trainer.health.text_rules import length_exploitation, repetition, truncation
+from trainer.health.update_rules import clip_saturation, critic_lost, gradient_spike, no_signal, ratio_spike, step_nan
+
+RULES: dict[str, Rule] = {
+    "step_nan": step_nan,
+    "not_training": not_training,
+    "no_signal": no_signal,
+    "kl_high": kl_high,
+    "kl_negative": kl_negative,
+    "entropy_collapse": entropy_collapse,
+    "clip_saturation": clip_saturation,
+    "ratio_spike": ratio_spike,
+    "gradient_spike": gradient_spike,
+    "critic_lost": critic_lost,
+    "length_exploitation": length_exploitation,
+    "truncation": truncation,
+    "repetition": repetition,
+    "reward_hacking": reward_hacking,
+    "throughput": throughput,
+}
+"""Most urgent first."""

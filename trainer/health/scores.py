@@ -1,0 +1,43 @@
+"""The score that is trained on, as the sources gave it, and whether two stretches of it differ for sure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from statistics import fmean, variance
+
+from trainer.config.schema import Config
+from trainer.events import Iteration
+
+
+def source_parts(parts: Iterable[str], sources: int) -> list[str]:
+    """Of the names in an event's `parts` those of the sources, in the order of `reward.sources`, without their details.
+
+    None where there are not as many as `sources`.
+    """
+    names: list[str] = []
+    for name in parts:
+        if not names or not name.startswith(f"{names[-1]}."):
+            names.append(name)
+    return names if len(names) == sources else []
+
+
+def trained_scores(rows: Iterable[Iteration], config: Config) -> list[float]:
+    """The weighted sum of the raw scores, one an iteration: normalised ones would hide a rise."""
+    sources = config.reward.sources
+    sums = []
+    for row in rows:
+        names = source_parts(row.parts, len(sources))
+        scores = [source.weight * row.parts[name] for name, source in zip(names, sources, strict=False)]
+        if scores and math.isfinite(total := sum(scores)):
+            sums.append(total)
+    return sums
+
+
+def standard_errors(high: Sequence[float], low: Sequence[float]) -> float:
+    """How many standard errors the mean of `high` is above that of `low` (Welch's t); NaN for fewer than two."""
+    if min(len(high), len(low)) < 2:
+        return math.nan
+    error = math.sqrt(variance(high) / len(high) + variance(low) / len(low))
+    difference = fmean(high) - fmean(low)
+    return difference / error if error else math.copysign(math.inf, difference) if difference else 0.0

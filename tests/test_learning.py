@@ -29,11 +29,11 @@ WIDE = (
     "model.lora_rank=16",
     "rollout.batch_size=32",
     "rollout.max_new_tokens=6",
-    "ppo.minibatches=2",
+    "ppo.minibatches=4",
     "ppo.epochs=4",
     "ppo.kl_coef=0.001",
     "optim.policy_lr=0.01",
-    "optim.value_lr=0.03",
+    "optim.value_lr=0.01",
 )
 
 
@@ -49,8 +49,8 @@ def scores(config: Config) -> list[float]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_model_learns_to_write_digits_and_never_falls_back_below_where_it_began(seed: int, tmp_path: Path) -> None:
-    course = scores(task(tmp_path, "digits", *WIDE, f"run.seed={seed}", "ppo.iterations=35"))
-    start, last = sum(course[:2]) / 2, sum(course[-3:]) / 3
+    course = scores(task(tmp_path, "digits", *WIDE, f"run.seed={seed}", "ppo.iterations=30"))
+    start, last = course[0], sum(course[-3:]) / 3
     assert start < 0.2
     assert last >= 0.8
     assert min(course[5:]) >= start
@@ -93,5 +93,5 @@ def test_turning_the_rewards_sign_turns_the_way_that_the_policy_goes(tmp_path: P
     ids=["reinforce", "rloo", "remax", "grpo", "dr-grpo", "ppo with every option"],
 )
 def test_every_estimator_raises_the_score(settings: tuple[str, ...], tmp_path: Path) -> None:
-    course = scores(task(tmp_path, "low", *WIDE, "ppo.iterations=9", *settings))
+    course = scores(task(tmp_path, "low", *WIDE, "ppo.iterations=10", *settings))
     assert sum(course[-2:]) / 2 > sum(course[:2]) / 2 + 0.15

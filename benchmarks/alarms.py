@@ -3,7 +3,8 @@
 Trains a random llama of two layers with a failure seeded by configuration, by a reward or by a broken piece, at least
 once for each rule of trainer/health, then ten runs that are well, and prints both rates as Markdown tables.
 
-Run: .venv/bin/python benchmarks/alarms.py [--only NAME ...] [--journals events.jsonl ...]
+Run: .venv/bin/python benchmarks/alarms.py [--only NAME ...] [--seed N] [--journals events.jsonl ...]
+--seed: added to the seed of every run.
 --journals: further runs, each beside its config.toml, over which the rules are held as well.
 """
 
@@ -113,12 +114,13 @@ def of_journal(path: Path) -> list[Alarm]:
     return [alarm for event in read_journal(path).events for alarm in monitor.take(event)]
 
 
-def table(cases: Sequence[Case], folder: Path) -> tuple[list[str], int]:
+def table(cases: Sequence[Case], folder: Path, seed: int) -> tuple[list[str], int]:
     """Train `cases`; their rows, and in how many what had to come came, or nothing where nothing had to."""
     rows, right = [], 0
     for case in cases:
         started = time.perf_counter()
-        told = run(case, folder)
+        settings = {**case.settings, "run.seed": case.settings.get("run.seed", 0) + seed}
+        told = run(case._replace(settings=settings), folder)
         codes = list(dict.fromkeys(alarm.code for alarm in told.alarms))
         right += case.alarm in codes if case.alarm else not codes
         first = next((alarm for alarm in told.alarms if alarm.code == case.alarm), None)
@@ -140,6 +142,7 @@ def main() -> None:
         "--only", nargs="+", default=[], metavar="NAME", help="cases whose name or alarm has this in it"
     )
     parser.add_argument("--journals", nargs="+", type=Path, default=[], metavar="EVENTS")
+    parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
 
     chosen = [
@@ -151,7 +154,7 @@ def main() -> None:
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         make_workspace(Path(folder))
-        (failed, raised), (well, quiet) = (table(cases, Path(folder)) for cases in chosen)
+        (failed, raised), (well, quiet) = (table(cases, Path(folder), options.seed) for cases in chosen)
     head = "| run | alarm | raised in iteration | others | score, first and last three |\n|---|---|---|---|---|"
     print("\n".join(["Seeded failures\n", head, *failed, "", "Healthy runs\n", head, *well, ""]))
     print(

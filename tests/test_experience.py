@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -38,6 +40,7 @@ def test_taken_rows_keep_their_order_and_are_cut_to_the_longest_of_them() -> Non
     assert part.prompt_indices == [3, 1]
     assert part.scores.tolist() == [3.0, 1.0]
     assert part.entropy is None
+    assert batch.take(range(1, 3)).texts == batch.take([1, 2]).texts
 
 
 def test_cutting_loses_no_real_token() -> None:
@@ -49,6 +52,20 @@ def test_cutting_loses_no_real_token() -> None:
             assert part.sequences[place, : start + count].tolist() == batch.sequences[row, : start + count].tolist()
             assert part.values[place, :count].tolist() == batch.values[row, :count].tolist()
             assert part.mask[place].sum().item() == count
+
+
+def test_a_batch_knows_its_size_and_the_tokens_of_each_sequence() -> None:
+    batch = random_batch(LENGTHS)
+    assert batch.size == 4
+    assert batch.lengths() == [7, 6, 8, 6]
+
+
+def test_one_token_is_one_column_and_a_response_without_any_keeps_one() -> None:
+    batch = random_batch([(3, 1), (2, 0), (2, 5)])
+    for rows in ([0], [1], [1, 0]):
+        part = batch.take(rows)
+        assert part.responses.shape == part.mask.shape == (len(rows), 1)
+        assert part.mask[:, 0].tolist() == [1.0 if row == 0 else 0.0 for row in rows]
 
 
 def test_the_mask_comes_from_lengths_so_that_any_id_may_be_a_real_token() -> None:
@@ -84,13 +101,20 @@ def test_what_was_computed_of_parts_in_any_order_is_the_batchs_again(
         assert not together[row, count + extra :].any()
 
 
+def test_without_a_further_column_none_is_added_and_the_padding_is_zero() -> None:
+    batch, parts = random_batch(LENGTHS), [mx.ones((2, 6)), mx.full((2, 4), 2.0)]
+    together = batch.gathered(parts, [2, 1, 0, 3])
+    expected = [[2, 2, 2, 2, 0, 0], [1, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1], [2, 2, 0, 0, 0, 0]]
+    assert together.tolist() == expected
+
+
 def test_ratios_of_minibatches_of_any_width_find_their_rows_and_their_pass() -> None:
     batch = random_batch(LENGTHS)
     ratios = PassRatios(batch, 2)
     ratios.put(0, [3, 1], mx.array([[3.0, 3.5], [1.0, 0.0]]))
     ratios.put(1, [2], mx.array([[2.0] * 6]))
     together = ratios.array()
-    assert together.shape == (4, 6, 2)
+    assert (together.shape, together.dtype) == ((4, 6, 2), np.float32)
     assert together[3, :2].T.tolist()[0] == [3.0, 3.5]
     assert together[1, 0, 0] == 1.0
     assert (together[2, :, 1] == 2.0).all()
@@ -128,6 +152,18 @@ def test_a_pair_holds_what_has_been_filled_of_its_token() -> None:
     assert "return" not in pair
 
 
+def test_pairs_are_plain_numbers_and_texts_that_json_can_hold() -> None:
+    seen: list[object] = []
+
+    def remembered(ids: list[int]) -> str:
+        seen.append(ids)
+        return decode(ids)
+
+    pairs = sa_pairs(filled(), remembered)
+    assert json.loads(json.dumps(pairs)) == pairs
+    assert all(type(ids) is list and {type(each) for each in ids} == {int} for ids in seen)
+
+
 # Cuts
 
 
@@ -154,6 +190,10 @@ def test_micro_batches_hold_every_row_once_within_the_budget_longest_first(lengt
     assert flat == sorted(flat, reverse=True)
     for group in groups[:-1]:
         assert (len(group) + 1) * lengths[group[0]] > budget  # not even one more would have fitted
+
+
+def test_of_no_rows_there_is_no_micro_batch() -> None:
+    assert list(micro_batch_rows([], [9, 2], 6)) == []
 
 
 def test_micro_batches_index_lengths_by_row() -> None:

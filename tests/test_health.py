@@ -138,7 +138,7 @@ def test_an_alarm_is_told_again_when_its_sign_was_away_for_ten_iterations(comes_
     """It is there up to 24, and as it takes three iterations, again from two after it came back."""
     rows = healthy(50, clip_fraction=lambda n: 0.25 if n in range(20, 25) or n >= comes_back else 0.03)
     first, again = (22, "clip_saturation", "warning"), (comes_back + 2, "clip_saturation", "warning")
-    assert told(rows) == [first, again] if told_again else [first]
+    assert told(rows) == ([first, again] if told_again else [first])
 
 
 def test_an_alarm_that_gets_worse_is_told_again_and_one_that_gets_better_is_not() -> None:
@@ -163,6 +163,9 @@ def test_what_was_rolled_back_is_forgotten_and_its_alarm_is_told_again() -> None
         (23, "clip_saturation", "warning"),
         (28, "clip_saturation", "warning"),
     ]
+    into_it = RolledBack(iteration=30, to=25, reason="")  # where the sign was there already
+    found = told([*clipped[:30], into_it, *clipped[30:]])
+    assert found == [(23, "clip_saturation", "warning"), (33, "clip_saturation", "warning")]
     two_and_one = [*healthy(22, clip_fraction=from_20(0.25, 0.03)), RolledBack(iteration=22, to=20, reason="")]
     assert told([*two_and_one, *healthy(23, clip_fraction=from_20(0.25, 0.03))[22:]]) == []
 

@@ -11,6 +11,7 @@ from trainer.events import (
     Event,
     HumanEvaluation,
     Iteration,
+    RolledBack,
 )
 from trainer.health.scores import source_parts
 
@@ -36,7 +37,7 @@ def falling(number: int) -> float:
 def test_a_watched_source_that_falls_while_the_trained_one_rises_is_told() -> None:
     config = config_of(**TRUTH)
     alarm = one(healthy(40, parts=parts(falling, rising)), config)
-    assert (alarm.code, alarm.level) == ("reward_hacking", "error")
+    assert (alarm.iteration, alarm.code, alarm.level) == (20, "reward_hacking", "error")
     assert alarm.evidence["a.py:truth"] < alarm.evidence["early_a.py:truth"]
     assert alarm.evidence["score"] > alarm.evidence["early_score"]
     assert told(healthy(40, parts=parts(rising, rising)), config) == []
@@ -81,6 +82,10 @@ def test_held_out_prompts_that_fall_while_training_rises_are_told() -> None:
     assert told(peak)[0][0] == 35  # the second in a row
     assert told(evaluated(rows, lambda n: 0.5 if n != 30 else 0.2)) == []
     assert told(evaluated(rows, lambda n: 0.5 if n < 30 else 0.4)) == []
+    back = RolledBack(iteration=30, to=20, reason="")  # and the fall at 30 with it
+    at_30 = next(place for place, event in enumerate(peak) if isinstance(event, Evaluation) and event.iteration == 30)
+    again = [event for event in peak[at_30 + 1 :] if event.iteration < 40]
+    assert told([*peak[: at_30 + 1], back, *again]) == []
     fallen = evaluated(healthy(60, score_mean=falling, kl=lambda n: 0.1), lambda n: 0.5 if n < 30 else 0.2)
     assert "reward_hacking" not in [code for _, code, _ in told(fallen)]
 

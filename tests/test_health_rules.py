@@ -112,6 +112,18 @@ def test_a_slow_moment_and_a_short_run_are_no_rot() -> None:
     assert told(healthy(40, tokens_per_second=from_20(12.0, 25.0), seconds=lambda n: {"generate": 11.9})) == []
 
 
+def test_a_policy_that_begins_to_learn_after_its_critic_is_slower_and_no_rot() -> None:
+    rows = healthy(40, tokens_per_second=from_20(12.0, 25.0))
+    assert told(rows, config_of(ppo={"critic_warmup": 20, "iterations": 40})) == []
+    assert told(rows, config_of(ppo={"critic_warmup": 10, "iterations": 40})) == [(28, "throughput", "warning")]
+
+
+def test_a_slow_run_whose_memory_hardly_grew_has_another_cause() -> None:
+    alarm = one(healthy(40, tokens_per_second=from_20(12.0, 25.0), memory_bytes=from_20(1.1 * 2**30, 2**30)))
+    assert "memory" not in alarm.message
+    assert "other programs" in alarm.advice
+
+
 def test_a_slow_run_names_the_phase_and_the_memory_that_grew() -> None:
     alarm = one(
         healthy(

@@ -13,11 +13,12 @@ import pytest
 import reference
 from batches import LENGTHS, NAN, make_actor, random_batch, scored, with_garbage
 from reference import Floats, float64
+from tiny import load_tiny, make_prompts
 
 from trainer import steps
-from trainer.config.schema import ModelConfig
+from trainer.config.schema import ModelConfig, RolloutConfig
 from trainer.data import Prompt
-from trainer.experience import Experience
+from trainer.experience import Experience, micro_batch_rows
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.loading import load_backbone
 from trainer.rewards import RewardInput, Rewards, SourceScores, WeightedSource
@@ -131,7 +132,62 @@ def test_a_critic_with_its_own_adapter_scores_in_its_own_pass(apart: ActorCritic
     assert steps.add_values_to_sa_pairs(apart, batch, micro_batch_tokens=64) is batch
 
 
+def test_progress_tells_the_sequences_that_are_done_of_all_in_every_pass(apart: ActorCriticLLM) -> None:
+    told: list[tuple[int, int]] = []
+    how: Any = {"micro_batch_tokens": 20, "progress": lambda *done: told.append(done)}
+    groups = list(micro_batch_rows(range(6), random_batch().lengths(), 20))
+    assert 2 < len(groups) < 6
+    expected = [(sum(map(len, groups[:count])), 6) for count in range(1, len(groups) + 1)]
+    batch = steps.add_policy_logprobs_and_values(apart, random_batch(), temperature=1.0, **how)
+    assert told == expected
+    batch = steps.add_values_to_sa_pairs(apart, batch, **how)
+    assert told == expected * 2
+    steps.add_kl_to_sa_pairs(apart, batch, temperature=1.0, estimator="k1", **how)
+    assert told == expected * 3
+
+
+def test_where_no_critic_is_wanted_there_are_no_values_and_all_else_is_the_same(actor: ActorCriticLLM) -> None:
+    how: Any = {"temperature": 1.0, "micro_batch_tokens": 64}
+    plain = steps.add_policy_logprobs_and_values(actor, random_batch(), critic=False, **how)
+    assert (plain.values, plain.final_values) == (None, None)
+    same_real_tokens(policy(actor, random_batch()), plain, ("logprobs", "entropy"))
+
+
+@pytest.mark.parametrize("value_model", ["head", "adapter"])
+def test_each_pass_asks_the_model_for_no_more_than_is_used(
+    folder: Path, value_model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted: list[str] = []
+    model, forward = make_actor(folder, value_model=value_model), ActorCriticLLM.__call__
+
+    def asked(self: ActorCriticLLM, *given: Any, want: Any = "both") -> Any:
+        wanted.append(want)
+        return forward(self, *given, want=want)
+
+    monkeypatch.setattr(ActorCriticLLM, "__call__", asked)
+    how: Any = {"temperature": 1.0, "micro_batch_tokens": 10_000}
+    batch = steps.add_policy_logprobs_and_values(model, random_batch(), **how)
+    batch = steps.add_kl_to_sa_pairs(model, batch, estimator="k1", **how)
+    batch = steps.add_values_to_sa_pairs(model, batch, micro_batch_tokens=10_000)
+    steps.add_policy_logprobs_and_values(model, batch, critic=False, **how)
+    assert (
+        wanted
+        == {"head": ["both", "logits", "logits"], "adapter": ["logits", "logits", "values", "logits"]}[value_model]
+    )
+
+
 # Reference and KL
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3", "abs"])
+def test_the_kl_is_by_the_estimator_that_was_asked_for_and_0_in_the_padding(
+    actor: ActorCriticLLM, estimator: Any
+) -> None:
+    batch = reference_kl(actor, with_garbage(policy(actor, random_batch())), estimator)
+    log_r = reference.real(batch.ref_logprobs, COUNTS) - reference.real(batch.logprobs, COUNTS)
+    expected = {"k1": -log_r, "k2": log_r**2 / 2, "k3": np.expm1(log_r) - log_r, "abs": abs(log_r)}[estimator]
+    np.testing.assert_allclose(reference.real(batch.kl, COUNTS), expected, atol=1e-5)
+    assert not (float64(batch.kl) * (1 - float64(batch.mask))).any()
 
 
 def test_a_fresh_adapter_has_no_kl_at_all(folder: Path) -> None:
@@ -209,11 +265,68 @@ def test_a_reward_sees_each_response_as_it_was_cut_and_no_padding() -> None:
     assert [(given.prompt, given.completion, given.columns) for given in tail.seen] == [
         (f"prompt {row}", f"text {row}", {"row": row}) for row in range(batch.size)
     ]
-    assert [given.truncated for given in tail.seen] == [row % 2 == 1 for row in range(batch.size)]
+    assert [(given.truncated, type(given.truncated)) for given in tail.seen] == [
+        (row % 2 == 1, bool) for row in range(batch.size)
+    ]
     last = [2.0 * batch.responses[row, count - 1].item() for row, count in enumerate(COUNTS)]
     assert batch.scores.tolist() == result.scores == last
     assert batch.token_scores.shape == batch.mask.shape
     assert not batch.token_scores.any()
+
+
+class Places:
+    """Rewards each token with its place, from 1, and gives no score of the whole."""
+
+    name = "places"
+
+    def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
+        tokens = [[float(place + 1) for place in range(len(given.completion_ids))] for given in batch]
+        return SourceScores([sum(row) for row in tokens], tokens)
+
+
+def test_rewards_of_single_tokens_lie_on_their_tokens_and_are_0_after_the_last() -> None:
+    batch, prompts = random_batch(), [Prompt(row, "", "", [], {}) for row in range(6)]
+    batch, _ = steps.compute_rewards(Rewards([WeightedSource(Places(), 0.5)]), batch, prompts)
+    places = np.arange(batch.mask.shape[1]) + 1
+    assert batch.token_scores.tolist() == (0.5 * places * float64(batch.mask)).tolist()
+    assert batch.scores.tolist() == [0.0] * 6
+
+
+def test_scoring_moves_the_statistics_of_the_rewards_unless_it_is_told_not_to() -> None:
+    rewards = Rewards([WeightedSource(Tail())], normalize="running")
+    batch, prompts = random_batch(), [Prompt(row, "", "", [], {}) for row in range(6)]
+    before = rewards.state()
+    steps.compute_rewards(rewards, batch, prompts, update_statistics=False)
+    assert rewards.state() == before
+    steps.compute_rewards(rewards, batch, prompts)
+    assert rewards.state()["count"] == 6
+
+
+def test_the_baseline_of_a_prompts_samples_is_the_score_of_what_the_policy_finds_likeliest(folder: Path) -> None:
+    loaded, texts = load_tiny(folder), ["some text", "other words"]
+    prompts = [prompt for prompt in make_prompts(loaded.tokenizer, texts) for _ in range(3)]
+    rewards = Rewards([WeightedSource(Tail()), WeightedSource(Places(), 0.5)], normalize="running")
+    steps.compute_rewards(rewards, random_batch(), [Prompt(row, "", "", [], {}) for row in range(6)])
+    statistics, told = rewards.state(), []
+    rollout = RolloutConfig(batch_size=6, samples_per_prompt=3, max_new_tokens=4, temperature=2.0, ignore_stop=True)
+    batch = steps.add_greedy_baselines(
+        loaded.backbone,
+        loaded.tokenizer,
+        random_batch(),
+        prompts,
+        rollout,
+        rewards,
+        progress=lambda *done: told.append(done),
+    )
+    assert rewards.state() == statistics
+    assert told[-1] == (8, 8)  # two responses of four tokens
+    deviation = (statistics["m2"] / statistics["count"]) ** 0.5
+    for place, text in enumerate(texts):
+        ids = loaded.tokenizer.encode(text)
+        for _ in range(4):
+            ids.append(int(mx.argmax(loaded.backbone(mx.array([ids]))[0, -1]).item()))
+        expected = (ids[-1] - statistics["mean"]) / deviation + 0.5 * (1 + 2 + 3 + 4)
+        assert batch.baselines.tolist()[3 * place : 3 * place + 3] == pytest.approx([expected] * 3, rel=1e-4)
 
 
 def test_token_rewards_and_score_and_penalty_add_up(actor: ActorCriticLLM) -> None:
@@ -228,8 +341,9 @@ def test_token_rewards_and_score_and_penalty_add_up(actor: ActorCriticLLM) -> No
 
 
 def test_whitened_rewards_keep_their_mean(actor: ActorCriticLLM) -> None:
-    batch = scored(actor, random_batch())
+    batch = scored(actor, random_batch(), scores=[3.0] * 6)
     plain = reference.real(batch.rewards, COUNTS)
+    assert plain.mean() > 0.5
     whitened = reference.real(steps.adjust_rewards_with_kl(batch, kl_coef=0.1, whiten=True).rewards, COUNTS)
     assert whitened.mean() == pytest.approx(plain.mean(), abs=1e-4)
     assert whitened.std() == pytest.approx(1, abs=1e-4)

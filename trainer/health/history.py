@@ -49,6 +49,10 @@ class Stretch:
         self._first = [row for row in self._first if row.iteration <= last]
         self._newest = deque((row for row in self._newest if row.iteration <= last), maxlen=NEWEST)
 
+    def look_anew(self) -> None:
+        """Keep the beginning alone, so that what comes is judged by itself."""
+        self._newest.clear()
+
     def clear(self) -> None:
         """Begin anew."""
         self.cut(-1)
@@ -64,7 +68,7 @@ class Stretch:
     def early_and_late(self, early: int, late: int) -> tuple[list[Iteration], list[Iteration]] | None:
         """The first `early` and the newest `late` iterations; None while they overlap."""
         before, now = self._first[:early], self.newest(late)
-        if len(before) < early or not now or before[-1].iteration >= now[0].iteration:
+        if not before or not now or before[-1].iteration >= now[0].iteration:
             return None
         return before, now
 
@@ -114,6 +118,8 @@ class History:
                 self._changed(event.key)
             case RolledBack():
                 self._cut(event.to)
+                for stretch in self._stretches:
+                    stretch.look_anew()  # it goes on with other learning rates
             case RunStarted():
                 self._cut(event.resumed_at or 0)
                 self.speed.clear()

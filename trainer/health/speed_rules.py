@@ -28,10 +28,10 @@ GROWN_MEMORY = 1.2
 def throughput(history: History, config: Config) -> Sign | None:
     """The run has become slow at the same work, the first iteration left out, in which kernels are compiled."""
     count = min(max(config.ppo.iterations // 10, FEWEST), MOST)
-    windows = history.speed.early_and_late(count + 1, NOW)
-    if windows is None or windows[0][1].iteration <= config.ppo.critic_warmup < windows[1][0].iteration:
+    rows = [row for row in history.speed.all_kept() if row.iteration > config.ppo.critic_warmup]
+    if len(rows) < 1 + count + NOW:
         return None
-    early, late = windows[0][1:], windows[1]
+    early, late = rows[1 : 1 + count], rows[-NOW:]
     before = median(row.tokens_per_second for row in early)
     now = quantiles((row.tokens_per_second for row in late), n=4)[2]
     if not before > SLOWER * now or not _same_work(early, late) or sum(map(_seconds, late)) < LONG:

@@ -1,0 +1,237 @@
+"""Break the mathematics on purpose, one place at a time, and see whether a test fails: the mutation score of a file.
+
+A mutant (see mutants.py) is killed when a test of the file fails, breaks off or does not end. Else it survives: either
+a test is missing, or the mutant computes the same. Those that do are listed, with the reason, in
+mutation_equivalents.toml and do not count. Nothing is drawn at random; the files are changed in a copy of the tree.
+
+Run: .venv/bin/python benchmarks/mutation.py [--file maths steps] [--only 62 90-110] [--jobs 2] [--list]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import multiprocessing
+import os
+import queue
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from types import FrameType
+
+import pytest
+from hypothesis import Phase, settings
+from mutants import Mutant, mutants_of
+
+ROOT = Path(__file__).parent.parent
+COPIED = ("trainer", "tests", "workbench", "pyproject.toml")
+# The tests that answer for a file, quickest first.
+TESTS = {
+    "maths": ("test_maths*.py", "test_preference_losses.py", "test_dpo_losses.py", "test_estimators*.py"),
+    "experience": ("test_experience*.py", "test_steps*.py"),
+    "steps": ("test_steps*.py", "test_estimators*.py"),
+    "estimators": ("test_estimators*.py", "test_steps*.py"),
+    "kl_controller": ("test_kl_controller*.py",),
+}
+# Loaded once, by a process of which each run is a fork: MLX has no thread in it yet. On a Mac each run begins anew, for
+# there it may hold the GPU.
+PRELOADED = ["trainer", "pytest", "hypothesis.strategies", "mlx.nn", "mlx.utils", "mlx_lm.utils", "pydantic"]
+IMPORTED_BEFORE = "ignore::pytest.PytestAssertRewriteWarning"
+LARGEST_CPU_S, LARGEST_S = 60, 1800  # all tests of a file take a few seconds: what takes more is a loop that never ends
+REACHED = "reached.json"
+
+
+class Bench:
+    """Copies of the project, one a job, in which mutants of one module are tried."""
+
+    def __init__(self, module: str, jobs: int, folder: Path) -> None:
+        self.name = f"trainer/{module}.py"
+        self.source = (ROOT / self.name).read_bytes()
+        patterns = TESTS.get(module, (f"test_{module}*.py",))
+        self._tests = [f"tests/{path.name}" for pattern in patterns for path in sorted((ROOT / "tests").glob(pattern))]
+        if not self._tests:
+            sys.exit(f"no test answers for {self.name}: none of {', '.join(patterns)} is in tests/")
+        self._copies: queue.Queue[Path] = queue.Queue()
+        for number in range(jobs):
+            copy = folder / f"{module}-{number}"
+            for part in COPIED:
+                take = shutil.copy2 if (ROOT / part).is_file() else shutil.copytree
+                copy.mkdir(exist_ok=True)
+                take(ROOT / part, copy / part)
+            self._copies.put(copy)
+        self._quickest: dict[str, list[str]] = self._begin()
+
+    def _begin(self) -> dict[str, list[str]]:
+        """Of each function the tests that reach it, the quickest first.
+
+        The file as it is must pass and a broken one fail, else no score would mean anything.
+        """
+        if self._run(self.source, self._tests, self.name) != "survived":
+            sys.exit(f"the tests of {self.name} fail without any mutant: see {' '.join(self._tests)}")
+        copy = self._copies.get()
+        reached = json.loads((copy / REACHED).read_text())
+        self._copies.put(copy)
+        if self._run(b"raise RuntimeError\n" + self.source, self._tests) == "survived":
+            sys.exit(f"the tests read another {self.name} than the one that is changed")
+        quickest: dict[str, list[str]] = {}
+        for test, (_, functions) in sorted(reached.items(), key=lambda item: item[1][0]):
+            for function in functions:
+                quickest.setdefault(function, []).append(test)
+        return quickest
+
+    def attempt(self, mutant: Mutant) -> str:
+        """Whether a mutant survived, was killed or timed out: by the tests that reach it, and if it lives by all."""
+        broken = mutant.applied(self.source)
+        near = self._quickest.get(mutant.function)
+        verdict = self._run(broken, near) if near else "survived"
+        return self._run(broken, self._tests) if verdict == "survived" else verdict
+
+    def _run(self, source: bytes, tests: Sequence[str], watched: str = "") -> str:
+        copy = self._copies.get()
+        try:
+            path = copy / self.name
+            path.write_bytes(source)
+            for stale in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+                stale.unlink()  # Python tells files apart by second and size, and mutants share both
+            process = multiprocessing.Process(target=run_tests, args=(copy, tests, watched))
+            process.start()
+            process.join(LARGEST_S)
+            process.kill()
+            process.join()
+        finally:
+            self._copies.put(copy)
+        if process.exitcode in (-signal.SIGXCPU, -signal.SIGKILL):
+            return "timed out"
+        return "killed" if process.exitcode else "survived"
+
+
+def run_tests(copy: Path, tests: Sequence[str], watched: str) -> None:
+    """Run the tests of `copy` up to the first that fails, and end this process with pytest's status.
+
+    watched: the file of which it is written to REACHED which tests reach which functions.
+    """
+    resource.setrlimit(resource.RLIMIT_CPU, (LARGEST_CPU_S, LARGEST_CPU_S + 1))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "trainer"]:
+        del sys.modules[name]
+    gc.freeze()  # pytest collects garbage, and what is loaded is none
+    sys.dont_write_bytecode = False  # all but one file stay as they are
+    os.chdir(copy)
+    sys.path.insert(0, str(copy))
+    absent = [f"-pno:{plugin}" for plugin in ("cacheprovider", "xdist", "anyio")]
+    arguments = ["-x", "--tb=no", "--basetemp=temporary", *absent, "-W", IMPORTED_BEFORE, *tests]
+    watch = Watch(str(copy / watched))
+    with Path("output.txt").open("w") as output, redirect_stdout(output), redirect_stderr(output):
+        status = pytest.main(arguments, plugins=[watch if watched else Unshrunk()])
+    if watched:
+        Path(REACHED).write_text(json.dumps(watch.reached))
+    os._exit(status)  # at once: MLX takes its time to go
+
+
+class Unshrunk:
+    """A pytest plugin: hypothesis leaves an example that fails as large as it found it. Else most time goes there."""
+
+    def pytest_collection_finish(self) -> None:
+        """Once the tests' own settings are there."""
+        now = settings()
+        phases = [phase for phase in now.phases if phase not in (Phase.shrink, Phase.explain)]
+        settings.register_profile("unshrunk", now, phases=phases)
+        settings.load_profile("unshrunk")
+
+
+class Watch:
+    """A pytest plugin: what a test takes, and which functions of one file it calls."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self.reached: dict[str, tuple[float, list[str]]] = {}  # by test: seconds of CPU, dotted names
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Around each test, its fixtures included."""
+        functions: set[str] = set()
+
+        def called(frame: FrameType, event: str, argument: object) -> None:
+            if event == "call" and frame.f_code.co_filename == self._file:
+                functions.add(frame.f_code.co_qualname.replace(".<locals>", ""))
+
+        start = time.process_time()
+        sys.setprofile(called)
+        try:
+            return (yield)
+        finally:
+            sys.setprofile(None)
+            self.reached[item.nodeid] = (time.process_time() - start, sorted(functions))
+
+
+def equivalents_of(module: str) -> dict[tuple[str, str], str]:
+    """Reasons by function and changed line."""
+    listed = tomllib.loads((Path(__file__).parent / "mutation_equivalents.toml").read_text())
+    return {(each["function"], line): each["why"] for each in listed.get(module, []) for line in each["lines"]}
+
+
+def chosen(mutants: Sequence[Mutant], lines: Sequence[str]) -> list[Mutant]:
+    """Those of `lines`, numbers or ranges; of none all."""
+    ranges = [range(int(first), int(last or first) + 1) for first, _, last in (text.partition("-") for text in lines)]
+    return [mutant for mutant in mutants if not ranges or any(mutant.line in each for each in ranges)]
+
+
+def score(module: str, options: argparse.Namespace, folder: Path) -> None:
+    """Try the mutants of a module; print those that survive, then the score."""
+    name, listed = f"trainer/{module}.py", equivalents_of(module)
+    mutants = chosen(mutants_of((ROOT / name).read_bytes()), options.only)
+    if options.list:
+        print("\n".join(f"{name}:{mutant.line}: {mutant.shown}" for mutant in mutants))
+        return
+    bench = Bench(module, options.jobs, folder)
+    start, survived, equivalent, timed_out = time.monotonic(), 0, 0, 0
+    with ThreadPoolExecutor(options.jobs) as pool:
+        verdicts = pool.map(bench.attempt, mutants)
+        for number, (mutant, verdict) in enumerate(zip(mutants, verdicts, strict=True), 1):
+            print(f"\r{bench.name}: {number} of {len(mutants)}", end="\r", file=sys.stderr, flush=True)
+            known = (mutant.function, mutant.shown) in listed
+            equivalent += known
+            timed_out += verdict == "timed out"
+            if verdict != "survived" and known:
+                print(f"{bench.name}:{mutant.line}: listed as equivalent, but {verdict}: {mutant.shown}", flush=True)
+            elif verdict == "survived" and not known:
+                survived += 1
+                print(f"{bench.name}:{mutant.line}: {mutant.function}: {mutant.shown}", flush=True)
+    if not options.only:
+        there = {(mutant.function, mutant.shown) for mutant in mutants}
+        for function, line in sorted(set(listed) - there):
+            print(f"{bench.name}: listed as equivalent, but no mutant: {function}: {line}")
+    counted = len(mutants) - equivalent
+    killed = counted - survived
+    print(
+        f"{bench.name}: {killed} of {counted} killed, {killed / max(counted, 1):.1%} ({timed_out} timed out); "
+        f"{equivalent} more are equivalent; {time.monotonic() - start:.0f} s",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Score each file that was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--file", nargs="+", default=list(TESTS), help="modules of trainer (default: %(default)s)")
+    parser.add_argument("--only", nargs="+", default=[], metavar="LINE", help="lines or ranges of lines: 62 90-110")
+    parser.add_argument("--jobs", type=int, default=1, help="mutants at a time (default: %(default)s)")
+    parser.add_argument("--list", action="store_true", help="show the mutants and run nothing")
+    options = parser.parse_args()
+    multiprocessing.set_start_method("forkserver" if sys.platform == "linux" else "spawn")
+    multiprocessing.set_forkserver_preload(PRELOADED)
+    with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
+        for module in options.file:
+            score(Path(module).stem, options, Path(folder))
+
+
+if __name__ == "__main__":
+    main()

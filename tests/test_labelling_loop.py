@@ -12,7 +12,7 @@ from runs_helper import Recorder, tiny_config
 from tiny import make_checkpoint
 
 from trainer.control import Control
-from trainer.events import Alert, Event, Iteration, RewardModelEvaluation, SamplesWritten, SettingChanged
+from trainer.events import Alarm, Alert, Event, Iteration, RewardModelEvaluation, SamplesWritten, SettingChanged
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference
 from trainer.preferences.store import PreferenceStore
 from trainer.reward_model.training import train_reward_model
@@ -95,7 +95,7 @@ def test_a_run_that_takes_up_a_reward_model_of_the_labels_learns_the_hidden_rule
 
     assert accuracy[1] > max(accuracy[0], 0.65)
     assert [change.iteration for change in recorder.of(SettingChanged)] == [LABELLED + 1]
-    assert recorder.of(Alert) == []
+    assert [alert for alert in recorder.of(Alert) if not isinstance(alert, Alarm)] == []  # nothing was refused
     assert {part for iteration in recorder.of(Iteration)[LABELLED:] for part in iteration.parts} == {"model:liked"}
     scores = [
         fmean(liked(text) for texts in completions(run, number).values() for text in texts)

@@ -39,8 +39,8 @@ CRITIC_ITERATIONS = 10
 CRITIC_START = 10
 """Iterations in which a critic that began at zero may be worse than a constant."""
 WORSE_THAN_A_CONSTANT = -0.25
-"""Median explained variance. Healthy runs with batches of 8 had up to 11 negative iterations in a row, with a median of
--0.15 at the worst."""
+"""Median explained variance. A healthy run with batches of 8 had ten negative iterations in a row, with a median of
+-0.11."""
 LOST = -1.0
 """And an error: the critic's error is twice the variance of the returns."""
 GROWN_VALUE_LOSS = 3.0

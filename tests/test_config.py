@@ -270,6 +270,7 @@ def test_every_bound_is_enforced_where_the_schema_puts_it(key: str) -> None:
         ("model.lora_targets", [["q_proj"]], [[], [""]]),
         ("rollout.stop", [[], ["END"]], [[""], [3]]),
         ("run.trackers", [[], ["wandb"]], [["mlflow"]]),
+        ("health.ignore", [[], ["kl_high", "throughput"]], [["kl_hihg"], [""], "kl_high"]),
         ("reward.sources", [["lexicon"]], [[], [3], ["sentiment"], [{}]]),
     ],
 )

@@ -16,6 +16,7 @@ from scripted_run import iteration, started
 from trainer.events import (
     CheckpointSaved,
     RolledBack,
+    SettingChanged,
     event_from_dict,
 )
 from trainer.health import RULES
@@ -146,6 +147,25 @@ def test_an_alarm_that_gets_worse_is_told_again_and_one_that_gets_better_is_not(
     assert told(worse) == [(23, "clip_saturation", "warning"), (33, "clip_saturation", "error")]
     better = healthy(40, clip_fraction=lambda n: 0.25 if n > 30 else 0.5 if n > 20 else 0.03)
     assert told(better) == [(23, "clip_saturation", "error")]
+
+
+def setting(iteration: int, key: str, value: float) -> SettingChanged:
+    return SettingChanged(iteration=iteration, key=key, old=None, value=value)
+
+
+def test_an_alarm_is_told_again_where_its_fix_did_not_help_in_ten_iterations() -> None:
+    """Every change of a setting that its fixes name is given ten iterations of its own."""
+    clipped = healthy(60, clip_fraction=from_20(0.25, 0.03))
+    rate = "optim.policy_lr"
+    (alarm,) = alarms(clipped)
+    assert rate in {fix.key for fix in alarm.fixes}
+    first, at_35, at_40 = [(n, "clip_saturation", "warning") for n in (23, 35, 40)]
+    assert told([*clipped[:25], setting(25, rate, 1e-5), *clipped[25:]]) == [first, at_35]
+    twice = [*clipped[:25], setting(25, rate, 1e-5), *clipped[25:30], setting(30, rate, 5e-6), *clipped[30:]]
+    assert told(twice) == [first, at_40]
+    helped = healthy(60, clip_fraction=lambda n: 0.25 if 20 < n < 32 else 0.03)
+    assert told([*helped[:25], setting(25, rate, 1e-5), *helped[25:]]) == [first]
+    assert told([*clipped[:25], setting(25, "ppo.entropy_coef", 0.1), *clipped[25:]]) == [first]
 
 
 def test_codes_that_are_ignored_and_alarms_that_are_off_are_not_told() -> None:

@@ -1,4 +1,4 @@
-"""A critic that begins as a reward model: its value of a state is that model's raw score of the tokens so far."""
+"""A critic that begins as a reward model: its value of a state is that model's score of the tokens so far."""
 
 from __future__ import annotations
 
@@ -65,26 +65,29 @@ def values(actor: ActorCriticLLM, prompt: int) -> list[np.ndarray]:
     return [row[: length - prompt + 1] for row, length in zip(np.array(found), lengths, strict=True)]
 
 
-def raw_scores(rm: Path, sequences: list[list[int]]) -> np.ndarray:
+def scores(rm: Path, sequences: list[list[int]]) -> np.ndarray:
+    """Of mean 0 and deviation 1 on the reward model's reference samples."""
     model = load_reward_model(rm).model
-    return np.array(model.scores(mx.array(pad(sequences)), mx.array([len(one) for one in sequences])))
+    assert abs(model.mean) > 1e-3 or abs(model.std - 1) > 1e-3
+    raw = np.array(model.scores(mx.array(pad(sequences)), mx.array([len(one) for one in sequences])))
+    return (raw - model.mean) / model.std
 
 
 @pytest.mark.parametrize("scale", [4.0, 20.0])
-def test_the_value_of_the_last_state_is_the_raw_score(made: Path, scale: float) -> None:
+def test_the_value_of_the_last_state_is_the_score(made: Path, scale: float) -> None:
     """The reward model's own lora_scale is 4."""
     actor, _ = begun(made, made / "runs" / "rm", lora_scale=scale)
-    expected = raw_scores(made / "runs" / "rm", SEQUENCES)
+    expected = scores(made / "runs" / "rm", SEQUENCES)
     assert np.ptp(expected) > 0.01
     last = np.array([row[-1] for row in values(actor, 1)])
     np.testing.assert_allclose(last, expected, atol=1e-5)
 
 
-def test_the_value_of_every_state_is_the_raw_score_of_the_tokens_so_far(made: Path) -> None:
+def test_the_value_of_every_state_is_the_score_of_the_tokens_so_far(made: Path) -> None:
     actor, _ = begun(made, made / "runs" / "rm")
     for sequence, row in zip(SEQUENCES, values(actor, 1), strict=True):
         prefixes = [sequence[: 1 + t] for t in range(len(sequence))]
-        np.testing.assert_allclose(row, raw_scores(made / "runs" / "rm", prefixes), atol=1e-5)
+        np.testing.assert_allclose(row, scores(made / "runs" / "rm", prefixes), atol=1e-5)
 
 
 def test_policy_and_reference_are_what_they_would_be_without(made: Path) -> None:
@@ -121,7 +124,7 @@ def test_a_reward_model_that_knows_ties_will_do(made: Path, tmp_path: Path) -> N
     mx.save_safetensors(str(ties / "head.safetensors"), {**head, "tie.log_nu": mx.array(0.3)})
     actor, _ = begun(made, ties)
     assert actor.value_parameters().keys() == begun(made, Path(), value_init="")[0].value_parameters().keys()
-    np.testing.assert_allclose([row[-1] for row in values(actor, 1)], raw_scores(ties, SEQUENCES), atol=1e-5)
+    np.testing.assert_allclose([row[-1] for row in values(actor, 1)], scores(ties, SEQUENCES), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +144,7 @@ def test_an_adapter_of_another_shape_is_refused_with_the_settings_to_change(
     assert "\n" not in str(error.value)
     same = {"lora_rank": 2, "lora_targets": ["q_proj", "up_proj"], "lora_layers": 1}
     actor, _ = begun(made, others[name], **{name: same[name]})
-    np.testing.assert_allclose([row[-1] for row in values(actor, 1)], raw_scores(others[name], SEQUENCES), atol=1e-5)
+    np.testing.assert_allclose([row[-1] for row in values(actor, 1)], scores(others[name], SEQUENCES), atol=1e-5)
 
 
 def test_another_backbone_is_refused(made: Path, tmp_path: Path) -> None:
@@ -165,7 +168,10 @@ def test_what_is_no_whole_reward_model_is_refused_in_one_line(made: Path, tmp_pa
     broken = shutil.copytree(checkpoint, tmp_path / "broken")
     card = json.loads((broken / "reward_model.json").read_text())
     (broken / "reward_model.json").write_text(json.dumps(card | {"model": None}))
-    with pytest.raises(ModelError, match="does not tell its model"):
+    with pytest.raises(ModelError, match="does not tell its model and scale"):
+        begun(made, broken)
+    (broken / "reward_model.json").write_text(json.dumps(card | {"scale": {"mean": 0.0}}))
+    with pytest.raises(ModelError, match="does not tell its model and scale"):
         begun(made, broken)
     (broken / "reward_model.json").write_text(json.dumps(card))
     (broken / "head.safetensors").write_bytes(b"no tensors")

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from trainer.config.alarm_codes import AlarmCode
 from trainer.config.fields import RUN_NAME, Section, Text, setting
 from trainer.config.reward_sources import RewardSource
 
@@ -372,7 +373,7 @@ class HealthConfig(Section):
     """[health]: alarms when a run goes wrong."""
 
     alarms: bool = setting(True, "Watch the run and tell what goes wrong, with evidence and a way out.")
-    ignore: list[Text] = setting([], "Codes of alarms that are not to be told.")
+    ignore: list[AlarmCode] = setting([], "Codes of alarms that are not to be told.")
     pause: bool = setting(False, "Pause the run at an alarm of level error, until someone says what to do.")
 
 

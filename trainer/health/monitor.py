@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from trainer.config.schema import Config
-from trainer.events import Alarm, Event, RolledBack, RunStarted
+from trainer.events import Alarm, Event, RolledBack, RunStarted, SettingChanged
 from trainer.health.history import History
 from trainer.health.rule import Level, Sign
 from trainer.health.rules import RULES
@@ -15,17 +15,23 @@ from trainer.health.rules import RULES
 AWAY = 10
 """Iterations without its sign after which an alarm is over, and is told again when it comes back."""
 
+TRIED = 10
+"""Iterations that a setting of an alarm's fixes gets to help; where its sign stands after them, it is told again."""
+
 
 class _Told(NamedTuple):
     level: Level
     seen: int  # the iteration in which its sign was last there
+    keys: frozenset[str]  # settings that its fixes change
+    tried: float = math.inf  # the iteration from which one of them has another value
 
 
 class HealthMonitor:
     """Watches a run by its events: `take` each of them, in order.
 
     config_of: the configuration that holds now, [health] with it. An alarm is told when it begins, when a warning
-    becomes an error, and again only after it has been away, or the run went back behind it.
+    becomes an error, and again only after it has been away, the run went back behind it, or a change of what it said
+    could be set did not help.
     """
 
     def __init__(self, config_of: Callable[[], Config]) -> None:
@@ -38,6 +44,10 @@ class HealthMonitor:
         anything_new = self._history.take(event)
         if isinstance(event, RolledBack) or (isinstance(event, RunStarted) and event.resumed_at is None):
             self._told.clear()
+        if isinstance(event, SettingChanged):
+            for code, told in self._told.items():
+                if event.key in told.keys:
+                    self._told[code] = told._replace(tried=event.iteration)
         config = self._config_of()
         if not anything_new or not config.health.alarms:
             return []
@@ -54,10 +64,12 @@ class HealthMonitor:
             if told and now - told.seen >= AWAY:
                 del self._told[code]
             return False
-        news = told is None or (told.level, sign.level) == ("warning", "error")
-        level = sign.level if news or told is None else told.level
-        self._told[code] = _Told(level, now)
-        return news
+        worse = told is not None and (told.level, sign.level) == ("warning", "error")
+        if told is None or worse or now - told.tried >= TRIED:
+            self._told[code] = _Told(sign.level, now, frozenset(fix.key for fix in sign.fixes if fix and fix.key))
+            return True
+        self._told[code] = told._replace(seen=now)
+        return False
 
     def _alarm(self, code: str, sign: Sign) -> Alarm:
         return Alarm(

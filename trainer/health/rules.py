@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainer.config.alarm_codes import AlarmCode
 from trainer.health.policy_rules import entropy_collapse, kl_high, kl_negative, not_training
 from trainer.health.reward_rules import reward_hacking
 from trainer.health.rule import Rule
@@ -9,7 +10,7 @@ from trainer.health.speed_rules import throughput
 from trainer.health.text_rules import length_exploitation, repetition, truncation
 from trainer.health.update_rules import clip_saturation, critic_lost, gradient_spike, no_signal, ratio_spike, step_nan
 
-RULES: dict[str, Rule] = {
+RULES: dict[AlarmCode, Rule] = {
     "step_nan": step_nan,
     "not_training": not_training,
     "no_signal": no_signal,

@@ -11,7 +11,7 @@ from trainer.errors import ModelError, TrainerError
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
 from trainer.models.loading import LoadedModel
-from trainer.reward_model.checkpoint import load_parameters, read_card
+from trainer.reward_model.checkpoint import Scale, load_parameters, read_card
 from trainer.reward_model.loaded import is_same_backbone, reward_model_folder
 
 _HEAD = ("head.weight", "head.bias")
@@ -20,9 +20,10 @@ _HEAD = ("head.weight", "head.bias")
 def init_value_model(actor: ActorCriticLLM, loaded: LoadedModel, config: ModelConfig) -> None:
     """Let the critic of `actor`, on the backbone of `loaded`, begin as the reward model in `config.value_init`.
 
-    V of a state is then the reward model's raw score (of no set mean and deviation) of the tokens so far. Nothing
-    happens where `config.value_init` is empty. Call it before optimisers are made for the critic. Raises ModelError
-    where there is no such reward model, or adapter or backbone are others than the critic's.
+    V of a state is then the reward model's score of the tokens so far, of mean 0 and deviation 1 on its reference
+    samples, as the reward source `reward-model` gives it. Nothing happens where `config.value_init` is empty. Call it
+    before optimisers are made for the critic. Raises ModelError where there is no such reward model, or adapter or
+    backbone are others than the critic's.
     """
     if not config.value_init:
         return
@@ -31,11 +32,13 @@ def init_value_model(actor: ActorCriticLLM, loaded: LoadedModel, config: ModelCo
         raise ModelError(f"{name}: the critic has no adapter to begin as another: set model.value_model = 'adapter'")
     try:
         folder = reward_model_folder(Path(config.value_init).expanduser())
-        model = BackboneConfig.model_validate(read_card(folder).get("model"))
+        card = read_card(folder)
+        model = BackboneConfig.model_validate(card.get("model"))
+        scale = Scale(**card["scale"])
         found = load_parameters(folder)
         same_backbone = is_same_backbone(loaded, model)
-    except ValidationError:
-        raise ModelError(f"{name}: its card does not tell its model: use another checkpoint") from None
+    except (ValidationError, KeyError, TypeError):
+        raise ModelError(f"{name}: its card does not tell its model and scale: use another checkpoint") from None
     except TrainerError as error:
         raise ModelError(f"{name}: {error}") from error
     if not same_backbone:
@@ -46,9 +49,11 @@ def init_value_model(actor: ActorCriticLLM, loaded: LoadedModel, config: ModelCo
     _check_adapter(name, actor.value_parameters(), found, model)
     # The layers scale by the policy's factor, so that the other one goes into B.
     factor = model.lora_scale / config.lora_scale
-    actor.update_value(
-        {key: found[key] * factor if key.endswith("lora_b") else found[key] for key in actor.value_parameters()}
-    )
+    begin = {key: found[key] * factor if key.endswith("lora_b") else found[key] for key in actor.value_parameters()}
+    # (w h + b - mean) / std, as a head of its own
+    begin["head.weight"] = found["head.weight"] / scale.std
+    begin["head.bias"] = (found["head.bias"] - scale.mean) / scale.std
+    actor.update_value(begin)
 
 
 def _check_adapter(name: str, mine: Parameters, found: Parameters, model: BackboneConfig) -> None:

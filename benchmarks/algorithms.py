@@ -21,10 +21,11 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
+from train_runs import events, train, train_ppo
+
 import trainer
 from trainer.data import Prompt, load_prompts
-from trainer.events import DPOStep, Iteration, RunEnded
-from trainer.journal import read_journal
+from trainer.events import DPOStep, Iteration
 from trainer.preferences.formats_out import write_preferences
 from trainer.preferences.records import Comparison, Judgement, Preference
 from trainer.rewards import RewardInput, Rewards, build_rewards
@@ -88,7 +89,7 @@ def main() -> None:
 def learn_online(run: Path, seed: int, iterations: int, settings: tuple[str, ...]) -> Row:
     """Train by a method that writes as it learns."""
     given = (*shared(run, seed), f"ppo.iterations={iterations}", *settings)
-    train(["--no-ui", "--display", "plain"], run, *given, new=("--config", "quickstart"))
+    train_ppo(run, *given)
     steps = [event for event in events(run) if isinstance(event, Iteration)]
     seconds = median(sum(step.seconds.values()) for step in steps)
     return Row(judged(run), seconds, max(step.memory_bytes for step in steps) / 2**20)
@@ -106,16 +107,6 @@ def learn_offline(run: Path, seed: int, iterations: int) -> Row:
 def shared(run: Path, seed: int) -> tuple[str, ...]:
     """Settings of all runs of a seed."""
     return f"run.dir={run.parent}", f"run.seed={seed}", "checkpoint.every=5", "checkpoint.keep=1"
-
-
-def train(command: list[str], run: Path, *settings: str, new: tuple[str, ...] = ()) -> None:
-    """Train `run` to its end, from where it is. new: options of a run that is not there yet, besides `settings`."""
-    if run.exists() and any(isinstance(event, RunEnded) and event.state == "done" for event in events(run)):
-        return
-    given = ["--resume", str(run)] if run.exists() else ["--name", run.name, *new]
-    for setting in () if run.exists() else settings:
-        given += ["--set", setting]
-    subprocess.run([sys.executable, "-m", "workbench", *command, *given], check=True, stdout=sys.stderr)
 
 
 def judged(run: Path) -> dict[str, Any]:
@@ -187,11 +178,6 @@ def save(path: Path, rows: list[dict[str, Any]]) -> None:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """What `save` wrote."""
     return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def events(run: Path) -> list[Any]:
-    """What stands in the journal of `run`."""
-    return list(read_journal(run / "events.jsonl").events)
 
 
 def table(rows: dict[str, list[Row]]) -> str:

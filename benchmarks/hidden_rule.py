@@ -15,15 +15,15 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
+
+from train_runs import events, train, train_ppo
 
 import trainer
-from trainer.events import DPOEvaluation, Evaluation, RewardModelEvaluation, RunEnded
-from trainer.journal import read_journal
+from trainer.events import DPOEvaluation, Evaluation, RewardModelEvaluation
 from trainer.preferences.formats_out import write_preferences
 from trainer.preferences.records import Comparison, Judgement, Preference
 
@@ -61,8 +61,7 @@ def learn_ppo(seed: int, options: argparse.Namespace) -> None:
     settings = (*shared(folder, seed), *PAIRS, "optim.lr=5e-4", "train.epochs=3")
     train(["reward-model", "train"], folder / "reward-model", *settings, new=("--data", str(pairs)))
     ppo = (sources(folder), f"ppo.iterations={options.iterations}", "eval.every=10", "eval.prompts=48")
-    command = ["--no-ui", "--display", "plain"]
-    train(command, folder / "ppo", *shared(folder, seed), *ppo, new=("--config", "quickstart"))
+    train_ppo(folder / "ppo", *shared(folder, seed), *ppo)
 
 
 def learn_dpo(seed: int, options: argparse.Namespace) -> None:
@@ -82,16 +81,6 @@ def sources(folder: Path) -> str:
     """The reward: the model, and beside it the rule without weight."""
     rule = f"{{kind = 'regex', pattern = '{RULE}', weight = 0.0}}"
     return f"reward.sources=[{{kind = 'model', path = '{folder / 'reward-model'}'}}, {rule}]"
-
-
-def train(command: list[str], run: Path, *settings: str, new: tuple[str, ...] = ()) -> None:
-    """Train `run` to its end, from where it is. new: options of a run that is not there yet, besides `settings`."""
-    if run.exists() and any(isinstance(event, RunEnded) and event.state == "done" for event in events(run)):
-        return
-    given = ["--resume", str(run)] if run.exists() else ["--name", run.name, *new]
-    for setting in () if run.exists() else settings:
-        given += ["--set", setting]
-    subprocess.run([sys.executable, "-m", "workbench", *command, *given], check=True, stdout=sys.stderr)
 
 
 def completions(seed: int) -> Iterator[tuple[str, list[str]]]:
@@ -136,11 +125,6 @@ def label(written: Path) -> Iterator[Preference]:
 def model_score(told: Evaluation) -> float:
     """The reward model's mean score."""
     return next(score for part, score in told.parts.items() if part.startswith("model"))
-
-
-def events(run: Path) -> list[Any]:
-    """What stands in the journal of `run`."""
-    return list(read_journal(run / "events.jsonl").events)
 
 
 def first_and_last(run: Path, kind: type[Told]) -> tuple[Told, Told]:

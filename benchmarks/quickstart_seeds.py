@@ -7,33 +7,17 @@ A run that is there already is continued, or only read when it is done.
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
 from pathlib import Path
 from statistics import fmean
 
+from train_runs import events, train_ppo
+
 from trainer.events import Iteration
-from trainer.journal import read_journal
-
-
-def train(seed: int, folder: Path, settings: list[str]) -> Path:
-    """Train one seed to its end and return the run's folder."""
-    run = folder / f"seed-{seed}"
-    command = [sys.executable, "-m", "workbench", "--no-ui", "--display", "plain"]
-    if run.exists():
-        command += ["--resume", str(run)]
-    else:
-        command += ["--config", "quickstart", "--name", run.name]
-        settings = [*settings, f"run.seed={seed}", f"run.dir={folder}"]
-        for setting in settings:
-            command += ["--set", setting]
-    subprocess.run(command, check=True, stdout=sys.stderr)
-    return run
 
 
 def iterations(run: Path) -> list[Iteration]:
     """The iterations of a run's journal."""
-    return [event for event in read_journal(run / "events.jsonl").events if isinstance(event, Iteration)]
+    return [event for event in events(run) if isinstance(event, Iteration)]
 
 
 def main() -> None:
@@ -44,7 +28,11 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
 
-    runs = {seed: iterations(train(seed, options.dir, options.set)) for seed in options.seeds}
+    runs: dict[int, list[Iteration]] = {}
+    for seed in options.seeds:
+        run = options.dir / f"seed-{seed}"
+        train_ppo(run, *options.set, f"run.seed={seed}", f"run.dir={options.dir}")
+        runs[seed] = iterations(run)
     print("| iterations | " + " | ".join(f"seed {seed}: score | KL" for seed in runs) + " |")
     print("|---|" + "---|---|" * len(runs))
     count = min(map(len, runs.values()))

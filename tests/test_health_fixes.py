@@ -73,9 +73,10 @@ def test_a_length_is_wished_only_where_length_and_score_say_which() -> None:
     assert wish_length(config_of(), 32.0, math.nan) is None
 
 
-@pytest.mark.parametrize(("loss", "value"), [(from_20(0.2, 0.1), 3e-4), (from_20(0.4, 0.1), 1e-5)])
-def test_a_critic_that_runs_away_is_slowed_and_another_one_is_sped_up(
-    loss: Callable[[int], float], value: float
+@pytest.mark.parametrize(("loss", "rates"), [(from_20(0.2, 0.1), [1e-5, 3e-4]), (from_20(0.4, 0.1), [1e-5])])
+def test_a_critic_is_slowed_and_one_that_does_not_run_away_may_be_sped_up(
+    loss: Callable[[int], float], rates: list[float]
 ) -> None:
     rows = healthy(40, explained_variance=from_20(-0.3, 0.2), value_loss=loss)
-    assert one(rows, config_of(optim={"value_lr": 1e-4})).fixes[0].value == value
+    alarm = one(rows, config_of(optim={"value_lr": 1e-4}))
+    assert [fix.value for fix in alarm.fixes if fix.key == "optim.value_lr"] == pytest.approx(rates)

@@ -44,8 +44,7 @@ WORSE_THAN_A_CONSTANT = -0.25
 LOST = -1.0
 """And an error: the critic's error is twice the variance of the returns."""
 GROWN_VALUE_LOSS = 3.0
-"""Value loss over that of the start: the critic runs away, where else it does not keep up.
-As in rlprobe."""
+"""Value loss over that of the start: the critic runs away. As in rlprobe."""
 
 GRADIENT_ITERATIONS = 10
 GRADIENT_WINDOW = 50
@@ -150,16 +149,22 @@ def critic_lost(history: History, config: Config) -> Sign | None:
     start = mean_of(history.scores.all_kept()[:CRITIC_ITERATIONS], lambda row: row.value_loss)
     loss = mean_of(rows, lambda row: row.value_loss)
     runs_away = loss > GROWN_VALUE_LOSS * start
-    fix = fixes.lower_value_lr(config) if runs_away else fixes.raise_value_lr(config)
+    # Values below a constant vary more than what they know is worth: mostly noise of steps on few sequences.
+    slower, faster = fixes.lower_value_lr(config), fixes.raise_value_lr(config)
     return Sign(
         "error" if middle < LOST else "warning",
         f"explained variance has been below 0 for {len(rows)} iterations, {middle:.2g} in the middle"
         + (f", and the value loss has grown from {start:.3g} to {loss:.3g}" if runs_away else ""),
         {"explained_variance": middle, "value_loss": loss, "early_value_loss": start, "value_lr": rows[-1].value_lr},
         "The advantages rest on a critic that knows less than a constant. "
-        + ("Its steps are too large: lower value_lr." if runs_away else "Let it keep up: raise value_lr.")
+        + (
+            "Its steps are too large: lower value_lr."
+            if runs_away
+            else "Either its steps are too large for so few sequences: lower value_lr, take larger batches. Or the "
+            "policy or its reward has changed faster than it learns: raise value_lr."
+        )
         + " A new run may begin with ppo.critic_warmup, or do without a critic (ppo.estimator).",
-        [fix, fixes.roll_back(history) if runs_away else None, fixes.pause()],
+        [slower, fixes.roll_back(history) if runs_away else faster, fixes.pause()],
     )
 
 

@@ -27,6 +27,7 @@ from trainer.runs import (
     read_best,
     write_best,
 )
+from workbench.runs_reader import read_detail
 
 SOURCES = [{"kind": "lexicon", "weight": 1.0}]
 SNAPSHOT = Snapshot(0, {}, {}, {"policy": {}, "value": {}}, 0, {"sources": SOURCES}, 0, {})
@@ -70,6 +71,7 @@ def numbers(folder: RunFolder) -> list[int]:
 def test_the_first_of_the_best_is_kept_and_nothing_else(folder: RunFolder) -> None:
     assert keep(run_record(folder), [0.1, 0.5, 0.5, 0.3]) == Best(2, "score", 0.5, SOURCES)
     assert best_checkpoint(folder) == folder.checkpoint(2)
+    assert read_detail(folder).best == "step-000002"
     assert numbers(folder) == [1, 2]
     assert json.loads(folder.best.read_text()) == {"iteration": 2, "metric": "score", "value": 0.5, "sources": SOURCES}
 

@@ -189,11 +189,11 @@ def test_names_that_a_run_may_have_are_accepted(name: str) -> None:
 
 def test_details_tell_why_a_run_failed_and_what_is_damaged() -> None:
     run = summary("a", state="failed", problem="loss was NaN [/x]\x1b")
-    detail = Detail(run.folder, 7, 2, "step-000040", ["checkpoint 'step-000050' left out: damaged"])
+    detail = Detail(run.folder, 7, 2, "step-000040", ["checkpoint 'step-000050' left out: damaged"], "step-000020")
     text = detail_content(run, detail, [("KL nats", "7.90")]).plain
     for part in (
         "seed 7",
-        "2 checkpoints, newest step-000040",
+        "2 checkpoints, newest step-000040, best step-000020",
         "KL nats 7.90",
         "loss was NaN [/x]␛",
         "left out: damaged",
@@ -201,6 +201,7 @@ def test_details_tell_why_a_run_failed_and_what_is_damaged() -> None:
         assert part in text
     assert str(run.folder.root) in text
     assert "seed" not in detail_content(run, None, []).plain
+    assert "best" not in detail_content(run, detail._replace(best=""), []).plain
 
 
 def test_a_megabyte_of_problem_is_cut() -> None:

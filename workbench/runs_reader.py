@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from trainer.errors import StorageError
 from trainer.run_list import RunSummary, list_runs
-from trainer.runs import RunFolder, checkpoints, run_folders
+from trainer.runs import RunFolder, best_checkpoint, checkpoints, run_folders
 from workbench.config_diff import read_config
 
 Stamp = tuple[object, ...]
@@ -34,6 +34,7 @@ class Detail(NamedTuple):
     checkpoints: int  # whole ones
     newest: str  # name of the newest checkpoint; empty when there is none
     problems: list[str]  # checkpoints that are left out, and why
+    best: str = ""  # name of the checkpoint of the best evaluation; empty when none is kept
 
 
 def read_runs(runs_dir: Path, known: Stamp = ()) -> Listing | None:
@@ -58,7 +59,8 @@ def read_detail(folder: RunFolder) -> Detail:
         section = read_config(folder).get("run")
         seed = section.get("seed") if isinstance(section, dict) else None
     whole, problems = checkpoints(folder)
-    return Detail(folder, seed, len(whole), whole[-1].name if whole else "", problems)
+    best = best_checkpoint(folder)
+    return Detail(folder, seed, len(whole), whole[-1].name if whole else "", problems, best.name if best else "")
 
 
 def _stamp(runs_dir: Path) -> Stamp:

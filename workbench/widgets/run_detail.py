@@ -27,7 +27,7 @@ def detail_content(run: RunSummary, detail: Detail | None, left_out: Sequence[tu
             parts.append(f"   seed {visible(str(detail.seed)[:20])}")
         count = detail.checkpoints
         words = f"{count} checkpoint{'s' if count > 1 else ''}, newest {detail.newest}" if count else "no checkpoint"
-        parts.append(f"   {words}")
+        parts.append(f"   {words}{f', best {detail.best}' if detail.best else ''}")
     if left_out:
         parts.append("\n" + "   ".join(f"{heading} {text}" for heading, text in left_out))
     parts.append((f"\n{visible(str(run.folder.root))}", "$text-muted"))

@@ -20,10 +20,11 @@ import trainer  # noqa: F401  loads the BLAS, before anything imports mlx
 from trainer import checkpoint
 from trainer.config import Config, load_config, parse_overrides
 from trainer.control import Control
-from trainer.events import Alert, Evaluation, Event, Iteration, PhaseProgress, SamplesWritten, Sinks
+from trainer.events import Alert, Evaluation, Event, Iteration, PhaseProgress, SamplesWritten
 from trainer.journal import read_journal
 from trainer.runs import RunFolder, newest_checkpoint
 from trainer.samples import read_samples
+from trainer.sinks import Sinks
 from trainer.training import train
 
 ROOT = Path(__file__).parents[1]

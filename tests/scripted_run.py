@@ -31,12 +31,11 @@ from trainer.events import (
     SamplePreview,
     SamplesWritten,
     SettingChanged,
-    Sink,
-    Sinks,
     StateChanged,
 )
 from trainer.journal import Journal
 from trainer.questions import Answer, Completion, Question
+from trainer.sinks import Sink, Sinks
 
 
 def started(**changes: Any) -> RunStarted:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from trainer.config import Config
-from trainer.config.schema import Action, ConvergenceConfig
+from trainer.config.watching import Action, ConvergenceConfig
 from trainer.events import Decision, Evaluation, Event, Iteration, RolledBack, SettingChanged
 
 COLLAPSED_ENTROPY = 0.2

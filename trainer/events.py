@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, Protocol
-
-from trainer.errors import TrainerError
+from typing import Any, ClassVar, Literal
 
 SCHEMA_VERSION = 1
 
@@ -336,47 +334,6 @@ class RunEnded(Event):
     iteration: int
     checkpoint: str = ""  # newest whole checkpoint, relative to the run
     seconds: float = 0.0
-
-
-class Sink(Protocol):
-    """Takes events in order. `close` is called once, also after a failure."""
-
-    def emit(self, event: Event) -> None:
-        """Take one event; called on the trainer's thread, so it must be quick."""
-
-    def close(self) -> None:
-        """Flush and release what the sink holds."""
-
-
-class Sinks:
-    """Hands each event to several sinks, in order."""
-
-    def __init__(self, sinks: Sequence[Sink]) -> None:
-        self._sinks = list(sinks)
-
-    def add_first(self, sink: Sink) -> None:
-        """Put `sink` before the others: the journal has an event before anyone shows it."""
-        self._sinks.insert(0, sink)
-
-    def add(self, sinks: Sequence[Sink]) -> None:
-        """Put `sinks` after the others."""
-        self._sinks.extend(sinks)
-
-    def emit(self, event: Event) -> None:
-        """Give `event` to each sink in turn."""
-        for sink in self._sinks:
-            sink.emit(event)
-
-    def close(self) -> None:
-        """Close every sink, also after one that raises; the first error is raised then."""
-        errors = []
-        for sink in self._sinks:
-            try:
-                sink.close()
-            except TrainerError as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
 
 
 def _descendants(cls: type[Event]) -> Iterator[type[Event]]:

@@ -17,23 +17,13 @@ from trainer.arrays import leaves
 from trainer.config import AnyConfig
 from trainer.control import Control, Interrupted, Steered
 from trainer.errors import StorageError, TrainerError
-from trainer.events import (
-    Alert,
-    EndState,
-    Event,
-    HumanEvaluation,
-    RunEnded,
-    RunStarted,
-    Sink,
-    Sinks,
-    State,
-    StateChanged,
-)
+from trainer.events import Alert, EndState, Event, HumanEvaluation, RunEnded, RunStarted, State, StateChanged
 from trainer.inbox import Inbox
 from trainer.journal import Journal
 from trainer.models.loading import LoadedModel
 from trainer.progress import ProgressFile
 from trainer.runs import RunFolder
+from trainer.sinks import Sink, Sinks
 
 
 class RunUnderWay(Steered):

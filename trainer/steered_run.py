@@ -15,7 +15,7 @@ from trainer.config import Config, config_warnings
 from trainer.config.loading import resolve_paths
 from trainer.control import Control
 from trainer.errors import TrainerError
-from trainer.events import Alarm, Alert, Decision, Event, RolledBack, SettingChanged, Sinks
+from trainer.events import Alarm, Alert, Decision, Event, RolledBack, SettingChanged
 from trainer.live_settings import changes, in_words, with_setting
 from trainer.models.adapters import reason_of
 from trainer.models.loading import LoadedModel
@@ -27,6 +27,7 @@ from trainer.rollback import forget_best, older_checkpoint
 from trainer.run_record import RunRecord
 from trainer.run_under_way import RunUnderWay
 from trainer.run_watch import RunWatch
+from trainer.sinks import Sinks
 
 STATISTICS_ANEW = "reward.sources are other ones, so the running statistics of reward.normalize begin anew"
 

@@ -9,15 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trainer.errors import UsageError
-from trainer.events import (
-    Evaluation,
-    Event,
-    HumanEvaluation,
-    Iteration,
-    RewardModelEvaluation,
-    RewardModelStep,
-    Sink,
-)
+from trainer.events import Evaluation, Event, HumanEvaluation, Iteration, RewardModelEvaluation, RewardModelStep
+from trainer.sinks import Sink
 
 PROJECT = "ppo-workbench"
 """Under what Weights & Biases and trackio file the runs."""

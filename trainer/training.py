@@ -13,7 +13,7 @@ from trainer.config import Config
 from trainer.control import Control
 from trainer.data import Prompt, load_prompts
 from trainer.evaluate import evaluate, reference_baseline
-from trainer.events import Evaluation, RolledBack, RunEnded, Sink, Sinks
+from trainer.events import Evaluation, RolledBack, RunEnded
 from trainer.journal import read_journal
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.blas import blas_warning, measure_matmul
@@ -24,6 +24,7 @@ from trainer.run_prompts import run_prompts
 from trainer.run_record import RunRecord
 from trainer.run_watch import RunWatch
 from trainer.seeding import Purpose, key_for
+from trainer.sinks import Sink, Sinks
 from trainer.steered_run import SteeredRun
 from trainer.trackers import build_trackers
 

@@ -17,8 +17,9 @@ from typing import Any, Protocol
 
 from trainer.config import Config
 from trainer.control import Control
-from trainer.events import Event, HumanEvaluation, RunEnded, Sink
+from trainer.events import Event, HumanEvaluation, RunEnded
 from trainer.questions import Answer, Question
+from trainer.sinks import Sink
 
 
 class Train(Protocol):

@@ -16,7 +16,7 @@ from trainer.control import Control
 from trainer.dpo.fitting import DPO
 from trainer.dpo.pairs import Pairs, load_pairs
 from trainer.errors import StorageError, UsageError
-from trainer.events import CheckpointSaved, RunEnded, Sink, Sinks
+from trainer.events import CheckpointSaved, RunEnded
 from trainer.models.blas import blas_warning, measure_matmul
 from trainer.models.loading import LoadedModel, load_backbone, quantize_warning
 from trainer.preferences.records import Preference
@@ -25,6 +25,7 @@ from trainer.reward_model.sources import load_preferences
 from trainer.rewards import Rewards, build_rewards
 from trainer.rewards.model import unfinished_models, with_checkpoints
 from trainer.run_under_way import RunUnderWay
+from trainer.sinks import Sink, Sinks
 from trainer.trackers import build_trackers
 
 FINGERPRINT = "pairs.sha256"  # of the pairs that a run began with

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer.config.alarm_codes import AlarmCode
+from trainer.config.watching import AlarmCode
 from trainer.health.policy_rules import entropy_collapse, kl_high, kl_negative, not_training
 from trainer.health.reward_rules import reward_hacking
 from trainer.health.rule import Rule

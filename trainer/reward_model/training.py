@@ -10,7 +10,7 @@ from pathlib import Path
 from trainer import runs
 from trainer.config.reward_model import RewardModelConfig, resolve_reward_model_paths
 from trainer.control import Control
-from trainer.events import CheckpointSaved, RunEnded, Sink, Sinks
+from trainer.events import CheckpointSaved, RunEnded
 from trainer.models.blas import blas_warning, measure_matmul
 from trainer.models.loading import LoadedModel, load_backbone, quantize_warning
 from trainer.preferences.records import Preference
@@ -20,6 +20,7 @@ from trainer.reward_model.fitting import Fitting
 from trainer.reward_model.predictions import HELD_OUT, write_predictions
 from trainer.reward_model.sources import load_preferences
 from trainer.run_under_way import RunUnderWay
+from trainer.sinks import Sink, Sinks
 from trainer.trackers import build_trackers
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from trainer.config.dpo import DPOConfig
 from trainer.control import Control
-from trainer.events import RunEnded, Sink
+from trainer.events import RunEnded
+from trainer.sinks import Sink
 from workbench.commands.preference_runs import configuration, resumed
 from workbench.commands.train import headless
 from workbench.displays import choose

@@ -12,8 +12,9 @@ from trainer.config.reward_model import RewardModelConfig
 from trainer.config.schema import RunConfig
 from trainer.control import Control
 from trainer.errors import DataError, UsageError
-from trainer.events import Event, RunEnded, RunStarted, Sink
+from trainer.events import Event, RunEnded, RunStarted
 from trainer.runs import RunFolder, newest_checkpoint, open_run
+from trainer.sinks import Sink
 from workbench import output
 from workbench.commands.preference_runs import configuration, resumed
 from workbench.commands.reward_model_table import table

@@ -22,6 +22,7 @@ from workbench.labelling.choices import LabelOpening, SessionChoice, Wanted, ses
 from workbench.opening import Opening
 from workbench.panes.label import LabelPane
 from workbench.panes.reward_model import RewardModelPane
+from workbench.screens.alarm import AlarmScreen
 from workbench.screens.main import MainScreen
 from workbench.widgets.completion_list import CompletionList
 
@@ -73,6 +74,25 @@ async def train() -> None:
         await pilot.press("escape", "space")
         await until(pilot, lambda: view.view.iteration >= 14)
         await pilot.press("X")
+        await until(pilot, lambda: not view.trains_here)
+
+
+async def alarm() -> None:
+    """A learning rate that is far too high, and the alarm that it raises."""
+    settings = ("optim.policy_lr=0.02", "run.name=too-fast")
+    app = WorkbenchApp(Opening(overrides=settings))
+    async with app.run_test(size=(120, 36)) as pilot:
+        screen = await opened(app, pilot)
+        view = screen.supervisor
+        await pilot.press("space")
+        await until(pilot, lambda: len(view.view.alarms) >= 2)
+        await pilot.press("space")
+        await until(pilot, lambda: view.view.state == "paused")
+        await pilot.press("exclamation_mark")
+        await until(pilot, lambda: isinstance(app.screen, AlarmScreen))
+        await pilot.pause(0.5)
+        shoot(app, "alarm")
+        await pilot.press("escape", "X")
         await until(pilot, lambda: not view.trains_here)
 
 
@@ -143,12 +163,14 @@ async def main() -> None:
         "ask": ((120, 36), ("f4", "o", "home", "enter", *["right"] * 4, "f", "ctrl+r")),
         "large": ((200, 60), ()),
     }
-    named = set(sys.argv[1:]) or {*made, "label", "reward-model"}
+    named = set(sys.argv[1:]) or {*made, "alarm", "label", "reward-model"}
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["PPO_WORKBENCH_CONFIG_DIR"] = folder
         os.chdir(folder)
-        if named != {"reward-model"}:
+        if "alarm" in named:
+            await alarm()
+        if named - {"alarm", "reward-model"}:
             await train()
         for name, (size, keys) in made.items():
             if name in named:

@@ -120,10 +120,11 @@ def test_much_that_is_known_already_holds_no_other_queue_up(tmp_path: Path, stor
     queue = of_run("samples", run)
     served = {item.comparison.key for item in islice(Drawing(plan(queue), store), 450)}
     drawing = Drawing(plan(queue, pair_rows(tmp_path / "pairs.jsonl", 5)), store, served=served)
-    assert drawing.mixture.draw() is None
+    first = drawing.mixture.draw()
+    assert first is None or first.queue == "dataset", "which is read in the background, so it may be there by now"
     assert drawing.mixture.waiting == "passes over what was judged before"
     assert drawing.came.is_set(), "and goes on at once"
-    assert Counter(item.queue for item in drawing) == {"samples": 450, "dataset": 5}
+    assert Counter(item.queue for item in (first, *drawing) if item) == {"samples": 450, "dataset": 5}
 
 
 def test_two_queues_of_one_source_ask_nothing_twice(tmp_path: Path, store: Path) -> None:

@@ -18,8 +18,8 @@ setup: $(STAMP) ## install everything into .venv, once (PYTHON=python3.12 choose
 run: setup ## open the workbench on the starter model; without a terminal, train it headless
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/ppo-workbench $(ARGS); else $(BIN)/ppo-workbench --no-ui $(ARGS); fi
 
-test: setup ## run the tests, two at a time (ARGS="-k gae" chooses, one at a time)
-	$(BIN)/python -m pytest $(or $(ARGS),--numprocesses 2 --dist worksteal)
+test: setup ## run the tests, three at a time, for some wait (ARGS="-k gae" chooses, one at a time)
+	$(BIN)/python -m pytest $(or $(ARGS),--numprocesses 3 --dist worksteal)
 
 check: setup ## lint, format check, types, import contracts
 	$(BIN)/ruff check

@@ -132,7 +132,9 @@ class AlarmScreen(ModalScreen[Answer | None]):
 
     def _keys(self) -> Content:
         """The keys of this screen, as the user has set them."""
-        keys = {active.binding.id: self.app.get_key_display(active.binding) for active in self.active_bindings.values()}
+        keys: dict[str | None, str] = {}  # of several for one action the first
+        for active in self.active_bindings.values():
+            keys.setdefault(active.binding.id, self.app.get_key_display(active.binding))
         parts: list[str | tuple[str, str]] = [("enter", "bold"), " does it   "] if self._fixes else []
         if len(self._alarms) > 1:
             parts += [(f"{keys['alarm.newer']} {keys['alarm.older']}", "bold"), " other alarms   "]

@@ -22,6 +22,7 @@ from typing import Any
 from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.keys import KEY_NAME_REPLACEMENTS, Keys
+from textual.screen import Screen
 
 from workbench.text import visible
 
@@ -68,6 +69,15 @@ def known_bindings() -> dict[str, KnownBinding]:
             keys = tuple(dict.fromkeys([*before.keys, binding.key]))
             known[binding.id] = KnownBinding(keys, before.owners | {owner})
     return known
+
+
+def keys_in_force(screen: Screen[Any]) -> dict[str, str]:
+    """The key of each binding that is active on `screen`, by id, as the user has set it; of several keys the first."""
+    keys: dict[str, str] = {}
+    for active in screen.active_bindings.values():
+        if active.binding.id:
+            keys.setdefault(active.binding.id, screen.app.get_key_display(active.binding))
+    return keys
 
 
 def own_bindings() -> Iterator[tuple[str, Binding]]:

@@ -13,6 +13,7 @@ from textual.message import Message
 from trainer.run_list import PPO
 from workbench.evaluations import in_brief
 from workbench.history import History
+from workbench.keys import keys_in_force
 from workbench.metrics import DEFAULT, METRICS, Metric
 from workbench.panes import Pane
 from workbench.panes.training_layout import shares
@@ -262,7 +263,8 @@ class TrainingPane(Pane):
         rows = _ENLARGED if self._enlarged else len(self._metrics)
         width, height = self.size
         alarms = self._view.alarms
-        height -= self.query_one(AlarmLines).show(alarms, self._key_of("alarm.open", "!") if alarms else "", height)
+        key = keys_in_force(self.screen).get("alarm.open", "!") if alarms else ""
+        height -= self.query_one(AlarmLines).show(alarms, key, height)
         evaluations = self._evaluations()[: max(height - 1 - rows, 0)]
         events.show(self._view.marks, evaluations)
         height -= len(evaluations)
@@ -292,12 +294,5 @@ class TrainingPane(Pane):
     def _nothing_yet(self) -> str:
         if self._view.started is not None:
             return "The first iteration is under way: its numbers will stand here."
-        start = self._key_of("run.start", "space")
+        start = keys_in_force(self.screen).get("run.start", "space")
         return f"No run yet: {start} trains the configuration, and its metrics will be drawn here."
-
-    def _key_of(self, binding: str, default: str) -> str:
-        """The key of a binding of the screen's, as the user has set it."""
-        for active in self.screen.active_bindings.values():
-            if active.binding.id == binding:
-                return self.app.get_key_display(active.binding)
-        return default

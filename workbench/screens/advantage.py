@@ -9,6 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.screen import ModalScreen
 
+from workbench.keys import keys_in_force
 from workbench.samples.explain import explain
 from workbench.samples.records import TokenSample
 from workbench.widgets.advantage_sum import AdvantageSum
@@ -46,7 +47,7 @@ class AdvantageScreen(ModalScreen[int]):
         yield AdvantageSum(id="advantage")
 
     def on_mount(self) -> None:
-        keys = {active.binding.id: self.app.get_key_display(active.binding) for active in self.active_bindings.values()}
+        keys = keys_in_force(self)
         hint = f"{keys['advantage.earlier']}{keys['advantage.later']} token   {keys['advantage.close']} close"
         self.query_one(AdvantageSum).border_subtitle = Content(hint)
         self._show()

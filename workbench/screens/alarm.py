@@ -18,6 +18,7 @@ from textual.widgets.option_list import Option
 
 from trainer.events import Alarm, Fix
 from workbench.alarms import SIGNS, evidence, title
+from workbench.keys import keys_in_force
 from workbench.text import visible
 
 _AROUND = 13  # lines of the screen that are neither text nor fixes
@@ -132,9 +133,7 @@ class AlarmScreen(ModalScreen[Answer | None]):
 
     def _keys(self) -> Content:
         """The keys of this screen, as the user has set them."""
-        keys: dict[str | None, str] = {}  # of several for one action the first
-        for active in self.active_bindings.values():
-            keys.setdefault(active.binding.id, self.app.get_key_display(active.binding))
+        keys = keys_in_force(self)
         parts: list[str | tuple[str, str]] = [("enter", "bold"), " does it   "] if self._fixes else []
         if len(self._alarms) > 1:
             parts += [(f"{keys['alarm.newer']} {keys['alarm.older']}", "bold"), " other alarms   "]

@@ -178,20 +178,40 @@ def test_filters_that_let_all_pass_change_nothing(model: LoadedModel) -> None:
     assert roll(model, top_k=VOCABULARY) == roll(model, top_k=10 * VOCABULARY) == roll(model)
 
 
+class Always(nn.Module):
+    """A model that gives the same logits, [V], after every token."""
+
+    layers: tuple[nn.Module, ...] = ()
+
+    def __init__(self, logits: mx.array) -> None:
+        super().__init__()
+        self.logits = logits
+
+    def make_cache(self) -> list[Any]:
+        return []
+
+    def __call__(self, tokens: mx.array, cache: Any = None) -> mx.array:
+        return mx.broadcast_to(self.logits, (*tokens.shape, *self.logits.shape))
+
+
 def test_top_k_of_the_whole_vocabulary_keeps_its_least_likely_token() -> None:
-    class Coin(nn.Module):
-        layers: tuple[nn.Module, ...] = ()
-
-        def make_cache(self) -> list[Any]:
-            return []
-
-        def __call__(self, tokens: mx.array, cache: Any = None) -> mx.array:
-            return mx.zeros((*tokens.shape, 2))
-
     sampling = RolloutConfig(max_new_tokens=40, top_k=2, ignore_stop=True)
     prompts = [Prompt(0, "", "", [0], {})]
-    (response,) = generate_responses(Coin(), make_tokenizer(), prompts, sampling, key=mx.random.key(0))
+    coin = Always(mx.zeros(2))
+    (response,) = generate_responses(coin, make_tokenizer(), prompts, sampling, key=mx.random.key(0))
     assert set(response.tokens) == {0, 1}
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.8])
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16])
+def test_log_probs_are_those_of_the_logits_in_float32_whatever_their_type(dtype: mx.Dtype, temperature: float) -> None:
+    logits = (mx.random.normal((49_152,), key=mx.random.key(1)) * 2.5).astype(dtype)
+    sampling = RolloutConfig(max_new_tokens=50, ignore_stop=True, temperature=temperature)
+    prompts = [Prompt(0, "", "", [0], {})]
+    (response,) = generate_responses(Always(logits), make_tokenizer(), prompts, sampling, key=mx.random.key(0))
+    expected = np.array(logits.astype(mx.float32)).astype(np.float64) / temperature
+    expected -= np.log(np.exp(expected).sum())
+    assert response.logprobs == pytest.approx(expected[response.tokens].tolist(), abs=1e-4)
 
 
 def test_the_recorded_log_probs_are_those_before_the_filters(model: LoadedModel) -> None:

@@ -6,7 +6,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from trainer.sampling import _invert, categorical
+from trainer.config.schema import RolloutConfig
+from trainer.sampling import _invert, categorical, make_sampler
 
 INF = float("inf")
 LARGEST_DRAW = 1 - 2**-24  # of a uniform number in float32
@@ -15,6 +16,16 @@ LARGEST_DRAW = 1 - 2**-24  # of a uniform number in float32
 def draws(logits: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
     row = mx.array(logits.astype(np.float32))
     return np.array(mx.stack([categorical(row, key) for key in mx.random.split(mx.random.key(seed), count)]))
+
+
+def large_vocabulary(dtype: mx.Dtype) -> tuple[mx.array, np.ndarray]:
+    """49,152 logits of which 20 are far above the rest, in `dtype`, and their log-softmax in float64."""
+    random = np.random.default_rng(0)
+    logits = random.normal(size=49_152) * 2.5
+    logits[:20] += 10
+    row = mx.array(logits.astype(np.float32)).astype(dtype)
+    exact = np.array(row.astype(mx.float32)).astype(np.float64)
+    return row, exact - np.log(np.exp(exact).sum())
 
 
 @pytest.mark.parametrize("words", [3, 255, 256, 257, 1000])
@@ -34,6 +45,41 @@ def test_the_tail_of_a_large_vocabulary_keeps_its_mass() -> None:
     tail, count = 49_151, 2000  # each with 1 / 98,302: a running sum in float32 would hold every one, but not in half
     logits = np.append(np.log(tail), np.zeros(tail))
     assert (draws(logits, count) > 0).mean() == pytest.approx(0.5, abs=4 * 0.5 / count**0.5)
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_a_large_vocabulary_is_drawn_as_the_softmax_says_in_every_type(dtype: mx.Dtype, temperature: float) -> None:
+    count = 4000
+    row, logprobs = large_vocabulary(dtype)
+    logprobs = logprobs / temperature
+    logprobs -= np.log(np.exp(logprobs).sum())
+    sampling = RolloutConfig(temperature=temperature)
+    draw = mx.vmap(lambda key: make_sampler(sampling, key)(row[None])[0])
+    keys = mx.random.split(mx.random.key(0), count).reshape(-1, 100, 2)
+    drawn = np.concatenate([np.array(draw(some)) for some in keys])
+    # Ten groups of one probability each, likeliest tokens first: how often each is drawn.
+    order = np.argsort(-logprobs)
+    masses = np.exp(logprobs[order])
+    group_of = np.empty(len(order), dtype=int)
+    group_of[order] = np.minimum(10 * (np.cumsum(masses) - masses / 2), 9).astype(int)
+    expected = count * np.bincount(group_of, weights=np.exp(logprobs), minlength=10)
+    seen = np.bincount(group_of[drawn], minlength=10)
+    assert (
+        (seen - expected)[expected > 5] ** 2 / expected[expected > 5]
+    ).sum() < 27.9  # one in a thousand of 9 degrees
+    probabilities = np.exp(logprobs)
+    entropy = -(probabilities * logprobs).sum()
+    deviation = np.sqrt((probabilities * (logprobs + entropy) ** 2).sum() / count)
+    assert -logprobs[drawn].mean() == pytest.approx(entropy, abs=4 * deviation)
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16])
+def test_categorical_alone_draws_the_same_from_every_type(dtype: mx.Dtype) -> None:
+    row, _ = large_vocabulary(dtype)
+    keys = mx.random.split(mx.random.key(1), 100)
+    draw = mx.vmap(categorical, in_axes=(None, 0))
+    assert mx.array_equal(draw(row, keys), draw(row.astype(mx.float32), keys))
 
 
 @pytest.mark.parametrize("place", [0, 1, 255, 256, 300])

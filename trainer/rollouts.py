@@ -73,7 +73,7 @@ def generate_responses(
     keys = mx.random.split(key, len(prompts))
     stop_ids = [] if sampling.ignore_stop else [[token] for token in sorted(tokenizer.eos_token_ids)]
     generator = BatchGenerator(
-        backbone,
+        _InFloat32(backbone),
         max_tokens=sampling.max_new_tokens,
         stop_tokens=stop_ids,
         completion_batch_size=sampling.slots,
@@ -134,10 +134,27 @@ def lay_out(prompts: Sequence[Prompt], responses: Sequence[Response]) -> Experie
     )
 
 
+class _InFloat32:
+    """Calls a model and casts its logits: the generator normalises them in the type that it is given.
+
+    In bfloat16 a log-prob of -10 would be rounded to 1/16 nat.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def __call__(self, *args: Any, **kwargs: Any) -> mx.array:
+        logits: mx.array = self._model(*args, **kwargs)
+        return logits.astype(mx.float32)
+
+    def __getattr__(self, name: str) -> Any:  # what the generator builds its caches from
+        return getattr(self._model, name)
+
+
 def _chosen_logprobs(steps: Sequence[Any], temperature: float) -> list[float]:
     """Log-prob of each row's new token at the sampling temperature, in one evaluation.
 
-    The generator's rows are log-softmax without temperature; only one number of each is kept, for keeping a row would
+    The generator's rows are float32 log-softmax without temperature; only one number of each is kept, for keeping a row would
     keep the whole [B, V] array.
     """
     chosen = []

@@ -15,10 +15,14 @@ _BELOW_ONE = 1 - 2**-23
 
 
 def make_sampler(sampling: RolloutConfig, key: mx.array) -> Callable[[mx.array], mx.array]:
-    """One sequence's sampler, [1, V] logits or log-probs to [1] token, drawing from `key` and nothing else."""
+    """One sequence's sampler, [1, V] logits or log-probs to [1] token, drawing from `key` and nothing else.
+
+    All of it is done in float32, whatever the logits' type: bfloat16 has eight bits, too few to add up a vocabulary.
+    """
     state = [key]
 
     def sample(logits: mx.array) -> mx.array:
+        logits = logits.astype(mx.float32)
         if sampling.temperature != 1:
             logits = logits / sampling.temperature
         if sampling.top_p < 1:
@@ -38,8 +42,9 @@ def categorical(logits: mx.array, key: mx.array) -> mx.array:
 
     first among blocks of words, then within the block, each with a number u of its own: so float32 holds the tail of a
     large vocabulary. Gumbel noise (`mx.random.categorical`) would take a random number and two logarithms a word.
-    logits: [V], at least one above -inf; a word at -inf is never drawn. Returns a scalar.
+    logits: [V] of any float type, at least one above -inf; a word at -inf is never drawn. Returns a scalar.
     """
+    logits = logits.astype(mx.float32)
     weights = exponentials(logits - logits.max())
     weights = mx.pad(weights, (0, -weights.shape[0] % _BLOCK)).reshape(-1, _BLOCK)
     for_block, for_word = mx.random.uniform(shape=(2,), key=key)

@@ -14,6 +14,7 @@ import pytest
 from rich.cells import cell_len
 from textual.app import App, ComposeResult
 from textual.binding import Binding
+from textual.geometry import Region
 from textual.message import Message
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Static
@@ -682,6 +683,24 @@ async def test_other_settings_wait_for_the_end_of_the_run() -> None:
         await s.press("right")
         assert s.document.get("ppo.minibatches") == 2
         assert s.messages(ConfigPane.LiveSettingChanged) == []
+
+
+async def test_a_repaint_between_the_removal_of_the_toml_and_the_next_layout_is_no_error() -> None:
+    repaints: list[str] = []
+    async with opened("quickstart", (120, 40)) as s:
+        await s.press("t")
+        toml = s.app.query_one(TomlView)
+        leave = toml._message_loop_exit
+
+        async def leave_and_repaint() -> None:
+            await leave()
+            toml.notify_style_update()  # as the loss of the focus does
+            lines = toml.render_lines(Region(0, 0, *toml.size))  # as the compositor does until it lays out again
+            repaints.append("".join(line.text for line in lines))
+
+        toml._message_loop_exit = leave_and_repaint  # type: ignore[method-assign]
+        await s.press("escape")
+        assert [text.strip() for text in repaints] == [""]
 
 
 async def test_what_another_terminal_changed_is_shown() -> None:

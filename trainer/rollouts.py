@@ -154,8 +154,8 @@ class _InFloat32:
 def _chosen_logprobs(steps: Sequence[Any], temperature: float) -> list[float]:
     """Log-prob of each row's new token at the sampling temperature, in one evaluation.
 
-    The generator's rows are float32 log-softmax without temperature; only one number of each is kept, for keeping a row would
-    keep the whole [B, V] array.
+    The generator's rows are float32 log-softmax without temperature; only one number of each is kept, for keeping a
+    row would keep the whole [B, V] array.
     """
     chosen = []
     for step in steps:

@@ -7,6 +7,8 @@ from typing import ClassVar
 from rich.style import Style
 from rich.text import Text
 from textual.binding import Binding, BindingType
+from textual.geometry import Region
+from textual.strip import Strip
 from textual.widgets import TextArea
 
 from workbench.config_toml import Token, tokens_by_line
@@ -51,6 +53,13 @@ class TomlView(TextArea, inherit_bindings=False):
     def go_to_line(self, line: int) -> None:
         """Put the cursor on a line, from 1."""
         self.move_cursor((line - 1, 0), center=True)
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Draw nothing once removed: Textual forgets the component styles at once, but draws until the next layout.
+
+        The next repaint would end the application: "No 'text-area--gutter' key in COMPONENT_CLASSES".
+        """
+        return super().render_lines(crop) if self.is_attached else [Strip.blank(crop.width)] * crop.height
 
     def get_line(self, line_index: int) -> Text:
         """A line in its colours; control characters are shown by one character each, so that columns stay."""

@@ -4,12 +4,16 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import apart
 import pytest
 from hypothesis import settings
 
 import trainer  # noqa: F401  loads the BLAS, before any test module imports mlx
 
-# Read when huggingface_hub, datasets and tokenizers are imported, so set before any test module is.
+apart.give_children_default_signals()
+RUN = apart.leave_the_user()
+
+# As the home, read when huggingface_hub, datasets and tokenizers are imported, so set before any test module is.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -18,12 +22,24 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("repeatable")
 
+WATCH = apart.Watch()
+
 
 @pytest.fixture(autouse=True, scope="session")
-def _apart_from_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The programs that tests start find no settings of the user's, and leave none."""
-    home: Path = tmp_path_factory.mktemp("user")
+def _out_of_the_checkout() -> Iterator[None]:
+    """What fixtures of modules and of the session leave is not left where the user works."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(home / "config"))
-        patch.setenv("XDG_STATE_HOME", str(home / "state"))
+        patch.chdir(apart.make(RUN / "work"))
+        WATCH.is_on = True
         yield
+        WATCH.is_on = False
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each test works in an empty folder, with an empty home: nothing that using the program left can be seen."""
+    monkeypatch.setenv("HOME", str(apart.make(tmp_path.with_name(f"{tmp_path.name}-home"))))
+    monkeypatch.chdir(tmp_path)
+    yield
+    seen, WATCH.seen = WATCH.seen, []
+    assert not seen, f"{seen}: the checkout may hold the user's runs and labels; work in the folder of the test"

@@ -118,11 +118,9 @@ def outcome(run: Path) -> dict[str, Any]:
 
 
 def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in a process of its own, with the source tree importable."""
+    """Run Python in a process of its own, in the folder of the test."""
     return subprocess.run(
         [sys.executable, *arguments],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,

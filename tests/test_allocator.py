@@ -4,13 +4,11 @@ import os
 import platform
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from trainer.models.blas import mlx_runs_on_linux_cpu
 
-ROOT = Path(__file__).parents[1]
 BLOCK = 64 * 2**20
 FAULTS = f"""
 import resource, trainer, mlx.core as mx
@@ -26,7 +24,7 @@ print(faults())
 def page_faults_of_a_second_block(**env: str) -> int:
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("MALLOC_", "GLIBC_"))}
     done = subprocess.run(
-        [sys.executable, "-c", FAULTS], env=inherited | env, cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", FAULTS], env=inherited | env, capture_output=True, text=True, check=True
     )
     return int(done.stdout)
 

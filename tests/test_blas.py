@@ -11,7 +11,6 @@ import pytest
 
 from trainer.models.blas import Blas, blas_warning
 
-ROOT = Path(__file__).parents[1]
 CUDA = any(path.name.startswith("mlx_cuda") for folder in sys.path for path in Path(folder).glob("mlx_*"))
 linux_cpu = pytest.mark.skipif(sys.platform != "linux" or CUDA, reason="a BLAS is loaded for Linux CPUs only")
 
@@ -21,7 +20,7 @@ def run(code: str, **env: str) -> str:
     ours = ("KMP_", "MKL_", "OPENBLAS_", "PPO_WORKBENCH_")
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=inherited | env, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(command, env=inherited | env, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.strip()
 

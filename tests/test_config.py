@@ -832,5 +832,5 @@ def test_the_json_schema_is_closed_and_takes_the_short_form_of_a_source() -> Non
 def test_the_configuration_imports_no_tensors_and_no_screen() -> None:
     heavy = "{'mlx', 'mlx_lm', 'numpy', 'torch', 'transformers', 'datasets', 'textual', 'rich', 'workbench'}"
     code = f"import sys, trainer.config, trainer.config.reference; print(sorted({heavy} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
 CODE = """
 import os, sys
 from pathlib import Path
@@ -31,7 +30,6 @@ def run_in_a_terminal(log: Path) -> str:
             stdin=terminal,
             stdout=terminal,
             stderr=terminal,
-            cwd=ROOT,
             check=True,
         )
         return os.read(master, 10_000).decode()

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from preference_samples import labelled
-from runs_helper import ROOT
 from tiny import make_checkpoint
 
 from trainer import inbox
@@ -131,7 +130,6 @@ def test_it_survives_the_end_of_the_workbench_and_its_terminal(store: Path, tmp_
     )
     workbench = subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path), json.dumps(settings(tmp_path))],
-        cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,

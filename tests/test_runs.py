@@ -35,8 +35,6 @@ from trainer.runs import (
     versions,
 )
 
-ROOT = Path(__file__).parents[1]
-
 
 def config(runs_dir: Path, name: str = "", iterations: int = 10) -> Config:
     return validate({"run": {"dir": str(runs_dir), "name": name, "seed": 5}, "ppo": {"iterations": iterations}})
@@ -91,7 +89,7 @@ with RunFolder(pathlib.Path(sys.argv[1])).lock():
     sys.stdin.read()
 """
     command = [sys.executable, "-c", script, folder.root]
-    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True, cwd=ROOT) as process:
+    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "locked\n"
         try:
@@ -450,4 +448,4 @@ def test_a_checkpoint_that_cannot_be_deleted_is_a_storage_error(
 
 def test_listing_runs_imports_no_tensor_library() -> None:
     script = "import sys, trainer.runs; sys.exit(bool({'mlx', 'pyarrow', 'transformers'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT).returncode == 0
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0

@@ -1,8 +1,6 @@
 """The starter model, judged by what it says."""
 
 import json
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +21,9 @@ ENGLISH = (
 
 
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The real conversion, once; half a gigabyte, so it does not stay."""
-    cache = tmp_path_factory.mktemp("cache")
-    yield starter_model(cache)
-    shutil.rmtree(cache)
+def folder() -> Path:
+    """The real conversion, which all tests share."""
+    return starter_model()
 
 
 @pytest.fixture(scope="session")

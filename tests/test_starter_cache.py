@@ -178,7 +178,7 @@ try:
 except trainer.errors.ModelError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.startswith(f"the starter model cannot be written to {tmp_path / 'models'} ("), done.stderr
     assert done.stdout.count("\n") == 1
     assert [path.name for path in (tmp_path / "models").iterdir()] == ["smollm2-135m-instruct.lock"]

@@ -294,8 +294,9 @@ def test_an_empty_no_color_means_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_wheel_carries_the_themes_and_finds_them(tmp_path: Path) -> None:
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(build, cwd=Path(__file__).parent.parent, check=True, capture_output=True)
+    build = "import os, runpy, sys; os.chdir(sys.argv.pop(1)); runpy.run_module('hatchling', run_name='__main__')"
+    arguments = [str(Path(__file__).parents[1]), "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run([sys.executable, "-c", build, *arguments], check=True, capture_output=True)
     site = tmp_path / "site"
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
         wheel.extractall(site)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -202,14 +201,12 @@ def test_ids_that_the_tokenizer_does_not_have_are_empty() -> None:
 
 
 @pytest.fixture(scope="module")
-def starter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def starter() -> Any:
     from transformers import AutoTokenizer
 
     from trainer.models.starter import starter_model
 
-    cache = tmp_path_factory.mktemp("cache")
-    yield AutoTokenizer.from_pretrained(starter_model(cache))
-    shutil.rmtree(cache)  # half a gigabyte
+    return AutoTokenizer.from_pretrained(starter_model())
 
 
 @pytest.mark.starter

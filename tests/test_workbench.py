@@ -342,7 +342,7 @@ def test_the_first_frame_loads_no_tensors(tmp_path: Path) -> None:
         "           ('mlx', 'mlx_lm', 'transformers', 'datasets', 'pyarrow', 'torch')])\n"
         "asyncio.run(main())\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 

@@ -64,12 +64,19 @@ def test_the_benchmark_has_a_failure_for_each_rule_and_ten_healthy_runs(benchmar
         benchmark.configuration(Path("workspace"), case.settings)
 
 
-@pytest.mark.parametrize(("code", "iterations"), [("entropy_collapse", 14), ("kl_high", 10), ("kl_negative", 12)])
-def test_a_seeded_failure_raises_its_alarm(code: str, iterations: int, benchmark: Any, tmp_path: Path) -> None:
-    case = next(case for case in benchmark.FAILURES if case.alarm == code)
+@pytest.mark.parametrize(
+    ("name", "iterations"),
+    [
+        ("one letter pays, no penalty", 14),
+        ("a controller that is too slow", 10),  # noise without a penalty may be lucky, which is no failure yet
+        ("scored at another temperature than sampled", 12),
+    ],
+)
+def test_a_seeded_failure_raises_its_alarm(name: str, iterations: int, benchmark: Any, tmp_path: Path) -> None:
+    case = next(case for case in benchmark.FAILURES if case.name == name)
     short = case._replace(settings={**case.settings, "ppo.iterations": iterations, "checkpoint.every": 0})
     told = benchmark.run(short, tmp_path)
-    assert code in [alarm.code for alarm in told.alarms]
+    assert case.alarm in [alarm.code for alarm in told.alarms]
     assert len(told.iterations) == iterations
 
 

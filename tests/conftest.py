@@ -1,6 +1,7 @@
 """Settings of the whole test run: no network, nothing of the user's is touched, the same examples every time."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import settings
 
 import trainer  # noqa: F401  loads the BLAS, before any test module imports mlx
+from workbench.signals import REASONS
 
 apart.give_children_default_signals()
 RUN = apart.leave_the_user()
@@ -43,3 +45,12 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     yield
     seen, WATCH.seen = WATCH.seen, []
     assert not seen, f"{seen}: the checkout may hold the user's runs and labels; work in the folder of the test"
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_before() -> Iterator[None]:
+    """A run that a signal ended leaves its signals ignored, for its process is about to end; the tests' is not."""
+    before = {number: signal.getsignal(number) for number in REASONS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)

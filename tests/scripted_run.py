@@ -302,6 +302,24 @@ def patient(emit: Callable[..., None], control: Control) -> RunEnded:
     return end
 
 
+def recorded(emit: Callable[..., None], control: Control) -> RunEnded:
+    """As `wait`, with a journal in the working folder; a file `gone` tells that the screen and its terminal are."""
+    journal, nowhere = Journal(Path("events.jsonl")), Path(os.devnull).stat().st_rdev
+
+    def both(event: Any) -> None:
+        journal.emit(event)
+        emit(event)
+
+    def step() -> None:
+        if os.fstat(0).st_rdev == nowhere:
+            Path("gone").touch()
+        threading.Event().wait(0.01)
+
+    both(started())
+    both(iteration(1))
+    return _until_interrupted(both, control, step)
+
+
 def diverged(emit: Callable[..., None], control: Control) -> RunEnded:
     emit(started())
     emit(ended("failed", 3, reason="loss was NaN"))

@@ -17,6 +17,7 @@ from scripted_run import ERROR, Script, lines, make_run
 
 from workbench import cli
 from workbench.commands.sources import RESUMABLE
+from workbench.signals import REASONS
 
 ROOT = Path(__file__).parents[1]
 
@@ -153,7 +154,7 @@ def start(script: str) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", REASONS)
 def test_a_signal_ends_the_run_with_a_checkpoint_and_130(number: signal.Signals) -> None:
     process = start("wait")
     process.send_signal(number)
@@ -161,6 +162,16 @@ def test_a_signal_ends_the_run_with_a_checkpoint_and_130(number: signal.Signals)
     events = [json.loads(line)["event"] for line in out.splitlines()]
     assert (process.returncode, events) == (130, ["checkpoint", "end"])
     assert number.name in err
+    assert "Traceback" not in err
+
+
+def test_a_signal_that_is_sent_again_and_again_ends_the_run_as_one_does() -> None:
+    process = start("wait")
+    while process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=20)
+    events = [json.loads(line)["event"] for line in out.splitlines()]
+    assert (process.returncode, events) == (130, ["checkpoint", "end"])
     assert "Traceback" not in err
 
 

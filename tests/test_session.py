@@ -24,7 +24,7 @@ from trainer.events import (
 )
 from trainer.questions import Answer, Question
 from workbench.session import EventQueue, Session
-from workbench.signals import stop_on_signals
+from workbench.signals import REASONS, stop_on_signals
 
 
 def progress(count: int) -> PhaseProgress:
@@ -194,7 +194,7 @@ class Calls:
         raise SystemExit(130)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", REASONS)
 def test_each_signal_asks_for_a_stop_and_names_itself(number: signal.Signals) -> None:
     calls = Calls()
     with stop_on_signals(calls.stop, calls.restore, calls.leave):
@@ -219,6 +219,16 @@ def test_a_second_hang_up_or_termination_does_not_cut_the_checkpoint_short() -> 
         signal.raise_signal(signal.SIGHUP)
         signal.raise_signal(signal.SIGTERM)
     assert "leave" not in calls.made
+
+
+def test_what_arrives_after_a_stop_does_not_kill_the_process_on_its_way_out() -> None:
+    calls = Calls()
+    with stop_on_signals(calls.stop, calls.restore, calls.leave):
+        for _ in range(50):
+            signal.raise_signal(signal.SIGTERM)
+    for number in REASONS:
+        signal.raise_signal(number)
+    assert set(calls.made) == {REASONS[signal.SIGTERM]}
 
 
 def test_handlers_are_put_back_and_ignored_signals_stay_ignored() -> None:

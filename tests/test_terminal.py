@@ -14,10 +14,14 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from trainer.events import CheckpointSaved, RunEnded
+from trainer.journal import read_journal
+from workbench.signals import REASONS
 
 ROOT = Path(__file__).parents[1]
 CODES = re.compile(rb"\x1b(\[[0-9;?<>=]*[ -/]*[@-~]|\][^\x07]*\x07|[()][0-9A-Z]|[=>])")
@@ -55,6 +59,13 @@ class Terminal:
                     self.raw += os.read(self.master, 1 << 16)
                 except OSError:  # the program has ended
                     assert words.encode() in CODES.sub(b"", self.raw), self.raw[-2000:]
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Look again and again until `condition` holds."""
+        end = time.monotonic() + DEADLINE
+        while not condition():
+            assert time.monotonic() < end
+            time.sleep(0.01)
 
     def press(self, keys: str) -> None:
         os.write(self.master, keys.encode())
@@ -113,13 +124,38 @@ def test_a_run_outlives_its_terminal(terminals: list[Terminal], tmp_path: Path) 
     assert (tmp_path / "ended").exists()
 
 
-def test_sigterm_saves_and_leaves(terminals: list[Terminal], tmp_path: Path) -> None:
-    terminals.append(terminal := Terminal(tmp_path, "wait"))
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_saves_and_leaves(number: signal.Signals, terminals: list[Terminal], tmp_path: Path) -> None:
+    terminals.append(terminal := Terminal(tmp_path, "recorded"))
     terminal.wait_for("Training F3")
     terminal.press(" ")
     terminal.wait_for("iteration 1/12")
-    terminal.process.send_signal(signal.SIGTERM)
+    for _ in range(50):  # as a scheduler that does not wait
+        terminal.process.send_signal(number)
     assert terminal.wait() == 130
+    assert_stopped(tmp_path, REASONS[number])
+
+
+def test_a_run_that_outlived_its_terminal_is_saved_by_a_signal(terminals: list[Terminal], tmp_path: Path) -> None:
+    terminals.append(terminal := Terminal(tmp_path, "recorded"))
+    terminal.wait_for("Training F3")
+    terminal.press(" ")
+    terminal.wait_for("iteration 1/12")
+    terminal.close()  # SIGHUP
+    terminal.wait_until((tmp_path / "gone").exists)
+    for _ in range(50):
+        terminal.process.send_signal(signal.SIGHUP)  # heard before: the run goes on
+        terminal.process.send_signal(signal.SIGTERM)
+    assert terminal.process.wait(DEADLINE) == 130
+    assert_stopped(tmp_path, REASONS[signal.SIGTERM])
+
+
+def assert_stopped(folder: Path, reason: str) -> None:
+    """The run in `folder` saved a checkpoint and says in its journal that it stopped for `reason`."""
+    saved, end = read_journal(folder / "events.jsonl").events[-2:]
+    assert isinstance(saved, CheckpointSaved)
+    assert isinstance(end, RunEnded)
+    assert (end.state, end.reason) == ("stopped", reason)
 
 
 def test_what_cannot_be_opened_is_one_line_and_exit_2(terminals: list[Terminal], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -317,7 +318,7 @@ async def test_a_lost_terminal_ends_the_screen_and_not_the_run() -> None:
     async with workbench(scripted_run.wait) as (screen, pilot):
         await pilot.press("space")
         await until(pilot, lambda: "iteration 1/12" in status(screen))
-        screen.app._lose_terminal()  # type: ignore[attr-defined]  # the handler of SIGHUP
+        assert not screen.app.heed_signal(signal.SIGHUP)  # type: ignore[attr-defined]
         await until(pilot, lambda: not screen.app.is_running)
         assert screen.supervisor.trains_here
         assert screen.app.terminal_gone  # type: ignore[attr-defined]

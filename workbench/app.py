@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import PurePath
 from typing import TYPE_CHECKING, ClassVar
 
@@ -21,7 +23,7 @@ from workbench.keys import known_bindings, load_keymap
 from workbench.opening import Opening
 from workbench.paths import config_dir
 from workbench.screen_settings import ScreenSettings
-from workbench.signals import INTERRUPTED
+from workbench.signals import REASONS
 from workbench.styles import ALL_STYLES
 from workbench.theming import DEFAULT_THEME, EXTRA_VARIABLES, ThemeWatcher, apply_themes, load_themes, no_color
 from workbench.widgets.status_line import StatusLine
@@ -53,6 +55,8 @@ class WorkbenchApp(App[str]):
         self.opening = opening
         self.main: MainScreen | None = None
         self.terminal_gone = False
+        self.ended_by: signal.Signals | None = None
+        self._soon_on: tuple[asyncio.AbstractEventLoop, contextvars.Context] | None = None  # once mounted
         self.refusal: TrainerError | None = None  # why there is nothing to open
         self._settings = ScreenSettings.load(config_dir())
 
@@ -65,10 +69,9 @@ class WorkbenchApp(App[str]):
     def on_mount(self) -> None:
         self._use_themes()
         self.set_interval(1.0, self._reload_themes)
-        if not self.is_headless:
-            loop = asyncio.get_running_loop()
-            loop.add_signal_handler(signal.SIGHUP, self._lose_terminal)
-            loop.add_signal_handler(signal.SIGTERM, self.leave, "stop", "terminated (SIGTERM)", INTERRUPTED)
+        self._soon_on = asyncio.get_running_loop(), contextvars.copy_context()
+        if self.terminal_gone or self.ended_by is not None:  # since before there was a loop
+            self.exit()
         self.call_after_refresh(self._open)
 
     async def _open(self) -> None:
@@ -145,15 +148,34 @@ class WorkbenchApp(App[str]):
         if choice is not None:
             self.leave(choice)
 
-    def _lose_terminal(self) -> None:
-        self.terminal_gone = True
-        self.exit()
+    def heed_signal(self, number: signal.Signals) -> bool:
+        """Close the screen when the terminal is gone; end the run and the screen on any other signal.
+
+        Called inside a signal handler of the main thread, also before the screen is there and after it has gone.
+        Returns whether the signal ends the process.
+        """
+        if number == signal.SIGHUP:
+            self.terminal_gone = True
+            self._soon(self.exit)
+            return False
+        self.ended_by = self.ended_by or number
+        if self.main is not None and self.main.supervisor.trains_here:
+            self.main.supervisor.stop(REASONS[number])
+        self._soon(self.leave, "stop", REASONS[number])
+        return True
+
+    def _soon(self, action: Callable[..., object], *arguments: object) -> None:
+        """Call `action` on the screen's loop, if there still is one."""
+        if self._soon_on is not None:
+            loop, context = self._soon_on
+            with contextlib.suppress(RuntimeError):  # it is closed
+                loop.call_soon_threadsafe(lambda: action(*arguments), context=context)
 
     @work(exclusive=True, group="leaving")
-    async def leave(self, choice: Choice, reason: str = "stopped by the user", code: int = 0) -> None:
-        """End the run as chosen, show how that goes, and exit with `code`."""
+    async def leave(self, choice: Choice, reason: str = "stopped by the user") -> None:
+        """End the run as chosen, show how that goes, and exit."""
         if self.main is None:
-            self.exit(return_code=code)
+            self.exit()
             return
         supervisor = self.main.supervisor
         if choice == "abort":
@@ -170,4 +192,4 @@ class WorkbenchApp(App[str]):
             except TrainerError as error:
                 self.main.say(str(error))
                 return
-        self.exit(message, return_code=code)
+        self.exit(message)

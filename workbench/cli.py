@@ -23,14 +23,14 @@ EXIT_CODES = {
     2: "wrong usage or configuration",
     3: "data, model, reward or storage that cannot be used",
     4: "training diverged",
-    130: "interrupted: SIGINT, SIGTERM, SIGHUP, or the reader of the output went away",
+    130: "interrupted by a signal, or because the reader of the output went away",
 }
 
 _EPILOG = """\
 Data goes to stdout; progress, warnings and errors go to stderr.
 
-A signal ends a headless run after a checkpoint; a second Ctrl+C ends it at once, without one. In the workbench a run
-outlives its terminal (SIGHUP).
+SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 end a headless run after a checkpoint; a second Ctrl+C ends it at
+once, without one. They end the workbench in the same way, except that a run outlives its terminal (SIGHUP).
 
 exit codes:
 """ + "\n".join(f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())

@@ -1,4 +1,4 @@
-"""Signals end a run the gentle way: checkpoint first. A second Ctrl+C ends the process at once."""
+"""Signals end a run the gentle way: checkpoint first. A second Ctrl+C ends a headless process at once."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from contextlib import contextmanager
 from types import FrameType
 
 INTERRUPTED = 130  # 128 + SIGINT, the shell's convention
-_REASONS = {
+REASONS = {
     signal.SIGINT: "interrupted (SIGINT)",
     signal.SIGTERM: "terminated (SIGTERM)",
     signal.SIGHUP: "the terminal was closed (SIGHUP)",
+    signal.SIGQUIT: "told to quit (SIGQUIT)",
+    signal.SIGUSR1: "asked to stop (SIGUSR1)",
+    signal.SIGUSR2: "asked to stop (SIGUSR2)",
 }
+"""The signals that are handled, and what a run that one of them ended gives as its reason."""
 
 
 def leave_now() -> None:
@@ -22,29 +26,48 @@ def leave_now() -> None:
 
 
 @contextmanager
+def handled_signals(handle: Callable[[signal.Signals], bool]) -> Iterator[None]:
+    """Call `handle` for every signal of `REASONS` that arrives within the block.
+
+    handle: called inside a signal handler, so it must not print through a buffer; returns whether the signal ends the
+    process. After such a signal all of them are ignored from the end of the block on, where else the handlers of before
+    are put back: a scheduler that repeats its signal must not kill a process that is on its way out.
+    A signal that the process was started with ignored (nohup, a shell's background job) stays ignored.
+    """
+    ending = False
+
+    def on_signal(number: int, _: FrameType | None) -> None:
+        nonlocal ending
+        ending = handle(signal.Signals(number)) or ending
+
+    heard = [number for number in REASONS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, on_signal) for number in heard}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_IGN if ending else handler)
+
+
+@contextmanager
 def stop_on_signals(
     stop: Callable[[str], None], restore: Callable[[], None], leave: Callable[[], None] = leave_now
 ) -> Iterator[None]:
-    """Within the block SIGINT, SIGTERM and SIGHUP call `stop(reason)`; a later SIGINT leaves at once.
+    """Within the block every signal of `REASONS` calls `stop(reason)`; a SIGINT after another signal leaves at once.
 
     stop: asks the run to checkpoint and end, as `Session.stop`; restore: leaves the terminal usable, called
-    before `leave`. Both run inside a signal handler: they must not print through a buffer.
-    A signal that the process was started with ignored (nohup, a shell's background job) stays ignored.
+    before `leave`. All three run inside a signal handler: they must not print through a buffer.
     """
     stopping = False
 
-    def handle(number: int, _: FrameType | None) -> None:
+    def handle(number: signal.Signals) -> bool:
         nonlocal stopping
         if stopping and number == signal.SIGINT:
             restore()
             leave()
         stopping = True
-        stop(_REASONS[signal.Signals(number)])
+        stop(REASONS[number])
+        return True
 
-    heard = [number for number in _REASONS if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, handle) for number in heard}
-    try:
+    with handled_signals(handle):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

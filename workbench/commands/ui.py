@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from workbench import output
 from workbench.native_output import native_output_to
 from workbench.opening import Opening
 from workbench.paths import state_dir
+from workbench.signals import INTERRUPTED, handled_signals
 
 if TYPE_CHECKING:
     from workbench.supervisor import Supervisor
@@ -59,21 +61,25 @@ def open_workbench(opening: Opening) -> int:
     sys.setswitchinterval(_SWITCH_SECONDS)
     from workbench.app import WorkbenchApp
 
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # by nohup, so that a run outlives its terminal: it does
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     log = state_dir() / LOG
     app = WorkbenchApp(replace(opening, log=log))
-    with native_output_to(log):
-        message = app.run()
-    if app.main is not None and app.main.supervisor.trains_here:
-        _wait_for(app.main.supervisor, terminal=not app.terminal_gone)
+    # Not by asyncio, whose handlers end with its loop: a run may outlive the screen, and needs them then.
+    with handled_signals(app.heed_signal):
+        with native_output_to(log):
+            message = app.run()
+        if app.main is not None and app.main.supervisor.trains_here:
+            _wait_for(app.main.supervisor, terminal=not app.terminal_gone)
     if message:
         output.note(message)
     if app.refusal is not None:
         raise app.refusal
-    return app.return_code or 0
+    return INTERRUPTED if app.ended_by is not None else app.return_code or 0
 
 
 def _wait_for(supervisor: Supervisor, *, terminal: bool) -> None:
-    """The screen is gone and the run is not. Without a terminal it goes on here; else it is saved and ended."""
+    """Wait for a run that outlives the screen: without a terminal it goes on here; else it is saved and ended."""
     if terminal:
         output.note("the screen has ended: saving a checkpoint")
         supervisor.stop("the screen has ended")

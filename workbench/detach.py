@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 from trainer.errors import StorageError
+from workbench.processes import own_command
 
 LOG = "headless.log"  # in the run's folder
 
@@ -16,7 +16,7 @@ def go_on_headless(folder: Path) -> int:
 
     The run must have ended here: its lock is free and its newest checkpoint whole. Raises StorageError.
     """
-    command = [sys.executable, "-m", "workbench", "--no-ui", "--resume", str(folder.resolve()), "--display", "plain"]
+    command = own_command("--no-ui", "--resume", str(folder.resolve()), "--display", "plain")
     try:
         with (folder / LOG).open("ab") as log:
             child = subprocess.Popen(

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from trainer.events import Event, RewardModelEvaluation, RewardModelStep, RunEnd
 from trainer.journal import JournalReader
 from trainer.runs import RunFolder
 from workbench.output import PROGRAM
+from workbench.processes import own_command
 
 _NICENESS = 10  # labelling, and a run that is trained meanwhile, go first
 _LOG_BYTES = 16 * 1024
@@ -67,7 +67,7 @@ class RewardTraining:
         self._before: RewardModelEvaluation | None = None
         self._after: RewardModelEvaluation | None = None
         self._end: RunEnded | None = None
-        command = [sys.executable, "-m", "workbench", "reward-model", "train", "--display", "plain"]
+        command = own_command("reward-model", "train", "--display", "plain")
         command += ["--data", str(store.resolve()), "--name", self.run.name]
         for key, value in {"run.dir": str(self.run.parent), **(settings or {})}.items():
             command += ["--set", f"{key}={_toml(value)}"]

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from trainer.control import Interrupted
 from trainer.errors import ModelError, StorageError
 from trainer.preferences.records import Text
+from workbench.processes import own_command
 
 _NICENESS = 15  # training and the screen go first
 _LOOK = 0.2  # seconds between looks at whether it was closed
@@ -49,7 +49,7 @@ class Scoring:
         data, answers, errors = (folder / name for name in ("rows.jsonl", "scores.jsonl", "errors"))
         lines = (json.dumps({"prompt": prompt, "completion": completion}) for prompt, completion in rows)
         data.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        command = [sys.executable, "-m", "workbench", "reward-model", "score", model, "--data", str(data)]
+        command = own_command("reward-model", "score", model, "--data", str(data))
         with answers.open("wb") as stdout, errors.open("wb") as stderr:
             child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
             with contextlib.suppress(OSError):  # it has ended already

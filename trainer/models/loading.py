@@ -16,6 +16,7 @@ from trainer.config.schema import BackboneConfig
 from trainer.errors import ModelError
 from trainer.models.adapters import fuse_adapter, reason_of
 from trainer.models.cpu import use_vector_swiglu
+from trainer.models.kernel_folder import own_kernel_folder
 from trainer.models.starter import starter_model
 
 
@@ -40,6 +41,7 @@ def load_backbone(config: BackboneConfig, *, classes: Callable[[dict[str, Any]],
     """
     import mlx_lm.utils  # 2.8 s
 
+    own_kernel_folder()
     folder = model_folder(config)
     try:
         how = {"get_model_classes": classes} if classes else {}

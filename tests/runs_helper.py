@@ -22,10 +22,12 @@ from trainer.config import Config, load_config, parse_overrides
 from trainer.control import Control
 from trainer.events import Alert, Evaluation, Event, Iteration, PhaseProgress, SamplesWritten
 from trainer.journal import read_journal
+from trainer.rewards.loading import code_of
 from trainer.runs import RunFolder, newest_checkpoint
 from trainer.samples import read_samples
 from trainer.sinks import Sinks
 from trainer.training import train
+from workbench.code_trust import trusted_code
 
 ROOT = Path(__file__).parents[1]
 PROMPTS = ["one", "two of them", "three", "four by four", "five", "six or seven", "eight", "nine to go", "and ten"]
@@ -63,6 +65,7 @@ def workspace(folder: Path) -> Path:
     make_checkpoint(folder / "model")
     (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in PROMPTS))
     (folder / "rewards.py").write_text(REWARDS)
+    trusted_code().remember(code_of(f"{folder}/rewards.py:score"))  # a user's own
     (folder / "tiny.toml").write_text(SETTINGS.format(folder=folder))
     return folder / "tiny.toml"
 

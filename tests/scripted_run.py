@@ -35,6 +35,7 @@ from trainer.events import (
 )
 from trainer.journal import Journal
 from trainer.questions import Answer, Completion, Question
+from trainer.rewards.code import Trust, trust_all
 from trainer.sinks import Sink, Sinks
 
 
@@ -187,7 +188,14 @@ class Script:
         self.thread: threading.Thread | None = None
 
     def __call__(
-        self, config: Config, *, resume: Path | None, preset: str, sinks: Sequence[Sink], control: Control
+        self,
+        config: Config,
+        *,
+        resume: Path | None,
+        preset: str,
+        sinks: Sequence[Sink],
+        control: Control,
+        trust: Trust = trust_all,
     ) -> RunEnded:
         self.received = {"config": config, "resume": resume, "preset": preset}
         self.thread = threading.current_thread()

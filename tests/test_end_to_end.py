@@ -20,10 +20,10 @@ ERROR = "ppo-workbench: error: "
 
 
 def headless(folder: Path, *settings: str, name: str = "a") -> int:
-    """`ppo-workbench --no-ui` on the workspace in `folder`, each of `settings` by --set."""
+    """`ppo-workbench --no-ui` on the workspace in `folder`, each of `settings` by --set; its code is trusted."""
     toml = folder / "tiny.toml"
     start = ["--no-ui", "--display", "json", "--config", str(toml if toml.exists() else workspace(folder))]
-    return cli.main([*start, "--name", name, *(part for text in settings for part in ("--set", text))])
+    return cli.main([*start, "--trust-code", "--name", name, *(part for text in settings for part in ("--set", text))])
 
 
 def told(capsys: pytest.CaptureFixture[str]) -> tuple[list[dict[str, Any]], list[str]]:

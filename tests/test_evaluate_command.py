@@ -215,7 +215,7 @@ def test_a_run_of_dpo_is_judged_by_its_samples_as_it_judged_itself(
     overrides = parse_overrides([*settings, "data.eval_fraction=0.2"], DPOConfig)
     train_dpo(validate_as(DPOConfig, overrides), sinks=[recorder])
     event = recorder.of(Evaluation)[-1]
-    report = found(capsys, tmp_path / "runs/d")
+    report = found(capsys, tmp_path / "runs/d", "--trust-code")
     assert (report["kind"], report["critic"], report["prompts"]) == ("dpo", {}, event.prompts)
     assert report["policy"]["score"]["value"] == event.score_mean == event.reward_mean
     assert report["win_rate"]["value"] == event.win_rate

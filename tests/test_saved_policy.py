@@ -14,6 +14,7 @@ from trainer.control import Control, Interrupted
 from trainer.errors import ConfigError, ModelError, StorageError, TrainerError, UsageError
 from trainer.events import StateChanged
 from trainer.questions import Answer, Question
+from trainer.rewards import trust_all
 from trainer.runs import RunFolder
 from trainer.saved_policy import SavedPolicy
 from trainer.training import train
@@ -56,7 +57,7 @@ def test_each_checkpoint_answers_to_the_bit_as_the_run_did_at_that_iteration(
     folder, told = finished
     by_iteration = {answer.iteration: timeless(answer) for answer in told}
     assert {1, 2} <= set(by_iteration)
-    policy = SavedPolicy(RunFolder(folder), "step-000001")
+    policy = SavedPolicy(RunFolder(folder), "step-000001", trust=trust_all)
     assert (policy.iteration, timeless(ask(policy))) == (1, by_iteration[1])
     policy.use("step-000002")
     assert (policy.iteration, timeless(ask(policy))) == (2, by_iteration[2])
@@ -68,7 +69,7 @@ def test_each_checkpoint_answers_to_the_bit_as_the_run_did_at_that_iteration(
 
 def test_a_run_without_checkpoints_answers_as_its_reference(run: RunFolder) -> None:
     shutil.rmtree(run.checkpoints)
-    policy = SavedPolicy(run)
+    policy = SavedPolicy(run, trust=trust_all)
     answer = ask(policy)
     assert (policy.iteration, answer.iteration, answer.problem) == (0, 0, "")
     for completion in answer.completions:
@@ -79,7 +80,7 @@ def test_a_run_without_checkpoints_answers_as_its_reference(run: RunFolder) -> N
 
 def test_the_newest_checkpoint_that_is_whole_answers(run: RunFolder) -> None:
     (run.checkpoint(3) / "policy/adapters.safetensors").write_bytes(b"cut")
-    assert SavedPolicy(run).iteration == 2
+    assert SavedPolicy(run, trust=trust_all).iteration == 2
     with pytest.raises(UsageError, match=r"has no whole checkpoint 'step-000003': there is step-000001, step-000002$"):
         SavedPolicy(run, "step-000003")
 
@@ -87,7 +88,7 @@ def test_the_newest_checkpoint_that_is_whole_answers(run: RunFolder) -> None:
 def test_without_its_reward_a_policy_writes_all_the_same(run: RunFolder) -> None:
     text = run.config.read_text()
     run.config.write_text(text.replace("rewards.py:score", "moved.py:score"))
-    answer = ask(SavedPolicy(run))
+    answer = ask(SavedPolicy(run, trust=trust_all))
     assert "moved.py:score': no file" in answer.problem
     assert len(answer.completions) == 3
     assert all(math.isnan(completion.score) for completion in answer.completions)
@@ -108,11 +109,11 @@ def test_what_cannot_be_loaded_is_told(
     assert old in text
     run.config.write_text(text.replace(old, new))
     with pytest.raises(error, match=told):
-        SavedPolicy(run)
+        SavedPolicy(run, trust=trust_all)
 
 
 def test_a_checkpoint_of_a_newer_version_is_told_and_the_former_one_answers_on(run: RunFolder) -> None:
-    policy = SavedPolicy(run, "step-000001")
+    policy = SavedPolicy(run, "step-000001", trust=trust_all)
     before = ask(policy)
     state = run.checkpoint(2) / "state.json"
     state.write_text(state.read_text().replace('"format": 1', '"format": 99'))
@@ -122,7 +123,7 @@ def test_a_checkpoint_of_a_newer_version_is_told_and_the_former_one_answers_on(r
 
 
 def test_progress_ends_an_answer(run: RunFolder) -> None:
-    policy = SavedPolicy(run)
+    policy = SavedPolicy(run, trust=trust_all)
 
     def stop() -> None:
         raise Interrupted("enough", save=False)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from trainer.checkpoint import Snapshot, load_checkpoint
 from trainer.config import Config, load_config, parse_overrides, resolve_paths
 from trainer.config.dpo import DPOConfig, as_ppo
 from trainer.config.loading import load_config_as
+from trainer.config.schema import RewardConfig
 from trainer.data import Prompt, load_prompts
 from trainer.dpo.pairs import load_pairs
 from trainer.dpo.training import FINGERPRINT
@@ -33,7 +34,8 @@ from trainer.models.loading import LoadedModel, load_backbone
 from trainer.ppo import PPO
 from trainer.reward_model.pairs import fingerprint
 from trainer.reward_model.sources import load_preferences
-from trainer.rewards import build_rewards
+from trainer.rewards import Trust, build_rewards
+from trainer.rewards.code import trust_none
 from trainer.rewards.model import with_checkpoints
 from trainer.run_prompts import run_prompts
 from trainer.runs import RunFolder, best_checkpoint, checkpoints
@@ -63,11 +65,16 @@ class Evaluated(NamedTuple):
 
 
 def evaluate_checkpoint(
-    folder: RunFolder, wanted: Wanted, emit: Callable[[Event], None] = lambda event: None
+    folder: RunFolder,
+    wanted: Wanted,
+    emit: Callable[[Event], None] = lambda event: None,
+    *,
+    trust: Trust = trust_none,
 ) -> Evaluated:
     """Sample and score after the prompts, policy and reference by the same draws, wholly on the calling thread.
 
-    emit: gets the progress. Raises a TrainerError for what cannot be had.
+    emit: gets the progress; trust: as of `build_rewards`; without it no Python of the run's is executed. Raises a
+    TrainerError for what cannot be had.
     """
     path = find_checkpoint(folder, wanted.checkpoint)
     run = _load(folder, wanted)
@@ -79,7 +86,7 @@ def evaluate_checkpoint(
             f"'{path.name}' of run '{folder.name}' keeps no average of its policy (optim.ema_decay = 0): leave out "
             "--average"
         )
-    ppo = _restored(run, actor, snapshot, wanted, emit)
+    ppo = _restored(run, actor, snapshot, wanted, emit, trust)
     samples, best_of = wanted.samples, wanted.best_of or ppo.config.eval.best_of
     baseline = Baseline(run.prompts, draws=max(samples, best_of))
     found = measure(ppo, run.prompts, snapshot.iteration, baseline, samples=samples)
@@ -120,6 +127,12 @@ def find_checkpoint(folder: RunFolder, which: str) -> Path:
     return numbers[int(which)]
 
 
+def reward_of(folder: RunFolder, wanted: Wanted) -> RewardConfig:
+    """What the evaluation is going to score by. Raises ConfigError, UsageError."""
+    schema: type[Config | DPOConfig] = DPOConfig if _policy_kind(folder) == "dpo" else Config
+    return load_config_as(schema, folder.config, _overrides(wanted.reward)).reward
+
+
 class _Run(NamedTuple):
     """What a run is made of, whichever kind it is of."""
 
@@ -131,10 +144,7 @@ class _Run(NamedTuple):
 
 
 def _load(folder: RunFolder, wanted: Wanted) -> _Run:
-    kind = _kind(folder)
-    if kind not in ("ppo", "dpo"):
-        raise UsageError(f"run '{folder.name}' is of kind '{kind}' and has no policy to evaluate: name one that has")
-    return _load_ppo(folder, wanted) if kind == "ppo" else _load_dpo(folder, wanted)
+    return _load_ppo(folder, wanted) if _policy_kind(folder) == "ppo" else _load_dpo(folder, wanted)
 
 
 def _load_ppo(folder: RunFolder, wanted: Wanted) -> _Run:
@@ -180,7 +190,7 @@ def _from_file(config: Config, model: LoadedModel, file: str) -> tuple[list[Prom
 
 
 def _restored(
-    run: _Run, actor: ActorCriticLLM, snapshot: Snapshot, wanted: Wanted, emit: Callable[[Event], None]
+    run: _Run, actor: ActorCriticLLM, snapshot: Snapshot, wanted: Wanted, emit: Callable[[Event], None], trust: Trust
 ) -> PPO:
     """The algorithm as it was at `snapshot`, with the reward and the draws that are wanted."""
     config, c = run.config, run.config.run
@@ -191,6 +201,7 @@ def _restored(
         backbone=run.model,
         max_new_tokens=config.rollout.max_new_tokens,
         micro_batch_tokens=config.optim.micro_batch_tokens,
+        trust=trust,
     )
     sources = [source.model_dump() for source in config.reward.sources]
     if snapshot.rewards.get("sources") == sources:
@@ -239,12 +250,15 @@ def _intervals(scores: Scores, **others: Any) -> dict[str, Interval]:
     }
 
 
-def _kind(folder: RunFolder) -> str:
-    """As config.toml names it; one that cannot be read is told when it is loaded."""
+def _policy_kind(folder: RunFolder) -> Literal["ppo", "dpo"]:
+    """As config.toml names it; one that cannot be read is told when it is loaded. UsageError for one without policy."""
     try:
-        return str(tomllib.loads(folder.config.read_text(encoding="utf-8")).get("kind", "ppo"))
+        kind = str(tomllib.loads(folder.config.read_text(encoding="utf-8")).get("kind", "ppo"))
     except (OSError, ValueError):
         return "ppo"
+    if kind not in ("ppo", "dpo"):
+        raise UsageError(f"run '{folder.name}' is of kind '{kind}' and has no policy to evaluate: name one that has")
+    return "dpo" if kind == "dpo" else "ppo"
 
 
 def _resolved(config: Config) -> Config:

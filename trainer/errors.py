@@ -38,6 +38,10 @@ class RewardError(TrainerError):
     """A reward function that cannot be found, raised, or returned something that is not a score."""
 
 
+class UntrustedCodeError(RewardError):
+    """Python code that a configuration would run, and that the user has not trusted."""
+
+
 class StorageError(TrainerError):
     """A run folder, journal or checkpoint that cannot be written or read back."""
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from trainer.answers import answer
 from trainer.checkpoint import load_checkpoint
 from trainer.config import load_config
-from trainer.errors import RewardError, UsageError
+from trainer.errors import RewardError, UntrustedCodeError, UsageError
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.loading import load_backbone
 from trainer.questions import Answer, Question
-from trainer.rewards import RewardInput, RewardResult, build_rewards
+from trainer.rewards import RewardInput, RewardResult, Trust, build_rewards
+from trainer.rewards.code import trust_none
 from trainer.runs import RunFolder, checkpoints
 from trainer.seeding import Purpose, key_for
 
@@ -20,11 +21,12 @@ from trainer.seeding import Purpose, key_for
 class SavedPolicy:
     """Model, adapter and reward of the run in `folder`, loaded on the calling thread, which alone may use them.
 
-    checkpoint: name of its folder; empty for the newest, or for the untrained policy of a run that has none. A reward
-    that cannot be built is told in the answers. Raises a TrainerError for all else that cannot be had.
+    checkpoint: name of its folder; empty for the newest, or for the untrained policy of a run that has none. trust: as
+    of `build_rewards`; without it no Python of the run's is executed. A reward that cannot be built is told in the
+    answers. Raises a TrainerError for all else that cannot be had.
     """
 
-    def __init__(self, folder: RunFolder, checkpoint: str = "") -> None:
+    def __init__(self, folder: RunFolder, checkpoint: str = "", *, trust: Trust = trust_none) -> None:
         self.iteration = 0  # whole iterations that the policy was trained for
         self._folder = folder
         self._at: Path | None = None
@@ -39,7 +41,10 @@ class SavedPolicy:
                 backbone=self._model,
                 max_new_tokens=self._config.rollout.max_new_tokens,
                 micro_batch_tokens=self._config.optim.micro_batch_tokens,
+                trust=trust,
             )
+        except UntrustedCodeError as error:
+            self._reward_problem = f"not scored: {error}"
         except RewardError as error:  # a function that was moved away, say: the policy can write all the same
             self._reward_problem = str(error)
         self.use(checkpoint)

@@ -21,7 +21,7 @@ from trainer.models.adapters import reason_of
 from trainer.models.loading import LoadedModel
 from trainer.ppo import PPO
 from trainer.questions import Answer, Question
-from trainer.rewards import Rewards, build_rewards
+from trainer.rewards import Rewards, Trust, build_rewards
 from trainer.rewards.model import unfinished_models, with_checkpoints
 from trainer.rollback import forget_best, older_checkpoint
 from trainer.run_record import RunRecord
@@ -43,8 +43,9 @@ class SteeredRun(RunUnderWay):
     model: LoadedModel
     ppo: PPO
 
-    def __init__(self, config: Config, resume: Path | None, out: Sinks, control: Control) -> None:
+    def __init__(self, config: Config, resume: Path | None, out: Sinks, control: Control, trust: Trust) -> None:
         super().__init__(resume, out, control)
+        self.trust = trust
         self.began_in = Path.cwd()
         config = with_checkpoints(resolve_paths(config, self.began_in))
         seed = config.run.seed if config.run.seed >= 0 else secrets.randbelow(2**32)
@@ -159,6 +160,7 @@ class SteeredRun(RunUnderWay):
             max_new_tokens=config.rollout.max_new_tokens,
             micro_batch_tokens=config.optim.micro_batch_tokens,
             heed=lambda: self.heed(),
+            trust=self.trust,
         )
 
     def finish_rollback(self, rollback: Rollback, *, build: bool = True) -> None:

@@ -20,6 +20,7 @@ from trainer.models.blas import blas_warning, measure_matmul
 from trainer.models.loading import load_backbone, quantize_warning
 from trainer.models.value_init import init_value_model
 from trainer.ppo import PPO
+from trainer.rewards import Trust, trust_all
 from trainer.run_prompts import run_prompts
 from trainer.run_record import RunRecord
 from trainer.run_watch import RunWatch
@@ -36,17 +37,19 @@ def train(
     preset: str = "run",
     sinks: Sequence[Sink] = (),
     control: Control | None = None,
+    trust: Trust = trust_all,
 ) -> RunEnded:
     """Train as `config` says, wholly on the calling thread, and return how the run ended.
 
     resume: folder of a run to continue from its newest whole checkpoint, with `config` as its configuration. preset:
     stem of a new run's folder when run.name is empty. sinks: get every event, in order, and are closed at the end.
-    control: lets another thread steer the run, as the run folder's `control/` lets another process. Raises TrainerError
-    for what a user can mend; the journal then says why.
+    control: lets another thread steer the run, as the run folder's `control/` lets another process. trust: raises
+    UntrustedCodeError for Python that no reward may run, also one that is asked for later. Raises TrainerError for what
+    a user can mend; the journal then says why.
     """
     out, control = Sinks(sinks), control or Control()
     try:
-        return _Run(config, resume, out, control).train(preset)
+        return _Run(config, resume, out, control, trust).train(preset)
     finally:
         control.detach()
         out.close()

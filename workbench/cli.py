@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from workbench import output
 from workbench.commands.compare_arguments import add_compare
 from workbench.commands.dpo_arguments import add_dpo
-from workbench.commands.evaluate_arguments import add_evaluate
+from workbench.commands.evaluate_arguments import TRUST_CODE, add_evaluate
 from workbench.commands.label_arguments import add_label
 from workbench.commands.preferences_arguments import add_preferences
 from workbench.commands.reward_model_arguments import add_reward_model
@@ -89,6 +89,7 @@ def parser() -> argparse.ArgumentParser:
         help="how to show the run (default: rich on a terminal, else plain)",
     )
     root.add_argument("--resume", metavar="RUN", help="go on with a run: its folder, or its name")
+    root.add_argument("--trust-code", action="store_true", help=TRUST_CODE)
     commands = root.add_subparsers(dest="command", title="commands", metavar="", parser_class=_Parser)
     _add_config(commands)
     runs = commands.add_parser("runs", help="list the runs")

@@ -99,8 +99,9 @@ class PolicyThread:
 def _load(folder: RunFolder, checkpoint: str) -> Policy:
     # Imported here, because that imports mlx, and only the thread that asks the model may use it.
     from trainer.saved_policy import SavedPolicy
+    from workbench.code_trust import trusted_code
 
-    return SavedPolicy(folder, checkpoint)
+    return SavedPolicy(folder, checkpoint, trust=trusted_code().check)
 
 
 def _release() -> None:

@@ -202,8 +202,10 @@ def _train_on_this_thread(
 ) -> RunEnded:
     # Imported here, because that imports mlx, and only the thread that trains may use it.
     from trainer.training import release_thread, train
+    from workbench.code_trust import trusted_code
 
     try:
-        return train(config, resume=resume, preset=preset, sinks=sinks, control=control)
+        trust = trusted_code().check
+        return train(config, resume=resume, preset=preset, sinks=sinks, control=control, trust=trust)
     finally:
         release_thread()

@@ -22,7 +22,7 @@ from trainer.models.loading import LoadedModel, load_backbone, quantize_warning
 from trainer.preferences.records import Preference
 from trainer.reward_model.pairs import fingerprint
 from trainer.reward_model.sources import load_preferences
-from trainer.rewards import Rewards, build_rewards
+from trainer.rewards import Rewards, Trust, build_rewards, trust_all
 from trainer.rewards.model import unfinished_models, with_checkpoints
 from trainer.run_under_way import RunUnderWay
 from trainer.sinks import Sink, Sinks
@@ -39,15 +39,16 @@ def train_dpo(
     preset: str = "dpo",
     sinks: Sequence[Sink] = (),
     control: Control | None = None,
+    trust: Trust = trust_all,
 ) -> RunEnded:
     """Train as `config` says, wholly on the calling thread, and return how the run ended.
 
-    preferences: those to train on, instead of `config.data.preferences`. resume, preset, sinks, control: as for
-    `trainer.training.train`. Raises TrainerError for what a user can mend; the journal then says why.
+    preferences: those to train on, instead of `config.data.preferences`. resume, preset, sinks, control, trust: as
+    for `trainer.training.train`. Raises TrainerError for what a user can mend; the journal then says why.
     """
     out, control = Sinks(sinks), control or Control()
     try:
-        return _Run(config, resume, out, control).train(preferences, preset)
+        return _Run(config, resume, out, control, trust).train(preferences, preset)
     finally:
         control.detach()
         out.close()
@@ -59,8 +60,9 @@ class _Run(RunUnderWay):
     dpo: DPO
     snapshot: Snapshot
 
-    def __init__(self, config: DPOConfig, resume: Path | None, out: Sinks, control: Control) -> None:
+    def __init__(self, config: DPOConfig, resume: Path | None, out: Sinks, control: Control, trust: Trust) -> None:
         super().__init__(resume, out, control)
+        self.trust = trust
         config = resolve_dpo_paths(config, Path.cwd())
         if config.reward.sources:
             sources = with_checkpoints(as_ppo(config)).reward.sources
@@ -124,7 +126,7 @@ class _Run(RunUnderWay):
         c = self.config
         if not c.reward.sources:
             return None
-        how: Any = {"micro_batch_tokens": c.optim.micro_batch_tokens, "heed": self.control.check}
+        how: Any = {"micro_batch_tokens": c.optim.micro_batch_tokens, "heed": self.control.check, "trust": self.trust}
         how["max_new_tokens"] = c.rollout.max_new_tokens
         return build_rewards(c.reward, backbone=model, **how)
 

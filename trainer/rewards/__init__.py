@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from trainer.config.reward_sources import AnySource, LengthSource, LexiconSource, ModelSource, PythonSource, RegexSource
 from trainer.config.schema import RewardConfig
+from trainer.rewards.code import Trust, trust_all
 from trainer.rewards.length import LengthReward
 from trainer.rewards.lexicon import LexiconReward
 from trainer.rewards.mixture import Overlong, Rewards, WeightedSource
@@ -29,8 +30,10 @@ __all__ = [
     "RewardSource",
     "Rewards",
     "SourceScores",
+    "Trust",
     "WeightedSource",
     "build_rewards",
+    "trust_all",
 ]
 
 
@@ -41,15 +44,20 @@ def build_rewards(
     max_new_tokens: int = 0,
     micro_batch_tokens: int = 2048,
     heed: Callable[[], None] = lambda: None,
+    trust: Trust = trust_all,
 ) -> Rewards:
     """The rewards that `config` describes. Runs Python files once, as they are now. Raises RewardError.
 
     Reward models are loaded on the calling thread, which alone may use them. backbone: stands under those that were
     trained on it, with whatever adapter it has; the others load their own. max_new_tokens: the longest that a response
     can be, for `overlong_penalty`; micro_batch_tokens: of one pass of reward models, padding counted; heed: called
-    after each, and may raise to end the scoring.
+    after each, and may raise to end the scoring; trust: raises UntrustedCodeError for Python that must not run.
     """
     modules: dict[str, ModuleType] = {}
+
+    def python(source: PythonSource) -> RewardSource:
+        return PythonReward(source.path, modules, trust=trust)
+
     backbones = [] if backbone is None else [backbone]
 
     def model(source: ModelSource) -> RewardSource:
@@ -58,7 +66,7 @@ def build_rewards(
         return load_model_reward(source, backbones, micro_batch_tokens=micro_batch_tokens, heed=heed)
 
     return Rewards(
-        [WeightedSource(_source(source, modules, model), source.weight) for source in config.sources],
+        [WeightedSource(_source(source, python, model), source.weight) for source in config.sources],
         clip=config.clip,
         normalize=config.normalize,
         missing_stop_penalty=config.missing_stop_penalty,
@@ -67,11 +75,13 @@ def build_rewards(
 
 
 def _source(
-    source: AnySource, modules: dict[str, ModuleType], model: Callable[[ModelSource], RewardSource]
+    source: AnySource,
+    python: Callable[[PythonSource], RewardSource],
+    model: Callable[[ModelSource], RewardSource],
 ) -> RewardSource:
     match source:
         case PythonSource():
-            return PythonReward(source.path, modules)
+            return python(source)
         case LexiconSource():
             return LexiconReward()
         case LengthSource():

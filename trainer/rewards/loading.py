@@ -11,25 +11,26 @@ import itertools
 import sys
 import traceback
 from collections.abc import Callable
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from trainer.errors import RewardError
+from trainer.rewards.code import Code, CodeLoader, Trust, TrustedFiles, file_code, module_code, trust_all
 
 _numbers = itertools.count()
 
 
-def load_function(path: str, modules: dict[str, ModuleType]) -> Callable[..., Any]:
+def load_function(path: str, modules: dict[str, ModuleType], trust: Trust = trust_all) -> Callable[..., Any]:
     """The function that `path` names; a file is relative to the working directory.
 
     modules: files already run, by absolute path, to which this one is added. So two functions of one file
     share its globals, while a new dict runs the file anew, as it then is.
+    trust: asked before any of it is run.
     Raises RewardError for a file, module or function that is missing, fails on import, or is async.
     """
     place, _, name = path.rpartition(":")
-    module = _from_file(path, place, modules) if is_file(place) else _from_import(path, place)
+    module = _from_file(path, place, modules, trust) if is_file(place) else _from_import(path, place, trust)
     if not hasattr(module, name):
         raise RewardError(f"reward source '{path}': {place} has no function '{name}'{_offer(module, name)}")
     function = getattr(module, name)
@@ -60,33 +61,50 @@ def describe_failure(error: BaseException, file: str | None) -> str:
     return f"{text} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else text
 
 
-def _from_file(path: str, place: str, modules: dict[str, ModuleType]) -> ModuleType:
-    file = Path(place).absolute()
-    if str(file) in modules:
-        return modules[str(file)]
+def code_of(path: str) -> list[Code]:
+    """The code that a reward source would run, read and not run. Raises RewardError for a file that cannot be read."""
+    place, _, _ = path.rpartition(":")
+    if not is_file(place):
+        return module_code(path)
+    file = Path(place).resolve()
     if not file.is_file():
         raise RewardError(f"reward source '{path}': no file '{place}': paths are relative to {Path.cwd()}")
+    try:
+        return file_code(file)
+    except (OSError, SyntaxError, ValueError) as error:
+        raise RewardError(f"reward source '{path}' cannot be read: {describe_failure(error, str(file))}") from error
+
+
+def _from_file(path: str, place: str, modules: dict[str, ModuleType], trust: Trust) -> ModuleType:
+    file = Path(place).resolve()
+    if str(file) in modules:
+        return modules[str(file)]
+    codes = code_of(path)
+    trust(codes)
     # A name of its own: a user's random.py must not stand in for another module.
     name = f"_reward_file_{next(_numbers)}_{file.stem}"
-    loader = SourceFileLoader(name, str(file))
-    spec = importlib.util.spec_from_loader(name, loader)
+    spec = importlib.util.spec_from_loader(name, CodeLoader(codes[0]), is_package=False)
     assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look their module up
-    sys.path.insert(0, str(file.parent))
+    sys.meta_path.insert(0, beside := TrustedFiles(file.parent, codes[1:]))
     try:
-        loader.exec_module(module)
+        spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise RewardError(f"reward source '{path}' fails to load: {describe_failure(error, str(file))}") from error
     finally:
         with contextlib.suppress(ValueError):
-            sys.path.remove(str(file.parent))
+            sys.meta_path.remove(beside)
+        if len(codes) > 1:
+            sys.meta_path.append(beside)  # for imports inside functions; last, so that no other module is replaced
     modules[str(file)] = module
     return module
 
 
-def _from_import(path: str, place: str) -> ModuleType:
+def _from_import(path: str, place: str, trust: Trust) -> ModuleType:
+    trust(module_code(path))
     try:
         return importlib.import_module(place)
     except (Exception, SystemExit) as error:

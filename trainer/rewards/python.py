@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from trainer.errors import RewardError
+from trainer.rewards.code import Trust, trust_all
 from trainer.rewards.loading import describe_failure, is_file, load_function
 from trainer.rewards.records import RewardInput, SourceScores, sequence_name
 
@@ -29,12 +30,12 @@ class PythonReward:
     The same functions serve TRL: https://huggingface.co/docs/trl/grpo_trainer#using-a-custom-reward-function
     """
 
-    def __init__(self, path: str, modules: dict[str, ModuleType] | None = None) -> None:
-        """path: 'file.py:function' or 'package.module:function'; modules: as of `load_function`."""
+    def __init__(self, path: str, modules: dict[str, ModuleType] | None = None, *, trust: Trust = trust_all) -> None:
+        """path: 'file.py:function' or 'package.module:function'; modules, trust: as of `load_function`."""
         place, _, function = path.rpartition(":")
         self.name = f"{Path(place).name if is_file(place) else place}:{function}"
         self._path = path
-        self._function = load_function(path, {} if modules is None else modules)
+        self._function = load_function(path, {} if modules is None else modules, trust)
         self._signature = self._readable_signature()
         self._file = _source_file(self._function)
 

@@ -11,6 +11,7 @@ from trainer.config.dpo import DPOConfig
 from trainer.control import Control
 from trainer.events import RunEnded
 from trainer.sinks import Sink
+from workbench.code_trust import is_given, require_trust, trusted_code
 from workbench.commands.preference_runs import configuration, resumed
 from workbench.commands.train import headless
 from workbench.displays import choose
@@ -27,6 +28,7 @@ def run(args: argparse.Namespace) -> int:
         config = configuration(args, DPOConfig)
         if args.config_given:
             preset = Path(args.config_given).stem
+    require_trust(config.reward, given=is_given(args, DPOConfig))
     untyped: Any = config  # a session hands it on as it is
     return headless(Session(untyped, resume=resume, preset=preset, train=_train), choose(args.display))
 
@@ -37,6 +39,7 @@ def _train(config: Any, *, resume: Path | None, preset: str, sinks: Sequence[Sin
     from trainer.training import release_thread
 
     try:
-        return train_dpo(config, resume=resume, preset=preset, sinks=sinks, control=control)
+        trust = trusted_code().check
+        return train_dpo(config, resume=resume, preset=preset, sinks=sinks, control=control, trust=trust)
     finally:
         release_thread()

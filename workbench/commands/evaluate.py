@@ -16,6 +16,7 @@ from trainer.errors import UsageError
 from trainer.events import Event, PhaseProgress
 from trainer.runs import open_run
 from workbench import output
+from workbench.code_trust import require_trust, trusted_code
 from workbench.commands.evaluate_table import table
 
 if TYPE_CHECKING:
@@ -29,11 +30,12 @@ def run(args: argparse.Namespace) -> int:
     folder = open_run(args.run, Path(RunConfig().dir))
     wanted = _wanted(args)
     # Imported here, for it imports mlx: what is wrong with the command line is told before.
-    from trainer.checkpoint_evaluation import evaluate_checkpoint, find_checkpoint
+    from trainer.checkpoint_evaluation import evaluate_checkpoint, find_checkpoint, reward_of
 
     output.note(f"evaluating '{find_checkpoint(folder, wanted.checkpoint).name}' of run '{folder.name}'")
+    require_trust(reward_of(folder, wanted), given=args.trust_code or bool(wanted.reward))
     with _progress() as emit:
-        found = evaluate_checkpoint(folder, wanted, emit)
+        found = evaluate_checkpoint(folder, wanted, emit, trust=trusted_code().check)
     for warning in found.warnings:
         output.warning(warning)
     report = found.report

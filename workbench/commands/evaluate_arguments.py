@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
+
+TRUST_CODE = "run the Python files that the reward names, and trust them as they are now from here on"
 
 
 def add_evaluate(commands: Any) -> None:
@@ -30,4 +33,5 @@ def add_evaluate(commands: Any) -> None:
     evaluate.add_argument(
         "--reward", metavar="SOURCE", help="score by 'file.py:function', 'lexicon' or a list for reward.sources instead"
     )
+    evaluate.add_argument("--trust-code", action="store_true", default=argparse.SUPPRESS, help=TRUST_CODE)
     evaluate.add_argument("--json", action="store_true", help="print one JSON object")

@@ -11,6 +11,7 @@ from pathlib import Path
 from trainer.errors import StorageError, TrainerError
 from trainer.events import Event, RunStarted
 from workbench import output
+from workbench.code_trust import is_given, require_trust
 from workbench.commands.sources import configuration, resumed
 from workbench.displays import Display, choose
 from workbench.displays.quiet import QuietDisplay
@@ -27,7 +28,9 @@ def run(args: argparse.Namespace) -> int:
         config, folder = resumed(args)
         session = Session(config, resume=folder.root)
     else:
-        session = Session(configuration(args), preset=Path(args.config).name.removesuffix(".toml"))
+        config = configuration(args)
+        session = Session(config, preset=Path(args.config).name.removesuffix(".toml"))
+    require_trust(config.reward, given=is_given(args))
     return headless(session, choose(args.display))
 
 

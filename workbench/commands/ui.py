@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -10,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.errors import UsageError
+from trainer.errors import TrainerError, UsageError
 from workbench import output
 from workbench.native_output import native_output_to
 from workbench.opening import Opening
@@ -18,6 +19,7 @@ from workbench.paths import state_dir
 from workbench.signals import INTERRUPTED, handled_signals
 
 if TYPE_CHECKING:
+    from trainer.config import Config
     from workbench.supervisor import Supervisor
 
 LOG = "workbench.log"
@@ -45,10 +47,24 @@ def opening(args: argparse.Namespace) -> Opening:
     if args.resume is not None:
         from workbench.commands.sources import resumed
 
-        _, folder = resumed(args)
+        config, folder = resumed(args)
+        _trust_given(args, config)
         return Opening(resume=folder.root, overrides=tuple(args.overrides))
+    with contextlib.suppress(TrainerError):  # the screen shows what is wrong with the configuration
+        _trust_given(args)
     named = [f"run.name={args.name}"] if args.name is not None else []
     return Opening(source=args.config, overrides=(*args.overrides, *named))
+
+
+def _trust_given(args: argparse.Namespace, config: Config | None = None) -> None:
+    """Trust the code of the configuration where the command line says so. Raises TrainerError."""
+    if not (args.trust_code or args.overrides):
+        return
+    from workbench.code_trust import is_given, remember, untrusted_code
+    from workbench.commands.sources import configuration
+
+    if is_given(args):
+        remember(untrusted_code((config or configuration(args)).reward))
 
 
 def open_workbench(opening: Opening) -> int:

@@ -39,8 +39,8 @@ class ConfirmScreen(ModalScreen[bool]):
             yield Static(visible(self._question), markup=False, classes="question")
             yield Static(visible(self._detail, keep_newlines=True), markup=False, classes="detail")
             with Horizontal(classes="buttons"):
-                yield Button(_label("n", self._no), compact=True, id="no")
-                yield Button(_label("y", self._yes), compact=True, id="yes")
+                yield Button(button_label("n", self._no), compact=True, id="no")
+                yield Button(button_label("y", self._yes), compact=True, id="yes")
 
     def on_mount(self) -> None:
         self.query_one(self.FOCUSED).focus()
@@ -52,5 +52,6 @@ class ConfirmScreen(ModalScreen[bool]):
         self.dismiss(answer)
 
 
-def _label(key: str, text: str) -> Content:
+def button_label(key: str, text: str) -> Content:
+    """Return what a button says: the key that presses it, and its words."""
     return Content.assemble((key, "bold"), " ", visible(text))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,10 +16,11 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import Footer, Static
 
 from trainer.config import load_config, parse_overrides
-from trainer.config.schema import RolloutConfig, RunConfig
+from trainer.config.schema import RewardConfig, RolloutConfig, RunConfig
 from trainer.errors import TrainerError
 from trainer.runs import RunFolder
 from workbench.attached import whole_history
+from workbench.code_trust import trusted_code, untrusted_code
 from workbench.config_document import ConfigDocument
 from workbench.layout import DASHBOARD, DRAWER, SMALLEST, arrange
 from workbench.metrics import DEFAULT
@@ -36,6 +38,7 @@ from workbench.screen_settings import ScreenSettings
 from workbench.screens.alarmed import AlarmedScreen
 from workbench.screens.ask import AskScreen
 from workbench.screens.confirm import ConfirmScreen
+from workbench.screens.trust_code import TrustScreen
 from workbench.supervisor import Request, Supervisor
 from workbench.widgets.banner import Banner
 from workbench.widgets.status_line import StatusLine
@@ -227,7 +230,21 @@ class MainScreen(AlarmedScreen):
 
     def _resume(self, folder: Path, overrides: Sequence[str] = ()) -> None:
         config = load_config(RunFolder(folder).config, parse_overrides(list(overrides)))
-        self.supervisor.start(config, resume=folder)
+        self._once_trusted(config.reward, lambda: self.supervisor.start(config, resume=folder))
+
+    def _once_trusted(self, reward: RewardConfig, action: Callable[[], None]) -> None:
+        """Do what runs `reward`; where the user has not trusted its code, only after they have. Raises TrainerError."""
+        codes = untrusted_code(reward)
+        if not codes:
+            action()
+            return
+
+        def trusted(agreed: bool | None) -> None:
+            if agreed:
+                self._try(lambda: trusted_code().remember(codes))
+                self._try(action)
+
+        self.app.push_screen(TrustScreen(codes), trusted)
 
     def _show_configuration_of(self, folder: Path) -> None:
         self._edit(ConfigDocument.of_run(folder))
@@ -261,7 +278,8 @@ class MainScreen(AlarmedScreen):
             return
         path = pane.document.path
         preset = pane.document.preset or (path.stem if path else "run")
-        self._try(lambda: self.supervisor.start(config, preset=preset, one_iteration=one_iteration))
+        start = partial(self.supervisor.start, config, preset=preset, one_iteration=one_iteration)
+        self._try(lambda: self._once_trusted(config.reward, start))
 
     def _try(self, action: Callable[[], None]) -> None:
         """Do it; where that cannot be, the banner says why and the way out."""
@@ -282,7 +300,11 @@ class MainScreen(AlarmedScreen):
 
     @on(ConfigPane.LiveSettingChanged)
     def _set_live(self, message: ConfigPane.LiveSettingChanged) -> None:
-        self._try(lambda: self.supervisor.set(message.key, message.value))
+        change = partial(self.supervisor.set, message.key, message.value)
+        if message.key == "reward.sources":
+            self._try(lambda: self._once_trusted(RewardConfig(sources=message.value), change))
+        else:
+            self._try(change)
 
     @on(ConfigPane.OpenRequested)
     def _open_configuration(self, message: ConfigPane.OpenRequested) -> None:

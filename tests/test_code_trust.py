@@ -1,0 +1,274 @@
+"""A stranger's run: none of its code runs until the user has trusted it, whatever is done with the run."""
+
+from __future__ import annotations
+
+import io
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import scripted_run
+from runs_helper import Recorder, record, tiny_config, within
+from scripted_run import Script
+from workbench_app import until, workbench
+
+from trainer.config import Config, save_config
+from trainer.events import Alert, Event, Iteration
+from trainer.inbox import send
+from trainer.questions import Question
+from trainer.rewards.loading import code_of
+from trainer.runs import RunFolder
+from trainer.saved_policy import SavedPolicy
+from trainer.training import train
+from workbench import cli
+from workbench.code_trust import trusted_code
+from workbench.opening import Opening
+from workbench.panes.config import ConfigPane
+from workbench.policy_thread import PolicyThread
+from workbench.screens.trust_code import TrustScreen
+
+EVIL = "open({marker!r}, 'w').close()\n# \x1b[2J\ndef score(completions, **_):\n    return [0.5 for _ in completions]\n"
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path / "config"))
+
+
+@pytest.fixture
+def marker(tmp_path: Path) -> Path:
+    """What the code makes when it is run."""
+    return tmp_path / "executed"
+
+
+@pytest.fixture
+def evil(tmp_path: Path, marker: Path) -> str:
+    """A reward source."""
+    file = tmp_path / "evil.py"
+    file.write_text(EVIL.format(marker=str(marker)))
+    return f"{file}:score"
+
+
+@pytest.fixture
+def config(tmp_path: Path, evil: str) -> Path:
+    """A configuration in a file."""
+    file = tmp_path / "evil.toml"
+    file.write_text(f"[reward]\nsources = [{evil!r}]\n")
+    return file
+
+
+@pytest.fixture
+def trainer(monkeypatch: pytest.MonkeyPatch) -> Script:
+    """The scripted trainer in the place of the real one."""
+    script = Script(scripted_run.done)
+    monkeypatch.setitem(sys.modules, "trainer.training", scripted_run.training_module(script))
+    return script
+
+
+class Keyboard(io.StringIO):
+    """A terminal that somebody types at, or reads from."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+# the command line
+
+
+def test_a_configuration_in_a_file_runs_no_code_that_is_not_trusted(
+    trainer: Script, config: Path, evil: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["--no-ui", "--config", str(config)]) == 3
+    told = capsys.readouterr().err
+    assert evil.removesuffix(":score") in told
+    assert code_of(evil)[0].sha256[:12] in told
+    assert "--trust-code" in told
+    assert trainer.received == {}
+
+
+def test_the_flag_trusts_it_for_later_runs_as_it_is_now(trainer: Script, config: Path, evil: str) -> None:
+    argv = ["--no-ui", "--config", str(config)]
+    assert [cli.main([*argv, "--trust-code"]), cli.main(argv)] == [0, 0]
+    file = Path(evil.removesuffix(":score"))
+    file.write_text(file.read_text() + "\n")
+    assert cli.main(argv) == 3
+
+
+def test_what_is_typed_on_the_command_line_is_the_users_own_word(trainer: Script, config: Path, evil: str) -> None:
+    assert cli.main(["--no-ui", "--set", f"reward.sources=[{evil!r}]"]) == 0
+    assert cli.main(["--no-ui", "--config", str(config)]) == 0
+    assert cli.main(["--no-ui", "--config", str(config), "--set", "ppo.epochs=2"]) == 0
+
+
+def test_another_setting_of_the_command_line_says_nothing_about_the_code(trainer: Script, config: Path) -> None:
+    assert cli.main(["--no-ui", "--config", str(config), "--set", "reward.clip=1.0"]) == 3
+
+
+@pytest.mark.parametrize(("typed", "code"), [("y\n", 0), ("yes\n", 0), ("n\n", 3), ("\n", 3), ("", 3)])
+def test_on_a_terminal_the_code_is_shown_and_asked_for(
+    typed: str, code: int, trainer: Script, config: Path, evil: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Keyboard(typed))
+    monkeypatch.setattr(sys, "stderr", shown := Keyboard())
+    assert cli.main(["--no-ui", "--config", str(config), "--display", "json"]) == code
+    assert bool(trainer.received) == (code == 0)
+    (found,) = code_of(evil)
+    assert all(part in shown.getvalue() for part in (found.name, found.sha256, "2  # ␛[2J", "3  def score", "[y/N]"))
+    assert "\x1b" not in shown.getvalue()
+
+
+def test_a_list_that_cannot_be_written_costs_a_warning(
+    trainer: Script, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "state").write_text("a file")
+    assert cli.main(["--no-ui", "--config", str(config), "--trust-code"]) == 0
+    assert "warning: cannot" in capsys.readouterr().err
+
+
+def test_a_reward_without_code_asks_nothing(trainer: Script, tmp_path: Path) -> None:
+    assert cli.main(["--no-ui"]) == 0
+    assert not (tmp_path / "state").exists()
+
+
+def test_preferences_without_a_trusted_reward_train_nothing(config: Path, marker: Path, tmp_path: Path) -> None:
+    config.write_text('kind = "dpo"\n' + config.read_text())
+    assert cli.main(["dpo", "--config", str(config), "--data", str(tmp_path / "pairs.jsonl")]) == 3
+    assert not marker.exists()
+
+
+# a run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace with a run that a stranger trained."""
+    folder = tmp_path_factory.mktemp("stranger")
+    (folder / "evil.py").write_text(EVIL.format(marker=str(folder / "executed")))
+    record(tiny_config(folder, "run.name=a", "ppo.iterations=1", f"reward.sources=['{folder}/evil.py:score']"))
+    (folder / "executed").unlink()
+    return folder
+
+
+@pytest.mark.parametrize("argv", [["evaluate", "{run}"], ["--no-ui", "--resume", "{run}", "--set", "ppo.iterations=2"]])
+def test_a_strangers_run_runs_no_code(argv: list[str], trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([part.format(run=trained / "runs/a") for part in argv]) == 3
+    assert "--trust-code" in capsys.readouterr().err
+    assert not (trained / "executed").exists()
+
+
+def test_a_strangers_model_answers_without_a_score_until_its_code_is_trusted(trained: Path) -> None:
+    answers = []
+    for _ in range(2):
+        policies = PolicyThread(trained / "runs/a")
+        answers.append(policies.ask(Question(prompt="one", max_new_tokens=3)).result(60))
+        policies.close()
+        policies.join()
+        assert (trained / "executed").exists() == (len(answers) == 2)
+        trusted_code().remember(code_of(f"{trained}/evil.py:score"))
+    (trained / "executed").unlink()
+    unscored, scored = answers
+    assert unscored.problem.startswith("not scored: ")
+    assert [math.isnan(one.score) for one in unscored.completions] == [True]
+    assert (scored.problem, [one.score for one in scored.completions]) == ("", [0.5])
+    assert scored.completions[0].tokens == unscored.completions[0].tokens
+
+
+def test_the_library_runs_no_code_of_a_folder_that_it_is_handed(trained: Path) -> None:
+    answer = SavedPolicy(RunFolder(trained / "runs/a")).answer(Question(prompt="one", max_new_tokens=3), lambda: None)
+    assert answer.problem.startswith("not scored: ")
+    assert not (trained / "executed").exists()
+
+
+def test_a_request_for_code_that_is_not_trusted_is_refused_and_the_run_goes_on(
+    tmp_path: Path, evil: str, marker: Path
+) -> None:
+    folder = tmp_path / "runs/a"
+
+    def ask(event: Event) -> None:
+        if within(event, "generate", 1) and not asked:
+            asked.append(True)
+            send(folder, "set", key="reward.sources", value=[evil])
+
+    asked: list[bool] = []
+    recorder = Recorder(ask)
+    ended = train(tiny_config(tmp_path, "run.name=a"), sinks=[recorder], trust=trusted_code().check)
+    (refused,) = [alert for alert in recorder.of(Alert) if alert.code == "setting_refused"]
+    assert all(part in refused.message for part in ("evil.py", "--trust-code", "the reward is as before"))
+    assert (ended.state, len(recorder.of(Iteration)), marker.exists()) == ("done", 3, False)
+
+
+# the workbench
+
+
+async def test_the_workbench_asks_before_it_starts_and_remembers(config: Path, evil: str) -> None:
+    script = Script(scripted_run.done)
+    async with workbench(script, source=str(config)) as (screen, pilot):
+        for answer in ("n", "escape", "y"):
+            await pilot.press("space")
+            await until(pilot, lambda: isinstance(screen.app.screen, TrustScreen))
+            assert script.received == {}
+            await pilot.press(answer)
+            await until(pilot, lambda: screen.app.screen is screen)
+        await until(pilot, lambda: screen.supervisor.view.ended is not None)
+    assert trusted_code().untrusted(code_of(evil)) == []
+
+
+async def test_the_workbench_shows_all_of_the_code_and_obeys_none_of_it(config: Path, evil: str) -> None:
+    async with workbench(Script(scripted_run.done), source=str(config)) as (screen, pilot):
+        await pilot.press("space")
+        await until(pilot, lambda: isinstance(screen.app.screen, TrustScreen))
+        shown = "\n".join(str(static.render()) for static in screen.app.screen.query("Static"))
+        (found,) = code_of(evil)
+        assert all(part in shown for part in (found.name, found.sha256, "2  # ␛[2J", "3  def score"))
+        await pilot.press("pagedown", "pageup", "n")
+
+
+async def test_a_run_that_is_resumed_in_the_workbench_is_asked_for(evil: str, tmp_path: Path) -> None:
+    folder = scripted_run.make_run("past")
+    save_config(Config.model_validate({"reward": {"sources": [evil]}}), folder / "config.toml")
+    script = Script(scripted_run.done)
+    async with workbench(script, resume=folder) as (screen, pilot):
+        await until(pilot, lambda: isinstance(screen.app.screen, TrustScreen))
+        assert script.received == {}
+        await pilot.press("y")
+        await until(pilot, lambda: screen.supervisor.view.ended is not None)
+    assert script.received["resume"] == folder
+
+
+async def test_a_live_reward_of_code_is_asked_for_before_the_run_hears_of_it(evil: str) -> None:
+    heard: list[tuple[str, object]] = []
+    async with workbench(scripted_run.steered) as (screen, pilot):
+        await pilot.press("space")
+        await until(pilot, lambda: screen.supervisor.view.started is not None)
+        screen.supervisor.set = lambda key, value: heard.append((key, value))  # type: ignore[method-assign]
+        screen.post_message(ConfigPane.LiveSettingChanged("ppo.kl_coef", 0.5))
+        screen.post_message(ConfigPane.LiveSettingChanged("reward.sources", [evil]))
+        await until(pilot, lambda: isinstance(screen.app.screen, TrustScreen))
+        assert heard == [("ppo.kl_coef", 0.5)]
+        await pilot.press("y")
+        await until(pilot, lambda: len(heard) == 2)
+    assert heard[1] == ("reward.sources", [evil])
+
+
+@pytest.mark.parametrize(
+    ("more", "trusted"),
+    [
+        ([], False),
+        (["--trust-code"], True),
+        (["--set", "reward.sources=['{evil}']"], True),
+        (["--set", "ppo.epochs=1"], False),
+    ],
+)
+def test_the_command_line_of_the_workbench_trusts_what_it_names(
+    more: list[str], trusted: bool, config: Path, evil: str
+) -> None:
+    from workbench.commands.ui import opening
+
+    argv = ["--config", str(config), *(part.format(evil=evil) for part in more)]
+    args = cli.parser().parse_args(argv)
+    cli._command(args)
+    assert isinstance(opening(args), Opening)
+    assert (trusted_code().untrusted(code_of(evil)) == []) == trusted

@@ -294,6 +294,18 @@ async def test_every_binding_has_an_id_of_its_own_and_a_tooltip() -> None:
                 assert seen.setdefault(binding.id, where) == where
 
 
+async def test_the_footer_follows_a_key_whose_action_has_a_parameter() -> None:
+    async with workbench() as (screen, pilot):
+        await pilot.press("f2")
+        pane = screen.query_one(ConfigPane)
+        pane.refresh_keys()  # the first time it tells the footer in any case
+        await pilot.pause()
+        assert "problem" not in screen_text(screen).splitlines()[-1]
+        pane.document.set("ppo.kl_coef", -1)
+        pane.document_changed()
+        await until(pilot, lambda: "e problem" in screen_text(screen).splitlines()[-1])
+
+
 async def test_a_toast_takes_no_focus() -> None:
     async with workbench() as (screen, pilot):
         await pilot.press("f2")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
+import re
 import string
 import tomllib
 import unicodedata
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from textual.binding import Binding
+from textual.binding import Binding, BindingsMap
 from textual.dom import DOMNode
 from textual.keys import KEY_NAME_REPLACEMENTS, Keys
 from textual.screen import Screen
@@ -29,6 +30,7 @@ from workbench.text import visible
 PRESETS = Path(__file__).parent / "keymaps"
 
 _MODIFIERS = {"alt", "ctrl", "hyper", "meta", "shift", "super"}
+_F_KEY = re.compile(r"f\d+")
 _PACKAGES = ("panes", "widgets", "screens")
 
 
@@ -77,6 +79,27 @@ def keys_in_force(screen: Screen[Any]) -> dict[str, str]:
     for active in screen.active_bindings.values():
         if active.binding.id:
             keys.setdefault(active.binding.id, screen.app.get_key_display(active.binding))
+    return keys
+
+
+def remapped(node: DOMNode) -> BindingsMap:
+    """All that `node` binds, with the keys that the user has set; Textual tells only what is in force."""
+    bindings = node._bindings.copy()
+    bindings.apply_keymap(node.app._keymap)
+    return bindings
+
+
+def keys_of(*nodes: DOMNode) -> dict[str, str]:
+    """The key of each binding of `nodes` by id, as the user has set it; of several the first.
+
+    For messages: unlike `keys_in_force`, also of bindings that do not apply now, or not where the focus is.
+    """
+    keys: dict[str, str] = {}
+    for node in nodes:
+        for _, binding in remapped(node):
+            if binding.id:
+                shown = node.app.get_key_display(binding)
+                keys.setdefault(binding.id, shown.upper() if _F_KEY.fullmatch(shown) else shown)
     return keys
 
 

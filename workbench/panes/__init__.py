@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from textual import actions
 from textual.containers import Vertical
 
 from workbench.run_view import RunView
@@ -28,7 +29,8 @@ class Pane(Vertical):
 
     def refresh_keys(self) -> None:
         """Let the footer follow where other keys apply than before, and only there: Textual keeps every old footer."""
-        applying = tuple(self.check_action(binding.action, ()) for _, binding in self._bindings)
+        parsed = [actions.parse(binding.action) for _, binding in self._bindings]
+        applying = tuple(self.check_action(name, parameters) for _, name, parameters in parsed)
         if applying != self._applying:
             self._applying = applying
             self.refresh_bindings()

@@ -12,6 +12,7 @@ from textual.events import Resize
 from textual.message import Message
 from textual.widgets import Static
 
+from workbench.keys import keys_of
 from workbench.labelling.shown import MOST, Groups, Ranking, ranked, set_aside
 from workbench.panes.label_judging import LabelJudging
 from workbench.widgets.label_layout import SIDE_BY_SIDE, Style
@@ -175,13 +176,7 @@ class LabelPane(LabelJudging):
 
     def _read_keys(self) -> None:
         """Which keys do what, as the user has set them."""
-        bindings = self._bindings.copy()
-        bindings.apply_keymap(self.app._keymap)  # Textual tells only the keys that are in force
-        keys: dict[str, str] = {}
-        for _, binding in bindings:
-            if binding.id:
-                keys.setdefault(binding.id.removeprefix("label."), self.app.get_key_display(binding))
-        self._keys = keys
+        self._keys = {name.removeprefix("label."): key for name, key in keys_of(self).items()}
 
     def _restyle(self, style: Style) -> None:
         self._style = style

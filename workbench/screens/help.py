@@ -15,6 +15,7 @@ from textual.dom import DOMNode
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
+from workbench.keys import remapped
 from workbench.panes import Pane
 from workbench.text import visible
 
@@ -172,9 +173,6 @@ def _bindings(app: App[Any], pane: Pane | None) -> Iterator[tuple[DOMNode, Bindi
     rest = pane.walk_children(with_self=True) if pane is not None else []
     nodes = dict.fromkeys([*(node for node in focused if node not in (app, app.screen)), *rest, app.screen, app])
     for node in nodes:
-        # Textual tells only what is in force; all that a node binds is in a private attribute, and so is the keymap.
-        bindings = node._bindings.copy()
-        bindings.apply_keymap(app._keymap)
-        for _, binding in bindings:
+        for _, binding in remapped(node):
             if binding.id or node in focused or node is app or node is app.screen:
                 yield node, binding

@@ -175,7 +175,7 @@ async def test_a_broken_configuration_opens_with_its_problems_and_starts_nothing
     script = Script(scripted_run.done)
     async with workbench(script, source=str(broken)) as (screen, pilot):
         await pilot.press("space")
-        await until(pilot, lambda: "2 problem(s)" in banner(screen))
+        await until(pilot, lambda: "2 problems" in banner(screen))
         assert "ppo.kl_coef = -1: must be at least 0" in banner(screen)
         assert screen.query_one(ConfigPane).has_focus_within
         assert script.received == {}

@@ -190,6 +190,6 @@ class WorkbenchApp(App[str]):
             try:
                 message = supervisor.detach()
             except TrainerError as error:
-                self.main.say(str(error))
+                self.main.say(str(error), about="steer")
                 return
         self.exit(message)

@@ -52,12 +52,13 @@ class AlarmedScreen(LabellingScreen):
         """Hand the fix to the trainer, unless the run has moved on while the user was reading."""
         name = title(alarm)
         if fix not in self.supervisor.fixes(alarm):
-            self.say(f"{name} does not stand any more, or its run has ended: nothing was changed")
+            self.say(f"{name} does not stand any more, or its run has ended: nothing was changed", about="steer")
             return
         try:
             self.supervisor.apply(fix, name)
         except TrainerError as error:
-            self.say(str(error))
+            self.say(str(error), about="steer")
         else:
+            self.settle("steer")
             self.notify(f"asked of the run: {fix.label}", title=name, markup=False)
         self.show_run()

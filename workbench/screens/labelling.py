@@ -17,6 +17,7 @@ from trainer.preferences.items import QueuePlan, SessionPlan
 from trainer.preferences.store import PreferenceStore, default_store
 from trainer.questions import Answer, Question
 from trainer.runs import RunFolder
+from workbench.keys import keys_of
 from workbench.labelling.choices import LabelOpening, SessionChoice, default_labeller, labelling_material
 from workbench.labelling.reward_training import RewardTraining, settings_for, settings_like
 from workbench.labelling.reward_use import rewarded_by, told
@@ -27,6 +28,7 @@ from workbench.panes.reward_model import RewardModelPane
 from workbench.policy_thread import PolicyThread
 from workbench.screens.confirm import ConfirmScreen
 from workbench.supervisor import Supervisor
+from workbench.widgets.banner import Kind
 
 if TYPE_CHECKING:
     from workbench.labelling.desk import DeskState
@@ -48,8 +50,12 @@ class LabellingScreen(Screen[None]):
         self._policies: dict[Path, PolicyThread] = {}  # of runs that are labelled and are not on the screen
         self._reward_training: RewardTraining | None = None
 
-    def say(self, message: str) -> None:
+    def say(self, message: str, kind: Kind = "error", *, about: str = "") -> None:
         """Put a message above the panes."""
+        raise NotImplementedError
+
+    def settle(self, about: str) -> None:
+        """Put away an error about this: it no longer holds."""
         raise NotImplementedError
 
     def action_show_pane(self, name: str) -> None:
@@ -134,6 +140,7 @@ class LabellingScreen(Screen[None]):
     @on(LabelPane.Labelled)
     @on(LabelPane.Undone)
     def _count_labels(self) -> None:
+        self.settle("train")  # which lacked labels
         self.workplace.labelled()
 
     @on(RewardModelPane.LabelAgain)
@@ -181,7 +188,7 @@ class LabellingScreen(Screen[None]):
         from workbench.screens.label_import import ImportScreen
 
         if line := await self.app.push_screen_wait(ImportScreen(self.workplace.store)):
-            self.say(line)
+            self.say(line, "done")
 
     @on(LabelPane.ExportRequested)
     @work(exclusive=True, group="around")
@@ -189,7 +196,7 @@ class LabellingScreen(Screen[None]):
         from workbench.screens.label_export import ExportScreen
 
         if line := await self.app.push_screen_wait(ExportScreen(self.workplace.store)):
-            self.say(line)
+            self.say(line, "done")
 
     # The loop
 
@@ -202,10 +209,11 @@ class LabellingScreen(Screen[None]):
             self.action_show_pane("reward-model")
             return
         shown = self.supervisor.folder if self._shows_ppo() else None
-        training = await self._tried(asyncio.to_thread(self._begin_training, shown))
+        training = await self._tried(asyncio.to_thread(self._begin_training, shown), "train")
         if training is not None:
             self._reward_training = training
-            self.notify(f"{training.run.name} learns from the labels: F6 shows how", markup=False)
+            key = keys_of(self)["pane.reward-model"]
+            self.notify(f"{training.run.name} learns from the labels: {key} shows how", markup=False)
 
     def _begin_training(self, folder: Path | None) -> RewardTraining:
         """Off the screen's thread. folder: of the PPO run whose backbone is to be shared."""
@@ -216,7 +224,7 @@ class LabellingScreen(Screen[None]):
                 counts = kept.counts()
                 labels = counts.labels - counts.skips - counts.choices.get("both_bad", 0)
         if not labels:
-            raise UsageError("there are no labels to learn from yet: enter begins a session")
+            raise UsageError("there are no labels to learn from yet: begin a session")
         settings = settings_for(labels)
         if folder is not None:
             settings |= settings_like(load_config(RunFolder(folder).config))
@@ -228,25 +236,29 @@ class LabellingScreen(Screen[None]):
             if training.done:
                 self._reward_training = None
                 if training.problem:
-                    self.say(line)
+                    self.say(line, about="train")
                 else:
-                    self.notify(f"{line}. T lets the run use it.", title="Reward model", timeout=20, markup=False)
+                    self.settle("use")  # which lacked a reward model
+                    keys = keys_of(self, self.query_one(LabelPane))
+                    hint = f"In Label ({keys['pane.label']}), {keys['label.use']} rewards by it."
+                    self.notify(f"{line}. {hint}", title="Reward model", timeout=20, markup=False)
 
     @on(LabelPane.UseRequested)
     @work(exclusive=True, group="use")
     async def _use_reward_model(self) -> None:
         """Reward by the newest reward model: in the run under way, else by the configuration on the screen."""
-        material = await self._tried(asyncio.to_thread(labelling_material, self._runs_dir))
+        material = await self._tried(asyncio.to_thread(labelling_material, self._runs_dir), "use")
         if material is None:
             return
         if not material.models:
-            self.say("there is no trained reward model yet: t trains one on the labels")
+            key = keys_of(self.query_one(LabelPane))["label.train"]
+            self.say(f"there is no trained reward model yet: {key} in Label trains one on the labels", about="use")
             return
         view, folder = self.supervisor.view, self.supervisor.folder
         live = self.supervisor.under_way and self._shows_ppo()
         model = material.models[0]
         if live and folder is not None:
-            config = await self._tried(asyncio.to_thread(load_config, RunFolder(folder).config))
+            config = await self._tried(asyncio.to_thread(load_config, RunFolder(folder).config), "use")
             if config is None:
                 return
             before = config.reward.model_dump()["sources"]
@@ -262,7 +274,7 @@ class LabellingScreen(Screen[None]):
                 else:
                     self.reward_sources(after)
             except TrainerError as error:
-                self.say(str(error))
+                self.say(str(error), about="use")
 
     # What the session asks of runs
 
@@ -289,10 +301,12 @@ class LabellingScreen(Screen[None]):
         shown = self.supervisor.folder
         return shown is not None and shown.resolve() == folder.resolve()
 
-    async def _tried(self, work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T | None:
-        """What `work` brings; None where the banner says why it cannot be."""
+    async def _tried(self, work: Coroutine[Any, Any, T] | asyncio.Future[T], about: str = "label") -> T | None:
+        """What `work` brings, and what was said about it settled; None where the banner says why it cannot be."""
         try:
-            return await work
+            result = await work
         except TrainerError as error:
-            self.say(str(error))
+            self.say(str(error), about=about)
             return None
+        self.settle(about)
+        return result

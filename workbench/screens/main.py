@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -40,8 +40,17 @@ from workbench.screens.ask import AskScreen
 from workbench.screens.confirm import ConfirmScreen
 from workbench.screens.trust_code import TrustScreen
 from workbench.supervisor import Request, Supervisor
-from workbench.widgets.banner import Banner
+from workbench.widgets.banner import Banner, Kind
 from workbench.widgets.status_line import StatusLine
+
+
+class _Situation(NamedTuple):
+    """What the keys in force depend on."""
+
+    state: str
+    note: str
+    under_way: bool
+    alarms: list[tuple[str, int]]
 
 
 class MainScreen(AlarmedScreen):
@@ -83,7 +92,7 @@ class MainScreen(AlarmedScreen):
         self._training = TrainingPane(id="training")
         self._current = "training"
         self._zoomed = False
-        self._situation: object = None  # what the keys in force depend on
+        self._situation: _Situation | None = None
         self._told = ""  # what the banner has told of the run
         self.ready = False  # the panes are there and show the run
 
@@ -109,9 +118,9 @@ class MainScreen(AlarmedScreen):
         over_ssh = {"SSH_CONNECTION", "SSH_TTY"} & set(os.environ)
         self.set_interval(0.25 if over_ssh else 0.1, self.poll)
         if (watched := self._opening.watch) is not None:
-            self._try(lambda: self.supervisor.watch(watched))
+            self._try(lambda: self.supervisor.watch(watched), about="start")
         if (resumed := self._opening.resume) is not None:
-            self._try(lambda: self._resume(resumed, self._opening.overrides))
+            self._try(lambda: self._resume(resumed, self._opening.overrides), about="start")
         if self._settings.metrics:
             self.query_one(TrainingPane).metrics_shown = self._settings.metrics
         self.action_show_pane(self._current)
@@ -133,6 +142,8 @@ class MainScreen(AlarmedScreen):
 
     def action_show_pane(self, name: str) -> None:
         """Go to a pane; it is shown as the terminal's size allows."""
+        if name != self._current:
+            self.settle(self._current)
         self._current = name
         self._arrange()
         pane = self.query_one(f"#{name}", Pane)
@@ -174,22 +185,31 @@ class MainScreen(AlarmedScreen):
                 pane.show_run(supervisor.view)
         view = supervisor.view
         trouble = "\n".join(filter(None, [supervisor.failure, *view.problems]))
-        if trouble and trouble != self._told:
-            self.say(trouble)
+        if trouble != self._told:
+            self.settle("run")
+            if trouble:
+                self.say(trouble, about="run")
         self._told = trouble
         if (situation := self._situation_now()) != self._situation:
+            if self._situation and self._situation.under_way != situation.under_way:
+                self.settle("start")
+                self.settle("steer")
             self._situation = situation
             self.query_one(ConfigPane).set_running(supervisor.under_way)
             self.query_one(RunsPane).refresh_runs()
             self.refresh_bindings()
 
-    def _situation_now(self) -> tuple[object, ...]:
+    def _situation_now(self) -> _Situation:
         alarms = [(alarm.code, alarm.iteration) for alarm in self.supervisor.view.alarms]
-        return self.supervisor.view.state, self.supervisor.note, self.supervisor.under_way, alarms
+        return _Situation(self.supervisor.view.state, self.supervisor.note, self.supervisor.under_way, alarms)
 
-    def say(self, message: str) -> None:
-        """Put a message above the panes until it is read."""
-        self.query_one(Banner).say(message)
+    def say(self, message: str, kind: Kind = "error", *, about: str = "") -> None:
+        """Put a message above the panes: until it is read, settled or, unless it is about the run, its pane is left."""
+        self.query_one(Banner).say(message, kind, {about} if about == "run" else {about, self._current})
+
+    def settle(self, about: str) -> None:
+        """Put away an error about this: it no longer holds."""
+        self.query_one(Banner).settle(about)
 
     def action_put_away(self) -> None:
         self.query_one(Banner).put_away()
@@ -208,31 +228,31 @@ class MainScreen(AlarmedScreen):
         if request == "start" or (request == "step" and not self.supervisor.under_way):
             self._start(one_iteration=request == "step")
         else:
-            self._try(lambda: self.supervisor.ask(request))
+            self._try(lambda: self.supervisor.ask(request), about="steer")
 
-    def watch_run(self, folder: Path) -> None:
-        """Show the run in `folder`, and its configuration."""
+    def watch_run(self, folder: Path) -> bool:
+        """Show the run in `folder`, and its configuration; False where the banner says why not."""
 
         def watch() -> None:
             self.supervisor.watch(folder)
             self._show_configuration_of(folder)
 
-        self._try(watch)
+        return self._try(watch, about="start")
 
-    def resume_run(self, folder: Path) -> None:
-        """Go on with the run in `folder` on this process's trainer thread, and show its configuration."""
+    def resume_run(self, folder: Path) -> bool:
+        """Go on with the run in `folder` on this process's trainer thread, and show its configuration; as above."""
 
         def resume() -> None:
             self._resume(folder)
             self._show_configuration_of(folder)
 
-        self._try(resume)
+        return self._try(resume, about="start")
 
     def _resume(self, folder: Path, overrides: Sequence[str] = ()) -> None:
         config = load_config(RunFolder(folder).config, parse_overrides(list(overrides)))
-        self._once_trusted(config.reward, lambda: self.supervisor.start(config, resume=folder))
+        self._once_trusted(config.reward, lambda: self.supervisor.start(config, resume=folder), about="start")
 
-    def _once_trusted(self, reward: RewardConfig, action: Callable[[], None]) -> None:
+    def _once_trusted(self, reward: RewardConfig, action: Callable[[], None], *, about: str) -> None:
         """Do what runs `reward`; where the user has not trusted its code, only after they have. Raises TrainerError."""
         codes = untrusted_code(reward)
         if not codes:
@@ -241,8 +261,8 @@ class MainScreen(AlarmedScreen):
 
         def trusted(agreed: bool | None) -> None:
             if agreed:
-                self._try(lambda: trusted_code().remember(codes))
-                self._try(action)
+                self._try(lambda: trusted_code().remember(codes), about="trust")
+                self._try(action, about=about)
 
         self.app.push_screen(TrustScreen(codes), trusted)
 
@@ -272,22 +292,27 @@ class MainScreen(AlarmedScreen):
         config = pane.document.config()
         if config is None:
             problems = pane.document.problems
-            self.say(f"the configuration has {len(problems)} problem(s); the first: {problems[0].message}")
             self.action_show_pane("config")
             pane.focus_field(problems[0].key)
+            count = "a problem" if len(problems) == 1 else f"{len(problems)} problems; the first"
+            self.say(f"the configuration has {count}: {problems[0].message}", about="configuration")
             return
         path = pane.document.path
         preset = pane.document.preset or (path.stem if path else "run")
         start = partial(self.supervisor.start, config, preset=preset, one_iteration=one_iteration)
-        self._try(lambda: self._once_trusted(config.reward, start))
+        self._try(lambda: self._once_trusted(config.reward, start, about="start"), about="start")
 
-    def _try(self, action: Callable[[], None]) -> None:
-        """Do it; where that cannot be, the banner says why and the way out."""
+    def _try(self, action: Callable[[], None], *, about: str) -> bool:
+        """Do it and settle what was said about it; False where it cannot be done: the banner says why."""
         try:
             action()
         except TrainerError as error:
-            self.say(str(error))
+            self.show_run()
+            self.say(str(error), about=about)
+            return False
         self.show_run()
+        self.settle(about)
+        return True
 
     def reward_sources(self, sources: list[dict[str, Any]]) -> None:
         pane = self.query_one(ConfigPane)
@@ -302,13 +327,19 @@ class MainScreen(AlarmedScreen):
     def _set_live(self, message: ConfigPane.LiveSettingChanged) -> None:
         change = partial(self.supervisor.set, message.key, message.value)
         if message.key == "reward.sources":
-            self._try(lambda: self._once_trusted(RewardConfig(sources=message.value), change))
+            reward = RewardConfig(sources=message.value)
+            self._try(lambda: self._once_trusted(reward, change, about="steer"), about="steer")
         else:
-            self._try(change)
+            self._try(change, about="steer")
+
+    @on(ConfigPane.Changed)
+    def _settle_configuration(self) -> None:
+        if not self.query_one(ConfigPane).document.problems:
+            self.settle("configuration")
 
     @on(ConfigPane.OpenRequested)
     def _open_configuration(self, message: ConfigPane.OpenRequested) -> None:
-        self._try(lambda: self._edit(ConfigDocument.open(message.source)))
+        self._try(lambda: self._edit(ConfigDocument.open(message.source)), about="configuration")
 
     @on(TrainingPane.IterationChosen)
     def _show_iteration(self, message: TrainingPane.IterationChosen) -> None:
@@ -340,13 +371,13 @@ class MainScreen(AlarmedScreen):
 
     @on(RunsPane.OpenRequested)
     def _open_run(self, message: RunsPane.OpenRequested) -> None:
-        self.watch_run(message.folder)
-        self.action_show_pane("training")
+        if self.watch_run(message.folder):
+            self.action_show_pane("training")
 
     @on(RunsPane.ResumeRequested)
     def _resume_run(self, message: RunsPane.ResumeRequested) -> None:
-        self.resume_run(message.folder)
-        self.action_show_pane("training")
+        if self.resume_run(message.folder):
+            self.action_show_pane("training")
 
     @on(RunsPane.Moved)
     def _follow(self, message: RunsPane.Moved) -> None:
@@ -355,8 +386,8 @@ class MainScreen(AlarmedScreen):
 
     @on(RunsPane.DuplicateRequested)
     def _duplicate(self, message: RunsPane.DuplicateRequested) -> None:
-        self._try(lambda: self._show_configuration_of(message.folder))
-        self.action_show_pane("config")
+        if self._try(lambda: self._show_configuration_of(message.folder), about="configuration"):
+            self.action_show_pane("config")
 
     @on(RunsPane.CompareChanged)
     @work(exclusive=True, group="compare")

@@ -1,0 +1,138 @@
+"""The message above the panes: success is not drawn as an error, and what no longer holds is not shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import scripted_run
+from label_material import reward_model
+from scripted_run import make_run
+from workbench_app import screen_text, status, until, workbench
+
+from trainer.control import Control
+from trainer.events import RunEnded
+from workbench.panes.config import ConfigPane
+from workbench.screens.confirm import ConfirmScreen
+from workbench.screens.label_import import ImportScreen
+from workbench.screens.main import MainScreen
+from workbench.widgets.banner import Banner
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path / "config"))
+
+
+def told(screen: MainScreen) -> str:
+    """What the banner says; empty while it is hidden."""
+    banner = screen.query_one(Banner)
+    return str(banner.render()) if banner.display else ""
+
+
+async def test_a_success_is_not_drawn_as_an_error_and_goes_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.widgets.banner.DONE_SECONDS", 0.2)
+    Path("pairs.jsonl").write_text(json.dumps({"prompt": "p", "chosen": "good", "rejected": "bad"}) + "\n")
+    async with workbench() as (screen, pilot):
+        await pilot.press("f5", "i")
+        await until(pilot, lambda: isinstance(screen.app.screen, ImportScreen))
+        await pilot.press(*"pairs.jsonl", "enter")
+        await until(pilot, lambda: "imports 1" in screen_text(screen.app.screen))  # type: ignore[arg-type]
+        shown: list[tuple[str, bool]] = []
+        say = Banner.say
+        monkeypatch.setattr(
+            Banner, "say", lambda self, *args: (say(self, *args), shown.append((told(screen), self.has_class("-done"))))
+        )
+        await pilot.press("enter")
+        await until(pilot, lambda: bool(shown))
+        ((message, is_done),) = shown
+        assert message.startswith("✓ imported 1 preferences from pairs.jsonl")
+        assert is_done
+        await until(pilot, lambda: told(screen) == "")
+
+
+async def test_an_error_looks_unlike_a_success_and_stays() -> None:
+    async with workbench() as (screen, pilot):
+        screen.say("wrote it", "done")
+        done = screen.query_one(Banner).styles.color
+        screen.say("cannot write it")
+        await pilot.pause()
+        assert told(screen).startswith("✖ cannot write it")
+        assert screen.query_one(Banner)._timer is None
+        assert screen.query_one(Banner).styles.color != done
+
+
+async def test_an_error_goes_when_its_pane_is_left() -> None:
+    async with workbench() as (screen, pilot):
+        await pilot.press("f5", "t")
+        await until(pilot, lambda: "no labels to learn from" in told(screen))
+        await pilot.press("f5")
+        assert "no labels to learn from" in told(screen)
+        await pilot.press("f3")
+        assert told(screen) == ""
+
+
+async def test_a_missing_reward_model_is_not_missed_once_there_is_one() -> None:
+    async with workbench() as (screen, pilot):
+        await pilot.press("f5", "T")
+        await until(pilot, lambda: "no trained reward model yet: t in Label" in told(screen))
+        reward_model("liked")
+        await pilot.press("T")
+        await until(pilot, lambda: isinstance(screen.app.screen, ConfirmScreen))
+        assert told(screen) == ""
+
+
+async def test_what_kept_a_run_from_starting_goes_when_it_is_mended() -> None:
+    async with workbench() as (screen, pilot):
+        pane = screen.query_one(ConfigPane)
+        pane.document.set("ppo.kl_coef", -1)
+        await pilot.press("space")
+        await until(pilot, lambda: "the configuration has a problem: " in told(screen))
+        await pilot.press("u")
+        await until(pilot, lambda: not pane.document.problems)
+        await until(pilot, lambda: told(screen) == "")
+
+
+async def test_another_run_takes_away_what_was_said_of_the_last() -> None:
+    fails = True
+
+    def play(emit: Any, control: Control) -> RunEnded:
+        return (scripted_run.diverged if fails else scripted_run.wait)(emit, control)
+
+    async with workbench(play) as (screen, pilot):
+        await pilot.press("space")
+        await until(pilot, lambda: "loss was NaN" in told(screen))
+        await pilot.press("f2", "f3")
+        assert "loss was NaN" in told(screen), "it is about the run, and not about a pane"
+        fails = False
+        await pilot.press("space")
+        await until(pilot, lambda: "iteration 1/12" in status(screen))
+        assert told(screen) == ""
+
+
+async def test_that_a_run_is_trained_here_is_no_obstacle_once_it_has_ended() -> None:
+    make_run("past")
+    async with workbench(scripted_run.wait) as (screen, pilot):
+        await pilot.press("space")
+        await until(pilot, lambda: "iteration 1/12" in status(screen))
+        await pilot.press("f7")
+        await until(pilot, lambda: "past" in screen_text(screen))
+        await pilot.press("enter")
+        await until(pilot, lambda: "is being trained here" in told(screen))
+        assert screen.query_one("#runs").has_focus_within, "nothing was opened, so nothing else is shown"
+        screen.supervisor.stop()
+        await until(pilot, lambda: not screen.supervisor.trains_here)
+        await until(pilot, lambda: told(screen) == "")
+
+
+async def test_the_key_that_hides_it_is_the_users(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "keys.toml").write_text('[keys]\n"app.put_away" = "ctrl+g"\n')
+    async with workbench() as (screen, pilot):
+        screen.say("cannot write it")
+        assert told(screen).endswith("^g hides this")
+        await pilot.press("ctrl+g")
+        assert told(screen) == ""

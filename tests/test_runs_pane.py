@@ -441,7 +441,7 @@ async def test_a_run_is_renamed_with_its_mark_and_the_cursor_and_the_app_is_told
         assert "◆ better" in " ".join(app.drawn())
 
 
-async def test_a_name_in_use_is_a_toast_and_changes_nothing() -> None:
+async def test_a_name_in_use_is_told_where_it_is_typed_and_changes_nothing() -> None:
     app = Workbench()
     async with app.run_test() as pilot:
         await settle(pilot)
@@ -451,8 +451,9 @@ async def test_a_name_in_use_is_a_toast_and_changes_nothing() -> None:
         await pilot.press("enter")
         await settle(pilot)
         assert app.names == ["c-run", "b-run", "a-run"]
-        assert len(app.toasts) == 1
-        assert "b-run" in app.toasts[0]
+        assert isinstance(app.screen, TextPromptScreen)
+        assert "a run 'b-run' is there already" in str(app.screen.query_one(".detail", Static).render())
+        assert app.toasts == []
 
 
 async def test_a_run_goes_to_the_trash_after_a_yes_only() -> None:

@@ -9,7 +9,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable
 from pathlib import PurePath
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import work
 from textual.app import App, ComposeResult, SystemCommand
@@ -43,8 +43,8 @@ class WorkbenchApp(App[str]):
     CSS_PATH: ClassVar[list[str | PurePath]] = [*ALL_STYLES]
     COMMANDS: ClassVar = App.COMMANDS | {WorkbenchCommands}
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f1,question_mark", "help", "help", id="app.help", tooltip="What this pane is for, and its keys"),
-        Binding("q,ctrl+q", "leave", "quit", id="app.leave", tooltip="Leave; a run may stop, or go on headless"),
+        Binding("f1,question_mark", "app.help", "help", id="app.help", tooltip="What this pane is for, and its keys"),
+        Binding("q,ctrl+q", "app.leave", "quit", id="app.leave", tooltip="Leave; a run may stop, or go on headless"),
     ]
 
     def __init__(self, opening: Opening) -> None:
@@ -57,6 +57,7 @@ class WorkbenchApp(App[str]):
         self.terminal_gone = False
         self.ended_by: signal.Signals | None = None
         self._soon_on: tuple[asyncio.AbstractEventLoop, contextvars.Context] | None = None  # once mounted
+        self._leaving: Screen[Any] | None = None  # asks what becomes of what would be lost
         self.refusal: TrainerError | None = None  # why there is nothing to open
         self._settings = ScreenSettings.load(config_dir())
 
@@ -83,8 +84,8 @@ class WorkbenchApp(App[str]):
             self.refusal = error
             self.exit()
             return
+        self._use_keys()  # first: what the screen says of keys is right from the start
         await self.push_screen(self.main)
-        self._use_keys()
 
     # Themes, keys and help
 
@@ -123,7 +124,10 @@ class WorkbenchApp(App[str]):
     def action_help(self) -> None:
         from workbench.screens.help import HelpScreen
 
-        self.push_screen(HelpScreen.of(self))
+        if isinstance(self.screen, HelpScreen):
+            self.screen.dismiss()
+        else:
+            self.push_screen(HelpScreen.of(self))
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         yield SystemCommand("Theme", "Choose the colours", self.action_change_theme)
@@ -136,13 +140,16 @@ class WorkbenchApp(App[str]):
         if self.main is None:
             self.exit()
             return
+        if self._leaving is not None and self._leaving in self.screen_stack:
+            return  # it is asked already
         if not self.main.supervisor.trains_here:
-            self.main.when_nothing_is_lost(self.exit)
+            self._leaving = self.main.when_nothing_is_lost(self.exit)
             return
         from workbench.screens.quit import QuitScreen
 
         view = self.main.supervisor.view
-        self.push_screen(QuitScreen(view.started.name if view.started else "A run"), self._leave_as)
+        self._leaving = QuitScreen(view.started.name if view.started else "A run")
+        self.push_screen(self._leaving, self._leave_as)
 
     def _leave_as(self, choice: Choice | None) -> None:
         if choice is not None:

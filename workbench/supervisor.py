@@ -241,7 +241,7 @@ class Supervisor:
     def _check_free(self) -> None:
         if self.trains_here:
             name = self.view.started.name if self.view.started else "a run"
-            raise UsageError(f"{name} is being trained here: stop it (X), or detach it when you leave (q)")
+            raise UsageError(f"{name} is being trained here: stop it, or detach it when you leave")
 
     def _attach(self, run: AttachedRun) -> None:
         self.close()
@@ -298,4 +298,4 @@ def _report(bug: BaseException, folder: Path | None) -> str:
         else:
             return f"{what}: this is a bug, its traceback is in {folder / 'crash.log'}"
     print(details)  # noqa: T201  captured by the log pane
-    return f"{what}: this is a bug, its traceback is in the log (F8)"
+    return f"{what}: this is a bug, its traceback is in the log"

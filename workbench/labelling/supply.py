@@ -86,7 +86,7 @@ class Supply:
             self._end(str(error))
         except Exception as bug:  # noqa: BLE001  the labeller goes on with what is there and reads what happened
             print("".join(traceback.format_exception(bug)))  # noqa: T201  captured by the log pane
-            self._end(f"unexpected {type(bug).__name__}: {bug}: this is a bug, its traceback is in the log (F8)")
+            self._end(f"unexpected {type(bug).__name__}: {bug}: this is a bug, its traceback is in the log")
 
     def _supply(self) -> None:
         from trainer.label_queues.mixture import Mixture  # here, because that imports NumPy

@@ -18,6 +18,7 @@ from workbench.config_document import ConfigDocument, Problem
 from workbench.config_fields import fields_by_key, search, sections, stepped
 from workbench.config_toml import line_of
 from workbench.estimates import estimate
+from workbench.keys import keys_of
 from workbench.panes.document import DocumentPane
 from workbench.run_view import RunView
 from workbench.widgets.config_form import ConfigForm
@@ -180,7 +181,7 @@ class ConfigPane(DocumentPane):
     @on(ConfigForm.LockedChosen)
     def _explain_lock(self, event: ConfigForm.LockedChosen) -> None:
         if self.document.syntax_error:
-            self._form.say("the TOML has an error: mend it there first (t)")
+            self._form.say(f"the TOML has an error: fix it there first ({keys_of(self)['config.toml']})")
         else:
             self._form.say(f"{event.key} cannot change during a run: only settings marked live can")
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
+from textual import work
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
@@ -62,7 +65,7 @@ class DocumentPane(Pane):
     def _open(self, source: str | None) -> None:
         if source == "":
             folder = str(self.document.path.parent) + "/" if self.document.path else ""
-            self.app.push_screen(TextPromptScreen("Open which file?", folder, _no_file), self._open)
+            self.app.push_screen(TextPromptScreen("Open which file?", folder, _no_file, _unreadable), self._open_file)
         elif source is not None and self.document.dirty:
             answers = [Answer("go", "Open", "the changes are lost"), Answer("stay", "Go on editing")]
             question = f"{self.document.name} has unsaved changes"
@@ -75,32 +78,74 @@ class DocumentPane(Pane):
         elif source is not None:
             self.post_message(self.OpenRequested(source))
 
+    def _open_file(self, name: str | None) -> None:
+        if name is not None:
+            self._open(name.strip())
+
     def action_save(self) -> None:
         """Write the file; a preset or a copy is saved as a new one."""
         if self.document.path is None:
             self.action_save_as()
-        else:
-            self._save(self.document.save)
+            return
+        try:
+            self._write(self.document.save)
+        except OverwriteError as error:
+            self._settle(error)
+        except TrainerError as error:
+            self._complain(error)
 
     def action_save_as(self) -> None:
-        path = self.document.path or Path(f"my-{self.document.preset or 'run'}.toml")
-        self.app.push_screen(TextPromptScreen("Save as", str(path), _no_name), self._save_as)
-
-    def _save_as(self, name: str | None) -> None:
-        if name is not None:
-            self._save(lambda **how: self.document.save_as(Path(name.strip()), **how))
-
-    def _save(self, save: Callable[..., None], *, overwrite: bool = False) -> None:
-        def write() -> None:
-            self.take_typed()
+        async def save(name: str) -> str:
+            path = Path(name.strip())
+            write = partial(self.document.save_as, path)
             try:
-                save(overwrite=overwrite)
+                self._write(write)
             except OverwriteError as error:
-                self._ask_to_overwrite(error, save)
-            else:
-                self._tell_saved()
+                try:
+                    settled = await self._is_settled(error, write)
+                except TrainerError as worse:
+                    return str(worse)
+                return "" if settled else f"{path} is there already: choose another name"
+            except TrainerError as error:
+                return str(error)
+            return ""
 
-        self._attempt(write)
+        path = self.document.path or Path(f"my-{self.document.preset or 'run'}.toml")
+        self.app.push_screen(TextPromptScreen("Save as", str(path), _no_name, save))
+
+    def _write(self, save: Callable[..., None], *, overwrite: bool = False) -> None:
+        """Save the document, with what was typed a moment ago. Raises TrainerError."""
+        self.take_typed()
+        save(overwrite=overwrite)
+        self._tell_saved()
+
+    @work(exclusive=True, group="save")
+    async def _settle(self, error: OverwriteError) -> None:
+        try:
+            await self._is_settled(error, self.document.save)
+        except TrainerError as worse:
+            self._complain(worse)
+
+    async def _is_settled(self, error: OverwriteError, save: Callable[..., None]) -> bool:
+        """Ask what to do about the file in the way, and do it; False where nothing is to be done."""
+        match await self.app.push_screen_wait(AnswerScreen(str(error), self._ways_out(error))):
+            case "overwrite":
+                self._write(save, overwrite=True)
+            case "reload":
+                self.document.reload()
+                self.document_changed()
+            case _:
+                return False
+        return True
+
+    def _complain(self, error: TrainerError) -> None:
+        self.notify(visible(str(error)), severity="error", markup=False)
+
+    def _ways_out(self, error: OverwriteError) -> list[Answer]:
+        answers = [Answer("stay", "Cancel", "leave the file alone"), Answer("overwrite", "Overwrite", "it is lost")]
+        if error.path == self.document.path:
+            answers.insert(1, Answer("reload", "Take it over", "edit what it says now; undo goes back"))
+        return answers
 
     def _tell_saved(self) -> None:
         assert self.document.path is not None
@@ -109,29 +154,6 @@ class DocumentPane(Pane):
         self.notify(f"saved {visible(str(self.document.path))}{problems}", markup=False)
         self.post_message(self.Saved(self.document.path))
         self.document_saved()
-
-    def _reload(self) -> None:
-        self.document.reload()
-        self.document_changed()
-
-    def _attempt(self, action: Callable[[], None]) -> None:
-        try:
-            action()
-        except TrainerError as error:
-            self.notify(visible(str(error)), severity="error", markup=False)
-
-    def _ask_to_overwrite(self, error: OverwriteError, save: Callable[..., None]) -> None:
-        answers = [Answer("stay", "Cancel", "leave the file alone"), Answer("overwrite", "Overwrite", "it is lost")]
-        if error.path == self.document.path:
-            answers.insert(1, Answer("reload", "Take it over", "edit what it says now; undo goes back"))
-
-        def act(answer: str | None) -> None:
-            if answer == "overwrite":
-                self._save(save, overwrite=True)
-            elif answer == "reload":
-                self._attempt(self._reload)
-
-        self.app.push_screen(AnswerScreen(str(error), answers), act)
 
 
 def _no_name(text: str) -> str:
@@ -143,3 +165,12 @@ def _no_file(text: str) -> str:
         return "" if Path(text.strip()).expanduser().is_file() else "no such file"
     except RuntimeError:
         return "no such home folder"
+
+
+async def _unreadable(text: str) -> str:
+    """Why there is nothing to edit in the file; what is wrong in a configuration is for the form to say."""
+    try:
+        await asyncio.to_thread(ConfigDocument.open, text.strip())
+    except TrainerError as error:
+        return str(error)
+    return ""

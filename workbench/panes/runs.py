@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Callable
@@ -246,11 +247,16 @@ class RunsPane(Pane):
             return
         folder = run.folder
 
-        def rename(name: str | None) -> None:
-            if name is not None and name != folder.name:
-                self._change(folder, lambda: rename_run(folder, name).root)
+        async def rename(name: str) -> str:
+            if name != folder.name:
+                try:
+                    renamed = await asyncio.to_thread(rename_run, folder, name)
+                except TrainerError as error:
+                    return str(error)
+                self._follow(_Moved(folder, renamed.root))
+            return ""
 
-        self.app.push_screen(TextPromptScreen(f"Rename {run.name} to", run.name, name_problem), rename)
+        self.app.push_screen(TextPromptScreen(f"Rename {run.name} to", run.name, name_problem, rename))
 
     def action_trash(self) -> None:
         if (run := self.selected) is None:

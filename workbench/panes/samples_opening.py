@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from trainer.errors import StorageError
 from trainer.runs import RunFolder
 from workbench.panes.samples_reading import SamplesReading
 from workbench.samples.channels import CHANNELS, Channel
-from workbench.samples.export import copy_text, export_jsonl, export_markdown
+from workbench.samples.export import check_place, copy_text, export_jsonl, export_markdown
 from workbench.samples.picture import save_picture
 from workbench.samples.reader import read_channel_columns, read_token_sample
 from workbench.samples.records import SampleKey, TokenSample
@@ -27,6 +28,8 @@ from workbench.text import visible
 from workbench.widgets.sample_list import SampleList
 from workbench.widgets.sample_view import SampleView
 from workbench.widgets.token_text import TokenText
+
+_PICTURES = ("svg", "html")
 
 
 class _Read(NamedTuple):
@@ -129,8 +132,6 @@ class SamplesOpening(SamplesReading):
             case _Measured(iteration, channel, scale):
                 if self.opened is not None and self.opened.key.iteration == iteration:
                     self.query_one(SampleView).text.set_scale(channel, scale)
-            case str() as told:
-                self.notify(visible(told), markup=False)
 
     @work(thread=True, exclusive=True, group="open")
     def _read_sample(self, folder: RunFolder, key: SampleKey, then: Callable[[TokenSample], object]) -> _Read:
@@ -194,32 +195,25 @@ class SamplesOpening(SamplesReading):
         listed = self.query_one(SampleList).samples
         marked = list(self.bookmarks or ())
 
+        async def write(choice: ExportChoice) -> str:
+            keys = {"this": [key], "marked": marked}.get(choice.what, listed)
+            try:
+                if choice.format in _PICTURES:
+                    await asyncio.to_thread(check_place, choice.path)
+                else:
+                    told = await asyncio.to_thread(_export, folder, keys, choice)
+                    self.notify(visible(told), markup=False)
+            except StorageError as error:
+                return str(error)
+            return ""
+
         def chosen(choice: ExportChoice | None) -> None:
-            if choice is None:
-                return
-            if choice.format in ("svg", "html"):
+            if choice is not None and choice.format in _PICTURES:  # of the text on the screen, not of the dialog's
                 self.read_then(key, lambda sample: self._show_and_draw(sample, choice.path))
-            else:
-                keys = {"this": [key], "marked": marked}.get(choice.what)
-                self._export(folder, keys if keys is not None else listed, choice)
 
         counts = {"this": 1, "shown": len(listed), "marked": len(marked)}
         name = f"{folder.name}-{key.iteration}-{key.row + 1}"
-        self.app.push_screen(ExportScreen(counts, Path.cwd(), name), chosen)  # type: ignore[arg-type]
-
-    @work(thread=True, group="export")
-    def _export(self, folder: RunFolder, keys: Collection[SampleKey] | SampleTable, choice: ExportChoice) -> str:
-        def samples() -> Iterator[TokenSample]:
-            for key in keys.keys if isinstance(keys, SampleTable) else keys:
-                yield read_token_sample(folder, key)
-
-        write = export_jsonl if choice.format == "jsonl" else export_markdown
-        try:
-            path = write(samples(), choice.path)
-        except StorageError as error:
-            return str(error)
-        count = len(keys)
-        return f"{count:,} {'sample' if count == 1 else 'samples'} written to {path}"
+        self.app.push_screen(ExportScreen(counts, Path.cwd(), name, write), chosen)  # type: ignore[arg-type]
 
     def _show_and_draw(self, sample: TokenSample, path: Path) -> None:
         if self.opened is None or self.opened.key != sample.key:
@@ -239,3 +233,16 @@ class SamplesOpening(SamplesReading):
             self.complain(str(error))
         else:
             self.notify(visible(f"written to {written}"), markup=False)
+
+
+def _export(folder: RunFolder, keys: Collection[SampleKey] | SampleTable, choice: ExportChoice) -> str:
+    """Write the samples, and return how many and where. Raises StorageError."""
+
+    def samples() -> Iterator[TokenSample]:
+        for key in keys.keys if isinstance(keys, SampleTable) else keys:
+            yield read_token_sample(folder, key)
+
+    write = export_jsonl if choice.format == "jsonl" else export_markdown
+    path = write(samples(), choice.path)
+    count = len(keys)
+    return f"{count:,} {'sample' if count == 1 else 'samples'} written to {path}"

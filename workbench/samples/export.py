@@ -82,6 +82,11 @@ def unused(path: Path) -> Path:
     return path if not path.exists() else next(name for name in names if not name.exists())
 
 
+def check_place(path: Path) -> None:
+    """Raise StorageError where `write_new` would; nothing is left there."""
+    write_new(path, ()).unlink(missing_ok=True)
+
+
 def write_new(path: Path, pieces: Iterable[str]) -> Path:
     """Write `pieces` to a new file of about that name (see `unused`), whole or not at all; returns where.
 

@@ -7,15 +7,15 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.screen import ModalScreen
 
 from workbench.keys import keys_in_force
 from workbench.samples.explain import explain
 from workbench.samples.records import TokenSample
+from workbench.screens.dialog import Dialog
 from workbench.widgets.advantage_sum import AdvantageSum
 
 
-class AdvantageScreen(ModalScreen[int]):
+class AdvantageScreen(Dialog[int]):
     """Lays out the formulas with a token's numbers; gives the index of the token that was shown last."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

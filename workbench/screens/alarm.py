@@ -12,13 +12,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from trainer.events import Alarm, Fix
 from workbench.alarms import SIGNS, evidence, title
 from workbench.keys import keys_in_force
+from workbench.screens.dialog import Dialog
 from workbench.text import visible
 
 _AROUND = 13  # lines of the screen that are neither text nor fixes
@@ -33,7 +33,7 @@ class Answer(NamedTuple):
     fix: Fix | None
 
 
-class AlarmScreen(ModalScreen[Answer | None]):
+class AlarmScreen(Dialog[Answer | None]):
     """Asks what to do about one of `alarms`, which are the newest first; None means nothing.
 
     fixes: what can be done about an alarm now.

@@ -13,12 +13,12 @@ from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Select, Static, TextArea
 
 from trainer.errors import TrainerError
 from trainer.questions import Answer, Question, Writer
 from workbench.samples.asked import Asked
+from workbench.screens.dialog import Dialog
 from workbench.text import duration, visible
 from workbench.widgets.ask_form import AskForm, Request
 from workbench.widgets.completion_list import Column, CompletionList, Writing
@@ -28,7 +28,7 @@ Ask = Callable[[Question, str], Future[Answer]]
 KEPT = 20  # requests in the list
 
 
-class AskScreen(ModalScreen[None]):
+class AskScreen(Dialog[None]):
     """Shows what is written on request; several requests wait for their turn, and those still waiting end with it.
 
     ask: is given a question and the name of a checkpoint, "" for the policy that is trained; it may raise TrainerError,

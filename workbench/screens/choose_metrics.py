@@ -9,14 +9,14 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import SelectionList, Static
 from textual.widgets.selection_list import Selection
 
 from workbench.metrics import METRICS
+from workbench.screens.dialog import Dialog
 
 
-class ChooseMetricsScreen(ModalScreen[tuple[str, ...]]):
+class ChooseMetricsScreen(Dialog[tuple[str, ...]]):
     """Gives the fields of the metrics that are to be shown, in the order of the table; empty for all of them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -33,17 +33,12 @@ class ChooseMetricsScreen(ModalScreen[tuple[str, ...]]):
             yield SelectionList[str](
                 *(Selection(Content(metric.label), metric.field, metric.field in self._shown) for metric in METRICS)
             )
-            yield Static(_KEYS, classes="detail")
+            keys = self.hint(("space", "shows or hides one"), ("metrics.close", "closes"))
+            yield Static(Content.assemble(_HIDDEN, "\n", keys), classes="detail")
 
     def action_close(self) -> None:
         chosen = set(self.query_one(SelectionList).selected)
         self.dismiss(tuple(metric.field for metric in METRICS if metric.field in chosen))
 
 
-_KEYS = Content.assemble(
-    "One that the run has not, or that never changes, has no row.\n",
-    ("space", "bold"),
-    " shows or hides one   ",
-    ("esc", "bold"),
-    " closes",
-)
+_HIDDEN = "Metrics that this run does not record, or that never change, have no row."

@@ -8,13 +8,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
+from workbench.screens.dialog import Dialog
 from workbench.text import visible
 
 
-class ConfirmScreen(ModalScreen[bool]):
+class ConfirmScreen(Dialog[bool]):
     """Asks before something is done; what does nothing has the focus, so enter by mistake does no harm.
 
     question and detail may hold anything: they are shown as text. yes and no are the words on the buttons.

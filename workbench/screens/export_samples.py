@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
-from textual import on
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from workbench.samples.export import unused
+from workbench.screens.dialog import Dialog
 from workbench.text import visible
 
 What = Literal["this", "shown", "marked"]
@@ -48,11 +48,11 @@ class ExportChoice(NamedTuple):
     path: Path
 
 
-class ExportScreen(ModalScreen[ExportChoice | None]):
-    """Asks; None when it was cancelled.
+class ExportScreen(Dialog[ExportChoice | None]):
+    """Asks; None when it was cancelled. It stays open until the file is written.
 
     counts: how many samples "this", "shown" and "marked" are; none cannot be chosen. name: of the file to propose in
-    `default_folder`, without its suffix.
+    `default_folder`, without its suffix. write: does what was chosen, and returns why that cannot be.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -60,8 +60,15 @@ class ExportScreen(ModalScreen[ExportChoice | None]):
         Binding("up", "list", "to the list", show=False, id="export.list", tooltip="What to export"),
     ]
 
-    def __init__(self, counts: Mapping[What, int], default_folder: Path, name: str) -> None:
+    def __init__(
+        self,
+        counts: Mapping[What, int],
+        default_folder: Path,
+        name: str,
+        write: Callable[[ExportChoice], Awaitable[str]] | None = None,
+    ) -> None:
         super().__init__()
+        self._write, self._writing = write, False
         self._counts, self._folder, self._name = counts, default_folder, name
         self._proposed = ""  # the path as it was last filled in
 
@@ -70,7 +77,7 @@ class ExportScreen(ModalScreen[ExportChoice | None]):
             yield Static("Export", markup=False, classes="question")
             yield OptionList(*self._options(), markup=False)
             yield Input(compact=True)
-            yield Static(_KEYS, classes="detail")
+            yield Static(self._keys(), classes="detail")
 
     def on_mount(self) -> None:
         rows = self.query_one(OptionList)
@@ -78,7 +85,10 @@ class ExportScreen(ModalScreen[ExportChoice | None]):
         rows.highlighted = 0
 
     def action_close(self) -> None:
-        self.dismiss(None)
+        if self._writing:
+            self._tell("writing: it is done in a moment")
+        else:
+            self.dismiss(None)
 
     def action_list(self) -> None:
         self.query_one(OptionList).focus()
@@ -105,12 +115,30 @@ class ExportScreen(ModalScreen[ExportChoice | None]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         problem = path_problem(event.value)
-        shown = f"✖ {problem}" if problem else path_note(event.value)
-        self.query_one(".detail", Static).update(Content(visible(shown)) if shown else _KEYS)
+        self._tell(f"✖ {problem}" if problem else path_note(event.value))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        if not path_problem(event.value):
-            self.dismiss(ExportChoice(*self._choice(), Path(event.value).expanduser()))
+        if not self._writing and not path_problem(event.value):
+            self._writing = True
+            self._take(ExportChoice(*self._choice(), Path(event.value).expanduser()))
+
+    @work
+    async def _take(self, choice: ExportChoice) -> None:
+        try:
+            problem = await self._write(choice) if self._write else ""
+        finally:
+            self._writing = False
+        if problem:
+            self._tell(f"✖ {problem}")
+        else:
+            self.dismiss(choice)
+
+    def _tell(self, text: str) -> None:
+        """Show a line on the path, or else the keys."""
+        self.query_one(".detail", Static).update(Content(visible(text)) if text else self._keys())
+
+    def _keys(self) -> Content:
+        return self.hint(("enter", "goes on to the path, and there writes it"), ("export.close", "closes"))
 
     def _options(self) -> Iterator[Option]:
         counts = {what: self._counts.get(what, 0) for what, _ in _CHOICES}
@@ -126,9 +154,6 @@ class ExportScreen(ModalScreen[ExportChoice | None]):
 
     def _choice(self) -> tuple[What, Format]:
         return _CHOICES[self.query_one(OptionList).highlighted or 0]
-
-
-_KEYS = Content.assemble(("enter", "bold"), " goes on to the path, and there writes it   ", ("esc", "bold"), " closes")
 
 
 def path_problem(text: str) -> str:

@@ -12,11 +12,11 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import ScrollableContainer, Vertical, VerticalScroll
 from textual.dom import DOMNode
-from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from workbench.keys import remapped
 from workbench.panes import Pane
+from workbench.screens.dialog import Dialog
 from workbench.text import visible
 
 EVERYWHERE = "Everywhere"
@@ -112,7 +112,7 @@ class HelpTable(Static):
         return Group(*([Text(about)] if about else []), table)
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(Dialog[None]):
     """The help over the screen it explains: searchable, and closed by the keys that open it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -12,7 +12,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Select, Static
 
 from trainer.errors import TrainerError
@@ -20,6 +19,7 @@ from trainer.preferences.store import PreferenceStore
 from workbench.commands.preferences_arguments import FORMATS_OUT
 from workbench.samples.export import unused
 from workbench.screens.confirm import ConfirmScreen
+from workbench.screens.dialog import Dialog
 from workbench.screens.export_samples import path_problem
 from workbench.text import visible
 from workbench.widgets.plain_input import PlainInput
@@ -74,7 +74,7 @@ def try_export(store: Path, export: Export) -> Written:
             raise type(error)(str(error).replace(str(tried), str(export.path))) from None
 
 
-class ExportScreen(ModalScreen[str | None]):
+class ExportScreen(Dialog[str | None]):
     """Gives what was written, in a line; None when nothing was."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -7,14 +7,13 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Static, TextArea
 
 from workbench.samples.asked import typed
+from workbench.screens.dialog import Dialog
 
 
-class GuidelinesScreen(ModalScreen[bool]):
+class GuidelinesScreen(Dialog[bool]):
     """Shows `text`, to be scrolled; True when enter closed it.
 
     begin: a session begins with enter, and does not with escape.
@@ -41,7 +40,9 @@ class GuidelinesScreen(ModalScreen[bool]):
                 highlight_cursor_line=False,
                 tooltip="What the labels of this session go by",
             )
-            yield Static(_BEGIN if self._begin else _CLOSE, classes="detail")
+            go_on, close = "label-guidelines.go-on", "label-guidelines.close"
+            begin = self.hint((go_on, "begins to label"), (close, "goes back"))
+            yield Static(begin if self._begin else self.hint((close, "closes"), ("↑ ↓", "scroll")), classes="detail")
 
     def on_mount(self) -> None:
         self.query_one(TextArea).focus()
@@ -51,5 +52,3 @@ class GuidelinesScreen(ModalScreen[bool]):
 
 
 _NONE = "This session has no guidelines. A new session takes a text file of them."
-_BEGIN = Content.assemble(("enter", "bold"), " begins to label   ", ("esc", "bold"), " goes back")
-_CLOSE = Content.assemble(("esc", "bold"), " closes   ", ("↑ ↓", "bold"), " scroll")

@@ -11,13 +11,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Footer, OptionList, Static
 from textual.widgets.option_list import Option
 
 from trainer.errors import TrainerError
 from trainer.preferences.items import SessionItem
 from workbench.labelling.shown import Turn, said, shown
+from workbench.screens.dialog import Dialog
 from workbench.text import duration, visible
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def history_line(item: SessionItem) -> str:
     return f"{item.position + 1:>5}  {_choice(item):<20} {seconds:>7} {flag} {note}{prompt}"
 
 
-class HistoryScreen(ModalScreen[int | None]):
+class HistoryScreen(Dialog[int | None]):
     """Gives the position of the item to change; None when it was closed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -15,13 +15,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Select, Static
 
 from trainer.errors import TrainerError
 from trainer.preferences.records import Preference, Text
 from trainer.preferences.store import Added, PreferenceStore
 from workbench.commands.preferences_arguments import FORMATS_IN
+from workbench.screens.dialog import Dialog
 from workbench.text import visible
 from workbench.widgets.plain_input import PlainInput
 
@@ -72,7 +72,7 @@ def read_preview(source: str, format: str, tell: Callable[[Preview], None], clos
     return so_far(reading, preferences, done=True)
 
 
-class ImportScreen(ModalScreen[str | None]):
+class ImportScreen(Dialog[str | None]):
     """Gives what was imported, in a line; None when nothing was. Nothing is written before the user has seen it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

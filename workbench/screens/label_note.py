@@ -8,14 +8,13 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Static, TextArea
 
 from workbench.samples.asked import as_sent, typed
+from workbench.screens.dialog import Dialog
 
 
-class NoteScreen(ModalScreen[str | None]):
+class NoteScreen(Dialog[str | None]):
     """Gives the note as it was left; None when it is as it was. Every way out keeps what was typed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -33,7 +32,10 @@ class NoteScreen(ModalScreen[str | None]):
         with Vertical(classes="dialog"):
             yield Static("Note on this comparison", classes="question")
             yield NoteArea(self._text)
-            yield Static(_KEYS, classes="detail")
+            yield Static(
+                self.hint(("label-note.keep", "keeps it"), ("label-note.line", "new line"), ("ctrl+z", "undoes")),
+                classes="detail",
+            )
 
     def on_mount(self) -> None:
         self.query_one(NoteArea).focus()
@@ -59,9 +61,3 @@ class NoteArea(TextArea):
     async def _on_paste(self, event: events.Paste) -> None:
         event.prevent_default()
         await super()._on_paste(events.Paste(typed(event.text)))
-
-
-_KEYS = Content.assemble(
-    ("enter", "bold"), " or ", ("esc", "bold"), " keeps it   ", ("ctrl+j", "bold"), " new line   ", ("ctrl+z", "bold"),
-    " undoes",
-)  # fmt: skip

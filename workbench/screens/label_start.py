@@ -14,7 +14,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, OptionList, Select, Static
 from textual.widgets.option_list import Option
 
@@ -31,13 +30,14 @@ from workbench.labelling.choices import (
     session_plan,
     unfinished,
 )
+from workbench.screens.dialog import Dialog
 from workbench.screens.label_guidelines import GuidelinesScreen
 from workbench.text import visible
 from workbench.widgets.plain_input import PlainInput
 from workbench.widgets.queue_list import QueueList
 
 
-class LabelStartScreen(ModalScreen[SessionChoice | None]):
+class LabelStartScreen(Dialog[SessionChoice | None]):
     """Asks what to label; None when it was closed. What enter does at first is what most want.
 
     runs: folders of those that samples are kept of, and models: of reward models; the newest first. sessions: those of

@@ -22,6 +22,7 @@ from trainer.runs import RunFolder
 from workbench.attached import whole_history
 from workbench.code_trust import trusted_code, untrusted_code
 from workbench.config_document import ConfigDocument
+from workbench.keys import keys_of
 from workbench.layout import DASHBOARD, DRAWER, SMALLEST, arrange
 from workbench.metrics import DEFAULT
 from workbench.opening import Opening
@@ -113,8 +114,9 @@ class MainScreen(AlarmedScreen):
         yield Footer()
 
     def on_mount(self) -> None:
-        for pane, key in zip(self.query(Pane), ("F2", "F3", "F4", "F5", "F6", "F7", "F8"), strict=True):
-            pane.border_title = f"{pane.TITLE} {key}"
+        keys = keys_of(self)
+        for pane in self.query(Pane):
+            pane.border_title = f"{pane.TITLE} {keys[f'pane.{pane.id}']}"
         over_ssh = {"SSH_CONNECTION", "SSH_TTY"} & set(os.environ)
         self.set_interval(0.25 if over_ssh else 0.1, self.poll)
         if (watched := self._opening.watch) is not None:
@@ -273,19 +275,24 @@ class MainScreen(AlarmedScreen):
         """Put another configuration on the screen."""
         self.when_nothing_is_lost(lambda: self.query_one(ConfigPane).show_document(document))
 
-    def when_nothing_is_lost(self, action: Callable[[], None]) -> None:
-        """Do what discards the configuration on the screen; if it has unsaved changes, only when the user agrees."""
+    def when_nothing_is_lost(self, action: Callable[[], None]) -> ConfirmScreen | None:
+        """Do what discards the configuration on the screen; if it has unsaved changes, only when the user agrees.
+
+        Returns the question, where it is asked.
+        """
         document = self.query_one(ConfigPane).document
         if not document.dirty:
             action()
-            return
+            return None
 
         def answered(agreed: bool | None) -> None:
             if agreed:
                 action()
 
         question = f"{document.name} has changes that are not saved."
-        self.app.push_screen(ConfirmScreen(question, yes="Discard them", no="Keep them"), answered)
+        asking = ConfirmScreen(question, yes="Discard them", no="Keep them")
+        self.app.push_screen(asking, answered)
+        return asking
 
     def _start(self, *, one_iteration: bool) -> None:
         pane = self.query_one(ConfigPane)

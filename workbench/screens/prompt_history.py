@@ -14,7 +14,6 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
 from textual.content import Content
 from textual.message import Message
-from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 from textual.worker import get_current_worker
@@ -23,6 +22,7 @@ from trainer.runs import RunFolder
 from workbench.samples.appearances import appearances
 from workbench.samples.records import Sample, SampleKey
 from workbench.samples.word_diff import Part, word_diff
+from workbench.screens.dialog import Dialog
 from workbench.text import sparkline, visible
 from workbench.widgets.cells import fit_end
 from workbench.widgets.diff_text import DiffText
@@ -65,7 +65,7 @@ def scores_line(samples: Sequence[Sample], width: int, *, reading: bool) -> str:
     return f"{count}   score {ends[0]} {sparkline(_thinned(scores, room), room)} {ends[1]}"
 
 
-class PromptHistoryScreen(ModalScreen[SampleKey | None]):
+class PromptHistoryScreen(Dialog[SampleKey | None]):
     """Gives the sample to open; None when it was closed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -104,7 +104,8 @@ class PromptHistoryScreen(ModalScreen[SampleKey | None]):
                 with Vertical(id="history-chosen"):
                     yield Static(id="history-changes", markup=False)
                     yield DiffText()
-            yield Static(_KEYS, id="history-keys")
+            keys = [("enter", "opens it"), ("history.base", "makes it the base"), ("history.diff", "changes")]
+            yield Static(self.hint(*keys, ("tab", "text"), ("history.close", "closes")), id="history-keys")
 
     def on_mount(self) -> None:
         self.query_one("#history-problem").display = False
@@ -237,12 +238,3 @@ def _thinned(values: Sequence[float], most: int) -> Sequence[float]:
     if len(values) <= most:
         return values
     return [values[round((place + 1) * len(values) / most) - 1] for place in range(most)]
-
-
-_KEYS = Content.assemble(
-    ("enter", "bold"), " opens it   ",
-    ("b", "bold"), " makes it the base   ",
-    ("d", "bold"), " changes   ",
-    ("tab", "bold"), " text   ",
-    ("esc", "bold"), " closes",
-)  # fmt: skip

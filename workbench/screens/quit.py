@@ -8,10 +8,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
+from workbench.screens.dialog import Dialog
 from workbench.text import visible
 
 Choice = Literal["stop", "detach", "abort"]
@@ -23,7 +23,7 @@ _CHOICES: tuple[tuple[Choice, str, str], ...] = (
 )
 
 
-class QuitScreen(ModalScreen[Choice | None]):
+class QuitScreen(Dialog[Choice | None]):
     """Asks; None means to stay."""
 
     BINDINGS = [Binding("escape", "stay", "stay", id="quit.stay", tooltip="Close this and go on")]

@@ -9,10 +9,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
+from workbench.screens.dialog import Dialog
 from workbench.text import visible
 
 
@@ -24,7 +24,7 @@ class Answer(NamedTuple):
     text: str = ""
 
 
-class AnswerScreen(ModalScreen[str | None]):
+class AnswerScreen(Dialog[str | None]):
     """Its result is the id of the chosen answer; None when it was put away."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -169,6 +169,23 @@ async def test_a_terminal_that_is_too_small_says_so_and_the_run_goes_on() -> Non
         assert shown(screen) == set(DASHBOARD)
 
 
+@pytest.mark.parametrize("small", [(50, 15), (80, 24)])
+async def test_the_focus_is_where_it_was_after_the_terminal_was_small(small: tuple[int, int]) -> None:
+    async with workbench(size=(120, 40)) as (screen, pilot):
+        await pilot.press("f2", "down", "down")
+        focused = screen.focused
+        for size in (small, (120, 40)):
+            await pilot.resize_terminal(*size)
+            await pilot.pause()
+        await until(pilot, lambda: screen.focused is focused)
+        await pilot.press("tab")
+        await pilot.pause()
+        pane = next(pane for pane in screen.query(Pane) if pane.has_focus_within)
+        await pilot.resize_terminal(80, 24)
+        await until(pilot, lambda: shown(screen) == {pane.id})
+        assert pane.has_focus_within
+
+
 async def test_a_broken_configuration_opens_with_its_problems_and_starts_nothing(tmp_path: Path) -> None:
     broken = tmp_path / "broken.toml"
     broken.write_text("[ppo]\nkl_coef = -1\nepoks = 2\n")

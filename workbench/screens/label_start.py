@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -40,8 +40,9 @@ from workbench.widgets.queue_list import QueueList
 class LabelStartScreen(Dialog[SessionChoice | None]):
     """Asks what to label; None when it was closed. What enter does at first is what most want.
 
-    runs: folders of those that samples are kept of, and models: of reward models; the newest first. sessions: those of
-    the store, the newest first. wanted: where the form starts.
+    It stays open until the session has begun. runs: folders of those that samples are kept of, and models: of reward
+    models; the newest first. sessions: those of the store, the newest first. wanted: where the form starts. begin:
+    begins the session, and returns why that cannot be.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -61,8 +62,10 @@ class LabelStartScreen(Dialog[SessionChoice | None]):
         *,
         models: Sequence[Path] = (),
         wanted: Wanted | None = None,
+        begin: Callable[[SessionChoice], Awaitable[str]] | None = None,
     ) -> None:
         super().__init__()
+        self._take_up, self._finishing = begin, False
         self._wanted = wanted or Wanted()
         first = [self._wanted.run] if self._wanted.run else []
         self._runs = list(dict.fromkeys([*first, *runs]))
@@ -150,7 +153,7 @@ class LabelStartScreen(Dialog[SessionChoice | None]):
         try:
             labeller = labeller_name(self._value("labeller"))
             if (session := self._chosen) is not None:
-                self.dismiss(SessionChoice(labeller=labeller, resume=session.id))
+                self._finish(SessionChoice(labeller=labeller, resume=session.id))
                 return
             self._begin(labeller, self._asked())
         except UsageError as error:
@@ -167,7 +170,21 @@ class LabelStartScreen(Dialog[SessionChoice | None]):
         self._tell()
         if choice.guidelines and not await self.app.push_screen_wait(GuidelinesScreen(choice.guidelines, begin=True)):
             return
-        self.dismiss(choice)
+        self._finish(choice)
+
+    @work(group="finish")
+    async def _finish(self, choice: SessionChoice) -> None:
+        if self._finishing:
+            return
+        self._finishing = True
+        try:
+            problem = await self._take_up(choice) if self._take_up is not None else ""
+        finally:
+            self._finishing = False
+        if problem:
+            self._tell(problem)
+        else:
+            self.dismiss(choice)
 
     # The fields
 

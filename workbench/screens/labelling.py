@@ -109,7 +109,7 @@ class LabellingScreen(Screen[None]):
             runs = material.runs
             if (shown := self.supervisor.folder) in runs:
                 runs = [shown, *(run for run in runs if run != shown)]
-            choice = await self.app.push_screen_wait(
+            self.app.push_screen(
                 LabelStartScreen(
                     runs,
                     self.workplace.store,
@@ -117,20 +117,26 @@ class LabellingScreen(Screen[None]):
                     sessions,
                     models=material.models,
                     wanted=self._label.wanted if self._label else None,
+                    begin=self._take_up,
                 )
             )
-        elif choice.guidelines:
+            return
+        if choice.guidelines:
             await self.app.push_screen_wait(GuidelinesScreen(choice.guidelines, begin=True))
-        if choice is not None:
-            await self._take_up(choice)
+        if problem := await self._take_up(choice):
+            self.say(problem, about="label")
 
-    async def _take_up(self, choice: SessionChoice) -> None:
+    async def _take_up(self, choice: SessionChoice) -> str:
+        """Begin the session, or go on with it; returns why that cannot be."""
         pane = self.query_one(LabelPane)
         pane.end()  # before the desk turns to another session, so that no key is taken for one of that
-        state: DeskState | None = await self._tried(self.workplace.take_up(choice))
-        if state is not None:
-            self.action_show_pane("label")
-            pane.begin(self.workplace.desk, state, self.workplace.supply)
+        try:
+            state: DeskState = await self.workplace.take_up(choice)
+        except TrainerError as error:
+            return str(error)
+        self.action_show_pane("label")
+        pane.begin(self.workplace.desk, state, self.workplace.supply)
+        return ""
 
     @on(LabelPane.LeaveRequested)
     def _leave_labelling(self) -> None:
@@ -149,7 +155,8 @@ class LabellingScreen(Screen[None]):
         sessions = await self._tried(asyncio.wrap_future(self.workplace.desk.sessions()))
         if sessions is not None:
             plan = SessionPlan(queues=(QueuePlan(queue="again", keys=message.keys),), repeats=0)
-            await self._take_up(SessionChoice(labeller=default_labeller(sessions), plan=plan))
+            if problem := await self._take_up(SessionChoice(labeller=default_labeller(sessions), plan=plan)):
+                self.say(problem, about="label")
 
     # Around an item
 

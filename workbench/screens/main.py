@@ -13,6 +13,8 @@ from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.events import DescendantFocus
+from textual.widget import Widget
 from textual.widgets import Footer, Static
 
 from trainer.config import load_config, parse_overrides
@@ -57,6 +59,7 @@ class _Situation(NamedTuple):
 class MainScreen(AlarmedScreen):
     """Folds the run's events for the panes, and does what keys and panes ask for."""
 
+    AUTO_FOCUS: ClassVar[str | None] = ""  # the pane that is shown first takes it
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "ask('start')", "start", id="run.start", tooltip="Train the configuration on the screen"),
         Binding("space", "ask('pause')", "pause", id="run.pause", tooltip="Hold the run within a token or micro-batch"),
@@ -92,6 +95,7 @@ class MainScreen(AlarmedScreen):
         self._settings = settings
         self._training = TrainingPane(id="training")
         self._current = "training"
+        self._focused: Widget | None = None  # before the terminal became too small for any pane
         self._zoomed = False
         self._situation: _Situation | None = None
         self._told = ""  # what the banner has told of the run
@@ -140,7 +144,23 @@ class MainScreen(AlarmedScreen):
     # What stands where
 
     def on_resize(self) -> None:
+        focused = self.focused
         self._arrange()
+        if focused is not None and not any(pane.display for pane in self.query(Pane)):
+            self._focused = focused  # nothing can be focused meanwhile
+        elif self._focused is not None and self.query_one(f"#{self._current}").display:
+            before, self._focused = self._focused, None
+            if before.is_attached and before.focusable:
+                before.focus()
+            else:
+                self.query_one(f"#{self._current}", Pane).take_focus()
+
+    def on_descendant_focus(self, event: DescendantFocus) -> None:
+        """Where the focus is, by whatever way, is where the user is: that pane stays in sight as the screen shrinks."""
+        pane = next((node for node in event.widget.ancestors_with_self if isinstance(node, Pane)), None)
+        if pane is not None and pane.id and pane.id != self._current:
+            self.settle(self._current)
+            self._current = pane.id
 
     def action_show_pane(self, name: str) -> None:
         """Go to a pane; it is shown as the terminal's size allows."""

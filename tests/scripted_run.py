@@ -5,6 +5,7 @@ As a program it is `ppo-workbench` with that trainer: `SCRIPT=wait python tests/
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
@@ -36,6 +37,7 @@ from trainer.events import (
 from trainer.journal import Journal
 from trainer.questions import Answer, Completion, Question
 from trainer.rewards.code import Trust, trust_all
+from trainer.runs import RunFolder
 from trainer.sinks import Sink, Sinks
 
 
@@ -378,6 +380,20 @@ def make_run(name: str, *, run_kind: str = "ppo", **changes: Any) -> Path:
     ):
         journal.emit(event)
     journal.close()
+    return folder
+
+
+def complete_run(name: str, iterations: int = 12) -> Path:
+    """A run that has done all its iterations, with its last checkpoint."""
+    folder = make_run(name)
+    save_config(Config.model_validate({"ppo": {"iterations": iterations}}), folder / "config.toml")
+    journal = Journal(folder / "events.jsonl")
+    journal.emit(iteration(iterations))
+    journal.emit(ended("done", iterations))
+    journal.close()
+    checkpoint = RunFolder(folder).checkpoint(iterations)
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "state.json").write_text(json.dumps({"version": 1, "files": {}}))
     return folder
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import scripted_run
-from scripted_run import ERROR, Script, lines, make_run
+from scripted_run import ERROR, Script, complete_run, lines, make_run
 
 from workbench import cli
 from workbench.commands.sources import RESUMABLE
@@ -66,6 +66,36 @@ def test_a_run_resumes_by_name_with_its_own_configuration_and_what_may_change(tr
     assert cli.main(["--no-ui", "--resume", "a-0001", *changes, "--display", "json"]) == 0
     assert trainer.received["resume"] == folder.resolve()
     assert (trainer.received["config"].ppo.iterations, trainer.received["config"].ppo.kl_coef) == (200, 0.5)
+
+
+def test_a_complete_run_is_not_loaded_and_what_goes_on_with_it_is_told(
+    trainer: Script, capsys: pytest.CaptureFixture[str]
+) -> None:
+    complete_run("a-0001")
+    assert cli.main(["--no-ui", "--resume", "a-0001"]) == 0
+    assert trainer.received == {}
+    _, (message,) = lines(capsys)
+    assert "a-0001 is complete after 12 iterations" in message
+    assert message.endswith("ppo-workbench --no-ui --resume a-0001 --set ppo.iterations=24")
+    assert cli.main(["--no-ui", "--resume", "a-0001", "--set", "ppo.iterations=24"]) == 0
+    assert trainer.received["config"].ppo.iterations == 24
+
+
+def test_a_complete_run_whose_last_checkpoint_is_damaged_is_gone_on_with(trainer: Script) -> None:
+    folder = complete_run("a-0001")
+    (folder / "checkpoints" / "step-000012" / "state.json").write_text("{")
+    assert cli.main(["--no-ui", "--resume", "a-0001"]) == 0
+    assert trainer.received["resume"] == folder.resolve()
+
+
+def test_a_name_in_use_is_refused_before_anything_is_loaded(
+    trainer: Script, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run("a-0001")
+    assert cli.main(["--no-ui", "--name", "a-0001"]) == 2
+    assert trainer.received == {}
+    _, (message,) = lines(capsys)
+    assert "run.name = 'a-0001' is in use" in message
 
 
 def test_a_resumed_run_refuses_what_shapes_it_and_lists_what_may_change(

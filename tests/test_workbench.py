@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import scripted_run
-from scripted_run import Script, make_run
+from scripted_run import Script, complete_run, make_run
 from textual.widgets import Input
 from workbench_app import screen_text, status, until, workbench
 
@@ -20,6 +20,7 @@ from workbench.panes import Pane
 from workbench.panes.config import ConfigPane
 from workbench.panes.training import TrainingPane
 from workbench.screens.quit import QuitScreen
+from workbench.screens.rename import TextPromptScreen
 from workbench.widgets.banner import Banner
 
 
@@ -400,6 +401,39 @@ async def test_the_runs_pane_opens_and_resumes() -> None:
         await pilot.press("f7", "r")
         await until(pilot, lambda: "✓ done" in status(screen))
         assert script.received["resume"] == Path("runs/past")
+
+
+async def test_a_complete_run_is_gone_on_with_for_as_many_iterations_as_are_asked_for() -> None:
+    complete_run("past")
+    script = Script(scripted_run.done)
+    async with workbench(script) as (screen, pilot):
+        await pilot.press("f7")
+        await until(pilot, lambda: "past" in screen_text(screen))
+        await pilot.press("r")
+        await until(pilot, lambda: isinstance(screen.app.screen, TextPromptScreen))
+        assert "past is complete after 12 iterations" in screen_text(screen.app.screen)  # type: ignore[arg-type]
+        await pilot.press("0", "enter", "s", "X")
+        assert script.received == {}, "nothing is loaded, and nothing typed reaches the run"
+        line = screen.app.screen.query_one(Input)
+        line.value = "5"
+        await pilot.press("enter")
+        await until(pilot, lambda: "✓ done" in status(screen))
+        assert script.received["resume"] == Path("runs/past")
+        assert script.received["config"].ppo.iterations == 17
+        assert screen.query_one(ConfigPane).document.get("ppo.iterations") == 17
+
+
+async def test_a_name_in_use_is_told_at_once_and_the_run_on_the_screen_stays() -> None:
+    make_run("past")
+    script = Script(scripted_run.done)
+    async with workbench(script, watch=Path("runs/past")) as (screen, pilot):
+        await until(pilot, lambda: "■ stopped" in status(screen))
+        screen.query_one(ConfigPane).document.set("run.name", "past")
+        await pilot.press("space")
+        await until(pilot, lambda: "run.name = 'past' is in use" in banner(screen))
+        assert script.received == {}
+        assert "■ stopped" in status(screen)
+        assert "past" in status(screen)
 
 
 async def test_unsaved_changes_are_not_lost_without_a_question(tmp_path: Path) -> None:

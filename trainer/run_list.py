@@ -12,7 +12,7 @@ from typing import Literal
 from trainer.errors import StorageError
 from trainer.events import Iteration, RewardModelStep, RunEnded, RunStarted
 from trainer.journal import JournalView, read_journal_ends
-from trainer.runs import RunFolder, run_folders
+from trainer.runs import RunFolder, newest_checkpoint, run_folders
 
 PPO = "ppo"
 RunState = Literal["training", "done", "stopped", "failed", "interrupted"]
@@ -45,6 +45,13 @@ def list_runs(runs_dir: Path) -> list[RunSummary]:
     Reads the ends of the journals only. StorageError when `runs_dir` itself cannot be read.
     """
     return [_summary(folder) for folder in run_folders(runs_dir)]
+
+
+def is_complete(folder: RunFolder, iterations: int) -> bool:
+    """Whether the PPO run in `folder` ended after `iterations`, with its checkpoint: to go on with it does nothing."""
+    run = _summary(folder)
+    is_done = run.kind == PPO and run.state == "done" and run.iteration >= iterations
+    return is_done and newest_checkpoint(folder) == folder.checkpoint(run.iteration)
 
 
 def _summary(folder: RunFolder) -> RunSummary:

@@ -8,6 +8,7 @@ import json
 import re
 import tomllib
 from collections import deque
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -100,10 +101,10 @@ class ConfigDocument:
         return cls(text, path=None if preset else path, preset=preset, newline=newline)
 
     @classmethod
-    def of_run(cls, folder: Path) -> ConfigDocument:
+    def of_run(cls, folder: Path, changes: Mapping[str, Mapping[str, Any]] | None = None) -> ConfigDocument:
         """What the run in `folder` is trained with, as something new without a file or a run's name of its own.
 
-        Raises UsageError when it cannot be read.
+        changes: settings, in their tables, that the run goes on with. Raises UsageError when it cannot be read.
         """
         document = cls.open(folder / "config.toml")
         document.path = None
@@ -111,6 +112,9 @@ class ConfigDocument:
         if document.kind == PPO:
             with contextlib.suppress(UsageError):  # a broken text keeps what it has
                 document.reset("run.name")
+                for section, table in (changes or {}).items():
+                    for name, value in table.items():
+                        document.set(f"{section}.{name}", value)
         document._undo.clear()
         document._mark_saved(b"")
         return document

@@ -32,9 +32,11 @@ class Opening:
         from trainer.config import parse_overrides
         from workbench.config_document import ConfigDocument
 
-        run = self.watch or self.resume
-        document = ConfigDocument.of_run(run) if run else ConfigDocument.open(self.source)
-        for table, values in parse_overrides(list(self.overrides)).items():
+        changes = parse_overrides(list(self.overrides))
+        if run := self.watch or self.resume:
+            return ConfigDocument.of_run(run, changes)
+        document = ConfigDocument.open(self.source)
+        for table, values in changes.items():
             for key, value in values.items():
                 document.set(f"{table}.{key}", value)
         return document

@@ -13,7 +13,7 @@ from trainer.config import Config
 from trainer.errors import TrainerError, UsageError
 from trainer.events import Alarm, Fix, RunStarted, SettingChanged, StateChanged
 from trainer.questions import Answer, Question
-from trainer.runs import RunFolder, checkpoints
+from trainer.runs import RunFolder, check_name_is_free, checkpoints
 from workbench.attached import AttachedRun, RunOnDisk, kl_target
 from workbench.detach import go_on_headless
 from workbench.policy_thread import PolicyThread
@@ -89,11 +89,13 @@ class Supervisor:
     def start(
         self, config: Config, *, preset: str = "run", resume: Path | None = None, one_iteration: bool = False
     ) -> None:
-        """Train `config` in this process, or go on with the run in `resume`. UsageError while another one trains here.
+        """Train `config` in this process, or go on with the run in `resume`.
 
-        one_iteration: pause after it.
+        one_iteration: pause after it. UsageError while another run trains here, and for a name in use: nothing changes.
         """
-        self._check_free()
+        self.check_free()
+        if resume is None:
+            check_name_is_free(config)
         session = Session(config, resume=resume, preset=preset, train=self._train)
         self._attach(session)
         self._session = session
@@ -106,7 +108,7 @@ class Supervisor:
 
     def watch(self, folder: Path) -> None:
         """Show the run in `folder`, which another process trains or which has ended. UsageError as in `start`."""
-        self._check_free()
+        self.check_free()
         self._attach(run := RunOnDisk(folder))
         self._past = run
         self.poll()
@@ -238,7 +240,8 @@ class Supervisor:
         go_on_headless(folder)
         return f"{folder.name} goes on headless: ppo-workbench watch {folder}"
 
-    def _check_free(self) -> None:
+    def check_free(self) -> None:
+        """UsageError while a run is trained here."""
         if self.trains_here:
             name = self.view.started.name if self.view.started else "a run"
             raise UsageError(f"{name} is being trained here: stop it, or detach it when you leave")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from trainer.errors import StorageError, TrainerError
 from trainer.events import Event, RunStarted
+from trainer.run_list import is_complete
+from trainer.runs import check_name_is_free
 from workbench import output
 from workbench.code_trust import is_given, require_trust
 from workbench.commands.sources import configuration, resumed
@@ -26,9 +28,15 @@ def run(args: argparse.Namespace) -> int:
     """Train as the command line says; returns the exit code. Raises TrainerError for what a user can mend."""
     if args.resume is not None:
         config, folder = resumed(args)
+        done = config.ppo.iterations
+        if is_complete(folder, done):  # said before the seconds that loading takes
+            more = f"{output.PROGRAM} --no-ui --resume {args.resume} --set ppo.iterations={2 * done}"
+            output.note(f"{folder.name} is complete after {done} iterations; for more: {more}")
+            return 0
         session = Session(config, resume=folder.root)
     else:
         config = configuration(args)
+        check_name_is_free(config)
         session = Session(config, preset=Path(args.config).name.removesuffix(".toml"))
     require_trust(config.reward, given=is_given(args))
     return headless(session, choose(args.display))

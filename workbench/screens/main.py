@@ -20,6 +20,7 @@ from textual.widgets import Footer, Static
 from trainer.config import load_config, parse_overrides
 from trainer.config.schema import RewardConfig, RolloutConfig, RunConfig
 from trainer.errors import TrainerError
+from trainer.run_list import is_complete
 from trainer.runs import RunFolder
 from workbench.attached import whole_history
 from workbench.code_trust import trusted_code, untrusted_code
@@ -41,6 +42,7 @@ from workbench.screen_settings import ScreenSettings
 from workbench.screens.alarmed import AlarmedScreen
 from workbench.screens.ask import AskScreen
 from workbench.screens.confirm import ConfirmScreen
+from workbench.screens.rename import TextPromptScreen
 from workbench.screens.trust_code import TrustScreen
 from workbench.supervisor import Request, Supervisor
 from workbench.widgets.banner import Banner, Kind
@@ -126,7 +128,7 @@ class MainScreen(AlarmedScreen):
         if (watched := self._opening.watch) is not None:
             self._try(lambda: self.supervisor.watch(watched), about="start")
         if (resumed := self._opening.resume) is not None:
-            self._try(lambda: self._resume(resumed, self._opening.overrides), about="start")
+            self.resume_run(resumed, self._opening.overrides)
         if self._settings.metrics:
             self.query_one(TrainingPane).metrics_shown = self._settings.metrics
         self.action_show_pane(self._current)
@@ -261,18 +263,35 @@ class MainScreen(AlarmedScreen):
 
         return self._try(watch, about="start")
 
-    def resume_run(self, folder: Path) -> bool:
-        """Go on with the run in `folder` on this process's trainer thread, and show its configuration; as above."""
+    def resume_run(self, folder: Path, overrides: Sequence[str] = ()) -> None:
+        """Go on with the run in `folder` on this process's trainer thread; one that is complete, after a question."""
+        run = RunFolder(folder)
 
         def resume() -> None:
-            self._resume(folder)
-            self._show_configuration_of(folder)
+            self.supervisor.check_free()
+            config = load_config(run.config, parse_overrides(list(overrides)))
+            done = config.ppo.iterations
+            begin = partial(ask_for_more, done) if is_complete(run, done) else partial(go_on, overrides)
+            self._once_trusted(config.reward, begin, about="start")
 
-        return self._try(resume, about="start")
+        def ask_for_more(done: int) -> None:
+            async def add(count: str) -> str:
+                try:
+                    go_on([*overrides, f"ppo.iterations={done + int(count)}"])
+                except TrainerError as error:
+                    return str(error)
+                return ""
 
-    def _resume(self, folder: Path, overrides: Sequence[str] = ()) -> None:
-        config = load_config(RunFolder(folder).config, parse_overrides(list(overrides)))
-        self._once_trusted(config.reward, lambda: self.supervisor.start(config, resume=folder), about="start")
+            question = f"{run.name} is complete after {done} iterations. How many more?"
+            self.app.push_screen(TextPromptScreen(question, str(done), _count_problem, add))
+
+        def go_on(overrides: Sequence[str]) -> None:
+            changes = parse_overrides(list(overrides))
+            self.supervisor.start(load_config(run.config, changes), resume=folder)
+            self.action_show_pane("training")
+            self._edit(ConfigDocument.of_run(folder, changes))
+
+        self._try(resume, about="start")
 
     def _once_trusted(self, reward: RewardConfig, action: Callable[[], None], *, about: str) -> None:
         """Do what runs `reward`; where the user has not trusted its code, only after they have. Raises TrainerError."""
@@ -403,8 +422,7 @@ class MainScreen(AlarmedScreen):
 
     @on(RunsPane.ResumeRequested)
     def _resume_run(self, message: RunsPane.ResumeRequested) -> None:
-        if self.resume_run(message.folder):
-            self.action_show_pane("training")
+        self.resume_run(message.folder)
 
     @on(RunsPane.Moved)
     def _follow(self, message: RunsPane.Moved) -> None:
@@ -421,3 +439,9 @@ class MainScreen(AlarmedScreen):
     async def _compare(self, message: RunsPane.CompareChanged) -> None:
         runs = [(folder.name, await asyncio.to_thread(whole_history, folder)) for folder in message.folders]
         self.query_one(TrainingPane).compare(runs)
+
+
+def _count_problem(text: str) -> str:
+    """Why `text` is not a number of iterations; empty where it is."""
+    text = text.strip()
+    return "" if text.isdecimal() and len(text) < 10 and int(text) else "write a number of iterations, from 1 up"

@@ -650,11 +650,17 @@ async def test_another_document_takes_the_place_of_the_first(mine: Path) -> None
 # During a run
 
 
-async def test_live_settings_change_during_a_run_and_are_sent_to_it() -> None:
+async def test_a_live_setting_is_sent_to_the_run_by_enter_and_by_nothing_else() -> None:
     async with opened("quickstart") as s:
         s.pane.set_running(True)
         await s.go_to("ppo.kl_coef")
-        await s.press("right")
+        await s.press("right", "right", "left")
+        assert "0.06" in s.row("kl_coef")
+        assert "↵" in s.row("kl_coef")
+        assert "enter sends ppo.kl_coef to the run, esc puts it back" in s.text()
+        assert s.messages(ConfigPane.LiveSettingChanged) == []
+        assert s.document.get("ppo.kl_coef") == 0.05, "it is that of the run"
+        await s.press("enter")
         [sent] = s.messages(ConfigPane.LiveSettingChanged)
         assert (sent.key, sent.value) == ("ppo.kl_coef", 0.06)
         assert " sent" in s.row("kl_coef")
@@ -662,6 +668,62 @@ async def test_live_settings_change_during_a_run_and_are_sent_to_it() -> None:
         await s.pilot.pause()
         assert " live" in s.row("kl_coef")
         assert len(s.messages(ConfigPane.LiveSettingChanged)) == 1
+
+
+@pytest.mark.parametrize("away", ["escape", "down", "left", "f6"])
+async def test_a_live_setting_that_is_not_sent_is_put_back(away: str) -> None:
+    async with opened("quickstart") as s:
+        s.pane.set_running(True)
+        await s.go_to("ppo.kl_coef")
+        await s.press("right")
+        if away == "f6":
+            s.app.set_focus(None)  # as another pane takes it
+            await s.pilot.pause()
+            await s.pilot.pause()  # until that is drawn
+        else:
+            await s.press(away)
+        assert "0.05" in s.row("kl_coef")
+        assert "↵" not in s.row("kl_coef")
+        assert "enter sends" not in s.text()
+        s.pane.take_focus()
+        await s.go_to("ppo.kl_coef")
+        await s.press("enter", "escape")
+        assert s.messages(ConfigPane.LiveSettingChanged) == []
+
+
+async def test_the_presets_value_waits_for_enter_too() -> None:
+    async with opened("quickstart") as s:
+        s.document.set("ppo.kl_coef", 0.3)
+        s.pane.set_running(True)
+        await s.go_to("ppo.kl_coef")
+        await s.press("backspace")
+        assert "0.05" in s.row("kl_coef")
+        assert s.document.get("ppo.kl_coef") == 0.3
+        await s.press("enter")
+        assert [(one.key, one.value) for one in s.messages(ConfigPane.LiveSettingChanged)] == [("ppo.kl_coef", 0.05)]
+
+
+async def test_what_is_typed_into_a_value_while_the_run_ends_becomes_no_keys() -> None:
+    async with opened("quickstart") as s:
+        s.pane.set_running(True)
+        await s.go_to("ppo.kl_coef")
+        await s.press("enter", "0")
+        s.pane.set_running(False)
+        await s.press(".", "1", "u", "W")
+        assert isinstance(s.app.focused, FieldEditor)
+        assert s.app.focused.value.startswith("0.1")
+        assert s.app.screen is s.app.screen_stack[0]
+
+
+async def test_a_note_does_not_stay_when_the_pane_is_left() -> None:
+    async with opened("quickstart", (120, 40)) as s:
+        s.pane.set_running(True)
+        await s.go_to("ppo.minibatches")
+        await s.press("right")
+        assert "cannot change during a run" in s.text()
+        s.app.set_focus(None)
+        await s.pilot.pause()
+        assert "cannot change during a run" not in s.text()
 
 
 async def test_other_settings_wait_for_the_end_of_the_run() -> None:
@@ -714,7 +776,7 @@ async def test_what_another_terminal_changed_is_shown() -> None:
         assert s.document.get("ppo.kl_coef") == 0.4
         assert s.document.get("ppo.clip") == 0.1
         await s.go_to("ppo.kl_coef")
-        await s.press("left")
+        await s.press("left", "enter")
         changed = s.document.get("ppo.kl_coef")
         s.pane.show_run(view)  # nothing new in it
         assert s.document.get("ppo.kl_coef") == changed
@@ -729,12 +791,16 @@ async def test_undo_during_a_run_tells_the_run_and_stops_before_settings_that_wa
         await s.press("right")
         s.pane.set_running(True)
         await s.go_to("ppo.kl_coef")
-        await s.press("right", "u")
+        await s.press("right", "enter", "u")
+        sent = [(message.key, message.value) for message in s.messages(ConfigPane.LiveSettingChanged)]
+        assert sent == [("ppo.kl_coef", 0.06)]
+        assert "0.05" in s.row("kl_coef")
+        await s.press("enter")
         sent = [(message.key, message.value) for message in s.messages(ConfigPane.LiveSettingChanged)]
         assert sent == [("ppo.kl_coef", 0.06), ("ppo.kl_coef", 0.05)]
         await s.press("u")
         assert s.document.get("ppo.iterations") == 41
-        assert "cannot be taken back during a run" in s.text()
+        assert "that cannot change during a run" in s.text()
 
 
 # Anything at all

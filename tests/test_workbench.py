@@ -19,6 +19,7 @@ from workbench.layout import DASHBOARD
 from workbench.panes import Pane
 from workbench.panes.config import ConfigPane
 from workbench.panes.training import TrainingPane
+from workbench.screens.confirm import ConfirmScreen
 from workbench.screens.quit import QuitScreen
 from workbench.screens.rename import TextPromptScreen
 from workbench.widgets.banner import Banner
@@ -94,7 +95,7 @@ async def test_space_pauses_and_goes_on_and_capital_x_stops() -> None:
         await until(pilot, lambda: "‖ paused" in status(screen))
         await pilot.press("space")
         await until(pilot, lambda: "● training" in status(screen))
-        await pilot.press("X")
+        await pilot.press("X", "y")
         await until(pilot, lambda: "■ stopped" in status(screen))
         assert not screen.supervisor.trains_here
 
@@ -459,6 +460,37 @@ async def test_theme_and_charts_are_remembered(tmp_path: Path) -> None:
     async with workbench() as (screen, pilot):
         assert screen.app.theme == "paper"
         assert screen.query_one(TrainingPane).metrics_shown == ("kl", "entropy")
+
+
+async def test_hidden_metrics_have_a_sign_with_the_key_that_shows_them(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "keys.toml").write_text('[keys]\n"training.metrics" = "v"\n')
+    async with workbench(scripted_run.wait) as (screen, pilot):
+        await pilot.press("space")
+        await until(pilot, lambda: "iteration 1/12" in status(screen))
+        pane = screen.query_one(TrainingPane)
+        assert "hidden" not in screen_text(screen)
+        pane.metrics_shown = [field for field in pane.metrics_shown if field not in ("kl", "entropy")]
+        await until(pilot, lambda: "2 metrics hidden · v" in screen_text(screen))
+    async with workbench(watch=make_run("past")) as (screen, pilot):
+        await until(pilot, lambda: "2 metrics hidden · v" in screen_text(screen))
+
+
+async def test_a_run_is_stopped_only_when_the_user_agrees() -> None:
+    async with workbench(scripted_run.wait) as (screen, pilot):
+        await pilot.press("space")
+        await until(pilot, lambda: "iteration 1/12" in status(screen))
+        for keys in (["X", "X", "enter"], ["X", "n"], ["X", "escape"]):
+            await pilot.press(*keys)
+            await until(pilot, lambda: screen.app.screen is screen)
+            assert screen.supervisor.note == ""
+        await pilot.press("X")
+        await until(pilot, lambda: isinstance(screen.app.screen, ConfirmScreen))
+        question = screen_text(screen.app.screen)  # type: ignore[arg-type]
+        assert "Stop run quickstart-0001 after a checkpoint?" in question
+        await pilot.press("y")
+        await until(pilot, lambda: not screen.supervisor.trains_here)
+        assert screen.supervisor.view.state == "stopped"
 
 
 async def test_a_broken_theme_or_key_file_is_a_toast(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ async def test_a_run_is_started_paused_changed_gone_on_with_and_stopped_twice_in
             await until(pilot, lambda: bool(screen.supervisor.view.settings))
             await pilot.press("f4")
             await until(pilot, lambda: "samples" in screen_text(screen) and "score" in screen_text(screen))
-            await pilot.press("X")
+            await pilot.press("X", "y")
             await until(pilot, lambda: not screen.supervisor.trains_here)
             assert "■ stopped" in status(screen)
             assert screen.supervisor.failure == ""
@@ -80,7 +80,7 @@ async def test_a_token_is_explained_and_the_model_asked_while_it_trains_and_afte
         assert not facts.disagreements, "the saved numbers follow from one another"
         assert facts.sentence[:20] in screen_text(screen)
         assert "policy · after" in await ask()
-        await pilot.press("X")
+        await pilot.press("X", "y")
         await until(pilot, lambda: not screen.supervisor.trains_here)
         assert "reference" in await ask(), "by the checkpoint, now that nothing trains"
         assert screen.supervisor.failure == ""

@@ -166,6 +166,10 @@ class ConfigDocument:
         if not _same(self.get(key), value):
             self._edit(key, value)
 
+    def preset_value(self, key: str) -> Any:
+        """What `reset` gives the setting."""
+        return _lookup(self._base, key)
+
     def reset(self, key: str) -> None:
         """Take back what the preset has. Raises UsageError as `set` does."""
         if _has(self._base, key):

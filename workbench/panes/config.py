@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from textual import on
 from textual.app import ComposeResult
@@ -34,6 +34,15 @@ from workbench.widgets.config_views import ConfigViews
 _LOW = 26  # lines below which the help gets fewer
 
 
+class _Draft(NamedTuple):
+    """A live setting of a run under way as it would be once it is sent."""
+
+    key: str
+    value: Any
+    act: Callable[[], object]  # gives it that value in the document
+    back: Callable[[], object]
+
+
 class ConfigPane(DocumentPane):
     """Edits one document; the keys of the run are the app's."""
 
@@ -41,8 +50,9 @@ class ConfigPane(DocumentPane):
     HELP = (
         "The configuration of the next run, or of the one under way. Enter edits the value under the cursor, left and "
         "right change it by a step. • is unlike the preset, * unlike the file, ✖ a problem. While a run goes on, "
-        "settings marked live can be changed and hold from the next iteration on; the others wait for its end. That "
-        "of a reward model or of DPO is shown as its TOML, to be read."
+        "settings marked live can be changed: enter sends the new value (↵) to the run, which uses it from the next "
+        "iteration on, and escape puts the old one back; the others wait for its end. That of a reward model or of DPO "
+        "is shown as its TOML, to be read."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "search", "search", id="config.search", tooltip="Find settings by name or help text"),
@@ -72,6 +82,7 @@ class ConfigPane(DocumentPane):
         self._under_way = False
         self._folded: set[str] = set()
         self._query = ""
+        self._draft: _Draft | None = None
         self._sent: dict[str, Any] = {}  # what the run was told and has not confirmed
         self._taken: object = None  # the newest change of a setting in the run that the document has
 
@@ -90,6 +101,16 @@ class ConfigPane(DocumentPane):
     def on_resize(self) -> None:
         self.set_class(self.size.height < _LOW, "-low")
 
+    def on_descendant_blur(self) -> None:
+        self.call_after_refresh(self._forget_if_left)
+
+    def _forget_if_left(self) -> None:
+        """What is neither sent nor read by now would stand there over what else is on the screen."""
+        if not self.has_focus_within:
+            self._form.say("")
+            if self._draft is not None:
+                self._put_back()
+
     def take_focus(self) -> None:
         if self._is_read_only:
             self.query_one(ConfigReading).take_focus()
@@ -102,7 +123,7 @@ class ConfigPane(DocumentPane):
         """Edit another document."""
         focused = self.has_focus_within
         self.document = document
-        self._taken = None
+        self._taken = self._draft = None
         self._sent.clear()
         self._form.close()
         self._set_query("" if self._is_read_only else self._query)
@@ -115,7 +136,7 @@ class ConfigPane(DocumentPane):
         if running != self._under_way:
             self._under_way = running
             self._sent.clear()
-            self._form.close()
+            self._draft = None  # an editor stays: what is typed into it must not become keys
             self._show()
             self.refresh_keys()
 
@@ -166,8 +187,16 @@ class ConfigPane(DocumentPane):
 
     @on(ConfigForm.StepRequested)
     def _step_value(self, event: ConfigForm.StepRequested) -> None:
-        value = stepped(fields_by_key()[event.key], self.document.get(event.key), event.direction)
-        self._change(lambda: self.document.set(event.key, value), self.document.undo)
+        draft = self._draft
+        old = draft.value if draft is not None and draft.key == event.key else self.document.get(event.key)
+        self._propose(event.key, stepped(fields_by_key()[event.key], old, event.direction))
+
+    @on(ConfigForm.DraftChosen)
+    def _send_draft(self) -> None:
+        draft, self._draft = self._draft, None
+        self._form.close()
+        if draft is not None:
+            self._change(draft.act, draft.back)
 
     @on(ConfigForm.FoldRequested)
     def _fold(self, event: ConfigForm.FoldRequested) -> None:
@@ -188,6 +217,9 @@ class ConfigPane(DocumentPane):
     @on(ConfigRows.Moved)
     def _explain(self) -> None:
         row = self._form.rows.row
+        if self._draft is not None and (row is None or row.key != self._draft.key):
+            self._put_back()
+            return
         self.query_one(FieldHelp).show(row)
         if isinstance(row, FieldRow) and row.problem:
             self.query_one(ProblemsList).point_at(row.key)
@@ -204,13 +236,53 @@ class ConfigPane(DocumentPane):
             if row.locked:
                 self._form.post_message(ConfigForm.LockedChosen(row.key))
             else:
-                self._change(lambda: self.document.reset(row.key), self.document.undo)
+                self._propose(row.key, self.document.preset_value(row.key), partial(self.document.reset, row.key))
 
     def action_undo(self) -> None:
-        self._change(self.document.undo, self.document.redo)
+        self._travel(self.document.undo, self.document.redo)
 
     def action_redo(self) -> None:
-        self._change(self.document.redo, self.document.undo)
+        self._travel(self.document.redo, self.document.undo)
+
+    def _propose(self, key: str, value: Any, act: Callable[[], object] | None = None) -> None:
+        """Give the setting `value`, by `act`; while a run goes on only once enter sends it."""
+        act = act or partial(self.document.set, key, value)
+        if self._under_way:
+            self._show_draft(_Draft(key, value, act, self.document.undo))
+        else:
+            self._change(act, self.document.undo)
+
+    def _travel(self, act: Callable[[], object], back: Callable[[], object]) -> None:
+        """Go a step back or forth in the document; while a run goes on only once enter sends it."""
+        if not self._under_way:
+            self._change(act, back)
+            return
+        self.take_typed()
+        before = {key: self.document.get(key) for key in fields_by_key()}
+        if not act():
+            return
+        moved = [(key, self.document.get(key)) for key, value in before.items() if self.document.get(key) != value]
+        back()
+        if len(moved) == 1 and fields_by_key()[moved[0][0]].live:
+            self.focus_field(moved[0][0])
+            self.call_after_refresh(self._show_draft, _Draft(*moved[0], act, back))  # when the cursor is there
+        else:
+            self._form.say("that cannot change during a run: it was not one live setting")
+
+    def _show_draft(self, draft: _Draft) -> None:
+        if draft.value == self.document.get(draft.key):
+            self._put_back()
+            return
+        self._draft = draft
+        self._show()
+        back = keys_of(self)["config.back"]
+        self._form.say(f"enter sends {draft.key} to the run, {back} puts it back")
+
+    def _put_back(self) -> None:
+        """Forget the proposed value."""
+        self._draft = None
+        self._form.close()
+        self._show()
 
     def _change(self, act: Callable[[], object], back: Callable[[], object]) -> None:
         """Change the document and tell the run of it; take it `back` where the run could not follow."""
@@ -221,7 +293,7 @@ class ConfigPane(DocumentPane):
         moved = [key for key, value in before.items() if self.document.get(key) != value]
         if self._under_way and not all(fields_by_key()[key].live for key in moved):
             back()
-            self._form.say("that cannot be taken back during a run: it was no live setting")
+            self._form.say("that cannot change during a run: it is not a live setting")
             return
         for key in moved if self._under_way else ():
             self._sent[key] = self.document.get(key)
@@ -288,7 +360,9 @@ class ConfigPane(DocumentPane):
                 self._form.rows.go_to(key)
 
     def action_back(self) -> None:
-        if self._query:
+        if self._draft is not None:
+            self._put_back()
+        elif self._query:
             self._set_query("")
         else:
             self._views.hide_toml()
@@ -297,7 +371,7 @@ class ConfigPane(DocumentPane):
         if self._is_read_only and action != "open":
             return False
         if action == "back":  # else the app's own escape
-            return bool(self._query) or self._views.toml is not None
+            return self._draft is not None or bool(self._query) or self._views.toml is not None
         if action == "problem":
             return bool(self.document.problems)
         if action == "open":  # what is on the screen is what the run is steered by
@@ -347,7 +421,14 @@ class ConfigPane(DocumentPane):
             reading.show(document)
             self.query_one(ProblemsList).show([], [])
             return
-        rows = rows_of(document, folded=self._folded, query=self._query, running=self._under_way, sent=self._sent)
+        rows = rows_of(
+            document,
+            folded=self._folded,
+            query=self._query,
+            running=self._under_way,
+            sent=self._sent,
+            draft=self._draft[:2] if self._draft else None,
+        )
         self._views.show(document, rows, read_only=self._under_way)
         self.query_one(ProblemsList).show(document.problems, document.warnings)
         self._explain()

@@ -13,7 +13,7 @@ from textual.message import Message
 from trainer.run_list import PPO
 from workbench.evaluations import in_brief
 from workbench.history import History
-from workbench.keys import keys_in_force
+from workbench.keys import keys_in_force, keys_of
 from workbench.metrics import DEFAULT, METRICS, Metric
 from workbench.panes import Pane
 from workbench.panes.training_layout import shares
@@ -25,7 +25,7 @@ from workbench.widgets.charted import Charted
 from workbench.widgets.drawing import OVERLAYS
 from workbench.widgets.histogram import ScoreHistogram
 from workbench.widgets.metric_chart import MetricChart
-from workbench.widgets.metric_choice import metrics_of
+from workbench.widgets.metric_choice import hidden_metrics, metrics_of
 from workbench.widgets.metric_list import MetricList
 from workbench.widgets.timeline import Timeline
 from workbench.widgets.window import Window, window_of, window_over
@@ -287,6 +287,9 @@ class TrainingPane(Pane):
         field, same = self._metrics[self._selected].field, [metric.field for metric in metrics]
         self._selected = same.index(field) if field in same else min(self._selected, len(metrics) - 1)
         self._metrics = metrics
+        hidden = hidden_metrics(self._view, self._chosen)
+        sign = f"{hidden} {'metric' if hidden == 1 else 'metrics'} hidden · {keys_of(self)['training.metrics']}"
+        self.border_subtitle = sign if hidden else ""
 
     def _evaluations(self) -> list[Mark]:
         return [Mark(e.iteration, "evaluation", in_brief(e)) for e in self._view.newest_evaluations]

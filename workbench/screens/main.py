@@ -251,8 +251,22 @@ class MainScreen(AlarmedScreen):
         """Do what a key asks of the run."""
         if request == "start" or (request == "step" and not self.supervisor.under_way):
             self._start(one_iteration=request == "step")
+        elif request == "stop":
+            self._ask_to_stop()
         else:
             self._try(lambda: self.supervisor.ask(request), about="steer")
+
+    def _ask_to_stop(self) -> None:
+        """End the run, once the user agrees: a capital letter is typed by mistake too."""
+
+        def answered(agreed: bool | None) -> None:
+            if agreed and self.supervisor.allows("stop"):
+                self._try(self.supervisor.stop, about="steer")
+
+        folder = self.supervisor.folder
+        question = f"Stop {f'run {folder.name}' if folder else 'the run'} after a checkpoint?"
+        detail = "It can be resumed later, from that checkpoint."
+        self.app.push_screen(ConfirmScreen(question, detail, yes="Stop run", no="Keep training"), answered)
 
     def watch_run(self, folder: Path) -> bool:
         """Show the run in `folder`, and its configuration; False where the banner says why not."""

@@ -57,6 +57,9 @@ class ConfigForm(Container):
             super().__init__()
             self.key = key
 
+    class DraftChosen(Message):
+        """The proposed value is to be the setting's."""
+
     class LockedChosen(Message):
         """A setting was to be changed that cannot be, for now."""
 
@@ -131,6 +134,9 @@ class ConfigForm(Container):
         event.stop()
         assert isinstance(event.input, FieldEditor)
         field = event.input.field
+        if isinstance(row := self.rows.row, FieldRow) and row.locked:  # by a run that began meanwhile
+            self.post_message(self.LockedChosen(row.key))
+            return
         try:
             value = parse(field, event.value)
         except ValueError as error:
@@ -142,6 +148,9 @@ class ConfigForm(Container):
     def _select(self, event: OptionList.OptionSelected) -> None:
         event.stop()
         assert isinstance(event.option_list, ChoiceList)
+        if isinstance(row := self.rows.row, FieldRow) and row.locked:
+            self.post_message(self.LockedChosen(row.key))
+            return
         self._take(event.option_list.field, event.option_id)
 
     @on(Input.Changed)
@@ -158,6 +167,8 @@ class ConfigForm(Container):
         field = row.field
         if row.locked:
             self.post_message(self.LockedChosen(row.key))
+        elif row.draft:
+            self.post_message(self.DraftChosen())
         elif field.kind == "switch" and isinstance(row.value, bool):
             self._request_step(row, 1)
         elif not editable(field, row.value):

@@ -52,6 +52,8 @@ class FieldRow:
     """It cannot be changed, for now."""
     sent: bool
     """The run was told the value and has not taken it up yet."""
+    draft: bool = False
+    """The value is only proposed: the run goes on with another until it is sent."""
 
     @property
     def key(self) -> str:
@@ -75,10 +77,12 @@ def rows_of(
     query: str = "",
     running: bool = False,
     sent: Mapping[str, Any] | None = None,
+    draft: tuple[str, Any] | None = None,
 ) -> list[Row]:
     """The form of `document`: sections and their settings, or only what `query` finds.
 
-    folded: sections that show their heads only. sent: settings that a run was told and has not taken up yet.
+    folded: sections that show their heads only. sent: settings that a run was told and has not taken up yet. draft: a
+    setting and the value that is proposed for it.
     """
     changes = document.changes()
     problems = {_field_key(problem.key): problem.message for problem in reversed(document.problems)}
@@ -95,15 +99,17 @@ def rows_of(
         for field in fields if is_open else ():
             change = changes.get(field.key)
             was = shown(field, change.preset) if change and change.from_preset else ""
+            is_draft = draft is not None and draft[0] == field.key
             rows.append(
                 FieldRow(
                     field=field,
-                    value=document.get(field.key),
+                    value=draft[1] if draft is not None and is_draft else document.get(field.key),
                     was=was,
                     unsaved=bool(change and change.unsaved),
                     problem=problems.get(field.key, ""),
                     locked=bool(document.syntax_error) or (running and not field.live),
                     sent=field.key in (sent or {}),
+                    draft=is_draft,
                 )
             )
     return rows
@@ -150,7 +156,7 @@ def _field_line(row: FieldRow, width: int) -> list[Piece]:
     pieces.append((bare, _value_role(row)))
     if width >= _NARROW:
         pieces.append((fit(f" {field.unit}", _UNIT), "muted"))
-    live = "sent" if row.sent else "live" if field.live else ""
+    live = "↵" if row.draft else "sent" if row.sent else "live" if field.live else ""
     pieces.append((fit(f" {live}", _LIVE), "live"))
     if width >= _TABLE + _HELP:
         room = width - _TABLE - 2
@@ -164,7 +170,7 @@ def _value_role(row: FieldRow) -> str:
         return "problem"
     if row.locked:
         return "locked"
-    if row.was:
+    if row.was or row.draft:
         return "changed"
     return "muted" if row.value in ("", []) else "value"
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from trainer.run_list import PPO
 from workbench.history import History
-from workbench.metrics import METRICS_OF_KIND, Metric
+from workbench.metrics import DEFAULT, METRICS_OF_KIND, Metric
 from workbench.run_view import RunView
 
 
@@ -20,6 +20,14 @@ def metrics_of(view: RunView, chosen: Sequence[Metric]) -> tuple[Metric, ...]:
     if history.kind != PPO:
         return METRICS_OF_KIND[history.kind]
     return tuple(_aimed(metric, view.kl_target) for metric in chosen if _tells(history, metric)) or tuple(chosen)
+
+
+def hidden_metrics(view: RunView, chosen: Sequence[Metric]) -> int:
+    """How many metrics that a PPO run shows by default, and that tell something of this one, are not `chosen`."""
+    history = view.history
+    if history.kind != PPO:
+        return 0
+    return sum(_tells(history, metric) for metric in DEFAULT if metric not in chosen)
 
 
 def _tells(history: History, metric: Metric) -> bool:

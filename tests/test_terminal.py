@@ -31,12 +31,12 @@ DEADLINE = 60  # seconds, after which a test has failed
 class Terminal:
     """The workbench with a scripted trainer, in a pseudo-terminal of 120 x 36."""
 
-    def __init__(self, folder: Path, script: str) -> None:
+    def __init__(self, folder: Path, script: str, program: Path = ROOT / "tests" / "scripted_run.py") -> None:
         self.master, inner = pty.openpty()
         fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 36, 120, 0, 0))
         home = {"SCRIPT": script, "PPO_WORKBENCH_CONFIG_DIR": str(folder), "XDG_STATE_HOME": str(folder)}
         self.process = subprocess.Popen(
-            [sys.executable, str(ROOT / "tests" / "scripted_run.py")],
+            [sys.executable, str(program)],
             stdin=inner,
             stdout=inner,
             stderr=inner,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,19 @@ from workbench.screens.main import MainScreen
 
 @asynccontextmanager
 async def workbench(
-    play: Any = None, *, size: tuple[int, int] = (120, 36), **opening: Any
+    play: Any = None, *, size: tuple[int, int] = (120, 36), bugs: Sequence[str] = (), **opening: Any
 ) -> AsyncIterator[tuple[MainScreen, Pilot[str]]]:
-    """The application with a scripted trainer; its run, if one is left, is aborted at the end."""
+    """The application with a scripted trainer; its run, if one is left, is aborted at the end.
+
+    bugs: what it may report as not expected.
+    """
     app = WorkbenchApp(Opening(train=play if play is None or isinstance(play, Script) else Script(play), **opening))
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: app.main is not None and app.main.is_attached and app.main.ready)
         assert app.main is not None
         try:
             yield app.main, pilot
+            assert app.main.bugs == list(bugs)
         finally:  # a thread that is left behind would keep the test run from ending
             if app.main.supervisor.trains_here:
                 app.main.supervisor.abort()

@@ -16,6 +16,7 @@ from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.theme import Theme
+from textual.worker import WorkerFailed
 
 from trainer.errors import TrainerError
 from workbench.command_provider import WorkbenchCommands
@@ -58,6 +59,7 @@ class WorkbenchApp(App[str]):
         self.ended_by: signal.Signals | None = None
         self._soon_on: tuple[asyncio.AbstractEventLoop, contextvars.Context] | None = None  # once mounted
         self._leaving: Screen[Any] | None = None  # asks what becomes of what would be lost
+        self.bug: Exception | None = None  # what ended the application
         self.refusal: TrainerError | None = None  # why there is nothing to open
         self._settings = ScreenSettings.load(config_dir())
 
@@ -86,6 +88,18 @@ class WorkbenchApp(App[str]):
             return
         self._use_keys()  # first: what the screen says of keys is right from the start
         await self.push_screen(self.main)
+
+    def _handle_exception(self, error: Exception) -> None:
+        """Report what a worker did not expect, and go on: a bug in a listing must not end the run that trains here.
+
+        Textual calls this for every exception. One of a message handler ends the application, for its widget is dead;
+        the run is then saved by the command that opened the screen.
+        """
+        if isinstance(error, WorkerFailed) and isinstance(error.error, Exception) and self.main is not None:
+            self.main.report(error.error)
+        else:
+            self.bug = self.bug or error
+            super()._handle_exception(error)
 
     # Themes, keys and help
 

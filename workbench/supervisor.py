@@ -283,14 +283,14 @@ class Supervisor:
         except TrainerError as error:
             self.failure = str(error)
         except BaseException as bug:  # noqa: BLE001  the screen outlives its trainer and says what happened
-            self.failure = _report(bug, self.folder)
+            self.failure = report_bug(bug, self.folder)
         if self.failure and self.view.ended is None:
             self.view.state = "failed"
             self.view.phase = None
 
 
-def _report(bug: BaseException, folder: Path | None) -> str:
-    """A bug of ours in one line; its traceback goes to the run's crash.log, or else to the log pane by stderr."""
+def report_bug(bug: BaseException, folder: Path | None = None) -> str:
+    """Return a bug of ours in one line; its traceback goes to the run's crash.log, or else to the log pane by stderr."""
     what = f"unexpected {type(bug).__name__}: {bug}".splitlines()[0]
     details = "".join(traceback.format_exception(bug))
     if folder is not None:

@@ -87,6 +87,8 @@ def open_workbench(opening: Opening) -> int:
             message = app.run()
         if app.main is not None and app.main.supervisor.trains_here:
             _wait_for(app.main.supervisor, terminal=not app.terminal_gone)
+    if app.bug is not None:
+        output.crash(app.bug, app.main.supervisor.folder if app.main is not None else None)
     if message:
         output.note(message)
     if app.refusal is not None:

@@ -44,7 +44,7 @@ from workbench.screens.ask import AskScreen
 from workbench.screens.confirm import ConfirmScreen
 from workbench.screens.rename import TextPromptScreen
 from workbench.screens.trust_code import TrustScreen
-from workbench.supervisor import Request, Supervisor
+from workbench.supervisor import Request, Supervisor, report_bug
 from workbench.widgets.banner import Banner, Kind
 from workbench.widgets.status_line import StatusLine
 
@@ -101,6 +101,7 @@ class MainScreen(AlarmedScreen):
         self._zoomed = False
         self._situation: _Situation | None = None
         self._told = ""  # what the banner has told of the run
+        self.bugs: list[str] = []  # reported so far
         self.ready = False  # the panes are there and show the run
 
     def compose(self) -> ComposeResult:
@@ -198,8 +199,17 @@ class MainScreen(AlarmedScreen):
 
     def poll(self) -> None:
         """Fold what has happened since the last call, and show it."""
-        if self.supervisor.poll() or self._situation_now() != self._situation:
-            self.show_run()
+        try:
+            if self.supervisor.poll() or self._situation_now() != self._situation:
+                self.show_run()
+        except Exception as bug:  # noqa: BLE001  a screen that shows less is better than a run that ends
+            self.report(bug)
+
+    def report(self, bug: Exception) -> None:
+        """Say once in the banner, with its traceback in the log, what was not expected; the run goes on."""
+        if (line := repr(bug)) not in self.bugs:
+            self.bugs.append(line)
+            self.say(report_bug(bug), about="bug")
 
     def show_run(self) -> None:
         supervisor = self.supervisor
@@ -228,8 +238,8 @@ class MainScreen(AlarmedScreen):
         return _Situation(self.supervisor.view.state, self.supervisor.note, self.supervisor.under_way, alarms)
 
     def say(self, message: str, kind: Kind = "error", *, about: str = "") -> None:
-        """Put a message above the panes: until it is read, settled or, unless it is about the run, its pane is left."""
-        self.query_one(Banner).say(message, kind, {about} if about == "run" else {about, self._current})
+        """Put a message above the panes: until it is read, settled or, unless it is of every pane, its pane is left."""
+        self.query_one(Banner).say(message, kind, {about} if about in ("run", "bug") else {about, self._current})
 
     def settle(self, about: str) -> None:
         """Put away an error about this: it no longer holds."""

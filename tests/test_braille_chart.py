@@ -227,6 +227,30 @@ def test_further_runs_have_letters_at_their_ends_and_in_the_legend_and_a_colour_
     assert texts(lines)[-3].split()[-1] == "30", "the axis holds the longest of them"
 
 
+@given(
+    ends=st.lists(st.tuples(st.integers(1, 60), st.floats(0, 1)), min_size=1, max_size=5),
+    own=st.integers(1, 60),
+    height=st.integers(12, 30),
+)
+def test_each_letter_stands_right_after_the_end_of_its_line(ends, own, height):
+    others = tuple((f"run-{n}", history_of([0.5] * (size - 1) + [end])) for n, (size, end) in enumerate(ends))
+    lines = chart(history_of([0.0] * own), others=others, width=90, height=height)
+    rows = plot(lines)
+    window = window_over([history_of([0.0] * own), *(history for _, history in others)])
+    across = 90 - LEFT - 2
+    for letter, (size, _) in zip("abcde", ends, strict=False):
+        dot = round((size - 1) / max(window.iterations - 1, 1) * (2 * across - 1))
+        places = [(y, x) for y, row in enumerate(rows) for x, cell in enumerate(row) if cell == letter]
+        assert [x for _, x in places] == [dot // 2 + 1]
+
+
+def test_the_letter_of_a_short_run_stands_beside_its_last_value():
+    short = history_of([0.0] * 19 + [0.8])
+    lines = chart(history_of([0.0] * 99 + [1.0]), others=(("short", short),), width=110, height=25)
+    labels = {text[:9].strip(): row for row, text in enumerate(texts(lines)[1:]) if "┤" in text}
+    assert [row for row, text in enumerate(plot(lines)) if "a" in text] == [labels["0.8"]]
+
+
 def test_names_of_runs_are_shown_and_not_obeyed():
     lines = chart(history_of([0.0] * 10), others=(("\x1b[2J[/x]", history_of([1.0] * 10)),))
     assert "␛[2J[/x]" in texts(lines)[-1]

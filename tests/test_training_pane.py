@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -341,7 +342,7 @@ async def test_scores_and_events_stand_under_the_rows():
 async def test_compared_runs_are_drawn_in_the_enlarged_chart_five_at_most():
     async with Bench().run_test(size=(120, 30)) as pilot:
         pane = await opened(pilot, view_of(20))
-        pane.compare([(f"run-{number}", history_of([0.1 * number] * 90)) for number in range(7)])
+        pane.compare([(Path(f"run-{number}"), history_of([0.1 * number] * 90)) for number in range(7)])
         await pilot.press("enter")
         legend = [line for line in (await shown(pilot)).splitlines() if "this run" in line]
         assert legend[0].split() == [
@@ -361,6 +362,22 @@ async def test_compared_runs_are_drawn_in_the_enlarged_chart_five_at_most():
         ]
         pane.compare([])
         assert "this run" not in await shown(pilot)
+
+
+async def test_the_open_run_has_one_line_also_where_it_is_among_the_compared():
+    async with Bench().run_test(size=(120, 30)) as pilot:
+        view = view_of(20)
+        assert view.started is not None
+        pane = await opened(pilot, view)
+        this, other = Path(view.started.folder), Path("runs/other")
+        pane.compare([(this.resolve(), view.history), (other, history_of([0.1] * 20))])
+        await pilot.press("enter")
+        legend = [line for line in (await shown(pilot)).splitlines() if "this run" in line]
+        assert legend[0].split() == ["─", "this", "run", "a", "other"]
+        view.take(started(folder=str(other)))
+        view.take(iteration(1))
+        pane.show_run(view)
+        assert "a quickstart-0001" in await shown(pilot), "another run was opened meanwhile"
 
 
 async def test_nothing_is_drawn_anew_while_no_iteration_is_added():
@@ -437,7 +454,7 @@ async def test_a_compared_run_of_another_kind_is_drawn_where_it_has_the_metric()
         other = History("reward-model")
         for number in range(1, 200):
             other.append(reward_step(number))
-        pane.compare([("by-reward", other), ("by-ppo", history_of([0.1] * 90))])
+        pane.compare([(Path("by-reward"), other), (Path("by-ppo"), history_of([0.1] * 90))])
         await pilot.press("enter")
         screen = await shown(pilot)
         assert "a by-reward" in screen

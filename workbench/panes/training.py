@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -96,7 +97,7 @@ class TrainingPane(Pane):
         self._cursor: int | None = None  # an iteration
         self._span: int | None = None  # iterations that are charted; None: all
         self._average = self._log = self._enlarged = False
-        self._others: tuple[tuple[str, History], ...] = ()
+        self._others: list[tuple[Path, History]] = []
         self._shown: object = None  # what the charts were drawn from
 
     def compose(self) -> ComposeResult:
@@ -130,9 +131,12 @@ class TrainingPane(Pane):
         self.query_one(ScoreHistogram).show(scores)
         self._show()
 
-    def compare(self, runs: Sequence[tuple[str, History]]) -> None:
-        """Draw further runs beside this one in the enlarged chart, five at most; an empty list takes them away."""
-        self._others = tuple(runs[:OVERLAYS])
+    def compare(self, runs: Sequence[tuple[Path, History]]) -> None:
+        """Draw the runs in these folders beside this one in the enlarged chart, five at most; none for an empty list.
+
+        The run on the screen may be among them: it has its line already.
+        """
+        self._others = [(folder.resolve(), history) for folder, history in runs]
         self._show()
 
     @property
@@ -248,8 +252,10 @@ class TrainingPane(Pane):
 
     def _beside(self) -> tuple[tuple[str, History], ...]:
         """The further runs that have the enlarged metric: one of another kind may not."""
-        field = self._metrics[self._selected].field
-        return tuple((name, history) for name, history in self._others if field in history.names)
+        field, started = self._metrics[self._selected].field, self._view.started
+        this = Path(started.folder).resolve() if started and self._others else None
+        others = [(folder.name, history) for folder, history in self._others if folder != this]
+        return tuple((name, history) for name, history in others[:OVERLAYS] if field in history.names)
 
     def _window(self) -> Window:
         if self._enlarged and self._span is None and (others := self._beside()):

@@ -461,7 +461,7 @@ class MainScreen(AlarmedScreen):
     @on(RunsPane.CompareChanged)
     @work(exclusive=True, group="compare")
     async def _compare(self, message: RunsPane.CompareChanged) -> None:
-        runs = [(folder.name, await asyncio.to_thread(whole_history, folder)) for folder in message.folders]
+        runs = [(folder, await asyncio.to_thread(whole_history, folder)) for folder in message.folders]
         self.query_one(TrainingPane).compare(runs)
 
 

@@ -68,7 +68,7 @@ def braille_chart(picture: Picture, width: int, height: int) -> list[Line]:
 def _plot(
     picture: Picture, windows: Sequence[Window], series: Sequence[Points], scale: Scale, across: int, down: int
 ) -> list[Line]:
-    """The lines of all runs with what lies behind them, and a column for letters."""
+    """The lines of all runs with what lies behind them, a letter at the end of each further one."""
     canvas = Canvas(across, down)
     for number, (window, points) in reversed(list(enumerate(zip(windows, series, strict=True)))):
         _draw(canvas, window, points, [bucket.mean for _, bucket in points], scale, _role(number), spread=not number)
@@ -88,8 +88,10 @@ def _plot(
     for x, bucket in series[0]:
         if bucket.missing:
             rows[-1][x // DOTS_ACROSS] = (MISSING, "missing")
-    letters = _letters(series[1:], scale, down)
-    return [line_of([*cells, letters.get(row, (" ", "text"))]) for row, cells in enumerate(rows)]
+    plot = [[*cells, (" ", "text")] for cells in rows]  # with a column for letters of lines that reach the right edge
+    for number, points in enumerate(series[1:]):
+        _put_letter(plot, number, points, scale)
+    return [line_of(cells) for cells in plot]
 
 
 def _draw(
@@ -112,18 +114,15 @@ def _draw(
         before, follows = here, numbers[bucket.last_index] + 1
 
 
-def _letters(series: Sequence[Points], scale: Scale, down: int) -> dict[int, Piece]:
-    """The letter of each further run at the height where its line ends, or the nearest line that is free."""
-    letters: dict[int, Piece] = {}
-    for number, points in enumerate(series):
-        value = next((bucket.last for _, bucket in reversed(points) if not math.isnan(bucket.mean)), math.nan)
-        if math.isnan(value):
-            continue
-        wanted = _row(scale.position(value), down)
-        free = [row for row in range(down) if row not in letters]
-        if free:
-            letters[min(free, key=lambda row: abs(row - wanted))] = (LETTERS[number], _role(number + 1))
-    return letters
+def _put_letter(plot: list[list[Piece]], number: int, points: Points, scale: Scale) -> None:
+    """Put the letter of a further run where its line ends, or on the nearest row that is free there."""
+    end = next(((x, bucket.mean) for x, bucket in reversed(points) if not math.isnan(bucket.mean)), None)
+    if end is None:
+        return
+    column, wanted = end[0] // DOTS_ACROSS + 1, _row(scale.position(end[1]), len(plot))
+    free = [row for row, cells in enumerate(plot) if cells[column][0] in (" ", LIMIT)]
+    if free:
+        plot[min(free, key=lambda row: abs(row - wanted))][column] = (LETTERS[number], _role(number + 1))
 
 
 def _title(picture: Picture, points: Points, width: int) -> Line:

@@ -245,8 +245,8 @@ def test_each_letter_stands_right_after_the_end_of_its_line(ends, own, height):
 
 
 def test_the_letter_of_a_short_run_stands_beside_its_last_value():
-    short = history_of([0.0] * 19 + [0.8])
-    lines = chart(history_of([0.0] * 99 + [1.0]), others=(("short", short),), width=110, height=25)
+    short = history_of([0.8 * i / 19 for i in range(20)])
+    lines = chart(history_of([i / 99 for i in range(100)]), others=(("short", short),), width=110, height=25)
     labels = {text[:9].strip(): row for row, text in enumerate(texts(lines)[1:]) if "┤" in text}
     assert [row for row, text in enumerate(plot(lines)) if "a" in text] == [labels["0.8"]]
 

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from scripted_run import FIXES, alarm, ended, iteration, started
 
+from trainer.alarms import STANDS, open_alarms, stands_after
 from trainer.events import Decision, Event, RolledBack, SettingChanged
 from trainer.journal import Journal, read_journal
 from trainer.journal_lines import event_in
-from workbench.alarms import STANDS, evidence, stands_after, title
+from workbench.alarms import evidence, title, urgent_first
 from workbench.run_view import Mark, RunView
 from workbench.widgets.alarm_lines import alarm_lines
 
@@ -130,7 +131,7 @@ def test_only_an_alarm_of_its_own_code_replaces_one() -> None:
 def test_alarms_decisions_and_rollbacks_are_marks_with_words() -> None:
     view = folded(started(), alarm(3, message="too far"), decision(4), RolledBack(iteration=5, to=2, reason="it fell"))
     assert view.marks == [
-        Mark(3, "alarm", "KL high: too far"),
+        Mark(3, "alarm", "KL high: too far", "warning"),
         Mark(4, "decision", "the score moves no more"),
         Mark(5, "rollback", "rolled back to iteration 2: it fell"),
     ]
@@ -167,15 +168,46 @@ def test_an_alarm_whose_fix_is_damaged_is_no_event(damage: dict[str, Any]) -> No
 # Their lines
 
 
-def test_the_newest_alarm_is_first_and_says_what_opens_it_and_how_many_have_no_line() -> None:
+def test_the_worst_alarm_is_first_and_says_what_opens_it_and_how_many_have_no_line() -> None:
     alarms = [alarm(3, code="truncation", message="cut short"), alarm(7, level="error"), alarm(9, level="info")]
     lines = texts(alarm_lines(alarms, 100, 3, "!"))
-    assert lines[0].startswith(" · 9 KL high  the KL is 24.1")
+    assert lines[0].startswith(" ✖ 7 KL high  the KL is 24.1")
     assert lines[0].endswith("  ! opens ")
-    assert lines[1].startswith(" ✖ 7 KL high  the KL")
-    assert lines[2].rstrip() == " ⚠ 3 truncation  cut short"
+    assert lines[1].rstrip() == " ⚠ 3 truncation  cut short"
+    assert lines[2].startswith(" · 9 KL high  the KL")
     [only] = texts(alarm_lines(alarms, 100, 1, "ctrl+a"))
+    assert only.startswith(" ✖ 7")
     assert only.endswith("  and 2 more   ctrl+a opens ")
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.sampled_from(["info", "warning", "error", "panic"])), max_size=8))
+def test_alarms_go_from_the_worst_to_the_mildest_and_of_one_level_from_the_newest_to_the_oldest(
+    told: list[tuple[int, str]],
+) -> None:
+    alarms = [alarm(number, level=level) for number, level in sorted(told)]
+    newest_first = alarms[::-1]
+    ranks = {"error": 0, "warning": 1, "panic": 1, "info": 2}  # a level of a newer version is a warning
+    assert urgent_first(alarms) == sorted(newest_first, key=lambda one: ranks[one.level])
+
+
+# At the end of a run
+
+
+def test_an_alarm_whose_sign_is_there_at_the_end_is_open_however_long_ago_it_was_told() -> None:
+    told = [started(iterations=90), alarm(3, level="error"), alarm(80, code="truncation", fixes=[]), iteration(90)]
+    past, left = folded(*told, ended("done", 90)), folded(*told, ended("done", 90, alarms={"kl_high": "error"}))
+    assert standing(past) == ["truncation"]
+    assert standing(left) == ["kl_high", "truncation"]
+    assert past.open_alarms == open_alarms([*told, ended("done", 90)]) == {"truncation": "warning"}
+    assert left.open_alarms == {"kl_high": "error", "truncation": "warning"}
+    assert list(open_alarms([*told, ended("done", 90, alarms={"kl_high": "error"})])) == ["kl_high", "truncation"]
+
+
+def test_a_run_that_goes_on_or_begins_again_has_no_alarms_of_the_iterations_that_it_does_again() -> None:
+    told = [started(), alarm(8, level="error"), ended("done", 9, alarms={"kl_high": "error"})]
+    assert open_alarms([*told, started(resumed_at=8)]) == {"kl_high": "error"}
+    assert open_alarms([*told, started(resumed_at=7)]) == {}
+    assert open_alarms([*told, started()]) == {}
 
 
 @given(width=st.integers(1, 130), height=st.integers(0, 4), count=st.integers(0, 5), message=st.text(max_size=60))

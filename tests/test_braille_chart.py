@@ -198,6 +198,13 @@ def test_marks_stand_under_their_iterations_the_alert_first():
     assert {place: cell for place, cell in enumerate(row) if cell != " "} == {0: "✓", 34: "⚠", 67: "→"}
 
 
+def test_an_error_is_seen_where_marks_meet():
+    marks = (Mark(50, "alarm", "", "error"), Mark(50, "rollback", ""), Mark(1, "alarm", "", "warning"))
+    lines = chart(history_of([0.5] * 99), marks=marks)
+    assert texts(lines)[-1].split() == ["!", "✖"]
+    assert "✖" in roles(lines, "missing")
+
+
 def test_further_runs_have_letters_at_their_ends_and_in_the_legend_and_a_colour_each():
     others = tuple(
         (f"run-{name}", history_of([level] * 30))

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_run import ERROR, lines, make_run
+from scripted_run import ERROR, alarm, ended, lines, make_run
 
 from trainer import doctor
 from trainer.config import Config
 from trainer.doctor import Check
+from trainer.journal import Journal
 from workbench import cli
 
 ROOT = Path(__file__).parents[1]
@@ -129,7 +130,7 @@ def test_runs_are_listed_with_state_progress_score_and_kl(capsys: pytest.Capture
     assert cli.main(["runs"]) == 0
     out, err = lines(capsys)
     assert out[0].split() == ["run", "state", "iteration", "score", "KL", "started", "model"]
-    assert out[2].split()[:5] == ["a-0001", "stopped", "2/100", "0.150", "1.00"]
+    assert out[2].split()[:5] == ["a-0001", "stopped", "2/100", "0.150", "0.75"]
     assert out[3].startswith("b␛[2J")
     assert err == []
 
@@ -139,8 +140,23 @@ def test_runs_as_json_are_one_object_a_line(capsys: pytest.CaptureFixture[str]) 
     assert cli.main(["runs", "--json", "--dir", "runs"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     run = json.loads(line)
-    assert (run["name"], run["state"], run["iteration"], run["kl"]) == ("a-0001", "stopped", 2, 1.0)
+    assert (run["name"], run["state"], run["iteration"], run["kl"]) == ("a-0001", "stopped", 2, 0.75)
+    assert run["alarms"] == {}
     assert Path(run["folder"]).samefile(folder)
+
+
+def test_a_run_that_is_done_with_an_error_says_which(capsys: pytest.CaptureFixture[str]) -> None:
+    journal = Journal(make_run("a-0001") / "events.jsonl")
+    left = ended("done", 4, alarms={"step_nan": "error"})
+    for event in (alarm(3, code="truncation"), alarm(4, level="error"), left):
+        journal.emit(event)
+    journal.close()
+    assert cli.main(["runs"]) == 0
+    out, _ = lines(capsys)
+    assert "  done, step NaN +1  " in out[2]
+    assert cli.main(["runs", "--json"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["alarms"] == {"step_nan": "error", "kl_high": "error", "truncation": "warning"}
 
 
 def test_a_damaged_run_is_listed_and_its_problem_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,14 @@ from compared_runs import compared, evaluation, events_of_kind, ppo_events
 from run_kinds_helper import human
 from scripted_run import ended, iteration, started
 
+from trainer.config import Config, save_config
 from trainer.events import Alarm, Alert, Decision, RolledBack, RunStarted
+from trainer.journal import Journal
+from trainer.run_list import list_runs
 from workbench.comparison.frontier import Point, best, frontier, levels, training_points
 from workbench.comparison.measures import Measure, difference_text, known, sections, value_text
 from workbench.comparison.run import ComparedRun, distinct_names, troubles
+from workbench.displays.sentences import summary
 from workbench.run_kinds import DPO, REWARD_MODEL
 
 
@@ -32,10 +37,27 @@ def test_the_last_numbers_are_means_of_five_iterations() -> None:
     assert number(run, "kl") == pytest.approx(20.0)
 
 
-def test_a_long_run_is_averaged_over_a_twentieth_of_it() -> None:
+@pytest.mark.parametrize("size", [1, 4, 5, 12, 300])
+def test_list_comparison_and_summary_say_the_same_score_and_kl(size: int, tmp_path: Path) -> None:
+    noise = random.Random(size)
+    events = [started(), *(iteration(n, score_mean=noise.random(), kl=9 * noise.random()) for n in range(1, size + 1))]
+    (tmp_path / "a").mkdir()
+    save_config(Config(), tmp_path / "a/config.toml")
+    journal = Journal(tmp_path / "a/events.jsonl")
+    for event in events:
+        journal.emit(event)
+    journal.close()
+    (listed,), run = list_runs(tmp_path), compared("a", events)
+    told = dict(summary(run.view))
+    assert (number(run, "score"), number(run, "kl")) == pytest.approx((listed.score, listed.kl), abs=1e-9)
+    assert f"-> {listed.score:.3f} (" in told["score"]
+    assert told["KL"].endswith(f"-> {listed.kl:.3f} nats a sequence")
+
+
+def test_the_best_of_a_long_run_is_averaged_over_a_twentieth_of_it() -> None:
     run = compared("a", [started(), *(iteration(n, score_mean=float(n)) for n in range(1, 201))])
     assert run.window == 10
-    assert number(run, "score") == pytest.approx(195.5)
+    assert number(run, "best_score") == pytest.approx(195.5)
 
 
 def test_numbers_that_are_not_finite_count_for_nothing() -> None:

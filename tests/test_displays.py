@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
@@ -15,6 +16,7 @@ from scripted_run import alarm, done, ended, evaluation, iteration, samples, sta
 
 from trainer.control import Control
 from trainer.events import Alert, Decision, Event, PhaseProgress, RolledBack, StateChanged, event_from_dict
+from trainer.journal import Journal
 from workbench.displays import choose
 from workbench.displays.dashboard import dashboard
 from workbench.displays.json import JsonDisplay
@@ -206,6 +208,40 @@ def test_the_summary_compares_the_first_five_iterations_with_the_last_five() -> 
     assert lines["KL"].startswith("1.500 -> 5.000 nats")
     assert lines["folder"] == "runs/quickstart-0001"
     assert lines["inspect"] == "ppo-workbench runs --dir runs"
+
+
+@pytest.mark.parametrize("display", ["plain", "rich"])
+def test_the_summary_of_a_resumed_run_is_of_all_its_iterations(
+    display: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = [0.1 * n for n in range(1, 31)]
+    before = [started(folder=str(tmp_path), iterations=20), *(iteration(n, score_mean=9.0) for n in range(1, 23))]
+    before[1:11] = [iteration(n, score_mean=scores[n - 1]) for n in range(1, 11)]
+    rest = [
+        started(folder=str(tmp_path), iterations=30, resumed_at=10),
+        *(iteration(n, score_mean=scores[n - 1]) for n in range(11, 31)),
+        ended("done", 30),
+    ]
+    journal, out = Journal(tmp_path / "events.jsonl"), io.StringIO()
+    play(journal.emit, [*before, *rest])
+    journal.close()
+    shown = choose(display, out)
+    play(shown.show, rest)
+    shown.close()
+    told = out.getvalue() + capsys.readouterr().err
+    assert "0.300 -> 2.800 (+2.500), first and last five iterations" in told
+
+
+def test_the_summary_of_a_resumed_run_without_its_journal_is_of_what_was_seen(tmp_path: Path) -> None:
+    view = view_of(started(folder=str(tmp_path), resumed_at=10), iteration(11, score_mean=1.0), ended("done", 11))
+    assert dict(summary(view))["score"].startswith("1.000 -> 1.000")
+    assert dict(summary(view_of(started(folder=str(tmp_path), resumed_at=10))))["run"].endswith("iteration 10 of 12")
+
+
+def test_the_summary_names_the_alarms_that_are_open_at_the_end() -> None:
+    view = view_of(*whole_run()[:-1], alarm(12, level="error"), ended(alarms={"truncation": "warning"}))
+    assert dict(summary(view))["alarms"] == "truncation (warning), KL high (error)"
+    assert "alarms" not in dict(summary(view_of(*whole_run())))
 
 
 def test_the_summary_says_how_to_go_on_with_a_stopped_run_and_with_a_finished_one() -> None:

@@ -19,8 +19,9 @@ from trainer.events import (
     SettingChanged,
     event_from_dict,
 )
-from trainer.health import RULES
+from trainer.health import RULES, HealthMonitor
 from trainer.health.history import FIRST, NEWEST, History
+from trainer.health.monitor import AWAY
 from trainer.live_settings import with_setting
 
 
@@ -198,6 +199,22 @@ def test_a_resumed_run_goes_on_where_its_checkpoint_was_and_tells_nothing_twice(
     for event in [*rows[:30], again, *rows[24:26]]:
         history.take(event)
     assert [row.iteration for row in history.run.newest(6)] == [21, 22, 23, 24, 25, 26]
+
+
+def test_an_alarm_is_open_as_long_as_its_sign_is_there_and_ten_iterations_more() -> None:
+    config = config_of()
+    monitor = HealthMonitor(lambda: config)
+    opened = {}
+    for row in healthy(120, clip_fraction=lambda n: 0.5 if 20 <= n < 80 else 0.1):
+        monitor.take(row)
+        opened[row.iteration] = monitor.open
+    open_at = [number for number, alarms in opened.items() if alarms]
+    assert {code for alarms in opened.values() for code in alarms} == {"clip_saturation"}
+    assert open_at == [*range(open_at[0], open_at[-1] + 1)], "although it was told once"
+    assert 20 <= open_at[0] <= 25
+    assert 80 + AWAY <= open_at[-1] + 1 <= 85 + AWAY
+    config = config_of(health={"alarms": False})
+    assert monitor.open == {}
 
 
 def test_a_monitor_keeps_a_bounded_history() -> None:

@@ -11,10 +11,11 @@ import mlx.core as mx
 import pytest
 from runs_helper import ROOT, record, tiny_config
 
-from trainer.events import Alarm
+from trainer.events import Alarm, RunEnded
 from trainer.health import RULES
 from trainer.journal import read_journal
 from trainer.learner import Learner, LossSums
+from trainer.run_list import list_runs
 
 
 def alarms(folder: Path, *settings: str) -> list[tuple[int, str]]:
@@ -33,6 +34,11 @@ def test_a_constant_reward_is_seen_after_three_iterations(tmp_path: Path) -> Non
     tiny_config(tmp_path)
     source = f'reward.sources=["{tmp_path}/rewards.py:constant"]'
     assert alarms(tmp_path, source, "ppo.kl_coef=0.0", "ppo.iterations=4") == [(3, "no_signal")]
+    [listed] = list_runs(tmp_path / "runs")
+    assert (listed.state, [*listed.alarms]) == ("done", ["no_signal"])
+    end = read_journal(listed.folder.events).events[-1]
+    assert isinstance(end, RunEnded)
+    assert end.alarms == listed.alarms
 
 
 def test_a_step_that_is_nan_is_seen_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from runs_helper import Killed, Recorder, outcome, record, tiny_config
@@ -145,6 +145,8 @@ class Alarming:
     def __init__(self, config_of: Callable[[], Config]) -> None:
         self.config_of = config_of
         Alarming.fed = []
+
+    open: ClassVar[dict[str, str]] = {}
 
     def take(self, event: Event) -> list[Alarm]:
         self.fed.append(event)

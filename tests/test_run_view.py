@@ -120,7 +120,7 @@ def test_marks_tell_what_happened_in_words() -> None:
     events = [evaluation(1), alert(2), changed(3, 0.2), saved(4), ended("failed", 4, reason="loss was NaN"), ended()]
     assert folded([started(), *events]).marks == [
         Mark(1, "evaluation", "score 0.250"),
-        Mark(2, "alert", "look at 2"),
+        Mark(2, "alert", "look at 2", "warning"),
         Mark(3, "setting", "ppo.kl_coef 0.05 -> 0.2"),
         Mark(4, "checkpoint", "checkpoints/step-000004"),
         Mark(4, "end", "failed: loss was NaN"),

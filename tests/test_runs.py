@@ -21,7 +21,7 @@ import pytest
 
 from trainer.config import Config, load_config, validate
 from trainer.errors import StorageError, UsageError
-from trainer.events import Event, Iteration, RunEnded, RunStarted
+from trainer.events import Alarm, Event, Iteration, RunEnded, RunStarted
 from trainer.journal import Journal
 from trainer.run_list import RunSummary, list_runs
 from trainer.runs import (
@@ -53,8 +53,8 @@ def started(resumed_at: int | None = None) -> RunStarted:
     )  # fmt: skip
 
 
-def ended(state: Any, reason: str = "") -> RunEnded:
-    return RunEnded(state=state, exit_code=0, reason=reason, iteration=3)
+def ended(state: Any, reason: str = "", **alarms: str) -> RunEnded:
+    return RunEnded(state=state, exit_code=0, reason=reason, iteration=3, alarms=alarms)
 
 
 def journal(folder: RunFolder, *events: Event) -> None:
@@ -288,7 +288,7 @@ def test_a_summary_tells_how_far_the_run_came(folder: RunFolder) -> None:
     found = summary(folder)
     assert (found.name, found.state, found.iteration, found.iterations) == ("alpha", "done", 6, 10)
     assert found.score == pytest.approx(3.0)  # of the last five
-    assert found.kl == 3.0
+    assert found.kl == pytest.approx(2.0)  # of the same five
     assert (found.model, found.problem) == ("SmolLM2", "")
     assert found.started == pytest.approx(folder.config.stat().st_mtime, abs=60)
 
@@ -305,6 +305,16 @@ def test_a_run_that_ended_has_the_state_of_its_end(folder: RunFolder, state: str
     journal(folder, started(), iteration(1), ended(state, "disk full"))
     assert summary(folder).state == state
     assert summary(folder).problem == ("disk full" if state == "failed" else "")
+
+
+def test_a_summary_has_the_alarms_that_are_open_the_worst_first(folder: RunFolder) -> None:
+    told = Alarm(iteration=3, level="error", code="kl_high", message="far", evidence={}, advice="")
+    journal(folder, started(), iteration(3), told, ended("done"))
+    assert summary(folder).alarms == {"kl_high": "error"}
+    journal(folder, started(3), iteration(30), ended("done"))
+    assert summary(folder).alarms == {}, "told 27 iterations ago"
+    journal(folder, started(30), ended("done", throughput="warning", step_nan="error"))
+    assert list(summary(folder).alarms.items()) == [("step_nan", "error"), ("throughput", "warning")]
 
 
 def test_a_run_without_an_end_is_interrupted_unless_it_is_locked(folder: RunFolder) -> None:

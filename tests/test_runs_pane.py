@@ -263,8 +263,8 @@ async def test_runs_are_listed_newest_first_with_word_and_sign() -> None:
         await settle(pilot)
         assert app.names == ["c-run", "b-run", "a-run"]
         heading, first = app.drawn()[:2]
-        assert heading.split() == ["run", "state", "iteration", "score", "KL", "nats", "▾age", "model"]
-        assert first.split()[:6] == ["c-run", "■", "stopped", "2/100", "0.150", "1.00"]
+        assert " ".join(heading.split()) == "run state iteration score last 5 KL last 5 ▾age model"
+        assert first.split()[:6] == ["c-run", "■", "stopped", "2/100", "0.150", "0.75"]
         assert first.rstrip().endswith("starter")
         assert "seed 0" in app.text("#run-detail")
 
@@ -598,6 +598,46 @@ async def test_a_thousand_runs_are_drawn_for_what_is_seen() -> None:
         await pilot.press("pageup", "home")
         await pilot.pause()
         assert "run-0999" in app.drawn()[1]
+
+
+@pytest.mark.parametrize(
+    ("state", "alarms", "shown"),
+    [
+        ("done", {}, "✓ done "),
+        ("done", {"throughput": "warning"}, "✓ done "),
+        ("done", {"kl_high": "error"}, "⚠ done, KL high "),
+        ("done", {"kl_high": "error", "step_nan": "error"}, "⚠ done, KL high +1 "),
+        ("stopped", {"kl_high": "error"}, "■ stopped, KL high "),
+        ("training", {"\x1b[2J": "error"}, "● training, ␛[2J "),
+    ],
+)
+async def test_an_error_that_nobody_dealt_with_stands_beside_the_state(
+    state: str, alarms: dict[str, str], shown: str
+) -> None:
+    app = Workbench()
+    async with app.run_test(size=(120, 24)) as pilot:
+        await until_listed(pilot, app)
+        table = app.query_one(RunTable)
+        table.show([summary("a", state=state, alarms=alarms)], 2000.0)
+        assert shown in table.render_line(1).text
+        colour = table.get_component_rich_style("run-table--alarmed" if "⚠" in shown else f"run-table--{state}").color
+        (drawn,) = [segment for segment in table._row(0, None) if state in segment.text]
+        assert drawn.style is not None
+        assert drawn.style.color == colour
+
+
+async def test_the_heading_says_what_the_numbers_are_means_of() -> None:
+    app = Workbench()
+    async with app.run_test(size=(120, 24)) as pilot:
+        table = app.query_one(RunTable)
+        table.show([summary("a")], 2000.0)
+        await pilot.pause()
+        assert " score last 5   KL last 5 " in table.render_line(0).text
+        await pilot.resize_terminal(40, 24)
+        await pilot.pause()
+        heading = table.render_line(0).text
+        assert " score " in heading
+        assert "…" not in heading
 
 
 async def test_scores_that_are_missing_are_a_dash() -> None:

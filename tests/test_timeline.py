@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from charts import roles, texts
 from rich.cells import cell_len
 from textual.app import App, ComposeResult
@@ -9,7 +10,7 @@ from textual.app import App, ComposeResult
 from workbench.panes import styles_path
 from workbench.run_view import Mark
 from workbench.theming import EXTRA_VARIABLES
-from workbench.widgets.timeline import SIGNS, Timeline, timeline
+from workbench.widgets.timeline import ERROR, SIGNS, Timeline, timeline
 
 MARKS = [Mark(number, "checkpoint", f"step-{number}") for number in range(1, 31)]
 
@@ -37,8 +38,21 @@ def test_the_newest_marks_are_last_and_the_heading_counts_them():
 
 
 def test_every_kind_of_mark_has_a_sign_of_its_own_one_column_wide():
-    assert len(set(SIGNS.values())) == len(SIGNS)
+    assert len({*SIGNS.values(), ERROR}) == len(SIGNS) + 1
     assert all(cell_len(sign) == 1 for sign in SIGNS.values())
+
+
+@pytest.mark.parametrize("kind", ["alert", "alarm"])
+def test_an_error_is_drawn_as_an_error_and_a_warning_as_a_warning(kind):
+    error, warning = timeline([Mark(7, kind, "x", "error")], 40, 2), timeline([Mark(7, kind, "x", "warning")], 40, 2)
+    assert texts(error)[1] == " ✖ 7 x"
+    assert (roles(error, "missing"), roles(error, "alert")) == (" ✖ x", "")
+    assert texts(warning)[1] == f" {SIGNS[kind]} 7 x"
+    assert (roles(warning, "missing"), roles(warning, "alert")) == ("", f" {SIGNS[kind]} x")
+
+
+def test_a_note_is_not_drawn_as_a_warning():
+    assert roles(timeline([Mark(7, "alert", "x", "info")], 40, 2), "alert") == ""
 
 
 def test_messages_are_cut_to_the_width_shown_and_not_obeyed():

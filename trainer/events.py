@@ -334,6 +334,7 @@ class RunEnded(Event):
     iteration: int
     checkpoint: str = ""  # newest whole checkpoint, relative to the run
     seconds: float = 0.0
+    alarms: dict[str, str] = field(default_factory=dict)  # code and level of those whose sign is still there
 
 
 def _descendants(cls: type[Event]) -> Iterator[type[Event]]:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
 from typing import Literal
 
+from trainer.alarms import open_alarms
 from trainer.errors import StorageError
 from trainer.events import Iteration, RewardModelStep, RunEnded, RunStarted
 from trainer.journal import JournalView, read_journal_ends
 from trainer.runs import RunFolder, newest_checkpoint, run_folders
 
 PPO = "ppo"
+RECENT = 5
+"""Iterations that say where a run stands."""
+
 RunState = Literal["training", "done", "stopped", "failed", "interrupted"]
 
 
@@ -26,17 +30,27 @@ class RunSummary:
     state: RunState
     iteration: int  # the last that counts; 0 before the first
     iterations: int  # of the whole run
-    score: float | None  # mean of score_mean over the last five iterations
-    kl: float | None  # of the last iteration, nats a sequence
+    score: float | None  # `last_mean` of score_mean
+    kl: float | None  # of kl, nats a sequence
     model: str
     started: float | None  # unix seconds
     problem: str  # what is damaged, or why the run failed; empty when nothing
+    alarms: dict[str, str] = field(default_factory=dict)  # code and level of those that are open, the worst first
     kind: str = PPO  # "reward-model": its iterations are optimiser steps
 
     @property
     def name(self) -> str:
         """The run's name."""
         return self.folder.name
+
+
+def last_mean(values: Sequence[float]) -> float:
+    """Return the mean of the last five values, those that are not finite left out; NaN where none is left.
+
+    Every screen and table says by it where a run stands: one batch is mostly noise.
+    """
+    finite = [value for value in values[-RECENT:] if math.isfinite(value)]
+    return sum(finite) / len(finite) if finite else math.nan
 
 
 def list_runs(runs_dir: Path) -> list[RunSummary]:
@@ -63,8 +77,7 @@ def _summary(folder: RunFolder) -> RunSummary:
     starts = [event for event in view.events if isinstance(event, RunStarted)]
     marks = [event for event in view.events if isinstance(event, RunStarted | RunEnded)]
     steps = [event for event in view.events if isinstance(event, Iteration | RewardModelStep)]
-    last = [event for event in steps if isinstance(event, Iteration)][-5:]
-    scores = [iteration.score_mean for iteration in last if math.isfinite(iteration.score_mean)]
+    last = [event for event in steps if isinstance(event, Iteration)][-RECENT:]
     end = marks[-1] if marks and isinstance(marks[-1], RunEnded) else None
     try:
         config = tomllib.loads(folder.config.read_text(encoding="utf-8"))
@@ -81,10 +94,15 @@ def _summary(folder: RunFolder) -> RunSummary:
         state="training" if live else end.state if end is not None else "interrupted",
         iteration=steps[-1].iteration if steps else 0,
         iterations=iterations,
-        score=fmean(scores) if scores else None,
-        kl=last[-1].kl if last and math.isfinite(last[-1].kl) else None,
+        score=_known(last_mean([event.score_mean for event in last])),
+        kl=_known(last_mean([event.kl for event in last])),
         model=starts[-1].model if starts else model,
         started=view.times[0] if view.times else None,
         problem="; ".join(view.problems + problems),
+        alarms=open_alarms(view.events),
         kind=kind,
     )
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None

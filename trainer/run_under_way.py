@@ -52,6 +52,11 @@ class RunUnderWay(Steered):
     def save(self) -> None:
         """Save the last whole iteration, unless it is saved already."""
 
+    @property
+    def open_alarms(self) -> dict[str, str]:
+        """Code and level of the alarms that are not over; nobody watches this kind of run unless overridden."""
+        return {}
+
     def stopped(self) -> None:
         """The run was told to stop, and is saved; nothing more unless overridden."""
 
@@ -187,6 +192,7 @@ class RunUnderWay(Steered):
             iteration=self.iteration,
             checkpoint=str(newest.relative_to(self.folder.root)) if newest else "",
             seconds=time.perf_counter() - self.started,
+            alarms=self.open_alarms,
         )
         self.emit(event)
         return event

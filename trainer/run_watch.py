@@ -22,6 +22,11 @@ class RunWatch:
         for event in past:
             self.take(event)
 
+    @property
+    def open_alarms(self) -> dict[str, str]:
+        """Code and level of the alarms that are not over."""
+        return self._health.open
+
     def take(self, event: Event) -> list[Alert]:
         """What is to be told right after `event`, and to be fed then."""
         return [*self._health.take(event), *self._convergence.take(event)]

@@ -61,6 +61,11 @@ class SteeredRun(RunUnderWay):
         """The last whole iteration."""
         return self.snapshot.iteration
 
+    @property
+    def open_alarms(self) -> dict[str, str]:
+        """Code and level of the alarms that are not over."""
+        return self.watch.open_alarms
+
     def emit(self, event: Event) -> None:
         """Hand an event to every sink, and then what those who watch the run have to say of it."""
         super().emit(event)

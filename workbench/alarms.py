@@ -1,22 +1,28 @@
-"""Alarms of a run in words, for the screen and for headless displays. Nothing here is made safe to print."""
+"""Alarms of a run in words, for the screen and for headless displays. Only `state_text` is made safe to print."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
-from trainer.events import Alarm, Event, RolledBack, SettingChanged
+from trainer.alarms import severity
+from trainer.events import Alarm
+from trainer.run_list import RunSummary
 from workbench.metrics import METRICS
+from workbench.text import visible
 
 SIGNS = {"info": "·", "warning": "⚠", "error": "✖"}
-STANDS = 20
-"""Iterations that an alarm stands for: it is told when it begins, its end is not."""
-
 _SPELT = {"kl": "KL", "nan": "NaN"}
 
 
 def title(alarm: Alarm) -> str:
     """What the alarm is called: `KL high` of `kl_high`."""
-    return " ".join(_SPELT.get(word, word) for word in alarm.code.split("_"))
+    return spelt(alarm.code)
+
+
+def spelt(code: str) -> str:
+    """What alarms of this code are called."""
+    return " ".join(_SPELT.get(word, word) for word in code.split("_"))
 
 
 def evidence(alarm: Alarm) -> list[tuple[str, str]]:
@@ -24,20 +30,21 @@ def evidence(alarm: Alarm) -> list[tuple[str, str]]:
     return [_written(name, value) for name, value in alarm.evidence.items()]
 
 
-def stands_after(alarm: Alarm, event: Event) -> bool:
-    """Whether `alarm`, which stood, still does once `event` was told.
+def urgent_first(alarms: Sequence[Alarm]) -> list[Alarm]:
+    """The most severe first, and of one level the newest. alarms: newest last."""
+    newest_first = alarms[::-1]
+    return sorted(newest_first, key=lambda alarm: -severity(alarm.level))
 
-    A rollback ends it, a change of a setting that one of its fixes sets, another alarm of its code, and time.
-    """
-    match event:
-        case RolledBack():
-            return False
-        case SettingChanged():
-            return all(fix.key != event.key for fix in alarm.fixes if fix.action == "set")
-        case Alarm():
-            return event.code != alarm.code
-    iteration = getattr(event, "iteration", alarm.iteration)
-    return bool(iteration < alarm.iteration + STANDS)
+
+def errors(alarms: Mapping[str, str]) -> str:
+    """What went wrong, in few words, by code and level of the open alarms: `KL high +1`; empty without an error."""
+    codes = [code for code, level in alarms.items() if level == "error"]
+    return f"{spelt(codes[0])}{f' +{len(codes) - 1}' if len(codes) > 1 else ''}" if codes else ""
+
+
+def state_text(run: RunSummary) -> str:
+    """The state of a run, and what went wrong in it that nobody dealt with: `done, KL high`."""
+    return ", ".join(filter(None, (run.state, visible(errors(run.alarms)))))
 
 
 def _written(name: str, value: float) -> tuple[str, str]:

@@ -120,11 +120,16 @@ def kl_target(folder: Path) -> float | None:
         return None
 
 
-def whole_history(folder: Path) -> History:
-    """All iterations of the run in `folder`, read at once: for a thread, a long run takes seconds."""
+def whole_run(folder: Path) -> RunView:
+    """The run in `folder` with all of its iterations, read at once: for a thread, a long run takes seconds."""
     source, view = JournalSource(folder), RunView()
     for event in source.take():
         view.take(event)
     while (chunk := source.earlier()) is not None:
         view.history.prepend(chunk)
-    return view.history
+    return view
+
+
+def whole_history(folder: Path) -> History:
+    """All iterations of the run in `folder`, read as by `whole_run`."""
+    return whole_run(folder).history

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeVar
 
+from trainer.alarms import stands_after
 from trainer.events import (
     Alarm,
     Alert,
@@ -30,12 +29,12 @@ from trainer.events import (
     StateChanged,
 )
 from trainer.live_settings import in_words
-from workbench.alarms import stands_after, title
+from trainer.run_list import RECENT, last_mean
+from workbench.alarms import title
 from workbench.evaluations import AnyEvaluation, in_brief
 from workbench.history import History, kind_of
 from workbench.metrics import Numbers
 
-_RECENT = 5  # iterations that the remaining time and the summary's means are taken over
 _KEPT = 500  # newest events of a kind
 _MARKS = 2000
 
@@ -50,6 +49,7 @@ class Mark(NamedTuple):
     iteration: int
     kind: MarkKind
     text: str
+    level: str = ""  # of an alert or alarm
 
 
 @dataclass(slots=True)
@@ -140,14 +140,19 @@ class RunView:
         """Iterations that the run is to have."""
         return self.started.iterations if self.started else 0
 
+    @property
+    def open_alarms(self) -> dict[str, str]:
+        """Code and level of the alarms that stand, or whose sign was still there when the run ended."""
+        return (self.ended.alarms if self.ended else {}) | {alarm.code: alarm.level for alarm in self.alarms}
+
     def seconds_left(self) -> float:
         """Expected time to the end of the run, from the newest iterations; NaN before the first."""
-        return _mean(self.history.column("seconds_total")[-_RECENT:]) * max(self.total - self.iteration, 0)
+        return last_mean(self.history.column("seconds_total")) * max(self.total - self.iteration, 0)
 
     def first_and_last(self, name: str) -> tuple[float, float]:
         """Means of the metric `name` over the first and the last five iterations; NaN before the first."""
         values = self.history.column(name)
-        return _mean(values[:_RECENT]), _mean(values[-_RECENT:])
+        return last_mean(values[:RECENT]), last_mean(values)
 
     def put_away(self, alarm: Alarm) -> None:
         """The user has read `alarm`: it stands no more."""
@@ -223,11 +228,11 @@ class RunView:
             case Alarm():
                 same = (place for place, other in enumerate(self.alarms) if other.iteration == event.iteration)
                 self.alarms.insert(next(same, len(self.alarms)), event)
-                self._mark(event.iteration, "alarm", f"{title(event)}: {event.message}")
+                self._mark(event.iteration, "alarm", f"{title(event)}: {event.message}", event.level)
             case Decision():
                 self._mark(event.iteration, "decision", event.message)
             case _:
-                self._mark(event.iteration, "alert", event.message)
+                self._mark(event.iteration, "alert", event.message, event.level)
 
     def _add_judged(self, event: HumanEvaluation) -> None:
         """Told anew with every few labels: one mark for all while nothing else happens."""
@@ -246,10 +251,13 @@ class RunView:
         self.ended = event
         self.state = event.state
         self.phase = None
+        standing = {alarm.code for alarm in self.alarms}
+        newest = {alert.code: alert for alert in self.alerts if isinstance(alert, Alarm)}
+        self.alarms[:0] = [newest[code] for code in event.alarms if code in newest and code not in standing]
         self._mark(event.iteration, "end", f"{event.state}: {event.reason}" if event.reason else event.state)
 
-    def _mark(self, iteration: int, kind: MarkKind, text: str) -> None:
-        _keep(self.marks, Mark(iteration, kind, text), _MARKS)
+    def _mark(self, iteration: int, kind: MarkKind, text: str, level: str = "") -> None:
+        _keep(self.marks, Mark(iteration, kind, text, level), _MARKS)
 
 
 def seconds(event: Numbers) -> float:
@@ -260,7 +268,3 @@ def seconds(event: Numbers) -> float:
 def _keep(newest: list[Kept], item: Kept, most: int = _KEPT) -> None:
     newest.append(item)
     del newest[:-most]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else math.nan

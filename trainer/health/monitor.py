@@ -39,6 +39,11 @@ class HealthMonitor:
         self._history = History()
         self._told: dict[str, _Told] = {}
 
+    @property
+    def open(self) -> dict[str, str]:
+        """Code and level of the alarms that were told and are not over."""
+        return {code: told.level for code, told in self._told.items()} if self._config_of().health.alarms else {}
+
     def take(self, event: Event) -> list[Alarm]:
         """The alarms that `event` gives reason to tell, most urgent first."""
         anything_new = self._history.take(event)

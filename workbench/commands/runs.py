@@ -10,12 +10,13 @@ from typing import Any
 
 from trainer.config.schema import RunConfig
 from trainer.errors import UsageError
-from trainer.run_list import RunSummary, list_runs
+from trainer.run_list import RECENT, RunSummary, list_runs
 from workbench import output
+from workbench.alarms import state_text
 from workbench.text import visible
 
 _HEADINGS = ("run", "state", "iteration", "score", "KL", "started", "model")
-_UNITS = ("", "", "", "", "nats/seq", "", "")
+_UNITS = ("", "", "", f"last {RECENT}", f"nats/seq, last {RECENT}", "", "")
 _NUMBERS = (2, 3, 4)  # columns that are aligned to the right
 
 
@@ -40,7 +41,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _plain(summary: RunSummary) -> dict[str, Any]:
-    """`summary` in plain values; `started` in unix seconds, `kl` in nats a sequence."""
+    """`summary` in plain values; `started` in unix seconds, `kl` in nats a sequence.
+
+    `score` and `kl` are means of the last five iterations; `alarms` is the level of each open one by its code.
+    """
     return {
         "name": summary.name,
         "folder": str(summary.folder.root),
@@ -51,6 +55,7 @@ def _plain(summary: RunSummary) -> dict[str, Any]:
         "kl": summary.kl,
         "model": summary.model,
         "started": summary.started,
+        "alarms": summary.alarms,
         "problem": summary.problem,
         "kind": summary.kind,
     }
@@ -72,7 +77,7 @@ def _cells(summary: RunSummary) -> tuple[str, ...]:
     started = "-" if summary.started is None else f"{datetime.fromtimestamp(summary.started).astimezone():%F %R}"
     return (
         visible(summary.name),
-        summary.state,
+        state_text(summary),
         f"{summary.iteration}/{summary.iterations}",
         "-" if summary.score is None else f"{summary.score:.3f}",
         "-" if summary.kl is None else f"{summary.kl:.2f}",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal, NamedTuple
 
+from trainer.run_list import RECENT, last_mean
 from workbench.comparison.frontier import best, training_points
 from workbench.comparison.lines import mean, number
 from workbench.comparison.run import ComparedRun
@@ -86,8 +87,7 @@ def _number(digits: int, factor: float = 1.0) -> Callable[[float], str]:
 
 
 def _last(name: str) -> Callable[[ComparedRun], float]:
-    """The mean of the metric `name` over the last iterations."""
-    return lambda run: mean(run.column(name)[-run.window :])
+    return lambda run: last_mean(run.column(name))
 
 
 def _sum(values: Sequence[float]) -> float:
@@ -192,7 +192,7 @@ _HELD_OUT = Section(
 
 SECTIONS = (
     Section(
-        "the last iterations",
+        f"the last {RECENT} iterations",
         (
             Measure("score", "score", "", _last("score_mean"), _number(3)),
             Measure("reward", "reward", "", _last("reward_mean"), _number(3)),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len
 
+from trainer.run_list import RECENT
 from workbench.comparison.curves import curve_lines
 from workbench.comparison.frontier import Frontier, best, frontier, levels
 from workbench.comparison.lines import Line, notes, number, padded, role_of, rule
@@ -69,7 +70,7 @@ def _facts(run: ComparedRun) -> tuple[str, ...]:
 
 
 def _numbers(runs: Sequence[ComparedRun], width: int) -> Iterator[Line]:
-    yield rule("numbers", width, f"last and best are means of {_windows(runs)} iterations")
+    yield rule("numbers", width, f"means of iterations: the last {RECENT}, the best {_windows(runs)}")
     rows = []
     for section in sections(runs):
         found = []

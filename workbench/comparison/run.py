@@ -35,7 +35,7 @@ class ComparedRun:
 
     @property
     def window(self) -> int:
-        """Iterations that a number is the mean of, for one batch is mostly noise: five, or a twentieth of all."""
+        """Iterations that a point is the mean of, for one batch is mostly noise: five, or a twentieth of all."""
         return max(_LEAST, len(self.view.history) // _SHARE)
 
     def column(self, name: str) -> Sequence[float]:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trainer.events import Alarm, Alert, RolledBack, SamplePreview
-from workbench.alarms import SIGNS, title
+from workbench.alarms import SIGNS, title, urgent_first
 from workbench.evaluations import in_brief
 from workbench.metrics import table
 from workbench.run_view import RunView
@@ -26,7 +26,7 @@ _ALARMS = 3
 def dashboard(view: RunView, width: int, *, notice: str = "") -> RenderableType:
     """Status, alarms, metrics, newest samples and alerts of `view` for a terminal of `width` columns, 60 or more."""
     parts: list[RenderableType] = list(_wrapped(_status(view), width))
-    for alarm in reversed(view.alarms[-_ALARMS:]):
+    for alarm in urgent_first(view.alarms)[:_ALARMS]:
         parts += [_alert(alarm, width), _cut(f"  {alarm.advice}", width)]
     if view.history:
         parts += [Text(""), _metrics(view, width)]

@@ -23,7 +23,8 @@ from trainer.events import (
 )
 from trainer.live_settings import in_words
 from trainer.run_list import PPO
-from workbench.alarms import title
+from workbench.alarms import spelt, title
+from workbench.attached import whole_run
 from workbench.evaluations import AnyEvaluation, held_out, in_brief, number, parts, reference_win_rate, win_rate
 from workbench.output import PROGRAM
 from workbench.run_kinds import training_command
@@ -63,11 +64,20 @@ def sentences(event: Event) -> list[str]:
 
 
 def summary(view: RunView) -> list[tuple[str, str]]:
-    """Labels and texts: how the run went, where it lies, how to go on. Empty when no run started."""
+    """Labels and texts: how the run went, where it lies, how to go on. Empty when no run started.
+
+    Of a resumed run, which `view` has the rest of, its journal tells what came before.
+    """
+    if view.started is not None and view.started.resumed_at is not None:
+        whole = whole_run(Path(view.started.folder))
+        if whole.started is not None and whole.ended == view.ended:  # else the journal is gone, or damaged
+            view = whole
     if view.started is None:
         return []
     lines = [("run", f"{view.started.name}: {_outcome(view)}")]
     lines += _learnt(view)
+    if view.open_alarms:
+        lines.append(("alarms", ", ".join(f"{spelt(code)} ({level})" for code, level in view.open_alarms.items())))
     folder = short_path(view.started.folder)
     lines.append(("folder", folder))
     if checkpoint := (view.ended and view.ended.checkpoint) or (view.checkpoint and view.checkpoint.path):

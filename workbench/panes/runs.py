@@ -49,9 +49,9 @@ class RunsPane(Pane):
 
     TITLE = "Runs"
     HELP = (
-        "Every run in the workspace, newest first. Open one to look at it or to follow it, go on with it, or start "
-        "from its configuration. Mark two or more to see what differs in their configurations, and their curves in "
-        "one chart."
+        "Every run in the workspace, newest first; score and KL are means of the last five iterations. Open one to "
+        "look at it or to follow it, go on with it, or start from its configuration. Mark two or more to see what "
+        "differs in their configurations, and their curves in one chart."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "open", id="runs.open", tooltip="Show the selected run in the panes"),

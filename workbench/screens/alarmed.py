@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainer.errors import TrainerError
 from trainer.events import Alarm, Fix
-from workbench.alarms import title
+from workbench.alarms import title, urgent_first
 from workbench.screens.alarm import AlarmScreen, Answer
 from workbench.screens.alarm_fix import FixScreen
 from workbench.screens.labelling import LabellingScreen
@@ -20,10 +20,10 @@ class AlarmedScreen(LabellingScreen):
     def allows_alarm(self, action: str) -> bool:
         """Whether a key for alarms makes sense now."""
         alarms = self.supervisor.view.alarms
-        return bool(alarms) and (action == "open_alarm" or bool(self.supervisor.fixes(alarms[-1])))
+        return bool(alarms) and (action == "open_alarm" or bool(self.supervisor.fixes(urgent_first(alarms)[0])))
 
     def action_open_alarm(self) -> None:
-        """Show the alarms that stand, the newest one first."""
+        """Show the alarms that stand, the most severe one first."""
 
         def answered(answer: Answer | None) -> None:
             if answer is None:
@@ -34,12 +34,12 @@ class AlarmedScreen(LabellingScreen):
             else:
                 self._apply(answer.alarm, answer.fix)
 
-        alarms = self.supervisor.view.alarms[::-1]
+        alarms = urgent_first(self.supervisor.view.alarms)
         self.app.push_screen(AlarmScreen(alarms, self.supervisor.fixes), answered)
 
     def action_fix_alarm(self) -> None:
-        """Apply the likeliest fix of the newest alarm, once the user agrees."""
-        alarm = self.supervisor.view.alarms[-1]
+        """Apply the likeliest fix of the most severe alarm, once the user agrees."""
+        alarm = urgent_first(self.supervisor.view.alarms)[0]
         fix = self.supervisor.fixes(alarm)[0]
 
         def answered(agreed: bool | None) -> None:

@@ -70,7 +70,7 @@ class MainScreen(AlarmedScreen):
         Binding("c", "ask('checkpoint')", "checkpoint", id="run.checkpoint", tooltip="Save a checkpoint now"),
         Binding("X", "ask('stop')", "stop", id="run.stop", tooltip="Save a checkpoint and end the run"),
         Binding("exclamation_mark", "open_alarm", "alarm", id="alarm.open", tooltip="What is wrong, and what to do"),
-        Binding("F", "fix_alarm", "fix", id="alarm.fix", tooltip="Apply the newest alarm's first fix, once you agree"),
+        Binding("F", "fix_alarm", "fix", id="alarm.fix", tooltip="Apply the worst alarm's first fix, once you agree"),
         Binding("f2", "show_pane('config')", "Config", show=False, id="pane.config", tooltip="Go to the configuration"),
         Binding("f3", "show_pane('training')", "Training", show=False, id="pane.training", tooltip="Go to the charts"),
         Binding("f4", "show_pane('samples')", "Samples", show=False, id="pane.samples", tooltip="Go to the samples"),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 
 from trainer.events import Alarm
-from workbench.alarms import SIGNS, title
+from workbench.alarms import SIGNS, title, urgent_first
 from workbench.text import visible
 from workbench.widgets.cells import fit_start
 from workbench.widgets.drawing import Drawn, Line
@@ -18,13 +18,13 @@ _ROLES = {"info": "muted", "error": "missing"}  # else that of an alert
 
 
 def alarm_lines(alarms: Sequence[Alarm], width: int, height: int, key: str) -> list[Line]:
-    """`alarms`, the newest first, in at most `height` lines of `width` columns.
+    """`alarms`, the most severe first, in at most `height` lines of `width` columns.
 
     The first line ends with the `key` that opens it, and with the number of those that have no line.
     """
     lines: list[Line] = []
     left = len(alarms) - height
-    for alarm in reversed(alarms[-height:] if height > 0 else []):
+    for alarm in urgent_first(alarms)[: max(height, 0)]:
         more = f"and {left} more   " if left > 0 else ""
         end = "" if lines else fit_start(f"  {more}{key} opens ", width)
         room = width - cell_len(end)
@@ -45,7 +45,7 @@ class AlarmLines(Drawn):
         self._key = ""
 
     def show(self, alarms: Sequence[Alarm], key: str, room: int) -> int:
-        """Draw `alarms`, the newest last, from now on; `key` opens that one. How many of `room` lines that takes."""
+        """Draw `alarms`, the newest last, from now on; `key` opens them. How many of `room` lines that takes."""
         taken = min(len(alarms), _MOST if room >= _ROOM else 1)
         self.display = bool(taken)
         self.styles.height = taken

@@ -17,7 +17,7 @@ from workbench.widgets.drawing import OVERLAYS, Line, Piece, line_of
 from workbench.widgets.metric_row import change_text, reading_at
 from workbench.widgets.scale import Scale, number_text, scale_of, tick_texts, ticks
 from workbench.widgets.sparkline import LIMIT, MISSING
-from workbench.widgets.timeline import SIGNS, sign_role
+from workbench.widgets.timeline import sign_of
 from workbench.widgets.window import Window, moving_average
 
 Points = list[tuple[int, Bucket]]  # at a dot of the x axis
@@ -27,7 +27,7 @@ _LABELS = 8  # columns of the y axis's numbers
 _LINES_A_TICK = 4
 _COLUMNS_A_TICK = 12
 _RANKS = ("checkpoint", "evaluation", "resumed", "end", "setting", "alert", "decision", "alarm", "rollback")
-"""Kinds of marks; the last is shown where marks meet."""
+"""Kinds of marks; the last is shown where marks meet, and an error over all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,12 +177,12 @@ def _mark_line(marks: Sequence[Mark], window: Window, across: int) -> Line:
     cells: list[Piece] = [(" ", "text")] * across
     ranks = [-1] * across
     for mark in marks:
-        rank = _RANKS.index(mark.kind)
+        rank = _RANKS.index(mark.kind) if mark.level != "error" else len(_RANKS)
         if window.iterations and window.first <= mark.iteration <= window.last:
             column = _place(window, mark.iteration, across)
             if rank >= ranks[column]:
                 ranks[column] = rank
-                cells[column] = (SIGNS[mark.kind], sign_role(mark.kind))
+                cells[column] = sign_of(mark)
     return [(" " * (_LABELS + 2), "text"), *line_of(cells)]
 
 

@@ -17,7 +17,9 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from trainer.run_list import RunSummary
+from trainer.run_list import RECENT, RunSummary
+from workbench.alarms import SIGNS as LEVELS
+from workbench.alarms import errors, state_text
 from workbench.text import visible
 from workbench.widgets.cells import fit
 
@@ -41,7 +43,7 @@ class Column(NamedTuple):
 
 COLUMNS = (
     Column("name", "run", lambda run: run.name, lambda run, _: visible(run.name), least=13),
-    Column("state", "state", lambda run: run.state, lambda run, _: f"{SIGNS[run.state]} {run.state}"),
+    Column("state", "state", lambda run: run.state, lambda run, _: f"{state_sign(run)} {state_text(run)}", least=13),
     Column(
         "iteration",
         "iteration",
@@ -50,13 +52,32 @@ COLUMNS = (
         descending=True,
         right=True,
     ),
-    Column("score", "score", lambda run: run.score, lambda run, _: _number(run.score, 3), descending=True, right=True),
-    Column("kl", "KL nats", lambda run: run.kl, lambda run, _: _number(run.kl, 2), descending=True, right=True),
+    Column(
+        "score",
+        f"score last {RECENT}",
+        lambda run: run.score,
+        lambda run, _: _number(run.score, 3),
+        descending=True,
+        right=True,
+    ),
+    Column(
+        "kl", f"KL last {RECENT}", lambda run: run.kl, lambda run, _: _number(run.kl, 2), descending=True, right=True
+    ),
     Column("age", "age", lambda run: run.started, lambda run, now: age(run.started, now), descending=True, right=True),
     Column("model", "model", lambda run: run.model, lambda run, _: visible(run.model[:_LONGEST]), least=10),
 )
 _BY_KEY = {column.key: column for column in COLUMNS}
 _MOST_WANTED = ("name", "state", "score", "iteration", "age", "kl", "model")  # the last go first where it is narrow
+
+
+def state_sign(run: RunSummary) -> str:
+    """The sign of the run's state; a run that is done with an error that nobody dealt with is not well."""
+    return LEVELS["warning"] if is_alarmed(run) else SIGNS[run.state]
+
+
+def is_alarmed(run: RunSummary) -> bool:
+    """Whether the run came to its end with an error that nobody dealt with."""
+    return run.state == "done" and bool(errors(run.alarms))
 
 
 def age(started: float | None, now: float) -> str:
@@ -107,6 +128,7 @@ class RunTable(ScrollView, can_focus=True, inherit_bindings=False):
         "run-table--heading",
         "run-table--cursor",
         "run-table--muted",
+        "run-table--alarmed",
         *(f"run-table--{state}" for state in SIGNS),
     }
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -255,7 +277,8 @@ class RunTable(ScrollView, can_focus=True, inherit_bindings=False):
         for key, width in self._widths().items():
             column = _BY_KEY[key]
             sign = ("▾" if column.descending != self.reversed else "▴") if key == self.sorted_by else ""
-            text = sign + column.heading if column.right else column.heading + sign
+            name = column.heading if cell_len(column.heading + sign) <= width else column.heading.partition(" ")[0]
+            text = sign + name if column.right else name + sign
             segments.append(Segment(fit(text, width, right=column.right) + " " * _GAP, style))
         return Strip(segments)
 
@@ -265,7 +288,7 @@ class RunTable(ScrollView, can_focus=True, inherit_bindings=False):
         sign = "◆" if run.name in self._marked else "▸" if run.name == self._current else ""
         segments = [Segment(sign.ljust(_GUTTER), style or self.rich_style)]
         for key, width in self._widths().items():
-            own = self._style(run.state) if key == "state" else self.rich_style
+            own = self._style("alarmed" if is_alarmed(run) else run.state) if key == "state" else self.rich_style
             text = fit(cells[key], width, right=_BY_KEY[key].right)
             segments.append(Segment(text, style or (self._style("muted") if key in ("age", "model") else own)))
             segments.append(Segment(" " * _GAP, style or self.rich_style))

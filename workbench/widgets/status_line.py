@@ -8,7 +8,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from trainer.events import Alarm
-from workbench.alarms import SIGNS, title
+from workbench.alarms import SIGNS, errors, title, urgent_first
 from workbench.run_view import RunView
 from workbench.text import duration, gigabytes, visible
 
@@ -50,9 +50,13 @@ def status_pieces(view: RunView, *, note: str = "") -> list[Content]:
     if view.started is None and view.state != "failed" and not note and view.phase is None:
         return [Content.assemble(("ppo-workbench", "bold")), Content.styled("no run yet", "$text-muted")]
     name = visible(view.started.name) if view.started else "new run"
-    words = f"{_SIGNS[view.state]} {note or view.state}"
-    state = Content.styled(words, _STYLES.get(view.state, "$text-accent"))
-    pieces = [Content.assemble((name, "bold"), "  ", state)]
+    wrong = errors(view.open_alarms)
+    sign, style = _SIGNS[view.state], _STYLES.get(view.state, "$text-accent")
+    words = note or view.state
+    if wrong and view.state == "done":
+        sign, style = SIGNS["warning"], "$text-warning"
+        words += "" if view.alarms else f", {visible(wrong)}"
+    pieces = [Content.assemble((name, "bold"), "  ", Content.styled(f"{sign} {words}", style))]
     if view.alarms:
         pieces.append(_alarms(view.alarms))
     if view.total:
@@ -79,11 +83,11 @@ def fitted(pieces: Sequence[Content], width: int) -> Content:
 
 
 def _alarms(alarms: Sequence[Alarm]) -> Content:
-    """What the newest alarm is called, and how many stand."""
-    newest = alarms[-1]
-    words = visible(title(newest)) + (f" and {len(alarms) - 1} more" if len(alarms) > 1 else "")
-    style = "$text-error" if newest.level == "error" else "$text-warning"
-    return Content.styled(f"{SIGNS.get(newest.level, SIGNS['warning'])} {words}", style)
+    """What the most severe alarm is called, and how many stand."""
+    worst = urgent_first(alarms)[0]
+    words = visible(title(worst)) + (f" and {len(alarms) - 1} more" if len(alarms) > 1 else "")
+    style = "$text-error" if worst.level == "error" else "$text-warning"
+    return Content.styled(f"{SIGNS.get(worst.level, SIGNS['warning'])} {words}", style)
 
 
 def _progress(name: str, done: int, total: int) -> Content:

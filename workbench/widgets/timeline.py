@@ -8,10 +8,11 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 from textual.events import MouseScrollDown, MouseScrollUp
 
+from workbench.alarms import SIGNS as LEVELS
 from workbench.run_view import Mark, MarkKind
 from workbench.text import visible
 from workbench.widgets.cells import fit_start
-from workbench.widgets.drawing import Drawn, Line, rule
+from workbench.widgets.drawing import Drawn, Line, Piece, rule
 
 SIGNS: dict[MarkKind, str] = {
     "alert": "⚠",
@@ -24,13 +25,16 @@ SIGNS: dict[MarkKind, str] = {
     "resumed": "↻",
     "end": "■",
 }
+ERROR = LEVELS["error"]  # an alert or alarm of that level
 
 
-def sign_role(kind: MarkKind) -> str:
-    """The role that a mark's sign is drawn in."""
-    if kind in ("alert", "alarm"):
-        return "alert"
-    return "strong" if kind in ("decision", "rollback", "setting", "end") else "muted"
+def sign_of(mark: Mark) -> Piece:
+    """The sign of a mark, and the role that it is drawn in."""
+    if mark.level == "error":
+        return ERROR, "missing"
+    if mark.kind in ("alert", "alarm") and mark.level != "info":
+        return SIGNS[mark.kind], "alert"
+    return SIGNS[mark.kind], "strong" if mark.kind in ("decision", "rollback", "setting", "end") else "muted"
 
 
 def timeline(marks: Sequence[Mark], width: int, height: int, *, back: int = 0) -> list[Line]:
@@ -46,11 +50,11 @@ def timeline(marks: Sequence[Mark], width: int, height: int, *, back: int = 0) -
 
 def _line(mark: Mark, digits: int, width: int) -> Line:
     text = fit_start(visible(mark.text), width - digits - 5)
-    role = "alert" if sign_role(mark.kind) == "alert" else "text"
+    sign, role = sign_of(mark)
     return [
-        (f" {SIGNS[mark.kind]} ", sign_role(mark.kind)),
+        (f" {sign} ", role),
         (f"{mark.iteration:>{digits}} ", "muted"),
-        (text, role),
+        (text, role if role in ("alert", "missing") else "text"),
     ]
 
 

@@ -12,6 +12,7 @@ from rich.cells import cell_len
 from test_completion_list import HOSTILE
 
 from trainer.preferences.items import Progress, Share
+from trainer.preferences.reliability import wilson_interval
 from workbench.labelling.shown import Shown, Turn, shown
 from workbench.text import visible
 from workbench.widgets.drawing import Line, plain
@@ -314,8 +315,17 @@ def test_figures_are_told_with_their_units_and_intervals() -> None:
         "ETA 48m 00s",
         "31 in a row",
         "agreement with yourself 3.5/4, κ 0.75",
-        "left chosen 50 % (33 to 67)",
-        "longer chosen 72 % (52 to 86)",
+        "left chosen 50% (33 to 67)",
+        "longer (chars) chosen 72% (52 to 86)",
+    ]
+
+
+@pytest.mark.parametrize(("count", "told"), [(1, "100% (n = 1)"), (11, "100% (n = 11)"), (12, "100% (76 to 100)")])
+def test_a_share_of_few_labels_has_no_interval_but_their_number(count: int, told: str) -> None:
+    share = Share(count, count, 1.0, *wilson_interval(count, count))
+    assert figures("ann", progress(left_side=share, longer=share))[-2:] == [
+        f"left chosen {told}",
+        f"longer (chars) chosen {told}",
     ]
 
 
@@ -353,12 +363,12 @@ async def test_figures_that_a_line_has_no_room_for_are_a_key_away() -> None:
     async with labelling(desk, size=(80, 24)) as (app, pilot):
         assert app.told("progress") == "ann   31 done · 169 left   212/h   median 9.0s   ETA 48m 00s   guidelines g"
         await pilot.press("p")
-        assert "longer chosen 72 % (52 to 86)" in app.text
+        assert "longer (chars) chosen 72% (52 to 86)" in app.text
         assert "guidelines g" in app.text
         await pilot.press("1")
-        assert "longer chosen 72 % (52 to 86)" in app.text
+        assert "longer (chars) chosen 72% (52 to 86)" in app.text
         await pilot.press("p")
-        assert "longer chosen" not in app.text
+        assert "longer (chars)" not in app.text
 
 
 async def test_a_turn_without_a_role_or_text_is_shown_as_one() -> None:

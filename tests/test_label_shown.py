@@ -138,12 +138,13 @@ def test_facts_stand_with_the_side_that_they_are_of() -> None:
         Origin(source="pairs.jsonl", writer="reference"),
     )
     columns = {"scores": [0.5, None], "lengths": [30, 4], "subject": "sky", "other": [1, 2, 3]}
-    one = item("a", "b", order=(1, 0), origins=origins, columns=columns)
+    one = item("aaaaa", "bbb", order=(1, 0), origins=origins, columns=columns)
     assert facts(one) == [
-        "reference, length 4, pairs.jsonl",
-        "policy, iteration 3, score 0.50, length 30, quickstart-0001",
+        "reference, 3 chars, pairs.jsonl",
+        "policy, iteration 3, score 0.50, 5 chars, quickstart-0001",
     ]
     assert facts(item("a", "b")) == ["", ""]
+    assert facts(item("a", "b", columns={"lengths": [30, 4]})) == ["length 30", "length 4"], "as a file has them"
 
 
 def test_a_run_that_wrote_both_is_not_told_and_a_checkpoint_only_without_an_iteration() -> None:

@@ -203,12 +203,14 @@ def test_a_report_and_an_event_come_to_the_same_rows() -> None:
 
 
 def test_a_pair_is_told_in_words_as_far_as_there_is_room() -> None:
-    assert [verdict(pair(1, lead)) for lead in (1.5, -0.25, 0.0)] == ["✓ +1.50 logits", "✗ -0.25 logits", "= even"]
-    assert verdict(pair(1, -2.0, is_tie=True)) == "~ tie, 2.00 logits apart"
+    assert [verdict(pair(1, lead)) for lead in (1.5, -0.25, 0.0)] == ["✓ +1.50 reward", "✗ -0.25 reward", "= even"]
+    normalised = pair(1, -0.36, chosen_reward=0.58, rejected_reward=0.65)  # a lead in logits beside them misleads
+    assert facts(normalised, 80).startswith("✗ -0.07 reward   chosen +0.58   rejected +0.65   ")
+    assert verdict(pair(1, -2.0, is_tie=True)) == "~ tie, 2.00 reward apart"
     assert facts(pair(1, -2.0, strength=3, source="a\x1b"), 200) == (
-        "✗ -2.00 logits   chosen -0.70   rejected +1.30   11 and 8 tokens   strongly better   a␛"
+        "✗ -2.00 reward   chosen -0.70   rejected +1.30   11 and 8 tokens   strongly better   a␛"
     )
-    assert facts(pair(1, -2.0), 40) == "✗ -2.00 logits   chosen -0.70"
+    assert facts(pair(1, -2.0), 40) == "✗ -2.00 reward   chosen -0.70"
     assert facts(pair(1), 3) == ""
     assert plain_text([{"role": "assistant", "content": "x"}]) == "x"
     assert plain_text([{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]) == (

@@ -31,7 +31,14 @@ DEADLINE = 60  # seconds, after which a test has failed
 class Terminal:
     """The workbench with a scripted trainer, in a pseudo-terminal of 120 x 36."""
 
-    def __init__(self, folder: Path, script: str, program: Path = ROOT / "tests" / "scripted_run.py") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        script: str,
+        program: Path = ROOT / "tests" / "scripted_run.py",
+        *,
+        term: str = "xterm-256color",
+    ) -> None:
         self.master, inner = pty.openpty()
         fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 36, 120, 0, 0))
         home = {"SCRIPT": script, "PPO_WORKBENCH_CONFIG_DIR": str(folder), "XDG_STATE_HOME": str(folder)}
@@ -41,7 +48,7 @@ class Terminal:
             stdout=inner,
             stderr=inner,
             cwd=folder,
-            env=os.environ | {"TERM": "xterm-256color", "PYTHONPATH": str(ROOT)} | home,
+            env=os.environ | {"TERM": term, "COLORTERM": "", "PYTHONPATH": str(ROOT)} | home,
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that its end is a SIGHUP
         )
@@ -111,6 +118,58 @@ def test_it_trains_and_leaves_the_terminal_as_it_was(terminals: list[Terminal], 
     assert terminal.wait() == 0
     for on, off in ((b"\x1b[?1049h", b"\x1b[?1049l"), (b"\x1b[?25l", b"\x1b[?25h")):  # second screen, hidden cursor
         assert terminal.raw.rindex(off) > terminal.raw.rindex(on)
+
+
+def test_a_terminal_of_few_colours_gets_a_theme_of_its_own_colours(terminals: list[Terminal], tmp_path: Path) -> None:
+    terminals.append(terminal := Terminal(tmp_path, "done", "xterm"))
+    terminal.wait_for("Training F3")
+    terminal.press(" ")
+    terminal.wait_for("iteration 12/12")
+    terminal.press("q")
+    assert terminal.wait() == 0
+    codes = {int(code) for codes in re.findall(rb"\x1b\[([0-9;]+)m", terminal.raw) for code in codes.split(b";")}
+    coloured = {code for code in codes if 30 <= code <= 49 or 90 <= code <= 107}
+    assert {36, 90} <= coloured, "cyan for what has the focus, bright black for what is muted"
+    assert not coloured & {38, 48}, "none of a palette of 256, none of 24 bits"
+    assert not (tmp_path / "workbench.toml").exists() or 'theme = ""' in (tmp_path / "workbench.toml").read_text()
+
+
+def test_a_terminal_that_cannot_place_text_is_refused_with_the_way_out(
+    terminals: list[Terminal], tmp_path: Path
+) -> None:
+    terminals.append(terminal := Terminal(tmp_path, "done", "dumb"))
+    assert terminal.wait() == 2
+    assert b"TERM = 'dumb' cannot show the workbench" in terminal.raw
+    assert b"--no-ui" in terminal.raw
+    assert b"\x1b[?1049h" not in terminal.raw
+
+
+@pytest.mark.parametrize(
+    ("term", "colorterm", "shown"),
+    [
+        ("xterm", "", 8),
+        ("linux", "", 8),
+        ("vt100", "", 0),
+        ("xterm-256color", "", 256),
+        ("screen-256color", "", 256),
+        ("xterm-kitty", "", 256),
+        ("no-such-terminal", "", 16),
+        ("", "", 16),
+        ("xterm", "truecolor", 2**24),
+        ("xterm", "24bit", 2**24),
+    ],
+)
+def test_colours_are_counted_by_what_the_environment_says(term: str, colorterm: str, shown: int) -> None:
+    done = subprocess.run(  # for terminfo is read once in a process
+        [sys.executable, "-c", "from workbench.terminal import colors; print(colors())"],
+        cwd=ROOT,
+        env=os.environ | {"TERM": term, "COLORTERM": colorterm},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=True,
+    )
+    assert int(done.stdout) == shown
 
 
 def test_a_run_outlives_its_terminal(terminals: list[Terminal], tmp_path: Path) -> None:

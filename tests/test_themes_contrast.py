@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 from textual.color import Color
+from textual.css.stylesheet import Stylesheet
+from textual.screen import Screen
+from workbench_app import workbench as running
 
+import workbench
+from workbench.styles import ALL_STYLES
 from workbench.theming import EXTRA_VARIABLES, ThemeSpec, read_theme, shipped_themes_dir, to_textual
 
 SPECS = {spec.name: spec for spec in map(read_theme, sorted(shipped_themes_dir().glob("*.toml")))}
 ACCENTS = ("primary", "secondary", "accent", "success", "warning", "error")
 GROUNDS = ("background", "surface", "panel")
+HEX = [name for name, spec in SPECS.items() if not spec.ansi]
 
 # xterm's default colours, 0 to 15 (XTerm-col.ad).
 XTERM = [
@@ -35,7 +44,7 @@ class Palette:
 
     def __init__(self, spec: ThemeSpec) -> None:
         theme = to_textual(spec)
-        self._variables = {**theme.to_color_system().generate(), **theme.variables}
+        self.variables = {**theme.to_color_system().generate(), **theme.variables}
         self._default_text, self._default_ground = map(Color.parse, XTERM_DARK if theme.dark else XTERM_DARK[::-1])
 
     def ground(self, name: str) -> Color:
@@ -50,7 +59,7 @@ class Palette:
         return ground + self._parsed(name, default=self._default_text, auto_on=ground)
 
     def _parsed(self, name: str, *, default: Color, auto_on: Color | None = None) -> Color:
-        text, _, percent = self._variables[name].partition(" ")
+        text, _, percent = self.variables[name].partition(" ")
         alpha = float(percent.rstrip("%") or 100) / 100
         if text == "auto" and auto_on is not None:
             return auto_on.get_contrast_text(alpha)
@@ -123,6 +132,82 @@ def test_lines_heat_and_labels_stand_out_from_every_ground(name: str) -> None:
         for pair in itertools.product(EXTRA_VARIABLES, GROUNDS)
     }
     assert {pair: round(ratio, 2) for pair, ratio in pairs.items() if ratio < 3} == {}
+
+
+def used_by_stylesheets(palette: Palette) -> Iterator[tuple[str, float, float]]:
+    """What each rule of our stylesheets draws: the rule, its contrast, and the least that it needs.
+
+    Where the rule has no ground of its own, the ground is any that there is.
+    """
+    sheet = Stylesheet(variables=palette.variables)
+    for path in ALL_STYLES:
+        sheet.read(path)
+    sheet.parse()
+    for rule in sheet.rules:
+        styles = rule.styles
+        grounds = [palette.ground(name) for name in GROUNDS]
+        if styles.has_rule("background") and styles.background.a:
+            grounds = [palette.ground("background") + styles.background]
+        texts = ("color", "border_title_color", "border_subtitle_color")
+        least = 3.0 if str(rule.selectors).endswith("separator") else 4.5
+        drawn = [(name, getattr(styles, name), least) for name in texts if styles.has_rule(name)]
+        for edge in ("top", "right", "bottom", "left"):
+            kind, color = getattr(styles, f"border_{edge}")
+            if styles.has_rule(f"border_{edge}") and kind not in ("", "none", "hidden", "blank"):
+                drawn.append((f"border_{edge}", color, 3.0))
+        for (name, color, least), ground in itertools.product(drawn, grounds):
+            yield f"{rule.selectors} {name}", contrast(ground + color, ground), least
+
+
+def used_by_code() -> set[str]:
+    """Names of the theme's variables that texts are styled with in the source."""
+    sources = Path(workbench.__file__).parent.rglob("*.py")
+    return {name for path in sources for name in re.findall(r'"\$([a-z0-9-]+)', path.read_text(encoding="utf-8"))}
+
+
+@pytest.mark.parametrize("name", HEX)
+def test_every_text_and_line_of_the_stylesheets_can_be_seen(name: str) -> None:
+    found = list(used_by_stylesheets(Palette(SPECS[name])))
+    assert len(found) > 100
+    assert {what: round(ratio, 2) for what, ratio, least in found if ratio < least} == {}
+
+
+@pytest.mark.parametrize("name", HEX)
+def test_every_colour_that_the_code_writes_text_in_can_be_read(name: str) -> None:
+    palette = Palette(SPECS[name])
+    assert {"text-warning", "text-error", "text-muted"} <= used_by_code()
+    pairs = itertools.product(used_by_code(), GROUNDS)
+    ratios = {pair: contrast(palette.text(pair[0], on=pair[1]), palette.ground(pair[1])) for pair in pairs}
+    assert {pair: round(ratio, 2) for pair, ratio in ratios.items() if ratio < 4.5} == {}
+
+
+async def test_every_text_and_line_on_the_screen_can_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path))
+    async with running(size=(200, 60)) as (screen, pilot):
+        screen.app.notify("a warning", severity="warning")
+        for name in HEX:
+            screen.app.theme = name
+            await pilot.pause()
+            seen = list(on_screen(screen))
+            assert len(seen) > 200
+            assert {what: round(ratio, 2) for what, ratio, least in seen if ratio < least} == {}, name
+
+
+def on_screen(screen: Screen[object]) -> Iterator[tuple[str, float, float]]:
+    """What the widgets of a screen draw, shown or not: what it is, its contrast, and the least that it needs."""
+    for widget in screen.walk_children():
+        ground, name = widget.background_colors[1], f"{type(widget).__name__}#{widget.id}"
+        yield name, contrast(widget.colors[3], ground), 4.5
+        outside = widget.background_colors[0]
+        for kind, color in widget.styles.border:
+            if kind not in ("", "none", "hidden", "blank") and color.a:
+                yield f"{name} border", contrast(outside + color, outside), 3.0
+        for component in widget.COMPONENT_CLASSES:
+            style = widget.get_component_rich_style(component)
+            if style.color and style.bgcolor and style.color.triplet and style.bgcolor.triplet:
+                color, on = (Color(*one.triplet) for one in (style.color, style.bgcolor))
+                yield f"{name} {component}", contrast(color, on), 3.0 if component.endswith("separator") else 4.5
 
 
 def test_the_high_contrast_theme_reaches_the_enhanced_level() -> None:

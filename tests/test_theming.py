@@ -17,10 +17,13 @@ from textual.widgets import Input, OptionList, Static
 
 from trainer.errors import ConfigError
 from workbench import theming
+from workbench.app import WorkbenchApp
+from workbench.opening import Opening
 from workbench.styles import ALL_STYLES
 from workbench.theming import (
     DEFAULT_THEME,
     EXTRA_VARIABLES,
+    FEW_COLORS_THEME,
     ThemeWatcher,
     apply_themes,
     load_themes,
@@ -98,7 +101,7 @@ def test_a_shipped_theme_is_in_a_file_of_its_name() -> None:
 
 def test_a_theme_sets_every_variable_of_ours() -> None:
     for path in shipped_themes_dir().glob("*.toml"):
-        assert EXTRA_VARIABLES.keys() <= read_theme(path).variables.keys()
+        assert EXTRA_VARIABLES.keys() <= theming.to_textual(read_theme(path)).variables.keys()
 
 
 @pytest.mark.parametrize(
@@ -286,6 +289,22 @@ async def test_with_colour_the_same_screen_is_coloured(tmp_path: Path, monkeypat
         app.theme = DEFAULT_THEME
         await pilot.pause()
         assert any(style.color and not style.color.is_default for _, style in styles_on_screen(app))
+
+
+async def test_the_theme_that_a_user_chose_is_kept_where_there_are_few_colours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path))
+    app = WorkbenchApp(Opening(), FEW_COLORS_THEME)
+    async with app.run_test() as pilot:
+        await pilot.pause()
+        assert app.theme == FEW_COLORS_THEME
+        app.theme = "ember"
+        await pilot.pause()
+    app = WorkbenchApp(Opening(), FEW_COLORS_THEME)
+    async with app.run_test() as pilot:
+        await pilot.pause()
+        assert app.theme == "ember"
 
 
 def test_an_empty_no_color_means_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,7 @@ async def test_before_a_run_a_sentence_says_which_key_starts_one():
 async def test_every_metric_has_a_row_with_its_value_at_every_size(size):
     async with Bench().run_test(size=size) as pilot:
         pane = await opened(pilot, view_of(500, clip_fraction=0.3))
-        pane.show_scores([0.1, 0.5, 0.9] * 8)
+        pane.show_scores(20, [0.1, 0.5, 0.9] * 8)
         screen = await shown(pilot)
         for metric in SHOWN:
             assert any(line[1:].startswith(metric.label) for line in screen.splitlines()), metric.label
@@ -330,9 +330,9 @@ async def test_scores_and_events_stand_under_the_rows():
         view.take(CheckpointSaved(iteration=20, path="checkpoints/step-000020", seconds=0.1))
         view.take(Alert(iteration=20, level="warning", code="x", message="[@click=app.quit]\x1b[2J"))
         pane.show_run(view)
-        pane.show_scores([0.1, 0.9, math.nan])
+        pane.show_scores(20, [0.1, 0.9, math.nan])
         screen = await shown(pilot)
-        assert "scores of the last batch · 3 · mean 0.50" in screen
+        assert "scores of iteration 20 · 3 · mean 0.50" in screen
         assert "✓ 20 checkpoints/step-000020" in screen
         assert "⚠ 20 [@click=app.quit]␛[2J" in screen
         pane.show_run(view_of(5))

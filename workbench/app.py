@@ -48,12 +48,13 @@ class WorkbenchApp(App[str]):
         Binding("q,ctrl+q", "app.leave", "quit", id="app.leave", tooltip="Leave; a run may stop, or go on headless"),
     ]
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: Opening, default_theme: str = DEFAULT_THEME) -> None:
         if os.environ.get("NO_COLOR") == "":
             del os.environ["NO_COLOR"]  # no-color.org: only a value that is not empty counts; Textual takes any
         super().__init__(ansi_color=True if no_color() else None)  # the filter that leaves no colour, not grey
         self.animation_level = "none"
         self.opening = opening
+        self._default_theme = default_theme  # where the user has chosen none
         self.main: MainScreen | None = None
         self.terminal_gone = False
         self.ended_by: signal.Signals | None = None
@@ -110,7 +111,7 @@ class WorkbenchApp(App[str]):
         for name in [name for name in self.available_themes if name != "textual-dark"]:  # that one is the fallback
             self.unregister_theme(name)
         apply_themes(self, themes)
-        self.theme = self._settings.theme if self._settings.theme in themes else DEFAULT_THEME
+        self.theme = self._settings.theme if self._settings.theme in themes else self._default_theme
         self.theme_changed_signal.subscribe(self, self._remember_theme)
         self._complain("Theme", problems)
 

@@ -100,16 +100,16 @@ def _marks(mid: Color, heat: Color, ground: Color) -> tuple[Style, ...]:
 def _readable(text: Color, ground: Color, on: Color) -> Color:
     """The theme's text colour or its ground's where that can be read, else black or white, of which one always can."""
     for color in (text, ground):
-        if _contrast(color, on) >= _READABLE:
+        if contrast(color, on) >= _READABLE:
             return color
     return _most_readable((Color(0, 0, 0), Color(255, 255, 255)), on)
 
 
 def _most_readable(colors: Iterable[Color], on: Color) -> Color:
-    return max(colors, key=lambda color: _contrast(color, on))
+    return max(colors, key=lambda color: contrast(color, on))
 
 
-def _contrast(one: Color, other: Color) -> float:
+def contrast(one: Color, other: Color) -> float:
     """The contrast ratio of WCAG 2.2, 1 to 21."""
     dark, light = sorted((_luminance(one), _luminance(other)))
     return (light + 0.05) / (dark + 0.05)

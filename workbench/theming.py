@@ -21,9 +21,11 @@ from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
 from trainer.errors import ConfigError
+from workbench.heat import contrast
 from workbench.text import visible
 
 DEFAULT_THEME = "workbench"
+FEW_COLORS_THEME = "ansi-16"  # where others would lose theirs
 
 # What a stylesheet finds when a theme says nothing, one of Textual's own for example.
 EXTRA_VARIABLES = {
@@ -42,6 +44,7 @@ EXTRA_VARIABLES = {
     "label-first": "#5fafd7",
     "label-second": "#d7af5f",
     "label-tie": "#808080",
+    "line": "#808080",  # borders and scrollbars; follows from the colours of a theme
 }
 
 # With colour gone, what the keyboard acts on is told by attributes. Underlined as well, because Textual's
@@ -65,6 +68,7 @@ _TABLES = {
     "text": ("muted",),
 }
 _OPTIONAL = "text"
+_LINE = 3.1  # contrast of borders on every ground: WCAG 2.2 asks for 3
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _COLOR_RULE = 'not a colour: write "#rrggbb", a CSS name like "teal", or "ansi_blue"'
 
@@ -164,12 +168,13 @@ def to_textual(spec: ThemeSpec, *, colorless: bool = False) -> Theme:
     background = colors["background"]
     if spec.ansi:  # the terminal's default colours are unknown and nothing can be mixed
         on_accent = "ansi_black" if spec.dark else "ansi_bright_white"
-        muted, selection = colors["foreground"], colors["primary"]
+        muted, line, selection = colors["foreground"], "", colors["primary"]
         tints = {f"{name}-muted": background for name in _ACCENTS}
     else:
         on_accent = background
         ground = Color.parse(background)
         muted, selection = Color.parse(colors["foreground"]).blend(ground, 0.3).hex, f"{colors['primary']} 30%"
+        line = _line(*(Color.parse(colors[name]) for name in ("foreground", "background", "surface", "panel"))).hex
         tints = {f"{name}-muted": Color.parse(colors[name]).blend(ground, 0.85).hex for name in _ACCENTS}
     # Textual's own choices of these may be hard to read; tests hold every pair to its contrast.
     variables = {
@@ -184,14 +189,16 @@ def to_textual(spec: ThemeSpec, *, colorless: bool = False) -> Theme:
         "border": colors["primary"],
         "input-selection-background": selection,
     }
-    variables["foreground-muted"] = variables["text-muted"]
+    # What is muted or disabled is still read: warnings are options that cannot be chosen, for one.
+    variables |= dict.fromkeys(("foreground-muted", "text-disabled", "foreground-disabled"), variables["text-muted"])
+    line = line or variables["text-muted"]
+    variables |= dict.fromkeys(("line", "border-blurred", "scrollbar"), line)
+    variables["scrollbar-hover"] = variables["text-muted"]
     if spec.ansi:
         variables |= {
             "surface": colors["surface"],
             "panel": colors["panel"],
             "surface-active": colors["surface"],
-            "border-blurred": variables["text-muted"],
-            "foreground-disabled": variables["text-muted"],
             "ansi-background": colors["panel"],
             "ansi-foreground": colors["foreground"],
             "input-selection-foreground": on_accent,
@@ -201,6 +208,12 @@ def to_textual(spec: ThemeSpec, *, colorless: bool = False) -> Theme:
     if colorless:
         variables |= _NO_COLOR_VARIABLES
     return Theme(name=spec.name, dark=spec.dark, ansi=spec.ansi, variables=variables, **colors)
+
+
+def _line(foreground: Color, *grounds: Color) -> Color:
+    """The faintest mix of foreground and first ground that stands out as a line from every one of `grounds`."""
+    mixes = (grounds[0].blend(foreground, step / 100) for step in range(101))
+    return next((mix for mix in mixes if min(contrast(mix, on) for on in grounds) >= _LINE), foreground)
 
 
 def apply_themes(app: App[Any], themes: Mapping[str, Theme]) -> None:

@@ -22,8 +22,9 @@ from trainer.preferences.store import PreferenceStore, default_store
 from workbench import output
 from workbench.commands.agreement_tables import plain, tables
 from workbench.text import visible
+from workbench.widgets.cells import fit_end
 
-_PROMPT = 60  # characters of a prompt in the list
+_PROMPT = 60  # columns of a prompt in the list
 
 
 def import_(args: argparse.Namespace) -> int:
@@ -170,7 +171,7 @@ def _line(preference: Preference) -> str:
     """One preference in a line: id, day, choice, labeller, and the end of the prompt."""
     judgement = preference.judgement
     day = "-" if judgement.time is None else f"{datetime.fromtimestamp(judgement.time).astimezone():%F %R}"
-    prompt = visible(_text(preference.comparison.prompt)[-_PROMPT:])
+    prompt = fit_end(visible(_text(preference.comparison.prompt)[-_PROMPT - 1 :]), _PROMPT)
     choice = judgement.choice or " > ".join("=".join(str(place + 1) for place in group) for group in judgement.ranking)
     return f"{preference.id:>6}  {day:<16}  {choice:<8}  {visible(judgement.labeller) or '-':<12}  {prompt}"
 

@@ -17,12 +17,15 @@ from workbench.native_output import native_output_to
 from workbench.opening import Opening
 from workbench.paths import state_dir
 from workbench.signals import INTERRUPTED, handled_signals
+from workbench.terminal import can_place_text, colors
 
 if TYPE_CHECKING:
     from trainer.config import Config
     from workbench.supervisor import Supervisor
 
 LOG = "workbench.log"
+
+_MANY_COLORS = 256  # as many as the colours of a theme can be mixed of
 
 _SWITCH_SECONDS = 0.001  # that the trainer keeps Python to itself while the screen waits; a key waits several times
 
@@ -71,16 +74,25 @@ def open_workbench(opening: Opening) -> int:
     """Show the screen until it is left, and wait for a run that it left behind; returns the exit code."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("the workbench needs a terminal: train without one with --no-ui")
+    if not can_place_text():
+        raise UsageError(
+            f"TERM = {os.environ['TERM']!r} cannot show the workbench: train without it by --no-ui, or set TERM to "
+            "what the terminal is, such as xterm-256color"
+        )
+    shown = colors()
+    if shown >= _MANY_COLORS:
+        os.environ.setdefault("TEXTUAL_COLOR_SYSTEM", "truecolor" if shown > _MANY_COLORS else "256")
     if {"SSH_CONNECTION", "SSH_TTY"} & set(os.environ):
         os.environ.setdefault("TEXTUAL_FPS", "15")  # read when Textual is first imported
     os.environ["TEXTUAL_ANIMATIONS"] = "none"
     sys.setswitchinterval(_SWITCH_SECONDS)
     from workbench.app import WorkbenchApp
+    from workbench.theming import DEFAULT_THEME, FEW_COLORS_THEME
 
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # by nohup, so that a run outlives its terminal: it does
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
     log = state_dir() / LOG
-    app = WorkbenchApp(replace(opening, log=log))
+    app = WorkbenchApp(replace(opening, log=log), DEFAULT_THEME if shown >= _MANY_COLORS else FEW_COLORS_THEME)
     # Not by asyncio, whose handlers end with its loop: a run may outlive the screen, and needs them then.
     with handled_signals(app.heed_signal):
         with native_output_to(log):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
+from trainer.preferences.conversations import length_in_characters
 from trainer.preferences.items import Item, SessionItem
 from trainer.preferences.records import Judgement, Origin, Text
 
@@ -125,10 +126,14 @@ def facts(item: Item) -> list[str]:
     comparison = item.comparison
     origins = [comparison.origins[place] if comparison.origins else Origin() for place in item.order]
     places = [origin.run or ("" if origin.source == "run" else origin.source) for origin in origins]
+    of_run = any(origin.source == "run" for origin in origins)
     told = []
     for place, origin, where in zip(item.order, origins, places, strict=True):
         numbers = [
-            f"{name.removesuffix('s')} {_number(values[place])}"
+            # A run counts tokens; here as in the figures of the session, lengths are characters.
+            f"{length_in_characters(comparison.completions[place])} chars"
+            if name == "lengths" and of_run
+            else f"{name.removesuffix('s')} {_number(values[place])}"
             for name, values in comparison.columns.items()
             if isinstance(values, list) and len(values) == len(comparison.completions) and values[place] is not None
         ]

@@ -29,6 +29,7 @@ from workbench.runs_reader import Detail, Listing, Stamp, read_detail, read_runs
 from workbench.screens.confirm import ConfirmScreen
 from workbench.screens.rename import TextPromptScreen
 from workbench.text import visible
+from workbench.widgets.cut_text import CutText
 from workbench.widgets.differences import differences_content
 from workbench.widgets.run_detail import detail_content
 from workbench.widgets.run_table import RunTable
@@ -106,7 +107,7 @@ class RunsPane(Pane):
 
     def compose(self) -> ComposeResult:
         yield RunTable()
-        yield Static(id="run-detail", markup=False)
+        yield CutText(most=6, id="run-detail")
         with VerticalScroll(id="run-comparison"):
             yield Static(id="run-differences", markup=False)
 

@@ -18,6 +18,7 @@ from workbench.samples.query import EXAMPLES, Order, parse_query
 from workbench.samples.records import Sample, SampleKey
 from workbench.screens.prompt_history import PromptHistoryScreen
 from workbench.text import visible
+from workbench.widgets.cut_text import CutText
 from workbench.widgets.sample_filter import SampleFilter
 from workbench.widgets.sample_list import SampleList
 from workbench.widgets.sample_view import SampleView
@@ -91,7 +92,7 @@ class SamplesPane(SamplesOpening):
         self._heading = ""
 
     def compose(self) -> ComposeResult:
-        yield Static(id="samples-heading", markup=False)
+        yield CutText(most=3, id="samples-heading")
         yield SampleFilter()
         yield Static(id="samples-problem", markup=False)
         yield SampleList()

@@ -288,6 +288,6 @@ class SamplesReading(Pane):
         self.reselect()
 
     def _list(self, table: SampleTable, chosen: SampleTable) -> None:
-        count = chosen.summary() if len(chosen) == len(table) else f"{len(chosen):,} of {table.summary()}"
+        count = chosen.summary(of=len(table) if len(chosen) < len(table) else 0)
         message = "no sample is like that: escape in the search shows all" if len(table) else "no samples"
         self.list_samples(chosen, "   ".join(filter(None, [count, self._progress])), message)

@@ -126,9 +126,9 @@ class TrainingPane(Pane):
             self._show()
             self.refresh_keys()
 
-    def show_scores(self, scores: Sequence[float]) -> None:
-        """The scores of the last batch, to be drawn as a distribution."""
-        self.query_one(ScoreHistogram).show(scores)
+    def show_scores(self, iteration: int, scores: Sequence[float]) -> None:
+        """The scores of the iteration whose samples are shown, to be drawn as a distribution."""
+        self.query_one(ScoreHistogram).show(scores, iteration)
         self._show()
 
     def compare(self, runs: Sequence[tuple[Path, History]]) -> None:

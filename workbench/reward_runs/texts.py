@@ -24,12 +24,13 @@ def plain_text(text: Text) -> str:
 
 
 def verdict(pair: PairPrediction) -> str:
-    """Whether the model agrees with the label: ✓ or ✗ and by how much; ~ for a tie, of which neither is better."""
+    """Whether the model agrees with the label: ✓ or ✗ and by how much reward; ~ for a tie: neither is better."""
+    apart = pair.chosen_reward - pair.rejected_reward
     if pair.is_tie:
-        return f"~ tie, {abs(pair.lead):.2f} logits apart"
+        return f"~ tie, {abs(apart):.2f} reward apart"
     if pair.lead == 0:
         return "= even"
-    return f"{'✓' if pair.lead > 0 else '✗'} {pair.lead:+.2f} logits"
+    return f"{'✓' if pair.lead > 0 else '✗'} {apart:+.2f} reward"
 
 
 def facts(pair: PairPrediction, width: int) -> str:

@@ -105,11 +105,15 @@ class SampleTable(Sequence[Sample]):
         scores: list[float] = self._taken("score").tolist()
         return scores
 
-    def summary(self) -> str:
-        """How many samples there are, mean and range of their scores, and the mean KL, of finite numbers."""
+    def summary(self, of: int = 0) -> str:
+        """How many samples there are, mean and range of their scores, and the mean KL, of finite numbers.
+
+        of: how many they were chosen from, where that is to be said too.
+        """
         import numpy as np
 
-        told = [f"{len(self):,} {'sample' if len(self) == 1 else 'samples'}"]
+        chosen = f"{len(self):,} of " if of else ""
+        told = [f"{chosen}{of or len(self):,} {'sample' if (of or len(self)) == 1 else 'samples'}"]
         scores, kl = (values[np.isfinite(values)] for values in (self._taken("score"), self._taken("kl")))
         if len(scores):
             told.append(f"score {math.fsum(scores) / len(scores):.2f}, {min(scores):.2f} to {max(scores):.2f}")

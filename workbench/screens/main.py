@@ -417,7 +417,7 @@ class MainScreen(AlarmedScreen):
 
     @on(SamplesPane.ScoresRead)
     def _show_scores(self, message: SamplesPane.ScoresRead) -> None:
-        self.query_one(TrainingPane).show_scores(message.scores)
+        self.query_one(TrainingPane).show_scores(message.iteration, message.scores)
 
     @on(SamplesPane.AskRequested)
     def _ask(self, message: SamplesPane.AskRequested) -> None:

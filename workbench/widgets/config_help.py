@@ -9,22 +9,15 @@ from workbench.config_fields import FormField, shown
 from workbench.estimates import Estimate
 from workbench.text import gigabytes, visible
 from workbench.widgets.config_row import Row, SectionRow
+from workbench.widgets.cut_text import CutText
 
 
-class FieldHelp(Widget):
+class FieldHelp(CutText):
     """Its height is fixed, so that the form does not jump; what matters most comes first."""
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._content = Content()
 
     def show(self, row: Row | None) -> None:
         """Explain `row`."""
-        self._content = help_content(row)
-        self.refresh()
-
-    def render(self) -> Content:
-        return self._content
+        self.update(help_content(row), layout=False)
 
 
 class EstimateLine(Widget):

@@ -1,4 +1,4 @@
-"""The distribution of the scores of a batch."""
+"""The distribution of the scores of an iteration."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _WIDEST_BIN = 3  # columns
 _DIGITS = 2
 
 
-def histogram(scores: Sequence[float], width: int, height: int) -> list[Line]:
-    """`height` lines of at most `width` columns: a title with mean and deviation, bars, and the axis under them.
+def histogram(scores: Sequence[float], iteration: int, width: int, height: int) -> list[Line]:
+    """The scores of `iteration` in `height` lines of at most `width` columns: title, bars, and the axis under them.
 
     Scores that are not finite are counted in the title. Two bins a square root of the number of scores.
     """
     finite = [score for score in scores if math.isfinite(score)]
-    lines = [_title(finite, len(scores) - len(finite), width)]
+    lines = [_title(iteration, finite, len(scores) - len(finite), width)]
     across = width - 2
     if not finite or across < 1:
         return lines[:height]
@@ -39,8 +39,8 @@ def histogram(scores: Sequence[float], width: int, height: int) -> list[Line]:
     return lines[:height]
 
 
-def _title(finite: Sequence[float], missing: int, width: int) -> Line:
-    text = f"scores of the last batch · {len(finite) + missing}"
+def _title(iteration: int, finite: Sequence[float], missing: int, width: int) -> Line:
+    text = f"scores of iteration {iteration} · {len(finite) + missing}"
     if finite:
         mean, deviation = _moments(finite)
         text += f" · mean {number_text(mean, _DIGITS, 9)}"
@@ -78,16 +78,17 @@ class ScoreHistogram(Drawn):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._scores: Sequence[float] = ()
+        self._iteration = 0
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to draw."""
         return not self._scores
 
-    def show(self, scores: Sequence[float]) -> None:
-        """Draw `scores` from now on."""
-        self._scores = tuple(scores)
+    def show(self, scores: Sequence[float], iteration: int = 0) -> None:
+        """Draw the `scores` of `iteration` from now on; nothing where there are none."""
+        self._scores, self._iteration = tuple(scores), iteration
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Line]:
-        return histogram(self._scores, width, height)
+        return histogram(self._scores, self._iteration, width, height)

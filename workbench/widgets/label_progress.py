@@ -13,6 +13,7 @@ from workbench.text import duration, visible
 from workbench.widgets.cells import fit
 
 _GAP = "   "
+_LEAST = 12  # labels from which a share has an interval: of fewer it can span more than half of the range
 
 
 def figures(labeller: str, progress: Progress) -> list[str]:
@@ -84,8 +85,10 @@ def _done(progress: Progress) -> str:
 
 
 def _biases(progress: Progress) -> list[tuple[str, Share]]:
-    return [("left chosen", progress.left_side), ("longer chosen", progress.longer)]
+    return [("left chosen", progress.left_side), ("longer (chars) chosen", progress.longer)]
 
 
 def _percent(share: Share) -> str:
-    return f"{100 * share.value:.0f} % ({100 * share.low:.0f} to {100 * share.high:.0f})"
+    """The share with its interval, or with what it is of where an interval would say next to nothing."""
+    told = f"{100 * share.low:.0f} to {100 * share.high:.0f}" if share.total >= _LEAST else f"n = {share.total}"
+    return f"{100 * share.value:.0f}% ({told})"

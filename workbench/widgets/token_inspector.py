@@ -44,7 +44,7 @@ def inspector_lines(facts: TokenFacts, width: int, height: int) -> list[Line]:
     """
     if width < 1:
         return []
-    head = _head(facts, width)[:height]
+    head = _head(facts, width, height)
     room = height - len(head)
     column = min(width, _WIDEST)
     rows = _rows(facts, column)
@@ -85,8 +85,8 @@ class TokenInspector(Drawn):
         return [[(fit(self._message, width), "muted")]] if height > 0 else []
 
 
-def _head(facts: TokenFacts, width: int) -> list[Line]:
-    """The token's name and place, then the sentence."""
+def _head(facts: TokenFacts, width: int, height: int) -> list[Line]:
+    """The token's name and place, then as much of the sentence as there are lines for."""
     name, identity = facts.name, f"  id {facts.token}" if facts.text or facts.character else ""
     end = " · stop" if facts.is_stop else " · cut short" if facts.is_last else ""
     place = f"  {facts.index + 1} of {facts.length}{end}"
@@ -98,7 +98,10 @@ def _head(facts: TokenFacts, width: int) -> list[Line]:
     else:
         heading = [(name, "strong"), (fit(identity, left - cell_len(name)), "muted"), (place, "muted")]
     # A no-break space keeps a number on one line with its unit.
-    wrapped = textwrap.wrap(facts.sentence.replace(" %", "\xa0%"), width, max_lines=_SENTENCE, placeholder="…")
+    lines = min(_SENTENCE, height - 1)
+    if lines < 1:
+        return [heading][:height]
+    wrapped = textwrap.wrap(facts.sentence.replace(" %", "\xa0%"), width, max_lines=lines, placeholder="…")
     return [heading, *(_cut([(line.replace("\xa0", " "), "text")], width) for line in wrapped)]
 
 
@@ -153,9 +156,12 @@ def _logprobs(facts: TokenFacts, width: int) -> Iterator[Row]:
 
 def _ratios(facts: TokenFacts, width: int) -> Iterator[Row]:
     first = next((place for place, one in enumerate(facts.passes) if one.clipped), -1)
+    beneath = any(cell_len(f"ratio {one.name}") > _room(width) for one in facts.passes)
+    if beneath:  # the names have a line of their own
+        yield Row(7, [("ratio", "text")])
     for place, one in enumerate(facts.passes):
         rank = 7 if place in (first, len(facts.passes) - 1) else 16 if len(facts.passes) <= _PASSES else 28 + place
-        yield _number(rank, f"ratio {one.name}", one.ratio, mark(one), one.probability, width)
+        yield _number(rank, f"{' ' if beneath else 'ratio'} {one.name}", one.ratio, mark(one), one.probability, width)
 
 
 def _choices(facts: TokenFacts, width: int) -> Iterator[Row]:
@@ -174,10 +180,19 @@ def _choices(facts: TokenFacts, width: int) -> Iterator[Row]:
         yield Row(18 if one.chosen else 19, line, is_part=True)
 
 
+def _units(width: int) -> int:
+    """Columns of a unit."""
+    return 10 if width >= _FULL_FROM else 5
+
+
+def _room(width: int) -> int:
+    """Columns that number, unit and probability leave for a label."""
+    return max(width - _NUMBER - _units(width) - _PERCENT, 0)
+
+
 def _number(rank: int, label: str, number: float, unit: str, probability: float | None, width: int) -> Row:
     """A label, the number with its unit after it, and a probability at the right end."""
-    units = 10 if width >= _FULL_FROM else 5
-    left = max(width - _NUMBER - units - _PERCENT, 0)
+    units, left = _units(width), _room(width)
     shown, role = number_text(number, 4, _NUMBER - 1), "strong"
     if not math.isfinite(number):
         shown, role = f"{MISSING} {shown}", "missing"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -191,9 +192,12 @@ def test_the_newest_are_listed_first_and_no_text_of_others_reaches_the_terminal(
     assert "prompt 3␊end" in out[0]
     assert "prompt 2␊end" in out[1]
     assert "\x1b" not in "".join(out)
+    keep(judged("the beginning " * 9 + "and the end", "a", "ann"))
+    (line,) = run(capsys, "list", "--limit", "1")[1]
+    assert re.search(r"  …\S.*beginning and the end$", line)
     found = [json.loads(line) for line in run(capsys, "list", "--json")[1]]
-    assert [row["id"] for row in found] == [4, 3, 2, 1]
-    assert found[0]["prompt"] == "\x1b[2Jprompt 3\nend"
+    assert [row["id"] for row in found] == [5, 4, 3, 2, 1]
+    assert found[1]["prompt"] == "\x1b[2Jprompt 3\nend"
 
 
 @pytest.mark.parametrize(

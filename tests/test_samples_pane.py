@@ -271,7 +271,7 @@ async def test_the_search_lists_what_holds_and_tells_what_it_cannot_understand(r
         await settle(pilot)
         assert "joy again" in app.drawn
         assert "much joy" not in app.drawn
-        assert "1 of 3 samples" in app.heading
+        assert "   1 of 3 samples   score 0.30, 0.30 to 0.30   " in app.heading, "of those that are listed"
         await pilot.press(*" scroe>1")
         await settle(pilot)
         problem = app.query_one("#samples-problem", Static)

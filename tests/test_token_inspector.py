@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from dataclasses import replace
@@ -213,8 +214,27 @@ def test_more_height_drops_nothing_that_less_height_shows() -> None:
         before: set[str] = set()
         for height in range(1, 50):
             lines = {line for line in shown(of, width=width, height=height) if line}
-            assert before <= lines
+            assert all(any(line.startswith(shorter.removesuffix("…")) for line in lines) for shorter in before)
             before = lines
+
+
+@pytest.mark.parametrize("width", [27, 34, 36, 44, 78])
+def test_a_sentence_that_has_no_room_ends_with_an_ellipsis_and_none_is_cut_above_empty_lines(width: int) -> None:
+    whole = explain(sample(), 3).sentence.split()
+    for height in range(2, 60):
+        lines = shown(sample(), width=width, height=height)
+        told = itertools.takewhile(lambda line: line and not re.search(r"\d\.\d{4}", line), lines[1:])
+        words = " ".join(line.rstrip() for line in told).split()
+        assert words == whole[: len(words)] or words[-1].endswith("…")
+    assert not any(line.endswith("…") for line in shown(sample(), width=width, height=60))
+
+
+def test_names_of_passes_are_whole_where_a_column_is_narrow() -> None:
+    narrow, wide = shown(sample(), width=34, height=60), shown(sample(), width=44, height=60)
+    assert [line.split()[:2] for line in wide if line.startswith("ratio")][1] == ["ratio", "epoch"]
+    assert "ratio" in narrow
+    assert [line[:10] for line in narrow if line.startswith("  epoch")] == [f"  epoch {n} " for n in range(1, 5)]
+    assert not any("…" in line for line in narrow)
 
 
 @given(

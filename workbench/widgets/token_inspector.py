@@ -24,7 +24,7 @@ _FULL_FROM = 40  # columns: units are written out
 _SHORT = {"✂ clipped": "✂", "outside": "out", "no step": "", "whitened": ""}  # where they are not
 _COLUMN, _WIDEST = 36, 44  # columns: least and greatest width of a column of numbers
 _GAP = 2  # columns between two of them
-_SENTENCE = 4  # lines at most
+_SENTENCE = 4  # lines at most, unless the numbers leave more
 _PASSES = 5  # more of them, and only the first clipped one and the last are of weight
 _FIRST_BLANK, _BLANK = 14, 25  # ranks of empty lines: below the sentence, and between numbers
 
@@ -44,11 +44,12 @@ def inspector_lines(facts: TokenFacts, width: int, height: int) -> list[Line]:
     """
     if width < 1:
         return []
-    head = _head(facts, width, height)
-    room = height - len(head)
     column = min(width, _WIDEST)
     rows = _rows(facts, column)
     columns = max((width + _GAP) // (_COLUMN + _GAP), 1)
+    numbers = -(-sum(bool(row.line) for row in rows) // columns)
+    head = _head(facts, width, min(height - 1, max(_SENTENCE, height - 2 - numbers)))[:height]
+    room = height - len(head)
     if columns == 1 or sum(bool(row.line) for row in rows) <= room:
         return head + [_cut(row.line, width) for row in _most_telling(rows, room)]
     column = min((width + _GAP) // columns - _GAP, _WIDEST)
@@ -85,8 +86,8 @@ class TokenInspector(Drawn):
         return [[(fit(self._message, width), "muted")]] if height > 0 else []
 
 
-def _head(facts: TokenFacts, width: int, height: int) -> list[Line]:
-    """The token's name and place, then as much of the sentence as there are lines for."""
+def _head(facts: TokenFacts, width: int, lines: int) -> list[Line]:
+    """The token's name and place, then at most so many `lines` of the sentence."""
     name, identity = facts.name, f"  id {facts.token}" if facts.text or facts.character else ""
     end = " · stop" if facts.is_stop else " · cut short" if facts.is_last else ""
     place = f"  {facts.index + 1} of {facts.length}{end}"
@@ -98,9 +99,8 @@ def _head(facts: TokenFacts, width: int, height: int) -> list[Line]:
     else:
         heading = [(name, "strong"), (fit(identity, left - cell_len(name)), "muted"), (place, "muted")]
     # A no-break space keeps a number on one line with its unit.
-    lines = min(_SENTENCE, height - 1)
     if lines < 1:
-        return [heading][:height]
+        return [heading]
     wrapped = textwrap.wrap(facts.sentence.replace(" %", "\xa0%"), width, max_lines=lines, placeholder="…")
     return [heading, *(_cut([(line.replace("\xa0", " "), "text")], width) for line in wrapped)]
 
@@ -197,6 +197,8 @@ def _number(rank: int, label: str, number: float, unit: str, probability: float 
     if not math.isfinite(number):
         shown, role = f"{MISSING} {shown}", "missing"
     is_part = label.startswith(" ")
+    if is_part and cell_len(label) > left:
+        label = label[1:]
     line = [
         (fit(label, left), "muted" if is_part else "text"),
         (shown.rjust(_NUMBER), role),

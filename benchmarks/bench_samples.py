@@ -22,6 +22,7 @@ from statistics import median
 import psutil
 
 from trainer.runs import RunFolder
+from trainer.sample_index import update_index
 from trainer.samples import write_samples
 from workbench.samples.query import Order, parse_query
 from workbench.samples.reader import kept_iterations, read_batch, read_channel_columns, read_token_sample
@@ -89,22 +90,11 @@ def browse(folder: RunFolder) -> None:
     print(f"opening:        {time.perf_counter() - began:8.3f} s   to the newest of {newest}, {len(batch)} samples")
     tell("another batch", lambda: read_batch(folder, newest // 2))
 
-    before, began = memory().rss, time.perf_counter()
-    parts: list[SampleTable] = []
-    calls = [began]
-
-    def found(table: SampleTable, done: int, total: int, problems: list[str]) -> None:
-        assert not problems
-        parts.append(table)
-        calls.append(time.perf_counter())
-
-    scan(folder, kept_iterations(folder), found, lambda: False)
-    whole = SampleTable.joined(parts)
-    took = time.perf_counter() - began
-    print(
-        f"whole run:      {took:8.3f} s   {len(whole)} samples, the first {len(parts[0])} in {calls[1] - began:.3f} s"
-    )
-
+    scan_whole(folder, "from every file")
+    for iteration in kept_iterations(folder):  # as the run that wrote them does
+        update_index(folder.samples, iteration)
+    before = memory().rss
+    whole = scan_whole(folder, "from the index")
     import pyarrow as pa  # by now the reader has done so too
 
     rss = (memory().rss - before) / 1e6
@@ -115,6 +105,24 @@ def browse(folder: RunFolder) -> None:
     tell("sort", lambda: whole.select(parse_query(""), Order("score")))
     tell("outliers", lambda: whole[:].outliers(), f"{len(whole.outliers())} samples")
     tell("a screenful", lambda: list(chosen[:20]), "20 samples")
+
+
+def scan_whole(folder: RunFolder, how: str) -> SampleTable:
+    """Read all samples of the run, as a search does."""
+    began = time.perf_counter()
+    parts: list[SampleTable] = []
+    calls = [began]
+
+    def found(table: SampleTable, done: int, total: int, problems: list[str]) -> None:
+        assert not problems
+        parts.append(table)
+        calls.append(time.perf_counter())
+
+    scan(folder, kept_iterations(folder), found, lambda: False)
+    whole = SampleTable.joined(parts)
+    took, first = calls[-1] - began, f"the first {len(parts[0])} in {calls[1] - began:.3f} s"
+    print(f"whole run:      {took:8.3f} s   {len(whole)} samples, {first}, {how}")
+    return whole
 
 
 def open_long(folder: RunFolder, batch: int) -> None:

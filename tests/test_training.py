@@ -11,7 +11,7 @@ import mlx.core as mx
 import pytest
 from runs_helper import PROMPTS, Recorder, comparable, outcome, record, run_python, tiny_config, workspace
 
-from trainer import config, runs
+from trainer import config, runs, sample_index
 from trainer.data import Prompt
 from trainer.errors import DivergedError, RewardError
 from trainer.events import Alarm, Alert, Iteration, RunEnded, RunStarted
@@ -95,6 +95,19 @@ def test_the_samples_agree_with_the_metrics_and_the_maths(tmp_path: Path) -> Non
             assert row["kl"] == pytest.approx(difference, abs=1e-6)
             assert sum(row["rewards"]) == pytest.approx(row["score"] - kl_coef * sum(row["kl"]), abs=1e-5)
     assert any(iteration.kl for iteration in recorder.of(Iteration))
+
+
+def test_a_run_keeps_an_index_of_its_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample_index, "ITERATIONS", 2)
+    record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=3"))
+    folder = runs.RunFolder(tmp_path / "runs" / "a")
+    files = {number: folder.samples_file(number) for number in (1, 2, 3)}
+    sizes = {number: path.stat().st_size for number, path in files.items()}
+    assert sample_index.read_index(folder.samples, {3: sizes.pop(3)}) is None
+    indexed = sample_index.read_index(folder.samples, sizes)
+    assert indexed is not None
+    rows = [{"iteration": number, **row} for number in (2, 1) for row in read_samples(files[number]).to_pylist()]
+    assert indexed.to_pylist() == [{name: row[name] for name in indexed.column_names} for row in rows]
 
 
 def test_a_reward_that_is_learned_goes_up(tmp_path: Path) -> None:

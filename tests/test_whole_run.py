@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +13,27 @@ import pytest
 from token_samples import SETTINGS, sample_row
 
 from trainer.runs import RunFolder
+from trainer.sample_index import update_index
 from trainer.samples import read_samples, write_samples
-from workbench.samples.records import SampleKey
+from workbench.samples.reader import browsed, kept_iterations
+from workbench.samples.records import Sample, SampleKey
+from workbench.samples.table import SampleTable
 from workbench.samples.whole_run import scan
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
-    """Of 120 iterations, each with two samples: the rows `iteration` and 0."""
-    folder = RunFolder(tmp_path)
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = RunFolder(tmp_path_factory.mktemp("written"))
     for iteration in range(1, 121):
         rows = [sample_row(iteration, 1), sample_row(0, 1)]
         write_samples(folder.samples_file(iteration), rows, iteration, SETTINGS)
-    return folder
+    return folder.root
+
+
+@pytest.fixture
+def folder(written: Path, tmp_path: Path) -> RunFolder:
+    """Of 120 iterations, each with two samples: the rows `iteration` and 0."""
+    return RunFolder(Path(shutil.copytree(written, tmp_path / "run")))
 
 
 def test_a_whole_run_comes_newest_first_in_parts_and_damage_is_told(folder: RunFolder) -> None:
@@ -57,3 +68,113 @@ def test_a_scan_that_is_stopped_reads_no_further_file(folder: RunFolder, monkeyp
 
 def test_a_run_without_samples_is_scanned_without_a_word(folder: RunFolder) -> None:
     scan(folder, [], lambda *found: pytest.fail("nothing was there"), lambda: False)
+
+
+def scanned(folder: RunFolder) -> tuple[list[Sample], list[str]]:
+    samples, problems = list[Sample](), list[str]()
+
+    def found(table: SampleTable, _done: int, _total: int, told: list[str]) -> None:
+        samples.extend(table)
+        problems.extend(told)
+
+    scan(folder, kept_iterations(folder), found, lambda: False)
+    return samples, problems
+
+
+def index(folder: RunFolder) -> None:
+    for iteration in kept_iterations(folder):
+        update_index(folder.samples, iteration)
+
+
+def files_read(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The iterations whose files a scan opens."""
+    read: list[int] = []
+
+    def counted(folder: RunFolder, iteration: int) -> pa.Table:
+        read.append(iteration)
+        return browsed(folder, iteration)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("workbench.samples.whole_run.browsed", counted)
+        scanned(folder)
+    return read
+
+
+def test_samples_come_from_the_index_as_from_their_files(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_samples(
+        folder.samples_file(9),
+        [
+            sample_row(),
+            {"row": 1, "length": 2, "kl_sum": -1.5},
+            {"row": 2, "completion": "\ud800", "length": 0, "kl_sum": math.nan},
+        ],
+        9,
+    )
+    before = scanned(folder)
+    assert files_read(folder, monkeypatch) == [*range(120, 0, -1)]
+    index(folder)
+    assert repr(scanned(folder)) == repr(before)  # NaN equals nothing
+    assert files_read(folder, monkeypatch) == [*range(120, 64, -1)], "those behind the last whole part of the index"
+
+
+@pytest.mark.parametrize("what", ["written anew", "deleted", "damaged", "added"])
+def test_an_index_of_other_files_is_left_aside(folder: RunFolder, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if what == "added":
+        folder.samples_file(33).unlink()
+    index(folder)
+    file = folder.samples_file(33)
+    if what in ("written anew", "added"):
+        write_samples(file, [sample_row(5, 30)], 33, SETTINGS)
+    elif what == "deleted":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:-9])
+    assert {*range(1, 65)} - {33} <= {*files_read(folder, monkeypatch)}
+    samples, problems = scanned(folder)
+    rows = {"written anew": [5], "added": [5], "deleted": [], "damaged": []}[what]
+    assert [one.key.row for one in samples if one.key.iteration == 33] == rows
+    assert len(samples) == 2 * 119 + len(rows)
+    assert [("step-000033" in problem) for problem in problems] == [True] * (what == "damaged")
+
+
+@pytest.mark.parametrize("damage", [lambda whole: whole[:-9], lambda whole: b"", lambda whole: b"PAR1" * 9])
+def test_a_damaged_index_costs_only_time(folder: RunFolder, damage: Callable[[bytes], bytes]) -> None:
+    before = scanned(folder)
+    index(folder)
+    path = folder.samples / "index" / "step-000064.parquet"
+    path.write_bytes(damage(path.read_bytes()))
+    assert scanned(folder) == before
+
+
+def test_an_index_that_cannot_be_written_ends_no_run(folder: RunFolder) -> None:
+    (folder.samples / "index").write_text("no folder", encoding="utf-8")
+    before = scanned(folder)
+    index(folder)
+    assert scanned(folder) == before
+
+
+def test_an_iteration_that_is_written_anew_takes_its_index_away_until_the_last_of_it_is_there(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index(folder)
+    path = folder.samples / "index" / "step-000064.parquet"
+    update_index(folder.samples, 63)
+    assert not path.exists()
+    update_index(folder.samples, 64)
+    assert files_read(folder, monkeypatch) == [*range(120, 64, -1)]
+
+
+def test_an_index_may_be_read_by_whom_its_samples_may(folder: RunFolder) -> None:
+    folder.samples_file(64).chmod(0o600)
+    index(folder)
+    assert (folder.samples / "index" / "step-000064.parquet").stat().st_mode & 0o777 == 0o600
+
+
+def test_parts_grow_so_that_going_through_all_with_each_costs_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workbench.samples.whole_run._read", lambda *_: SampleTable.joined([]))
+    done_by_part: list[int] = []
+    scan(RunFolder(tmp_path), range(1, 100_001), lambda table, done, *_: done_by_part.append(done), lambda: False)
+    assert len(done_by_part) > 20
+    assert sum(done_by_part) <= 6 * 100_000

@@ -15,6 +15,7 @@ from trainer.metrics import sample_rows
 from trainer.ppo import IterationResult
 from trainer.rewards.normalization import SMALLEST_DEVIATION, RunningMoments
 from trainer.runs import RunFolder
+from trainer.sample_index import update_index
 from trainer.samples import write_samples
 
 PREVIEWS = 3
@@ -83,6 +84,7 @@ class RunRecord:
         path = self.folder.samples_file(number)
         if saves:
             write_samples(path, rows, number, result.settings)
+            update_index(self.folder.samples, number)
         previews = [
             SamplePreview(
                 prompt=row["prompt"],

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # importing pyarrow takes 0.3 s, which a command that writes 
 
 SAMPLES_VERSION = 3
 _GROUP_TOKENS = 32_768  # of a row group: one sequence of many is read without decoding all the others
+_AT_ONCE = 1024 * 1024  # bytes of a file that is read whole: looking up its columns one by one takes longer
 TOKEN_COLUMNS = (
     "sampler_logprobs",  # nats, by the sampler
     "logprobs",  # nats, teacher-forced, old policy
@@ -169,7 +170,9 @@ def read_samples(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        small = path.stat().st_size <= _AT_ONCE
+        source = pa.BufferReader(path.read_bytes()) if small else path
+        with pq.ParquetFile(source, page_checksum_verification=True) as file:
             version = _version(path, file.schema_arrow.metadata)
             names = file.schema_arrow.names
             later = [name for name in sample_schema().names if name not in names] if version < SAMPLES_VERSION else []
@@ -177,7 +180,7 @@ def read_samples(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
                 raise StorageError(f"samples '{path}' have no column '{unknown[0]}': they have {', '.join(names)}")
             if columns is None:
                 return file.read()
-            table = file.read(columns=[name for name in columns if name not in later])
+            table = file.read(columns=[name for name in columns if name not in later], use_threads=not small)
             for name in dict.fromkeys(name for name in columns if name in later):
                 field = sample_schema().field(name)
                 table = table.append_column(field, pa.nulls(file.metadata.num_rows, field.type))

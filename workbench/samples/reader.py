@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from trainer.errors import StorageError
 from trainer.events import SamplesWritten
 from trainer.runs import RunFolder
+from trainer.sample_index import LISTED, listed_schema
 from trainer.samples import TOKEN_COLUMNS, read_samples, sample_schema, sample_settings
 from workbench.samples.records import Alternative, Sample, SampleKey, TokenSample
 from workbench.samples.table import SampleTable, table_schema
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _Value = TypeVar("_Value")
-_BROWSED = ("row", "prompt_index", "prompt", "completion", "truncated", "score", "length", "kl_sum")
 
 
 def read_batch(folder: RunFolder, iteration: int) -> SampleTable:
@@ -31,32 +32,40 @@ def read_batch(folder: RunFolder, iteration: int) -> SampleTable:
     Imports pyarrow, which takes some 0.3 s the first time. Raises StorageError when the file is missing, damaged or
     of a newer version.
     """
+    with _damage_is_told(folder.samples_file(iteration)):
+        return as_sample_table(browsed(folder, iteration))
+
+
+def browsed(folder: RunFolder, iteration: int) -> pa.Table:
+    """Read what lists show of `iteration`, with `listed_schema`; `row`, `length` and `kl_sum` are never null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     path = folder.samples_file(iteration)
-    read = read_samples(path, _BROWSED)
+    read = read_samples(path, LISTED)
     with _damage_is_told(path):
-        read = read.cast(pa.schema([sample_schema().field(name) for name in _BROWSED]))
-        lengths, kl = read["length"], read["kl_sum"]
-        if lengths.null_count or kl.null_count:  # version 1 has neither
+        places = pa.array(range(len(read)), type=pa.int32())
+        columns = {"iteration": pa.array([iteration] * len(read)), **{name: read[name] for name in LISTED}}
+        if read["row"].null_count:
+            columns["row"] = pc.coalesce(read["row"].cast(pa.int32()), places)
+        if read["length"].null_count or read["kl_sum"].null_count:  # version 1 has neither
             tokens = read_samples(path, ("tokens", "logprobs", "ref_logprobs"))
-            lengths = pc.coalesce(lengths, pc.list_value_length(tokens["tokens"]))
+            columns["length"] = pc.coalesce(read["length"], pc.list_value_length(tokens["tokens"]))
             sums = _kl_sums(tokens["logprobs"].combine_chunks(), tokens["ref_logprobs"].combine_chunks())
-            kl = pc.coalesce(kl, pa.array(sums))
-        columns = {
-            "iteration": pa.array([iteration] * len(read)),
-            "row": pc.coalesce(read["row"], pa.array(range(len(read)), type=pa.int32())),
-            "prompt_index": pc.fill_null(read["prompt_index"], -1),
-            "prompt": pc.fill_null(read["prompt"], ""),
-            "completion": pc.fill_null(read["completion"], ""),
-            "truncated": pc.fill_null(read["truncated"], False),
-            "score": pc.fill_null(read["score"], math.nan),
-            "kl": kl,
-            "length": lengths,
-        }
-        table = pa.table(columns).cast(table_schema())
-        table.validate(full=True)  # that texts are UTF-8, which the Parquet reader takes on trust
+            columns["kl_sum"] = pc.coalesce(read["kl_sum"], pa.array(sums))
+        return pa.table(columns).cast(listed_schema())
+
+
+def as_sample_table(listed: pa.Table) -> SampleTable:
+    """A table with `listed_schema` as lists have it. Raises pa.ArrowException for text that is not UTF-8."""
+    import pyarrow.compute as pc
+
+    unknown = {"prompt_index": -1, "prompt": "", "completion": "", "truncated": False, "score": math.nan}
+    for name, value in unknown.items():
+        if listed[name].null_count:
+            listed = listed.set_column(listed.column_names.index(name), name, pc.fill_null(listed[name], value))
+    table = listed.rename_columns({"kl_sum": "kl"}).select(table_schema().names).cast(table_schema())
+    table.validate(full=True)  # the Parquet reader takes texts on trust
     return SampleTable(table)
 
 
@@ -117,8 +126,26 @@ def kept_iterations(folder: RunFolder) -> list[int]:
         names = [path.name for path in folder.samples.iterdir()]
     except OSError:
         return []
-    # Nine digits, because iterations are 32-bit numbers.
-    return sorted(int(match[1]) for name in names if (match := re.fullmatch(r"step-([0-9]{6,9})\.parquet", name)))
+    return sorted(iteration for name in names if (iteration := _iteration_of(name)) is not None)
+
+
+def file_sizes(folder: RunFolder) -> dict[int, int]:
+    """Bytes of the samples file of each iteration that has one; none where the folder cannot be read."""
+    sizes = {}
+    try:
+        with os.scandir(folder.samples) as found:
+            for entry in found:
+                if (iteration := _iteration_of(entry.name)) is not None:
+                    with contextlib.suppress(OSError):  # gone since
+                        sizes[iteration] = entry.stat().st_size
+    except OSError:
+        return {}
+    return sizes
+
+
+def _iteration_of(name: str) -> int | None:
+    match = re.fullmatch(r"step-([0-9]{6,9})\.parquet", name)  # nine digits, because iterations are 32-bit numbers
+    return int(match[1]) if match else None
 
 
 @contextlib.contextmanager

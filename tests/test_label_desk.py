@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +108,7 @@ def test_how_many_are_left_is_told_of_the_limit_or_once_no_more_come(path: Path)
         assert desk.state().result().progress.left is None
         desk.exhausted(True)
         desk.begin("ann", SessionPlan(queues=(), limit=10))
-        desk.put(items(3))
+        desk.put(items(3, start=3))
         limited = desk.label(0, A).result()
         assert (limited.exhausted, limited.progress.left) == (False, 9)
         desk.exhausted(True)
@@ -220,16 +223,161 @@ def test_a_store_of_a_newer_version_is_told(path: Path) -> None:
 
 def test_two_windows_on_one_session_label_each_item_once(desk: LabelDesk, path: Path) -> None:
     with opened(path) as other:
-        assert places(other.resume(1).result()) == (0, 4, None, 0)
-        desk.label(0, A).result()
+        assert places(other.resume(1).result()) == (1, 4, None, 0), "the first one is shown already"
+        assert places(desk.label(0, A).result()) == (2, 3, 0, 1)
         with pytest.raises(UsageError, match="item 1 has been labelled in another window"):
             other.label(0, B).result()
         seen = other.state().result()
         assert places(seen) == (1, 3, 0, 1)
         assert seen.progress.done == 1
-        assert places(other.label(1, B).result()) == (2, 2, 1, 2)
+        assert places(other.label(1, B).result()) == (3, 2, 1, 2)
         assert places(desk.put(items(1, start=5)).result()) == (2, 3, 1, 2)
     assert prompts(path) == ["p0", "p1"]
+
+
+def test_two_sessions_of_one_labeller_share_what_is_to_be_judged(path: Path) -> None:
+    with opened(path) as one, opened(path) as two:
+        desks = (one, two)
+        for number, desk in enumerate(desks):
+            desk.begin("ann", PLAN)
+            desk.put(items(12)[:: 1 - 2 * number]).result()  # the same ones, from either end
+            desk.exhausted(True)
+        states = [desk.state().result() for desk in desks]
+        turns = 0
+        while any(state.current for state in states):
+            shown = [state.current.item.comparison.prompt for state in states if state.current]
+            assert len(shown) == len({*shown}), "no comparison is on both screens"
+            current = states[turns % 2].current
+            if current is not None:
+                desks[turns % 2].label(current.position, A).result()
+            states = [desk.state().result() for desk in desks]
+            turns += 1
+        assert sorted(prompts(path)) == sorted(f"p{number}" for number in range(12))
+        assert [(state.record.done, state.record.elsewhere, state.record.left) for state in states] == [(6, 6, 0)] * 2
+        assert [state.exhausted for state in states] == [True, True]
+        assert [session.left for session in one.sessions().result()] == [0, 0]
+        two.undo().result()
+        undone = two.state().result().current
+        assert undone is not None
+        assert one.state().result().current is None, "while it is shown there"
+        two.leave()
+        two.sessions().result()
+        back = one.state().result().current
+        assert back is not None
+        assert back.item.comparison == undone.item.comparison
+
+
+def test_what_is_judged_meanwhile_in_another_session_is_refused(path: Path) -> None:
+    with opened(path) as one, opened(path) as two:
+        for desk in (one, two):
+            desk.begin("ann", PLAN)
+            desk.put(items(2)).result()
+        two.label(0, B).result()
+        with pytest.raises(UsageError, match="item 1 has been judged in another session"):
+            one.label(0, A).result()
+        assert places(one.state().result()) == (None, 1, None, 0), "the other one shows what is left"
+        assert not one.state().result().exhausted
+    assert prompts(path) == ["p0"]
+
+
+def test_another_labeller_is_asked_all_the_same(path: Path) -> None:
+    with opened(path) as one, opened(path) as two:
+        states = []
+        for desk, who in ((one, "ann"), (two, "bob")):
+            desk.begin(who, PLAN)
+            states.append(desk.put(items(1)).result())
+        assert [places(state) for state in states] == [(0, 0, None, 0)] * 2
+        one.label(0, A).result()
+        assert places(two.label(0, B).result()) == (None, 0, 0, 1)
+
+
+def test_repeats_and_what_is_asked_again_are_asked_though_they_were_judged(path: Path) -> None:
+    with opened(path) as one, opened(path) as two:
+        one.begin("ann", PLAN)
+        one.put(items(2))
+        first = one.label(0, A).result().last
+        assert first is not None
+        assert first.label is not None
+        repeat = replace(items(1)[0], queue="repeat", repeats=first.label.id)
+        two.begin("ann", PLAN)
+        two.put([repeat, *items(1)])
+        assert places(two.label(0, B).result()) == (None, 0, 0, 1), "and the item itself is not asked"
+        again = [replace(item, queue="again") for item in items(2)]
+        two.begin("ann", PLAN)
+        assert places(two.put(again).result()) == (0, 1, None, 0)
+        one.label(1, A).result()  # since that session began
+        assert places(two.state().result()) == (0, 0, None, 0)
+
+
+_LABELLER = """
+import sys, time
+from pathlib import Path
+from test_label_desk import A, PLAN, LabelDesk, items
+desk = LabelDesk(Path(sys.argv[1]))
+desk.begin("ann", PLAN)
+state = desk.put(items(12)).result()
+print("shows", state.current.position, flush=True)
+sys.stdin.readline()
+desk.exhausted(True)
+while not (state.exhausted and state.current is None):
+    if state.current is not None:
+        desk.label(state.current.position, A).exception()
+        print("labelled", flush=True)
+    state = desk.state().result()
+desk.close()
+"""
+
+
+def labeller(path: Path) -> subprocess.Popen[str]:
+    """A process that shows its first item, and labels all when it is sent a line."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _LABELLER, str(path)],
+        cwd=Path(__file__).parent,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("shows")
+    return process
+
+
+def test_two_processes_label_each_comparison_once(path: Path) -> None:
+    with labeller(path) as one, labeller(path) as two:
+        for process in (one, two):
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        for process in (one, two):
+            process.communicate(timeout=60)
+            assert process.returncode == 0
+    assert sorted(prompts(path)) == sorted(f"p{number}" for number in range(12))
+    assert [file.name for file in path.parent.iterdir()] == ["preferences.db"]
+
+
+def test_what_a_killed_process_showed_is_shown_at_once(path: Path) -> None:
+    with opened(path) as desk, labeller(path) as other:
+        desk.begin("ann", PLAN)
+        assert places(desk.put(items(12)).result())[0] == 1
+        other.kill()
+        other.wait(60)
+        assert places(desk.state().result())[0] == 0
+    assert [file.name for file in path.parent.iterdir()] == ["preferences.db"]
+
+
+def test_without_claims_each_session_shows_what_is_next(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks here")
+
+    monkeypatch.setattr("trainer.preferences.claims.fcntl.flock", refuse)
+    with opened(path) as one, opened(path) as two:
+        for desk in (one, two):
+            desk.begin("ann", PLAN)
+            assert places(desk.put(items(2)).result()) == (0, 1, None, 0)
+        one.label(0, A).result()
+        assert places(two.state().result()) == (1, 0, None, 0)
+    assert [file.name for file in path.parent.iterdir()] == ["preferences.db"]
 
 
 def test_what_was_decided_is_kept_when_nobody_waits_for_it_any_more(desk: LabelDesk, path: Path) -> None:

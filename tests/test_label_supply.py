@@ -70,7 +70,8 @@ class FakeDesk:
         if error is not None:
             future.set_exception(error)
         else:
-            future.set_result(SimpleNamespace(ahead=self.ahead, record=SimpleNamespace(items=len(self.items))))
+            record = SimpleNamespace(items=len(self.items), elsewhere=0)
+            future.set_result(SimpleNamespace(ahead=self.ahead, record=record))
         return future
 
 

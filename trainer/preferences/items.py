@@ -71,6 +71,12 @@ class SessionRecord:
     began: float  # seconds since 1970
     items: int  # put in so far
     done: int  # of these, those with a label that stands, skips too
+    elsewhere: int = 0  # of the others, those that the labeller has judged in another session or imported: not asked
+
+    @property
+    def left(self) -> int:
+        """Items that are still to be judged."""
+        return self.items - self.done - self.elsewhere
 
 
 @dataclass(frozen=True, slots=True)

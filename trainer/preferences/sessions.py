@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from trainer.errors import UsageError
+from trainer.preferences.claims import Claim
 from trainer.preferences.connection import storage_errors
 from trainer.preferences.event_log import Place
 from trainer.preferences.items import Item, Progress, SessionItem, SessionPlan, SessionRecord
@@ -24,6 +25,17 @@ _SESSIONS = """SELECT s.id, s.time, s.labeller, s.plan, coalesce(s.guidelines, '
     (SELECT coalesce(max(i.position) + 1, 0) FROM session_items i WHERE i.session = s.id),
     (SELECT coalesce(sum(CASE e.kind WHEN 'label' THEN 1 ELSE -1 END), 0) FROM events e WHERE e.session = s.id)
     FROM sessions s"""
+# Items that need no label any more: the labeller has judged their comparison outside the session; for one that is to be
+# judged again, since the session began. Repeats ask how far a labeller agrees with themselves.
+_ELSEWHERE = """SELECT i.position FROM session_items i JOIN sessions s ON s.id = i.session
+    WHERE i.session = :session AND i.position BETWEEN :first AND :last AND i.repeats IS NULL AND EXISTS (
+        SELECT 1 FROM events e WHERE e.comparison = i.comparison AND e.kind = 'label' AND e.labeller = s.labeller
+        AND e.session IS NOT i.session AND (i.queue <> 'again' OR e.time >= s.time)
+        AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id))"""
+# Items whose comparison has had an event outside the session.
+_TOUCHED = """SELECT DISTINCT i.position FROM events e CROSS JOIN session_items i
+    WHERE e.id > :after AND e.id <= :newest AND e.session IS NOT :session
+    AND i.session = :session AND i.comparison = e.comparison"""
 
 
 def sessions(store: PreferenceStore, labeller: str | None = None) -> list[SessionRecord]:
@@ -33,7 +45,8 @@ def sessions(store: PreferenceStore, labeller: str | None = None) -> list[Sessio
         rows = store.log.connection.execute(
             query, {"labeller": None if labeller is None else as_utf8(labeller)}
         ).fetchall()
-    return [_record(store, *row) for row in rows]
+    records = [_record(store, *row) for row in rows]
+    return [open_session(store, one.id).record if one.left else one for one in records]
 
 
 def begin_session(store: PreferenceStore, labeller: str, plan: SessionPlan, guidelines: str = "") -> LabelSession:
@@ -85,7 +98,8 @@ class LabelSession:
         self._begun = record
         self._items = 0
         self._labels: dict[int, int] = {}  # of each labelled position the label that stands, in the order of labelling
-        self._open: list[int] = []  # a heap of all positions without a label, and of some with one
+        self._elsewhere: set[int] = set()  # positions without a label whose comparison was judged in another session
+        self._open: list[int] = []  # a heap of all positions that are in neither, and of some that are
         self._seen = 0  # the newest event that the above know of
         self._counter: ProgressCounter | None = None  # made when first asked for
 
@@ -93,7 +107,7 @@ class LabelSession:
     def record(self) -> SessionRecord:
         """The session as it stands now."""
         self._follow()
-        return replace(self._begun, items=self._items, done=len(self._labels))
+        return replace(self._begun, items=self._items, done=len(self._labels), elsewhere=len(self._elsewhere))
 
     def put(self, items: Sequence[Item]) -> None:
         """Append `items`, all or none of them; DataError when one makes no sense.
@@ -105,12 +119,26 @@ class LabelSession:
             for position, item in enumerate(items, start=self._items):
                 append_session_item(self._log, self._begun.id, position, item)
 
-    def next_open(self) -> SessionItem | None:
-        """The first item without a label; None when all have one."""
+    def next_open(self, claim: Claim | None = None) -> SessionItem | None:
+        """The first item that is still to be judged; None when there is none.
+
+        claim: takes its comparison; an item that another session shows is passed over until that lets go of it.
+        """
         self._follow()
-        while self._open and self._open[0] in self._labels:
-            heapq.heappop(self._open)
-        return self._read(self._open[0], None) if self._open else None
+        passed, found = [], None
+        while self._open and found is None:
+            position = heapq.heappop(self._open)
+            if position in self._labels or position in self._elsewhere:
+                continue
+            passed.append(position)
+            item = self._read(position, None)
+            if claim is None or claim.take(item.item.comparison.key):
+                found = item
+        for position in passed:
+            heapq.heappush(self._open, position)
+        if found is None and claim is not None:
+            claim.release()
+        return found
 
     def newest(self) -> SessionItem | None:
         """The item that was labelled last, of those with a label."""
@@ -127,7 +155,7 @@ class LabelSession:
         """Keep what was said of the item at `position` and return the label's id.
 
         Labeller, guidelines and the order shown are the session's and the item's; a judgement without a time gets the
-        present one. UsageError when the item has a label.
+        present one. UsageError when the item has a label, or its comparison has one of another session.
         """
         with self._log.transaction():
             item = self.item(position)
@@ -136,6 +164,8 @@ class LabelSession:
                     f"item {position + 1} has been labelled in another window: go on with the next one, "
                     "or change the label in the history"
                 )
+            if position in self._elsewhere:
+                raise UsageError(f"item {position + 1} has been judged in another session: go on with the next one")
             return self._append_label(item, judgement)
 
     def relabel(self, position: int, judgement: Judgement) -> int:
@@ -190,18 +220,20 @@ class LabelSession:
 
     def _follow(self) -> None:
         """Take in what has happened since, in whatever window."""
-        connection, session = self._log.connection, self._begun.id
+        connection, session, after = self._log.connection, self._begun.id, self._seen
         with storage_errors(self._log.path):
+            (self._seen,) = connection.execute("SELECT coalesce(max(id), 0) FROM events").fetchone()
             events = connection.execute(
-                "SELECT id, position, undoes FROM events WHERE session = ? AND id > ? ORDER BY id",
-                (session, self._seen),
+                "SELECT id, position, undoes FROM events WHERE session = ? AND id > ? AND id <= ? ORDER BY id",
+                (session, after, self._seen),
             ).fetchall()
             (items,) = connection.execute(
                 "SELECT coalesce(max(position) + 1, 0) FROM session_items WHERE session = ?", (session,)
             ).fetchone()
-        for position in range(self._items, items):
-            heapq.heappush(self._open, position)
-        self._items = items
+            seen = {"after": after, "newest": self._seen, "session": session}
+            touched = connection.execute(_TOUCHED, seen).fetchall() if self._items else []
+        new, self._items = range(self._items, items), items
+        changed = {position for (position,) in touched}
         for id_, position, undoes in events:
             if self._counter is not None:
                 counted = self._read(position, id_ if undoes is None else undoes)
@@ -210,8 +242,22 @@ class LabelSession:
                 self._labels[position] = id_
             else:
                 self._labels.pop(position, None)
+            changed.add(position)
+        for position in new:
+            heapq.heappush(self._open, position)
+        if new:
+            self._elsewhere |= self._judged_elsewhere(new[0], new[-1]) - self._labels.keys()
+        for position in changed:
+            self._elsewhere.discard(position)
+            if position not in self._labels:
+                self._elsewhere |= self._judged_elsewhere(position, position)
                 heapq.heappush(self._open, position)
-            self._seen = id_
+
+    def _judged_elsewhere(self, first: int, last: int) -> set[int]:
+        """Of the items from `first` to `last` those that need no label any more."""
+        values = {"session": self._begun.id, "first": first, "last": last}
+        with storage_errors(self._log.path):
+            return {position for (position,) in self._log.connection.execute(_ELSEWHERE, values)}
 
     def _append_label(self, item: SessionItem, judgement: Judgement) -> int:
         now = time.time()

@@ -114,7 +114,7 @@ def session_plan(wanted: Wanted, *, seed: int | None = None) -> SessionPlan:
 
 def unfinished(sessions: Sequence[SessionRecord], labeller: str) -> list[SessionRecord]:
     """The sessions of `labeller` that have items to judge, in the order given."""
-    return [session for session in sessions if session.labeller == labeller and session.done < session.items]
+    return [session for session in sessions if session.labeller == labeller and session.left]
 
 
 def like(sessions: Sequence[SessionRecord], plan: SessionPlan) -> list[SessionRecord]:

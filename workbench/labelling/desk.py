@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from trainer.errors import UsageError
+from trainer.preferences.claims import Claim
 from trainer.preferences.items import Item, Progress, SessionItem, SessionPlan, SessionRecord
 from trainer.preferences.records import Judgement
 from trainer.preferences.sessions import LabelSession, begin_session, guidelines_text, open_session, sessions
@@ -23,11 +24,14 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeskState:
-    """A session as it stands. exhausted: no more items will come than are in it."""
+    """A session as it stands.
+
+    exhausted: no more items will come than are in it, and no other session shows one of them.
+    """
 
     record: SessionRecord
-    current: SessionItem | None  # the first without a label
-    ahead: int  # items without a label behind `current`
+    current: SessionItem | None  # the first that is to be judged, and that no other session shows
+    ahead: int  # items to be judged besides `current`
     progress: Progress
     last: SessionItem | None  # of the items with a label that which was labelled last
     exhausted: bool
@@ -54,6 +58,7 @@ class LabelDesk:
         self._store: PreferenceStore | None = None  # this and all below: used on that thread alone
         self._session_id: int | None = None
         self._session: LabelSession | None = None  # None: to be read from the store first
+        self._claim: Claim | None = None  # of the session under way
         self._exhausted = False
 
     def sessions(self, labeller: str | None = None) -> Future[list[SessionRecord]]:
@@ -111,6 +116,10 @@ class LabelDesk:
         """Say whether no items will come after those put in before: then the number of those left is exact."""
         self._call(partial(setattr, self, "_exhausted", no_more))
 
+    def leave(self) -> None:
+        """Let other sessions show the item that this one shows; it can be gone on with. Returns at once."""
+        self._call(self._release)
+
     def close(self) -> None:
         """Close the store once all calls made so far are answered; returns at once."""
         with self._gate:
@@ -156,6 +165,7 @@ class LabelDesk:
             while (call := self._calls.get()) is not None:
                 call()
         finally:
+            self._release()
             if self._store is not None:
                 self._store.close()
 
@@ -165,8 +175,14 @@ class LabelDesk:
         return self._store
 
     def _take_up(self, session: LabelSession) -> DeskState:
+        self._release()
         self._session_id, self._session, self._exhausted = session.record.id, session, False
+        self._claim = Claim(self._path, session.record.labeller)
         return self._state(session)
+
+    def _release(self) -> None:
+        if self._claim is not None:
+            self._claim.release()
 
     def _under_way(self) -> LabelSession:
         if self._session_id is None:
@@ -176,9 +192,8 @@ class LabelDesk:
         return self._session
 
     def _state(self, session: LabelSession) -> DeskState:
-        current, record = session.next_open(), session.record
-        still_open = record.items - record.done
-        limit = record.plan.limit
+        current, record = session.next_open(self._claim), session.record
+        still_open, limit = record.left, record.plan.limit
         if self._exhausted:
             left: int | None = still_open
         else:
@@ -189,7 +204,7 @@ class LabelDesk:
             ahead=still_open - (current is not None),
             progress=session.progress(left),
             last=session.newest(),
-            exhausted=self._exhausted,
+            exhausted=self._exhausted and (current is not None or not still_open),
         )
 
 

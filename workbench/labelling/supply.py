@@ -49,7 +49,7 @@ class Supply:
         self._outer_heed = context.heed
         self._context = replace(context, heed=self._heed, wake=self._wake_up)
         self._ahead = 0
-        self._items = 0  # of the session
+        self._items = 0  # of the session, but for those that were judged in another one
         self._closing = False
         self._gate = threading.Lock()  # once closed, nothing goes to the desk: another session may be under way there
         self._wake = threading.Event()
@@ -155,7 +155,7 @@ class Supply:
                 return
 
     def _take(self, state: DeskState) -> None:
-        self._ahead, self._items = state.ahead, state.record.items
+        self._ahead, self._items = state.ahead, state.record.items - state.record.elsewhere
 
     def _is_full(self) -> bool:
         return bool(self._plan.limit) and self._items >= self._plan.limit

@@ -60,6 +60,7 @@ class Workplace:
             if helper is not None:
                 helper.close()
         self.supply = self._scoring = self._win_rate = None
+        self.desk.leave()
 
     def close(self) -> None:
         """Let go of the store, once what was said is written; returns at once."""

@@ -154,7 +154,8 @@ class LabelPane(LabelJudging):
             view.say(all_judged(self.state.progress.done, self.supply.problem if self.supply else "", self._keys))
         else:
             supply = self.supply
-            view.say(waiting(supply.waiting if supply else "", supply.problem if supply else ""))
+            what = "another session shows it" if self.state.ahead else supply.waiting if supply else ""
+            view.say(waiting(what, supply.problem if supply else ""))
         self.show_lines()
         self.refresh_keys()
 

@@ -1,0 +1,88 @@
+"""What open sessions show now, so that two sessions of one labeller do not show the same comparison at once."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import secrets
+from pathlib import Path
+
+from trainer.files import is_file
+
+_MARK = "-claim-"
+_BYTES = 64  # of a claim: a SHA-256 in hex
+
+
+class Claim:
+    """The one comparison that a session shows; for the other sessions of its labeller on the store at `path`.
+
+    It is a small file beside the store, NAME-claim-PID-RANDOM, locked as long as it is held: when its process ends,
+    however that ends, the system lets go of the lock, and the next session to look removes the file. Where files cannot
+    be written or locked there are no claims: a label is refused where the comparison has got one meanwhile.
+    """
+
+    def __init__(self, path: Path, labeller: str) -> None:
+        self._store = path.resolve()
+        self._labeller = labeller
+        self._path = self._store.with_name(f"{self._store.name}{_MARK}{os.getpid()}-{secrets.token_hex(4)}")
+        self._file: int | None = None  # locked
+
+    def take(self, key: str) -> bool:
+        """Claim the comparison with this key in place of the one before; False where another session shows it."""
+        claim = hashlib.sha256(f"{self._labeller}\n{key}".encode(errors="backslashreplace")).hexdigest().encode()
+        if claim in self._others():
+            return False
+        try:
+            if self._file is None:
+                self._file = self._opened()
+            os.pwrite(self._file, claim, 0)
+        except OSError:
+            self.release()
+        return claim not in self._others()  # of two that claim at once, one at least sees the other
+
+    def release(self) -> None:
+        """Let others show it."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+            os.close(self._file)
+        self._file = None
+
+    def _opened(self) -> int:
+        """A new file, locked before it can be found. Raises OSError."""
+        part = self._path.with_name(f".{self._path.name}")
+        file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            part.replace(self._path)
+        except OSError:
+            os.close(file)
+            part.unlink()
+            raise
+        return file
+
+    def _others(self) -> set[bytes]:
+        """What other sessions show. Files that nobody holds are removed."""
+        prefix, found = f"{self._store.name}{_MARK}", set()
+        for name in os.listdir(self._store.parent):  # noqa: PTH208  a workspace may hold many names
+            path = self._store.with_name(name)
+            if name.startswith(prefix) and path != self._path and is_file(path):
+                with contextlib.suppress(OSError):
+                    found.add(_claim_in(path))
+        return found
+
+
+def _claim_in(path: Path) -> bytes:
+    """The claim that a file holds; empty, and the file removed, where nobody holds it. Raises OSError."""
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return os.read(file, _BYTES)
+    else:
+        path.unlink()
+        return b""
+    finally:
+        os.close(file)

@@ -17,6 +17,8 @@ from scripted_run import ERROR, alarm, ended, lines, make_run
 
 from trainer import doctor
 from trainer.config import Config
+from trainer.config.dpo import DPOConfig
+from trainer.config.reward_model import RewardModelConfig
 from trainer.doctor import Check
 from trainer.journal import Journal
 from workbench import cli
@@ -235,3 +237,45 @@ def test_the_version_comes_without_loading_the_schema_and_at_once() -> None:
     assert seconds < 1  # of the processor, whatever else it does; 0.1 s
     assert done.stdout.splitlines()[0].startswith("ppo-workbench ")
     assert done.stdout.splitlines()[1:] == [""]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["watch", "x"],
+        ["samples", "x"],
+        ["evaluate", "x"],
+        ["compare", "x", "y"],
+        ["label", "--run", "x"],
+        ["label", "--model", "x"],
+        ["reward-model", "eval", "x"],
+        ["reward-model", "score", "x", "--completion", "a"],
+        ["reward-model", "train", "--resume", "x"],
+        ["dpo", "--resume", "x"],
+        ["--no-ui", "--resume", "x"],
+        ["--resume", "x"],
+    ],
+    ids=" ".join,
+)
+def test_runs_are_looked_up_by_name_in_the_folder_of_dir(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("elsewhere").mkdir()
+    for command in ([*argv, "--dir", "elsewhere"], ["--dir", "elsewhere", *argv]):
+        assert cli.main(command) == 2
+        _, err = lines(capsys)
+        assert err == [f"{ERROR}no run 'x' in 'elsewhere': no run was started there yet"]
+    assert cli.main([*argv, "--dir", "nowhere"]) == 2
+    assert "--dir nowhere: no such folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["ppo", "reward-model", "dpo"])
+def test_a_new_run_goes_into_the_folder_of_dir(kind: str) -> None:
+    from workbench.commands import preference_runs, sources
+
+    command = {"ppo": ["--no-ui"], "reward-model": ["reward-model", "train"], "dpo": ["dpo"]}[kind]
+    args = cli.parser().parse_args(["--dir", "new 'runs'", *command])
+    args.config, args.overrides = "quickstart", []
+    if kind == "ppo":
+        assert sources.configuration(args).run.dir == "new 'runs'"
+    else:
+        schema = RewardModelConfig if kind == "reward-model" else DPOConfig
+        assert preference_runs.configuration(args, schema).run.dir == "new 'runs'"

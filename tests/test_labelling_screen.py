@@ -10,8 +10,10 @@ import pytest
 from label_material import reward_model
 from scripted_run import make_run, steered
 from textual.pilot import Pilot
+from textual.widgets import Input
 from workbench_app import screen_text, until, workbench
 
+from trainer.preferences.sessions import begin_session
 from trainer.preferences.store import PreferenceStore
 from workbench.labelling.choices import LabelOpening, SessionChoice, Wanted, session_plan
 from workbench.panes.config import ConfigPane
@@ -21,6 +23,8 @@ from workbench.screens.confirm import ConfirmScreen
 from workbench.screens.label_guidelines import GuidelinesScreen
 from workbench.screens.label_start import LabelStartScreen
 from workbench.screens.main import MainScreen
+from workbench.screens.rename import TextPromptScreen
+from workbench.widgets.run_table import RunTable
 
 pytestmark = pytest.mark.usefixtures("workspace")
 
@@ -180,3 +184,77 @@ async def test_a_comparison_that_the_reward_model_gets_wrong_is_labelled_again()
         assert pane.item.item.comparison.key == preference.comparison.key
         await judge_good(screen, pilot, 0)
     assert [preferred[:4] for _, preferred in labels()] == ["good", "good"]
+
+
+def somebody_else_labels(labeller: str) -> None:
+    """The newest session of the store is another one's."""
+    with PreferenceStore(Path("preferences.db")) as store:
+        begin_session(store, labeller, session_plan(Wanted(data="pairs.jsonl"), seed=1))
+
+
+async def test_a_comparison_is_labelled_again_by_whoever_sits_at_the_keyboard() -> None:
+    async with workbench(label=opening("anna")) as (screen, pilot):
+        await judge_good(screen, pilot, 0)
+        with PreferenceStore(Path("preferences.db"), create=False) as store:
+            (preference,) = store.preferences()
+        somebody_else_labels("bob")
+        await pilot.press("l")  # anna has left the session and is there all the same
+        screen.query_one(RewardModelPane).post_message(RewardModelPane.LabelAgain((preference.comparison.key,)))
+        await judge_good(screen, pilot, 0)
+    assert [labeller for labeller, _ in labels()] == ["anna", "anna"]
+
+
+@pytest.mark.parametrize("typed", ["anna", ""])
+async def test_who_labels_again_is_asked_where_that_is_not_known(typed: str) -> None:
+    async with workbench(label=opening("anna")) as (screen, pilot):
+        await judge_good(screen, pilot, 0)
+    with PreferenceStore(Path("preferences.db"), create=False) as store:
+        (preference,) = store.preferences()
+    somebody_else_labels("bob")
+    async with workbench() as (screen, pilot):
+        screen.query_one(RewardModelPane).post_message(RewardModelPane.LabelAgain((preference.comparison.key,)))
+        await until(
+            pilot, lambda: isinstance(pilot.app.screen, TextPromptScreen) and bool(pilot.app.screen.query(Input))
+        )
+        asked = pilot.app.screen.query_one(Input)
+        assert asked.value == "bob"
+        asked.value = typed
+        await pilot.press("enter")
+        if typed:
+            await judge_good(screen, pilot, 0)
+        else:
+            assert isinstance(pilot.app.screen, TextPromptScreen), "nobody has no name"
+    assert [labeller for labeller, _ in labels()] == ["anna"] * (2 if typed else 1)
+
+
+async def test_runs_and_models_are_those_of_the_folder_that_the_configuration_names(workspace: Path) -> None:
+    model = reward_model("liked")
+    model.parent.rename("elsewhere")
+    make_run("somewhere-else")
+    async with workbench(overrides=("run.dir=elsewhere",)) as (screen, pilot):
+        await pilot.press("f7")
+        table = screen.query_one(RunTable)
+        await until(pilot, lambda: table.selected is not None and table.selected.name == "liked")
+        await pilot.press("f6")
+        await until(pilot, lambda: [run.folder.name for run in screen.query_one(RewardModelPane).runs] == ["liked"])
+        screen.query_one(LabelPane).post_message(LabelPane.UseRequested())
+        await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmScreen) and bool(pilot.app.screen.query("#no")))
+        assert "Let liked reward" in screen_text(pilot.app.screen)  # type: ignore[arg-type]
+        await pilot.press("escape")
+        document = screen.query_one(ConfigPane).document
+        document.set("run.dir", "runs")
+        await pilot.press("f7")
+        await until(pilot, lambda: table.selected is not None and table.selected.name == "somewhere-else")
+
+
+async def test_a_run_that_is_watched_is_listed_with_those_beside_it(workspace: Path) -> None:
+    make_run("a-0001")
+    make_run("a-0002")
+    Path("runs").rename("elsewhere")
+    make_run("b-0001")
+    async with workbench(watch=Path("elsewhere/a-0001")) as (screen, pilot):
+        await pilot.press("f7")
+        table = screen.query_one(RunTable)
+        await until(pilot, lambda: {run.name for run in table.runs} == {"a-0001", "a-0002"})
+        screen.watch_run(Path("runs/b-0001"))
+        await until(pilot, lambda: {run.name for run in table.runs} == {"b-0001"})

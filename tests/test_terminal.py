@@ -121,7 +121,7 @@ def test_it_trains_and_leaves_the_terminal_as_it_was(terminals: list[Terminal], 
 
 
 def test_a_terminal_of_few_colours_gets_a_theme_of_its_own_colours(terminals: list[Terminal], tmp_path: Path) -> None:
-    terminals.append(terminal := Terminal(tmp_path, "done", "xterm"))
+    terminals.append(terminal := Terminal(tmp_path, "done", term="xterm"))
     terminal.wait_for("Training F3")
     terminal.press(" ")
     terminal.wait_for("iteration 12/12")
@@ -137,7 +137,7 @@ def test_a_terminal_of_few_colours_gets_a_theme_of_its_own_colours(terminals: li
 def test_a_terminal_that_cannot_place_text_is_refused_with_the_way_out(
     terminals: list[Terminal], tmp_path: Path
 ) -> None:
-    terminals.append(terminal := Terminal(tmp_path, "done", "dumb"))
+    terminals.append(terminal := Terminal(tmp_path, "done", term="dumb"))
     assert terminal.wait() == 2
     assert b"TERM = 'dumb' cannot show the workbench" in terminal.raw
     assert b"--no-ui" in terminal.raw

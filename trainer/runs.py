@@ -26,6 +26,9 @@ from trainer.run_lock import hold_lock, lock_is_held
 
 _DISTRIBUTIONS = ("ppo-workbench", "mlx", "mlx-lm", "transformers")
 
+TRASH = ".trash"
+"""The folder that runs are thrown into, beside them."""
+
 
 @dataclass(frozen=True)
 class RunFolder:
@@ -188,7 +191,7 @@ def trash_run(folder: RunFolder) -> Path:
 
     Raises UsageError for a run that is being trained, StorageError when it cannot be moved.
     """
-    trash = folder.root.with_name(".trash")
+    trash = folder.root.with_name(TRASH)
     with folder.lock():
         try:
             trash.mkdir(exist_ok=True)

@@ -14,6 +14,7 @@ from workbench.commands.evaluate_arguments import TRUST_CODE, add_evaluate
 from workbench.commands.label_arguments import add_label
 from workbench.commands.preferences_arguments import add_preferences
 from workbench.commands.reward_model_arguments import add_reward_model
+from workbench.commands.runs_dir import add_dir
 
 PRESET = "quickstart"
 
@@ -90,11 +91,12 @@ def parser() -> argparse.ArgumentParser:
     )
     root.add_argument("--resume", metavar="RUN", help="go on with a run: its folder, or its name")
     root.add_argument("--trust-code", action="store_true", help=TRUST_CODE)
+    root.add_argument("--dir", metavar="DIR", help="folder of the runs (default: runs)")
     commands = root.add_subparsers(dest="command", title="commands", metavar="", parser_class=_Parser)
     _add_config(commands)
     runs = commands.add_parser("runs", help="list the runs")
     runs.add_argument("--json", action="store_true", help="one JSON object a line")
-    runs.add_argument("--dir", metavar="DIR", help="folder of the runs (default: runs)")
+    add_dir(runs)
     _add_samples(commands)
     add_evaluate(commands)
     add_compare(commands)
@@ -104,6 +106,7 @@ def parser() -> argparse.ArgumentParser:
     add_label(commands)
     watch = commands.add_parser("watch", help="show a run that another process trains, or one that has ended")
     watch.add_argument("run", metavar="RUN", help="the run's folder, or its name")
+    add_dir(watch)
     commands.add_parser("doctor", help="tell what training would run on here, and what is slow about it")
     return root
 
@@ -111,6 +114,7 @@ def parser() -> argparse.ArgumentParser:
 def _add_samples(commands: Any) -> None:
     samples = commands.add_parser("samples", help="print or export what a run has written")
     samples.add_argument("run", metavar="RUN", help="the run's folder, or its name")
+    add_dir(samples)
     samples.add_argument(
         "--iteration", metavar="N", default="newest", help="number of an iteration, newest, or all (default: newest)"
     )

@@ -9,11 +9,11 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from trainer.config.schema import RunConfig
 from trainer.errors import StorageError, UsageError
 from trainer.runs import RunFolder, open_run
 from workbench import output
 from workbench.commands.compare_reading import read_runs
+from workbench.commands.runs_dir import runs_dir
 from workbench.comparison.lines import Line, plain
 from workbench.comparison.plain import plain_values
 from workbench.comparison.report import report
@@ -32,7 +32,7 @@ _STYLES = {
 def run(args: argparse.Namespace) -> int:
     """Print the comparison; what of a run could not be read goes to stderr. Raises UsageError and StorageError."""
     width = _width(args.width)
-    runs = read_runs(_folders(args.runs))
+    runs = read_runs(_folders(args.runs, runs_dir(args)))
     if not any(one.view.started or one.view.history for one in runs):
         raise StorageError("none of these runs has an event in its journal: there is nothing to compare yet")
     if args.json:
@@ -45,11 +45,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _folders(named: list[str]) -> list[RunFolder]:
+def _folders(named: list[str], where: Path) -> list[RunFolder]:
     """The runs, each once. Raises UsageError where there are fewer than two, or more than there are letters for."""
     folders: dict[Path, RunFolder] = {}
     for name in named:
-        folder = open_run(name, Path(RunConfig().dir))
+        folder = open_run(name, where)
         if folder.root in folders:
             output.warning(f"'{name}' is named twice: it is compared once")
         folders[folder.root] = folder

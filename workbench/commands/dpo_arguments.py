@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from workbench.commands.evaluate_arguments import TRUST_CODE
+from workbench.commands.runs_dir import add_dir
 
 
 def add_dpo(commands: Any) -> None:
@@ -27,6 +28,7 @@ def add_dpo(commands: Any) -> None:
     dpo.add_argument("--name", default=argparse.SUPPRESS, help="name of the run's folder (default: dpo and a number)")
     dpo.add_argument("--resume", metavar="RUN", default=argparse.SUPPRESS, help="go on with a run: folder or name")
     dpo.add_argument("--trust-code", action="store_true", default=argparse.SUPPRESS, help=TRUST_CODE)
+    add_dir(dpo)
     dpo.add_argument(
         "--display",
         choices=("rich", "plain", "json"),

@@ -8,16 +8,15 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.config.schema import RunConfig
 from trainer.errors import UsageError
 from trainer.events import Event, PhaseProgress
 from trainer.runs import open_run
 from workbench import output
 from workbench.code_trust import require_trust, trusted_code
 from workbench.commands.evaluate_table import table
+from workbench.commands.runs_dir import runs_dir
 
 if TYPE_CHECKING:
     from trainer.checkpoint_evaluation import Wanted
@@ -27,7 +26,7 @@ _MOST = 1024  # responses to a prompt
 
 def run(args: argparse.Namespace) -> int:
     """Print the evaluation; what a user should know of it and its progress go to stderr."""
-    folder = open_run(args.run, Path(RunConfig().dir))
+    folder = open_run(args.run, runs_dir(args))
     wanted = _wanted(args)
     # Imported here, for it imports mlx: what is wrong with the command line is told before.
     from trainer.checkpoint_evaluation import evaluate_checkpoint, find_checkpoint, reward_of

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from workbench.commands.runs_dir import add_dir
+
 TRUST_CODE = "run the Python files that the reward names, and trust them as they are now from here on"
 
 
@@ -34,4 +36,5 @@ def add_evaluate(commands: Any) -> None:
         "--reward", metavar="SOURCE", help="score by 'file.py:function', 'lexicon' or a list for reward.sources instead"
     )
     evaluate.add_argument("--trust-code", action="store_true", default=argparse.SUPPRESS, help=TRUST_CODE)
+    add_dir(evaluate)
     evaluate.add_argument("--json", action="store_true", help="print one JSON object")

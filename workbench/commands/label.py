@@ -8,13 +8,13 @@ import os
 from pathlib import Path
 from typing import get_args
 
-from trainer.config.schema import RunConfig
 from trainer.errors import UsageError
 from trainer.preferences.items import Queue, SessionRecord
 from trainer.preferences.rows import guidelines_hash
 from trainer.preferences.sessions import sessions
 from trainer.preferences.store import PreferenceStore, default_store
 from trainer.runs import open_run
+from workbench.commands.runs_dir import dir_override, runs_dir
 from workbench.commands.ui import open_workbench
 from workbench.labelling.choices import (
     ENSEMBLE,
@@ -45,7 +45,8 @@ def opening(args: argparse.Namespace) -> Opening:
     kept = _sessions(path)
     labeller = labeller_name(args.labeller if args.labeller is not None else default_labeller(kept))
     guidelines = read_guidelines(args.guidelines) if args.guidelines else ""
-    wanted = _wanted(args)
+    where = runs_dir(args)
+    wanted = _wanted(args, where)
     choice = None
     if args.run or args.data or wanted.queues:
         plan = session_plan(wanted)
@@ -56,21 +57,21 @@ def opening(args: argparse.Namespace) -> Opening:
             if same
             else SessionChoice(labeller=labeller, plan=plan, guidelines=guidelines)
         )
-    return Opening(watch=wanted.run, label=LabelOpening(store=path, labeller=labeller, choice=choice, wanted=wanted))
+    label = LabelOpening(store=path, labeller=labeller, choice=choice, wanted=wanted)
+    return Opening(watch=wanted.run, overrides=() if wanted.run else tuple(dir_override(args)), label=label)
 
 
-def _wanted(args: argparse.Namespace) -> Wanted:
+def _wanted(args: argparse.Namespace, where: Path) -> Wanted:
     """The options; run and reward models are the newest where none are named and some are needed."""
-    runs_dir = Path(RunConfig().dir)
     queues = tuple(_weighted(text) for text in args.queues)
     names = {queue for queue, _ in queues}
     if len(names) < len(queues):
         raise UsageError("--queue: a queue is named twice: give it one weight")
-    run = open_run(args.run, runs_dir).root if args.run else None
-    models = [open_run(name, runs_dir).root for name in args.models]
+    run = open_run(args.run, where).root if args.run else None
+    models = [open_run(name, where).root for name in args.models]
     needs_run = bool(names - {"dataset"})
     if needs_run and not (run and models):
-        found = labelling_material(runs_dir)
+        found = labelling_material(where)
         run = run or next(iter(found.runs), None)
         models = models or found.models[:ENSEMBLE]
     return Wanted(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from workbench.commands.runs_dir import add_dir
+
 QUEUES = ("samples", "policy-reference", "dataset", "uncertain", "disagreement")
 
 
@@ -35,6 +37,7 @@ def add_label(commands: Any) -> None:
         default=[],
         help="reward models for uncertain (the first) and disagreement (default: the newest)",
     )
+    add_dir(label)
     label.add_argument("--guidelines", metavar="FILE", help="text to judge by; it is shown, and kept with the labels")
     label.add_argument("--store", metavar="FILE", help="the store (default: preferences.db, in this folder)")
     label.add_argument("--limit", metavar="N", type=int, help="at most so many items (default: all)")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TypeVar
 
 from trainer.config.fields import Section
 from trainer.config.loading import load_config_as, parse_overrides
 from trainer.config.problems import validate_as
-from trainer.config.schema import RunConfig
 from trainer.errors import UsageError
 from trainer.runs import RunFolder, open_run
+from workbench.commands.runs_dir import dir_override, runs_dir
 
 Schema = TypeVar("Schema", bound=Section)
 
@@ -22,7 +21,7 @@ _RESUMABLE = ("checkpoint.every", "checkpoint.keep", "eval.every", "run.trackers
 def configuration(args: argparse.Namespace, schema: type[Schema]) -> Schema:
     """That of a new run. Raises UsageError, ConfigError."""
     given = [f"run.name={args.name}"] * (args.name is not None) + [f"data.preferences={args.data}"] * bool(args.data)
-    overrides = parse_overrides(args.overrides + given, schema)
+    overrides = parse_overrides(args.overrides + given + dir_override(args), schema)
     if args.config_given:
         return load_config_as(schema, args.config_given, overrides)
     return validate_as(schema, overrides)
@@ -37,5 +36,5 @@ def resumed(args: argparse.Namespace, schema: type[Schema]) -> tuple[Schema, Run
         key = assignment.partition("=")[0].strip()
         if key not in _RESUMABLE:
             raise UsageError(f"--set {key} cannot change in a resumed run; what can: {', '.join(_RESUMABLE)}")
-    folder = open_run(args.resume, Path(RunConfig().dir))
+    folder = open_run(args.resume, runs_dir(args))
     return load_config_as(schema, folder.config, parse_overrides(args.overrides, schema)), folder

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainer.config.reward_model import RewardModelConfig
-from trainer.config.schema import RunConfig
 from trainer.control import Control
 from trainer.errors import DataError, UsageError
 from trainer.events import Event, RunEnded, RunStarted
@@ -18,6 +17,7 @@ from trainer.sinks import Sink
 from workbench import output
 from workbench.commands.preference_runs import configuration, resumed
 from workbench.commands.reward_model_table import table
+from workbench.commands.runs_dir import runs_dir
 from workbench.commands.train import headless
 from workbench.displays import choose
 from workbench.session import Session
@@ -49,7 +49,7 @@ def evaluate(args: argparse.Namespace) -> int:
     """Print the evaluation of a trained reward model; what a user should know of the data goes to stderr."""
     from trainer.reward_model.saved import evaluate_held_out, evaluate_on
 
-    found = _found(args.run)
+    found = _found(args)
     loaded = _loaded(found.model)
     if args.data:
         result = evaluate_on(loaded, args.data)
@@ -72,7 +72,7 @@ def score(args: argparse.Namespace) -> int:
     first = next(rows, None)
     if first is None:
         raise DataError(f"'{args.data}' has no rows")
-    loaded = _loaded(_found(args.run).model)
+    loaded = _loaded(_found(args).model)
     waiting = [first]
     for row in rows:
         if len(waiting) == _SCORED_AT_ONCE:
@@ -126,10 +126,10 @@ class _Found(NamedTuple):
     run: RunFolder | None
 
 
-def _found(run: str) -> _Found:
-    if (Path(run) / "reward_model.json").is_file():
-        return _Found(Path(run), None)
-    folder = open_run(run, Path(RunConfig().dir))
+def _found(args: argparse.Namespace) -> _Found:
+    if (Path(args.run) / "reward_model.json").is_file():
+        return _Found(Path(args.run), None)
+    folder = open_run(args.run, runs_dir(args))
     return _Found(folder.root, folder)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from workbench.commands.runs_dir import add_dir
+
 _SOURCE = "preferences.db, a .jsonl, .jsonl.gz, .json, .csv or .parquet file, a folder or a datasets name"
 
 
@@ -19,11 +21,13 @@ def add_reward_model(commands: Any, parser_class: type[argparse.ArgumentParser])
     evaluate.add_argument("run", metavar="RUN", help="the run's folder or name, or a checkpoint's folder")
     evaluate.add_argument("--data", metavar="SOURCE", help=f"{_SOURCE} (default: what the run held out)")
     evaluate.add_argument("--json", action="store_true", help="print one JSON object")
+    add_dir(evaluate)
     score = actions.add_parser("score", help="score completions, one JSON object a line")
     score.add_argument("run", metavar="RUN", help="the run's folder or name, or a checkpoint's folder")
     score.add_argument("--prompt", metavar="TEXT", help="what is completed")
     score.add_argument("--completion", metavar="TEXT", action="append", default=[], help="may be given several times")
     score.add_argument("--data", metavar="FILE", help="a file whose rows have a prompt and a completion")
+    add_dir(score)
 
 
 def _add_train(actions: Any) -> None:
@@ -40,6 +44,7 @@ def _add_train(actions: Any) -> None:
         "--name", default=argparse.SUPPRESS, help="name of the run's folder (default: reward-model and a number)"
     )
     train.add_argument("--resume", metavar="RUN", default=argparse.SUPPRESS, help="go on with a run: folder or name")
+    add_dir(train)
     train.add_argument(
         "--display",
         choices=("rich", "plain", "json"),

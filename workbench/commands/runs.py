@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
-from trainer.config.schema import RunConfig
-from trainer.errors import UsageError
 from trainer.run_list import RECENT, RunSummary, list_runs
 from workbench import output
 from workbench.alarms import state_text
+from workbench.commands.runs_dir import runs_dir
 from workbench.text import visible
 
 _HEADINGS = ("run", "state", "iteration", "score", "KL", "started", "model")
@@ -22,9 +20,7 @@ _NUMBERS = (2, 3, 4)  # columns that are aligned to the right
 
 def run(args: argparse.Namespace) -> int:
     """List the runs by name, as a table or one JSON object a line; what is wrong with one goes to stderr."""
-    folder = Path(args.dir or RunConfig().dir)
-    if args.dir and not folder.is_dir():
-        raise UsageError(f"--dir {folder}: no such folder; runs lie in '{RunConfig().dir}' by default")
+    folder = runs_dir(args)
     runs = list_runs(folder)
     if args.json:
         for summary in runs:

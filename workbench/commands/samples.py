@@ -9,10 +9,10 @@ from pathlib import Path
 
 from rich.cells import chop_cells
 
-from trainer.config.schema import RunConfig
 from trainer.errors import StorageError, UsageError
 from trainer.runs import RunFolder, open_run
 from workbench import output
+from workbench.commands.runs_dir import runs_dir
 from workbench.samples.bookmarks import Bookmarks
 from workbench.samples.export import export_jsonl, export_markdown
 from workbench.samples.query import Order, Query, parse_query
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     query, order = _query(args.filter), Order(args.sort, descending=True) if args.sort else Order()
     if args.limit is not None and args.limit < 1:
         raise UsageError(f"--limit {args.limit}: give a number from 1 on, or leave it out")
-    folder = open_run(args.run, Path(RunConfig().dir))
+    folder = open_run(args.run, runs_dir(args))
     table = _read(folder, _iterations(folder, args.iteration))
     bookmarks = Bookmarks(folder)
     if bookmarks.problem:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from trainer.config import Config, load_config, parse_overrides
 from trainer.config.reference import reference_rows
-from trainer.config.schema import RunConfig
 from trainer.errors import UsageError
 from trainer.runs import RunFolder, open_run
+from workbench.commands.runs_dir import dir_override, runs_dir
 
 # May change when a run is resumed, besides the fields that may change while it goes on.
 RESUMABLE = ("ppo.iterations", "checkpoint.every", "eval.every", "run.trackers")
@@ -19,7 +18,7 @@ def configuration(args: argparse.Namespace) -> Config:
     """The configuration of --config with every --set and --name on top. Raises UsageError and ConfigError."""
     name = getattr(args, "name", None)
     named = [f"run.name={name}"] if name is not None else []
-    return load_config(args.config, parse_overrides(args.overrides + named))
+    return load_config(args.config, parse_overrides(args.overrides + named + dir_override(args)))
 
 
 def resumed(args: argparse.Namespace) -> tuple[Config, RunFolder]:
@@ -30,7 +29,7 @@ def resumed(args: argparse.Namespace) -> tuple[Config, RunFolder]:
     for option, value in (("--config", args.config_given), ("--name", args.name)):
         if value is not None:
             raise UsageError(f"{option} {value} does not go with --resume, which uses the run's own config.toml")
-    folder = open_run(args.resume, Path(RunConfig().dir))
+    folder = open_run(args.resume, runs_dir(args))
     _check_resumable(args.overrides)
     return load_config(folder.config, parse_overrides(args.overrides)), folder
 

@@ -8,11 +8,11 @@ import os
 import signal
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer.errors import TrainerError, UsageError
 from workbench import output
+from workbench.commands.runs_dir import dir_override, runs_dir
 from workbench.native_output import native_output_to
 from workbench.opening import Opening
 from workbench.paths import state_dir
@@ -37,10 +37,9 @@ def run(args: argparse.Namespace) -> int:
 
 def watch(args: argparse.Namespace) -> int:
     """Open the workbench on a run of another process, or on one that has ended."""
-    from trainer.config.schema import RunConfig
     from trainer.runs import open_run
 
-    return open_workbench(Opening(watch=open_run(args.run, Path(RunConfig().dir)).root))
+    return open_workbench(Opening(watch=open_run(args.run, runs_dir(args)).root))
 
 
 def opening(args: argparse.Namespace) -> Opening:
@@ -56,7 +55,7 @@ def opening(args: argparse.Namespace) -> Opening:
     with contextlib.suppress(TrainerError):  # the screen shows what is wrong with the configuration
         _trust_given(args)
     named = [f"run.name={args.name}"] if args.name is not None else []
-    return Opening(source=args.config, overrides=(*args.overrides, *named))
+    return Opening(source=args.config, overrides=(*args.overrides, *named, *dir_override(args)))
 
 
 def _trust_given(args: argparse.Namespace, config: Config | None = None) -> None:

@@ -145,6 +145,15 @@ def labeller_name(text: str) -> str:
     return name
 
 
+def labeller_problem(text: str) -> str:
+    """Return why `text` cannot be the name of a labeller; empty when it can."""
+    try:
+        labeller_name(text)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
 def read_guidelines(path: str) -> str:
     """The text that the file at `path` holds. Raises UsageError where that cannot be read."""
     way_out = "name a text file"

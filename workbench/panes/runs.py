@@ -21,7 +21,7 @@ from textual.worker import Worker, WorkerState
 from trainer.config.fields import PATTERNS, RUN_NAME
 from trainer.errors import TrainerError
 from trainer.run_list import RunSummary
-from trainer.runs import RunFolder, rename_run, trash_run
+from trainer.runs import TRASH, RunFolder, rename_run, trash_run
 from workbench.config_diff import Comparison, compare_runs
 from workbench.panes import Pane
 from workbench.run_view import RunView
@@ -126,7 +126,7 @@ class RunsPane(Pane):
 
     def set_runs_dir(self, path: Path) -> None:
         """Show the runs in another folder."""
-        if path != self._runs_dir:
+        if path.resolve() != self._runs_dir.resolve():
             self._runs_dir = path
             self._mark([])
             self.query_one(RunTable).show([], 0.0, message="reading the runs …")
@@ -268,7 +268,7 @@ class RunsPane(Pane):
             if sure:
                 self._change(folder, lambda: trash_run(folder))
 
-        detail = f"Its folder goes to '{self._runs_dir / '.trash'}'; move it back by hand to have it again."
+        detail = f"Its folder goes to '{self._runs_dir / TRASH}'; move it back by hand to have it again."
         self.app.push_screen(ConfirmScreen(f"Move {run.name} to the trash?", detail, "Move", "Keep"), trash)
 
     def _follow(self, moved: _Moved) -> None:

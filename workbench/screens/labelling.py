@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,12 +13,19 @@ from textual.screen import Screen
 
 from trainer.config import load_config
 from trainer.errors import TrainerError, UsageError
-from trainer.preferences.items import QueuePlan, SessionPlan
+from trainer.preferences.items import QueuePlan, SessionPlan, SessionRecord
 from trainer.preferences.store import PreferenceStore, default_store
 from trainer.questions import Answer, Question
 from trainer.runs import RunFolder
 from workbench.keys import keys_of
-from workbench.labelling.choices import LabelOpening, SessionChoice, default_labeller, labelling_material
+from workbench.labelling.choices import (
+    LabelOpening,
+    SessionChoice,
+    default_labeller,
+    labeller_name,
+    labeller_problem,
+    labelling_material,
+)
 from workbench.labelling.reward_training import RewardTraining, settings_for, settings_like
 from workbench.labelling.reward_use import rewarded_by, told
 from workbench.labelling.win_rate import WinRate
@@ -27,6 +34,7 @@ from workbench.panes.label import LabelPane
 from workbench.panes.reward_model import RewardModelPane
 from workbench.policy_thread import PolicyThread
 from workbench.screens.confirm import ConfirmScreen
+from workbench.screens.rename import TextPromptScreen
 from workbench.supervisor import Supervisor
 from workbench.widgets.banner import Kind
 
@@ -42,10 +50,10 @@ class LabellingScreen(Screen[None]):
 
     supervisor: Supervisor
 
-    def __init__(self, label: LabelOpening | None, folder: Path) -> None:
+    def __init__(self, label: LabelOpening | None) -> None:
         super().__init__()
         self._label = label
-        self._runs_dir = folder
+        self._labeller = ""  # who labelled last on this screen
         self._workplace: Workplace | None = None
         self._policies: dict[Path, PolicyThread] = {}  # of runs that are labelled and are not on the screen
         self._reward_training: RewardTraining | None = None
@@ -56,6 +64,11 @@ class LabellingScreen(Screen[None]):
 
     def settle(self, about: str) -> None:
         """Put away an error about this: it no longer holds."""
+        raise NotImplementedError
+
+    @property
+    def runs_dir(self) -> Path:
+        """The folder of the runs that are listed, and where new ones are made."""
         raise NotImplementedError
 
     def action_show_pane(self, name: str) -> None:
@@ -103,7 +116,7 @@ class LabellingScreen(Screen[None]):
         desk = self.workplace.desk
         if choice is None:
             sessions = await self._tried(asyncio.wrap_future(desk.sessions()))
-            material = await self._tried(asyncio.to_thread(labelling_material, self._runs_dir))
+            material = await self._tried(asyncio.to_thread(labelling_material, self.runs_dir))
             if sessions is None or material is None:
                 return
             runs = material.runs
@@ -113,7 +126,7 @@ class LabellingScreen(Screen[None]):
                 LabelStartScreen(
                     runs,
                     self.workplace.store,
-                    self._label.labeller if self._label else default_labeller(sessions),
+                    self._proposed(sessions),
                     sessions,
                     models=material.models,
                     wanted=self._label.wanted if self._label else None,
@@ -134,6 +147,7 @@ class LabellingScreen(Screen[None]):
             state: DeskState = await self.workplace.take_up(choice)
         except TrainerError as error:
             return str(error)
+        self._labeller = state.record.labeller
         self.action_show_pane("label")
         pane.begin(self.workplace.desk, state, self.workplace.supply)
         return ""
@@ -153,10 +167,23 @@ class LabellingScreen(Screen[None]):
     @work(exclusive=True, group="labelling")
     async def _label_again(self, message: RewardModelPane.LabelAgain) -> None:
         sessions = await self._tried(asyncio.wrap_future(self.workplace.desk.sessions()))
-        if sessions is not None:
+        labeller = await self._at_the_keyboard(sessions) if sessions is not None else None
+        if labeller is not None:
             plan = SessionPlan(queues=(QueuePlan(queue="again", keys=message.keys),), repeats=0)
-            if problem := await self._take_up(SessionChoice(labeller=default_labeller(sessions), plan=plan)):
+            if problem := await self._take_up(SessionChoice(labeller=labeller, plan=plan)):
                 self.say(problem, about="label")
+
+    def _proposed(self, sessions: Sequence[SessionRecord]) -> str:
+        """Who is likely to label now."""
+        return self._labeller or (self._label.labeller if self._label else default_labeller(sessions))
+
+    async def _at_the_keyboard(self, sessions: Sequence[SessionRecord]) -> str | None:
+        """Who labels now: whoever did last on this screen, else who it says; None when they would rather not."""
+        labeller = self._proposed(sessions)
+        if self._labeller or {session.labeller for session in sessions} <= {labeller}:
+            return labeller
+        given = await self.app.push_screen_wait(TextPromptScreen("Label again as", labeller, labeller_problem))
+        return None if given is None else labeller_name(given)
 
     # Around an item
 
@@ -235,7 +262,7 @@ class LabellingScreen(Screen[None]):
         settings = settings_for(labels)
         if folder is not None:
             settings |= settings_like(load_config(RunFolder(folder).config))
-        return RewardTraining(store, self._runs_dir, settings)
+        return RewardTraining(store, self.runs_dir, settings)
 
     def _watch_training(self) -> None:
         if (training := self._reward_training) is not None:
@@ -254,7 +281,7 @@ class LabellingScreen(Screen[None]):
     @work(exclusive=True, group="use")
     async def _use_reward_model(self) -> None:
         """Reward by the newest reward model: in the run under way, else by the configuration on the screen."""
-        material = await self._tried(asyncio.to_thread(labelling_material, self._runs_dir), "use")
+        material = await self._tried(asyncio.to_thread(labelling_material, self.runs_dir), "use")
         if material is None:
             return
         if not material.models:

@@ -21,7 +21,7 @@ from trainer.config import load_config, parse_overrides
 from trainer.config.schema import RewardConfig, RolloutConfig, RunConfig
 from trainer.errors import TrainerError
 from trainer.run_list import is_complete
-from trainer.runs import RunFolder
+from trainer.runs import TRASH, RunFolder
 from workbench.attached import whole_history
 from workbench.code_trust import trusted_code, untrusted_code
 from workbench.config_document import ConfigDocument
@@ -56,6 +56,7 @@ class _Situation(NamedTuple):
     note: str
     under_way: bool
     alarms: list[tuple[str, int]]
+    runs_dir: Path
 
 
 class MainScreen(AlarmedScreen):
@@ -90,7 +91,7 @@ class MainScreen(AlarmedScreen):
     ]
 
     def __init__(self, opening: Opening, document: ConfigDocument, settings: ScreenSettings) -> None:
-        super().__init__(opening.label, Path(RunConfig().dir))
+        super().__init__(opening.label)
         self.supervisor = Supervisor(opening.train)
         self._opening = opening
         self._document = document
@@ -99,6 +100,7 @@ class MainScreen(AlarmedScreen):
         self._current = "training"
         self._focused: Widget | None = None  # before the terminal became too small for any pane
         self._zoomed = False
+        self._listed = self.runs_dir  # the folder whose runs the panes list
         self._situation: _Situation | None = None
         self._told = ""  # what the banner has told of the run
         self.bugs: list[str] = []  # reported so far
@@ -113,9 +115,9 @@ class MainScreen(AlarmedScreen):
                 yield self._training
                 yield SamplesPane(id="samples")
             yield LabelPane(id="label")
-            yield RewardModelPane(self._runs_dir, id="reward-model")
+            yield RewardModelPane(self._listed, id="reward-model")
             with Horizontal(id="bottom"):
-                yield RunsPane(self._runs_dir, id="runs")
+                yield RunsPane(self._listed, id="runs")
                 yield LogPane(self._opening.log, id="log")
         yield Static(id="too-small", markup=False)
         yield Footer()
@@ -211,8 +213,22 @@ class MainScreen(AlarmedScreen):
             self.bugs.append(line)
             self.say(report_bug(bug), about="bug")
 
+    @property
+    def runs_dir(self) -> Path:
+        """The folder that the run on the screen lies in, or else the one that the configuration puts runs into."""
+        if (run := self.supervisor.folder) is not None:
+            return run.parent.parent if run.parent.name == TRASH else run.parent
+        pane = self.query(ConfigPane)
+        document = pane.first().document if pane else self._document
+        configured = document.get("run.dir")
+        return Path(configured if isinstance(configured, str) and configured else RunConfig().dir)
+
     def show_run(self) -> None:
         supervisor = self.supervisor
+        if (runs_dir := self.runs_dir) != self._listed:
+            self._listed = runs_dir
+            self.query_one(RunsPane).set_runs_dir(runs_dir)
+            self.query_one(RewardModelPane).set_runs_dir(runs_dir)
         self.query_one(StatusLine).show_run(supervisor.view, note=supervisor.note)
         for pane in self.query(Pane):
             if pane.display or isinstance(pane, SamplesPane):  # whose scores the charts show, seen or not
@@ -235,7 +251,9 @@ class MainScreen(AlarmedScreen):
 
     def _situation_now(self) -> _Situation:
         alarms = [(alarm.code, alarm.iteration) for alarm in self.supervisor.view.alarms]
-        return _Situation(self.supervisor.view.state, self.supervisor.note, self.supervisor.under_way, alarms)
+        return _Situation(
+            self.supervisor.view.state, self.supervisor.note, self.supervisor.under_way, alarms, self.runs_dir
+        )
 
     def say(self, message: str, kind: Kind = "error", *, about: str = "") -> None:
         """Put a message above the panes: until it is read, settled or, unless it is of every pane, its pane is left."""

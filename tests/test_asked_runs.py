@@ -14,7 +14,8 @@ from trainer import answers, inbox
 from trainer.control import Control
 from trainer.errors import RewardError, StorageError
 from trainer.events import Alert, CheckpointSaved, Event, PhaseProgress, RunEnded, StateChanged
-from trainer.questions import Answer, Question
+from trainer.questions import DROPPED, Answer, Question
+from trainer.rollouts import generate_responses
 from trainer.training import train
 
 QUESTIONS = {
@@ -83,6 +84,60 @@ def test_questions_anywhere_change_nothing_of_a_run(value_model: str, tmp_path: 
     assert {key: len(kinds) for key, kinds in by_policy.items()} == dict.fromkeys(by_policy, 1), "one answer a policy"
     assert {iteration for _, iteration in by_policy} == {0, 1, 2}
     assert len(set.union(*(by_policy["policy", n] for n in range(3)))) == 3
+
+
+def test_questions_that_are_dropped_while_they_are_answered_end_early_and_change_nothing(tmp_path: Path) -> None:
+    """Each is dropped at another of its token steps or micro-batches, until one is answered to its end."""
+    control, told = Control(), list[Answer]()
+    question = Question(prompt="one", count=2, max_new_tokens=6)
+    looks: list[int] = []
+
+    def ask(event: Event) -> None:
+        if not within(event, "generate", 2) and not within(event, "update", 2):
+            return
+        number = len(looks)
+        looks.append(0)
+
+        def dropped() -> bool:
+            looks[number] += 1
+            return looks[number] > number
+
+        control.ask(question, told.append, dropped)
+
+    train(tiny_config(tmp_path, "run.name=a"), sinks=[Recorder(ask)], control=control)
+    record(tiny_config(tmp_path, "run.name=whole"))
+    assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
+    ended_early = [answer for answer in told if answer.problem == DROPPED]
+    assert len(ended_early) > 3
+    assert looks[: len(ended_early)] == [number + 1 for number in range(len(ended_early))], "at the very next step"
+    assert [answer.completions for answer in ended_early] == [[]] * len(ended_early)
+
+
+def test_a_question_whose_request_is_withdrawn_is_written_no_further(tmp_path: Path) -> None:
+    run, control, asked = tmp_path / "runs" / "a", Control(), list[Path]()
+    steps: list[str] = []
+
+    def watch(event: Event) -> None:
+        if within(event, "generate", 2) and not asked:
+            asked.append(inbox.ask(run, Question(prompt="one", max_new_tokens=16)))
+
+    def counted(*args: Any, progress: Callable[[int, int], None], **kwargs: Any) -> Any:
+        def step(done: int, total: int) -> None:
+            steps.append("step")
+            if len(steps) == 2:
+                inbox.withdraw(asked[0])
+            progress(done, total)
+
+        return generate_responses(*args, progress=step, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(answers, "generate_responses", counted)
+        patched.setattr("trainer.control.INBOX_SECONDS", 0.0)
+        train(tiny_config(tmp_path, "run.name=a"), sinks=[Recorder(watch)], control=control)
+    record(tiny_config(tmp_path, "run.name=whole"))
+    assert len(steps) == 2
+    assert [path for path in (run / "control").rglob("*") if path.is_file()] == []
+    assert outcome(run) == outcome(tmp_path / "runs/whole")
 
 
 def test_what_waits_when_a_run_ends_is_told_so(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from trainer.events import (
     RunStarted,
     StateChanged,
 )
-from trainer.questions import Answer, Question
+from trainer.questions import DROPPED, Answer, Question, QuestionDroppedError, unanswered
 from trainer.training import train
 from workbench.session import Session
 from workbench.signals import stop_on_signals
@@ -333,6 +333,34 @@ def test_a_question_of_the_inbox_goes_the_same_way() -> None:
     control.check()
     assert log.heard == ["one"]
     assert told == [answered(Question(prompt="one"))]
+
+
+def test_a_question_that_is_dropped_costs_no_more_than_the_step_under_way() -> None:
+    control, waits, told = Control(), {"one": True, "two": True}, list[str]()
+
+    class Writer(Steered):
+        steps = 0
+
+        def answer(self, question: Question, heed: Callable[[], None]) -> Answer:
+            try:
+                for _ in range(5):
+                    self.steps += 1
+                    waits["one"] = self.steps < 2
+                    heed()
+            except QuestionDroppedError as dropped:
+                return unanswered(question, str(dropped))
+            return unanswered(question, "written to its end")
+
+    control.attach(writer := Writer())
+    for name in ("one", "two", "one"):  # the last one is dropped before its turn
+
+        def dropped(name: str = name) -> bool:
+            return not waits[name]
+
+        control.ask(Question(prompt=name), lambda answer: told.append(answer.problem), dropped)
+    control.check()
+    assert told == [DROPPED, "written to its end", DROPPED]
+    assert writer.steps == 2 + 5
 
 
 def test_a_trainer_that_takes_no_questions_says_so() -> None:

@@ -14,7 +14,7 @@ from scripted_run import answered
 from trainer.control import Request
 from trainer.errors import StorageError, UsageError
 from trainer.events import Alert, Event, Iteration, SettingChanged, StateChanged
-from trainer.inbox import Inbox, ask, read_answer, send
+from trainer.inbox import Inbox, ask, read_answer, send, withdraw
 from trainer.questions import Question
 from trainer.runs import RunFolder
 from trainer.training import train
@@ -28,6 +28,24 @@ def complaint(message: str) -> None:
 def folder(tmp_path: Path) -> RunFolder:
     (tmp_path / "a").mkdir()
     return RunFolder(tmp_path / "a")
+
+
+def test_a_question_lies_there_until_it_is_answered_and_is_dropped_by_removing_it(folder: RunFolder) -> None:
+    with folder.lock():
+        inbox = Inbox(folder.control, complaint)
+        answered_, dropped_ = (ask(folder.root, Question(prompt=prompt)) for prompt in ("one", "two"))
+        one, two = inbox.take()
+        assert inbox.take() == [], "each is taken once"
+        assert (one.dropped(), two.dropped()) == (False, False)
+        withdraw(dropped_)
+        assert (one.dropped(), two.dropped()) == (False, True)
+        for request in (one, two):
+            assert request.question is not None
+            assert request.reply is not None
+            request.reply(answered(request.question))
+        assert read_answer(answered_) is not None
+        assert read_answer(dropped_) is None, "nobody would take it away"
+    assert [path.name for path in folder.control.rglob("*")] == ["answers"]
 
 
 def test_requests_are_taken_once_and_in_the_order_of_sending(folder: RunFolder) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from label_material import reward_model
@@ -15,6 +17,7 @@ from workbench_app import screen_text, until, workbench
 
 from trainer.preferences.sessions import begin_session
 from trainer.preferences.store import PreferenceStore
+from trainer.questions import Answer, Question
 from workbench.labelling.choices import LabelOpening, SessionChoice, Wanted, session_plan
 from workbench.panes.config import ConfigPane
 from workbench.panes.label import LabelPane
@@ -239,7 +242,7 @@ async def test_runs_and_models_are_those_of_the_folder_that_the_configuration_na
         await until(pilot, lambda: [run.folder.name for run in screen.query_one(RewardModelPane).runs] == ["liked"])
         screen.query_one(LabelPane).post_message(LabelPane.UseRequested())
         await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmScreen) and bool(pilot.app.screen.query("#no")))
-        assert "Let liked reward" in screen_text(pilot.app.screen)  # type: ignore[arg-type]
+        await until(pilot, lambda: "Let liked reward" in screen_text(pilot.app.screen))  # type: ignore[arg-type]
         await pilot.press("escape")
         document = screen.query_one(ConfigPane).document
         document.set("run.dir", "runs")
@@ -258,3 +261,31 @@ async def test_a_run_that_is_watched_is_listed_with_those_beside_it(workspace: P
         await until(pilot, lambda: {run.name for run in table.runs} == {"a-0001", "a-0002"})
         screen.watch_run(Path("runs/b-0001"))
         await until(pilot, lambda: {run.name for run in table.runs} == {"b-0001"})
+
+
+class FakePolicies:
+    """Stands in for the thread of a loaded model."""
+
+    made: ClassVar[list[FakePolicies]] = []
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.closed = folder.resolve(), False
+        self.made.append(self)
+
+    def ask(self, question: Question) -> Future[Answer]:
+        return Future()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+async def test_of_the_runs_that_are_labelled_one_at_most_has_its_model_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.screens.labelling.PolicyThread", FakePolicies)
+    monkeypatch.setattr(FakePolicies, "made", [])
+    question = Question(prompt="one")
+    async with workbench() as (screen, pilot):
+        asked = [screen._ask_model(Path(name), question) for name in ("runs/a", "runs/a", "runs/b")]
+        assert [(one.folder.name, one.closed) for one in FakePolicies.made] == [("a", True), ("b", False)]
+        screen.query_one(LabelPane).post_message(LabelPane.LeaveRequested())
+        await until(pilot, lambda: FakePolicies.made[1].closed)
+        assert [future.cancelled() for future in asked] == [True] * 3, "what the session asked is written no further"

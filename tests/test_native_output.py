@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from workbench.native_output import cut_log, new_log
+
 CODE = """
 import os, sys
 from pathlib import Path
@@ -47,3 +49,43 @@ def test_native_output_is_in_the_log_and_not_on_the_terminal(tmp_path: Path) -> 
 def test_a_log_that_cannot_be_opened_costs_the_output_and_not_the_screen(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("a file where the folder should be")
     assert run_in_a_terminal(tmp_path / "a" / "workbench.log") == "drawn;back, True"
+
+
+def test_each_process_has_a_log_and_the_newest_of_those_that_have_ended_stay(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    for number in range(9):
+        log = tmp_path / f"workbench-{gone.pid + 4_194_304 + number}.log"  # above any process id
+        log.touch()
+        os.utime(log, (number, number))
+    (tmp_path / "workbench.log").touch()  # of an earlier version; the newest
+    living, other = tmp_path / f"workbench-{os.getppid()}.log", tmp_path / "notes.log"
+    for log in (living, other):
+        log.touch()
+        os.utime(log, (0, 0))
+    log = new_log(tmp_path)
+    assert log.name == f"workbench-{os.getpid()}.log"
+    kept = {path.name for path in tmp_path.iterdir()} - {living.name, other.name}
+    newest = {f"workbench-{gone.pid + 4_194_304 + number}.log" for number in (5, 6, 7, 8)}
+    assert kept == {"workbench.log", *newest}
+    assert living.exists()
+    assert other.exists()
+
+
+def test_a_log_that_is_long_is_cut_to_its_last_lines_and_is_written_on(tmp_path: Path) -> None:
+    log = tmp_path / "workbench-1.log"
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        os.write(descriptor, b"one line of it\n" * 1000)
+        assert not cut_log(log)
+        for _ in range(300):
+            os.write(descriptor, b"one line of it\n" * 1000)
+        assert cut_log(log)
+        os.write(descriptor, b"the last one\n")
+    finally:
+        os.close(descriptor)
+    lines = log.read_bytes().splitlines()
+    assert 900_000 < log.stat().st_size < 1_100_000
+    assert {*lines[:-1]} == {b"one line of it"}
+    assert lines[-1] == b"the last one"
+    assert not cut_log(tmp_path / "missing.log")

@@ -107,6 +107,26 @@ def test_a_question_that_was_taken_back_is_not_answered(tmp_path: Path) -> None:
     assert answers == 1
 
 
+def test_a_question_that_is_taken_back_is_written_no_further(tmp_path: Path) -> None:
+    writing, calls = threading.Event(), 0
+
+    def write(progress: Callable[[], None]) -> None:
+        nonlocal calls
+        calls += 1
+        while calls == 1:  # the first one writes for ever
+            progress()
+            writing.set()
+
+    policies = PolicyThread(tmp_path, lambda _, checkpoint: Loaded(checkpoint, write))
+    first = policies.ask(QUESTION)
+    assert writing.wait(30)
+    second = policies.ask(QUESTION)
+    assert first.cancel()
+    assert second.result(30).problem == ""
+    policies.close()
+    policies.join()
+
+
 def test_a_model_that_cannot_be_loaded_is_told_and_tried_again_for_the_next_question(tmp_path: Path) -> None:
     problems: list[Exception] = [ModelError("model.path = 'x': no such folder"), ZeroDivisionError("a bug")]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from trainer.errors import StorageError, UsageError
 from trainer.inbox import Inbox
 from trainer.questions import Answer, Question
 from trainer.runs import RunFolder
+from workbench.attached import RunOnDisk
 from workbench.policy_thread import PolicyThread
 from workbench.supervisor import Supervisor
 
@@ -250,6 +252,32 @@ def make_checkpoint(folder: Path, iteration: int) -> None:
     path = RunFolder(folder).checkpoint(iteration)
     path.mkdir(parents=True)
     (path / "state.json").write_text('{"files": {}}')
+
+
+def test_what_was_loaded_is_garbage_again_once_the_run_is_over() -> None:
+    supervisor = supervise(scripted_run.steered)
+    poll_until(supervisor, lambda: supervisor.view.started is not None)
+    assert gc.get_freeze_count() > 0, "keys do not wait for the collector to look through a model"
+    supervisor.stop()
+    poll_until(supervisor, lambda: not supervisor.trains_here)
+    assert gc.get_freeze_count() == 0
+
+
+def test_a_question_to_another_process_is_withdrawn_when_it_is_dropped(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "a")
+    folder.root.mkdir()
+    with folder.lock():
+        run = RunOnDisk(folder.root)
+        inbox = Inbox(folder.control, print)
+        dropped, closed_ = run.ask(QUESTION), run.ask(QUESTION)
+        one, two = inbox.take()
+        assert dropped.cancel()
+        run.take()
+        assert (one.dropped(), two.dropped()) == (True, False)
+        run.close()
+        assert two.dropped()
+        with pytest.raises(UsageError, match="nobody waits"):
+            closed_.result(0)
 
 
 def test_a_run_that_is_trained_here_answers_by_its_trainer() -> None:

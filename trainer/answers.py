@@ -23,7 +23,7 @@ from trainer.models.actor_critic import ActorCriticLLM, vocabulary_size
 from trainer.models.adapters import reason_of
 from trainer.models.loading import LoadedModel
 from trainer.models.logprobs import token_logprobs
-from trainer.questions import Answer, Completion, Question
+from trainer.questions import Answer, Completion, Question, QuestionDroppedError
 from trainer.rewards import RewardInput, RewardResult
 from trainer.rollouts import Response, generate_responses, lay_out
 from trainer.token_texts import TokenTexts
@@ -49,7 +49,8 @@ def answer(
     model: what `actor` is made of; iteration: whole iterations that it was trained for. The log-probs are those at the
     run's own temperature, as in its samples, whatever temperature wrote. All draws come from keys of the question's
     seed, so nothing of a run that is asked changes. progress: called after every token step and micro-batch; what it
-    raises to end the run, Interrupted or a TrainerError, goes on, and nothing else is raised.
+    raises to end the run, Interrupted or a TrainerError, goes on, and nothing else is raised. QuestionDroppedError ends
+    the answer.
     """
     began = time.perf_counter()
     text, completions, problem = "", list[Completion](), ""
@@ -69,6 +70,8 @@ def answer(
                 progress=lambda done, total: progress(),
             )
         completions, problem = _completions(prompt, responses, actor, model.tokenizer, score, config, progress)
+    except QuestionDroppedError as dropped:
+        problem = str(dropped)
     except (UsageError, DataError) as refusal:
         problem = " ".join(str(refusal).split())
     except (Interrupted, TrainerError):

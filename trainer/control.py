@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from trainer.events import HumanEvaluation
-from trainer.question_queue import ENDED, QuestionQueue
-from trainer.questions import Answer, Question, Reply, unanswered
+from trainer.question_queue import ENDED, QuestionQueue, Waiting
+from trainer.questions import DROPPED, Answer, Dropped, Question, QuestionDroppedError, Reply, never, unanswered
 
 INBOX_SECONDS = 0.2
 """How often the inbox is looked into, at most."""
@@ -36,6 +36,7 @@ class Request(NamedTuple):
     value: Any = None  # of set
     question: Question | None = None  # of ask
     reply: Reply | None = None  # of ask
+    dropped: Dropped = never  # of ask
     event: HumanEvaluation | None = None  # of tell
     to: int | None = None  # of rollback
 
@@ -62,7 +63,10 @@ class Steered:
         """Take up among the run's events what others found out about it."""
 
     def answer(self, question: Question, heed: Callable[[], None]) -> Answer:
-        """Let the model write; `heed` between its smallest steps raises Interrupted if the run is to end."""
+        """Let the model write; `heed` between its smallest steps raises Interrupted if the run is to end.
+
+        It raises QuestionDroppedError where nobody waits for the answer any more, which is this answer's `problem`.
+        """
         return unanswered(question, "this trainer takes no questions")
 
 
@@ -125,13 +129,14 @@ class Control:
         """Let the run emit `event` as one of its own; a run that has ended does not hear it."""
         self._requests.put(Request("tell", event=event))
 
-    def ask(self, question: Question, reply: Reply) -> None:
+    def ask(self, question: Question, reply: Reply, dropped: Dropped = never) -> None:
         """Let the model write within a token step or micro-batch, after what was asked before.
 
         `reply` gets the answer in any case, on the trainer's thread, or on this one when the run has ended: then, and
-        when it ends first, the Answer's `problem` says so.
+        when it ends first, the Answer's `problem` says so. So it does where `dropped` is true before the end: the
+        writing ends within a token step.
         """
-        self._questions.put(question, reply)
+        self._questions.put(Waiting(question, reply, dropped))
         self._requests.put(None)
 
     def attach(self, run: Steered, inbox: Callable[[], Sequence[Request]] = tuple) -> None:
@@ -184,9 +189,19 @@ class Control:
         while (waiting := self._questions.take()) is not None:
             answer = unanswered(waiting.question, ENDED)
             try:
-                answer = self._run.answer(waiting.question, self._hear)
+                answer = self._answered(waiting)
             finally:
                 waiting.reply(answer)
+
+    def _answered(self, waiting: Waiting) -> Answer:
+        def heed() -> None:
+            self._hear()
+            if waiting.dropped():
+                raise QuestionDroppedError
+
+        if waiting.dropped():
+            return unanswered(waiting.question, DROPPED)
+        return self._run.answer(waiting.question, heed)
 
     def _hear(self, wait: float = 0.0) -> None:
         """Heed what was requested, after waiting for at most `wait` seconds."""
@@ -224,7 +239,7 @@ class Control:
             case "ask":
                 assert request.question is not None
                 assert request.reply is not None
-                self._questions.put(request.question, request.reply)
+                self._questions.put(Waiting(request.question, request.reply, request.dropped))
             case "stop":
                 self._end = self._end or (request.reason, True)
             case "abort":

@@ -1,8 +1,8 @@
 """The run folder's `control/`: what other processes ask of the one that trains the run.
 
 One small JSON file a request, `{"command": "set", "key": "ppo.kl_coef", "value": 0.1}`, renamed into place; names sort
-in the order of sending. What the model wrote to a question lies in `control/answers/` under the name of its request,
-until it is read.
+in the order of sending. A request is removed when it is taken; a question stays until it is answered, and is dropped by
+removing its file. What the model wrote lies in `control/answers/` under the name of the request, until it is read.
 """
 
 from __future__ import annotations
@@ -73,6 +73,13 @@ def read_answer(path: Path) -> Answer | None:
     return answer
 
 
+def withdraw(path: Path) -> None:
+    """Let nobody answer what `ask` was told would be answered at `path`; an answer that is there is removed."""
+    for left in (path.parent.parent / path.name, path):
+        with contextlib.suppress(OSError):
+            left.unlink()
+
+
 class Inbox:
     """The trainer's end of `control/`. What lies there at first is of an earlier time and dropped.
 
@@ -83,6 +90,7 @@ class Inbox:
         self._path = path
         self._complain = complain
         self._undeletable: set[str] = set()
+        self._open: set[str] = set()  # questions that are not answered yet
         try:
             path.mkdir(exist_ok=True)
             for left in [*path.glob(f"{_ANSWERS}/*"), *path.iterdir()]:
@@ -96,7 +104,7 @@ class Inbox:
             paths = sorted(self._path.glob("[!.]*.json"))
         except OSError:
             return []
-        taken = (self._taken(path) for path in paths if path.name not in self._undeletable)
+        taken = (self._taken(path) for path in paths if path.name not in self._undeletable | self._open)
         return [request for request in taken if request is not None]
 
     def _taken(self, path: Path) -> Request | None:
@@ -108,7 +116,10 @@ class Inbox:
         except (OSError, ValueError, RecursionError) as error:
             self._complain(f"request '{path.name}' left out: {getattr(error, 'strerror', None) or error}")
             request = None
-        self._remove(path)
+        if request is not None and request.command == "ask":
+            self._open.add(path.name)
+        else:
+            self._remove(path)
         return request
 
     def _request(self, data: bytes, name: str) -> Request:
@@ -122,7 +133,9 @@ class Inbox:
         command: Command = values["command"]
         if command == "ask":
             question = question_from(json.dumps(values.get("question")))
-            return Request("ask", question=question, reply=functools.partial(self._reply, name))
+            path = self._path / name
+            reply = functools.partial(self._reply, name)
+            return Request("ask", question=question, reply=reply, dropped=lambda: not os.path.lexists(path))
         if command == "tell":
             return Request("tell", event=_human_evaluation(values.get("event")))
         if command == "set" and not (isinstance(values.get("key"), str) and "value" in values):
@@ -135,10 +148,14 @@ class Inbox:
         return Request(command, reason, values.get("key", ""), values.get("value"))
 
     def _reply(self, name: str, answer: Answer) -> None:
+        self._open.discard(name)
+        if not os.path.lexists(self._path / name):
+            return  # it was dropped
         try:
             _write(self._path / _ANSWERS / name, to_json(answer))
         except OSError as error:
             self._complain(f"the answer to request '{name}' is lost: {error.strerror}; mend the folder")
+        self._remove(self._path / name)
 
     def _remove(self, path: Path) -> None:
         try:

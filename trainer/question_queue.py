@@ -6,16 +6,17 @@ import threading
 from collections import deque
 from typing import NamedTuple
 
-from trainer.questions import Question, Reply, unanswered
+from trainer.questions import Dropped, Question, Reply, never, unanswered
 
 ENDED = "the run ended before it was answered"
 
 
 class Waiting(NamedTuple):
-    """A question, and whom to give the answer."""
+    """A question, whom to give the answer, and whether they still wait for it."""
 
     question: Question
     reply: Reply
+    dropped: Dropped = never
 
 
 class QuestionQueue:
@@ -29,13 +30,13 @@ class QuestionQueue:
         self._closed = False
         self._lock = threading.Lock()  # a question must not slip in behind the last look into the queue
 
-    def put(self, question: Question, reply: Reply) -> None:
+    def put(self, waiting: Waiting) -> None:
         """Let the question wait for its turn."""
         with self._lock:
             if not self._closed:
-                self._waiting.append(Waiting(question, reply))
+                self._waiting.append(waiting)
                 return
-        reply(unanswered(question, ENDED))
+        waiting.reply(unanswered(waiting.question, ENDED))
 
     def take(self) -> Waiting | None:
         """The question whose turn it is, None when there is none. Who takes it replies."""
@@ -52,5 +53,5 @@ class QuestionQueue:
             self._closed = True
             left = list(self._waiting)
             self._waiting.clear()
-        for question, reply in left:
-            reply(unanswered(question, ENDED))
+        for waiting in left:
+            waiting.reply(unanswered(waiting.question, ENDED))

@@ -63,6 +63,22 @@ class Answer:
 
 Reply = Callable[[Answer], None]
 """Takes an answer, on whatever thread it is had; does not raise."""
+Dropped = Callable[[], bool]
+"""Tells, on any thread and within microseconds, whether nobody waits for the answer any more."""
+
+DROPPED = "nobody waits for the answer any more"
+
+
+class QuestionDroppedError(Exception):
+    """Raised between two token steps of an answer that nobody waits for any more; never leaves who answers."""
+
+    def __init__(self) -> None:
+        super().__init__(DROPPED)
+
+
+def never() -> bool:
+    """Somebody always waits."""
+    return False
 
 
 def unanswered(question: Question, problem: str) -> Answer:

@@ -60,6 +60,7 @@ def release_thread() -> None:
 
     The thread can use MLX no more afterwards.
     """
+    mx.clear_cache()  # what the thread's model leaves is of no use to the next one
     mx.clear_streams()
 
 

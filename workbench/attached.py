@@ -17,6 +17,7 @@ from workbench.event_source import EventSource
 from workbench.history import History
 from workbench.journal_source import JournalSource
 from workbench.run_view import RunView
+from workbench.session import give
 
 
 class AttachedRun(EventSource, Protocol):
@@ -78,9 +79,11 @@ class RunOnDisk(JournalSource):
         tell_run(self.folder, event)
 
     def ask(self, question: Question) -> Future[Answer]:
-        """What the model writes; comes by `take`, or fails with UsageError where the run ends first."""
+        """What the model writes; comes by `take`, or fails with UsageError where the run ends first.
+
+        Once it is cancelled, the next `take` ends the writing.
+        """
         future: Future[Answer] = Future()
-        future.set_running_or_notify_cancel()
         self._asked[inbox.ask(self.folder, question)] = future
         return future
 
@@ -93,22 +96,29 @@ class RunOnDisk(JournalSource):
     def _take_answers(self) -> None:
         live = RunFolder(self.folder).is_live()  # asked first: what the trainer answered before it ended is there then
         for path, future in list(self._asked.items()):
+            if future.cancelled():
+                del self._asked[path]
+                inbox.withdraw(path)
+                continue
             try:
                 answer = inbox.read_answer(path)
             except StorageError as error:
                 del self._asked[path]
-                future.set_exception(error)
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(error)
                 continue
             if answer is not None:
                 del self._asked[path]
-                future.set_result(answer)
+                give(future, answer)
         if not live:
             self._fail(f"run '{RunFolder(self.folder).name}' ended before it was answered: ask again")
 
     def _fail(self, reason: str) -> None:
         asked, self._asked = self._asked, {}
-        for future in asked.values():
-            future.set_exception(UsageError(reason))
+        for path, future in asked.items():
+            inbox.withdraw(path)
+            if future.set_running_or_notify_cancel():
+                future.set_exception(UsageError(reason))
 
 
 def kl_target(folder: Path) -> float | None:

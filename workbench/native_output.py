@@ -1,4 +1,7 @@
-"""What native code and libraries print goes to a log file, never over the screen."""
+"""What native code and libraries print goes to a log file, never over the screen.
+
+Each workbench has a file of its own, `workbench-PID.log`; old ones are removed, and a long one is cut.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,45 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+_KEPT = 5  # files of workbenches that have ended
+_LONGEST = 4 * 1024 * 1024  # bytes of a file
+_LEFT = 1024 * 1024  # bytes at the end of one that was cut
+
+
+def new_log(folder: Path) -> Path:
+    """Return where this process logs in `folder`; of the logs there, only the newest few that have ended stay."""
+    log = folder / f"workbench-{os.getpid()}.log"
+    with suppress(OSError):
+        ended = [path for path in folder.glob("workbench*.log") if not _is_written(path) or path == log]
+        for path in sorted(ended, key=lambda path: path.lstat().st_mtime, reverse=True)[_KEPT:]:
+            path.unlink()
+    return log
+
+
+def cut_log(path: Path) -> bool:
+    """Leave the end of a log that has become long, and return whether it was. What is printed meanwhile may be lost."""
+    with suppress(OSError):
+        if path.stat().st_size > _LONGEST:
+            with path.open("rb") as file:
+                file.seek(-_LEFT, os.SEEK_END)
+                end = file.read()
+            with path.open("ab") as file:
+                file.truncate(0)  # descriptors that append, as those of native code do, go on from there
+                file.write(end.partition(b"\n")[2])
+            return True
+    return False
+
+
+def _is_written(log: Path) -> bool:
+    """Return whether the process that a log is named after is there."""
+    try:
+        os.kill(int(log.stem.rpartition("-")[2]), 0)
+    except PermissionError:  # another user's
+        return True
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
 
 
 @contextmanager
@@ -42,6 +84,6 @@ def native_output_to(path: Path) -> Iterator[None]:
 def _open(path: Path) -> int:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     except OSError:
         return os.open(os.devnull, os.O_WRONLY)

@@ -6,13 +6,15 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from trainer.control import Interrupted
 from trainer.errors import TrainerError, UsageError
-from trainer.questions import Answer, Question, unanswered
+from trainer.questions import Answer, Question, QuestionDroppedError, unanswered
 from trainer.runs import RunFolder
+from workbench.session import give
 
 
 class Policy(Protocol):
@@ -35,7 +37,7 @@ class PolicyThread:
     """
 
     def __init__(self, folder: Path, load: Callable[[RunFolder, str], Policy] | None = None) -> None:
-        self._folder = RunFolder(folder.resolve())
+        self.folder = folder.resolve()
         self._load = load or _load
         self._asked: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
         self._closing = threading.Event()
@@ -45,6 +47,7 @@ class PolicyThread:
         """What the policy of a checkpoint ("": the newest) writes.
 
         Fails with a TrainerError where it cannot be loaded; where it is closed first, the Answer's `problem` says so.
+        To cancel it ends the writing within a token step.
         """
         if self._closing.is_set():
             raise UsageError("the model was let go of: ask again")
@@ -74,26 +77,33 @@ class PolicyThread:
         policy: Policy | None = None
         while (asked := self._asked.get()) is not None:
             question, checkpoint, future = asked
-            if not future.set_running_or_notify_cancel():
+            if future.cancelled():
                 continue
             try:
-                self._heed()
+                self._heed(future)
                 if policy is None:
-                    policy = self._load(self._folder, checkpoint)
+                    policy = self._load(RunFolder(self.folder), checkpoint)
                 else:
                     policy.use(checkpoint)
-                future.set_result(policy.answer(question, self._heed))
+                give(future, policy.answer(question, partial(self._heed, future)))
             except Interrupted as interruption:
-                future.set_result(unanswered(question, interruption.reason))
+                give(future, unanswered(question, interruption.reason))
             except TrainerError as error:
                 # Without its traceback, whose frames would keep the model for as long as anyone keeps the error.
-                future.set_exception(error.with_traceback(None))
+                _fail(future, error.with_traceback(None))
             except Exception as bug:  # noqa: BLE001  who asked is told; the next question may do better
-                future.set_exception(bug)
+                _fail(future, bug)
 
-    def _heed(self) -> None:
+    def _heed(self, future: Future[Answer]) -> None:
         if self._closing.is_set():
             raise Interrupted("the model was let go of before it was answered", save=False)
+        if future.cancelled():
+            raise QuestionDroppedError
+
+
+def _fail(future: Future[Answer], error: Exception) -> None:
+    if future.set_running_or_notify_cancel():
+        future.set_exception(error)
 
 
 def _load(folder: RunFolder, checkpoint: str) -> Policy:

@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +21,12 @@ from trainer.control import Control
 from trainer.events import Event, HumanEvaluation, RunEnded
 from trainer.questions import Answer, Question
 from trainer.sinks import Sink
+
+
+def give(future: Future[Answer], answer: Answer) -> None:
+    """Set the result of `future`, unless it was cancelled."""
+    if future.set_running_or_notify_cancel():
+        future.set_result(answer)
 
 
 class Train(Protocol):
@@ -156,10 +163,12 @@ class Session:
         self._control.tell(event)
 
     def ask(self, question: Question) -> Future[Answer]:
-        """What the run's model writes; where the run ends first, the Answer's `problem` says so."""
+        """What the run's model writes; where the run ends first, the Answer's `problem` says so.
+
+        To cancel it ends the writing within a token step.
+        """
         future: Future[Answer] = Future()
-        future.set_running_or_notify_cancel()  # it cannot be cancelled: the trainer answers in any case
-        self._control.ask(question, future.set_result)
+        self._control.ask(question, partial(give, future), future.cancelled)
         return future
 
     def result(self) -> RunEnded:

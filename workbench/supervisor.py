@@ -195,7 +195,7 @@ class Supervisor:
             self.view.take(event)
             if isinstance(event, RunStarted) and self.trains_here:
                 # All that loading a model left behind: to look through it again takes the collector 0.2 s, in which
-                # no key is heard.
+                # no key is heard. Undone when the run is over.
                 gc.collect()
                 gc.freeze()
         changed = bool(events)
@@ -278,6 +278,7 @@ class Supervisor:
     def _conclude(self, session: Session) -> None:
         self._concluded = True
         self._ending = ""
+        gc.unfreeze()
         try:
             session.result()
         except TrainerError as error:

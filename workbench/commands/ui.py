@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from trainer.errors import TrainerError, UsageError
 from workbench import output
 from workbench.commands.runs_dir import dir_override, runs_dir
-from workbench.native_output import native_output_to
+from workbench.native_output import native_output_to, new_log
 from workbench.opening import Opening
 from workbench.paths import state_dir
 from workbench.signals import INTERRUPTED, handled_signals
@@ -22,8 +22,6 @@ from workbench.terminal import can_place_text, colors
 if TYPE_CHECKING:
     from trainer.config import Config
     from workbench.supervisor import Supervisor
-
-LOG = "workbench.log"
 
 _MANY_COLORS = 256  # as many as the colours of a theme can be mixed of
 
@@ -90,7 +88,7 @@ def open_workbench(opening: Opening) -> int:
 
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # by nohup, so that a run outlives its terminal: it does
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    log = state_dir() / LOG
+    log = new_log(state_dir())
     app = WorkbenchApp(replace(opening, log=log), DEFAULT_THEME if shown >= _MANY_COLORS else FEW_COLORS_THEME)
     # Not by asyncio, whose handlers end with its loop: a run may outlive the screen, and needs them then.
     with handled_signals(app.heed_signal):

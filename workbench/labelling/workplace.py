@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainer.control import Interrupted
 from trainer.questions import Answer, Question
 from workbench.labelling.choices import SessionChoice
 from workbench.labelling.desk import DeskState, LabelDesk
@@ -35,6 +37,7 @@ class Workplace:
         self._win_rates = win_rates
         self._win_rate: WinRate | None = None
         self._scoring: Scoring | None = None
+        self._left = threading.Event()  # of the session under way
 
     async def take_up(self, choice: SessionChoice) -> DeskState:
         """Begin a session, or go on with one; the one under way is left. Raises TrainerError."""
@@ -60,6 +63,7 @@ class Workplace:
             if helper is not None:
                 helper.close()
         self.supply = self._scoring = self._win_rate = None
+        self._left.set()
         self.desk.leave()
 
     def close(self) -> None:
@@ -70,13 +74,20 @@ class Workplace:
     def _supply(self, labeller: str, plan: SessionPlan, served: set[str]) -> None:
         from trainer.label_queues.context import QueueContext
 
-        run = run_of(plan)
+        run, left = run_of(plan), threading.Event()
+        self._left = left
+
+        def ask(question: Question) -> Answer:
+            if run is None or left.is_set():  # nor load a model for a session that is over
+                raise Interrupted("the labelling was ended", save=False)
+            return self._ask(run, question)
+
         self._scoring = Scoring()
         context = QueueContext(
             labeller=labeller,
             store=self.store,
             served=served,
-            ask=None if run is None else lambda question: self._ask(run, question),
+            ask=None if run is None else ask,
             score=self._scoring,
         )
         self.supply = Supply(self.desk, plan, context)

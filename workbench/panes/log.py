@@ -11,6 +11,7 @@ from textual.events import Print
 from textual.widgets import RichLog
 
 from workbench.displays.sentences import sentences
+from workbench.native_output import cut_log
 from workbench.panes import Pane
 from workbench.run_view import RunView
 from workbench.text import visible
@@ -71,7 +72,7 @@ class LogPane(Pane):
                 text = file.read(size - start).decode("utf-8", "replace")
         except OSError:
             return
-        self._offset = size
+        self._offset = self._bytes() if cut_log(self._path) else size
         self.write(text)
 
     def write(self, text: str) -> None:

@@ -55,7 +55,8 @@ class LabellingScreen(Screen[None]):
         self._label = label
         self._labeller = ""  # who labelled last on this screen
         self._workplace: Workplace | None = None
-        self._policies: dict[Path, PolicyThread] = {}  # of runs that are labelled and are not on the screen
+        self._policies: PolicyThread | None = None  # of the run that is labelled, where it is not on the screen
+        self._asked: list[Future[Answer]] = []  # what the session waits for
         self._reward_training: RewardTraining | None = None
 
     def say(self, message: str, kind: Kind = "error", *, about: str = "") -> None:
@@ -90,8 +91,7 @@ class LabellingScreen(Screen[None]):
         """Let go of store and models; a reward model that is being trained goes on. Returns at once."""
         if self._workplace is not None:
             self._workplace.close()
-        for policies in self._policies.values():
-            policies.close()
+        self._let_go()
 
     # Sessions
 
@@ -142,6 +142,7 @@ class LabellingScreen(Screen[None]):
     async def _take_up(self, choice: SessionChoice) -> str:
         """Begin the session, or go on with it; returns why that cannot be."""
         pane = self.query_one(LabelPane)
+        self._let_go()
         pane.end()  # before the desk turns to another session, so that no key is taken for one of that
         try:
             state: DeskState = await self.workplace.take_up(choice)
@@ -155,6 +156,7 @@ class LabellingScreen(Screen[None]):
     @on(LabelPane.LeaveRequested)
     def _leave_labelling(self) -> None:
         self.workplace.leave()
+        self._let_go()
         self.query_one(LabelPane).end()
 
     @on(LabelPane.Labelled)
@@ -318,11 +320,25 @@ class LabellingScreen(Screen[None]):
         return future.result()
 
     def _ask_model(self, folder: Path, question: Question) -> Future[Answer]:
-        if self._shows(folder):
-            return self.supervisor.ask_model(question)
-        if folder not in self._policies:
-            self._policies[folder] = PolicyThread(folder)
-        return self._policies[folder].ask(question)
+        shown = self._shows(folder)
+        if self._policies is not None and (shown or self._policies.folder != folder.resolve()):
+            self._policies.close()
+            self._policies = None
+        if shown:
+            future = self.supervisor.ask_model(question)
+        else:
+            self._policies = self._policies or PolicyThread(folder)
+            future = self._policies.ask(question)
+        self._asked = [*(one for one in self._asked if not one.done()), future]
+        return future
+
+    def _let_go(self) -> None:
+        """Drop what the session has asked, and the model that was loaded for it; returns at once."""
+        for future in self._asked:
+            future.cancel()
+        if self._policies is not None:
+            self._policies.close()
+        self._asked, self._policies = [], None
 
     def _win_rate(self, folder: Path) -> WinRate:
         return WinRate(self.workplace.store, folder, told=self.supervisor.view.judged if self._shows(folder) else None)

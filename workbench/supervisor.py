@@ -291,7 +291,7 @@ class Supervisor:
 
 
 def report_bug(bug: BaseException, folder: Path | None = None) -> str:
-    """Return a bug of ours in one line; its traceback goes to the run's crash.log, or else to the log pane by stderr."""
+    """Return a bug in one line; its traceback goes to the crash.log of the run, else to the log pane by stderr."""
     what = f"unexpected {type(bug).__name__}: {bug}".splitlines()[0]
     details = "".join(traceback.format_exception(bug))
     if folder is not None:

@@ -187,10 +187,10 @@ async def test_the_same_request_again_takes_another_seed_and_another_temperature
         ("count", "", "count = nothing: write a whole number from 1 to 16"),
         ("tokens", "-1", "tokens = -1: write a whole number from 1 to 100,000"),
         ("tokens", "²", "tokens = ²: write a whole number from 1 to 100,000"),
-        ("temperature", "0", "temperature = 0: write a number above 0, at most 10"),
-        ("temperature", "nan", "temperature = nan: write a number above 0, at most 10"),
-        ("temperature", "inf", "temperature = inf: write a number above 0, at most 10"),
-        ("temperature", "1e", "temperature = 1e: write a number above 0, at most 10"),
+        ("temperature", "0", "temperature = 0: write a number from 0.01 to 10"),
+        ("temperature", "nan", "temperature = nan: write a number from 0.01 to 10"),
+        ("temperature", "inf", "temperature = inf: write a number from 0.01 to 10"),
+        ("temperature", "1e", "temperature = 1e: write a number from 0.01 to 10"),
     ],
 )
 async def test_a_number_that_cannot_be_is_told_and_nothing_is_sent(name: str, value: str, problem: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -296,7 +297,7 @@ def test_the_ranges_are_those_that_the_algorithm_needs(key: str, good: list[Any]
         (
             "run.name",
             "a/b",
-            "run.name = 'a/b': must be letters, digits, '_', '-' and '.', and not begin with '.'",
+            "run.name = 'a/b': must be letters, digits, '_', '-' and '.', and begin with neither '-' nor '.'",
         ),
     ],
 )
@@ -666,10 +667,10 @@ def test_a_folder_is_not_a_configuration(tmp_path: Path) -> None:
 
 
 def test_a_file_that_may_not_be_read_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> str:
+    def refuse(*_: Any, **__: Any) -> int:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_text", refuse)  # the superuser may read everything
+    monkeypatch.setattr(os, "open", refuse)  # the superuser may read everything
     with pytest.raises(UsageError, match=r"cannot read configuration 'my\.toml': Permission denied"):
         load_config("my.toml")
 

@@ -57,8 +57,8 @@ def test_a_field_knows_what_the_schema_says_of_it() -> None:
     assert field.help == "KL penalty strength."
     assert "raise it" in field.advice
     assert field.source
-    temperature = FIELDS["rollout.temperature"]
-    assert (temperature.low, temperature.low_exclusive) == (0, True)
+    clip = FIELDS["ppo.clip"]
+    assert (clip.low, clip.low_exclusive) == (0, True)
     assert FIELDS["run.trackers"].choices == ("tensorboard", "wandb", "trackio")
 
 
@@ -110,7 +110,7 @@ def test_text_is_read_as_the_kind_of_its_field(key: str, text: str, value: Any) 
         ("run.trackers", "wandb, mlflow", "must be one of 'tensorboard', 'wandb' or 'trackio'"),
         ("rollout.stop", '["a"', 'must be items between commas, or a TOML array as in ["a", "b"]'),
         ("rollout.stop", '["a"]\nx = 1', 'must be items between commas, or a TOML array as in ["a", "b"]'),
-        ("run.name", "../up", "must be letters, digits, '_', '-' and '.', and not begin with '.'"),
+        ("run.name", "../up", "must be letters, digits, '_', '-' and '.', and begin with neither '-' nor '.'"),
     ],
 )
 def test_what_breaks_a_rule_is_refused_with_the_rule(key: str, text: str, rule: str) -> None:

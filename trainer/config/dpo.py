@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from trainer.config.fields import Section, setting
-from trainer.config.loading import resolve_paths
+from trainer.config.loading import absolute, resolve_paths
 from trainer.config.reward_model import PreferenceDataConfig, RewardOptimConfig, TrackedRunConfig
 from trainer.config.reward_sources import RewardSource
 from trainer.config.schema import (
@@ -121,9 +121,7 @@ def as_ppo(config: DPOConfig) -> Config:
 def resolve_dpo_paths(config: DPOConfig, base: Path) -> DPOConfig:
     """`config` with the files that it names relative to `base` made absolute, to resume from anywhere."""
     resolved = resolve_paths(as_ppo(config), base)
-    preferences = config.data.preferences
-    if (base / preferences).exists():
-        preferences = str((base / preferences).resolve())
+    preferences = absolute(config.data.preferences, base)
     model = {"path": resolved.model.path, "adapter": resolved.model.adapter}
     sources = resolved.reward.sources if config.reward.sources else []
     return config.model_copy(

@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
-RUN_NAME = r"^([\w\-][\w.\-]*)?$"
+RUN_NAME = r"^(\w[\w.\-]*)?$"
 FUNCTION = r"^.+:[A-Za-z_]\w*$"
 PATTERNS = {  # the rule of each pattern, in words
-    RUN_NAME: "must be letters, digits, '_', '-' and '.', and not begin with '.'",
+    RUN_NAME: "must be letters, digits, '_', '-' and '.', and begin with neither '-' nor '.'",
     FUNCTION: "must be 'file.py:function' or 'package.module:function'",
 }
 
+LARGEST_INT = 2**31 - 1
+"""Most that a whole number may be: the arrays count their elements so, and nothing else needs more."""
+
+_LONGEST_NAME, _LONGEST_PATH = 255, 1023  # bytes; no system that we run on allows less
+
+
+def _usable_path(path: str) -> str:
+    """Return `path`. Raises ValueError where no file can be called so, which opening it would find out too late."""
+    if "\0" in path:
+        raise ValueError("must not hold the character NUL")
+    if len(os.fsencode(path)) > _LONGEST_PATH or any(len(os.fsencode(p)) > _LONGEST_NAME for p in path.split("/")):
+        raise ValueError(
+            f"is too long: use at most {_LONGEST_PATH} bytes for a path and {_LONGEST_NAME} for each name in it"
+        )
+    if path.startswith("~") and os.path.expanduser(path) == path and len(path) > 1:  # noqa: PTH111  it does not raise
+        raise ValueError(f"names no home folder: there is no user {path[1:].partition('/')[0]!r}; write the path out")
+    return path
+
+
 Text = Annotated[str, Field(min_length=1)]
+FilePath = Annotated[str, AfterValidator(_usable_path)]
+"""A path, or a name that stands for one."""
 
 
 class Section(BaseModel):
@@ -37,7 +59,9 @@ def setting(
 
     help: one line, shown wherever the field is; unit: of the value; live: may change during a run;
     source: where the default comes from; advice: when to raise or lower it; rules: pydantic's ge, gt, le, lt,
-    min_length and pattern (one of PATTERNS).
+    min_length and pattern (one of PATTERNS). A whole number is at most LARGEST_INT where no rule says less.
     """
+    if isinstance(default, int) and not isinstance(default, bool) and not {"le", "lt"} & rules.keys():
+        rules["le"] = LARGEST_INT
     extra: JsonDict = {"unit": unit, "live": live, "source": source, "advice": advice}
     return Field(default, description=help, json_schema_extra=extra, **rules)

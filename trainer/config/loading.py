@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tomllib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from trainer.config.fields import Section
 from trainer.config.problems import Schema, validate_as
 from trainer.config.schema import Config
 from trainer.errors import ConfigError, UsageError
+from trainer.reading import DEEPEST, parse_toml, read_given
 
 PRESETS = Path(__file__).parent.parent / "presets"
 
@@ -39,14 +40,14 @@ def load_config_as(
     """`load_config` for the configuration of another kind of run; presets: the names that stand for one."""
     path = PRESETS / f"{source}.toml" if str(source) in presets else Path(source)
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        raw = parse_toml(read_given(path))
     except FileNotFoundError:
         if not presets:
             raise UsageError(f"no file '{source}': name a configuration in TOML") from None
         raise UsageError(f"no preset or file '{source}': the presets are {', '.join(presets)}") from None
     except OSError as error:
         raise UsageError(f"cannot read configuration '{source}': {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # tomllib lets what int() and str.decode() raise through
+    except ValueError as error:  # tomllib lets what int() and str.decode() raise through
         raise ConfigError([f"not TOML: {error}"], str(source)) from None
     _check_kind(raw.get("kind"), schema, source)
     return validate_as(schema, _merged(raw, overrides or {}), str(source))
@@ -62,12 +63,14 @@ def parse_overrides(assignments: list[str], schema: type[Section] = Config) -> d
         key, equals, text = assignment.partition("=")
         parts = [part.strip() for part in key.split(".")]
         if not equals or len(parts) < 2 or not all(parts):
-            raise UsageError(f"--set {assignment}: must be table.key=value, as in --set ppo.kl_coef=0.1")
+            raise UsageError(f"--set {_short(assignment)}: must be table.key=value, as in --set ppo.kl_coef=0.1")
+        if len(parts) > DEEPEST:
+            raise UsageError(f"--set {_short(assignment)}: a key of {len(parts)} parts; it must be table.key=value")
         node = tables
         for part in parts[:-1]:
             node = node.setdefault(part, {})
             if not isinstance(node, dict):
-                raise UsageError(f"--set {assignment}: '{part}' was set to a value before and is no table")
+                raise UsageError(f"--set {_short(assignment)}: '{part}' was set to a value before and is no table")
         node[parts[-1]] = _value(parts, text.strip(), schema)
     return tables
 
@@ -79,30 +82,39 @@ def save_config(config: Section, path: Path, header: str = "") -> None:
 
 
 def resolve_paths(config: Config, base: Path) -> Config:
-    """`config` with the files that it names relative to `base` made absolute, to resume from anywhere."""
+    """`config` with the files that it names relative to `base` made absolute, to resume from anywhere.
 
-    def absolute(path: str) -> str:
-        return str((base / path).resolve()) if path and (base / path).exists() else path
+    Raises ConfigError for a path that is too long then.
+    """
 
     def source(table: dict[str, Any]) -> dict[str, Any]:
         match table["kind"]:
             case "python":
                 file, _, function = table["path"].rpartition(":")
-                return {**table, "path": f"{absolute(file)}:{function}"}
+                return {**table, "path": f"{absolute(file, base)}:{function}"}
             case "model":
-                return {**table, "path": absolute(table["path"]), "ensemble": list(map(absolute, table["ensemble"]))}
+                ensemble = [absolute(path, base) for path in table["ensemble"]]
+                return {**table, "path": absolute(table["path"], base), "ensemble": ensemble}
         return table
 
     raw = config.model_dump()
-    raw["model"]["adapter"] = absolute(config.model.adapter)
-    raw["model"]["value_init"] = absolute(config.model.value_init)
+    raw["model"]["adapter"] = absolute(config.model.adapter, base)
+    raw["model"]["value_init"] = absolute(config.model.value_init, base)
     if config.model.path != "starter":  # a name, whatever folders lie about
-        raw["model"]["path"] = absolute(config.model.path)
+        raw["model"]["path"] = absolute(config.model.path, base)
     if Path(raw["data"]["prompts"]).suffix:
-        raw["data"]["prompts"] = absolute(raw["data"]["prompts"])
+        raw["data"]["prompts"] = absolute(raw["data"]["prompts"], base)
     raw["reward"]["sources"] = [source(table) for table in raw["reward"]["sources"]]
-    raw["run"]["dir"] = str((base / config.run.dir).resolve())
-    return Config.model_validate(raw)
+    raw["run"]["dir"] = os.path.realpath(base / config.run.dir)  # Path.resolve raises for a loop of links
+    return validate_as(Config, raw)
+
+
+def absolute(path: str, base: Path) -> str:
+    """Return `path` made absolute by `base`; as it is where it is empty, or nothing is there."""
+    try:
+        return str((base / path).resolve()) if path and (base / path).exists() else path
+    except (OSError, RuntimeError):  # a loop of links, a folder that may not be entered: who opens it says so
+        return path
 
 
 def _check_kind(kind: Any, schema: type[Section], source: str | Path) -> None:
@@ -119,10 +131,14 @@ def _value(parts: list[str], text: str, schema: type[Section]) -> Any:
     if field is not None and field.annotation is str and not quoted:
         return text  # run.name=7 is a name
     try:
-        parsed = tomllib.loads(f"value = {text}")
-    except (ValueError, RecursionError):
+        parsed = parse_toml(f"value = {text}")
+    except ValueError:
         return text
     return parsed["value"] if len(parsed) == 1 else text  # a second line is no part of a value
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _merged(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ _RULES = {  # pydantic's names of broken rules, in our words
     "too_short": "must not be empty",
 }
 Schema = TypeVar("Schema", bound=Section)
+_MOST = 50  # problems that are told: finding what each unknown key was meant to be takes half a millisecond
 _SOURCE_RULE = f"must be 'file.py:function', 'lexicon' or a table whose kind is one of {', '.join(SOURCES)}"
 
 
@@ -74,14 +75,19 @@ def located_problems(raw: dict[str, Any], schema: type[Section] = Config) -> lis
         problems = error.errors(include_url=False)
     pruned = copy.deepcopy(raw)
     broken = set()
-    for problem in problems:
+    for place, problem in enumerate(problems):
         key = _key(problem["loc"])
         broken.add(key)
-        if problem["type"] == "extra_forbidden":  # what a misspelt key was meant to set is unknown as well
+        if (
+            problem["type"] == "extra_forbidden" and place < _MOST
+        ):  # what a misspelt key was meant to set is unknown as well
             broken.add(_guess(key, problem["loc"], schema))
         _remove(pruned, problem["loc"])
     # Rules between fields are judged too, defaults standing in for broken fields: those are not blamed twice.
-    return [SettingProblem(_key(problem["loc"]), _message(problem, raw, schema)) for problem in problems] + [
+    told = [SettingProblem(_key(problem["loc"]), _message(problem, raw, schema)) for problem in problems[:_MOST]]
+    if more := problems[_MOST:]:
+        told.append(SettingProblem(_key(more[0]["loc"]), f"and {len(more)} more: mend these first"))
+    return told + [
         SettingProblem(conflict.keys[0], conflict.message)
         for conflict in _conflicts(schema.model_validate(pruned))
         if not any({key, key.partition(".")[0]} & broken for key in conflict.keys)

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from trainer.config.fields import PATTERNS, Section
+from trainer.config.fields import LARGEST_INT, PATTERNS, Section
 from trainer.config.kinds import SCHEMAS
 from trainer.config.reward_sources import SOURCES
 from trainer.config.schema import Config
@@ -59,8 +59,8 @@ From the weakest to the strongest, the value of an option is
 Mistakes stop a run before it starts, and they are all shown at once: unknown keys, values of another type
 or out of range, and options that do not fit together. `rollout.batch_size` must be a multiple of both
 `rollout.samples_per_prompt` and `ppo.minibatches`, and `optim.buffer_tokens` must hold a whole batch.
-Numbers must be finite: `inf` and `nan` are refused. A run keeps its configuration in its folder, as
-`config.toml`.
+Numbers must be finite: `inf` and `nan` are refused. Whole numbers are at most 2147483647. A file holds at
+most 256 KiB, in UTF-8. A run keeps its configuration in its folder, as `config.toml`.
 
 *Live* options may be changed while the run goes on.
 
@@ -186,7 +186,8 @@ def _type(schema: dict[str, Any]) -> str:
 
 def _rule(schema: dict[str, Any]) -> str:
     """What a value must satisfy, in the words of the messages; empty for anything of its type."""
-    rules = [words.format(schema[name]) for name, words in _BOUNDS.items() if name in schema]
+    bounds = {name: schema[name] for name in _BOUNDS if schema.get(name) not in (None, LARGEST_INT)}
+    rules = [_BOUNDS[name].format(bound) for name, bound in bounds.items()]
     if schema.get("minLength") or schema.get("minItems"):
         rules.append("not empty")
     if "pattern" in schema:

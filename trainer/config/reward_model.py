@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from trainer.config.fields import Section, setting
+from trainer.config.fields import FilePath, Section, setting
 from trainer.config.schema import BackboneConfig, CheckpointConfig, RunFolderConfig
 
 _INSTRUCT_GPT = "Ouyang et al. 2022 (InstructGPT)"
@@ -17,7 +17,7 @@ _LLAMA_2 = "Touvron et al. 2023 (Llama 2), the smaller margin"
 class PreferenceDataConfig(Section):
     """[data]: the preferences."""
 
-    preferences: str = setting(
+    preferences: FilePath = setting(
         "preferences.db",
         "A preferences.db, a .jsonl, .jsonl.gz, .json, .csv or .parquet file, a folder or a datasets name.",
         min_length=1,

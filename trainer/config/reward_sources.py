@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from trainer.config.fields import FUNCTION, Section, Text, setting
+from trainer.config.fields import FUNCTION, LARGEST_INT, FilePath, Section, setting
 
 
 class _Weighted(Section):
@@ -18,7 +18,7 @@ class PythonSource(_Weighted):
     """A function `(prompts, completions, **columns) -> list[float]`; a list of lists gives token rewards."""
 
     kind: Literal["python"] = "python"
-    path: str = setting(..., "'file.py:function' or 'package.module:function'.", pattern=FUNCTION)
+    path: FilePath = setting(..., "'file.py:function' or 'package.module:function'.", pattern=FUNCTION)
 
 
 class LexiconSource(_Weighted):
@@ -31,7 +31,7 @@ class LengthSource(_Weighted):
     """-d / (d + tolerance), d = |tokens - target|: 0 at the target, -0.5 at tolerance, towards -1."""
 
     kind: Literal["length"] = "length"
-    target: int = setting(..., "Wished length of the response.", unit="tokens", ge=0)
+    target: int = setting(..., "Wished length of the response.", unit="tokens", ge=0, le=LARGEST_INT)
     tolerance: int = setting(16, "Distance from the target at which the score is -0.5.", unit="tokens", ge=1)
 
 
@@ -57,12 +57,14 @@ class ModelSource(_Weighted):
     """A reward model: `path` is a run of `reward-model train`, a checkpoint, or a sequence-classification model."""
 
     kind: Literal["model"] = "model"
-    path: str = setting(
+    path: FilePath = setting(
         ...,
         "Folder of a reward model's run (its newest checkpoint), of one checkpoint, or of a model with one label.",
         min_length=1,
     )
-    ensemble: list[Text] = setting([], "Further reward models; how far they disagree is kept in the samples.")
+    ensemble: list[Annotated[FilePath, Field(min_length=1)]] = setting(
+        [], "Further reward models; how far they disagree is kept in the samples."
+    )
     combine: Literal["mean", "min"] = setting(
         "mean",
         "One score from those of an ensemble; min trusts only what all like.",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from trainer.config.fields import RUN_NAME, Section, Text, setting
+from trainer.config.fields import RUN_NAME, FilePath, Section, Text, setting
 from trainer.config.reward_sources import RewardSource
 from trainer.config.watching import ConvergenceConfig, HealthConfig
 
@@ -15,17 +15,19 @@ _N_DETAILS = "The N Implementation Details of RLHF with PPO"
 _ZIEGLER = "Ziegler et al. 2019, section 2.2"
 _DAPO = "Yu et al. 2025 (DAPO)"
 
+_COLDEST = 0.01  # a temperature; below, the log-probs are thousands of nats and their gradients diverge
+
 
 class BackboneConfig(Section):
     """[model]: the backbone and the adapter trained on it."""
 
-    path: str = setting(
+    path: FilePath = setting(
         "starter",
         "'starter' (SmolLM2-135M-Instruct, no download), a folder in mlx-lm's format, or a hub name.",
         min_length=1,
     )
     revision: str = setting("", "Branch, tag or commit of a hub model; empty for the newest.")
-    adapter: str = setting(
+    adapter: FilePath = setting(
         "", "Folder of an SFT adapter in mlx-lm's format, fused into the backbone of policy and reference."
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
@@ -52,7 +54,7 @@ class ModelConfig(BackboneConfig):
         "head",
         "head: a linear head on the policy's hidden states; adapter: its own LoRA adapter and head.",
     )
-    value_init: str = setting(
+    value_init: FilePath = setting(
         "",
         "Run or checkpoint of a reward model that the value model begins as, with value_model = 'adapter'; empty: its "
         "head begins at zero.",
@@ -62,7 +64,7 @@ class ModelConfig(BackboneConfig):
 class DataConfig(Section):
     """[data]: the prompts."""
 
-    prompts: str = setting(
+    prompts: FilePath = setting(
         "story-openings",
         "A .jsonl, .json, .csv, .parquet or .txt file, a shipped set ('story-openings'), or a datasets name.",
         min_length=1,
@@ -100,7 +102,7 @@ class RolloutConfig(Section):
     temperature: float = setting(
         1.0,
         "Sampling temperature; the same one scales the log-probs that are trained.",
-        gt=0,
+        ge=_COLDEST,
         le=10,
         live=True,
     )
@@ -109,6 +111,14 @@ class RolloutConfig(Section):
     stop: list[Text] = setting([], "Texts that end a response, besides the model's own end tokens.")
     ignore_stop: bool = setting(False, "Write max_new_tokens whatever the model says; for benchmarks.")
     slots: int = setting(32, "Sequences generated side by side; a finished one frees its slot.", unit="sequences", ge=1)
+
+    @field_validator("temperature", mode="before")
+    @classmethod
+    def _is_no_greedy_choice(cls, value: Any) -> Any:
+        if isinstance(value, int | float) and not isinstance(value, bool) and value < _COLDEST:
+            way_out = "for the likeliest token each time leave it at 1 and set rollout.top_k = 1"
+            raise ValueError(f"must be at least {_COLDEST}; {way_out}")
+        return value
 
 
 class RewardConfig(Section):
@@ -338,7 +348,7 @@ class RunFolderConfig(Section):
     name: str = setting(
         "", "Folder of the run inside run.dir; empty for the preset's name and a number.", pattern=RUN_NAME
     )
-    dir: str = setting("runs", "Folder that holds the runs.", min_length=1)
+    dir: FilePath = setting("runs", "Folder that holds the runs.", min_length=1)
     seed: int = setting(0, "Seed of everything random; -1 draws one and saves it.", ge=-1, lt=2**32)
 
 

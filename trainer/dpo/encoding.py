@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainer.config.dpo import DPODataConfig
+from trainer.config.fields import LARGEST_INT
 from trainer.config.schema import DataConfig
 from trainer.data import Prompt, PromptRow, encode_prompts
 from trainer.errors import DataError
@@ -12,7 +13,7 @@ from trainer.preferences.conversations import as_messages
 from trainer.preferences.records import Messages, Text
 from trainer.reward_model.encoding import Encoder, Sequenced
 
-_UNLIMITED = 2**62
+_UNLIMITED = LARGEST_INT
 
 
 class PolicyEncoder(Encoder):

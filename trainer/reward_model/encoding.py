@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from trainer.config.fields import LARGEST_INT
 from trainer.config.reward_model import PreferenceDataConfig
 from trainer.config.schema import DataConfig
 from trainer.data import PromptRow, encode_prompts
@@ -12,7 +13,7 @@ from trainer.errors import DataError
 from trainer.preferences.conversations import as_messages
 from trainer.preferences.records import Text
 
-_UNLIMITED = 2**62
+_UNLIMITED = LARGEST_INT
 
 
 class Sequenced(NamedTuple):

@@ -26,7 +26,7 @@ from workbench.widgets.drawing import Drawn, Line
 
 MOST = 16  # completions of a request
 LONGEST = 100_000  # tokens
-HOTTEST = 10.0  # temperature, as for the rollouts
+COLDEST, HOTTEST = 0.01, 10.0  # temperature, as for the rollouts
 _CHOICES_SHOWN = 7  # lines
 _TOLD = 32  # columns for the text of a prompt or a token where a request is named
 
@@ -199,8 +199,8 @@ class AskForm(Vertical):
             value = float(text)
         except ValueError:
             value = math.nan
-        if not 0 < value <= HOTTEST:
-            raise ValueError(f"temperature = {text or 'nothing'}: write a number above 0, at most {HOTTEST:g}")
+        if not COLDEST <= value <= HOTTEST:
+            raise ValueError(f"temperature = {text or 'nothing'}: write a number from {COLDEST:g} to {HOTTEST:g}")
         return value
 
 
@@ -241,7 +241,7 @@ class Place(Drawn):
 
 _INPUTS: dict[str, tuple[Literal["integer", "number"], str]] = {
     "count": ("integer", f"How many completions of each model, 1 to {MOST}"),
-    "temperature": ("number", f"Above 0, at most {HOTTEST:g}; that of the rollouts to begin with"),
+    "temperature": ("number", f"{COLDEST:g} to {HOTTEST:g}; that of the rollouts to begin with"),
     "tokens": ("integer", "The longest that may be written, in tokens"),
 }
 _WRITERS: dict[object, tuple[Writer, ...]] = {

@@ -91,9 +91,13 @@ def test_hostile_files_are_an_error_of_one_line(tmp_path: Path, content: bytes) 
 
 
 def test_deeply_dotted_keys_exhaust_no_stack(tmp_path: Path) -> None:
-    key = ".".join("a" * 4000)
-    comparison = compare_runs([run(tmp_path, "a", f"{key} = 1"), run(tmp_path, "b", f"{key} = 2")])
+    deep, deeper = (".".join("a" * parts) for parts in (30, 4000))
+    comparison = compare_runs([run(tmp_path, "a", f"{deep} = 1"), run(tmp_path, "b", f"{deep} = 2")])
     assert [difference.values for difference in comparison.differences] == [{"a": 1, "b": 2}]
+    comparison = compare_runs([run(tmp_path, "c", f"{deeper} = 1"), run(tmp_path, "d", f"{deep} = 2")])
+    assert [problem.partition("': ")[2] for problem in comparison.problems] == [
+        "a key has more than 32 parts; mend the file, or compare other runs"
+    ]
 
 
 def test_values_are_written_as_in_the_file() -> None:

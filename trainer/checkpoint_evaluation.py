@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -32,6 +31,7 @@ from trainer.intervals import (
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.loading import LoadedModel, load_backbone
 from trainer.ppo import PPO
+from trainer.reading import read_toml
 from trainer.reward_model.pairs import fingerprint
 from trainer.reward_model.sources import load_preferences
 from trainer.rewards import Trust, build_rewards
@@ -253,7 +253,7 @@ def _intervals(scores: Scores, **others: Any) -> dict[str, Interval]:
 def _policy_kind(folder: RunFolder) -> Literal["ppo", "dpo"]:
     """As config.toml names it; one that cannot be read is told when it is loaded. UsageError for one without policy."""
     try:
-        kind = str(tomllib.loads(folder.config.read_text(encoding="utf-8")).get("kind", "ppo"))
+        kind = str(read_toml(folder.config).get("kind", "ppo"))
     except (OSError, ValueError):
         return "ppo"
     if kind not in ("ppo", "dpo"):

@@ -21,7 +21,7 @@ DEEPEST = 32
 
 _DESCRIPTORS = ("/dev/", "/proc/")
 _STRING_OR_COMMENT = (
-    re.compile(  # a string without its end goes to that of the line or the text: one pass, whatever it is
+    re.compile(  # one without its end goes to the end of the line or text: a single pass, whatever comes
         r'"""(?:\\.|[^\\])*?(?:"""|\Z)' r"|'''.*?(?:'''|\Z)" r'|"(?:\\.|[^"\\\n])*+"?' r"|'[^'\n]*+'?" r"|#[^\n]*+",
         re.DOTALL,
     )

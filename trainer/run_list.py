@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from trainer.alarms import open_alarms
 from trainer.errors import StorageError
 from trainer.events import Iteration, RewardModelStep, RunEnded, RunStarted
 from trainer.journal import JournalView, read_journal_ends
+from trainer.reading import read_toml
 from trainer.runs import RunFolder, newest_checkpoint, run_folders
 
 PPO = "ppo"
@@ -80,7 +80,7 @@ def _summary(folder: RunFolder) -> RunSummary:
     last = [event for event in steps if isinstance(event, Iteration)][-RECENT:]
     end = marks[-1] if marks and isinstance(marks[-1], RunEnded) else None
     try:
-        config = tomllib.loads(folder.config.read_text(encoding="utf-8"))
+        config = read_toml(folder.config)
         kind, model = str(config.get("kind", PPO)), str(config["model"]["path"])
         # The steps of another kind follow from its data.
         iterations = int(config["ppo"]["iterations"]) if kind == PPO else starts[-1].iterations if starts else 0

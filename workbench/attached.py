@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +11,7 @@ from trainer.errors import StorageError, UsageError
 from trainer.events import Event, HumanEvaluation
 from trainer.human_evaluation import tell_run
 from trainer.questions import Answer, Question
+from trainer.reading import read_toml
 from trainer.runs import RunFolder
 from workbench.event_source import EventSource
 from workbench.history import History
@@ -124,7 +124,7 @@ class RunOnDisk(JournalSource):
 def kl_target(folder: Path) -> float | None:
     """What the run in `folder` aims its KL at, nats a sequence; None for a fixed kl_coef, or where nothing tells."""
     try:
-        ppo = tomllib.loads(RunFolder(folder).config.read_text(encoding="utf-8"))["ppo"]
+        ppo = read_toml(RunFolder(folder).config)["ppo"]
         return float(ppo["kl_target"]) if ppo["kl_controller"] == "adaptive" else None
     except (OSError, ValueError, LookupError, TypeError):
         return None

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trainer.errors import StorageError
+from trainer.reading import read_toml
 from trainer.runs import RunFolder
 
-_LARGEST = 256 * 1024  # bytes of a config.toml that are read: ours have some 4 KiB
 _TELLS_RUNS_APART = "run.name"  # differs always
 
 
@@ -63,15 +62,9 @@ def compare_runs(folders: Sequence[RunFolder]) -> Comparison:
 def read_config(folder: RunFolder) -> dict[str, Any]:
     """The config.toml of a run as it stands, whether it is valid or not. StorageError when it is no TOML."""
     try:
-        with folder.config.open("rb") as file:
-            text = file.read(_LARGEST + 1)
-        if len(text) > _LARGEST:
-            raise ValueError(f"it has more than {_LARGEST // 1024} KiB")
-        return tomllib.loads(text.decode("utf-8"))
+        return read_toml(folder.config)
     except OSError as error:
         reason = error.strerror or str(error)
-    except RecursionError:
-        reason = "it is nested too deeply"
     except ValueError as error:
         reason = str(error)
     raise StorageError(f"cannot read '{folder.config}': {reason}; mend the file, or compare other runs")

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import json
 import re
-import tomllib
 from collections import deque
 from collections.abc import Mapping
 from functools import cached_property
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 from trainer.config import PRESETS, Config, config_warnings, preset_names
 from trainer.config.problems import located_problems, setting_keys
 from trainer.errors import StorageError, UsageError
+from trainer.reading import parse_toml
 from trainer.run_list import PPO
 from workbench.config_fields import fields_by_key
 from workbench.config_files import bytes_of, expanded, read_text, write_whole
@@ -69,14 +69,16 @@ class ConfigDocument:
     change the document. One that configures another kind of run is there to be read: it is its own only problem.
     """
 
-    def __init__(self, text: str, *, path: Path | None = None, preset: str = "", newline: str = "\n") -> None:
+    def __init__(
+        self, text: str, *, path: Path | None = None, preset: str = "", newline: str = "\n", mark: str = ""
+    ) -> None:
         self.path = path
         """The file that `save` writes; None for a preset, which is read-only."""
         self.preset = preset
         """What changes are measured against; empty for the schema's defaults."""
         self._copied = ""  # name of the run that this is a copy of
-        self._newline = newline
-        self._base = tomllib.loads(_preset_file(preset).read_text(encoding="utf-8")) if preset else {}
+        self._newline, self._mark = newline, mark  # as in the file, where `text` has neither
+        self._base = parse_toml(_preset_file(preset).read_text(encoding="utf-8")) if preset else {}
         self._undo: deque[str] = deque(maxlen=_STEPS)
         self._redo: deque[str] = deque(maxlen=_STEPS)
         self._typing: int | None = None
@@ -96,9 +98,8 @@ class ConfigDocument:
         preset = str(source) if str(source) in preset_names() else ""
         path = _preset_file(preset) if preset else expanded(Path(source))
         text = read_text(path, str(source))
-        newline = "\r\n" if "\r\n" in text else "\n"
-        text = text.replace("\r\n", "\n")
-        return cls(text, path=None if preset else path, preset=preset, newline=newline)
+        text, newline, mark = _unmarked(text)
+        return cls(text, path=None if preset else path, preset=preset, newline=newline, mark=mark)
 
     @classmethod
     def of_run(cls, folder: Path, changes: Mapping[str, Mapping[str, Any]] | None = None) -> ConfigDocument:
@@ -249,8 +250,7 @@ class ConfigDocument:
         if self.path is None:
             return
         text = read_text(self.path, str(self.path))
-        self._newline = "\r\n" if "\r\n" in text else "\n"
-        text = text.replace("\r\n", "\n")
+        text, self._newline, self._mark = _unmarked(text)
         if text != self._text:
             self._step(text)
         self._mark_saved(self._encoded(text))
@@ -279,7 +279,7 @@ class ConfigDocument:
             table[name] = value
         text = with_value(self._text, section, name, value)
         # The form must never harm what it does not show, whatever way of writing TOML the editor stumbles over.
-        if text is None or not _equal(tomllib.loads(text), expected):
+        if text is None or not _equal(parse_toml(text), expected):
             raise UsageError(f"{key} is written in a way that the form cannot change: edit the TOML")
         self._step(text)
 
@@ -302,8 +302,8 @@ class ConfigDocument:
         for derived in ("problems", "lines", "_config", "_changes"):
             self.__dict__.pop(derived, None)
         try:
-            self._values = tomllib.loads(text)
-        except (ValueError, RecursionError) as error:  # tomllib lets what int() raises through
+            self._values = parse_toml(text)
+        except ValueError as error:  # tomllib lets what int() raises through
             self._error = str(error)
 
     @cached_property
@@ -322,7 +322,7 @@ class ConfigDocument:
         return changes
 
     def _encoded(self, text: str) -> bytes:
-        return text.replace("\n", self._newline).encode("utf-8", "replace")
+        return (self._mark + text.replace("\n", self._newline)).encode("utf-8", "replace")
 
     def _write(self, path: Path) -> None:
         content = self._encoded(self._text)
@@ -334,6 +334,13 @@ class ConfigDocument:
         self._saved_text, self._saved = self._text, self._values
         self._typing = None
         self.__dict__.pop("_changes", None)
+
+
+def _unmarked(text: str) -> tuple[str, str, str]:
+    """`text` with plain line ends and without a byte-order mark, and the line end and the mark that it had."""
+    mark = "\ufeff" if text.startswith("\ufeff") else ""
+    newline = "\r\n" if "\r\n" in text else "\n"
+    return text.removeprefix(mark).replace("\r\n", "\n"), newline, mark
 
 
 def _preset_file(name: str) -> Path:

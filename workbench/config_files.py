@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trainer.config import preset_names
 from trainer.errors import StorageError, UsageError
+from trainer.reading import read_given
 
 
 def expanded(path: Path) -> Path:
@@ -19,9 +20,9 @@ def expanded(path: Path) -> Path:
 
 
 def read_text(path: Path, source: str) -> str:
-    """The text of `path`, which the user called `source`, with its own line ends. Raises UsageError."""
+    """The text of `path`, which the user called `source`, with its own line ends and mark. Raises UsageError."""
     try:
-        return path.read_bytes().decode("utf-8")
+        return read_given(path).decode("utf-8")
     except FileNotFoundError:
         raise UsageError(f"no preset or file '{source}': the presets are {', '.join(preset_names())}") from None
     except OSError as error:
@@ -35,7 +36,7 @@ def read_text(path: Path, source: str) -> str:
 def bytes_of(path: Path) -> bytes | None:
     """What `path` holds; None where nothing can be read."""
     try:
-        return path.read_bytes()
+        return read_given(path)
     except OSError:
         return None
 

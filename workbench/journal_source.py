@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-import tomllib
 from pathlib import Path
 
 from trainer.errors import StorageError
@@ -13,6 +12,7 @@ from trainer.events import Event, Iteration, PhaseProgress, RewardModelStep, Run
 from trainer.journal import JournalReader
 from trainer.journal_lines import TimedEvent
 from trainer.progress import read_progress
+from trainer.reading import read_toml
 from trainer.runs import RunFolder
 from workbench.history import History, kind_of
 
@@ -154,7 +154,7 @@ class JournalSource:
         if not isinstance(opening, RunStarted) or any(isinstance(event, RunStarted) for event in events):
             return opening
         try:
-            total = tomllib.loads(self._run.config.read_text(encoding="utf-8"))["ppo"]["iterations"]
+            total = read_toml(self._run.config)["ppo"]["iterations"]
         except (OSError, ValueError, LookupError, TypeError):
             return opening
         return dataclasses.replace(opening, iterations=total) if isinstance(total, int) else opening

@@ -60,6 +60,8 @@ def parse_overrides(assignments: list[str], schema: type[Section] = Config) -> d
     """
     tables: dict[str, Any] = {}
     for assignment in assignments:
+        if not _is_text(assignment):
+            raise UsageError(f"--set {_short(assignment)}: must be text in UTF-8")
         key, equals, text = assignment.partition("=")
         parts = [part.strip() for part in key.split(".")]
         if not equals or len(parts) < 2 or not all(parts):
@@ -70,7 +72,8 @@ def parse_overrides(assignments: list[str], schema: type[Section] = Config) -> d
         for part in parts[:-1]:
             node = node.setdefault(part, {})
             if not isinstance(node, dict):
-                raise UsageError(f"--set {_short(assignment)}: '{part}' was set to a value before and is no table")
+                was = f"{_short(part)!r} was set to a value before and is no table"
+                raise UsageError(f"--set {_short(assignment)}: {was}")
         node[parts[-1]] = _value(parts, text.strip(), schema)
     return tables
 
@@ -135,6 +138,15 @@ def _value(parts: list[str], text: str, schema: type[Section]) -> Any:
     except ValueError:
         return text
     return parsed["value"] if len(parsed) == 1 else text  # a second line is no part of a value
+
+
+def _is_text(text: str) -> bool:
+    """Return whether `text` has no half surrogate pairs, which stand for bytes of a command line that are not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _short(text: str) -> str:

@@ -78,9 +78,8 @@ def located_problems(raw: dict[str, Any], schema: type[Section] = Config) -> lis
     for place, problem in enumerate(problems):
         key = _key(problem["loc"])
         broken.add(key)
-        if (
-            problem["type"] == "extra_forbidden" and place < _MOST
-        ):  # what a misspelt key was meant to set is unknown as well
+        if problem["type"] == "extra_forbidden" and place < _MOST:
+            # What a misspelt key was meant to set is unknown as well.
             broken.add(_guess(key, problem["loc"], schema))
         _remove(pruned, problem["loc"])
     # Rules between fields are judged too, defaults standing in for broken fields: those are not blamed twice.
@@ -133,7 +132,7 @@ def _message(problem: Any, raw: dict[str, Any], schema: type[Section]) -> str:
     if kind == "extra_forbidden":
         guess = _guess(key, loc, schema)
         way_out = f"did you mean '{guess}'?" if guess else "'ppo-workbench config schema' lists all keys"
-        return f"unknown key {key!r}: {way_out}"
+        return f"unknown key {_shown(key)}: {way_out}"
     if kind == "missing":  # only kinds of reward source have fields without a default
         return f"{key} is missing: a source of kind '{loc[-2]}' needs it"
     if len(loc) == 3:  # an element of a list, in the user's own spelling

@@ -9,6 +9,8 @@ from pydantic import BeforeValidator, Field, field_validator
 
 from trainer.config.fields import FUNCTION, LARGEST_INT, FilePath, Section, setting
 
+_Model = Annotated[FilePath, Field(min_length=1)]
+
 
 class _Weighted(Section):
     weight: float = setting(1.0, "Factor on this source's score in the sum.", ge=-1_000_000, le=1_000_000)
@@ -62,9 +64,7 @@ class ModelSource(_Weighted):
         "Folder of a reward model's run (its newest checkpoint), of one checkpoint, or of a model with one label.",
         min_length=1,
     )
-    ensemble: list[Annotated[FilePath, Field(min_length=1)]] = setting(
-        [], "Further reward models; how far they disagree is kept in the samples."
-    )
+    ensemble: list[_Model] = setting([], "Further reward models; how far they disagree is kept in the samples.")
     combine: Literal["mean", "min"] = setting(
         "mean",
         "One score from those of an ensemble; min trusts only what all like.",

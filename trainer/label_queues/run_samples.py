@@ -6,7 +6,6 @@ import json
 import math
 import os
 import re
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from trainer.errors import DataError, StorageError, UsageError
 from trainer.label_queues.context import Tell
 from trainer.preferences.formats.values import text
 from trainer.preferences.records import Text
+from trainer.reading import read_toml
 from trainer.runs import RunFolder, open_run
 from trainer.samples import read_samples, sample_schema, sample_settings
 
@@ -115,7 +115,7 @@ def _kept_iterations(folder: RunFolder) -> list[int]:
 
 def _keeps_samples(folder: RunFolder) -> bool:
     try:
-        config = tomllib.loads(folder.config.read_text(encoding="utf-8"))
+        config = read_toml(folder.config)
         return config["run"].get("save_samples", True) is not False
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return True

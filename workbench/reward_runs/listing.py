@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-import tomllib
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
 from trainer.errors import StorageError
+from trainer.reading import read_toml
 from trainer.runs import RunFolder, run_folders
 
 KIND = "reward-model"
@@ -60,7 +60,7 @@ class RewardRunLister:
             stamp = status.st_mtime_ns, status.st_size
             known = self._kinds.get(folder.root)
             if known is None or known[0] != stamp:
-                known = stamp, tomllib.loads(folder.config.read_text(encoding="utf-8")).get("kind") == KIND
+                known = stamp, read_toml(folder.config).get("kind") == KIND
                 self._kinds[folder.root] = known
         except (OSError, ValueError, RecursionError):  # the runs pane tells what is damaged
             return False

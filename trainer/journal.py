@@ -33,14 +33,16 @@ from trainer.events import (
     SamplesWritten,
 )
 from trainer.journal_lines import (
+    Damaged,
     TimedEvent,
     event_in,
     iterations_and_starts,
     lines_before,
     newest_iterations,
-    readable_events,
+    parsed,
     values_in,
 )
+from trainer.reading import open_regular
 
 _DURABLE = (CheckpointSaved, RunEnded)
 _STEPS = (Iteration, RewardModelStep)
@@ -149,7 +151,7 @@ class JournalReader:
         the file is there but cannot be read.
         """
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 head = file.readline(_END_BYTES)  # the time in it tells one journal from another
                 if self._offset and (head != self._head or file.seek(0, os.SEEK_END) < self._offset):
                     self.restarts += 1
@@ -177,7 +179,7 @@ class JournalReader:
             return None
         end, self._begin = self._begin, 0
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 if file.readline(_END_BYTES) != self._head:
                     return None  # replaced: the next poll begins anew
                 self._begin, data = lines_before(file, end, size)
@@ -263,31 +265,53 @@ def read_journal(path: Path) -> JournalView:
     return JournalView([event for _, event in events], [at for at, _ in events], problems)
 
 
-def read_journal_ends(path: Path, iterations: int = 5) -> JournalView:
+class JournalEnds(NamedTuple):
+    """The first event of a journal and its newest: events[i] happened at times[i], unix seconds."""
+
+    events: list[Event]
+    times: list[float]
+    damaged: (
+        int  # lines that cannot be read since the newest resumption or the oldest of the newest steps
+    )
+    cut: bool  # whether the last line lacks its end: it is being written, or its event is lost
+
+
+def read_journal_ends(path: Path, iterations: int = 5) -> JournalEnds:
     """The first event of the journal at `path` and its newest, the last `iterations` of its steps among them.
 
-    Reads 16 KiB from either end, and more only where these hold fewer. The one problem looked for is a journal
-    without any event. StorageError when the file cannot be read.
+    Reads 16 KiB from either end, and more only where these hold fewer. StorageError when the file cannot be read.
     """
     window, events = _END_BYTES, list[TimedEvent]()
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             first = file.read(_END_BYTES).split(b"\n")[:2]
             size = file.seek(0, os.SEEK_END)
             while True:
                 start = size - window if size - window > _END_BYTES else 0
                 file.seek(start)
-                lines = file.read(size - start).split(b"\n")[:-1]
+                *lines, rest = file.read(size - start).split(b"\n")
                 if start:
                     lines[:1] = first  # in place of the line that the window cuts
-                events = without_superseded(readable_events(lines))
+                found = parsed(lines)
+                events = without_superseded([at for at in found if not isinstance(at, Damaged)])
                 if not start or sum(isinstance(event, _STEPS) for _, event in events) >= iterations:
                     break
                 window *= 4
     except OSError as error:
         raise _unreadable(path, error) from None
-    problems = [] if events else [f"journal '{path}' holds no event"]
-    return JournalView([event for _, event in events], [at for at, _ in events], problems)
+    damaged = _damaged_since([event for _, event in events if isinstance(event, _STEPS)][-iterations:], found)
+    return JournalEnds([event for _, event in events], [at for at, _ in events], damaged, bool(rest))
+
+
+def _damaged_since(steps: Sequence[Event], found: Sequence[TimedEvent | Damaged]) -> int:
+    """How many lines of `found` are damaged after the first of `steps`, or anywhere; a resumed run begins to count."""
+    count = 0
+    for line in found:
+        if isinstance(line, Damaged):
+            count += 1
+        elif isinstance(line[1], RunStarted) or (steps and line[1] is steps[0]):
+            count = 0
+    return count
 
 
 def without_superseded(events: Sequence[TimedEvent]) -> list[TimedEvent]:

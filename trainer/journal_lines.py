@@ -17,6 +17,7 @@ TimedEvent = tuple[float, Event]  # unix seconds
 
 _BLOCK_BYTES = 512 * 1024
 _TAIL_BYTES = 16 * 1024 * 1024
+_END_OF_TIME = 253_402_300_800 - 2 * 86_400  # of dates, wherever the clock is set
 _LARGEST = 2**63  # no count is that large, and it fits no column
 # Within a JSON string the quotes are escaped, so no text of a model matches.
 _ITERATION = re.compile(rb'"event": ?"(?:iteration|reward_model_step|dpo_step)"')
@@ -51,7 +52,7 @@ def event_in(values: dict[str, Any]) -> Event | None:
     """
     kind = values.get("event")
     try:
-        if isinstance(kind, str) and isinstance(values.get("time"), int | float):
+        if isinstance(kind, str) and _is_time(values.get("time")):
             for name in ("seconds", "parts", "evidence"):
                 if isinstance(numbers := values.get(name), dict):
                     values[name] = {of: math.nan if number is None else number for of, number in numbers.items()}
@@ -63,18 +64,23 @@ def event_in(values: dict[str, Any]) -> Event | None:
     raise ValueError(f"it is not a whole event (kind {kind!r})")
 
 
-def readable_events(lines: Sequence[bytes]) -> list[TimedEvent]:
-    """The events in `lines`, without those that cannot be read."""
-    events = []
+class Damaged:
+    """Stands for a line that cannot be read."""
+
+
+def parsed(lines: Sequence[bytes]) -> list[TimedEvent | Damaged]:
+    """What is in `lines`; kinds of events that only a newer version knows, and the header, are left out."""
+    found: list[TimedEvent | Damaged] = []
     for line in lines:
         try:
             values = values_in(line)
             event = None if "journal" in values else event_in(values)
         except ValueError:
+            found.append(Damaged())
             continue
         if event is not None:
-            events.append((values["time"], event))
-    return events
+            found.append((values["time"], event))
+    return found
 
 
 def iterations_and_starts(data: bytes) -> tuple[list[TimedEvent], int]:
@@ -83,7 +89,7 @@ def iterations_and_starts(data: bytes) -> tuple[list[TimedEvent], int]:
     Other lines are not parsed.
     """
     lines = [line for line in data.split(b"\n") if _ITERATION_OR_START.search(line)]
-    events = readable_events(lines)
+    events = [event for event in parsed(lines) if not isinstance(event, Damaged)]
     return events, len(lines) - len(events)
 
 
@@ -115,6 +121,11 @@ def lines_before(file: BinaryIO, end: int, size: int) -> tuple[int, bytes]:
         if cut or not start:
             return start + cut, data[cut:]
         size *= 4
+
+
+def _is_time(value: Any) -> bool:
+    """Whether `value` is a time in unix seconds that has a date."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _END_OF_TIME
 
 
 def _is_sound(record: Event | SamplePreview | Fix, kind: str) -> bool:

@@ -9,7 +9,9 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from trainer.events import Event, PhaseProgress, event_from_dict
+from trainer.events import Event, PhaseProgress
+from trainer.journal_lines import event_in, values_in
+from trainer.reading import read_regular
 
 _A_SECOND = 4
 _WITHIN_A_PHASE = 2  # of them: the beginning of a phase, whose first step may take long, finds room
@@ -59,10 +61,7 @@ def read_progress(path: Path) -> PhaseProgress | None:
     A killed process leaves its file behind: ask only for a run that is live.
     """
     try:
-        event = event_from_dict(json.loads(path.read_bytes()))
-    except (OSError, ValueError, RecursionError, TypeError, AttributeError):
+        event = event_in({"time": 0, **values_in(read_regular(path))})
+    except (OSError, ValueError):
         return None
-    if not isinstance(event, PhaseProgress):
-        return None
-    numbers = (event.iteration, event.done, event.total)
-    return event if all(isinstance(number, int) for number in numbers) else None
+    return event if isinstance(event, PhaseProgress) else None

@@ -11,7 +11,7 @@ from typing import Literal
 from trainer.alarms import open_alarms
 from trainer.errors import StorageError
 from trainer.events import Iteration, RewardModelStep, RunEnded, RunStarted
-from trainer.journal import JournalView, read_journal_ends
+from trainer.journal import JournalEnds, read_journal_ends
 from trainer.reading import read_toml
 from trainer.runs import RunFolder, newest_checkpoint, run_folders
 
@@ -35,6 +35,7 @@ class RunSummary:
     model: str
     started: float | None  # unix seconds
     problem: str  # what is damaged, or why the run failed; empty when nothing
+    damaged: bool = False  # the end of the journal, so that the numbers are those of before
     alarms: dict[str, str] = field(default_factory=dict)  # code and level of those that are open, the worst first
     kind: str = PPO  # "reward-model": its iterations are optimiser steps
 
@@ -69,14 +70,19 @@ def is_complete(folder: RunFolder, iterations: int) -> bool:
 
 
 def _summary(folder: RunFolder) -> RunSummary:
-    view, live, problems = JournalView([], [], []), folder.is_live(), []
+    view, live, problems = JournalEnds([], [], 0, cut=False), folder.is_live(), []
     try:
         view = read_journal_ends(folder.events)
     except StorageError as error:
         problems.append(str(error))
+    else:
+        problems += [] if view.events else [f"journal '{folder.events}' holds no event"]
     starts = [event for event in view.events if isinstance(event, RunStarted)]
     marks = [event for event in view.events if isinstance(event, RunStarted | RunEnded)]
     steps = [event for event in view.events if isinstance(event, Iteration | RewardModelStep)]
+    lines = view.damaged + (view.cut and not live)
+    if lines:
+        problems.append(_damage(lines, steps[-1].iteration if steps else 0))
     last = [event for event in steps if isinstance(event, Iteration)][-RECENT:]
     end = marks[-1] if marks and isinstance(marks[-1], RunEnded) else None
     try:
@@ -98,7 +104,8 @@ def _summary(folder: RunFolder) -> RunSummary:
         kl=_known(last_mean([event.kl for event in last])),
         model=starts[-1].model if starts else model,
         started=view.times[0] if view.times else None,
-        problem="; ".join(view.problems + problems),
+        problem="; ".join(problems),
+        damaged=lines > 0,
         alarms=open_alarms(view.events),
         kind=kind,
     )
@@ -106,3 +113,10 @@ def _summary(folder: RunFolder) -> RunSummary:
 
 def _known(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def _damage(lines: int, iteration: int) -> str:
+    """Say what is damaged at the end of a journal, and from where the numbers are."""
+    what = "1 line cannot be read" if lines == 1 else f"{lines} lines cannot be read"
+    where = f"from the others, up to iteration {iteration}" if iteration else "from the others, which hold no iteration"
+    return f"journal damaged near its end: {what}; state and numbers are {where}"

@@ -12,6 +12,7 @@ from workbench.metrics import METRICS
 from workbench.text import visible
 
 SIGNS = {"info": "·", "warning": "⚠", "error": "✖"}
+_LONGEST = 100  # characters of a state that are looked at
 _SPELT = {"kl": "KL", "nan": "NaN"}
 
 
@@ -43,8 +44,9 @@ def errors(alarms: Mapping[str, str]) -> str:
 
 
 def state_text(run: RunSummary) -> str:
-    """The state of a run, and what went wrong in it that nobody dealt with: `done, KL high`."""
-    return ", ".join(filter(None, (run.state, visible(errors(run.alarms)))))
+    """Return the state of a run and what is wrong with it: `done, KL high`; a state that is unknown is shown as it is."""
+    damaged = "damaged" if run.damaged else ""
+    return ", ".join(filter(None, (visible(run.state[:_LONGEST]), visible(errors(run.alarms)), damaged)))
 
 
 def _written(name: str, value: float) -> tuple[str, str]:

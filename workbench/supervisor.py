@@ -142,7 +142,8 @@ class Supervisor:
         """What can be done about an alarm that stands now; nothing for a run that cannot be steered any more."""
         if not self.under_way or self._ending or alarm not in self.view.alarms:
             return []
-        return [fix for fix in alarm.fixes if fix.action != "pause" or self.allows("pause")]
+        known = ("set", "rollback", "pause") if self.allows("pause") else ("set", "rollback")
+        return [fix for fix in alarm.fixes if fix.action in known]  # a newer version may know more
 
     def apply(self, fix: Fix, reason: str) -> None:
         """Hand a fix to the run's trainer, for `reason`. UsageError, StorageError."""

@@ -52,6 +52,7 @@ def _plain(summary: RunSummary) -> dict[str, Any]:
         "model": summary.model,
         "started": summary.started,
         "alarms": summary.alarms,
+        "damaged": summary.damaged,
         "problem": summary.problem,
         "kind": summary.kind,
     }

@@ -64,7 +64,7 @@ def _runs(runs: Sequence[ComparedRun], width: int) -> Iterator[Line]:
 
 def _facts(run: ComparedRun) -> tuple[str, ...]:
     view = run.view
-    state = f"{run.state}, damaged" if run.problems else run.state
+    state = visible(f"{run.state}, damaged" if run.problems else run.state)
     time = fit(duration(sum(run.column("seconds_total"))), _TIME).rstrip() if view.history else "-"
     return fit(visible(run.kind), _KIND).rstrip(), state, f"{view.iteration}/{view.total}", time
 

@@ -46,11 +46,11 @@ def dashboard(view: RunView, width: int, *, notice: str = "") -> RenderableType:
 
 def _status(view: RunView) -> list[Text]:
     name = visible(view.started.name) if view.started else "starting"
-    pieces = [Text.assemble((name, "bold"), " ", ("●", _ACCENT), f" {view.state}")]
+    pieces = [Text.assemble((name, "bold"), " ", ("●", _ACCENT), f" {visible(view.state)}")]
     if view.total:
         pieces.append(Text(f"iteration {view.iteration}/{view.total}"))
     if view.phase is not None:
-        pieces.append(_phase(view.phase.phase, view.phase.done, view.phase.total))
+        pieces.append(_phase(visible(view.phase.phase), view.phase.done, view.phase.total))
     if (last := view.last) is not None:
         pieces.append(Text(f"{last.tokens_per_second:.0f} tok/s"))
         pieces.append(Text(gigabytes(last.memory_bytes)))
@@ -113,7 +113,7 @@ def _alert(alert: Alert | RolledBack, width: int) -> Text:
         level, message = alert.level, alert.message
     if isinstance(alert, Alarm):
         message = f"{title(alert)}: {message}"
-    text = Text(f"{SIGNS[level]} iteration {alert.iteration}: {visible(message)}")
-    text.stylize(_STYLES[level])
+    text = Text(f"{SIGNS.get(level, SIGNS['warning'])} iteration {alert.iteration}: {visible(message)}")
+    text.stylize(_STYLES.get(level, _STYLES["warning"]))
     text.truncate(2 * width - 4, overflow="ellipsis")
     return text

@@ -31,7 +31,7 @@ from workbench.run_kinds import training_command
 from workbench.run_view import RunView
 from workbench.text import duration
 
-_LEVELS = {"info": "note", "warning": "warning", "error": "error"}
+_LEVELS = {"info": "note"}  # else the level itself
 _ACTIONS = {"continue": "go on", "rollback": "roll back"}  # else the action itself
 
 
@@ -59,7 +59,7 @@ def sentences(event: Event) -> list[str]:
             what = _ACTIONS.get(event.action, event.action)
             return [f"iteration {event.iteration}: decision to {what}: {event.message}"]
         case Alert():
-            return [f"iteration {event.iteration}: {_LEVELS[event.level]}: {event.message}"]
+            return [f"iteration {event.iteration}: {_LEVELS.get(event.level, event.level)}: {event.message}"]
     return []
 
 
@@ -145,7 +145,7 @@ def _run(event: RunStarted) -> list[str]:
 def _alarm(event: Alarm) -> list[str]:
     before = f"iteration {event.iteration}:"
     lines = [
-        f"{before} {_LEVELS[event.level]}: {title(event)}: {event.message}",
+        f"{before} {_LEVELS.get(event.level, event.level)}: {title(event)}: {event.message}",
         f"{before} advice: {event.advice}",
     ]
     if event.fixes:

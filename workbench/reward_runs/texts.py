@@ -58,7 +58,7 @@ def run_heading(name: str, look: Look | None) -> str:
         return visible(name)
     course = look.course
     state = course.state if look.live else course.ended.state if course.ended else "interrupted"
-    parts = [visible(name), f"{_SIGNS.get(state, '●')} {state}"]
+    parts = [visible(name), f"{_SIGNS.get(state, '●')} {visible(state)}"]
     if course.started is not None:
         parts.append(f"step {course.step} of {course.total}")
         parts.append(f"{course.started.prompts} comparisons, {course.started.eval_prompts} held out")

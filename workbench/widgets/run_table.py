@@ -72,7 +72,7 @@ _MOST_WANTED = ("name", "state", "score", "iteration", "age", "kl", "model")  # 
 
 def state_sign(run: RunSummary) -> str:
     """The sign of the run's state; a run that is done with an error that nobody dealt with is not well."""
-    return LEVELS["warning"] if is_alarmed(run) else SIGNS[run.state]
+    return LEVELS["warning"] if is_alarmed(run) else SIGNS.get(run.state, "●")
 
 
 def is_alarmed(run: RunSummary) -> bool:
@@ -288,7 +288,7 @@ class RunTable(ScrollView, can_focus=True, inherit_bindings=False):
         sign = "◆" if run.name in self._marked else "▸" if run.name == self._current else ""
         segments = [Segment(sign.ljust(_GUTTER), style or self.rich_style)]
         for key, width in self._widths().items():
-            own = self._style("alarmed" if is_alarmed(run) else run.state) if key == "state" else self.rich_style
+            own = self._state_style(run) if key == "state" else self.rich_style
             text = fit(cells[key], width, right=_BY_KEY[key].right)
             segments.append(Segment(text, style or (self._style("muted") if key in ("age", "model") else own)))
             segments.append(Segment(" " * _GAP, style or self.rich_style))
@@ -296,6 +296,11 @@ class RunTable(ScrollView, can_focus=True, inherit_bindings=False):
 
     def _widths(self) -> dict[str, int]:
         return column_widths(self._natural, self.scrollable_content_region.width)
+
+    def _state_style(self, run: RunSummary) -> Style:
+        if is_alarmed(run):
+            return self._style("alarmed")
+        return self._style(run.state) if run.state in SIGNS else self.rich_style
 
     def _style(self, name: str) -> Style:
         return self.get_component_rich_style(f"run-table--{name}")

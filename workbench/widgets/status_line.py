@@ -23,6 +23,7 @@ _SIGNS = {
     "stopped": "■",
     "failed": "✖",
 }
+_UNKNOWN = "●"  # sign of a state that only a newer version knows
 _STYLES = {"paused": "$text-warning", "failed": "$text-error", "done": "$text-success", "stopped": "$text-muted"}
 
 
@@ -51,8 +52,8 @@ def status_pieces(view: RunView, *, note: str = "") -> list[Content]:
         return [Content.assemble(("ppo-workbench", "bold")), Content.styled("no run yet", "$text-muted")]
     name = visible(view.started.name) if view.started else "new run"
     wrong = errors(view.open_alarms)
-    sign, style = _SIGNS[view.state], _STYLES.get(view.state, "$text-accent")
-    words = note or view.state
+    sign, style = _SIGNS.get(view.state, _UNKNOWN), _STYLES.get(view.state, "$text-accent")
+    words = note or visible(view.state)
     if wrong and view.state == "done":
         sign, style = SIGNS["warning"], "$text-warning"
         words += "" if view.alarms else f", {visible(wrong)}"
@@ -62,7 +63,7 @@ def status_pieces(view: RunView, *, note: str = "") -> list[Content]:
     if view.total:
         pieces.append(Content(f"iteration {view.iteration}/{view.total}"))
     if view.phase is not None:
-        pieces.append(_progress(view.phase.phase, view.phase.done, view.phase.total))
+        pieces.append(_progress(visible(view.phase.phase), view.phase.done, view.phase.total))
     if (last := view.last) is not None:
         running = view.ended is None
         if running:

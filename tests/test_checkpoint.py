@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import resource
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +19,7 @@ from runs_helper import Recorder, outcome, record, tiny_config
 
 from trainer import checkpoint
 from trainer.checkpoint import Rollback, Snapshot, load_checkpoint, save_checkpoint
+from trainer.checkpoint_files import DamagedCheckpointError
 from trainer.errors import RewardError, StorageError
 from trainer.events import Alert, CheckpointSaved, Evaluation, Event, Iteration, RunEnded, RunStarted
 from trainer.journal import read_journal
@@ -28,14 +31,19 @@ from trainer.training import train
 def snapshot() -> Snapshot:
     """One with every kind of leaf, and parameter names with dots in them."""
     lora, head = mx.random.normal((8, 4), key=mx.random.key(0)), mx.array([1.5, -0.0, 3e-45])
-    step, moment = mx.array(7, dtype=mx.uint64), {"m": lora * 2, "v": mx.square(lora)}
+    scalars = {"step": mx.array(7, dtype=mx.uint64), "learning_rate": mx.array(1e-5)}
+    moment = {"m": lora * 2, "v": mx.square(lora)}
     return Snapshot(
         iteration=12,
         policy={"model.layers.0.self_attn.q_proj.lora_a": lora},
         value={"head.weight": head, "head.bias": mx.array(0.25)},
         optimizer={
-            "policy": {"step": step, "model.layers.0.self_attn.q_proj.lora_a": moment},
-            "value": {"step": step, "head.weight": {"m": head, "v": head}},
+            "policy": {**scalars, "model.layers.0.self_attn.q_proj.lora_a": moment},
+            "value": {
+                **scalars,
+                "head.weight": {"m": head, "v": head},
+                "head.bias": {"m": mx.array(0.5), "v": mx.array(0.25)},
+            },
         },
         optimizer_steps=24,
         rewards={"count": 96, "mean": 0.1 + 0.2, "m2": 1e-17},
@@ -242,14 +250,96 @@ def test_a_damaged_checkpoint_is_told_and_the_run_resumes_from_the_one_before(
     assert outcome(tmp_path / "runs/a")["checkpoint"] == before["checkpoint"]
 
 
-def test_a_checkpoint_whose_content_is_damaged_is_refused_with_a_way_out(tmp_path: Path) -> None:
-    def overwrite(folder: Path) -> None:
-        file = folder / "value/value.safetensors"
-        file.write_bytes(b"\xff" * file.stat().st_size)
+def overwritten(folder: Path) -> None:
+    file = folder / "value/value.safetensors"
+    file.write_bytes(b"\xff" * file.stat().st_size)
 
-    record(tiny_config(tmp_path, "run.name=a"))
-    with pytest.raises(StorageError, match=r"step-000003' is damaged \(.*\): remove it to resume from an older one"):
-        damaged(tmp_path / "runs/a", overwrite)
+
+def renamed_in(name: str, old: bytes, new: bytes) -> Callable[[Path], None]:
+    """What gives an array of the file `name` another name of the same length."""
+
+    def rename(folder: Path) -> None:
+        content = (folder / name).read_bytes()
+        assert old in content
+        (folder / name).write_bytes(content.replace(old, new, 1))
+
+    return rename
+
+
+def with_state(**values: Any) -> Callable[[Path], None]:
+    """What sets fields of state.json."""
+
+    def change(folder: Path) -> None:
+        state = json.loads((folder / "state.json").read_text())
+        (folder / "state.json").write_text(json.dumps(state | values))
+
+    return change
+
+
+CONTENTS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "critic overwritten": (overwritten, ".*"),
+    "a moment under another name": (
+        renamed_in("optimizer/optimizer.safetensors", b"lora_a.m", b"lora_x.m"),
+        r"the optimiser lacks the moments \[32, 8\] of 'policy\..*lora_a'",
+    ),
+    "a side that there is not": (
+        renamed_in("optimizer/optimizer.safetensors", b'"policy.', b'"police.'),
+        "the optimiser lacks",
+    ),
+    "a weight under another name": (
+        renamed_in("policy/adapters.safetensors", b"lora_b", b"lora_x"),
+        r"the optimiser lacks the moments .*lora_x'",
+    ),
+    "an iteration in words": (with_state(iteration="three"), "iteration: Input should be a valid integer"),
+    "a list of rewards": (with_state(rewards=[]), "rewards: "),
+    "moments in words": (with_state(rewards={"count": "a"}), "rewards.count: "),
+    "tokens below zero": (with_state(tokens=-1), "tokens: "),
+    "a coefficient that is a table": (with_state(kl_coef={}), "kl_coef: "),
+    "half a rollback": (with_state(rollback={"to": 1}), "rollback"),
+    "no format": (with_state(format=None), "format: "),
+}
+
+
+@pytest.fixture(scope="module")
+def two_iterations(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run with a checkpoint after each of two iterations."""
+    folder = tmp_path_factory.mktemp("two")
+    record(tiny_config(folder, "run.name=a", "ppo.iterations=2", "eval.every=0"))
+    for name in ("step-000001", "step-000002"):
+        state_file = folder / "runs/a/checkpoints" / name / "state.json"
+        state = json.loads(state_file.read_text())
+        state.pop("sha256", None)  # else nothing but that is judged
+        sizes = {file: about["bytes"] if isinstance(about, dict) else about for file, about in state["files"].items()}
+        state_file.write_text(json.dumps(state | {"files": sizes}))
+    return folder
+
+
+@pytest.mark.parametrize(("damage", "reason"), CONTENTS.values(), ids=CONTENTS)
+def test_a_checkpoint_whose_content_is_damaged_is_not_loaded(
+    damage: Callable[[Path], None], reason: str, two_iterations: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "step-000002"
+    shutil.copytree(two_iterations / "runs/a/checkpoints/step-000002", folder)
+    assert load_checkpoint(folder, {}).iteration == 2
+    damage(folder)
+    with pytest.raises(DamagedCheckpointError, match=rf"step-000002' is damaged \({reason}"):
+        load_checkpoint(folder, {})
+
+
+@pytest.mark.parametrize("damage", ["critic overwritten", "a moment under another name", "an iteration in words"])
+def test_a_checkpoint_whose_content_is_damaged_is_told_and_the_one_before_is_used(
+    damage: str, two_iterations: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "runs/a"
+    shutil.copytree(two_iterations / "runs/a", run)
+    how, reason = CONTENTS[damage]
+    how(run / "checkpoints/step-000002")
+    recorder = record(tiny_config(two_iterations, f"run.dir={run.parent}", "ppo.iterations=2"), resume=run)
+    assert [started.resumed_at for started in recorder.of(RunStarted)] == [1]
+    (alert,) = recorder.of(Alert)
+    assert (alert.level, alert.code, alert.iteration) == ("warning", "checkpoint_damaged", 1)
+    assert re.match(f"checkpoint 'step-000002' left out: {reason}", alert.message), alert.message
+    assert recorder.of(RunEnded)[0].state == "done"
 
 
 def test_a_checkpoint_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:

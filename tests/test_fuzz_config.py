@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import tomllib
 from pathlib import Path
@@ -120,9 +121,9 @@ def _tables(kind: str, random: Random) -> dict[str, Any]:
         name = random.choice((name, name, name, name + "s", "x" * 3000, "a.b", "")) or "unnamed"
         table = values.setdefault(section, {})
         if isinstance(table, dict):
-            table[name] = random.choice(VALUES)
+            table[name] = copy.deepcopy(random.choice(VALUES))
         if random.random() < 0.03:
-            values[section] = random.choice(VALUES)
+            values[section] = copy.deepcopy(random.choice(VALUES))
     return values
 
 

@@ -6,13 +6,22 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import mlx.core as mx
 from mlx.utils import tree_flatten
+from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
-from trainer.checkpoint_files import read_arrays, write_arrays, write_folder
+from trainer.checkpoint_files import (
+    DamagedCheckpointError,
+    check_all_used,
+    damage_of,
+    optimizer_tree,
+    read_arrays,
+    write_arrays,
+    write_folder,
+)
 from trainer.errors import StorageError
 from trainer.models.adapters import ADAPTER_FILE, Parameters, save_adapter
 from trainer.ppo import PPO
+from trainer.reading import read_regular
 
 FORMAT = 1
 
@@ -24,6 +33,31 @@ class Rollback(NamedTuple):
     reason: str
     policy_lr: float
     value_lr: float
+
+
+class _Statistics(BaseModel):
+    """Those of the rewards, as far as there are any; `sources` may be anything."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    count: NonNegativeInt = 0
+    mean: float = 0.0
+    m2: float = 0.0
+
+
+class _State(BaseModel):
+    """What state.json must be."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    format: int
+    iteration: NonNegativeInt
+    optimizer_steps: NonNegativeInt
+    tokens: NonNegativeInt
+    rewards: _Statistics
+    kl_coef: float | None = None
+    kl_coef_start: float | None = None
+    rollback: Rollback | None = None
 
 
 class Snapshot(NamedTuple):
@@ -109,23 +143,27 @@ def save_checkpoint(folder: Path, snapshot: Snapshot) -> None:
 def load_checkpoint(folder: Path, adapter_config: dict[str, Any]) -> Snapshot:
     """Read what `save_checkpoint` wrote. Raises StorageError for one that is damaged or of a newer version."""
     try:
-        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-        if state["format"] > FORMAT:
+        state = json.loads(read_regular(folder / "state.json"))
+        if isinstance(state, dict) and isinstance(state.get("format"), int) and state["format"] > FORMAT:
             raise StorageError(f"checkpoint '{folder}' was written by a newer version: update ppo-workbench")
         policy = read_arrays(folder / "policy" / ADAPTER_FILE)
         averaged = folder / "average" / ADAPTER_FILE
         average = read_arrays(averaged) if averaged.exists() else None
         value = read_arrays(folder / "value" / "value.safetensors")
         optimizer = read_arrays(folder / "optimizer" / "optimizer.safetensors")
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise StorageError(
-            f"checkpoint '{folder}' is damaged ({str(error).splitlines()[0]}): remove it to resume from an older one"
-        ) from error
+        _State.model_validate(state)
+        tree = {
+            side: optimizer_tree(optimizer, parameters, f"{side}.")
+            for side, parameters in (("policy", policy), ("value", value))
+        }
+        check_all_used(optimizer)
+    except (OSError, ValueError, RuntimeError, RecursionError) as error:
+        raise DamagedCheckpointError(folder, damage_of(error)) from error
     return Snapshot(
         state["iteration"],
         policy,
         value,
-        _optimizer_tree(optimizer),
+        tree,
         state["optimizer_steps"],
         state["rewards"],
         state["tokens"],
@@ -135,16 +173,3 @@ def load_checkpoint(folder: Path, adapter_config: dict[str, Any]) -> Snapshot:
         average,
         Rollback(**rollback) if (rollback := state.get("rollback")) else None,
     )
-
-
-def _optimizer_tree(flat: dict[str, mx.array]) -> dict[str, Any]:
-    """Back from `policy.<parameter name>.m` to a tree; parameter names have dots themselves, so cut by the ends."""
-    tree: dict[str, Any] = {"policy": {}, "value": {}}
-    for name, array in flat.items():
-        side, _, rest = name.partition(".")
-        parameter, _, leaf = rest.rpartition(".")
-        if parameter:
-            tree[side].setdefault(parameter, {})[leaf] = array
-        else:
-            tree[side][leaf] = array
-    return tree

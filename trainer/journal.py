@@ -270,9 +270,7 @@ class JournalEnds(NamedTuple):
 
     events: list[Event]
     times: list[float]
-    damaged: (
-        int  # lines that cannot be read since the newest resumption or the oldest of the newest steps
-    )
+    damaged: int  # lines that cannot be read since the newest resumption or the oldest of the newest steps
     cut: bool  # whether the last line lacks its end: it is being written, or its event is lost
 
 

@@ -9,6 +9,7 @@ import mlx.core as mx
 
 from trainer import runs
 from trainer.checkpoint import Snapshot, load_checkpoint
+from trainer.checkpoint_files import load_newest
 from trainer.config import Config
 from trainer.control import Control
 from trainer.data import Prompt, load_prompts
@@ -99,9 +100,8 @@ class _Run(SteeredRun):
     def _begin(self, prompts: Sequence[Prompt]) -> None:
         ppo = self.ppo
         self.snapshot = self.take_snapshot(0)
-        found, loaded = runs.checkpoints(self.folder), None
-        if found.paths:
-            loaded = load_checkpoint(found.paths[-1], ppo.actor.adapter_config)
+        loaded, problems = load_newest(self.folder, lambda path: load_checkpoint(path, ppo.actor.adapter_config))
+        if loaded is not None:
             self.take_up(loaded)
         self.begin(
             self.config,
@@ -111,7 +111,7 @@ class _Run(SteeredRun):
             eval_prompts=len(self.held_out),
             iterations=self.config.ppo.iterations,
         )
-        self.tell_damaged(found.problems)
+        self.tell_damaged(problems)
         self._catch_up(loaded)
 
     def _catch_up(self, loaded: Snapshot | None) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from trainer import runs
 from trainer.checkpoint import Snapshot, load_checkpoint, save_checkpoint
+from trainer.checkpoint_files import load_newest
 from trainer.config.dpo import DPOConfig, as_ppo, resolve_dpo_paths
 from trainer.config.reward_model import PreferenceDataConfig
 from trainer.control import Control
@@ -131,9 +132,10 @@ class _Run(RunUnderWay):
         return build_rewards(c.reward, backbone=model, **how)
 
     def _begin(self, model: LoadedModel, data: Pairs) -> None:
-        found = runs.checkpoints(self.folder)
-        if found.paths:
-            self.snapshot = load_checkpoint(found.paths[-1], self.dpo.actor.adapter_config)
+        adapter_config = self.dpo.actor.adapter_config
+        loaded, problems = load_newest(self.folder, lambda path: load_checkpoint(path, adapter_config))
+        if loaded is not None:
+            self.snapshot = loaded
             self.dpo.restore(self.snapshot)
             self.saved_at, self.is_prepared = self.snapshot.iteration, True
         self.begin(
@@ -145,7 +147,7 @@ class _Run(RunUnderWay):
             iterations=self.dpo.total_steps,
             kind=self.config.kind,
         )
-        self.tell_damaged(found.problems)
+        self.tell_damaged(problems)
 
     def _steps(self, model: LoadedModel, data: Pairs) -> str:
         """Take the steps that are left; returns why there are no more."""

@@ -10,14 +10,25 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import mlx.core as mx
 from mlx.utils import tree_flatten
+from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
-from trainer.checkpoint_files import read_arrays, write_arrays, write_folder, write_json
+from trainer.checkpoint_files import (
+    DamagedCheckpointError,
+    check_all_used,
+    damage_of,
+    optimizer_tree,
+    read_arrays,
+    write_arrays,
+    write_folder,
+    write_json,
+)
 from trainer.config.reward_model import RewardModelConfig
 from trainer.errors import StorageError
 from trainer.models.adapters import ADAPTER_FILE, Parameters, save_adapter
+from trainer.reading import read_regular
 from trainer.reward_model.model import ADAPTER
+from trainer.reward_model.report import Baseline
 
 FORMAT = 1
 CARD = "reward_model.json"
@@ -29,6 +40,31 @@ class Scale(NamedTuple):
     mean: float
     std: float
     logit_std: float
+
+
+class _State(BaseModel):
+    """What state.json must be."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    iteration: NonNegativeInt
+    fingerprint: str
+    tokens: NonNegativeInt
+    best: dict[str, Any] | None
+    best_iteration: NonNegativeInt | None = None
+    without_better: NonNegativeInt
+
+
+class _Card(BaseModel):
+    """What reward_model.json must be for training to go on."""
+
+    model_config = ConfigDict(strict=True)
+
+    scale: Scale
+    length_slope: float
+    untrained: dict[str, float] | None
+    evaluation: dict[str, Any] | None
+    finished: bool
 
 
 class Best(NamedTuple):
@@ -85,7 +121,14 @@ def load_snapshot(folder: Path) -> Snapshot:
     """Read what `save_snapshot` wrote. Raises StorageError for one that is damaged or of a newer version."""
     card = read_card(folder)
     try:
-        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        state = json.loads(read_regular(folder / "state.json"))
+        _State.model_validate(state)
+        _Card.model_validate(card)
+        if card["untrained"]:
+            Baseline(**card["untrained"])  # or TypeError
+        parameters, optimizer = load_parameters(folder), read_arrays(folder / "optimizer.safetensors")
+        tree = optimizer_tree(optimizer, parameters)
+        check_all_used(optimizer)
         best = state["best"] and Best(
             read_arrays(folder / "best.safetensors"),
             state["best"],
@@ -93,8 +136,8 @@ def load_snapshot(folder: Path) -> Snapshot:
         )
         return Snapshot(
             iteration=state["iteration"],
-            parameters=load_parameters(folder),
-            optimizer=_optimizer_tree(read_arrays(folder / "optimizer.safetensors")),
+            parameters=parameters,
+            optimizer=tree,
             adapter_config=json.loads((folder / "adapter" / "adapter_config.json").read_text(encoding="utf-8")),
             scale=Scale(**card["scale"]),
             fingerprint=state["fingerprint"],
@@ -106,7 +149,7 @@ def load_snapshot(folder: Path) -> Snapshot:
             without_better=state["without_better"],
             finished=card["finished"],
         )
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise _damaged(folder, error) from error
 
 
@@ -123,7 +166,7 @@ def load_parameters(folder: Path) -> Parameters:
 def read_card(folder: Path) -> dict[str, Any]:
     """reward_model.json: base model, data settings, scale, evaluation. Raises StorageError."""
     try:
-        card = json.loads((folder / CARD).read_text(encoding="utf-8"))
+        card = json.loads(read_regular(folder / CARD))
         if card["format"] > FORMAT:
             raise StorageError(f"reward model '{folder}' was written by a newer version: update ppo-workbench")
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -151,18 +194,5 @@ def _parted(parameters: Parameters) -> tuple[Parameters, Parameters]:
     return adapter, {name: array for name, array in parameters.items() if not name.startswith(ADAPTER)}
 
 
-def _optimizer_tree(flat: dict[str, mx.array]) -> dict[str, Any]:
-    """Back from `<parameter name>.m` to a tree; parameter names have dots themselves, so cut at the last."""
-    tree: dict[str, Any] = {}
-    for name, array in flat.items():
-        parameter, _, leaf = name.rpartition(".")
-        if parameter:
-            tree.setdefault(parameter, {})[leaf] = array
-        else:
-            tree[leaf] = array
-    return tree
-
-
 def _damaged(folder: Path, error: Exception) -> StorageError:
-    reason = (str(error).splitlines() or [type(error).__name__])[0]
-    return StorageError(f"reward model '{folder}' is damaged ({reason}): use or resume from an older checkpoint")
+    return DamagedCheckpointError(folder, damage_of(error))

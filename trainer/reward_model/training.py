@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from trainer import runs
+from trainer.checkpoint_files import load_newest
 from trainer.config.reward_model import RewardModelConfig, resolve_reward_model_paths
 from trainer.control import Control
 from trainer.events import CheckpointSaved, RunEnded
@@ -106,9 +107,9 @@ class _Run(RunUnderWay):
             write_predictions(self.folder.root / HELD_OUT, self.fitting.predictions)
 
     def _begin(self, model: LoadedModel, data: Comparisons) -> None:
-        found = runs.checkpoints(self.folder)
-        if found.paths:
-            self.snapshot = load_snapshot(found.paths[-1])
+        loaded, problems = load_newest(self.folder, load_snapshot)
+        if loaded is not None:
+            self.snapshot = loaded
             self.fitting.restore(self.snapshot)
             self.saved_at = self.snapshot.iteration
         self.begin(
@@ -120,7 +121,7 @@ class _Run(RunUnderWay):
             iterations=self.fitting.total_steps,
             kind=self.config.kind,
         )
-        self.tell_damaged(found.problems)
+        self.tell_damaged(problems)
 
     def _steps(self, model: LoadedModel, data: Comparisons) -> str:
         """Take the steps that are left; returns why there are no more."""

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from random import Random
 
 NASTY = (
@@ -59,3 +60,16 @@ def within(seconds: float, what: object) -> Iterator[None]:
     yield
     took = time.process_time() - began
     assert took < seconds, f"{took:.1f} s for {what!r}"
+
+
+def outcome(main: Callable[[list[str]], int], words: list[str]) -> tuple[int, str]:
+    """The exit code of the command `words` and what it printed; fail where it is neither 0, 2 nor 3, as after a bug."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            code = main(words)
+        except SystemExit as end:  # of argparse
+            code = end.code if isinstance(end.code, int) else 1
+    assert code in (0, 2, 3), f"{words}: {code}\n{err.getvalue()[-3000:]}"
+    assert "Traceback" not in err.getvalue()
+    return code, out.getvalue() + err.getvalue()

@@ -203,7 +203,8 @@ def test_a_broken_row_can_be_left_out_and_the_rows_after_it_are_read(
 
 @pytest.mark.parametrize("name", ["gone.jsonl", "folder/gone.txt", "/a/b/gone", "a//b", "~nobody-here/x"])
 def test_a_missing_file_is_named(name: str) -> None:
-    assert f"data.prompts = '{name}'" in data_error(DataConfig(prompts=name))
+    config = DataConfig().model_copy(update={"prompts": name})  # the schema refuses a home folder of nobody
+    assert f"data.prompts = '{name}'" in data_error(config)
 
 
 def test_a_mistyped_set_is_guessed_without_asking_the_hub() -> None:
@@ -399,3 +400,21 @@ def test_without_shuffling_the_order_is_that_of_the_source() -> None:
 def test_a_walk_over_nothing_is_refused(start: int, count: int, total: int) -> None:
     with pytest.raises(ValueError, match="must be >= 0"):
         prompt_indices(start, count, total, seed=0, shuffle=True)
+
+
+def not_utf8(path: Path, texts: list[bytes]) -> Path:
+    """A Parquet file with a column `prompt` of `texts`, whatever bytes these are: its reader takes them on trust."""
+    stored = pyarrow.array(texts, pyarrow.binary())
+    column = pyarrow.Array.from_buffers(pyarrow.string(), len(texts), stored.buffers())
+    pyarrow.parquet.write_table(pyarrow.table({"id": range(len(texts)), "prompt": column}), path)
+    return path
+
+
+def test_parquet_text_that_is_not_utf8_is_refused_by_its_row_or_left_out(tmp_path: Path) -> None:
+    path = not_utf8(tmp_path / "rows.parquet", [b"one", b"gr\xfc\xdfe", b"two", b"\xff"])
+    message = data_error(DataConfig(prompts=str(path)))
+    assert message == f"{path}[1]: column 'prompt' has the byte 0xfc, which is not UTF-8: save its text as UTF-8"
+    problems: list[DataError] = []
+    rows = list(read_rows(path, broken=problems.append))
+    assert [(row.place, row.columns["prompt"]) for row in rows] == [(f"{path}[0]", "one"), (f"{path}[2]", "two")]
+    assert [str(problem).partition(": ")[0] for problem in problems] == [f"{path}[1]", f"{path}[3]"]

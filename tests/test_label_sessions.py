@@ -360,18 +360,26 @@ def test_a_check_tells_what_is_wrong_with_a_session(
 
 
 @pytest.mark.parametrize(
-    "statement",
+    ("statement", "what"),
     [
-        "UPDATE session_items SET payload = '[]'",
-        "UPDATE comparisons SET completions = '7'",
-        "UPDATE events SET payload = '{'",
-        "DELETE FROM session_items WHERE position = 0",
+        ("UPDATE session_items SET payload = '[]'", "item 0 of session 1"),
+        ("UPDATE comparisons SET completions = '7'", "item 0 of session 1"),
+        ("UPDATE events SET payload = '{'", "item 0 of session 1"),
+        ("UPDATE events SET labeller = x'00ff'", "item 0 of session 1"),
+        ("DELETE FROM session_items WHERE position = 0", "session 1"),
+        ("UPDATE session_items SET position = 9223372036854775807 WHERE position = 4", "session 1"),
+        ("UPDATE session_items SET position = 1e308 WHERE position = 4", "session 1"),
+        ("UPDATE events SET position = 7", "session 1"),
+        ("UPDATE sessions SET labeller = x'00ff'", "session 1"),
+        ("UPDATE sessions SET time = 'noon'", "session 1"),
     ],
 )
-def test_damage_is_told_by_whoever_reads_it(store: PreferenceStore, session: LabelSession, statement: str) -> None:
+def test_damage_is_told_by_whoever_reads_it(
+    store: PreferenceStore, session: LabelSession, statement: str, what: str
+) -> None:
     session.label(0, A)
     alter(store.path, statement)
-    with pytest.raises(StorageError, match="is damaged: item 0 of session 1 cannot be read; check the store"):
+    with pytest.raises(StorageError, match=f"is damaged: {what} cannot be read; check the store"):
         open_session(store, 1).history()
     with pytest.raises(StorageError, match="is damaged"):
         open_session(store, 1).progress(None)

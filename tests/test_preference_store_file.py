@@ -251,7 +251,7 @@ def test_labels_in_a_log_that_cannot_be_read_are_not_passed_over(open_folder: Pa
         ("UPDATE events SET payload = '[]' WHERE id = 1", "event 1: cannot be read (AttributeError"),
         (f"UPDATE events SET payload = '{'[' * 99999}' WHERE id = 1", "event 1: cannot be read (RecursionError"),
         ("UPDATE events SET payload = '{\"mood\": 1}' WHERE id = 1", "event 1: cannot be read (TypeError"),
-        ("UPDATE events SET payload = '{\"ranking\": [[0]]}' WHERE id = 1", "event 1: cannot be read (DataError"),
+        ("UPDATE events SET payload = '{\"ranking\": [[0]]}' WHERE id = 1", "event 1: cannot be read (ValueError"),
         ("UPDATE events SET choice = 'b' WHERE id = 1", "event 1: its choice 'b' is not that of its payload"),
         ("UPDATE events SET comparison = 9 WHERE id = 1", "events 1: refers to a row of comparisons that is not there"),
         ("UPDATE events SET undoes = 9 WHERE id = 4", "event 4: undoes 9, which is no label"),
@@ -308,3 +308,43 @@ def test_damaged_pages_are_told_and_never_a_traceback(store: PreferenceStore) ->
     store.path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(StorageError, match="damaged"), PreferenceStore(store.path, create=False) as cut:
         list(cut.preferences())
+
+
+DAMAGED_LABELS = {
+    "a labeller that is no text": "labeller = x'00ff'",
+    "a time that has no date": """payload = '{"ranking": [[0], [1]], "time": 1e300}'""",
+    "a time that is none": """payload = '{"ranking": [[0], [1]], "time": NaN}'""",
+    "a note that is a number": """payload = '{"ranking": [[0], [1]], "note": 7}'""",
+    "a ranking of other places": """payload = '{"ranking": [[0], [7]]}'""",
+    "a strength that there is not": """payload = '{"ranking": [[0], [1]], "strength": 9}'""",
+}
+
+
+@pytest.mark.parametrize("change", DAMAGED_LABELS.values(), ids=DAMAGED_LABELS)
+def test_a_label_that_says_what_no_label_can_say_is_told_by_whoever_reads_it(
+    store: PreferenceStore, change: str
+) -> None:
+    store.add(A)
+    alter(store.path, f"UPDATE events SET {change}")
+    with pytest.raises(StorageError, match="is damaged: label 1 cannot be read; check the store"):
+        list(store.preferences())
+    assert [line.partition(" (")[0] for line in store.check() if line.startswith("event")] == [
+        "event 1: cannot be read"
+    ]
+
+
+def test_a_schema_with_text_that_is_not_utf8_is_told_as_damage(store: PreferenceStore) -> None:
+    store.add(A)
+    store.close()
+    content = store.path.read_bytes()
+    assert content.count(b"CREATE TABLE comparisons") == 1
+    store.path.write_bytes(content.replace(b"CREATE TABLE comparisons", b"CREATE TABLE compar\xec\xeains"))
+    with pytest.raises(StorageError, match=r"is damaged \(.*restore a copy"):
+        PreferenceStore(store.path, create=False)
+
+
+def test_a_comparison_that_is_not_the_one_of_its_key_takes_no_label(store: PreferenceStore) -> None:
+    store.add(A)
+    alter(store.path, """UPDATE comparisons SET completions = '["other", "words"]'""")
+    with pytest.raises(StorageError, match="is damaged: comparison 1 cannot be read"):
+        store.add(A)

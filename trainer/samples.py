@@ -5,18 +5,21 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.errors import StorageError
+from trainer.reading import open_regular
 
 if TYPE_CHECKING:  # importing pyarrow takes 0.3 s, which a command that writes no samples need not wait
     import pyarrow as pa
     from pydantic import TypeAdapter
 
 SAMPLES_VERSION = 3
+_TEXTS = ("prompt", "source_prompt", "completion", "stop_reason", "parts", "columns", "token_texts", "top_texts")
 _GROUP_TOKENS = 32_768  # of a row group: one sequence of many is read without decoding all the others
 _AT_ONCE = 1024 * 1024  # bytes of a file that is read whole: looking up its columns one by one takes longer
 TOKEN_COLUMNS = (
@@ -170,17 +173,19 @@ def read_samples(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     import pyarrow.parquet as pq
 
     try:
-        small = path.stat().st_size <= _AT_ONCE
-        source = pa.BufferReader(path.read_bytes()) if small else path
-        with pq.ParquetFile(source, page_checksum_verification=True) as file:
+        with open_regular(path) as content:
+            small = os.fstat(content.fileno()).st_size <= _AT_ONCE
+            source = pa.BufferReader(content.read()) if small else content
+            file = pq.ParquetFile(source, page_checksum_verification=True)
             version = _version(path, file.schema_arrow.metadata)
             names = file.schema_arrow.names
             later = [name for name in sample_schema().names if name not in names] if version < SAMPLES_VERSION else []
             if unknown := [name for name in columns or [] if name not in names and name not in later]:
                 raise StorageError(f"samples '{path}' have no column '{unknown[0]}': they have {', '.join(names)}")
             if columns is None:
-                return file.read()
-            table = file.read(columns=[name for name in columns if name not in later], use_threads=not small)
+                return _checked(file.read())
+            wanted = [name for name in columns if name not in later]
+            table = _checked(file.read(columns=wanted, use_threads=not small))
             for name in dict.fromkeys(name for name in columns if name in later):
                 field = sample_schema().field(name)
                 table = table.append_column(field, pa.nulls(file.metadata.num_rows, field.type))
@@ -207,6 +212,14 @@ def _settings_adapter() -> TypeAdapter[SampleSettings]:
     from pydantic import TypeAdapter
 
     return TypeAdapter(SampleSettings)
+
+
+def _checked(table: pa.Table) -> pa.Table:
+    """`table`; ArrowInvalid where a text in it is not UTF-8, which the Parquet reader takes on trust."""
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if name in _TEXTS:
+            column.validate(full=True)
+    return table
 
 
 def _version(path: Path, metadata: Mapping[bytes, bytes] | None) -> int:

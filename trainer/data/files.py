@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import itertools
 import json
 import zlib
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.errors import DataError
+from trainer.reading import open_regular
 
 
 class SourceRow(NamedTuple):
@@ -55,7 +57,8 @@ def suffix(path: Path) -> str:
 
 
 def _text(path: Path) -> str:
-    content = path.read_bytes()
+    with open_regular(path) as file:
+        content = file.read()
     if path.suffix.lower() == ".gz":
         try:
             content = gzip.decompress(content)
@@ -135,15 +138,41 @@ def _read_parquet(path: Path, column: str, broken: OnBroken) -> Iterator[SourceR
     import pyarrow
     import pyarrow.parquet
 
-    index = 0
+    places = itertools.count()
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        with open_regular(path) as content, pyarrow.parquet.ParquetFile(content) as file:
             for batch in file.iter_batches():
-                for row in batch.to_pylist():
-                    yield SourceRow(f"{path}[{index}]", row)
-                    index += 1
-    except pyarrow.ArrowException as error:
+                yield from _rows_of(batch, path, places, broken)
+    except (pyarrow.ArrowException, UnicodeDecodeError, OverflowError) as error:  # of the names of columns, of dates
         raise DataError(f"{path}: not a Parquet file: {' '.join(str(error).split())}") from None
+
+
+def _rows_of(batch: Any, path: Path, places: Iterator[int], broken: OnBroken) -> Iterator[SourceRow]:
+    """The rows of a batch of a Parquet file; one with text that is not UTF-8, or too large a value, goes to `broken`."""
+    try:
+        rows = batch.to_pylist()
+    except (ValueError, OverflowError):  # one by one, to find it
+        if batch.num_rows == 1:
+            place = f"{path}[{next(places)}]"
+            broken(DataError(f"{place}: {_unreadable_columns(batch)}: save its text as UTF-8"))
+            return
+        for index in range(batch.num_rows):
+            yield from _rows_of(batch.slice(index, 1), path, places, broken)
+        return
+    for row in rows:
+        yield SourceRow(f"{path}[{next(places)}]", row)
+
+
+def _unreadable_columns(batch: Any) -> str:
+    """What is wrong with the first column of a batch that cannot be read."""
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            column.to_pylist()
+        except UnicodeDecodeError as error:
+            return f"column '{name}' has the byte 0x{error.object[error.start]:02x}, which is not UTF-8"
+        except (ValueError, OverflowError) as error:
+            return f"column '{name}' cannot be read ({error})"
+    return "cannot be read"
 
 
 def _object(value: Any, place: str) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def storage_errors(path: Path) -> Iterator[None]:
         yield
     except sqlite3.ProgrammingError:
         raise
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the second where the message quotes a damaged schema
         raise StorageError(_message(path, error)) from None
 
 
@@ -122,7 +122,7 @@ def _connect(path: Path, how: str) -> sqlite3.Connection:
     return connection
 
 
-def _message(path: Path, error: sqlite3.DatabaseError) -> str:
+def _message(path: Path, error: Exception) -> str:
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF  # text that is no UTF-8 has no code
     match code:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:

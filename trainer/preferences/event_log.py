@@ -70,7 +70,10 @@ class EventLog:
             (values[0],),
         ).fetchone()
         if row is not None:
-            return Found(row[0], self.comparison(*row), is_new=False)
+            found = Found(row[0], self.comparison(*row), is_new=False)
+            if found.comparison.key != values[0]:  # else the places of its completions would be nobody's
+                raise self.unreadable(f"comparison {found.id}")
+            return found
         cursor = self.connection.execute(
             "INSERT INTO comparisons (key, prompt, completions, origins, columns) VALUES (?, ?, ?, ?, ?)", values
         )

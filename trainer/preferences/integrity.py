@@ -39,7 +39,7 @@ def problems(connection: sqlite3.Connection, path: Path) -> list[str]:
         found += _sessions(connection, path)
         found += _items(connection, path)
         found += _labelled_items(connection, path)
-    except (sqlite3.DatabaseError, StorageError) as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError, StorageError) as error:
         found.append(f"file: cannot be read to its end ({error})")
     return found
 
@@ -101,7 +101,7 @@ def _undos(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
 def _guidelines(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
     query = "SELECT rowid, hash, text FROM guidelines WHERE rowid > :after ORDER BY rowid"
     for row, key, text in paged(connection, path, query):
-        if guidelines_hash(text) != key:
+        if not isinstance(text, str) or guidelines_hash(text) != key:
             yield f"guidelines {row}: their hash is not that of their text"
 
 

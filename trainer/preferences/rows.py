@@ -8,11 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypeVar, get_args
 
 from trainer.errors import DataError
 from trainer.preferences.items import Item, Queue, QueuePlan, SessionPlan
 from trainer.preferences.records import STRENGTHS, Comparison, Judgement, Origin, Preference
+
+Record = TypeVar("Record", Origin, Judgement, QueuePlan, SessionPlan)
+QUEUES = get_args(Queue)
 
 DAMAGES = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 """What reading a damaged row raises."""
@@ -23,28 +26,32 @@ _EMPTY: tuple[Any, ...] = ("", None, (), {})
 
 def checked(preference: Preference) -> None:
     """Raise DataError when `preference` makes no sense: what is in a store stays there."""
+    if rule := _broken_rule(preference):
+        raise DataError(f"a preference that cannot be kept: {rule}; mend it where it is made")
+
+
+def _broken_rule(preference: Preference) -> str:
+    """The rule of `preference` that is broken; empty for none."""
     comparison, judgement = preference.comparison, preference.judgement
     k = len(comparison.completions)
     places = sorted(place for group in judgement.ranking for place in group)
     if not all(map(_is_text, (comparison.prompt, *comparison.completions))):
-        rule = "prompt and completions are text, or messages with a role and a content"
-    elif k < 2:
-        rule = f"a comparison has at least 2 completions, this one has {k}"
-    elif len(comparison.origins) not in (0, k):
-        rule = f"of {k} completions each one or none has an origin, and there are {len(comparison.origins)}"
-    elif judgement.verdict == "ranked" and (places != list(range(k)) or () in judgement.ranking):
-        rule = f"a ranking names each of the places 0 to {k - 1} once, and this one is {judgement.ranking}"
-    elif judgement.verdict not in ("ranked", "both_bad", "skip"):
-        rule = f"a verdict is ranked, both_bad or skip, and this one is {judgement.verdict!r}"
-    elif judgement.verdict != "ranked" and judgement.ranking:
-        rule = f"the verdict {judgement.verdict} goes without a ranking, and there is {judgement.ranking}"
-    elif judgement.strength not in STRENGTHS:
-        rule = f"a strength is 1, 2 or 3, and this one is {judgement.strength!r}"
-    elif len(set(judgement.order_shown)) < len(judgement.order_shown) or not set(judgement.order_shown) <= {*range(k)}:
-        rule = f"the order shown names places 0 to {k - 1} once at most, and this one is {judgement.order_shown}"
-    else:
-        return
-    raise DataError(f"a preference that cannot be kept: {rule}; mend it where it is made")
+        return "prompt and completions are text, or messages with a role and a content"
+    if k < 2:
+        return f"a comparison has at least 2 completions, this one has {k}"
+    if len(comparison.origins) not in (0, k):
+        return f"of {k} completions each one or none has an origin, and there are {len(comparison.origins)}"
+    if judgement.verdict == "ranked" and (places != list(range(k)) or () in judgement.ranking):
+        return f"a ranking names each of the places 0 to {k - 1} once, and this one is {judgement.ranking}"
+    if judgement.verdict not in ("ranked", "both_bad", "skip"):
+        return f"a verdict is ranked, both_bad or skip, and this one is {judgement.verdict!r}"
+    if judgement.verdict != "ranked" and judgement.ranking:
+        return f"the verdict {judgement.verdict} goes without a ranking, and there is {judgement.ranking}"
+    if judgement.strength not in STRENGTHS:
+        return f"a strength is 1, 2 or 3, and this one is {judgement.strength!r}"
+    if len(set(judgement.order_shown)) < len(judgement.order_shown) or not set(judgement.order_shown) <= {*range(k)}:
+        return f"the order shown names places 0 to {k - 1} once at most, and this one is {judgement.order_shown}"
+    return ""
 
 
 def comparison_values(comparison: Comparison) -> tuple[str, str, str, str, str]:
@@ -60,14 +67,17 @@ def comparison_values(comparison: Comparison) -> tuple[str, str, str, str, str]:
 
 def read_comparison(prompt: str, completions: str, origins: str, columns: str) -> Comparison:
     """The comparison in a row; one of DAMAGES when the row is damaged."""
-    texts = [json.loads(prompt), *json.loads(completions)]
+    values = [json.loads(value) for value in (prompt, completions, origins, columns)]
+    if list(map(type, values[1:])) != [list, list, dict]:
+        raise TypeError("completions, origins or columns are of another type")
+    texts = [values[0], *values[1]]
     if not all(map(_is_text, texts)):
         raise ValueError("neither text nor messages")
     return Comparison(
         prompt=texts[0],
         completions=tuple(texts[1:]),
-        origins=tuple(Origin(**values) for values in json.loads(origins)),
-        columns=json.loads(columns),
+        origins=tuple(_typed(Origin(**origin)) for origin in values[2]),
+        columns=values[3],
     )
 
 
@@ -114,7 +124,11 @@ def read_preference(id_: int, labeller: str, payload: str, comparison: Compariso
     values["ranking"] = tuple(tuple(group) for group in values.get("ranking", ()))
     for name in ("flags", "order_shown"):
         values[name] = tuple(values.get(name, ()))
-    return Preference(comparison=comparison, judgement=Judgement(labeller=labeller, **values), id=id_)
+    judgement = _typed(Judgement(labeller=labeller, **values))
+    preference = Preference(comparison=comparison, judgement=judgement, id=id_)
+    if rule := _broken_rule(preference):
+        raise ValueError(rule)
+    return preference
 
 
 def item_values(item: Item, stored: Comparison) -> dict[str, Any]:
@@ -127,6 +141,8 @@ def read_item(queue: Queue, payload: str, repeats: int | None, comparison: Compa
     values = json.loads(payload)
     comparison = _as_given(comparison, values)
     order = tuple(values["order_shown"])
+    if queue not in QUEUES or not isinstance(repeats, int | None):
+        raise ValueError("its queue or what it repeats is none")
     if sorted(order) != [*range(len(comparison.completions))]:
         raise ValueError("the order shown is not one of the completions")
     return Item(comparison=comparison, queue=queue, order=order, repeats=repeats or 0)
@@ -136,9 +152,10 @@ def read_plan(text: str) -> SessionPlan:
     """The plan in a session's row, whose JSON has the fields by name; one of DAMAGES when it is damaged."""
     values = json.loads(text)
     queues = (
-        QueuePlan(**queue | {name: tuple(queue[name]) for name in ("models", "keys")}) for queue in values.pop("queues")
+        _typed(QueuePlan(**queue | {name: tuple(queue[name]) for name in ("models", "keys")}))
+        for queue in values.pop("queues")
     )
-    return SessionPlan(queues=tuple(queues), **values)
+    return _typed(SessionPlan(queues=tuple(queues), **values))
 
 
 def guidelines_hash(text: str) -> str:
@@ -171,10 +188,21 @@ def _values_given(given: Comparison, stored: Comparison) -> dict[str, Any]:
 def _as_given(stored: Comparison, values: dict[str, Any]) -> Comparison:
     """`stored` with the origins and columns that are among `values`, which are taken out of these."""
     if "origins" in values:
-        stored = replace(stored, origins=tuple(Origin(**origin) for origin in values.pop("origins")))
+        stored = replace(stored, origins=tuple(_typed(Origin(**origin)) for origin in values.pop("origins")))
     if "columns" in values:
-        stored = replace(stored, columns=values.pop("columns"))
+        stored = replace(stored, columns=dict(values.pop("columns")))
     return stored
+
+
+def _typed(record: Record) -> Record:
+    """`record`; TypeError where a field is of another type than it must be, as in a row that another program wrote."""
+    for name, types, members in _TYPES[type(record)]:
+        value = getattr(record, name)
+        if not isinstance(value, types) or (members and not all(isinstance(member, members) for member in value)):
+            raise TypeError(f"{name} is {value!r:.60}")
+        if isinstance(value, float) and not -_LATEST < value < _LATEST:  # NaN too
+            raise ValueError(f"{name} is {value}")
+    return record
 
 
 def _is_text(value: Any) -> bool:
@@ -188,4 +216,33 @@ def _filled(record: Origin | Judgement) -> dict[str, Any]:
     return {name: value for name, value in values if value not in _EMPTY}
 
 
+_LATEST = 2**36  # of times that have a date, seconds since 1970
+_Rows = tuple[tuple[str, type | tuple[type, ...], type | tuple[type, ...] | None], ...]
+_TYPES: dict[type, _Rows] = {  # name, type, type of the members
+    Origin: (
+        *((name, str, None) for name in ("source", "run", "checkpoint", "writer")),
+        *((name, (int, type(None)), None) for name in ("iteration", "row")),
+        ("sampling", dict, None),
+    ),
+    Judgement: (
+        *((name, str, None) for name in ("verdict", "labeller", "note", "guidelines")),
+        ("ranking", tuple, tuple),
+        ("strength", int, None),
+        ("flags", tuple, str),
+        ("order_shown", tuple, int),
+        *((name, (float, int, type(None)), None) for name in ("seconds", "time")),
+    ),
+    QueuePlan: (
+        ("queue", str, None),
+        ("weight", (float, int), None),
+        ("source", str, None),
+        ("models", tuple, str),
+        ("keys", tuple, str),
+    ),
+    SessionPlan: (
+        ("queues", tuple, QueuePlan),
+        *((name, (float, int), None) for name in ("repeats", "random")),
+        *((name, int, None) for name in ("limit", "seed")),
+    ),
+}
 _NAMES = {kind: tuple(field.name for field in fields(kind)) for kind in (Origin, Judgement)}

@@ -227,9 +227,13 @@ class LabelSession:
                 "SELECT id, position, undoes FROM events WHERE session = ? AND id > ? AND id <= ? ORDER BY id",
                 (session, after, self._seen),
             ).fetchall()
-            (items,) = connection.execute(
-                "SELECT coalesce(max(position) + 1, 0) FROM session_items WHERE session = ?", (session,)
+            added, items = connection.execute(
+                """SELECT count(*), coalesce(max(position) + 1, :known) FROM session_items
+                WHERE session = :session AND position >= :known""",
+                {"session": session, "known": self._items},
             ).fetchone()
+            if items != self._items + added or any(position not in range(items) for _, position, _ in events):
+                raise self._log.unreadable(f"session {session}")
             seen = {"after": after, "newest": self._seen, "session": session}
             touched = connection.execute(_TOUCHED, seen).fetchall() if self._items else []
         new, self._items = range(self._items, items), items
@@ -282,6 +286,8 @@ def _record(store: PreferenceStore, id_: int, began: float, labeller: str, plan:
     guidelines, items, done = more
     try:
         read = read_plan(plan)
+        if list(map(type, (began, labeller, guidelines, items, done))) != [float, str, str, int, int]:
+            raise TypeError("a column is of another type")
     except DAMAGES:
         raise store.log.unreadable(f"session {id_}") from None
     return SessionRecord(

@@ -1,0 +1,195 @@
+"""Preference stores and files of preferences, damaged at random: read, told to be damaged, or refused; never a bug."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from random import Random
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from fuzzing import NASTY, damaged, outcome, randoms, within
+from preferences_helper import preference, preferences
+
+from trainer.config.reward_model import PreferenceDataConfig
+from trainer.errors import TrainerError
+from trainer.preferences.items import Item, QueuePlan, SessionPlan
+from trainer.preferences.records import Judgement
+from trainer.preferences.sessions import begin_session, guidelines_text, open_session, sessions
+from trainer.preferences.store import PreferenceStore
+from trainer.reward_model.sources import load_preferences
+from workbench.cli import main
+
+TABLES = ("comparisons", "events", "guidelines", "sessions", "session_items", "sqlite_master")
+FORMATS = ("trl", "trl-implicit", "hh", "ultrafeedback", "columns", "k-way")
+VALUES = (None, 1, 10**400, float("nan"), "", "\ud800", [], {}, [[]], True)
+ROWS = [
+    {"prompt": "Once", "chosen": "upon a time", "rejected": "more", "score_chosen": 4.0, "score_rejected": 2},
+    {"prompt": [{"role": "user", "content": "Hi"}], "chosen": [{"role": "assistant", "content": "a"}], "rejected": []},
+    {"chosen": "\n\nHuman: Hi\n\nAssistant: there", "rejected": "\n\nHuman: Hi\n\nAssistant: no"},
+    {
+        "instruction": "Go",
+        "completions": [{"response": "a", "overall_score": 1}, {"response": "b", "overall_score": 2}],
+    },
+    {"prompt": "Go", "completions": ["a", "b", "c"], "ranking": [[1], [0, 2]], "labeller": "ann", "seconds": 2.5},
+]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with labels, an undo, guidelines and a session that is under way."""
+    path = tmp_path_factory.mktemp("whole") / "preferences.db"
+    with PreferenceStore(path) as store:
+        store.add_many(preferences(30), source="a file")
+        store.undo(store.add(preference("to be undone")), "ann")
+        session = begin_session(store, "ann", SessionPlan(queues=(QueuePlan(queue="samples"),)), "Be kind.")
+        session.put([Item(comparison=preference(f"{n}").comparison, queue="samples", order=(1, 0)) for n in range(5)])
+        session.label(0, Judgement.chosen("a", labeller="ann"))
+    return path
+
+
+def test_a_store_with_damaged_bytes_is_read_or_told_to_be_damaged(whole: Path, tmp_path: Path) -> None:
+    content = whole.read_bytes()
+    for random in randoms("store bytes", 30):
+        path = tmp_path / "preferences.db"
+        path.write_bytes(_flipped(content, random) if random.random() < 0.8 else damaged(content, random))
+        _use(path, random)
+
+
+def test_a_store_with_values_of_another_kind_is_read_or_told_to_be_damaged(whole: Path, tmp_path: Path) -> None:
+    for random in randoms("store values", 40):
+        path = tmp_path / "preferences.db"
+        shutil.copy(whole, path)
+        _overwrite(path, random)
+        _use(path, random)
+
+
+def test_a_damaged_file_of_preferences_is_imported_or_refused(tmp_path: Path) -> None:
+    for random in randoms("imports", 150):
+        path = _file(tmp_path, random)
+        words = ["--skip-broken"] if random.random() < 0.5 else []
+        if random.random() < 0.5:
+            words += ["--format", random.choice(FORMATS)]
+        with within(10, path.read_bytes()):
+            outcome(main, ["preferences", "import", str(path), "--store", str(tmp_path / "new.db"), *words])
+            with contextlib.suppress(TrainerError):
+                load_preferences(PreferenceDataConfig(preferences=str(path), skip_broken=bool(words)))
+
+
+def _use(path: Path, random: Random) -> None:
+    """Do with the store some of what commands and screen do: each ends, well or with an error for a user."""
+    store, out = str(path), str(path.with_name("out.jsonl"))
+    before = {other.name for other in path.parent.iterdir()}
+    commands: list[list[str]] = [
+        ["list", "--limit", "100"],
+        ["list", "--json"],
+        ["check"],
+        ["card"],
+        ["agreement", "--json"],
+        ["export", out, "--force", "--provenance", "--format", random.choice(("trl", "k-way", "hh", "ultrafeedback"))],
+    ]
+    with within(20, path.name):
+        for words in random.sample(commands, 3):
+            outcome(main, ["preferences", *words, "--store", store])
+        for use in random.sample(USES, 4):
+            with contextlib.suppress(TrainerError), PreferenceStore(path, create=random.random() < 0.5) as opened:
+                use(opened)
+        with contextlib.suppress(TrainerError):
+            load_preferences(PreferenceDataConfig(preferences=store))
+    after = {other.name for other in path.parent.iterdir()} - before
+    assert after <= {"out.jsonl", f"{path.name}-wal", f"{path.name}-shm", f"{path.name}-journal"}, after
+
+
+def _label(store: PreferenceStore) -> None:
+    for record in sessions(store):
+        guidelines_text(store, record.guidelines)
+        session = open_session(store, record.id)
+        list(session.history())
+        session.progress(3)
+        if item := session.next_open():
+            session.label(item.position, Judgement.chosen("b"))
+            session.undo()
+
+
+USES: list[Callable[[PreferenceStore], object]] = [
+    _label,
+    lambda store: store.add(preference("new")),
+    lambda store: store.add_many(preferences(5), source="a file"),
+    lambda store: store.undo(3, "bob"),
+    lambda store: store.counts(),
+    lambda store: store.check(),
+    lambda store: list(store.events()),
+    lambda store: list(store.comparisons()),
+    lambda store: list(store.preferences(labeller="ann", with_skips=True)),
+    lambda store: store.labels_of(preference("0").comparison.key),
+    lambda store: sessions(store, "ann"),
+]
+
+
+def _flipped(content: bytes, random: Random) -> bytes:
+    """One to eight bytes changed, half of them in the first page, where the schema is."""
+    changed = bytearray(content)
+    for _ in range(random.randint(1, 8)):
+        changed[random.randrange(4096 if random.random() < 0.5 else len(changed))] ^= 1 << random.randrange(8)
+    return bytes(changed)
+
+
+def _overwrite(path: Path, random: Random) -> None:
+    """Put values of any type, and text that is not UTF-8, in one to three places of any table."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for pragma in ("ignore_check_constraints = ON", "foreign_keys = OFF", "writable_schema = ON"):
+            connection.execute(f"PRAGMA {pragma}")
+        for (trigger,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            connection.execute(f"DROP TRIGGER {trigger}")
+        for _ in range(random.randint(1, 3)):
+            table = random.choice(TABLES)
+            columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+            value = random.choice(
+                ("x'00ff'", "CAST(x'fffe' AS TEXT)", "NULL", "-1", "1e308", "9223372036854775807", "?")
+            )
+            nasty = random.choice(NASTY).decode(errors="replace")
+            column = random.choice(columns)
+            if value == "?" and random.random() < 0.7:
+                value = f"substr({column}, 1, {random.randrange(40)}) || ? || substr({column}, {random.randrange(60)})"
+            rows = f"rowid IN (SELECT rowid FROM {table} ORDER BY rowid LIMIT 1 OFFSET {random.randrange(6)})"
+            with contextlib.suppress(sqlite3.DatabaseError):
+                connection.execute(f"UPDATE {table} SET {column} = {value} WHERE {rows}", (nasty,) * value.count("?"))
+
+
+def _file(folder: Path, random: Random) -> Path:
+    """Rows of preferences in any format, as a file of any kind, mostly damaged."""
+    rows = [json.loads(json.dumps(random.choice(ROWS))) for _ in range(random.randint(1, 4))]
+    for row in rows:
+        if random.random() < 0.5:
+            row[random.choice(list(row))] = random.choice(
+                (None, 1, 10**400, float("nan"), "", "\ud800", [], {}, [[]], True)
+            )
+    text = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+    match random.choice(("jsonl", "json", "csv", "parquet")):
+        case "jsonl":
+            content, suffix = text, ".jsonl"
+        case "json":
+            content, suffix = json.dumps(rows).encode(), ".json"
+        case "csv":
+            content, suffix = b"prompt,chosen,rejected\r\nOnce,upon,more\r\n" * 3, ".csv"
+        case _:
+            buffer, texts = (
+                io.BytesIO(),
+                pyarrow.array([damaged(b"a text", random) for _ in range(4)], pyarrow.binary()),
+            )
+            column = pyarrow.Array.from_buffers(pyarrow.string(), 4, texts.buffers())
+            names = ("prompt", "chosen", "rejected")
+            pyarrow.parquet.write_table(pyarrow.table(dict.fromkeys(names, column)), buffer)
+            path = folder / "rows.parquet"
+            path.write_bytes(buffer.getvalue())
+            return path
+    path = folder / f"rows{suffix}"
+    path.write_bytes(damaged(content, random) if random.random() < 0.8 else content)
+    return path

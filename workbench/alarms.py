@@ -44,7 +44,7 @@ def errors(alarms: Mapping[str, str]) -> str:
 
 
 def state_text(run: RunSummary) -> str:
-    """Return the state of a run and what is wrong with it: `done, KL high`; a state that is unknown is shown as it is."""
+    """Return the state of a run and what is wrong with it: `done, KL high`; one that is unknown is shown as it is."""
     damaged = "damaged" if run.damaged else ""
     return ", ".join(filter(None, (visible(run.state[:_LONGEST]), visible(errors(run.alarms)), damaged)))
 

@@ -154,7 +154,7 @@ class ConvergenceCheck:
     def _action(self, name: Rule) -> Action:
         """What a rule does now: one that has rolled back often enough stops, one of a newer version does nothing."""
         settings = self._config_of().convergence
-        action = next((rule.action(settings) for rule in _RULES if rule.name == name), "off")
+        action: Action = next((rule.action(settings) for rule in _RULES if rule.name == name), "off")
         return "stop" if action == "rollback" and self._rollbacks >= settings.max_rollbacks else action
 
     def _consequence(self, rule: _Rule, action: Action) -> str:

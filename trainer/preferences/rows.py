@@ -197,8 +197,9 @@ def _as_given(stored: Comparison, values: dict[str, Any]) -> Comparison:
 def _typed(record: Record) -> Record:
     """`record`; TypeError where a field is of another type than it must be, as in a row that another program wrote."""
     for name, types, members in _TYPES[type(record)]:
-        value = getattr(record, name)
-        if not isinstance(value, types) or (members and not all(isinstance(member, members) for member in value)):
+        value: Any = getattr(record, name)
+        sound = isinstance(value, types)
+        if not sound or (members and not all(isinstance(member, members) for member in value)):
             raise TypeError(f"{name} is {value!r:.60}")
         if isinstance(value, float) and not -_LATEST < value < _LATEST:  # NaN too
             raise ValueError(f"{name} is {value}")

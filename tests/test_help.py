@@ -63,7 +63,7 @@ class Probe(App[None]):
         yield TwoPane()
 
     def action_help(self) -> None:
-        self.push_screen(HelpScreen.of(self))
+        HelpScreen.toggle(self)
 
 
 def by_id(rows: list[HelpRow]) -> dict[str, HelpRow]:

@@ -139,10 +139,7 @@ class WorkbenchApp(App[str]):
     def action_help(self) -> None:
         from workbench.screens.help import HelpScreen
 
-        if isinstance(self.screen, HelpScreen):
-            self.screen.dismiss()
-        else:
-            self.push_screen(HelpScreen.of(self))
+        HelpScreen.toggle(self)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         yield SystemCommand("Theme", "Choose the colours", self.action_change_theme)

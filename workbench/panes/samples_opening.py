@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from workbench.samples.channels import CHANNELS, Channel
 from workbench.samples.export import check_place, copy_text, export_jsonl, export_markdown
 from workbench.samples.picture import save_picture
 from workbench.samples.reader import read_channel_columns, read_token_sample
-from workbench.samples.records import Sample, SampleKey, TokenSample
+from workbench.samples.records import SampleKey, TokenSample
 from workbench.samples.scales import ChannelScale, channel_scale
 from workbench.screens.advantage import AdvantageScreen
 from workbench.screens.export_samples import ExportChoice, ExportScreen
@@ -195,12 +195,14 @@ class SamplesOpening(SamplesReading):
         marked = list(self.bookmarks or ())
 
         async def write(choice: ExportChoice) -> str:
-            chosen = {"this": [key], "marked": marked}.get(choice.what)
+            keys = marked if choice.what == "marked" else [key]
+            if choice.what == "shown":
+                keys = listed.keys if isinstance(listed, SampleTable) else [sample.key for sample in listed]
             try:
                 if choice.format in _PICTURES:
                     await asyncio.to_thread(check_place, choice.path)
                 else:
-                    told = await asyncio.to_thread(_export, folder, listed if chosen is None else chosen, choice)
+                    told = await asyncio.to_thread(_export, folder, keys, choice)
                     self.notify(visible(told), markup=False)
             except StorageError as error:
                 return str(error)
@@ -234,14 +236,9 @@ class SamplesOpening(SamplesReading):
             self.notify(visible(f"written to {written}"), markup=False)
 
 
-def _export(folder: RunFolder, chosen: Collection[SampleKey] | Sequence[Sample], choice: ExportChoice) -> str:
+def _export(folder: RunFolder, keys: Collection[SampleKey], choice: ExportChoice) -> str:
     """Write the samples, and return how many and where. Raises StorageError."""
-
-    def samples() -> Iterator[TokenSample]:
-        for one in chosen:
-            yield read_token_sample(folder, one.key if isinstance(one, Sample) else one)
-
     write = export_jsonl if choice.format == "jsonl" else export_markdown
-    path = write(samples(), choice.path)
-    count = len(chosen)
+    path = write((read_token_sample(folder, key) for key in keys), choice.path)
+    count = len(keys)
     return f"{count:,} {'sample' if count == 1 else 'samples'} written to {path}"

@@ -116,7 +116,7 @@ class HelpScreen(Dialog[None]):
     """The help over the screen it explains: searchable, and closed by the keys that open it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,f1,question_mark,q", "dismiss", "close", id="help.close", tooltip="Close the help"),
+        Binding("escape,q", "dismiss", "close", id="help.close", tooltip="Close the help"),
         Binding("slash", "search", "search", id="help.search", tooltip="Search keys and what they do"),
         Binding("up", "move('up')", "up", show=False, id="help.up", tooltip="A line up"),
         Binding("down", "move('down')", "down", show=False, id="help.down", tooltip="A line down"),
@@ -140,6 +140,14 @@ class HelpScreen(Dialog[None]):
         if pane is None and app.focused is not None:
             pane = next((node for node in app.focused.ancestors_with_self if isinstance(node, Pane)), None)
         return cls(help_rows(app, pane), pane.TITLE if pane else "", pane.HELP if pane else "")
+
+    @classmethod
+    def toggle(cls, app: App[Any]) -> None:
+        """Show the help of what has the focus, or put the help away."""
+        if isinstance(app.screen, cls):
+            app.screen.dismiss()
+        else:
+            app.push_screen(cls.of(app))
 
     def compose(self) -> ComposeResult:
         with Vertical(id="help") as dialog:

@@ -21,6 +21,7 @@ from workbench.samples.picture import save_picture
 from workbench.samples.reader import read_channel_columns, read_token_sample
 from workbench.samples.records import SampleKey, TokenSample
 from workbench.samples.scales import ChannelScale, channel_scale
+from workbench.samples.table import SampleTable
 from workbench.screens.advantage import AdvantageScreen
 from workbench.screens.export_samples import ExportChoice, ExportScreen
 from workbench.text import visible

@@ -19,6 +19,7 @@ from trainer.errors import ConfigError
 from workbench import theming
 from workbench.app import WorkbenchApp
 from workbench.opening import Opening
+from workbench.screen_settings import ScreenSettings
 from workbench.styles import ALL_STYLES
 from workbench.theming import (
     DEFAULT_THEME,
@@ -295,6 +296,13 @@ async def test_the_theme_that_a_user_chose_is_kept_where_there_are_few_colours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path))
+    app = WorkbenchApp(Opening(), FEW_COLORS_THEME)
+    async with app.run_test() as pilot:
+        await pilot.pause()
+        assert app.theme == FEW_COLORS_THEME
+    assert ScreenSettings.load(tmp_path).theme == "", "nobody chose it"
+    async with WorkbenchApp(Opening()).run_test() as pilot:
+        await pilot.pause()
     app = WorkbenchApp(Opening(), FEW_COLORS_THEME)
     async with app.run_test() as pilot:
         await pilot.pause()

@@ -116,8 +116,10 @@ class WorkbenchApp(App[str]):
         self._complain("Theme", problems)
 
     def _remember_theme(self, theme: Theme) -> None:
-        self._settings.theme = theme.name
-        self._settings.save(config_dir())
+        """Remember what the user chose, not what stands there by itself: another terminal may need another."""
+        if theme.name != (self._settings.theme or self._default_theme):
+            self._settings.theme = theme.name
+            self._settings.save(config_dir())
 
     def _reload_themes(self) -> None:
         if self._watcher.changed():

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, cast
 from trainer.config import AnyConfig, save_config
 from trainer.config.fields import PATTERNS, RUN_NAME
 from trainer.errors import StorageError, UsageError
+from trainer.reading import TOML_BYTES, read_regular
 from trainer.run_lock import hold_lock, lock_is_held
 
 _DISTRIBUTIONS = ("ppo-workbench", "mlx", "mlx-lm", "transformers")
@@ -237,7 +238,7 @@ class Best(NamedTuple):
 def read_best(folder: RunFolder) -> Best | None:
     """What best.json in `folder` says; None where there is none that can be read."""
     try:
-        values = json.loads(folder.best.read_bytes())
+        values = json.loads(read_regular(folder.best))
         return Best(int(values["iteration"]), str(values["metric"]), float(values["value"]), values["sources"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -324,7 +325,7 @@ def _write_name(folder: RunFolder) -> None:
     import tomlkit  # here, because few who read runs rename one
 
     try:
-        document = tomlkit.parse(folder.config.read_text(encoding="utf-8"))
+        document = tomlkit.parse(read_regular(folder.config, TOML_BYTES).decode("utf-8-sig"))
         cast("dict[str, Any]", document)["run"]["name"] = folder.name
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return
@@ -362,7 +363,7 @@ def _storage_error(path: Path, error: OSError) -> StorageError:
 def _damage(checkpoint: Path) -> str:
     """Why the checkpoint cannot be used; empty when it is whole."""
     try:
-        files = json.loads((checkpoint / "state.json").read_bytes())["files"]
+        files = json.loads(read_regular(checkpoint / "state.json"))["files"]
         for name, size in files.items():
             if (actual := (checkpoint / name).stat().st_size) != size:
                 return f"{name} has {actual} bytes instead of {size}"

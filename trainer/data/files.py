@@ -148,7 +148,7 @@ def _read_parquet(path: Path, column: str, broken: OnBroken) -> Iterator[SourceR
 
 
 def _rows_of(batch: Any, path: Path, places: Iterator[int], broken: OnBroken) -> Iterator[SourceRow]:
-    """The rows of a batch of a Parquet file; one whose text is not UTF-8, or a value too large, goes to `broken`."""
+    """The rows of a batch of a Parquet file; those with text that is not UTF-8 or too large a value go to `broken`."""
     try:
         rows = batch.to_pylist()
     except (ValueError, OverflowError):  # one by one, to find it

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainer.errors import StorageError
-from trainer.reading import read_toml
+from trainer.reading import open_regular, read_toml
 from trainer.runs import RunFolder, run_folders
 
 KIND = "reward-model"
@@ -70,7 +70,7 @@ class RewardRunLister:
         """When the journal was begun; before there is one, when the configuration was written."""
         if folder.root not in self._begins:
             try:
-                with folder.events.open("rb") as file:
+                with open_regular(folder.events) as file:
                     header = json.loads(file.readline(_HEADER_BYTES))
                 self._begins[folder.root] = datetime.fromisoformat(header["created"]).timestamp()
             except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):

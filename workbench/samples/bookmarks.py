@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from trainer.errors import StorageError
+from trainer.reading import read_regular
 from trainer.runs import RunFolder
 from workbench.samples.records import SampleKey
 
@@ -76,7 +77,7 @@ class Bookmarks(Collection[SampleKey]):
     def _read(self) -> None:
         self._keys, self.problem = set(), ""
         try:
-            self._keys = _keys_in(self._path.read_bytes())
+            self._keys = _keys_in(read_regular(self._path))
         except FileNotFoundError:
             pass
         except OSError as error:

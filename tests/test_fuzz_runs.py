@@ -1,0 +1,235 @@
+"""Run folders at random, mostly damaged: whatever reads them ends well or with an error for a user, in time.
+
+Reading changes nothing: neither the run nor what a link in it leads to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from fuzzing import damaged, outcome, randoms, within
+from rich.console import Console
+from runs_helper import record, tiny_config
+
+from trainer.checkpoint import load_checkpoint
+from trainer.config import Config
+from trainer.errors import TrainerError
+from trainer.events import EVENT_TYPES, Alarm, Event
+from trainer.journal import read_journal
+from trainer.run_watch import RunWatch
+from trainer.runs import RunFolder, checkpoints
+from workbench.attached import kl_target, whole_history
+from workbench.cli import main
+from workbench.config_diff import compare_runs
+from workbench.config_document import ConfigDocument
+from workbench.displays.dashboard import dashboard
+from workbench.displays.sentences import sentences, summary
+from workbench.journal_source import JournalSource
+from workbench.reward_runs.course import Course
+from workbench.reward_runs.listing import RewardRunLister
+from workbench.run_view import RunView
+from workbench.runs_reader import read_detail, read_runs
+from workbench.widgets.alarm_lines import alarm_lines
+from workbench.widgets.run_table import COLUMNS
+from workbench.widgets.status_line import status_pieces
+from workbench.widgets.timeline import timeline
+
+VALUES: tuple[Any, ...] = (
+    None, True, 0, -1, 1.5, 2**31, 2**63, 10**400, -1e308, 1e400, float("nan"), "", "quantum", "a\x1b[2J\n\u202e", "\ud800",
+    "x" * 5000, [], {}, [[]], [{}], {"a": None}, {"a": "b"}, {"kl": 1e308}, ["a"], [None], "../../outside/thesis.txt",
+    "runs/../..", "1e400",
+)  # fmt: skip
+OF_EVENTS: dict[str, Any] = {  # a sound value of each type of an event's field
+    "float": 0.5,
+    "int": 2,
+    "int | None": 1,
+    "bool": False,
+    "str": "words",
+    "dict[str, str]": {"mlx": "1"},
+    "dict[str, float]": {"generate": 1.0},
+    "list[str]": ["a warning"],
+    "list[SamplePreview]": [{"prompt": "a", "completion": "b", "score": 0.5, "kl": 0.1, "truncated": False}],
+    "list[Fix]": [{"label": "lower it", "action": "set", "key": "optim.policy_lr", "value": 1e-5}],
+    "State": "training",
+    "EndState": "done",
+    "Phase": "generate",
+    "Any": 0.1,
+}
+JSON = ("state.json", "best.json", "progress.json", "bookmarks.json", "adapter_config.json")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace with a run of which the journal has events of every kind, and a file that is no business of it."""
+    folder = tmp_path_factory.mktemp("whole")
+    record(tiny_config(folder, "run.name=a", "ppo.iterations=2", "rollout.batch_size=2", "optim.ema_decay=0.5"))
+    run = folder / "runs/a"
+    with (run / "events.jsonl").open("a") as journal:
+        for number, cls in enumerate(EVENT_TYPES.values()):
+            values = {field.name: OF_EVENTS.get(str(field.type), "info") for field in fields(cls)}
+            journal.write(json.dumps({"time": 1.7e9 + number, "event": cls.kind, **values}) + "\n")
+    progress = {"event": "phase", "phase": "update", "iteration": 1, "done": 1, "total": 2}
+    (run / "progress.json").write_text(json.dumps(progress))
+    (folder / "outside").mkdir()
+    (folder / "outside/thesis.txt").write_text("years of work")
+    shutil.copytree(run, folder / "runs/b")
+    return folder
+
+
+def test_whatever_is_in_the_folder_of_a_run_its_readers_end_well_and_change_nothing(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(whole)
+    run, kept = whole / "runs/a", tmp_path / "kept"
+    shutil.copytree(run, kept)
+    for random in randoms("runs", 120):
+        shutil.rmtree(run)
+        shutil.copytree(kept, run)
+        done = [_harm(run, random) for _ in range(random.choice((1, 1, 2, 5)))]
+        before = _state(whole)
+        with within(20, done):
+            try:
+                _use(run, tmp_path, random)
+            except Exception as error:
+                raise AssertionError(f"after {done}") from error
+        assert _state(whole) == before, done
+
+
+def _use(run: Path, elsewhere: Path, random: Random) -> None:
+    """Read the run as the commands and the screen do."""
+    export = random.choice(("--jsonl", "--markdown"))
+    commands: list[list[str]] = [
+        ["runs", "--dir", str(run.parent)],
+        ["runs", "--dir", str(run.parent), "--json"],
+        ["samples", str(run), "--iteration", random.choice(("all", "newest", "1")), "--sort", "score"],
+        ["samples", str(run), "--iteration", "all", export, str(elsewhere / "out.txt")],
+        ["compare", str(run), str(run.with_name("b"))],
+        ["compare", str(run.with_name("b")), str(run), "--json"],
+    ]
+    (elsewhere / "out.txt").unlink(missing_ok=True)
+    for words in random.sample(commands, 3):
+        outcome(main, words)
+    if random.random() < 0.1:
+        outcome(main, ["evaluate", str(run), "--samples", "1", "--prompts", "1"])
+    folder = RunFolder(run)
+    for path in checkpoints(folder).paths:
+        with contextlib.suppress(TrainerError):
+            load_checkpoint(path, {})
+    read_detail(folder)
+    kl_target(run)
+    compare_runs([folder, RunFolder(run.with_name("b"))])
+    RewardRunLister(run.parent).list()
+    with contextlib.suppress(TrainerError):
+        assert ConfigDocument.of_run(run).problems is not None
+    with contextlib.suppress(TrainerError):
+        whole_history(run)
+    with contextlib.suppress(TrainerError):
+        RunWatch(Config, read_journal(folder.events).events)
+    listing = read_runs(run.parent)
+    assert listing is not None
+    assert [[column.text(one, 1.8e9) for column in COLUMNS] for one in listing.runs if one.name == "a"]
+    with contextlib.suppress(TrainerError):
+        _draw(JournalSource(run).take())
+
+
+def _draw(events: Sequence[Event]) -> None:
+    """Show the events as `watch` and the headless displays do."""
+    view, course, console = RunView(), Course(), Console(file=io.StringIO(), width=80, force_terminal=True)
+    for event in events:
+        view.take(event)
+        course.take(event)
+        assert all(isinstance(line, str) for line in sentences(event))
+        if isinstance(event, Alarm):
+            alarm_lines(view.alarms, 60, 5, "A")
+    assert status_pieces(view)
+    timeline(view.marks, 60, 10)
+    summary(view)
+    console.print(dashboard(view, 80))
+
+
+def _harm(run: Path, random: Random) -> str:
+    """Damage a file of the run, or put something else in its place; returns what was done."""
+    path = random.choice(sorted(path for path in run.rglob("*") if path.is_file() and not path.is_symlink()))
+    if random.random() < 0.4:
+        path = random.choice([run / "events.jsonl", run / "events.jsonl", run / "config.toml"])
+    if not path.is_file() or path.is_symlink():
+        return "nothing"
+    if random.random() < 0.15:
+        return f"{path.name}: {_replace(path, random)}"
+    content = path.read_bytes()
+    if path.name == "events.jsonl" and random.random() < 0.8:
+        lines = content.splitlines()
+        for at in random.sample(range(len(lines)), min(random.choice((1, 1, 3)), len(lines))):
+            lines[at] = _edited(lines[at], random)
+        if random.random() < 0.2:
+            random.shuffle(lines)
+        content = b"\n".join(lines) + random.choice((b"\n", b"\n", b"", b"\n\n", b'\n{"event": "it'))
+    elif path.name in JSON and random.random() < 0.8:
+        content = _edited(content, random)
+    else:
+        content = damaged(content, random)
+    path.write_bytes(content)
+    return f"{path.name}: {content[-300:]!r}"
+
+
+def _replace(path: Path, random: Random) -> str:
+    outside = next(parent / "outside" for parent in path.parents if (parent / "outside").is_dir())
+    path.unlink()
+    what = random.choice(("missing", "empty", "pipe", "folder", "zero", "thesis", "loop", "holes"))
+    match what:
+        case "empty":
+            path.touch()
+        case "pipe":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case "zero":
+            path.symlink_to("/dev/zero")
+        case "thesis":
+            path.symlink_to(outside / "thesis.txt")
+        case "loop":
+            path.symlink_to(path.name)
+        case "holes":
+            with path.open("wb") as file:
+                file.truncate(1 << 20)
+    return what
+
+
+def _edited(line: bytes, random: Random) -> bytes:
+    """A JSON object with other values for some of its fields, at any depth; broken JSON where it is none."""
+    try:
+        values = json.loads(line)
+    except ValueError:
+        return damaged(line, random)
+    for _ in range(random.choice((1, 1, 2, 4))):
+        node = values
+        while isinstance(node, dict) and node:
+            key = random.choice(list(node))
+            if isinstance(node[key], dict) and node[key] and random.random() < 0.7:
+                node = node[key]
+                continue
+            if random.random() < 0.1:
+                del node[key]
+            else:
+                node[key] = random.choice(VALUES)
+            break
+    return json.dumps(values).encode(errors="surrogatepass")
+
+
+def _state(folder: Path) -> dict[str, Any]:
+    """Every name in `folder` with what shows a change."""
+    found = {}
+    for path in folder.rglob("*"):
+        status = path.lstat()
+        found[str(path.relative_to(folder))] = (status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns)
+    return {name: state for name, state in found.items() if not name.endswith("/lock")}

@@ -45,9 +45,9 @@ from workbench.widgets.status_line import status_pieces
 from workbench.widgets.timeline import timeline
 
 VALUES: tuple[Any, ...] = (
-    None, True, 0, -1, 1.5, 2**31, 2**63, 10**400, -1e308, 1e400, float("nan"), "", "quantum", "a\x1b[2J\n\u202e", "\ud800",
-    "x" * 5000, [], {}, [[]], [{}], {"a": None}, {"a": "b"}, {"kl": 1e308}, ["a"], [None], "../../outside/thesis.txt",
-    "runs/../..", "1e400",
+    None, True, 0, -1, 1.5, 2**31, 2**63, 10**400, -1e308, 1e400, float("nan"), "", "quantum", "a\x1b[2J\n\u202e",
+    "\ud800", "x" * 5000, [], {}, [[]], [{}], {"a": None}, {"a": "b"}, {"kl": 1e308}, ["a"], [None],
+    "../../outside/thesis.txt", "runs/../..", "1e400",
 )  # fmt: skip
 OF_EVENTS: dict[str, Any] = {  # a sound value of each type of an event's field
     "float": 0.5,

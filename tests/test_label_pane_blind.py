@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from label_desk import FakeDesk, item, items, labelling
+from label_desk import FakeDesk, Labelling, item, items, labelling, until
+from textual.widgets._footer import FooterKey
 
 from trainer.preferences.items import Item
 from trainer.preferences.records import Origin
@@ -49,20 +50,36 @@ async def seen(one: Item, size: tuple[int, int], *, after: bool = False, keys: S
     """
     desk = FakeDesk([one, *items(2)], guidelines="hash")
     async with labelling(desk, size=size) as (app, pilot):
-        screens = [app.text]
+        screens = [await shown(app)]
         for key in keys:
             await pilot.press(key)
-            screens.append(app.text)
+            screens.append(await shown(app))
         await pilot.press("1", "u")
-        screens.append(app.text)
+        screens.append(await shown(app))
         await pilot.press("1")
         await app.pane.go_to(0)
         await pilot.pause()
-        screens.append(app.text)
+        screens.append(await shown(app))
         if after:
             await pilot.press("enter")
-            screens.append(app.text)
+            screens.append(await shown(app))
         return screens
+
+
+async def shown(app: Labelling) -> str:
+    """The screen once the footer, which Textual composes again in its own time, has the keys that are in force."""
+
+    def is_current() -> bool:
+        bindings = [
+            (binding, enabled) for _, binding, enabled, _ in app.screen.active_bindings.values() if binding.show
+        ]
+        in_force = {binding.action: (binding.description, enabled) for binding, enabled in reversed(bindings)}
+        keys = app.query(FooterKey)
+        told = {key.action: (key.description, not key.disabled) for key in keys}
+        return told == in_force and all(key.size.width for key in keys)
+
+    await until(is_current)
+    return app.text
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])

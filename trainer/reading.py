@@ -19,7 +19,7 @@ JSON_BYTES = 16 << 20
 DEEPEST = 32
 """Most tables within tables."""
 
-_DESCRIPTORS = ("/dev/", "/proc/")
+_DESCRIPTOR = re.compile(r"/dev/(stdin|fd/\d+)|/proc/(self|\d+)/fd/\d+")
 _STRING_OR_COMMENT = (
     re.compile(  # one without its end goes to the end of the line or text: a single pass, whatever comes
         r'"""(?:\\.|[^\\])*?(?:"""|\Z)' r"|'''.*?(?:'''|\Z)" r'|"(?:\\.|[^"\\\n])*+"?' r"|'[^'\n]*+'?" r"|#[^\n]*+",
@@ -52,7 +52,7 @@ def read_given(path: Path, most: int = TOML_BYTES) -> bytes:
 
     Raises OSError, also where there are more than `most`.
     """
-    if not str(path).startswith(_DESCRIPTORS):
+    if not _DESCRIPTOR.fullmatch(str(path)):
         return read_regular(path, most)
     with path.open("rb") as file:
         return _bounded(file, path, most)

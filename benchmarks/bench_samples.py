@@ -48,6 +48,8 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-samples-") as root:
         folder, long = RunFolder(Path(root) / "run"), RunFolder(Path(root) / "long")
+        folder.root.mkdir()
+        long.root.mkdir()
         write = partial(write_run, folder, args.iterations, args.batch, args.tokens)
         # Other processes write, so that this one has not imported anything when it reads.
         with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,22 @@ def outcome(run: Path) -> dict[str, Any]:
         "samples": {path.name: read_samples(path).to_pylist() for path in sorted(folder.samples.iterdir())},
         "checkpoint": {str(p.relative_to(newest)): p.read_bytes() for p in newest.rglob("*") if p.is_file()},
     }
+
+
+def flip(path: Path, bit: int) -> None:
+    """Turn over one bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+
+
+def flips(folder: Path, *, a_file: int) -> Iterator[tuple[str, int]]:
+    """Every file of a checkpoint with some of its bits: the first and the last one, and others drawn."""
+    draw = random.Random(0)
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        bits = path.stat().st_size * 8
+        for bit in {0, bits - 1, *(draw.randrange(bits) for _ in range(a_file))}:
+            yield str(path.relative_to(folder)), bit
 
 
 def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -46,6 +46,7 @@ class Run:
             )
             for row, text in enumerate(completions)
         ]
+        self.folder.root.mkdir(parents=True, exist_ok=True)
         write_samples(self.folder.samples_file(number), rows, number, SETTINGS)
         self.announce(number, len(rows))
 

@@ -144,7 +144,7 @@ def test_what_is_the_best_is_written_whole_or_not_at_all(folder: RunFolder, monk
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(StorageError, match="No space left on device; free space"):
         write_best(folder, Best(2, "score", 0.7))
     assert read_best(folder) == Best(1, "score", 0.5)

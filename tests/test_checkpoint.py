@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -15,11 +16,11 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from runs_helper import Recorder, outcome, record, tiny_config
+from runs_helper import Recorder, flip, flips, outcome, record, tiny_config
 
 from trainer import checkpoint
 from trainer.checkpoint import Rollback, Snapshot, load_checkpoint, save_checkpoint
-from trainer.checkpoint_files import DamagedCheckpointError
+from trainer.checkpoint_files import DamagedCheckpointError, check_content, write_state
 from trainer.errors import RewardError, StorageError
 from trainer.events import Alert, CheckpointSaved, Evaluation, Event, Iteration, RunEnded, RunStarted
 from trainer.journal import read_journal
@@ -72,6 +73,13 @@ def test_what_is_loaded_is_what_was_saved_to_the_bit(tmp_path: Path, snapshot: S
         assert same(expected, found), name
 
 
+def older_state(folder: Path, state: dict[str, Any]) -> None:
+    """Write state.json as it was before there was a SHA-256: with sizes alone."""
+    sizes = {name: about["bytes"] for name, about in state["files"].items()}
+    del state["sha256"]
+    (folder / "state.json").write_text(json.dumps(state | {"files": sizes}))
+
+
 def test_a_checkpoint_from_before_there_was_a_controller_or_an_average_has_none(
     tmp_path: Path, snapshot: Snapshot
 ) -> None:
@@ -79,7 +87,7 @@ def test_a_checkpoint_from_before_there_was_a_controller_or_an_average_has_none(
     state = json.loads((folder / "state.json").read_text())
     for name in ("kl_coef", "kl_coef_start", "rollback"):
         del state[name]
-    (folder / "state.json").write_text(json.dumps(state))
+    older_state(folder, state)
     loaded = load_checkpoint(folder, snapshot.adapter_config)
     assert (loaded.kl_coef, loaded.kl_coef_start, loaded.average, loaded.rollback) == (None,) * 4
     assert not (folder / "average").exists()
@@ -115,12 +123,15 @@ def test_a_loaded_checkpoint_outlives_its_folder(tmp_path: Path, snapshot: Snaps
     assert same(loaded.policy, snapshot.policy)
 
 
-def test_the_state_lists_every_other_file_with_its_size(tmp_path: Path, snapshot: Snapshot) -> None:
+def test_the_state_lists_every_other_file_with_its_size_and_sha256(tmp_path: Path, snapshot: Snapshot) -> None:
     folder = tmp_path / "step-000012"
     save_checkpoint(folder, snapshot)
-    files = {str(p.relative_to(folder)): p.stat().st_size for p in folder.rglob("*") if p.is_file()}
-    del files["state.json"]
-    assert json.loads((folder / "state.json").read_text())["files"] == files
+    contents = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    state = json.loads(text := contents.pop("state.json"))
+    files = {name: {"bytes": len(c), "sha256": hashlib.sha256(c).hexdigest()} for name, c in contents.items()}
+    assert state["files"] == files
+    unsigned = text.replace(state["sha256"].encode(), b"0" * 64)
+    assert state["sha256"] == hashlib.sha256(unsigned).hexdigest(), "its own, but for the place where that stands"
     assert len(files) == 6
     assert set((folder / "average").iterdir()) == {
         folder / "average" / path.name for path in (folder / "policy").iterdir()
@@ -180,11 +191,11 @@ def full_at_iteration(number: int, monkeypatch: pytest.MonkeyPatch, where: str) 
 
     original: Callable[..., None] = getattr(run_record, where)
 
-    def writing(path: Path, *args: Any) -> None:
+    def writing(path: Path, *args: Any, **kwargs: Any) -> None:
         if path.stem == f"step-{number:06d}":
             monkeypatch.setattr("trainer.checkpoint.save_adapter", full_disk)
             monkeypatch.setattr("pyarrow.parquet.write_table", full_disk)
-        original(path, *args)
+        original(path, *args, **kwargs)
 
     monkeypatch.setattr(run_record, where, writing)
 
@@ -351,3 +362,83 @@ def test_a_checkpoint_of_a_newer_version_is_refused_and_left_alone(tmp_path: Pat
     with pytest.raises(StorageError, match="written by a newer version: update ppo-workbench"):
         damaged(tmp_path / "runs/a", renew)
     assert sorted(path.name for path in (tmp_path / "runs/a/checkpoints").iterdir())[-1] == "step-000003"
+
+
+# What is not what was written
+
+
+def test_one_flipped_bit_anywhere_in_a_checkpoint_is_noticed_and_the_file_named(tmp_path: Path) -> None:
+    record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=1", "optim.ema_decay=0.9"))
+    whole = tmp_path / "runs/a/checkpoints/step-000001"
+    damaged, seen = tmp_path / "step-000001", set()
+    shutil.copytree(whole, damaged)
+    adapter_config = json.loads((whole / "policy/adapter_config.json").read_text())
+    load_checkpoint(damaged, adapter_config)
+    for name, bit in flips(whole, a_file=6):
+        flip(damaged / name, bit)
+        with pytest.raises(StorageError) as failure:
+            load_checkpoint(damaged, adapter_config)
+        named = re.fullmatch(
+            r"checkpoint '.*' (is damaged \((.*?)( .*)?\): .*|was written by a newer .*)", str(failure.value)
+        )
+        assert named, str(failure.value)
+        assert name == "state.json" or named[2] == name, (name, bit, str(failure.value))
+        seen.add(name)
+        shutil.copy(whole / name, damaged / name)
+    load_checkpoint(damaged, adapter_config)
+    assert seen == {str(path.relative_to(whole)) for path in whole.rglob("*") if path.is_file()}
+    assert len(seen) == 7
+
+
+def test_every_byte_of_the_state_counts(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a")
+    write_state(tmp_path, {"format": 1, "mean": 1e-17})
+    check_content(tmp_path)
+    for byte in range((tmp_path / "state.json").stat().st_size):
+        bit = byte * 8 + byte % 8
+        flip(tmp_path / "state.json", bit)
+        with pytest.raises(DamagedCheckpointError, match=r"\(state\.json "):
+            check_content(tmp_path)
+        flip(tmp_path / "state.json", bit)
+    check_content(tmp_path)
+
+
+def test_a_run_leaves_out_a_checkpoint_with_a_flipped_bit_and_keeps_it_aside(tmp_path: Path) -> None:
+    """Not as one of those that are kept: with `checkpoint.keep = 1` it would be the only one."""
+    record(tiny_config(tmp_path, "run.name=a", "checkpoint.best=off"))
+    run = tmp_path / "runs/a"
+    before = outcome(run)
+    flip(run / "checkpoints/step-000003/policy/adapters.safetensors", 5000)
+    flip(run / "checkpoints/step-000002/optimizer/optimizer.safetensors", 5000)
+    recorder = record(tiny_config(tmp_path, "checkpoint.keep=1", "checkpoint.best=off"), resume=run)
+    assert [started.resumed_at for started in recorder.of(RunStarted)] == [1]
+    assert [alert.message for alert in recorder.of(Alert)] == [
+        f"checkpoint 'step-00000{number}' left out: {name} is not what was written; it is kept as "
+        f"'.step-00000{number}.damaged': resumed after iteration 1 instead"
+        for number, name in ((3, "policy/adapters.safetensors"), (2, "optimizer/optimizer.safetensors"))
+    ]
+    assert {alert.code for alert in recorder.of(Alert)} == {"checkpoint_damaged"}
+    names = sorted(path.name for path in (run / "checkpoints").iterdir())
+    assert names == [".step-000002.damaged", ".step-000003.damaged", "step-000003"]
+    assert outcome(run)["checkpoint"] == before["checkpoint"]
+
+
+def test_a_checkpoint_that_cannot_be_read_now_is_not_taken_for_a_damaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tiny_config(tmp_path, "run.name=a"))
+
+    def unreadable(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("hashlib.file_digest", unreadable)
+    with pytest.raises(StorageError, match=r"cannot read '.*step-000003/.*': Permission denied; mend the disk or its"):
+        record(tiny_config(tmp_path), resume=tmp_path / "runs/a")
+    assert len(checkpoints(RunFolder(tmp_path / "runs/a")).paths) == 3
+
+
+def test_a_checkpoint_without_sha256_is_loaded_by_its_sizes(tmp_path: Path, snapshot: Snapshot) -> None:
+    save_checkpoint(folder := tmp_path / "checkpoints/step-000012", snapshot)
+    older_state(folder, json.loads((folder / "state.json").read_text()))
+    assert checkpoints(RunFolder(tmp_path)) == ([folder], [])
+    assert same(load_checkpoint(folder, snapshot.adapter_config).optimizer, snapshot.optimizer)

@@ -96,6 +96,7 @@ def test_a_name_in_use_is_told_before_the_model_is_loaded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "runs" / "a").mkdir(parents=True)
+    (tmp_path / "runs" / "a" / "config.toml").write_text("")
     monkeypatch.setattr(training, "load_backbone", lambda _: pytest.fail("the model was loaded"))
     assert headless(tmp_path) == 2
     assert "run.name = 'a' is in use" in told(capsys)[1][-1]

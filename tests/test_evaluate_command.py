@@ -15,6 +15,7 @@ import tomli_w
 from runs_helper import REWARDS, Recorder, record, run_python, tiny_config
 from tiny import make_checkpoint
 
+from trainer.checkpoint_files import write_state
 from trainer.config import parse_overrides
 from trainer.config.dpo import DPOConfig
 from trainer.config.problems import validate_as
@@ -188,8 +189,7 @@ def test_a_run_without_what_is_asked_for_says_so(run: RunFolder, capsys: pytest.
     assert "keeps no best checkpoint" in told(capsys, run.root, "--checkpoint", "best")
     shutil.rmtree(run.checkpoint(3) / "average")
     state = json.loads((run.checkpoint(3) / "state.json").read_text())
-    state["files"] = {name: size for name, size in state["files"].items() if not name.startswith("average/")}
-    (run.checkpoint(3) / "state.json").write_text(json.dumps(state))
+    write_state(run.checkpoint(3), state)
     assert "keeps no average of its policy" in told(capsys, run.root, "--average")
     shutil.rmtree(run.checkpoints)
     assert "has no whole checkpoint" in told(capsys, run.root)

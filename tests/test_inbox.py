@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,7 @@ def test_an_answer_that_cannot_be_left_is_told_of(folder: RunFolder) -> None:
         assert request.reply is not None
         request.reply(answered(Question(prompt="one")))
     assert len(complaints) == 1
-    assert "is lost: File exists" in complaints[0]
+    assert "is lost: a link or a file is where the program keeps a folder of its own" in complaints[0]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[1]", b'{"writer": "policy"}', b"[" * 30_000])
@@ -252,3 +253,62 @@ def test_another_process_pauses_changes_and_stops_a_run(tmp_path: Path) -> None:
     )
     assert [alert.code for alert in recorder.of(Alert)] == ["request_broken"]
     assert list((run / "control").iterdir()) == []
+
+
+def test_a_request_of_another_user_is_refused_and_told(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    complaints: list[str] = []
+    inbox = Inbox(folder.control, complaints.append)
+    for name, command in (("1.json", "abort"), ("2.json", "step")):
+        (folder.control / name).write_text(json.dumps({"command": command}))
+    them = (folder.control / "1.json").stat().st_ino
+    original = os.fstat
+
+    def fstat(descriptor: int) -> os.stat_result:
+        found = original(descriptor)
+        changed = (*found[:4], found.st_uid + 1, *found[5:]) if found.st_ino == them else tuple(found)
+        return os.stat_result(changed)
+
+    monkeypatch.setattr(os, "fstat", fstat)
+    assert inbox.take() == [Request("step")]
+    (told,) = complaints
+    user = os.geteuid() + 1
+    assert told == f"request '1.json' left out: it is of another user ({user}), and only who trains a run may steer it"
+    assert list(folder.control.iterdir()) == []
+
+
+def test_requests_and_answers_are_for_the_owner_alone(folder: RunFolder) -> None:
+    before = os.umask(0)
+    try:
+        with folder.lock():
+            inbox = Inbox(folder.control, complaint)
+            answer = ask(folder.root, Question(prompt="one"))
+            request_modes = [stat.S_IMODE(path.stat().st_mode) for path in folder.control.iterdir()]
+            (request,) = inbox.take()
+            assert request.reply is not None
+            request.reply(answered(Question(prompt="one")))
+    finally:
+        os.umask(before)
+    assert request_modes == [0o600]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder.control, answer.parent)] == [0o700, 0o700]
+    assert stat.S_IMODE(answer.stat().st_mode) == 0o600
+
+
+def test_a_folder_of_requests_that_others_may_enter_is_closed_to_them(folder: RunFolder) -> None:
+    folder.control.mkdir()
+    folder.control.chmod(0o777)
+    Inbox(folder.control, complaint)
+    assert stat.S_IMODE(folder.control.stat().st_mode) == 0o700
+
+
+def test_a_link_is_no_request_and_no_answer(folder: RunFolder, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere.json").write_text('{"command": "abort"}')
+    complaints: list[str] = []
+    inbox = Inbox(folder.control, complaints.append)
+    (folder.control / "1.json").symlink_to(tmp_path / "elsewhere.json")
+    assert inbox.take() == []
+    assert complaints == ["request '1.json' left out: it is a symbolic link"]
+    assert list(folder.control.iterdir()) == []
+    (folder.control / "answer.json").symlink_to(tmp_path / "elsewhere.json")
+    with pytest.raises(StorageError, match="it is a symbolic link; ask again"):
+        read_answer(folder.control / "answer.json")
+    assert (tmp_path / "elsewhere.json").exists()

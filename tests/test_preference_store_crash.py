@@ -130,7 +130,9 @@ def test_a_store_of_version_0_is_migrated_and_a_copy_kept(old: Path) -> None:
         assert store.counts().undone == 1
         assert store.check() == []
         assert store.add(preference()) == 11
-    assert dump(old.with_name("preferences.db.v0.bak")) == before
+    copy = old.with_name("preferences.db.v0.bak")
+    assert dump(copy) == before
+    assert copy.stat().st_mode & 0o777 == 0o600
     assert len(list(old.parent.iterdir())) == 2
 
 

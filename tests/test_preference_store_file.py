@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -224,6 +225,8 @@ def test_reading_a_read_only_file_leaves_nothing_that_keeps_others_from_writing(
 def test_a_store_in_use_is_read_by_one_who_may_only_read(open_folder: Path) -> None:
     with PreferenceStore(open_folder / "preferences.db") as store:
         store.add(A)
+        for file in open_folder.iterdir():
+            file.chmod(0o644)  # by its owner: a new one is private
         open_folder.chmod(0o555)
         with not_root(), PreferenceStore(store.path, create=False) as reader:
             assert reader.counts().labels == 1
@@ -348,3 +351,27 @@ def test_a_comparison_that_is_not_the_one_of_its_key_takes_no_label(store: Prefe
     alter(store.path, """UPDATE comparisons SET completions = '["other", "words"]'""")
     with pytest.raises(StorageError, match="is damaged: comparison 1 cannot be read"):
         store.add(A)
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+
+
+def test_labels_are_for_their_owner_alone_from_the_first_byte_on(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with PreferenceStore(tmp_path / "preferences.db") as store:
+            store.add(A)
+            assert modes(tmp_path) == {f"preferences.db{end}": 0o600 for end in ("", "-wal", "-shm")}
+    finally:
+        os.umask(before)
+
+
+def test_a_store_that_its_owner_opened_to_others_stays_open(tmp_path: Path) -> None:
+    path = tmp_path / "preferences.db"
+    with PreferenceStore(path) as store:
+        store.add(A)
+    path.chmod(0o664)
+    with PreferenceStore(path) as store:
+        store.add(B)
+    assert modes(tmp_path) == {"preferences.db": 0o664}

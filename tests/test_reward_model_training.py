@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from preference_samples import labelled, preference, reward_config
-from runs_helper import Killed, Recorder, comparable
+from runs_helper import Killed, Recorder, comparable, flip, flips
 from tiny import load_tiny
 
 from trainer.config.loading import load_config_as
@@ -32,7 +33,7 @@ from trainer.events import (
 )
 from trainer.journal import read_journal
 from trainer.preferences.records import Preference
-from trainer.reward_model.checkpoint import load_parameters
+from trainer.reward_model.checkpoint import load_parameters, load_snapshot
 from trainer.reward_model.comparisons import comparisons
 from trainer.reward_model.fitting import Fitting
 from trainer.reward_model.loaded import load_reward_model
@@ -420,3 +421,65 @@ def test_what_is_no_reward_model_or_a_damaged_one_is_told(tmp_path: Path) -> Non
     (newest / "head.safetensors").write_bytes(b"no")
     with pytest.raises(StorageError, match="is damaged"):
         load_reward_model(newest)
+
+
+FEW = labelled(24)
+
+
+def test_one_flipped_bit_anywhere_in_a_reward_model_is_noticed_and_the_file_named(tmp_path: Path) -> None:
+    trained(tmp_path, "run.name=a", "eval.every=1", preferences=FEW)
+    whole = newest_checkpoint(RunFolder(tmp_path / "runs/a"))
+    assert whole is not None
+    damaged, seen = tmp_path / whole.name, set()
+    shutil.copytree(whole, damaged)
+    for name, bit in flips(whole, a_file=6):
+        flip(damaged / name, bit)
+        with pytest.raises(StorageError) as failure:
+            load_snapshot(damaged)
+        assert "newer version" in str(failure.value) or "is damaged" in str(failure.value)
+        assert name in str(failure.value) or name in ("state.json", "reward_model.json")
+        seen.add(name)
+        shutil.copy(whole / name, damaged / name)
+    assert load_snapshot(damaged).iteration == load_snapshot(whole).iteration
+    assert seen == {str(path.relative_to(whole)) for path in whole.rglob("*") if path.is_file()}
+
+
+def test_a_damaged_reward_model_gives_no_scores(tmp_path: Path) -> None:
+    trained(tmp_path, "run.name=a", preferences=FEW)
+    whole = newest_checkpoint(RunFolder(tmp_path / "runs/a"))
+    assert whole is not None
+    shutil.copytree(whole, checkpoint := tmp_path / "copy")
+    card = json.loads((checkpoint / "reward_model.json").read_text())
+    card["scale"]["mean"] += 0.5  # as plausible as the one that was written
+    (checkpoint / "reward_model.json").write_text(json.dumps(card))
+    for name in ("reward_model.json", "adapter/adapters.safetensors", "head.safetensors"):
+        if name.endswith(".safetensors"):
+            flip(checkpoint / name, (checkpoint / name).stat().st_size * 8 - 1)
+        with pytest.raises(StorageError, match=rf"is damaged \({name} is not what was written\): use an older one"):
+            load_reward_model(checkpoint)
+        shutil.copy(whole / name, checkpoint / name)
+    assert load_reward_model(checkpoint).score(["say 1: aab"])
+
+
+def test_what_scoring_needs_of_a_reward_model_may_be_copied_without_the_rest(tmp_path: Path) -> None:
+    trained(tmp_path, "run.name=a", preferences=FEW)
+    checkpoint = newest_checkpoint(RunFolder(tmp_path / "runs/a"))
+    assert checkpoint is not None
+    (checkpoint / "optimizer.safetensors").unlink()
+    assert load_reward_model(checkpoint).score(["say 1: aab"])
+
+
+def test_a_run_leaves_out_a_checkpoint_with_a_flipped_bit_and_ends_the_same(tmp_path: Path) -> None:
+    trained(tmp_path, "run.name=whole", preferences=FEW)
+    trained(tmp_path, "run.name=a", preferences=FEW)
+    run = tmp_path / "runs/a"
+    newest = newest_checkpoint(RunFolder(run))
+    assert newest is not None
+    flip(newest / "optimizer.safetensors", 9000)
+    resumed = trained(tmp_path, resume=run, preferences=FEW)
+    (alert,) = resumed.of(Alert)
+    assert alert.code == "checkpoint_damaged"
+    assert alert.message.startswith(
+        f"checkpoint '{newest.name}' left out: optimizer.safetensors is not what was written"
+    )
+    assert outcome(run)["checkpoint"] == outcome(tmp_path / "runs" / "whole")["checkpoint"]

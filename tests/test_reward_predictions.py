@@ -7,7 +7,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -87,8 +87,8 @@ def test_a_report_that_lacks_numbers_comes_back_as_it_was() -> None:
 def test_a_full_disk_leaves_the_file_of_the_evaluation_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path / "x.parquet", pair(1), iteration=1)
 
-    def full(table: object, where: Path, **_: object) -> None:
-        where.write_bytes(b"PAR1 a part")
+    def full(table: object, where: BinaryIO, **_: object) -> None:
+        where.write(b"PAR1 a part")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(pq, "write_table", full)

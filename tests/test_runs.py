@@ -8,6 +8,7 @@ import math
 import os
 import platform
 import re
+import stat
 import subprocess
 import sys
 import threading
@@ -32,6 +33,7 @@ from trainer.runs import (
     newest_checkpoint,
     open_run,
     prune_checkpoints,
+    trash_run,
     versions,
 )
 
@@ -184,7 +186,7 @@ def test_a_run_whose_configuration_cannot_be_written_frees_its_name(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("trainer.runs.save_config", fill_disk)
+        patch.setattr("trainer.runs.config_text", fill_disk)
         with pytest.raises(StorageError, match="No space left on device"):
             create_run(config(tmp_path, "alpha"), "quickstart")
     assert create_run(config(tmp_path, "alpha"), "quickstart").name == "alpha"
@@ -459,3 +461,111 @@ def test_a_checkpoint_that_cannot_be_deleted_is_a_storage_error(
 def test_listing_runs_imports_no_tensor_library() -> None:
     script = "import sys, trainer.runs; sys.exit(bool({'mlx', 'pyarrow', 'transformers'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+
+
+# A start that was killed before it wrote config.toml
+
+
+@pytest.mark.parametrize(
+    "left",
+    [[], ["lock"], ["samples/", "lock"], ["samples/", "checkpoints/", "lock", ".config.toml.tmp", "pairs.sha256"]],
+    ids=["folder", "lock", "samples", "all"],
+)
+def test_the_name_of_a_start_that_was_killed_is_free_and_there_is_nothing_to_resume(
+    tmp_path: Path, left: list[str]
+) -> None:
+    (half := tmp_path / "half").mkdir()
+    for name in left:
+        (half / name).mkdir() if name.endswith("/") else (half / name).write_text("")
+    with pytest.raises(UsageError, match=r"run 'half' was ended before it began, .*: start it with --name half$"):
+        open_run("half", tmp_path)
+    named = config(tmp_path, "half")
+    check_name_is_free(named)
+    folder = create_run(named, "quickstart")
+    assert sorted(path.name for path in half.iterdir() if path.name != "pairs.sha256") == [
+        "checkpoints", "config.toml", "lock", "samples",
+    ]  # fmt: skip
+    assert open_run("half", tmp_path) == folder
+    with pytest.raises(UsageError, match=r"is in use in .*--resume half"):
+        create_run(named, "quickstart")
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "samples/step-000001.parquet", ".hidden", "checkpoints", "events.jsonl"])
+def test_a_folder_with_anything_else_in_it_is_in_use_and_left_alone(tmp_path: Path, name: str) -> None:
+    (path := tmp_path / "mine" / name).parent.mkdir(parents=True)
+    path.write_text("mine")
+    for start in (check_name_is_free, lambda named: create_run(named, "quickstart")):
+        with pytest.raises(UsageError, match="is in use"):
+            start(config(tmp_path, "mine"))
+    assert [p for p in (tmp_path / "mine").rglob("*") if p.is_file()] == [path]
+
+
+def test_a_start_under_way_keeps_its_name(tmp_path: Path) -> None:
+    half = RunFolder(tmp_path / "half")
+    half.root.mkdir()
+    with half.lock(), pytest.raises(UsageError, match="is in use"):
+        create_run(config(tmp_path, "half"), "quickstart")
+    assert [path.name for path in half.root.iterdir()] == ["lock"]
+
+
+def test_a_start_that_fails_in_a_folder_that_was_there_leaves_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "half").mkdir()
+
+    def fill_disk(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("trainer.runs.config_text", fill_disk)
+    with pytest.raises(StorageError, match="No space left on device"):
+        create_run(config(tmp_path, "half"), "quickstart")
+    assert (tmp_path / "half").is_dir()
+
+
+# Links, and other users
+
+
+def test_a_run_is_not_moved_through_a_link(folder: RunFolder, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / ".trash").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match="cannot move"):
+        trash_run(folder)
+    assert folder.config.is_file()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_link_in_the_place_of_a_lock_is_not_followed(folder: RunFolder, tmp_path: Path) -> None:
+    (tmp_path / "thesis").write_text("three years")
+    (folder.root / "lock").unlink()
+    (folder.root / "lock").symlink_to(tmp_path / "thesis")
+    with pytest.raises(StorageError, match=r"cannot lock run .*: it is a symbolic link"), folder.lock():
+        pass
+    assert not folder.is_live()
+    assert (tmp_path / "thesis").read_text() == "three years"
+
+
+def test_nobody_else_may_open_a_lock_and_so_hold_it(folder: RunFolder) -> None:
+    (folder.root / "lock").chmod(0o644)  # as older versions made it
+    with folder.lock():
+        assert stat.S_IMODE((folder.root / "lock").stat().st_mode) == 0o600
+
+
+def test_the_run_of_another_user_is_live_while_its_progress_goes_on(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, *_: object) -> int:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("trainer.run_lock.open_file", refuse)
+    assert not folder.is_live()
+    folder.progress.write_text("{}")
+    assert folder.is_live()
+    assert summary(folder).state == "training"
+    long_ago = folder.progress.stat().st_mtime - 120
+    os.utime(folder.progress, (long_ago, long_ago))  # its trainer was killed
+    assert not folder.is_live()
+    with (
+        pytest.raises(StorageError, match="only the user who started a run can train it; copy its folder"),
+        folder.lock(),
+    ):
+        pass

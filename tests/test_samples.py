@@ -8,7 +8,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -332,8 +332,8 @@ def test_a_write_that_fails_leaves_the_old_file_and_names_the_way_out(
 ) -> None:
     write_samples(path, [sequence(0, 3)], iteration=1)
 
-    def fill_disk(_: object, temporary: Path, **__: object) -> None:
-        temporary.write_bytes(b"half")
+    def fill_disk(_: object, temporary: BinaryIO, **__: object) -> None:
+        temporary.write(b"half")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(pq, "write_table", fill_disk)

@@ -32,6 +32,7 @@ def examples(section: str) -> str:
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run that the examples open."""
     monkeypatch.chdir(tmp_path)
+    Path("runs/quickstart-0001").mkdir(parents=True)
     for iteration in (1, 12):
         path = Path(f"runs/quickstart-0001/samples/step-{iteration:06d}.parquet")
         write_samples(path, [sample_row(row) for row in range(ROWS)], iteration, SETTINGS)

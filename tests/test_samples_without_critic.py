@@ -32,6 +32,7 @@ ESTIMATORS = ("reinforce", "rloo", "remax", "grpo")
 
 def write(folder: RunFolder, estimator: str) -> None:
     rows = [row_without_critic(estimator, row, 4) for row in range(2)]
+    folder.root.mkdir(exist_ok=True)
     write_samples(folder.samples_file(1), rows, 1, replace(SETTINGS, estimator=estimator))
 
 

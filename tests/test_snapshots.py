@@ -155,6 +155,7 @@ def written_run(folder: Path) -> Path:
         kl_sum=7.9,
         truncated=False,
     )
+    folder.mkdir(parents=True)
     write_samples(RunFolder(folder).samples_file(12), [row], 12, token_samples.SETTINGS)
     save_config(Config(), folder / "config.toml")
     journal = Journal(folder / "events.jsonl")

@@ -14,6 +14,7 @@ from reward_model_runs import reward_workspace, train_tiny
 from runs_helper import comparable, record, tiny_config, workspace
 from tiny import make_checkpoint
 
+from trainer.checkpoint_files import write_state
 from trainer.config.schema import ModelConfig
 from trainer.errors import ModelError
 from trainer.events import Iteration
@@ -122,6 +123,7 @@ def test_a_reward_model_that_knows_ties_will_do(made: Path, tmp_path: Path) -> N
     head = mx.load(str(ties / "head.safetensors"))
     assert isinstance(head, dict)
     mx.save_safetensors(str(ties / "head.safetensors"), {**head, "tie.log_nu": mx.array(0.3)})
+    write_state(ties, json.loads((ties / "state.json").read_text()))
     actor, _ = begun(made, ties)
     assert actor.value_parameters().keys() == begun(made, Path(), value_init="")[0].value_parameters().keys()
     np.testing.assert_allclose([row[-1] for row in values(actor, 1)], scores(ties, SEQUENCES), atol=1e-5)
@@ -167,12 +169,13 @@ def test_what_is_no_whole_reward_model_is_refused_in_one_line(made: Path, tmp_pa
     assert checkpoint is not None
     broken = shutil.copytree(checkpoint, tmp_path / "broken")
     card = json.loads((broken / "reward_model.json").read_text())
-    (broken / "reward_model.json").write_text(json.dumps(card | {"model": None}))
-    with pytest.raises(ModelError, match="does not tell its model and scale"):
-        begun(made, broken)
-    (broken / "reward_model.json").write_text(json.dumps(card | {"scale": {"mean": 0.0}}))
-    with pytest.raises(ModelError, match="does not tell its model and scale"):
-        begun(made, broken)
+    for change in ({"model": None}, {"scale": {"mean": 0.0}}):
+        (broken / "reward_model.json").write_text(json.dumps(card | change))
+        with pytest.raises(ModelError, match=r"is damaged \(reward_model\.json is not what was written\)"):
+            begun(made, broken)
+        write_state(broken, json.loads((broken / "state.json").read_text()))
+        with pytest.raises(ModelError, match="does not tell its model and scale"):
+            begun(made, broken)
     (broken / "reward_model.json").write_text(json.dumps(card))
     (broken / "head.safetensors").write_bytes(b"no tensors")
     with pytest.raises(ModelError, match="is damaged") as error:

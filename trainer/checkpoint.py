@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt
 from trainer.checkpoint_files import (
     DamagedCheckpointError,
     check_all_used,
+    check_content,
     damage_of,
     optimizer_tree,
     read_arrays,
@@ -141,11 +142,16 @@ def save_checkpoint(folder: Path, snapshot: Snapshot) -> None:
 
 
 def load_checkpoint(folder: Path, adapter_config: dict[str, Any]) -> Snapshot:
-    """Read what `save_checkpoint` wrote. Raises StorageError for one that is damaged or of a newer version."""
+    """Read what `save_checkpoint` wrote, to the bit.
+
+    Raises DamagedCheckpointError where something else is there now, StorageError for one that cannot be read, or that a
+    newer version wrote.
+    """
     try:
         state = json.loads(read_regular(folder / "state.json"))
         if isinstance(state, dict) and isinstance(state.get("format"), int) and state["format"] > FORMAT:
             raise StorageError(f"checkpoint '{folder}' was written by a newer version: update ppo-workbench")
+        check_content(folder)
         policy = read_arrays(folder / "policy" / ADAPTER_FILE)
         averaged = folder / "average" / ADAPTER_FILE
         average = read_arrays(averaged) if averaged.exists() else None

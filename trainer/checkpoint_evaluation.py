@@ -13,7 +13,6 @@ from trainer.config.loading import load_config_as
 from trainer.config.schema import RewardConfig
 from trainer.data import Prompt, load_prompts
 from trainer.dpo.pairs import load_pairs
-from trainer.dpo.training import FINGERPRINT
 from trainer.errors import UsageError
 from trainer.evaluate import Baseline, Measured, Scores, measure
 from trainer.evaluation_report import BestOfN, EvaluationReport
@@ -167,7 +166,7 @@ def _load_dpo(folder: RunFolder, wanted: Wanted) -> _Run:
         return _Run("dpo", config, model, *_from_file(config, model, wanted.file))
     data = load_pairs(load_preferences(dpo.data).preferences, model, dpo)
     prompts, warnings = _first(data.prompts, dpo.eval.prompts, wanted)
-    began_with, pairs = folder.root / FINGERPRINT, [*data.train, *data.held_out]
+    began_with, pairs = folder.pairs, [*data.train, *data.held_out]
     if not began_with.is_file() or began_with.read_bytes().strip() != fingerprint(pairs).encode():
         warnings.append("the preferences are not those of the training: some of these may have been trained on")
     return _Run("dpo", config, model, prompts, warnings)

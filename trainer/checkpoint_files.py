@@ -1,11 +1,15 @@
-"""How a checkpoint gets to disk, whatever is in it: whole or not at all, its arrays in an order of their own."""
+"""How a checkpoint gets to disk, whatever is in it: whole or not at all, its arrays in an order of their own.
+
+state.json names every other file with its size and SHA-256, and has one of its own: a checkpoint whose bytes are not
+those that were written is never loaded.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -15,11 +19,12 @@ from pydantic import ValidationError
 
 from trainer import runs
 from trainer.errors import StorageError
-from trainer.files import remove
+from trainer.files import own_folder, remove
 from trainer.models.adapters import Parameters
 from trainer.runs import RunFolder
 
 STATE = "state.json"
+_UNSIGNED = "0" * 64  # where state.json has its own SHA-256, while that is computed
 
 Loaded = TypeVar("Loaded")
 
@@ -35,29 +40,67 @@ class DamagedCheckpointError(StorageError):
 def write_folder(folder: Path, fill: Callable[[Path], None], state: dict[str, Any]) -> None:
     """Write `folder` by renaming a finished copy, which `fill` is given, into place; one that is there is replaced.
 
-    state.json has `state` and every file with its size, and comes last. Raises StorageError.
+    state.json has `state` and every file with its size and SHA-256, and comes last. The folder that holds `folder` is
+    made where only it is missing. Raises StorageError.
     """
     temporary = folder.with_name(f".{folder.name}.tmp")
     try:
-        for left in folder.parent.glob(".*.tmp"):  # by a process that was killed here
-            shutil.rmtree(left)
-        temporary.mkdir(parents=True)
+        own_folder(folder.parent)
+        for left in runs.left_behind(folder.parent, "tmp"):  # by a process that was killed here
+            remove(left)
+        temporary.mkdir()
+    except OSError as error:
+        raise _not_written(folder, error) from error
+    try:
         fill(temporary)
-        files = sorted(path for path in temporary.rglob("*") if path.is_file())
-        sizes = {str(path.relative_to(temporary)): path.stat().st_size for path in files}
-        write_json(temporary / "state.json", state | {"files": sizes})
-        for path in (*files, temporary / "state.json"):
+        for path in (*write_state(temporary, state), temporary / STATE):
             _sync(path)  # a rename must not become durable before what it names
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(folder)
         temporary.rename(folder)
         with contextlib.suppress(OSError):  # some file systems refuse to sync a folder
             _sync(folder.parent)
     except (OSError, RuntimeError) as error:  # mlx reports a failed write as RuntimeError
-        shutil.rmtree(temporary, ignore_errors=True)
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise StorageError(
-            f"cannot write checkpoint '{folder}': {reason}; free space or mend the folder's rights, then --resume"
-        ) from error
+        with contextlib.suppress(OSError):
+            remove(temporary)
+        raise _not_written(folder, error) from error
+
+
+def write_state(folder: Path, state: dict[str, Any]) -> list[Path]:
+    """Write `state` as the state.json of a checkpoint of which all other files are in `folder`; returns these."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / STATE)
+    about = {str(path.relative_to(folder)): _about(path) for path in files}
+    unsigned = _as_json(state | {"files": about, "sha256": _UNSIGNED})
+    signature = hashlib.sha256(unsigned.encode()).hexdigest()
+    (folder / STATE).write_text(unsigned.replace(f'"{_UNSIGNED}"', f'"{signature}"'), encoding="utf-8")
+    return files
+
+
+def check_content(folder: Path) -> None:
+    """Raise DamagedCheckpointError where the checkpoint in `folder` is not what was written, by its SHA-256.
+
+    Older checkpoints have none, and pass. A file that is missing is left to its reader: of a reward model, one may have
+    kept only what scoring needs. Raises StorageError for a file that cannot be read now.
+    """
+    name = STATE
+    try:
+        content = (folder / STATE).read_bytes()
+        state = json.loads(content)
+        files = {name: about["sha256"] for name, about in state["files"].items() if isinstance(about, dict)}
+        if not files and "sha256" not in state:
+            return
+        signature = state["sha256"].encode()
+        if hashlib.sha256(content.replace(signature, _UNSIGNED.encode())).hexdigest().encode() != signature:
+            raise DamagedCheckpointError(folder, f"{STATE} is not what was written")
+        for name, expected in files.items():
+            with contextlib.suppress(FileNotFoundError):
+                if _hash(folder / name) != expected:
+                    raise DamagedCheckpointError(folder, f"{name} is not what was written")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StorageError(f"cannot read '{folder / name}': {error.strerror}; mend the disk or its rights") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedCheckpointError(folder, f"{STATE} cannot be read ({type(error).__name__})") from None
 
 
 def load_newest(folder: RunFolder, load: Callable[[Path], Loaded]) -> tuple[Loaded | None, list[str]]:
@@ -125,7 +168,27 @@ def damage_of(error: Exception) -> str:
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
     """Indented, for readers."""
-    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    path.write_text(_as_json(values), encoding="utf-8")
+
+
+def _as_json(values: dict[str, Any]) -> str:
+    return json.dumps(values, indent=2) + "\n"
+
+
+def _about(path: Path) -> dict[str, Any]:
+    return {"bytes": path.stat().st_size, "sha256": _hash(path)}
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _not_written(folder: Path, error: Exception) -> StorageError:
+    reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+    return StorageError(
+        f"cannot write checkpoint '{folder}': {reason}; free space or mend the folder's rights, then --resume"
+    )
 
 
 def _put_aside(path: Path, aside: Path) -> None:

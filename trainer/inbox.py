@@ -3,15 +3,19 @@
 One small JSON file a request, `{"command": "set", "key": "ppo.kl_coef", "value": 0.1}`, renamed into place; names sort
 in the order of sending. A request is removed when it is taken; a question stays until it is answered, and is dropped by
 removing its file. What the model wrote lies in `control/answers/` under the name of the request, until it is read.
+All of it is for the user who trains the run alone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import itertools
 import json
 import os
+import re
+import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,18 +24,21 @@ from typing import Any, get_args
 from trainer.control import Command, Request
 from trainer.errors import StorageError, UsageError
 from trainer.events import HumanEvaluation
+from trainer.files import PRIVATE, is_folder, open_file, own_folder, write_whole
 from trainer.journal_lines import event_in
 from trainer.questions import Answer, Question, answer_from, question_from, to_json
 from trainer.runs import RunFolder
 
 _MAX_BYTES = 512 * 1024  # a prompt and a response of 30,000 tokens each
 _ANSWERS = "answers"
+_OURS = re.compile(r"[^.].*\.json|\..*\.json\.tmp")  # what requests and answers are called, whole and half-written
 _COMMANDS = get_args(Command)
 _REASONS = {
     "stop": "stopped from another process",
     "abort": "aborted from another process",
     "rollback": "asked for by another process",
 }
+_PRIVATE_FOLDER = 0o700
 _count = itertools.count()
 
 
@@ -63,7 +70,8 @@ def read_answer(path: Path) -> Answer | None:
     Raises StorageError for one that cannot be read.
     """
     try:
-        answer = answer_from(path.read_bytes())
+        with os.fdopen(open_file(path), "rb") as file:
+            answer = answer_from(file.read())
         path.unlink()
     except FileNotFoundError:
         return None
@@ -92,16 +100,20 @@ class Inbox:
         self._undeletable: set[str] = set()
         self._open: set[str] = set()  # questions that are not answered yet
         try:
-            path.mkdir(exist_ok=True)
-            for left in [*path.glob(f"{_ANSWERS}/*"), *path.iterdir()]:
-                self._remove(left)
+            own_folder(path, mode=_PRIVATE_FOLDER)
+            if stat.S_IMODE(path.lstat().st_mode) != _PRIVATE_FOLDER:  # made by an older version
+                path.chmod(_PRIVATE_FOLDER)
+            answers = path / _ANSWERS
+            for left in [*path.iterdir(), *(answers.iterdir() if is_folder(answers) else ())]:
+                if _OURS.fullmatch(left.name):
+                    self._remove(left)
         except OSError as error:
             raise StorageError(f"cannot use '{path}' for requests: {error.strerror}; mend the folder") from None
 
     def take(self) -> list[Request]:
         """The requests since the last call, in the order of sending. An inbox that cannot be read is an empty one."""
         try:
-            paths = sorted(self._path.glob("[!.]*.json"))
+            paths = sorted(self._path.glob("[!.]*.json")) if is_folder(self._path) else []
         except OSError:
             return []
         taken = (self._taken(path) for path in paths if path.name not in self._undeletable | self._open)
@@ -109,9 +121,9 @@ class Inbox:
 
     def _taken(self, path: Path) -> Request | None:
         try:
-            if not path.is_file():  # opening a pipe would wait for its writer
-                raise ValueError("it is not a file")
-            with path.open("rb") as file:
+            with os.fdopen(open_file(path), "rb") as file:
+                if (owner := os.fstat(file.fileno()).st_uid) != os.geteuid():
+                    raise ValueError(f"it is of another user ({owner}), and only who trains a run may steer it")
                 request = self._request(file.read(_MAX_BYTES), path.name)
         except (OSError, ValueError, RecursionError) as error:
             self._complain(f"request '{path.name}' left out: {getattr(error, 'strerror', None) or error}")
@@ -180,18 +192,12 @@ def _leave(run: RunFolder, command: Command, text: str) -> str:
     try:
         _write(run.control / name, text)
     except OSError as error:
-        raise StorageError(f"cannot leave a request in '{run.control}': {error.strerror}; mend the folder") from None
+        way_out = "only the user who trains a run can steer it" if error.errno == errno.EACCES else "mend the folder"
+        raise StorageError(f"cannot leave a request in '{run.control}': {error.strerror}; {way_out}") from None
     return name
 
 
 def _write(path: Path, text: str) -> None:
     """Write a file of the inbox whole or not at all, its folder too where there is none."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        path.parent.mkdir(exist_ok=True)
-        temporary.write_text(text, encoding="utf-8", errors="replace")
-        temporary.rename(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    own_folder(path.parent, mode=_PRIVATE_FOLDER)
+    write_whole(path, text.encode(errors="replace"), mode=PRIVATE)

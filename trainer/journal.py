@@ -6,13 +6,17 @@ event with its `time` in unix seconds.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
+import shutil
+import stat
 import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -32,6 +36,7 @@ from trainer.events import (
     RunStarted,
     SamplesWritten,
 )
+from trainer.files import PRIVATE, SHARED, is_same, open_file, whole_file
 from trainer.journal_lines import (
     Damaged,
     TimedEvent,
@@ -57,13 +62,16 @@ class Journal:
     Opening an existing journal continues it; a last line that was cut is sealed off by a newline. On a write
     error `emit` raises StorageError and the journal holds on to what is missing: the next `emit` or `close`
     writes that first, so a disk that was full for a while leaves no gap and no torn line.
+
+    shared: other users of the machine may read it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, shared: bool = False) -> None:
         self.path = path
+        self._shared = shared
         self._unwritten = b""
         try:
-            self._file = path.open("ab+", buffering=0)
+            self._file = self._opened()
         except OSError as error:
             raise self._storage_error(error) from None
         try:
@@ -72,6 +80,22 @@ class Journal:
         except BaseException:
             self._file.close()
             raise
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the file at `path` is the one that is written to."""
+        return is_same(self.path, self._file.fileno())
+
+    def write_again(self) -> None:
+        """Write the journal of now to `path`, where its file was deleted, and go on there. Raises StorageError."""
+        try:
+            with whole_file(self.path, mode=PRIVATE, sync=True) as copy:
+                self._file.seek(0)
+                shutil.copyfileobj(self._file, copy)
+            deleted, self._file = self._file, self._opened()
+        except OSError as error:
+            raise self._storage_error(error) from None
+        deleted.close()
 
     def emit(self, event: Event) -> None:
         """Append `event`; StorageError when it cannot be written now."""
@@ -88,6 +112,16 @@ class Journal:
             self._write()
         finally:
             self._file.close()
+
+    def _opened(self) -> FileIO:
+        """Open the file to append to, with the permissions of now: those of the run may have changed since."""
+        descriptor = open_file(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, SHARED if self._shared else PRIVATE)
+        mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+        wanted = PRIVATE if not self._shared else 0o644 if mode == PRIVATE else mode
+        if mode != wanted:
+            with contextlib.suppress(PermissionError):  # another user's file, or a file system without permissions
+                os.fchmod(descriptor, wanted)
+        return FileIO(descriptor, "ab+")
 
     def _opening(self) -> bytes:
         """What goes before the first event: a new journal's header, or the newline that a cut line lacks."""

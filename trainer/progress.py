@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
 from trainer.events import Event, PhaseProgress
+from trainer.files import PRIVATE, SHARED, is_same, write_whole
 from trainer.journal_lines import event_in, values_in
 from trainer.reading import read_regular
 
@@ -21,12 +23,16 @@ class ProgressFile:
     """The sink that keeps the newest transient event in a file, written four times a second at most.
 
     The file is gone after `close`; `kill -9` leaves it behind. One that cannot be written is no loss: errors are
-    passed over. clock: seconds.
+    passed over. A folder that takes the place of the file's own gets none. clock: seconds. shared: others may read it.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic, *, shared: bool = False) -> None:
         self.path = path
         self._clock = clock
+        self._mode = SHARED if shared else PRIVATE
+        self._folder: int | None = None
+        with contextlib.suppress(OSError):
+            self._folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._written: deque[float] = deque(maxlen=_A_SECOND)
         self._phase = ("", 0)
         self._remove()
@@ -41,18 +47,24 @@ class ProgressFile:
             return
         self._phase = phase
         self._written.append(now)
-        temporary = self.path.with_suffix(".tmp")
-        with contextlib.suppress(OSError):
-            temporary.write_text(json.dumps(event.as_dict()), encoding="utf-8")
-            temporary.replace(self.path)
+        if self._is_there():
+            with contextlib.suppress(OSError):
+                write_whole(self.path, json.dumps(event.as_dict()), mode=self._mode)
 
     def close(self) -> None:
         """Remove the file."""
         self._remove()
+        if self._folder is not None:
+            os.close(self._folder)
+            self._folder = None
 
     def _remove(self) -> None:
-        with contextlib.suppress(OSError):
-            self.path.unlink(missing_ok=True)
+        if self._is_there():
+            with contextlib.suppress(OSError):
+                self.path.unlink(missing_ok=True)
+
+    def _is_there(self) -> bool:
+        return self._folder is not None and is_same(self.path.parent, self._folder)
 
 
 def read_progress(path: Path) -> PhaseProgress | None:

@@ -9,36 +9,64 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainer.errors import StorageError, UsageError
+from trainer.files import PRIVATE, is_same, open_file
 
 _FILE = "lock"
 
 
+class Lock:
+    """The lock of the run in `folder`, held by this process; the folder itself stays open as long.
+
+    Raises UsageError when another process holds it, StorageError when the folder takes no lock.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = _locked(folder)
+        try:
+            # Opened after the file was made: from then on a layered file system keeps the folder's inode.
+            self.folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            os.close(self._file)
+            raise _error(folder, error) from None
+
+    def is_in(self, folder: Path) -> bool:
+        """Return whether the lock file in `folder` is still this one: another process locks the file that is there."""
+        return is_same(folder / _FILE, self._file)
+
+    def take_again(self, folder: Path) -> None:
+        """Hold the lock file that is in `folder` now, a new one where there is none. Raises what `Lock` does."""
+        file = _locked(folder)
+        os.close(self._file)
+        self._file = file
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        os.close(self._file)
+        os.close(self.folder)
+
+
 @contextlib.contextmanager
-def hold_lock(folder: Path) -> Iterator[None]:
+def hold_lock(folder: Path) -> Iterator[Lock]:
     """Hold the lock of the run in `folder`. It ends with the process, however that ends.
 
     Raises UsageError when another one holds it, StorageError when the folder takes no lock.
     """
+    lock = Lock(folder)
     try:
-        file = os.open(folder / _FILE, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise _error(folder, error) from None
-    try:
-        try:
-            _lock_exclusively(file, folder.name)
-            os.ftruncate(file, 0)
-            os.write(file, str(os.getpid()).encode())
-        except OSError as error:
-            raise _error(folder, error) from None
-        yield
+        yield lock
     finally:
-        os.close(file)
+        lock.close()
 
 
-def lock_is_held(folder: Path) -> bool:
-    """Whether some process, maybe this one, holds the lock of the run in `folder`."""
+def lock_is_held(folder: Path) -> bool | None:
+    """Return whether some process, maybe this one, holds the lock of the run in `folder`.
+
+    None where another user's lock may not be opened, so that it cannot be told.
+    """
     try:
-        file = os.open(folder / _FILE, os.O_RDONLY)
+        file = open_file(folder / _FILE)
+    except PermissionError:
+        return None
     except OSError:
         return False
     try:
@@ -47,6 +75,27 @@ def lock_is_held(folder: Path) -> bool:
         return False
     finally:
         os.close(file)
+
+
+def _locked(folder: Path) -> int:
+    """Open and lock the lock file in `folder`, for its owner alone: who may open it could hold it too."""
+    try:
+        file = open_file(folder / _FILE, os.O_RDWR | os.O_CREAT, PRIVATE)
+    except OSError as error:
+        raise _error(folder, error) from None
+    try:
+        _lock_exclusively(file, folder.name)
+        with contextlib.suppress(PermissionError):  # a file system without permissions
+            os.fchmod(file, PRIVATE)  # older versions let everyone open it
+        os.ftruncate(file, 0)
+        os.write(file, str(os.getpid()).encode())
+    except OSError as error:
+        os.close(file)
+        raise _error(folder, error) from None
+    except UsageError:
+        os.close(file)
+        raise
+    return file
 
 
 def _lock_exclusively(file: int, name: str) -> None:
@@ -66,6 +115,8 @@ def _try_lock(file: int, how: int) -> bool:
 
 
 def _error(folder: Path, error: OSError) -> StorageError:
-    return StorageError(
-        f"cannot lock run '{folder}': {error.strerror}; choose a local, writable folder with --set run.dir=FOLDER"
-    )
+    if isinstance(error, PermissionError):
+        way_out = "only the user who started a run can train it; copy its folder to train it as your own"
+    else:
+        way_out = "choose a local, writable folder with --set run.dir=FOLDER"
+    return StorageError(f"cannot lock run '{folder}': {error.strerror}; {way_out}")

@@ -11,6 +11,7 @@ from trainer import runs
 from trainer.checkpoint import Snapshot, save_checkpoint
 from trainer.config import Config
 from trainer.events import CheckpointSaved, Evaluation, Event, SamplePreview, SamplesWritten, StateChanged
+from trainer.files import PRIVATE, SHARED
 from trainer.metrics import sample_rows
 from trainer.ppo import IterationResult
 from trainer.rewards.normalization import SMALLEST_DEVIATION, RunningMoments
@@ -24,17 +25,26 @@ PREVIEWS = 3
 class RunRecord:
     """Writes samples and checkpoints into a run's folder.
 
-    saved_at: iteration of the newest checkpoint; -1 for none.
+    check: raises StorageError where the folder is no more what it was. saved_at: iteration of the newest checkpoint; -1
+    for none.
     """
 
-    def __init__(self, folder: RunFolder, config: Config, emit: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        config: Config,
+        emit: Callable[[Event], None],
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         self.folder = folder
         self.saved_at = -1
         self._config = config
         self._emit = emit
+        self._check = check
 
     def save(self, snapshot: Snapshot) -> None:
         """Write `snapshot` as a checkpoint, unless the newest one is of that iteration, and delete old ones."""
+        self._check()
         if snapshot.iteration == self.saved_at:
             return
         self._emit(StateChanged(state="saving"))
@@ -83,7 +93,8 @@ class RunRecord:
         )
         path = self.folder.samples_file(number)
         if saves:
-            write_samples(path, rows, number, result.settings)
+            self._check()
+            write_samples(path, rows, number, result.settings, mode=SHARED if c.run.shared else PRIVATE)
             update_index(self.folder.samples, number)
         previews = [
             SamplePreview(

@@ -15,13 +15,15 @@ import mlx.core as mx
 from trainer import runs
 from trainer.arrays import leaves
 from trainer.config import AnyConfig
-from trainer.control import Control, Interrupted, Steered
+from trainer.control import Control, Interrupted, Request, Steered
 from trainer.errors import StorageError, TrainerError
 from trainer.events import Alert, EndState, Event, HumanEvaluation, RunEnded, RunStarted, State, StateChanged
 from trainer.inbox import Inbox
 from trainer.journal import Journal
 from trainer.models.loading import LoadedModel
 from trainer.progress import ProgressFile
+from trainer.run_guard import RunGuard
+from trainer.run_lock import Lock
 from trainer.runs import RunFolder
 from trainer.sinks import Sink, Sinks
 
@@ -33,6 +35,8 @@ class RunUnderWay(Steered):
     """
 
     folder: RunFolder
+    lock: Lock
+    guard: RunGuard
 
     def __init__(self, resume: Path | None, out: Sinks, control: Control) -> None:
         self.resume = resume
@@ -50,7 +54,11 @@ class RunUnderWay(Steered):
 
     @abstractmethod
     def save(self) -> None:
-        """Save the last whole iteration, unless it is saved already."""
+        """Save the last whole iteration, unless it is saved already. Raises StorageError, also for a lost folder."""
+
+    @abstractmethod
+    def move_to(self, folder: RunFolder) -> None:
+        """Let `folder` be the run's from here on: write its config.toml, and the checkpoint anew when it is saved."""
 
     @property
     def open_alarms(self) -> dict[str, str]:
@@ -101,12 +109,18 @@ class RunUnderWay(Steered):
         """Hand on what others found out about the run."""
         self.emit(event)
 
-    def open(self, more: Callable[[], Sequence[Sink]] = tuple) -> None:
-        """Listen to requests, begin the journal, add `more` sinks; what cannot begin leaves no new folder behind."""
+    def open(self, more: Callable[[], Sequence[Sink]] = tuple, *, shared: bool) -> None:
+        """Listen to requests, begin the journal, add `more` sinks; what cannot begin leaves no new folder behind.
+
+        shared: other users may read journal and progress.
+        """
         try:
-            self.control.attach(self, Inbox(self.folder.control, self._complain).take)
-            self.out.add_first(Journal(self.folder.events))
-            self.out.add([ProgressFile(self.folder.progress), *more()])
+            inbox = Inbox(self.folder.control, self._complain)
+            journal = Journal(self.folder.events, shared=shared)
+            self.out.add_first(journal)
+            self.guard = RunGuard(self.folder, self.lock, journal)
+            self.control.attach(self, lambda: self._requests(inbox))
+            self.out.add([ProgressFile(self.folder.progress, shared=shared), *more()])
         except TrainerError:
             if not self.resume:
                 shutil.rmtree(self.folder.root, ignore_errors=True)
@@ -156,28 +170,57 @@ class RunUnderWay(Steered):
         loop: returns why it is done.
         """
         try:
+            ended = self._ended(loop)
+        except Exception as error:
+            told = self._failed(error)
+            if told is error:
+                raise
+            raise told from error
+        return self._end(*ended)
+
+    def _ended(self, loop: Callable[[], str]) -> tuple[EndState, int, str]:
+        """`loop`, and the checkpoint after it."""
+        try:
             reason = loop()
         except Interrupted as interruption:
             if interruption.save:
                 self.save()
                 self.stopped()
-            return self._end("stopped", 130, interruption.reason)
-        except Exception as error:
-            self._failed(error)
-            raise
+            return "stopped", 130, interruption.reason
         self.save()
-        return self._end("done", 0, reason)
+        return "done", 0, reason
 
-    def _failed(self, error: Exception) -> None:
-        """Save the last good state and tell why the run ended; a full disk on the way must not hide `error`."""
-        with contextlib.suppress(StorageError):
-            if not isinstance(error, StorageError):
+    def _failed(self, error: Exception) -> Exception:
+        """Save the last good state and tell why the run ended; a full disk on the way must not hide `error`.
+
+        Returns the error to raise: what the folder has lost, where that is behind it.
+        """
+        if lost := self.guard.lost():
+            found = self._recovered()
+            error = StorageError(f"{lost}: {found}") if isinstance(error, StorageError) else error
+        elif not isinstance(error, StorageError):
+            with contextlib.suppress(StorageError):
                 self.save()
         with contextlib.suppress(StorageError):
             if isinstance(error, TrainerError):
                 self._end("failed", error.exit_code, str(error))
             else:
                 self._end("failed", 1, f"{type(error).__name__}: {error}")
+        return error
+
+    def _recovered(self) -> str:
+        """Save the last whole iteration where the folder is now; returns how that went."""
+        try:
+            self.move_to(self.guard.recover())
+            self.save()
+        except StorageError as error:
+            return str(error)
+        newest = runs.newest_checkpoint(self.folder)
+        return f"saved as {newest.name if newest else 'begun'}; go on with --resume {self.folder.root}"
+
+    def _requests(self, inbox: Inbox) -> list[Request]:
+        self.guard.check()  # several times a second, so no iteration is done for nothing
+        return inbox.take()
 
     def _complain(self, message: str) -> None:
         self.alert("warning", "request_broken", message)

@@ -10,22 +10,28 @@ import contextlib
 import difflib
 import itertools
 import json
+import os
 import platform
 import re
 import shutil
+import time
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from trainer.config import AnyConfig, save_config
+from trainer.config import AnyConfig
 from trainer.config.fields import PATTERNS, RUN_NAME
+from trainer.config.loading import config_text
 from trainer.errors import StorageError, UsageError
+from trainer.files import is_file, is_folder, own_folder, remove, write_whole
 from trainer.reading import TOML_BYTES, read_regular
-from trainer.run_lock import hold_lock, lock_is_held
+from trainer.run_lock import Lock, hold_lock, lock_is_held
 
 _DISTRIBUTIONS = ("ppo-workbench", "mlx", "mlx-lm", "transformers")
+_FRESH_SECONDS = 60.0  # progress.json is written several times a second while a phase goes on
 
 TRASH = ".trash"
 """The folder that runs are thrown into, beside them."""
@@ -51,6 +57,11 @@ class RunFolder:
     def events(self) -> Path:
         """The journal."""
         return self.root / "events.jsonl"
+
+    @property
+    def pairs(self) -> Path:
+        """The fingerprint of the pairs that a DPO run began with."""
+        return self.root / "pairs.sha256"
 
     @property
     def samples(self) -> Path:
@@ -85,7 +96,7 @@ class RunFolder:
         """Where the checkpoint after `iteration` is kept."""
         return self.checkpoints / f"step-{iteration:06d}"
 
-    def lock(self) -> AbstractContextManager[None]:
+    def lock(self) -> AbstractContextManager[Lock]:
         """Hold the run as the one process that trains it. The lock ends with the process, however that ends.
 
         Raises UsageError when another one holds it, StorageError when the folder takes no lock.
@@ -93,36 +104,43 @@ class RunFolder:
         return hold_lock(self.root)
 
     def is_live(self) -> bool:
-        """Whether some process, maybe this one, is training the run now."""
-        return lock_is_held(self.root)
+        """Return whether some process, maybe this one, is training the run now.
+
+        The lock of another user's run may not be opened. Such a run counts as being trained while its progress.json,
+        which a trainer removes at the end, was written within the last minute.
+        """
+        held = lock_is_held(self.root)
+        return self._is_progressing() if held is None else held
+
+    def _is_progressing(self) -> bool:
+        try:
+            return abs(time.time() - self.progress.lstat().st_mtime) < _FRESH_SECONDS
+        except OSError:
+            return False
 
 
-def create_run(config: AnyConfig, preset_name: str) -> RunFolder:
+def create_run(config: AnyConfig, preset_name: str, *, pairs: str = "") -> RunFolder:
     """Make the folder of a new run under `config.run.dir` and write its config.toml.
 
     Without `config.run.name` the run is called after the preset (or the file it came from) and the next free
     number; two processes that start at once get different ones. `config`, already resolved, is saved with
-    that name. Raises UsageError for a name in use, StorageError when the folder cannot be written.
+    that name, as the last file: a folder without it is that of a start that was killed, and the next one of that name
+    uses it. pairs: the fingerprint of those of a DPO run. Raises UsageError for a name in use, StorageError when the
+    folder cannot be written.
     """
-    folder = _named(config) if config.run.name else _numbered(config, preset_name)
-    try:
-        folder.samples.mkdir()
-        folder.checkpoints.mkdir()
-        write_config(folder, config)
-    except (OSError, StorageError) as error:
-        shutil.rmtree(folder.root, ignore_errors=True)  # made above, so its name is free for the next attempt
-        raise (error if isinstance(error, StorageError) else _storage_error(folder.root, error)) from None
-    return folder
+    folders = _named(config) if config.run.name else _numbered(config, preset_name)
+    for folder in folders:
+        if _make(folder, config, pairs):
+            return folder
+    raise _in_use(config)
 
 
 def write_config(folder: RunFolder, config: AnyConfig) -> None:
     """Write `config` as what runs in `folder`, with its name and the versions it runs with, whole or not at all."""
     config = config.model_copy(update={"run": config.run.model_copy(update={"name": folder.name})})
     header = "\n".join(f"{name} {version}" for name, version in versions().items())
-    temporary = folder.config.with_suffix(".tmp")
     try:
-        save_config(config, temporary, header)
-        temporary.replace(folder.config)
+        write_whole(folder.config, config_text(config, header))
     except OSError as error:
         raise _storage_error(folder.config, error) from None
 
@@ -134,7 +152,7 @@ def check_name_is_free(config: AnyConfig) -> None:
     """
     path = Path(config.run.dir) / config.run.name
     try:
-        if config.run.name and path.exists():
+        if config.run.name and path.exists() and not _is_unborn(RunFolder(path)):
             raise _in_use(config)
     except OSError as error:
         raise _storage_error(path, error) from None
@@ -150,10 +168,35 @@ def open_run(path_or_name: str | Path, runs_dir: Path) -> RunFolder:
         with contextlib.suppress(OSError):  # a name too long, a folder that may not be entered
             if folder.config.is_file() or folder.events.is_file():
                 return folder
+            if folder.root.parent == runs_dir.resolve() and _is_unborn(folder):
+                raise UsageError(
+                    f"run '{folder.name}' was ended before it began, so there is nothing to go on with: "
+                    f"start it with --name {folder.name}"
+                )
     names = [folder.name for folder in run_folders(runs_dir)]
     near = difflib.get_close_matches(str(path_or_name), names) or names[-3:]
     hint = f"there is {', '.join(repr(name) for name in near)}" if near else "no run was started there yet"
     raise UsageError(f"no run '{path_or_name}' in '{runs_dir}': {hint}")
+
+
+def open_to_train(path_or_name: str | Path, runs_dir: Path) -> RunFolder:
+    """Return the folder of an existing run, as `open_run` does, where all that is written to is in the folder itself.
+
+    Raises UsageError when there is no such run, StorageError for a link, or something else, in the place of a folder or
+    file of the run: what is behind it is not the program's.
+    """
+    folder = open_run(path_or_name, runs_dir)
+    answers = folder.control / "answers"
+    places = [(path, is_folder, "folder") for path in (folder.samples, folder.checkpoints, folder.control, answers)]
+    places += [(path, is_file, "file") for path in (folder.events, folder.root / "lock")]
+    for path, is_right, what in places:
+        if os.path.lexists(path) and not is_right(path):
+            found = f"a link to '{path.readlink()}'" if path.is_symlink() else "something else"
+            raise StorageError(
+                f"'{path}' is {found}, where the run keeps a {what} of its own: put a {what} there in its place, then "
+                "resume (the run's whole folder may be reached by a link)"
+            )
+    return folder
 
 
 def run_folders(runs_dir: Path) -> list[RunFolder]:
@@ -195,7 +238,7 @@ def trash_run(folder: RunFolder) -> Path:
     trash = folder.root.with_name(TRASH)
     with folder.lock():
         try:
-            trash.mkdir(exist_ok=True)
+            own_folder(trash)
             names = itertools.chain([folder.name], (f"{folder.name}.{number}" for number in itertools.count(2)))
             path = next(path for name in names if not (path := trash / name).exists())
             folder.root.rename(path)
@@ -246,10 +289,8 @@ def read_best(folder: RunFolder) -> Best | None:
 
 def write_best(folder: RunFolder, best: Best) -> None:
     """Write best.json, whole or not at all. Raises StorageError."""
-    temporary = folder.best.with_suffix(".tmp")
     try:
-        temporary.write_text(json.dumps(best._asdict(), indent=2) + "\n", encoding="utf-8")
-        temporary.replace(folder.best)
+        write_whole(folder.best, json.dumps(best._asdict(), indent=2) + "\n")
     except OSError as error:
         raise _storage_error(folder.best, error) from None
 
@@ -272,11 +313,21 @@ def prune_checkpoints(folder: RunFolder, keep: int) -> list[Path]:
         for path in old:
             # Renamed first: if killed half-way it is no checkpoint any more, and the next call clears it.
             path.rename(path.with_name(f".{path.name}.removed"))
-        for path in folder.checkpoints.glob(".step-*.removed"):
-            shutil.rmtree(path)
+        for path in left_behind(folder.checkpoints, "removed"):
+            remove(path)
     except OSError as error:
         raise StorageError(f"cannot delete old checkpoints: {error}; delete them by hand") from None
     return old
+
+
+def left_behind(checkpoints: Path, why: str) -> list[Path]:
+    """Return what a killed process left in the folder `checkpoints`, by the ending that it was given: tmp, removed.
+
+    Other hidden files are of other programs.
+    """
+    if not is_folder(checkpoints):
+        return []
+    return [path for path in checkpoints.iterdir() if re.fullmatch(rf"\.step-[0-9]{{6,}}\.{why}", path.name)]
 
 
 def versions() -> dict[str, str]:
@@ -290,12 +341,8 @@ def versions() -> dict[str, str]:
     return {**found, "python": platform.python_version()}
 
 
-def _named(config: AnyConfig) -> RunFolder:
-    name = config.run.name
-    folder = RunFolder(_runs_dir(config) / name)
-    if not _make(folder):
-        raise _in_use(config)
-    return folder
+def _named(config: AnyConfig) -> Iterator[RunFolder]:
+    yield RunFolder(_runs_dir(config) / config.run.name)
 
 
 def _in_use(config: AnyConfig) -> UsageError:
@@ -306,7 +353,7 @@ def _in_use(config: AnyConfig) -> UsageError:
     )
 
 
-def _numbered(config: AnyConfig, preset_name: str) -> RunFolder:
+def _numbered(config: AnyConfig, preset_name: str) -> Iterator[RunFolder]:
     runs_dir = _runs_dir(config)
     prefix = re.sub(r"[^\w.-]+", "-", Path(preset_name).name.removesuffix(".toml")).strip(".-") or "run"
     numbers = [
@@ -315,9 +362,7 @@ def _numbered(config: AnyConfig, preset_name: str) -> RunFolder:
         if re.fullmatch(rf"{re.escape(prefix)}-[0-9]+", folder.name)
     ]
     for number in itertools.count(max(numbers, default=0) + 1):
-        if _make(folder := RunFolder(runs_dir / f"{prefix}-{number:04d}")):
-            return folder
-    raise AssertionError("numbers do not end")
+        yield RunFolder(runs_dir / f"{prefix}-{number:04d}")
 
 
 def _write_name(folder: RunFolder) -> None:
@@ -329,9 +374,7 @@ def _write_name(folder: RunFolder) -> None:
         cast("dict[str, Any]", document)["run"]["name"] = folder.name
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return
-    temporary = folder.config.with_suffix(".tmp")
-    temporary.write_text(tomlkit.dumps(document), encoding="utf-8")
-    temporary.replace(folder.config)
+    write_whole(folder.config, tomlkit.dumps(document))
 
 
 def _runs_dir(config: AnyConfig) -> Path:
@@ -343,14 +386,44 @@ def _runs_dir(config: AnyConfig) -> Path:
     return path
 
 
-def _make(folder: RunFolder) -> bool:
-    """Make the folder; False when there is one already."""
+def _make(folder: RunFolder, config: AnyConfig, pairs: str) -> bool:
+    """Make the folder and what a run begins with; False when the name is in use."""
+    made = True
     try:
-        folder.root.mkdir()
-    except FileExistsError:
+        try:
+            folder.root.mkdir()
+        except FileExistsError:
+            made = False
+            if not _is_unborn(folder):
+                return False
+        with folder.lock():  # of two that start at once, one makes the run
+            if not _is_unborn(folder):
+                return False
+            own_folder(folder.samples)
+            own_folder(folder.checkpoints)
+            if pairs:
+                write_whole(folder.pairs, f"{pairs}\n")
+            write_config(folder, config)
+    except UsageError:  # locked by the one that makes it
         return False
-    except OSError as error:
-        raise _storage_error(folder.root, error) from None
+    except (OSError, StorageError) as error:
+        if made:
+            shutil.rmtree(folder.root, ignore_errors=True)  # so its name is free for the next attempt
+        raise (error if isinstance(error, StorageError) else _storage_error(folder.root, error)) from None
+    return True
+
+
+def _is_unborn(folder: RunFolder) -> bool:
+    """Return whether `folder` is empty but for what a start leaves that was killed before it wrote config.toml."""
+    files = (folder.root / "lock", folder.config, folder.pairs)
+    known = {path.name for path in files if path != folder.config} | {f".{path.name}.tmp" for path in files}
+    try:
+        for path in folder.root.iterdir():
+            is_empty = path in (folder.samples, folder.checkpoints) and is_folder(path) and not any(path.iterdir())
+            if path.name not in known and not is_empty:
+                return False
+    except OSError:
+        return False
     return True
 
 
@@ -364,7 +437,8 @@ def _damage(checkpoint: Path) -> str:
     """Why the checkpoint cannot be used; empty when it is whole."""
     try:
         files = json.loads(read_regular(checkpoint / "state.json"))["files"]
-        for name, size in files.items():
+        for name, about in files.items():
+            size = about["bytes"] if isinstance(about, dict) else about  # older ones have no SHA-256
             if (actual := (checkpoint / name).stat().st_size) != size:
                 return f"{name} has {actual} bytes instead of {size}"
     except FileNotFoundError as error:

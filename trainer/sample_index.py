@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from trainer.errors import StorageError
 from trainer.files import own_folder, whole_file
+from trainer.reading import open_regular
 from trainer.samples import SAMPLES_VERSION, read_samples, sample_schema
 
 if TYPE_CHECKING:  # see `trainer.samples`
@@ -67,7 +68,8 @@ def read_index(samples: Path, sizes: Mapping[int, int]) -> pa.Table | None:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(_index_file(samples, max(sizes)), page_checksum_verification=True) as file:
+        path = _index_file(samples, max(sizes))
+        with open_regular(path) as content, pq.ParquetFile(content, page_checksum_verification=True) as file:
             if (file.schema_arrow.metadata or {}).get(b"samples") != _stamp(sizes):
                 return None
             return file.read(use_threads=False).cast(listed_schema())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.errors import StorageError
+from trainer.files import PRIVATE, own_folder, whole_file
 from trainer.reading import open_regular
 
 if TYPE_CHECKING:  # importing pyarrow takes 0.3 s, which a command that writes no samples need not wait
@@ -121,13 +121,19 @@ def sample_schema() -> pa.Schema:
 
 
 def write_samples(
-    path: Path, rows: Sequence[dict[str, Any]], iteration: int, settings: SampleSettings | None = None
+    path: Path,
+    rows: Sequence[dict[str, Any]],
+    iteration: int,
+    settings: SampleSettings | None = None,
+    *,
+    mode: int = PRIVATE,
 ) -> None:
     """Write `rows` (see `sample_schema`; what a row lacks is null) to `path`, whole or not at all.
 
     Per-token values may be lists or NumPy arrays, [T] or [T, n]. Text that is not Unicode (lone surrogates) is written
-    with backslash escapes. settings: what held in the iteration; kept in the metadata. Raises StorageError when `path`
-    cannot be written, ValueError for columns that are not in the schema.
+    with backslash escapes. The folder is made where only it is missing. settings: what held in the iteration; kept in
+    the metadata. mode: permissions of the file. Raises StorageError when `path` cannot be written, ValueError for
+    columns that are not in the schema.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -143,20 +149,12 @@ def write_samples(
         metadata["settings"] = json.dumps(asdict(settings))
     table = pa.Table.from_arrays(columns, schema=schema.with_metadata(metadata))
     longest = max((len(tokens) for row in rows if (tokens := row.get("tokens")) is not None), default=0) or 1
-    temporary = path.with_name(f".{path.name}.tmp")
+    rows_a_group = max(_GROUP_TOKENS // longest, 1)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(
-            table,
-            temporary,
-            compression="zstd",
-            write_page_checksum=True,
-            row_group_size=max(_GROUP_TOKENS // longest, 1),
-        )
-        temporary.replace(path)
+        own_folder(path.parent)
+        with whole_file(path, mode=mode) as file:
+            pq.write_table(table, file, compression="zstd", write_page_checksum=True, row_group_size=rows_a_group)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise StorageError(
             f"cannot write samples '{path}': {error.strerror or error}; "
             "free space, or keep none with --set run.save_samples=false"

@@ -27,6 +27,7 @@ from trainer.rollback import forget_best, older_checkpoint
 from trainer.run_record import RunRecord
 from trainer.run_under_way import RunUnderWay
 from trainer.run_watch import RunWatch
+from trainer.runs import RunFolder
 from trainer.sinks import Sinks
 
 STATISTICS_ANEW = "reward.sources are other ones, so the running statistics of reward.normalize begin anew"
@@ -86,6 +87,12 @@ class SteeredRun(RunUnderWay):
     def save(self) -> None:
         """Save the last whole iteration, unless it is saved already."""
         self.record.save(self.snapshot)
+
+    def move_to(self, folder: RunFolder) -> None:
+        """Let `folder` be the run's from here on."""
+        self.folder = self.record.folder = folder
+        self.record.saved_at = -1
+        runs.write_config(folder, self.config)
 
     def between_iterations(self, decision: Decision | None) -> None:
         """Let what was asked for hold from the next iteration on, or the rollback of `decision`."""
@@ -184,6 +191,7 @@ class SteeredRun(RunUnderWay):
             return
         (to, reason), self.wanted_rollback = self.wanted_rollback, None
         now, ppo = self.snapshot, self.ppo
+        self.guard.check()
         try:
             path = older_checkpoint(self.folder, to, before=now.iteration)
             found = load_checkpoint(path, ppo.actor.adapter_config)
@@ -210,6 +218,7 @@ class SteeredRun(RunUnderWay):
         rewards, warnings = self._wanted_rewards(build) if self.wanted.reward != self.config.reward else (None, [])
         if not (changed := changes(self.config, self.wanted)):
             return
+        self.guard.check()
         self._save_in_between()  # what came before must not be done anew by what holds from here on
         self.config = self.wanted
         runs.write_config(self.folder, self.config)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from trainer.errors import UsageError
 from trainer.events import Evaluation, Event, HumanEvaluation, Iteration, RewardModelEvaluation, RewardModelStep
+from trainer.files import own_folder
 from trainer.sinks import Sink
 
 PROJECT = "ppo-workbench"
@@ -157,6 +158,8 @@ def _started(name: str, run_name: str, folder: Path, config: dict[str, Any]) -> 
             f"run.trackers: '{name}' is not installed: pip install 'ppo-workbench[{name}]', or leave it out"
         ) from None
     try:
+        if name in ("tensorboard", "wandb"):
+            own_folder(folder / name)  # into which they write: never through a link
         if name == "tensorboard":
             return _TensorBoard(library, folder)
         if name == "wandb":

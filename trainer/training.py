@@ -72,7 +72,7 @@ class _Run(SteeredRun):
         """Load everything, then create or open the run, so that a broken start leaves nothing behind."""
         self.state("loading")
         if self.resume:
-            self.folder = runs.open_run(self.resume, Path(self.config.run.dir))
+            self.folder = runs.open_to_train(self.resume, Path(self.config.run.dir))
         else:
             runs.check_name_is_free(self.config)
         rows = load_prompts(self.config.data)
@@ -90,11 +90,11 @@ class _Run(SteeredRun):
         self.baseline = reference_baseline(self.ppo, self.held_out) if self.config.eval.reference else None
         if not self.resume:
             self.folder = runs.create_run(self.config, preset)
-        with self.folder.lock():
+        with self.folder.lock() as self.lock:
             if self.resume:
                 runs.write_config(self.folder, self.config)  # what runs from here on
-            self.record = RunRecord(self.folder, self.config, self.emit)
-            self.open(self._trackers)
+            self.open(self._trackers, shared=self.config.run.shared)
+            self.record = RunRecord(self.folder, self.config, self.emit, self.guard.check)
             return self.guarded(lambda: self._iterations(prompts))
 
     def _begin(self, prompts: Sequence[Prompt]) -> None:

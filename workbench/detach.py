@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 from trainer.errors import StorageError
+from trainer.files import PRIVATE, open_file
 from workbench.processes import own_command
 
 LOG = "headless.log"  # in the run's folder
@@ -18,7 +20,7 @@ def go_on_headless(folder: Path) -> int:
     """
     command = own_command("--no-ui", "--resume", str(folder.resolve()), "--display", "plain")
     try:
-        with (folder / LOG).open("ab") as log:
+        with os.fdopen(open_file(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "ab") as log:
             child = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )

@@ -8,6 +8,7 @@ import sys
 import traceback
 from pathlib import Path
 
+from trainer.files import PRIVATE, write_whole
 from workbench.text import visible
 
 PROGRAM = "ppo-workbench"
@@ -42,7 +43,7 @@ def crash(exception: BaseException, folder: Path | None = None) -> None:
     if folder is not None:
         with contextlib.suppress(OSError):
             path = folder / "crash.log"
-            path.write_text(details, encoding="utf-8", errors="backslashreplace")
+            write_whole(path, details, mode=PRIVATE)
             error(f"unexpected {what}: this is a bug, its traceback is in {path}")
             return
     _line(visible(details.rstrip(), keep_newlines=True))

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from trainer.config import Config
 from trainer.errors import TrainerError, UsageError
 from trainer.events import Alarm, Fix, RunStarted, SettingChanged, StateChanged
+from trainer.files import PRIVATE, write_whole
 from trainer.questions import Answer, Question
 from trainer.runs import RunFolder, check_name_is_free, checkpoints
 from workbench.attached import AttachedRun, RunOnDisk, kl_target
@@ -297,7 +298,7 @@ def report_bug(bug: BaseException, folder: Path | None = None) -> str:
     details = "".join(traceback.format_exception(bug))
     if folder is not None:
         try:
-            (folder / "crash.log").write_text(details, encoding="utf-8", errors="backslashreplace")
+            write_whole(folder / "crash.log", details, mode=PRIVATE)
         except OSError:
             pass
         else:

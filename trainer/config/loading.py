@@ -78,10 +78,15 @@ def parse_overrides(assignments: list[str], schema: type[Section] = Config) -> d
     return tables
 
 
-def save_config(config: Section, path: Path, header: str = "") -> None:
-    """Write `config` as TOML, every field spelt out; `header` goes above as comment lines."""
+def config_text(config: Section, header: str = "") -> str:
+    """Return `config` as TOML, every field spelt out; `header` goes above as comment lines."""
     comments = "".join(f"# {line}\n" for line in header.splitlines())
-    path.write_text(f"{comments}\n{tomli_w.dumps(config.model_dump())}".lstrip("\n"), encoding="utf-8")
+    return f"{comments}\n{tomli_w.dumps(config.model_dump())}".lstrip("\n")
+
+
+def save_config(config: Section, path: Path, header: str = "") -> None:
+    """Write `config` to `path`, as `config_text` has it."""
+    path.write_text(config_text(config, header), encoding="utf-8")
 
 
 def resolve_paths(config: Config, base: Path) -> Config:

@@ -350,6 +350,9 @@ class RunFolderConfig(Section):
     )
     dir: FilePath = setting("runs", "Folder that holds the runs.", min_length=1)
     seed: int = setting(0, "Seed of everything random; -1 draws one and saves it.", ge=-1, lt=2**32)
+    shared: bool = setting(
+        False, "Let other users of this machine read the journal, the samples and the progress of the run."
+    )
 
 
 class RunConfig(RunFolderConfig):

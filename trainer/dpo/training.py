@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import secrets
 import time
 from collections.abc import Iterable, Sequence
@@ -26,10 +27,9 @@ from trainer.reward_model.sources import load_preferences
 from trainer.rewards import Rewards, Trust, build_rewards, trust_all
 from trainer.rewards.model import unfinished_models, with_checkpoints
 from trainer.run_under_way import RunUnderWay
+from trainer.runs import RunFolder
 from trainer.sinks import Sink, Sinks
 from trainer.trackers import build_trackers
-
-FINGERPRINT = "pairs.sha256"  # of the pairs that a run began with
 
 
 def train_dpo(
@@ -84,7 +84,7 @@ class _Run(RunUnderWay):
         c = self.config
         self.state("loading")
         if self.resume:
-            self.folder = runs.open_run(self.resume, Path(c.run.dir))
+            self.folder = runs.open_to_train(self.resume, Path(c.run.dir))
         else:
             runs.check_name_is_free(c)
         if preferences is None:
@@ -97,20 +97,22 @@ class _Run(RunUnderWay):
         self.warnings += data.warnings
         pairs = fingerprint([*data.train, *data.held_out])
         if self.resume:
-            _check_pairs(self.folder.root / FINGERPRINT, pairs, c.data)
+            _check_pairs(self.folder.pairs, pairs, c.data)
         self.dpo = DPO(c, model, data, rewards, emit=self.emit, control=self.control)
         self.snapshot = self.dpo.snapshot()
         if not self.resume:
-            self.folder = runs.create_run(c, preset)
-            _write(self.folder.root / FINGERPRINT, pairs)
-        with self.folder.lock():
+            self.folder = runs.create_run(c, preset, pairs=pairs)
+        with self.folder.lock() as self.lock:
             if self.resume:
                 runs.write_config(self.folder, c)  # what runs from here on
-            self.open(lambda: build_trackers(c.run.trackers, self.folder.name, self.folder.root, c.model_dump()))
+            names, settings = c.run.trackers, c.model_dump()
+            trackers = functools.partial(build_trackers, names, self.folder.name, self.folder.root, settings)
+            self.open(trackers, shared=c.run.shared)
             return self.guarded(lambda: self._steps(model, data))
 
     def save(self) -> None:
         """Save the last whole step, unless it is saved already."""
+        self.guard.check()
         if self.iteration == self.saved_at or not self.is_prepared:
             return
         self.state("saving")
@@ -121,6 +123,11 @@ class _Run(RunUnderWay):
         runs.prune_checkpoints(self.folder, self.config.checkpoint.keep)
         where, seconds = str(path.relative_to(self.folder.root)), time.perf_counter() - started
         self.emit(CheckpointSaved(iteration=self.saved_at, path=where, seconds=seconds))
+
+    def move_to(self, folder: RunFolder) -> None:
+        """Let `folder` be the run's from here on."""
+        self.folder, self.saved_at = folder, -1
+        runs.write_config(folder, self.config)
 
     def _rewards(self, model: LoadedModel) -> Rewards | None:
         """What samples are scored by; None where nothing is to be sampled."""
@@ -182,10 +189,3 @@ def _check_pairs(file: Path, pairs: str, config: PreferenceDataConfig) -> None:
         raise UsageError(
             f"the preferences in '{config.preferences}' are not those that this run began with: start a new run"
         )
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        file.write_text(f"{text}\n", encoding="utf-8")
-    except OSError as error:
-        raise StorageError(f"cannot write '{file}': {error.strerror}; free space or mend the folder's rights") from None

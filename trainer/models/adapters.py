@@ -103,7 +103,7 @@ def adapter_scaled(backbone: nn.Module, scale: float) -> Iterator[None]:
 
 def save_adapter(parameters: Parameters, config: dict[str, Any], folder: Path) -> None:
     """Write an adapter that `mlx_lm.generate --adapter-path` and `mlx_lm.fuse` accept."""
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
     mx.save_safetensors(str(folder / ADAPTER_FILE), parameters)
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 

@@ -11,7 +11,7 @@ from trainer.errors import ModelError, TrainerError
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
 from trainer.models.loading import LoadedModel
-from trainer.reward_model.checkpoint import Scale, load_parameters, read_card
+from trainer.reward_model.checkpoint import Scale, load_parameters, read_whole_card
 from trainer.reward_model.loaded import is_same_backbone, reward_model_folder
 
 _HEAD = ("head.weight", "head.bias")
@@ -32,7 +32,7 @@ def init_value_model(actor: ActorCriticLLM, loaded: LoadedModel, config: ModelCo
         raise ModelError(f"{name}: the critic has no adapter to begin as another: set model.value_model = 'adapter'")
     try:
         folder = reward_model_folder(Path(config.value_init).expanduser())
-        card = read_card(folder)
+        card = read_whole_card(folder)
         model = BackboneConfig.model_validate(card.get("model"))
         scale = Scale(**card["scale"])
         found = load_parameters(folder)

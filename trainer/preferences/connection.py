@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.errors import StorageError, UsageError
+from trainer.files import PRIVATE, open_file
 
 BUSY_SECONDS = 5.0  # how long one waits for another's write
 PAGE = 500  # rows read at once
@@ -30,7 +31,18 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
             # Readers of a write-ahead log write files beside it: none can where the folder is read-only, and where only
             # the file is, what they leave would keep others from writing. A file without a log is whole.
             return _connect(real, "mode=ro&immutable=1")
-        return _connect(real, "mode=rwc" if create else "mode=rw")
+        if not is_there:
+            with contextlib.suppress(OSError):  # SQLite says why
+                create_private(real)
+        return _connect(real, "mode=rw")
+
+
+def create_private(path: Path) -> None:
+    """Make an empty file that only its owner may read, unless there is one. Raises OSError.
+
+    SQLite gives the files that it keeps beside it the same permissions.
+    """
+    os.close(open_file(path, os.O_RDWR | os.O_CREAT, PRIVATE))
 
 
 def make_writable(connection: sqlite3.Connection) -> None:
@@ -134,8 +146,8 @@ def _message(path: Path, error: Exception) -> str:
             return f"cannot write '{path}': it or its folder is read-only; make both writable, or name another file"
         case sqlite3.SQLITE_CANTOPEN:
             return (
-                f"cannot open '{path}': its folder is missing, or you may not write there; "
-                "make the folder writable, or name another file"
+                f"cannot open '{path}': its folder is missing, or the file is another user's, or you may not write "
+                "there; make the folder writable, or name another file"
             )
         case sqlite3.SQLITE_FULL:
             return f"cannot write '{path}': the disk is full; free space, then try again"

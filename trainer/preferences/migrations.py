@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 
 from trainer.errors import StorageError
-from trainer.preferences.connection import transaction
+from trainer.preferences.connection import create_private, transaction
 from trainer.preferences.records import Comparison
 
 APPLICATION_ID = int.from_bytes(b"PPOw")  # in the file's header, so that `file` and we tell it from other databases
@@ -156,6 +156,7 @@ def _keep_copy(path: Path, version: int) -> None:
     part = target.with_name(f"{target.name}.part")
     try:
         part.unlink(missing_ok=True)
+        create_private(part)
         # A connection of its own: one that writes cannot be copied from.
         with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(part)) as copy:
             source.backup(copy)

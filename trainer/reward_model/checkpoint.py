@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt
 from trainer.checkpoint_files import (
     DamagedCheckpointError,
     check_all_used,
+    check_content,
     damage_of,
     optimizer_tree,
     read_arrays,
@@ -118,8 +119,12 @@ def save_snapshot(folder: Path, snapshot: Snapshot, config: RewardModelConfig) -
 
 
 def load_snapshot(folder: Path) -> Snapshot:
-    """Read what `save_snapshot` wrote. Raises StorageError for one that is damaged or of a newer version."""
-    card = read_card(folder)
+    """Read what `save_snapshot` wrote, to the bit.
+
+    Raises DamagedCheckpointError where something else is there now, StorageError for one that cannot be read, or that a
+    newer version wrote.
+    """
+    card = read_whole_card(folder)
     try:
         state = json.loads(read_regular(folder / "state.json"))
         _State.model_validate(state)
@@ -172,6 +177,16 @@ def read_card(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _damaged(folder, error) from error
     return cast("dict[str, Any]", card)
+
+
+def read_whole_card(folder: Path) -> dict[str, Any]:
+    """Return the card of a checkpoint that is to be loaded, once every file of it is seen to be what was written.
+
+    Raises DamagedCheckpointError, StorageError.
+    """
+    card = read_card(folder)
+    check_content(folder)
+    return card
 
 
 def _card(snapshot: Snapshot, config: RewardModelConfig) -> dict[str, Any]:

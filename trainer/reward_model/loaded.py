@@ -14,7 +14,7 @@ from trainer.config.schema import BackboneConfig
 from trainer.errors import StorageError, UsageError
 from trainer.models.loading import LoadedModel, load_backbone, model_folder, precision
 from trainer.preferences.records import Text
-from trainer.reward_model.checkpoint import CARD, Scale, load_parameters, read_card
+from trainer.reward_model.checkpoint import CARD, Scale, load_parameters, read_whole_card
 from trainer.reward_model.encoding import Encoder
 from trainer.reward_model.model import RewardModel
 from trainer.reward_model.scoring import score_sequences
@@ -32,7 +32,7 @@ class LoadedRewardModel:
 
     def __init__(self, folder: Path, backbone: LoadedModel | None = None) -> None:
         self.folder = folder
-        self.card = card = read_card(folder)
+        self.card = card = read_whole_card(folder)
         try:
             self.config = RewardModelConfig.model_validate({"model": card["model"], "data": card["data"]})
             scale = Scale(**card["scale"])

@@ -5,7 +5,6 @@ Reading it loads no model and nothing of MLX.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import math
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainer.errors import StorageError
+from trainer.files import PRIVATE, whole_file
 from trainer.preferences.records import Text
 from trainer.preferences.rows import as_json
 from trainer.reward_model.report import RewardModelReport, report_from_dict
@@ -72,8 +72,8 @@ def predictions(pairs: Sequence[PairPrediction], report: RewardModelReport, iter
     )
 
 
-def write_predictions(path: Path, found: Predictions) -> None:
-    """Write `found` to `path`, whole or not at all. Raises StorageError when it cannot be written."""
+def write_predictions(path: Path, found: Predictions, *, mode: int = PRIVATE) -> None:
+    """Write `found` to `path`, whole or not at all, with the permissions `mode`. Raises StorageError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -89,13 +89,10 @@ def write_predictions(path: Path, found: Predictions) -> None:
         [column(_values(found.pairs, field.name), field.type) for field in schema],
         schema=schema.with_metadata(metadata),
     )
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        pq.write_table(table, temporary, compression="zstd", write_page_checksum=True, row_group_size=_GROUP_ROWS)
-        temporary.replace(path)
+        with whole_file(path, mode=mode) as file:
+            pq.write_table(table, file, compression="zstd", write_page_checksum=True, row_group_size=_GROUP_ROWS)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise StorageError(
             f"cannot write '{path}': {error.strerror or error}; free space or mend the folder, then go on with --resume"
         ) from None

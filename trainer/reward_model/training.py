@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import secrets
 import time
 from collections.abc import Iterable, Sequence
@@ -12,6 +13,7 @@ from trainer.checkpoint_files import load_newest
 from trainer.config.reward_model import RewardModelConfig, resolve_reward_model_paths
 from trainer.control import Control
 from trainer.events import CheckpointSaved, RunEnded
+from trainer.files import PRIVATE, SHARED
 from trainer.models.blas import blas_warning, measure_matmul
 from trainer.models.loading import LoadedModel, load_backbone, quantize_warning
 from trainer.preferences.records import Preference
@@ -21,6 +23,7 @@ from trainer.reward_model.fitting import Fitting
 from trainer.reward_model.predictions import HELD_OUT, write_predictions
 from trainer.reward_model.sources import load_preferences
 from trainer.run_under_way import RunUnderWay
+from trainer.runs import RunFolder
 from trainer.sinks import Sink, Sinks
 from trainer.trackers import build_trackers
 
@@ -69,7 +72,7 @@ class _Run(RunUnderWay):
         """Load everything, then create or open the run, so that a broken start leaves nothing behind."""
         self.state("loading")
         if self.resume:
-            self.folder = runs.open_run(self.resume, Path(self.config.run.dir))
+            self.folder = runs.open_to_train(self.resume, Path(self.config.run.dir))
         else:
             runs.check_name_is_free(self.config)
         if preferences is None:
@@ -82,15 +85,17 @@ class _Run(RunUnderWay):
         self.snapshot = self.fitting.snapshot()
         if not self.resume:
             self.folder = runs.create_run(self.config, preset)
-        with self.folder.lock():
+        with self.folder.lock() as self.lock:
             if self.resume:
                 runs.write_config(self.folder, self.config)  # what runs from here on
             names, settings = self.config.run.trackers, self.config.model_dump()
-            self.open(lambda: build_trackers(names, self.folder.name, self.folder.root, settings))
+            trackers = functools.partial(build_trackers, names, self.folder.name, self.folder.root, settings)
+            self.open(trackers, shared=self.config.run.shared)
             return self.guarded(lambda: self._steps(model, data))
 
     def save(self) -> None:
         """Save the last whole step, unless it is saved already."""
+        self.guard.check()
         if self.snapshot.iteration == self.saved_at or not self.fitting.is_prepared:
             return
         self.state("saving")
@@ -102,9 +107,16 @@ class _Run(RunUnderWay):
         where, seconds = str(path.relative_to(self.folder.root)), time.perf_counter() - started
         self.emit(CheckpointSaved(iteration=self.saved_at, path=where, seconds=seconds))
 
+    def move_to(self, folder: RunFolder) -> None:
+        """Let `folder` be the run's from here on."""
+        self.folder, self.saved_at = folder, -1
+        runs.write_config(folder, self.config)
+
     def _keep_predictions(self) -> None:
         if self.fitting.predictions is not None:
-            write_predictions(self.folder.root / HELD_OUT, self.fitting.predictions)
+            self.guard.check()
+            mode = SHARED if self.config.run.shared else PRIVATE
+            write_predictions(self.folder.root / HELD_OUT, self.fitting.predictions, mode=mode)
 
     def _begin(self, model: LoadedModel, data: Comparisons) -> None:
         loaded, problems = load_newest(self.folder, load_snapshot)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from trainer.errors import StorageError
+from trainer.files import whole_file
 from trainer.reading import read_regular
 from trainer.runs import RunFolder
 from workbench.samples.records import SampleKey
@@ -86,16 +87,10 @@ class Bookmarks(Collection[SampleKey]):
             self.problem = f"bookmarks '{self._path}' {error}; marking a sample puts them aside"
 
     def _write(self, keys: set[SampleKey]) -> None:
-        temporary = self._path.with_name(f".{self._path.name}.tmp")
-        try:
-            temporary.write_text(json.dumps({"version": _VERSION, "samples": sorted(keys)}) + "\n", encoding="utf-8")
+        with whole_file(self._path) as file:
+            file.write(f"{json.dumps({'version': _VERSION, 'samples': sorted(keys)})}\n".encode())
             if self.problem:
                 self._path.rename(self._free_name())
-            temporary.replace(self._path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
 
     def _free_name(self) -> Path:
         """Where to keep a file that cannot be used."""

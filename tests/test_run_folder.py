@@ -363,7 +363,8 @@ def test_the_command_line_ends_with_3_and_the_reason(tmp_path: Path, capsys: pyt
         "import shutil\ncalls = []\ndef score(completions, **_):\n    calls.append(1)\n"
         f"    shutil.rmtree({str(root)!r}) if len(calls) == 3 else None\n    return [1.0 for _ in completions]\n"
     )
-    assert cli.main(["--no-ui", "--config", str(tmp_path / "tiny.toml"), "--name", "a", "--display", "plain"]) == 3
+    given = ["--config", str(tmp_path / "tiny.toml"), "--trust-code", "--name", "a"]
+    assert cli.main(["--no-ui", *given, "--display", "plain"]) == 3
     assert "error: the folder of run 'a'" in capsys.readouterr().err
     assert not root.exists()
 

@@ -378,7 +378,7 @@ async def test_the_result_of_another_folder_is_dropped(workspace: Path) -> None:
     ("key", "message"),
     [("enter", RunsPane.OpenRequested), ("r", RunsPane.ResumeRequested), ("d", RunsPane.DuplicateRequested)],
 )
-async def test_keys_ask_for_the_selected_run(key: str, message: type[RunsPane.OpenRequested]) -> None:
+async def test_keys_ask_for_the_selected_run(key: str, message: type[RunsPane.Requested]) -> None:
     app = Workbench()
     async with app.run_test() as pilot:
         await settle(pilot)

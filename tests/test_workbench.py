@@ -404,6 +404,20 @@ async def test_the_runs_pane_opens_and_resumes() -> None:
         assert script.received["resume"] == Path("runs/past")
 
 
+async def test_resume_and_duplicate_do_not_open_the_run_as_well() -> None:
+    make_run("past")
+    async with workbench(scripted_run.wait) as (screen, pilot):
+        await pilot.press("f7")
+        await until(pilot, lambda: "past" in screen_text(screen))
+        await pilot.press("d")
+        await until(pilot, lambda: "copy of past" in screen_text(screen))
+        assert "no run yet" in status(screen)
+        await pilot.press("f7", "r")
+        await until(pilot, lambda: "iteration 1/12" in status(screen))
+        assert screen.supervisor.trains_here
+        assert banner(screen) == ""
+
+
 async def test_a_complete_run_is_gone_on_with_for_as_many_iterations_as_are_asked_for() -> None:
     complete_run("past")
     script = Script(scripted_run.done)

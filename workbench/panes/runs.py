@@ -65,18 +65,21 @@ class RunsPane(Pane):
         Binding("O", "sort_other_way", "reverse", show=False, id="runs.reverse", tooltip="Sort the other way round"),
     ]
 
-    class OpenRequested(Message):
-        """The run in `folder` is to be shown."""
+    class Requested(Message):
+        """Something is to be done with the run in `folder`; never posted itself, for `on` hears subclasses too."""
 
         def __init__(self, folder: Path) -> None:
             super().__init__()
             self.folder = folder
 
-    class ResumeRequested(OpenRequested):
-        """The run in `folder` is to be trained further."""
+    class OpenRequested(Requested):
+        """The run is to be shown."""
 
-    class DuplicateRequested(OpenRequested):
-        """The configuration of the run in `folder` is to be edited as a new one."""
+    class ResumeRequested(Requested):
+        """The run is to be trained further."""
+
+    class DuplicateRequested(Requested):
+        """The configuration of the run is to be edited as a new one."""
 
     class CompareChanged(Message):
         """These runs, two or more, are to be laid over each other; or none any more."""
@@ -239,7 +242,7 @@ class RunsPane(Pane):
     def action_duplicate(self) -> None:
         self._request(self.DuplicateRequested)
 
-    def _request(self, message: type[OpenRequested]) -> None:
+    def _request(self, message: type[Requested]) -> None:
         if (run := self.selected) is not None:
             self.post_message(message(run.folder.root))
 

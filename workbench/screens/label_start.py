@@ -19,6 +19,7 @@ from textual.widgets.option_list import Option
 
 from trainer.errors import TrainerError, UsageError
 from trainer.preferences.items import Queue, SessionRecord
+from workbench.keys import keys_of
 from workbench.labelling.choices import (
     ENSEMBLE,
     QUEUES,
@@ -241,7 +242,8 @@ class LabelStartScreen(Dialog[SessionChoice | None]):
         """What a new session is to ask. Raises UsageError."""
         chosen = self.query_one(QueueList).chosen
         if not chosen:
-            raise UsageError("no queue is chosen: take one in with space, or name data")
+            key = keys_of(self.query_one(QueueList))["label-start.toggle"]
+            raise UsageError(f"no queue is chosen: take one in with {key}, or name data")
         weights = dict(self._wanted.queues)
         run = self.query_one("#run", Select).value
         return Wanted(

@@ -169,8 +169,9 @@ def _harm(run: Path, random: Random) -> str:
     content = path.read_bytes()
     if path.name == "events.jsonl" and random.random() < 0.8:
         lines = content.splitlines()
-        for at in random.sample(range(len(lines)), min(random.choice((1, 1, 3)), len(lines))):
-            lines[at] = _edited(lines[at], random)
+        for _ in range(random.choice((1, 1, 3))):
+            at = random.choice((-1, random.randrange(len(lines)), random.randrange(len(lines)))) if lines else 0
+            lines[at:] = [_edited(lines[at], random), *lines[at:][1:]] if lines else []
         if random.random() < 0.2:
             random.shuffle(lines)
         content = b"\n".join(lines) + random.choice((b"\n", b"\n", b"", b"\n\n", b'\n{"event": "it'))
@@ -221,7 +222,8 @@ def _edited(line: bytes, random: Random) -> bytes:
             if random.random() < 0.1:
                 del node[key]
             else:
-                node[key] = random.choice(VALUES)
+                alike = [value for value in VALUES if type(value) is type(node[key])]
+                node[key] = random.choice(alike if alike and random.random() < 0.6 else VALUES)
             break
     return json.dumps(values).encode(errors="surrogatepass")
 

@@ -370,3 +370,40 @@ def test_the_ends_of_a_long_journal_are_read_without_the_rest(path: Path, monkey
     monkeypatch.setattr(journal_module.json, "loads", lambda line, loads=json.loads: parsed.append(line) or loads(line))
     read_journal_ends(path)
     assert sum(map(len, parsed)) < 20_000
+
+
+def test_the_ends_count_damaged_lines_among_the_newest_steps_and_after(path: Path) -> None:
+    write(path, started(), *map(iteration, range(1, 21)))
+    lines = path.read_bytes().splitlines(keepends=True)
+
+    def found(*damaged: int, rest: bytes = b"") -> tuple[int, bool]:
+        changed = [b'{"event": \x00\n' if number in damaged else line for number, line in enumerate(lines)]
+        path.write_bytes(b"".join(changed) + rest)
+        ends = read_journal_ends(path)
+        return ends.damaged, ends.cut
+
+    assert found() == (0, False)
+    assert found(21) == (1, False)
+    assert found(20, 21, 19) == (3, False)
+    assert found(16) == (0, False), "it is before the newest five steps, which all are there"
+    assert found(17) == (1, False), "an older step takes the place of the one that is lost"
+    assert found(rest=b'{"event": "it') == (0, True)
+    assert found(21, rest=b"\n\n") == (3, False)
+
+
+def test_damage_before_a_resumption_is_not_counted_for_its_iterations_are_done_anew(path: Path) -> None:
+    write(path, started(), *map(iteration, range(1, 4)))
+    path.write_bytes(path.read_bytes() + b'{"event": "it')
+    write(path, started(resumed_at=2), iteration(3))
+    ends = read_journal_ends(path)
+    assert (ends.damaged, ends.cut) == (0, False)
+    assert [event.iteration for event in ends.events if isinstance(event, Iteration)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("time", [True, -1, 1e300, 2**70, float("nan"), float("inf"), "noon", None])
+def test_an_event_at_a_time_that_has_no_date_is_damaged(path: Path, time: Any) -> None:
+    write(path, started())
+    values = {**json.loads(path.read_bytes().splitlines()[1]), "time": time}
+    path.write_bytes(path.read_bytes() + json.dumps(values).encode() + b"\n")
+    assert len(read_journal(path).events) == 1
+    assert [problem.partition(" left")[0] for problem in read_journal(path).problems] == ["line 3"]

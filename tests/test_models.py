@@ -149,6 +149,24 @@ def test_the_reference_is_the_base_model_bit_for_bit_and_the_policy_returns_afte
     assert mx.array_equal(model.backbone(ids), policy)
 
 
+@pytest.mark.parametrize("change", ["missing", "extra", "another shape"])
+def test_arrays_of_another_model_are_refused_by_name(folder: Path, change: str) -> None:
+    actor, _ = make_actor(folder)
+    for update, own in (
+        (actor.update_policy, actor.policy_parameters()),
+        (actor.update_value, actor.value_parameters()),
+    ):
+        name = max(own)
+        others = {
+            "missing": {other: array for other, array in own.items() if other != name},
+            "extra": {**own, "model.layers.99.lora_a": mx.zeros((2, 2))},
+            "another shape": {**own, name: mx.zeros((3, 3, 3))},
+        }[change]
+        with pytest.raises(ModelError, match=r"trained on another model: '(.*)' is .*, this model has .*model\.path"):
+            update(others)
+    assert actor.policy_parameters().keys() == make_actor(folder)[0].policy_parameters().keys()
+
+
 def test_the_critics_adapter_sees_nothing_of_the_policys_and_leaves_it_alone(folder: Path) -> None:
     actor, model = make_actor(folder, value_model="adapter")
     ids, starts, width = sequences()

@@ -36,6 +36,7 @@ from trainer.runs import (
     trash_run,
     versions,
 )
+from workbench.cli import main
 
 
 def config(runs_dir: Path, name: str = "", iterations: int = 10) -> Config:
@@ -365,6 +366,37 @@ def test_a_damaged_journal_is_a_problem_of_one_line(folder: RunFolder, content: 
     found = summary(folder)
     assert (found.state, found.iteration) == ("interrupted", 0)
     assert "holds no event" in found.problem
+
+
+def test_damage_at_the_end_of_a_journal_is_told_with_where_the_numbers_are_from(folder: RunFolder) -> None:
+    journal(
+        folder, started(), *(iteration(number, kl=number, score_mean=number) for number in range(1, 11)), ended("done")
+    )
+    assert (summary(folder).damaged, summary(folder).problem) == (False, "")
+    lines = folder.events.read_bytes().splitlines(keepends=True)
+    folder.events.write_bytes(b"".join(lines[:-3]) + b"".join(line[:40] + b"\0\n" for line in lines[-3:]))
+    found = summary(folder)
+    assert (found.state, found.iteration, found.kl, found.score, found.damaged) == ("interrupted", 8, 8.0, 6.0, True)
+    assert found.problem == (
+        "journal damaged near its end: 3 lines cannot be read; state and numbers are from the others, up to iteration 8"
+    )
+    folder.events.write_bytes(b"".join(lines)[:-5])
+    assert summary(folder).problem.startswith("journal damaged near its end: 1 line cannot be read; state and numbers")
+    with other_trainer(folder):
+        assert (summary(folder).damaged, summary(folder).problem) == (False, ""), "its trainer is writing the line"
+
+
+def test_runs_and_its_json_say_which_run_is_damaged(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    journal(folder, started(), iteration(1), iteration(2))
+    folder.events.write_bytes(folder.events.read_bytes() + b'{"time": 1\n')
+    assert main(["runs", "--dir", str(folder.root.parent)]) == 0
+    out, err = capsys.readouterr()
+    assert "interrupted, damaged" in out
+    assert "alpha: journal damaged near its end: 1 line cannot be read" in err
+    assert main(["runs", "--dir", str(folder.root.parent), "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert values["damaged"] is True
+    assert values["problem"].endswith("up to iteration 2")
 
 
 def test_folders_that_are_no_runs_are_listed_with_a_problem(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from workbench.screens.confirm import ConfirmScreen
 from workbench.screens.quit import QuitScreen
 from workbench.screens.rename import TextPromptScreen
 from workbench.widgets.banner import Banner
+from workbench.widgets.run_table import RunTable
 
 
 @pytest.fixture(autouse=True)
@@ -555,6 +556,17 @@ async def test_a_journal_of_a_newer_version_is_told_and_shown() -> None:
     async with workbench(watch=folder) as (screen, pilot):
         await until(pilot, lambda: "version 2" in banner(screen))
         assert "iteration 2/12" in status(screen)
+
+
+async def test_a_run_that_ended_in_a_state_of_a_newer_version_is_watched_and_listed() -> None:
+    folder = make_run("past")
+    journal = (folder / "events.jsonl").read_text()
+    assert journal.count('"state":"stopped"') == 1
+    (folder / "events.jsonl").write_text(journal.replace('"state":"stopped"', '"state":"quantum"'))
+    async with workbench(watch=folder) as (screen, pilot):
+        await until(pilot, lambda: "● quantum" in status(screen))
+        await pilot.press("f7")
+        await until(pilot, lambda: "● quantum" in str(screen.query_one(RunTable)._cells))
 
 
 async def test_a_run_of_another_kind_is_watched_with_metrics_of_its_own() -> None:

@@ -112,11 +112,13 @@ class ActorCriticLLM:
         return dict(self._value)
 
     def update_policy(self, parameters: Parameters) -> None:
-        """Put other arrays in the policy's adapter."""
+        """Put other arrays in the policy's adapter. Raises ModelError where they are not those of this model."""
+        _check_fit(parameters, self.policy_parameters(), "adapter of the policy")
         update_lora(self.backbone, parameters)
 
     def update_value(self, parameters: Parameters) -> None:
-        """Put other arrays in the critic."""
+        """Put other arrays in the critic. Raises ModelError where they are not those of this model."""
+        _check_fit(parameters, self._value, "critic")
         self._value = dict(parameters)
 
     def _check_family(self) -> None:
@@ -199,3 +201,14 @@ def hidden_size(backbone: nn.Module) -> int:
     """Width of the hidden states."""
     args = language_model(backbone).args
     return int(args.hidden_size)
+
+
+def _check_fit(parameters: Parameters, own: Parameters, what: str) -> None:
+    """Raise ModelError where `parameters` do not have the names and shapes of the model's `own`."""
+    for name in sorted(parameters.keys() | own.keys()):
+        if name not in parameters or name not in own or parameters[name].shape != own[name].shape:
+            there, wanted = (list(arrays[name].shape) if name in arrays else "none" for arrays in (parameters, own))
+            raise ModelError(
+                f"the {what} was trained on another model: '{name}' is {there}, this model has {wanted}; use its "
+                "model.path, model.lora_rank, model.lora_targets, model.lora_layers and model.value_model"
+            )

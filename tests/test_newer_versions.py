@@ -1,0 +1,119 @@
+"""What a newer version may write that this one does not know is shown as it is, by whatever reads a journal."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from scripted_run import alarm, ended, iteration, started
+
+from trainer.config import Config
+from trainer.events import Alert, Decision, Event, Fix, PhaseProgress, StateChanged
+from trainer.journal import Journal
+from trainer.run_list import list_runs
+from trainer.run_watch import RunWatch
+from trainer.runs import RunFolder
+from workbench.cli import main
+from workbench.displays.dashboard import dashboard
+from workbench.displays.sentences import sentences
+from workbench.journal_source import JournalSource
+from workbench.reward_runs.course import Course
+from workbench.reward_runs.follower import Look
+from workbench.reward_runs.texts import run_heading
+from workbench.run_view import RunView
+from workbench.widgets.alarm_lines import alarm_lines
+from workbench.widgets.run_table import COLUMNS
+from workbench.widgets.status_line import fitted, status_pieces
+from workbench.widgets.timeline import timeline
+
+HOSTILE = "quantum\x1b[2J"
+SHOWN = "quantum␛[2J"
+END = dataclasses.replace(ended(), state=HOSTILE)  # type: ignore[arg-type]
+DECISION = {"iteration": 3, "message": "because", "evidence": {}, "code": "convergence_quantum"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    """A run whose events have values of a newer version wherever there is a choice of values."""
+    run: Any = {"state": HOSTILE}
+    events: list[Event] = [
+        started(run_kind=HOSTILE),
+        StateChanged(**run),
+        iteration(3),
+        alarm(3, code=HOSTILE, level=HOSTILE, fixes=[Fix(label="fix it", action=HOSTILE)]),  # type: ignore[arg-type]
+        Alert(iteration=3, level=HOSTILE, code="news", message="see here"),  # type: ignore[arg-type]
+        Decision(**DECISION, level=HOSTILE, rule=HOSTILE, action=HOSTILE),  # type: ignore[arg-type]
+        END,
+    ]
+    root = tmp_path / "runs/a"
+    root.mkdir(parents=True)
+    (root / "config.toml").write_text(f"kind = {json.dumps(HOSTILE)}\n[ppo]\niterations = 12\n[model]\npath = 'x'\n")
+    journal = Journal(root / "events.jsonl")
+    for event in events:
+        journal.emit(event)
+    journal.close()
+    return RunFolder(root)
+
+
+def view_of(folder: RunFolder) -> RunView:
+    view = RunView()
+    for event in JournalSource(folder.root).take():
+        view.take(event)
+    return view
+
+
+def test_the_list_of_runs_and_its_json_show_an_unknown_state(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["runs", "--dir", str(folder.root.parent)]) == 0
+    assert f"a    {SHOWN}" in capsys.readouterr().out
+    assert main(["runs", "--dir", str(folder.root.parent), "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert (values["state"], values["kind"], values["damaged"]) == (HOSTILE, HOSTILE, False)
+    [run] = list_runs(folder.root.parent)
+    assert [column.text(run, 0.0) for column in COLUMNS][1] == f"● {SHOWN}"
+
+
+def test_the_screen_and_the_headless_displays_show_unknown_states_levels_and_phases(folder: RunFolder) -> None:
+    view = view_of(folder)
+    assert f"● {SHOWN}" in fitted(status_pieces(view), 200).plain
+    view.take(PhaseProgress(iteration=4, phase=HOSTILE, done=1, total=2))  # type: ignore[arg-type]
+    assert f"{SHOWN} ━" in fitted(status_pieces(view), 200).plain
+    console = Console(file=io.StringIO(), width=120)
+    console.print(dashboard(view, 120))
+    drawn = console.file.getvalue()  # type: ignore[attr-defined]
+    assert f"● {SHOWN}" in drawn
+    assert "⚠ iteration 3: see here" in drawn
+    texts = ["".join(text for text, _ in line) for line in timeline(view.marks, 60, 10)]
+    assert any(SHOWN in text for text in texts)
+    [line] = alarm_lines(view.alarms, 100, 3, "A")
+    assert SHOWN in "".join(text for text, _ in line)
+    told = [sentence for event in JournalSource(folder.root).take() for sentence in sentences(event)]
+    assert f"iteration 3: {HOSTILE}: see here" in told  # what writes it makes it visible
+    assert f"iteration 3: decision to {HOSTILE}: because" in told
+
+
+def test_the_heading_of_a_reward_model_shows_an_unknown_state() -> None:
+    course = Course()
+    for event in (started(run_kind="reward-model"), END):
+        course.take(event)
+    assert SHOWN in run_heading("a", Look(RunFolder(Path("a")), course, None, live=False, problems=[]))
+
+
+def test_comparing_runs_shows_an_unknown_state(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    other = folder.root.with_name("b")
+    other.mkdir()
+    for path in (folder.config, folder.events):
+        (other / path.name).write_bytes(path.read_bytes())
+    assert main(["compare", str(folder.root), str(other), "--width", "120"]) == 0
+    assert SHOWN in capsys.readouterr().out
+
+
+def test_a_resumed_run_passes_over_decisions_and_alarms_that_it_does_not_know(folder: RunFolder) -> None:
+    past = JournalSource(folder.root).take()
+    assert RunWatch(Config, past).due(3) is None

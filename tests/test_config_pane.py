@@ -18,6 +18,7 @@ from textual.geometry import Region
 from textual.message import Message
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Static
+from workbench_app import until
 
 from trainer.config import preset_names, save_config
 from trainer.config.dpo import DPOConfig
@@ -678,13 +679,10 @@ async def test_a_live_setting_that_is_not_sent_is_put_back(away: str) -> None:
         await s.press("right")
         if away == "f6":
             s.app.set_focus(None)  # as another pane takes it
-            await s.pilot.pause()
-            await s.pilot.pause()  # until that is drawn
         else:
             await s.press(away)
-        assert "0.05" in s.row("kl_coef")
+        await until(s.pilot, lambda: "0.05" in s.row("kl_coef") and "enter sends" not in s.text())
         assert "↵" not in s.row("kl_coef")
-        assert "enter sends" not in s.text()
         s.pane.take_focus()
         await s.go_to("ppo.kl_coef")
         await s.press("enter", "escape")
@@ -722,8 +720,7 @@ async def test_a_note_does_not_stay_when_the_pane_is_left() -> None:
         await s.press("right")
         assert "cannot change during a run" in s.text()
         s.app.set_focus(None)
-        await s.pilot.pause()
-        assert "cannot change during a run" not in s.text()
+        await until(s.pilot, lambda: "cannot change during a run" not in s.text())
 
 
 async def test_other_settings_wait_for_the_end_of_the_run() -> None:

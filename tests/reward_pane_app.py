@@ -12,6 +12,7 @@ from scripted_run import ended, started
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 from textual.widgets import Static
+from workbench_app import settle
 
 from trainer.events import RewardModelEvaluation, RewardModelStep
 from trainer.journal import Journal
@@ -184,19 +185,12 @@ class Workbench(App[None]):
         return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips)
 
 
-async def settle(pilot: Pilot[None]) -> None:
-    """Until what the threads under way read is shown."""
-    for _ in range(3):
-        await pilot.pause()
-        await pilot.app.workers.wait_for_complete()
-    await pilot.pause()
-
-
 async def look(pilot: Pilot[None]) -> None:
     """As the clock does: look at the folder and the run now."""
     app = pilot.app
     assert isinstance(app, Workbench)
-    app.pane._rest_until = 0.0
+    await settle(pilot)  # a look that is under way began before now
     for _ in range(2):
+        app.pane._rest_until = 0.0
         app.pane._read()
         await settle(pilot)

@@ -10,6 +10,7 @@ from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 from textual.widgets import Static
 from token_samples import SETTINGS, sample_row
+from workbench_app import settle
 
 from trainer.events import SamplesWritten
 from trainer.runs import RunFolder
@@ -91,14 +92,6 @@ class Workbench(App[None]):
     def told(self) -> list[str]:
         """The messages in the corner."""
         return [str(notification.message) for notification in self._notifications]
-
-
-async def settle(pilot: Pilot[None]) -> None:
-    """Until the threads under way, and those that their results start, are done and shown."""
-    for _ in range(3):
-        await pilot.pause()
-        await pilot.app.workers.wait_for_complete()
-    await pilot.pause()
 
 
 async def show(pilot: Pilot[None], run: Run) -> None:

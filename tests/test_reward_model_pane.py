@@ -13,6 +13,8 @@ from preference_samples import labelled, reward_config
 from reward_pane_app import REPORT, Run, Workbench, evaluation, look, pair, settle, some_pairs, step
 from scripted_run import started
 from test_snapshots import SNAPSHOTS, check
+from textual.message import Message
+from textual.worker import Worker, WorkerState
 
 from trainer.reward_model.predictions import HELD_OUT, read_predictions
 from trainer.reward_model.training import train_reward_model
@@ -256,6 +258,29 @@ async def test_a_slow_folder_blocks_no_key(monkeypatch: pytest.MonkeyPatch) -> N
             go_on.set()
         await settle(pilot)
         assert [run.folder.name for run in app.pane.runs] == ["a"]
+
+
+async def test_a_look_whose_result_is_not_yet_taken_is_not_replaced_by_one_that_finds_nothing_new() -> None:
+    Run("a", 1).train()
+    app = Workbench()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        post, reads = app.pane.post_message, ["the clock"]
+
+        def post_after_the_clock(message: Message) -> bool:
+            over = isinstance(message, Worker.StateChanged) and message.state is WorkerState.SUCCESS
+            if reads and over and message.worker.group == "reward-run":
+                reads.clear()
+                app.pane._read()
+            return post(message)
+
+        app.pane.post_message = post_after_the_clock  # type: ignore[method-assign]
+        app.pane._follower = None
+        app.pane.choose(Path("runs/a"))
+        await settle(pilot)
+        assert reads == []
+        assert app.pane.run_seen is not None
+        assert "63.0 %" in app.screen_text
 
 
 async def test_damage_is_told_above_what_can_be_shown() -> None:

@@ -16,6 +16,7 @@ from textual.app import App, ComposeResult
 from textual.message import Message
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
+from workbench_app import settle
 
 from trainer.journal import Journal
 from trainer.run_list import RunSummary
@@ -88,14 +89,6 @@ class Workbench(App[None]):
     @property
     def toasts(self) -> list[str]:
         return [toast.message for toast in self._notifications]
-
-
-async def settle(pilot: Pilot[None]) -> None:
-    """Until the threads under way, and those that their results start, are done and shown."""
-    for _ in range(3):
-        await pilot.pause()
-        await pilot.app.workers.wait_for_complete()
-    await pilot.pause()
 
 
 async def until_listed(pilot: Pilot[None], app: Workbench) -> None:

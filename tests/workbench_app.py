@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from scripted_run import Script
 from textual.pilot import Pilot
+from textual.worker import WorkerCancelled
 
 from workbench.app import WorkbenchApp
 from workbench.opening import Opening
@@ -43,6 +44,18 @@ async def until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
             return
         await pilot.pause(0.05)
     raise AssertionError("the condition did not come about within 30 s")
+
+
+async def settle(pilot: Pilot[Any]) -> None:
+    """Until no thread is under way, those that results of threads start included, and what they read is shown."""
+    quiet = 0
+    while quiet < 2:
+        await pilot.pause()
+        running = [worker for worker in pilot.app.workers if not worker.is_finished]
+        quiet = 0 if running else quiet + 1
+        for worker in running:
+            with suppress(WorkerCancelled):  # one that a newer one replaced
+                await worker.wait()
 
 
 def screen_text(screen: MainScreen) -> str:

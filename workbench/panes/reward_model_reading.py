@@ -16,6 +16,7 @@ from workbench.run_view import RunView
 
 _INTERVAL = 1.0  # seconds between looks at the run, and at the folder where that is cheap
 _REST = 20  # times what a listing cost: it takes at most a twentieth of a core
+_OVER = (WorkerState.SUCCESS, WorkerState.ERROR, WorkerState.CANCELLED)
 
 
 class RewardModelReading(Pane):
@@ -99,10 +100,10 @@ class RewardModelReading(Pane):
         """Look at the folder and at the run where that is seen, one thread for each."""
         if not self.is_on_screen:
             return
-        if _is_over(self._listing) and time.monotonic() >= self._rest_until:
+        if self._listing is None and time.monotonic() >= self._rest_until:
             self._listing = self._list(self._lister)
         follower = self._follower
-        if follower is not None and _is_over(self._looking) and not (follower.finished and not self._is_live()):
+        if follower is not None and self._looking is None and not (follower.finished and not self._is_live()):
             self._looking = self._look_at(follower)
 
     @work(thread=True, exclusive=True, group="reward-listing")
@@ -114,8 +115,17 @@ class RewardModelReading(Pane):
         return follower.look()
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Take what a thread read, unless another folder or run has been asked for since."""
-        if event.state is not WorkerState.SUCCESS or event.worker not in (self._listing, self._looking):
+        """Take what a thread read, unless another folder or run has been asked for since; then the next may begin.
+
+        Not before: of a second look, which tells only what is new, nothing is left once the first has been replaced.
+        """
+        if event.state not in _OVER or event.worker not in (self._listing, self._looking):
+            return
+        if event.worker is self._listing:
+            self._listing = None
+        else:
+            self._looking = None
+        if event.state is not WorkerState.SUCCESS:
             return
         match event.worker.result:
             case Listing() as listing:
@@ -150,7 +160,3 @@ class RewardModelReading(Pane):
 
     def _is_live(self) -> bool:
         return any(run.live for run in self.runs if run.folder == self.shown)
-
-
-def _is_over(worker: Worker[Listing] | Worker[Look | None] | None) -> bool:
-    return worker is None or worker.is_finished

@@ -220,7 +220,7 @@ def test_a_machine_without_a_working_mlx_is_told_what_to_install(monkeypatch: py
 def test_the_version_comes_without_loading_the_schema_and_at_once() -> None:
     code = (
         "import sys; from workbench.cli import main\n"
-        "try: main(['--version'])\n"
+        "try: cli.main(['--version'])\n"
         "finally: print(*(m for m in ('pydantic', 'rich', 'trainer') if m in sys.modules))"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -279,3 +279,37 @@ def test_a_new_run_goes_into_the_folder_of_dir(kind: str) -> None:
     else:
         schema = RewardModelConfig if kind == "reward-model" else DPOConfig
         assert preference_runs.configuration(args, schema).run.dir == "new 'runs'"
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["wach"], "unknown command 'wach'; did you mean 'watch'? 'ppo-workbench --help'"),
+        (["zzz"], "unknown command 'zzz'; choose from compare, config, doctor, dpo, evaluate, label, preferences"),
+        (["config", "valdate"], "unknown command 'valdate'; did you mean 'validate'? 'ppo-workbench config --help'"),
+        (["reward-model", "trian"], "unknown command 'trian'; did you mean 'train'?"),
+        (["config"], "a command is missing; choose from show, validate, schema: 'ppo-workbench config --help'"),
+        (["preferences"], "a command is missing; choose from import, export, card, agreement, check, list:"),
+        (["--display", "jsn"], "--display 'jsn': no such choice; did you mean 'json'?"),
+        (["config", "schema", "--format", "xx"], "--format 'xx': no such choice; choose from json, markdown, text:"),
+        (["samples", "x", "--sort", "scores"], "--sort 'scores': no such choice; did you mean 'score'?"),
+        (["--dispaly", "json"], "unknown option '--dispaly'; did you mean '--display'?"),
+        (["runs", "--jsn"], "unknown option '--jsn'; did you mean '--json'?"),
+        (["samples", "x", "--fliter=a"], "unknown option '--fliter'; did you mean '--filter'?"),
+        (["x" * 5000], f"unknown command '{'x' * 60}'; choose from"),
+        (["--" + "x" * 5000], f"unknown option '--{'x' * 58}': 'ppo-workbench --help'"),
+    ],
+)
+def test_a_mistyped_word_is_named_with_what_was_probably_meant(
+    words: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(words)
+    assert end.value.code == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"ppo-workbench: error: {problem}")
+
+
+def test_words_after_two_dashes_are_no_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["watch", "--", "--gone"]) == 2
+    assert "no run '--gone'" in capsys.readouterr().err

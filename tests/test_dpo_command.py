@@ -86,7 +86,7 @@ def test_a_stopped_run_goes_on_by_its_name_in_json(run: Run, tmp_path: Path) -> 
         (["--resume", "nowhere"], 2, "no run 'nowhere'"),
         (["--resume", "a", "--data", "pairs.jsonl"], 2, "does not go with --resume"),
         (["--resume", "a", "--set", "train.beta=1"], 2, "cannot change in a resumed run"),
-        (["--display", "sparkles"], 2, "invalid choice"),
+        (["--display", "sparkles"], 2, "no such choice"),
     ],
 )
 def test_what_cannot_be_done_is_told_in_one_line(run: Run, arguments: list[str], code: int, told: str) -> None:

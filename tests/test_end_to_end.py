@@ -69,7 +69,10 @@ BROKEN_STARTS = [
     (["model.lora_targets=['z_proj']"], "model.lora_targets names z_proj"),
     (['reward.sources=["{folder}/rewards.py:none"]'], "rewards.py has no function 'none'"),
     (['run.trackers=["trackio"]'], "run.trackers: 'trackio'"),
-    (['run.dir="{folder}/tiny.toml/runs"'], "/tiny.toml/runs': Not a directory; free space, or choose another folder"),
+    (
+        ['run.dir="{folder}/tiny.toml/runs"'],
+        "/tiny.toml/runs': Not a directory; check the path, or choose another folder",
+    ),
 ]
 
 

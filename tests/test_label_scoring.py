@@ -115,5 +115,5 @@ signal.pause()"""
 
 def test_rows_that_cannot_be_written_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    with pytest.raises(StorageError, match="cannot score samples: No such file"):
+    with pytest.raises(StorageError, match=r"write the samples to score .*: No such file or directory; check"):
         Scoring()("rm", ROWS)

@@ -92,7 +92,7 @@ def test_a_full_disk_leaves_the_file_of_the_evaluation_before(tmp_path: Path, mo
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(pq, "write_table", full)
-    with pytest.raises(StorageError, match=r"No space left on device; free space .* --resume"):
+    with pytest.raises(StorageError, match=r"No space left on device; free space, then go on with --resume"):
         written(path, pair(2), iteration=2)
     assert read_predictions(path).iteration == 1
     assert [file.name for file in tmp_path.iterdir()] == ["x.parquet"]

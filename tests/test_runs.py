@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import math
 import os
@@ -21,7 +22,7 @@ from typing import Any
 import pytest
 
 from trainer.config import Config, load_config, validate
-from trainer.errors import StorageError, UsageError
+from trainer.errors import StorageError, UsageError, cannot_write
 from trainer.events import Alarm, Event, Iteration, RunEnded, RunStarted
 from trainer.journal import Journal
 from trainer.run_list import RunSummary, list_runs
@@ -601,3 +602,32 @@ def test_the_run_of_another_user_is_live_while_its_progress_goes_on(
         folder.lock(),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.ENOSPC, "No space left on device; free space, or so"),
+        (errno.EDQUOT, "Disk quota exceeded; free space, or so"),
+        (errno.EACCES, "Permission denied; change the permissions, or so"),
+        (errno.EROFS, "Read-only file system; make it writable, or so"),
+        (errno.ENOENT, "No such file or directory; check the path, or so"),
+        (errno.ENOTDIR, "Not a directory; check the path, or so"),
+        (errno.EFBIG, "File too large; raise the limit on the size of files (ulimit -f), or so"),
+        (errno.EOWNERDEAD, "Owner died; check the disk, its free space and your permissions, or so"),
+    ],
+)
+def test_the_advice_on_what_cannot_be_written_fits_the_cause(number: int, advice: str) -> None:
+    error = OSError(number, os.strerror(number))
+    assert str(cannot_write("'x'", error, ", or so")) == f"cannot write 'x': {advice}"
+
+
+def test_what_does_not_say_why_it_cannot_be_written_gets_all_advice() -> None:
+    error = RuntimeError("[save_safetensors] Failed to open file x\nand more")
+    told = "cannot write 'x': [save_safetensors] Failed to open file x; check the free space and your permissions"
+    assert str(cannot_write("'x'", error)) == told
+
+
+def test_a_folder_of_runs_where_there_can_be_none_is_told_with_advice_that_helps(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"cannot write '/proc/x': No such file or directory; check the path, or"):
+        create_run(config(Path("/proc/x"), "a"), "quickstart")

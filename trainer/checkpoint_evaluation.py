@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
 from trainer.checkpoint import Snapshot, load_checkpoint
@@ -33,7 +34,7 @@ from trainer.ppo import PPO
 from trainer.reading import read_toml
 from trainer.reward_model.pairs import fingerprint
 from trainer.reward_model.sources import load_preferences
-from trainer.rewards import Trust, build_rewards
+from trainer.rewards import Trust, build_rewards, load_functions
 from trainer.rewards.code import trust_none
 from trainer.rewards.model import with_checkpoints
 from trainer.run_prompts import run_prompts
@@ -76,7 +77,7 @@ def evaluate_checkpoint(
     TrainerError for what cannot be had.
     """
     path = find_checkpoint(folder, wanted.checkpoint)
-    run = _load(folder, wanted)
+    run = _load(folder, wanted, trust)
     key = key_for(run.config.run.seed, Purpose.ADAPTER)
     actor = ActorCriticLLM(run.model.backbone, run.config.model, key=key)
     snapshot = load_checkpoint(path, actor.adapter_config)
@@ -138,38 +139,50 @@ class _Run(NamedTuple):
     kind: str
     config: Config
     model: LoadedModel
+    functions: dict[str, ModuleType]  # the Python files of its reward
     prompts: list[Prompt]
     warnings: list[str]
 
 
-def _load(folder: RunFolder, wanted: Wanted) -> _Run:
-    return _load_ppo(folder, wanted) if _policy_kind(folder) == "ppo" else _load_dpo(folder, wanted)
+def _load(folder: RunFolder, wanted: Wanted, trust: Trust) -> _Run:
+    load = _load_ppo if _policy_kind(folder) == "ppo" else _load_dpo
+    return load(folder, wanted, trust)
 
 
-def _load_ppo(folder: RunFolder, wanted: Wanted) -> _Run:
+def _load_ppo(folder: RunFolder, wanted: Wanted, trust: Trust) -> _Run:
     config = _resolved(load_config(folder.config, _overrides(wanted.reward)))
+    functions = load_functions(config.reward, trust=trust)
+    read = _with_file(config, wanted.file) if wanted.file else config
+    rows = load_prompts(read.data)
     model = load_backbone(config.model)
+    found = run_prompts(read, rows, model)
     if wanted.file:
-        return _Run("ppo", config, model, *_from_file(config, model, wanted.file))
-    found = run_prompts(config, load_prompts(config.data), model)
-    return _Run("ppo", config, model, *_first(found.held_out, wanted.prompts or config.eval.prompts, wanted))
+        return _Run("ppo", config, model, functions, found.train, found.warnings)
+    first = _first(found.held_out, wanted.prompts or config.eval.prompts, wanted)
+    return _Run("ppo", config, model, functions, *first)
 
 
-def _load_dpo(folder: RunFolder, wanted: Wanted) -> _Run:
+def _load_dpo(folder: RunFolder, wanted: Wanted, trust: Trust) -> _Run:
     count = {"eval": {"prompts": wanted.prompts}} if wanted.prompts else {}
     dpo = load_config_as(DPOConfig, folder.config, _overrides(wanted.reward) | count)
     if not dpo.reward.sources:
         raise UsageError(f"run '{folder.name}' learns from preferences and has no reward: name one by --reward")
     config = _resolved(as_ppo(dpo))
-    model = load_backbone(config.model)
+    functions = load_functions(config.reward, trust=trust)
     if wanted.file:
-        return _Run("dpo", config, model, *_from_file(config, model, wanted.file))
-    data = load_pairs(load_preferences(dpo.data).preferences, model, dpo)
+        read = _with_file(config, wanted.file)
+        rows = load_prompts(read.data)
+        model = load_backbone(config.model)
+        found = run_prompts(read, rows, model)
+        return _Run("dpo", config, model, functions, found.train, found.warnings)
+    preferences = load_preferences(dpo.data).preferences
+    model = load_backbone(config.model)
+    data = load_pairs(preferences, model, dpo)
     prompts, warnings = _first(data.prompts, dpo.eval.prompts, wanted)
     began_with, pairs = folder.pairs, [*data.train, *data.held_out]
     if not began_with.is_file() or began_with.read_bytes().strip() != fingerprint(pairs).encode():
         warnings.append("the preferences are not those of the training: some of these may have been trained on")
-    return _Run("dpo", config, model, prompts, warnings)
+    return _Run("dpo", config, model, functions, prompts, warnings)
 
 
 def _first(held_out: list[Prompt], count: int, wanted: Wanted) -> tuple[list[Prompt], list[str]]:
@@ -181,11 +194,10 @@ def _first(held_out: list[Prompt], count: int, wanted: Wanted) -> tuple[list[Pro
     return held_out[:count], warnings
 
 
-def _from_file(config: Config, model: LoadedModel, file: str) -> tuple[list[Prompt], list[str]]:
-    """All prompts of `file`, which are read as the run reads its own."""
+def _with_file(config: Config, file: str) -> Config:
+    """`config` with all prompts of `file`, to be read as the run reads its own."""
     data = config.data.model_copy(update={"prompts": file, "limit": 0, "eval_fraction": 0.0})
-    found = run_prompts(config.model_copy(update={"data": data}), load_prompts(data), model)
-    return found.train, found.warnings
+    return config.model_copy(update={"data": data})
 
 
 def _restored(
@@ -201,6 +213,7 @@ def _restored(
         max_new_tokens=config.rollout.max_new_tokens,
         micro_batch_tokens=config.optim.micro_batch_tokens,
         trust=trust,
+        modules=run.functions,
     )
     sources = [source.model_dump() for source in config.reward.sources]
     if snapshot.rewards.get("sources") == sources:

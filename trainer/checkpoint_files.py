@@ -18,7 +18,7 @@ import mlx.core as mx
 from pydantic import ValidationError
 
 from trainer import runs
-from trainer.errors import StorageError
+from trainer.errors import StorageError, cannot_write
 from trainer.files import own_folder, remove
 from trainer.models.adapters import Parameters
 from trainer.runs import RunFolder
@@ -50,7 +50,7 @@ def write_folder(folder: Path, fill: Callable[[Path], None], state: dict[str, An
             remove(left)
         temporary.mkdir()
     except OSError as error:
-        raise _not_written(folder, error) from error
+        raise cannot_write(f"checkpoint '{folder}'", error, ", then go on with --resume") from error
     try:
         fill(temporary)
         for path in (*write_state(temporary, state), temporary / STATE):
@@ -62,7 +62,7 @@ def write_folder(folder: Path, fill: Callable[[Path], None], state: dict[str, An
     except (OSError, RuntimeError) as error:  # mlx reports a failed write as RuntimeError
         with contextlib.suppress(OSError):
             remove(temporary)
-        raise _not_written(folder, error) from error
+        raise cannot_write(f"checkpoint '{folder}'", error, ", then go on with --resume") from error
 
 
 def write_state(folder: Path, state: dict[str, Any]) -> list[Path]:
@@ -182,13 +182,6 @@ def _about(path: Path) -> dict[str, Any]:
 def _hash(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _not_written(folder: Path, error: Exception) -> StorageError:
-    reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-    return StorageError(
-        f"cannot write checkpoint '{folder}': {reason}; free space or mend the folder's rights, then --resume"
-    )
 
 
 def _put_aside(path: Path, aside: Path) -> None:

@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+
+_ADVICE = {  # what helps, by what the system says is wrong
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free space"),
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "change the permissions"),
+    errno.EROFS: "make it writable",
+    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST), "check the path"),
+    **dict.fromkeys((errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL), "check the path"),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise the limit on open files (ulimit -n)"),
+    errno.EIO: "check the disk",
+}
+
 
 class TrainerError(Exception):
     """Base of every error that a user can cause and mend. `exit_code` is what the command line returns."""
@@ -44,6 +57,19 @@ class UntrustedCodeError(RewardError):
 
 class StorageError(TrainerError):
     """A run folder, journal or checkpoint that cannot be written or read back."""
+
+
+def cannot_write(what: str, error: Exception, then: str = "") -> StorageError:
+    """Return the error for `what`, as in "checkpoint 'a'", that could not be written because of `error`.
+
+    The advice fits the cause: a path that is not there needs no space. then: what else helps, as in ", or choose
+    another folder".
+    """
+    number = error.errno if isinstance(error, OSError) else None
+    reason = getattr(error, "strerror", None) or (str(error).splitlines() or [type(error).__name__])[0]
+    advice = _ADVICE.get(number, "check the disk, its free space and your permissions") if number else ""
+    advice = advice or "check the free space and your permissions"  # mlx and pyarrow do not say which
+    return StorageError(f"cannot write {what}: {reason}; {advice}{then}")
 
 
 class DivergedError(TrainerError):

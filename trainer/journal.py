@@ -20,7 +20,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from trainer.errors import StorageError
+from trainer.errors import StorageError, cannot_write
 from trainer.events import (
     SCHEMA_VERSION,
     Alarm,
@@ -147,10 +147,7 @@ class Journal:
             raise self._storage_error(error) from None
 
     def _storage_error(self, error: OSError) -> StorageError:
-        return StorageError(
-            f"cannot write journal '{self.path}': {error.strerror}; "
-            "free space or mend the folder, then go on with --resume"
-        )
+        return cannot_write(f"journal '{self.path}'", error, ", then go on with --resume")
 
 
 class JournalReader:

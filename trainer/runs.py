@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, cast
 from trainer.config import AnyConfig
 from trainer.config.fields import PATTERNS, RUN_NAME
 from trainer.config.loading import config_text
-from trainer.errors import StorageError, UsageError
+from trainer.errors import StorageError, UsageError, cannot_write
 from trainer.files import is_file, is_folder, own_folder, remove, write_whole
 from trainer.reading import TOML_BYTES, read_regular
 from trainer.run_lock import Lock, hold_lock, lock_is_held
@@ -428,9 +428,7 @@ def _is_unborn(folder: RunFolder) -> bool:
 
 
 def _storage_error(path: Path, error: OSError) -> StorageError:
-    return StorageError(
-        f"cannot write '{path}': {error.strerror}; free space, or choose another folder with --set run.dir=FOLDER"
-    )
+    return cannot_write(f"'{path}'", error, ", or choose another folder with --set run.dir=FOLDER")
 
 
 def _damage(checkpoint: Path) -> str:

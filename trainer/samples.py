@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.errors import StorageError
+from trainer.errors import StorageError, cannot_write
 from trainer.files import PRIVATE, own_folder, whole_file
 from trainer.reading import open_regular
 
@@ -155,10 +155,7 @@ def write_samples(
         with whole_file(path, mode=mode) as file:
             pq.write_table(table, file, compression="zstd", write_page_checksum=True, row_group_size=rows_a_group)
     except OSError as error:
-        raise StorageError(
-            f"cannot write samples '{path}': {error.strerror or error}; "
-            "free space, or keep none with --set run.save_samples=false"
-        ) from None
+        raise cannot_write(f"samples '{path}'", error, ", or keep none with --set run.save_samples=false") from None
 
 
 def read_samples(path: Path, columns: Sequence[str] | None = None) -> pa.Table:

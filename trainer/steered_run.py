@@ -6,6 +6,7 @@ import functools
 import secrets
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 from trainer import runs
@@ -164,8 +165,8 @@ class SteeredRun(RunUnderWay):
         snapshot = take_snapshot(number, self.ppo)
         return snapshot._replace(rewards={**snapshot.rewards, "sources": self._sources})
 
-    def build_rewards(self, config: Config) -> Rewards:
-        """The rewards of `config`, as this run uses them. Raises RewardError."""
+    def build_rewards(self, config: Config, modules: dict[str, ModuleType] | None = None) -> Rewards:
+        """The rewards of `config`, as this run uses them. modules: as for `build_rewards`. Raises RewardError."""
         return build_rewards(
             config.reward,
             backbone=self.model,
@@ -173,6 +174,7 @@ class SteeredRun(RunUnderWay):
             micro_batch_tokens=config.optim.micro_batch_tokens,
             heed=lambda: self.heed(),
             trust=self.trust,
+            modules=modules,
         )
 
     def finish_rollback(self, rollback: Rollback, *, build: bool = True) -> None:

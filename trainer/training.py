@@ -19,9 +19,9 @@ from trainer.journal import read_journal
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.blas import blas_warning, measure_matmul
 from trainer.models.loading import load_backbone, quantize_warning
-from trainer.models.value_init import init_value_model
+from trainer.models.value_init import check_value_init, init_value_model
 from trainer.ppo import PPO
-from trainer.rewards import Trust, trust_all
+from trainer.rewards import Trust, load_functions, trust_all
 from trainer.run_prompts import run_prompts
 from trainer.run_record import RunRecord
 from trainer.run_watch import RunWatch
@@ -76,8 +76,10 @@ class _Run(SteeredRun):
         else:
             runs.check_name_is_free(self.config)
         rows = load_prompts(self.config.data)
+        functions = load_functions(self.config.reward, trust=self.trust)
+        check_value_init(self.config.model)
         self.model = model = load_backbone(self.config.model)
-        rewards = self.build_rewards(self.config)
+        rewards = self.build_rewards(self.config, functions)
         self.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(self.config.model)))
         prompts, held_out, warnings = run_prompts(self.config, rows, model)
         self.warnings += warnings

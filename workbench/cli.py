@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from workbench import output
@@ -17,6 +19,9 @@ from workbench.commands.reward_model_arguments import add_reward_model
 from workbench.commands.runs_dir import add_dir
 
 PRESET = "quickstart"
+
+_LONGEST = 60  # characters of a wrong word that are shown
+_MANY = 15  # choices that are listed
 
 EXIT_CODES = {
     0: "done",
@@ -220,11 +225,47 @@ def _command(args: argparse.Namespace) -> Callable[[argparse.Namespace], int]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports a wrong command line in one line."""
+    """Reports a wrong command line in one line, with the word that was probably meant."""
 
     def error(self, message: str) -> NoReturn:
-        output.error(f"{message}: '{self.prog} --help' shows what is possible")
+        if message.endswith("required: "):  # of commands, which have no name
+            message = f"a command is missing; choose from {', '.join(self._commands())}"
+        output.error(f"{message}{'' if message.endswith('?') else ':'} '{self.prog} --help' shows what is possible")
         sys.exit(2)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse the whole command line, once all of its long options are known."""
+        words = sys.argv[1:] if args is None else list(args)
+        known = self._all_options()
+        for word in itertools.takewhile(lambda word: word != "--", words):
+            name = word.partition("=")[0]
+            if name.startswith("--") and name not in known:
+                self.error(f"unknown option '{name[:_LONGEST]}'{_meant(name, known)}")
+        return super().parse_args(words, namespace)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        shown, hint = f"'{str(value)[:_LONGEST]}'", _meant(str(value), action.choices)
+        if isinstance(action, argparse._SubParsersAction):
+            self.error(f"unknown command {shown}{hint}")
+        self.error(f"{'/'.join(action.option_strings) or action.dest} {shown}: no such choice{hint}")
+
+    def _commands(self) -> dict[str, _Parser]:
+        actions = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+        return dict(actions[0].choices) if actions else {}
+
+    def _all_options(self) -> set[str]:
+        """The options of this command and of all below it."""
+        return set(self._option_string_actions).union(*(each._all_options() for each in self._commands().values()))
+
+
+def _meant(word: str, choices: Iterable[Any]) -> str:
+    """What `word` was probably meant to be, or all that it may be where that is not many."""
+    names = sorted(map(str, choices))
+    if near := difflib.get_close_matches(word[:_LONGEST], names, n=1):
+        return f"; did you mean '{near[0]}'?"
+    return f"; choose from {', '.join(names)}" if len(names) <= _MANY else ""
 
 
 class _Version(argparse.Action):

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from trainer.config import preset_names
-from trainer.errors import StorageError, UsageError
+from trainer.errors import UsageError, cannot_write
 from trainer.reading import read_given
 
 
@@ -56,6 +56,4 @@ def write_whole(path: Path, content: bytes) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise StorageError(
-            f"cannot write '{path}': {error.strerror}; nothing was changed: make room there, or save it elsewhere"
-        ) from None
+        raise cannot_write(f"'{path}'", error, ", or save it elsewhere; nothing was changed") from None

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from trainer import runs
@@ -24,7 +25,7 @@ from trainer.models.loading import LoadedModel, load_backbone, quantize_warning
 from trainer.preferences.records import Preference
 from trainer.reward_model.pairs import fingerprint
 from trainer.reward_model.sources import load_preferences
-from trainer.rewards import Rewards, Trust, build_rewards, trust_all
+from trainer.rewards import Rewards, Trust, build_rewards, load_functions, trust_all
 from trainer.rewards.model import unfinished_models, with_checkpoints
 from trainer.run_under_way import RunUnderWay
 from trainer.runs import RunFolder
@@ -90,8 +91,9 @@ class _Run(RunUnderWay):
         if preferences is None:
             preferences, warnings = load_preferences(c.data)
             self.warnings += warnings
+        functions = load_functions(c.reward, trust=self.trust)
         model = load_backbone(c.model)
-        rewards = self._rewards(model)
+        rewards = self._rewards(model, functions)
         self.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(c.model)))
         data = load_pairs(list(preferences), model, c)
         self.warnings += data.warnings
@@ -129,13 +131,13 @@ class _Run(RunUnderWay):
         self.folder, self.saved_at = folder, -1
         runs.write_config(folder, self.config)
 
-    def _rewards(self, model: LoadedModel) -> Rewards | None:
+    def _rewards(self, model: LoadedModel, modules: dict[str, ModuleType]) -> Rewards | None:
         """What samples are scored by; None where nothing is to be sampled."""
         c = self.config
         if not c.reward.sources:
             return None
         how: Any = {"micro_batch_tokens": c.optim.micro_batch_tokens, "heed": self.control.check, "trust": self.trust}
-        how["max_new_tokens"] = c.rollout.max_new_tokens
+        how |= {"max_new_tokens": c.rollout.max_new_tokens, "modules": modules}
         return build_rewards(c.reward, backbone=model, **how)
 
     def _begin(self, model: LoadedModel, data: Pairs) -> None:

@@ -108,11 +108,16 @@ def save_adapter(parameters: Parameters, config: dict[str, Any], folder: Path) -
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
-def fuse_adapter(backbone: nn.Module, folder: Path) -> None:
-    """Load an SFT adapter in mlx-lm's format and fold it into `backbone`'s weights. Raises ModelError."""
+def check_adapter(folder: Path) -> None:
+    """Raise ModelError where `folder` is not that of an adapter in mlx-lm's format."""
     for name in ("adapter_config.json", ADAPTER_FILE):
         if not (folder / name).is_file():
             raise ModelError(f"model.adapter = '{folder}' has no {name}: name a folder that `mlx_lm.lora` wrote")
+
+
+def fuse_adapter(backbone: nn.Module, folder: Path) -> None:
+    """Load an SFT adapter in mlx-lm's format and fold it into `backbone`'s weights. Raises ModelError."""
+    check_adapter(folder)
     try:
         load_adapters(backbone, str(folder))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:

@@ -14,7 +14,7 @@ from mlx.utils import tree_map
 from trainer.arrays import leaves
 from trainer.config.schema import BackboneConfig
 from trainer.errors import ModelError
-from trainer.models.adapters import fuse_adapter, reason_of
+from trainer.models.adapters import check_adapter, fuse_adapter, reason_of
 from trainer.models.cpu import use_vector_swiglu
 from trainer.models.kernel_folder import own_kernel_folder
 from trainer.models.starter import starter_model
@@ -42,6 +42,8 @@ def load_backbone(config: BackboneConfig, *, classes: Callable[[dict[str, Any]],
     import mlx_lm.utils  # 2.8 s
 
     own_kernel_folder()
+    if config.adapter:
+        check_adapter(Path(config.adapter).expanduser())
     folder = model_folder(config)
     try:
         how = {"get_model_classes": classes} if classes else {}

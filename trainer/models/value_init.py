@@ -11,10 +11,19 @@ from trainer.errors import ModelError, TrainerError
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
 from trainer.models.loading import LoadedModel
-from trainer.reward_model.checkpoint import Scale, load_parameters, read_whole_card
+from trainer.reward_model.checkpoint import Scale, load_parameters, read_card, read_whole_card
 from trainer.reward_model.loaded import is_same_backbone, reward_model_folder
 
 _HEAD = ("head.weight", "head.bias")
+
+
+def check_value_init(config: ModelConfig) -> None:
+    """Raise ModelError where `config.value_init` names no reward model, before minutes go into loading the backbone."""
+    if config.value_init:
+        try:
+            read_card(reward_model_folder(Path(config.value_init).expanduser()))
+        except TrainerError as error:
+            raise ModelError(f"model.value_init = '{config.value_init}': {error}") from error
 
 
 def init_value_model(actor: ActorCriticLLM, loaded: LoadedModel, config: ModelConfig) -> None:

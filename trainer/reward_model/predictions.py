@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainer.errors import StorageError
+from trainer.errors import StorageError, cannot_write
 from trainer.files import PRIVATE, whole_file
 from trainer.preferences.records import Text
 from trainer.preferences.rows import as_json
@@ -93,9 +93,7 @@ def write_predictions(path: Path, found: Predictions, *, mode: int = PRIVATE) ->
         with whole_file(path, mode=mode) as file:
             pq.write_table(table, file, compression="zstd", write_page_checksum=True, row_group_size=_GROUP_ROWS)
     except OSError as error:
-        raise StorageError(
-            f"cannot write '{path}': {error.strerror or error}; free space or mend the folder, then go on with --resume"
-        ) from None
+        raise cannot_write(f"'{path}'", error, ", then go on with --resume") from None
 
 
 def read_predictions(path: Path, pairs: int | None = None) -> Predictions:

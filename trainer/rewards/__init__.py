@@ -33,6 +33,7 @@ __all__ = [
     "Trust",
     "WeightedSource",
     "build_rewards",
+    "load_functions",
     "trust_all",
 ]
 
@@ -45,15 +46,17 @@ def build_rewards(
     micro_batch_tokens: int = 2048,
     heed: Callable[[], None] = lambda: None,
     trust: Trust = trust_all,
+    modules: dict[str, ModuleType] | None = None,
 ) -> Rewards:
     """The rewards that `config` describes. Runs Python files once, as they are now. Raises RewardError.
 
     Reward models are loaded on the calling thread, which alone may use them. backbone: stands under those that were
     trained on it, with whatever adapter it has; the others load their own. max_new_tokens: the longest that a response
     can be, for `overlong_penalty`; micro_batch_tokens: of one pass of reward models, padding counted; heed: called
-    after each, and may raise to end the scoring; trust: raises UntrustedCodeError for Python that must not run.
+    after each, and may raise to end the scoring; trust: raises UntrustedCodeError for Python that must not run;
+    modules: files that `load_functions` has run.
     """
-    modules: dict[str, ModuleType] = {}
+    modules = {} if modules is None else modules
 
     def python(source: PythonSource) -> RewardSource:
         return PythonReward(source.path, modules, trust=trust)
@@ -72,6 +75,18 @@ def build_rewards(
         missing_stop_penalty=config.missing_stop_penalty,
         overlong=Overlong(config.overlong_penalty, config.overlong_tokens, max_new_tokens),
     )
+
+
+def load_functions(config: RewardConfig, *, trust: Trust = trust_all) -> dict[str, ModuleType]:
+    """Find the Python functions of `config`, before minutes go into loading a model; returns the files that were run.
+
+    trust: as of `build_rewards`, which takes what is returned. Raises RewardError as that does.
+    """
+    modules: dict[str, ModuleType] = {}
+    for source in config.sources:
+        if isinstance(source, PythonSource):
+            PythonReward(source.path, modules, trust=trust)
+    return modules
 
 
 def _source(

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.control import Interrupted
-from trainer.errors import ModelError, StorageError
+from trainer.errors import ModelError, cannot_write
 from trainer.preferences.records import Text
 from workbench.processes import own_command
 
@@ -37,9 +37,7 @@ class Scoring:
             with tempfile.TemporaryDirectory(prefix="ppo-workbench-") as folder:
                 return self._scores(model, rows, Path(folder))
         except OSError as error:
-            raise StorageError(
-                f"cannot score samples: {error.strerror or error}; free space in the folder for temporary files"
-            ) from None
+            raise cannot_write("the samples to score into the folder for temporary files", error) from None
 
     def close(self) -> None:
         """End the processes under way, and refuse others; returns at once."""

@@ -1,0 +1,131 @@
+"""What can be missing is looked for before the model is loaded, which may take minutes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx_lm.utils
+import pytest
+from runs_helper import record, tiny_config
+
+from trainer import checkpoint_evaluation, training
+from trainer.checkpoint_evaluation import Wanted, evaluate_checkpoint
+from trainer.config.dpo import DPOConfig
+from trainer.config.loading import load_config_as, parse_overrides
+from trainer.config.reward_model import RewardModelConfig
+from trainer.dpo import training as dpo_training
+from trainer.dpo.training import train_dpo
+from trainer.errors import TrainerError
+from trainer.reward_model import training as reward_training
+from trainer.reward_model.training import train_reward_model
+from trainer.runs import RunFolder
+
+
+@pytest.fixture
+def loads_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: Any, **__: Any) -> None:
+        raise AssertionError("the model was loaded first")
+
+    for module in (training, dpo_training, reward_training, checkpoint_evaluation):
+        monkeypatch.setattr(module, "load_backbone", load)
+    monkeypatch.setattr(mlx_lm.utils, "load_model", load)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("early")
+    record(tiny_config(folder, "run.name=a", "ppo.iterations=1", "eval.every=0"))
+    return folder
+
+
+MISSING = {
+    "prompts": ("data.prompts=gone.jsonl", "data.prompts = 'gone.jsonl': no such file"),
+    "a file of rewards": ("reward.sources=['gone.py:score']", "no file 'gone.py'"),
+    "a function": ("reward.sources=['{folder}/rewards.py:scores']", "no function 'scores'.*did you mean 'score'"),
+    "a module": ("reward.sources=['no_such_module:score']", "no module 'no_such_module'"),
+    "a reward model": ("reward.sources=[{{kind='model', path='gone'}}]", "reward source 'gone': no such folder"),
+    "a critic": ("model.value_init=gone", "model.value_init = 'gone'"),
+}
+
+
+@pytest.mark.parametrize(("assignment", "message"), MISSING.values(), ids=MISSING)
+@pytest.mark.usefixtures("loads_no_model")
+def test_a_run_of_ppo_says_what_is_missing_before_it_loads_the_model(
+    folder: Path, assignment: str, message: str
+) -> None:
+    adapter = ["model.value_model=adapter"] if "value_init" in assignment else []
+    config = tiny_config(folder, "run.name=b", assignment.format(folder=folder), *adapter)
+    with pytest.raises(TrainerError, match=message):
+        training.train(config)
+    assert not (folder / "runs/b").exists()
+
+
+@pytest.mark.parametrize(
+    ("train", "schema", "assignment", "message"),
+    [
+        (train_dpo, DPOConfig, "data.preferences=gone.db", "there is no preference store 'gone.db'"),
+        (train_dpo, DPOConfig, "reward.sources=['gone.py:score']", "no file 'gone.py'"),
+        (train_reward_model, RewardModelConfig, "data.preferences=gone.jsonl", "'gone.jsonl': no such file"),
+        (train_reward_model, RewardModelConfig, "data.preferences=gone.db", "there is no preference store 'gone.db'"),
+    ],
+)
+@pytest.mark.usefixtures("loads_no_model")
+def test_what_learns_from_preferences_says_what_is_missing_before_it_loads_the_model(
+    folder: Path, train: Callable[..., Any], schema: Any, assignment: str, message: str
+) -> None:
+    (folder / "empty.toml").write_text(f"[run]\ndir = '{folder}/runs'\n[model]\npath = '{folder}/model'\n")
+    preferences = folder / "preferences.jsonl"
+    preferences.write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n')
+    more = [assignment] if "data." in assignment else [assignment, f"data.preferences={preferences}"]
+    config = load_config_as(schema, folder / "empty.toml", parse_overrides(more, schema))
+    with pytest.raises(TrainerError, match=message):
+        train(config)
+
+
+@pytest.mark.usefixtures("loads_no_model")
+def test_an_adapter_that_is_not_there_is_told_before_the_model_is_loaded(folder: Path) -> None:
+    from trainer.models.loading import load_backbone
+
+    config = tiny_config(folder, "model.adapter=gone")
+    with pytest.raises(TrainerError, match=r"model\.adapter = 'gone' has no adapter_config\.json"):
+        load_backbone(config.model)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ({"file": "gone.jsonl"}, "data.prompts = 'gone.jsonl': no such file"),
+        ({"reward": "gone.py:score"}, "no file 'gone.py'"),
+        ({"reward": "{folder}/rewards.py:scores"}, "no function 'scores'"),
+    ],
+)
+@pytest.mark.usefixtures("loads_no_model")
+def test_an_evaluation_says_what_is_missing_before_it_loads_the_model(
+    folder: Path, wanted: dict[str, str], message: str
+) -> None:
+    values = {name: value.format(folder=folder) for name, value in wanted.items()}
+    with pytest.raises(TrainerError, match=message):
+        evaluate_checkpoint(RunFolder(folder / "runs/a"), Wanted(**values))  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("loads_no_model")
+def test_an_evaluation_says_that_the_runs_own_prompts_are_gone_before_it_loads_the_model(
+    folder: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "a"
+    shutil.copytree(folder / "runs/a", run)
+    text = (run / "config.toml").read_text().replace("prompts.jsonl", "gone.jsonl")
+    (run / "config.toml").write_text(text)
+    with pytest.raises(TrainerError, match=r"gone\.jsonl': no such file"):
+        evaluate_checkpoint(RunFolder(run), Wanted())
+
+
+def test_a_file_of_rewards_is_run_once(folder: Path) -> None:
+    runs = folder / "ran"
+    code = f"with open({str(runs)!r}, 'a') as file:\n    file.write('x')\n"
+    (folder / "counted.py").write_text(f"{code}def score(completions, **_):\n    return [1.0 for _ in completions]\n")
+    record(tiny_config(folder, "run.name=c", "ppo.iterations=1", f"reward.sources=['{folder}/counted.py:score']"))
+    assert runs.read_text() == "x"

@@ -22,6 +22,7 @@ from trainer.config.reward_model import RewardModelConfig
 from trainer.doctor import Check
 from trainer.journal import Journal
 from workbench import cli
+from workbench.cli import main
 
 ROOT = Path(__file__).parents[1]
 

@@ -109,7 +109,7 @@ def test_log_probs_are_those_of_both_models_at_the_runs_temperature_whoever_wrot
 
 
 def test_each_writer_writes_as_its_own_model_does(asked: Asked) -> None:
-    cold = {"prompt": "some words", "temperature": 1e-4, "max_new_tokens": 6}
+    cold = {"prompt": "some words", "temperature": 0.01, "max_new_tokens": 6}
     policy, reference = (asked(Question(**cold, writer=writer)).completions[0] for writer in ("policy", "reference"))
     prompt = asked.model.tokenizer.encode("some words")
 
@@ -126,8 +126,8 @@ def test_each_writer_writes_as_its_own_model_does(asked: Asked) -> None:
 
 
 def test_a_begun_response_is_gone_on_with_and_counts_as_one(asked: Asked) -> None:
-    (whole,) = asked(Question(prompt="one", temperature=1e-4)).completions
-    (rest,) = asked(Question(prompt="one", temperature=1e-4, prefix=whole.tokens[:5], max_new_tokens=7)).completions
+    (whole,) = asked(Question(prompt="one", temperature=0.01)).completions
+    (rest,) = asked(Question(prompt="one", temperature=0.01, prefix=whole.tokens[:5], max_new_tokens=7)).completions
     assert (rest.tokens, rest.text, rest.truncated) == (whole.tokens, whole.text, whole.truncated)
     np.testing.assert_allclose(rest.logprobs, whole.logprobs, atol=1e-5)
     assert "".join(rest.token_texts) == asked.model.tokenizer.decode(rest.tokens)
@@ -135,11 +135,11 @@ def test_a_begun_response_is_gone_on_with_and_counts_as_one(asked: Asked) -> Non
 
 
 def test_a_stop_text_is_seen_across_the_end_of_the_prefix(asked: Asked) -> None:
-    (whole,) = asked(Question(prompt="one", temperature=1e-4)).completions
+    (whole,) = asked(Question(prompt="one", temperature=0.01)).completions
     stop = asked.model.tokenizer.decode(whole.tokens[3:6])
     assert len(stop) >= 2
     settings = validate(SETTINGS | {"rollout": SETTINGS["rollout"] | {"stop": [stop]}})
-    question = Question(prompt="one", temperature=1e-4, prefix=whole.tokens[:5])
+    question = Question(prompt="one", temperature=0.01, prefix=whole.tokens[:5])
     (cut,) = asked(question, config=settings).completions
     assert (cut.tokens, cut.truncated) == (whole.tokens[:6], False)
     assert cut.text == asked.model.tokenizer.decode(whole.tokens[:6]).partition(stop)[0]
@@ -225,7 +225,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"prompt": ""}, "prompt 0 (counted from 0) has no tokens after rendering"),
     ({"prompt": "a", "count": 0}, "count = 0: must be 1 to 16"),
     ({"prompt": "a", "count": 17}, "count = 17: must be 1 to 16"),
-    ({"prompt": "a", "temperature": 0.0}, "temperature = 0.0: must be greater than 0"),
+    ({"prompt": "a", "temperature": 0.0}, "temperature = 0.0: must be at least 0.01"),
     ({"prompt": "a", "temperature": 11.0}, "temperature = 11.0: must be at most 10"),
     ({"prompt": "a", "temperature": math.nan}, "temperature = nan: must be"),
     ({"prompt": "a", "max_new_tokens": 0}, "max_new_tokens = 0: must be at least 1"),

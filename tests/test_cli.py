@@ -22,7 +22,6 @@ from trainer.config.reward_model import RewardModelConfig
 from trainer.doctor import Check
 from trainer.journal import Journal
 from workbench import cli
-from workbench.cli import main
 
 ROOT = Path(__file__).parents[1]
 
@@ -221,7 +220,7 @@ def test_a_machine_without_a_working_mlx_is_told_what_to_install(monkeypatch: py
 def test_the_version_comes_without_loading_the_schema_and_at_once() -> None:
     code = (
         "import sys; from workbench.cli import main\n"
-        "try: cli.main(['--version'])\n"
+        "try: main(['--version'])\n"
         "finally: print(*(m for m in ('pydantic', 'rich', 'trainer') if m in sys.modules))"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

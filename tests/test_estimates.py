@@ -108,9 +108,7 @@ def test_a_config_that_tells_nothing_is_told(content: str, tmp_path: Path) -> No
     assert "config.json does not tell its size" in e.basis
 
 
-@pytest.mark.parametrize(
-    "prompts", ["absent.jsonl", "a/hub-name", "\0", "~nobody-of-that-name/x.txt", "x" * 5000, "../../etc", "."]
-)
+@pytest.mark.parametrize("prompts", ["absent.jsonl", "a/hub-name", "../../etc", "."])
 def test_prompts_that_cannot_be_seen_count_as_the_longest_allowed(prompts: str) -> None:
     config = tables(data={"prompts": prompts, "max_prompt_tokens": 100})
     assert "prompts of up to 100 tokens" in estimate(config).basis

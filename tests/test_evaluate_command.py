@@ -21,8 +21,10 @@ from trainer.config.dpo import DPOConfig
 from trainer.config.problems import validate_as
 from trainer.dpo.training import train_dpo
 from trainer.events import Evaluation
+from trainer.rewards.loading import code_of
 from trainer.runs import RunFolder, read_best
 from workbench import cli
+from workbench.code_trust import trusted_code
 
 INTERVAL = {"value", "low", "high"}
 
@@ -43,6 +45,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Recorder]:
         "ppo.kl_controller=adaptive",
     )
     return folder / "runs/a", record(tiny_config(folder, *settings))
+
+
+@pytest.fixture(autouse=True)
+def _own_rewards(finished: tuple[Path, Recorder]) -> None:
+    """Trust the rewards of the run in the home of each test."""
+    trusted_code().remember(code_of(f"{finished[0].parents[1]}/rewards.py:score"))
 
 
 @pytest.fixture

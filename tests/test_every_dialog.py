@@ -18,6 +18,7 @@ from textual.widgets import Input, OptionList
 from token_samples import token_sample
 from workbench_app import screen_text, status, until, workbench
 
+from trainer.rewards.code import Code
 from trainer.runs import RunFolder
 from workbench.keys import known_bindings
 from workbench.panes.runs import RunsPane
@@ -42,6 +43,7 @@ from workbench.screens.main import MainScreen
 from workbench.screens.prompt_history import PromptHistoryScreen
 from workbench.screens.quit import QuitScreen
 from workbench.screens.rename import TextPromptScreen
+from workbench.screens.trust_code import TrustScreen
 from workbench.widgets.config_dialogs import Answer, AnswerScreen
 
 
@@ -77,6 +79,7 @@ DIALOGS: dict[type[Dialog[Any]], Callable[[], Dialog[Any]]] = {
     PromptHistoryScreen: lambda: PromptHistoryScreen(RunFolder(Path("runs/past")), SAMPLE),
     QuitScreen: lambda: QuitScreen("a run"),
     TextPromptScreen: lambda: TextPromptScreen("Name", "", lambda _: ""),
+    TrustScreen: lambda: TrustScreen([Code("rewards.py", "0" * 64, "def score(): ...")]),
 }
 
 

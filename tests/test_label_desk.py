@@ -332,8 +332,7 @@ def labeller(path: Path) -> subprocess.Popen[str]:
     """A process that shows its first item, and labels all when it is sent a line."""
     process = subprocess.Popen(
         [sys.executable, "-c", _LABELLER, str(path)],
-        cwd=Path(__file__).parent,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

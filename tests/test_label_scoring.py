@@ -15,7 +15,7 @@ from reward_model_runs import reward_workspace
 from trainer.control import Interrupted
 from trainer.errors import ModelError, StorageError
 from trainer.preferences.records import Text
-from workbench.labelling import scoring as module
+from workbench import processes
 from workbench.labelling.scoring import Scoring
 
 ROWS: list[tuple[Text, Text]] = [("one ", "a\nb\u2028c"), ("one ", "abc"), ("\ud83d[/bold]", "")]
@@ -31,7 +31,7 @@ def instead(monkeypatch: pytest.MonkeyPatch, path: Path, program: str) -> None:
     """Let `program` be called in place of the workbench."""
     path.write_text(f"#!{sys.executable}\nimport json, os, sys, time\n{program}\n")
     path.chmod(0o700)
-    monkeypatch.setattr(module, "sys", SimpleNamespace(executable=str(path)))
+    monkeypatch.setattr(processes, "sys", SimpleNamespace(executable=str(path)))
 
 
 def test_each_row_gets_the_score_that_the_command_gives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +42,7 @@ for line in open(sys.argv[-1]):
 open(sys.argv[0] + ".called", "w").write(" ".join(sys.argv[1:-1]))"""
     instead(monkeypatch, tmp_path / "program", program)
     assert Scoring()("runs/rm", ROWS) == [5.5, 3.5, 0.5]
-    assert (tmp_path / "program.called").read_text() == "-m workbench reward-model score runs/rm --data"
+    assert (tmp_path / "program.called").read_text() == "-P -m workbench reward-model score runs/rm --data"
     assert list((tmp_path / "temporary").iterdir()) == [], "nothing is left behind"
 
 

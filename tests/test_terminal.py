@@ -162,7 +162,6 @@ def test_a_terminal_that_cannot_place_text_is_refused_with_the_way_out(
 def test_colours_are_counted_by_what_the_environment_says(term: str, colorterm: str, shown: int) -> None:
     done = subprocess.run(  # for terminfo is read once in a process
         [sys.executable, "-c", "from workbench.terminal import colors; print(colors())"],
-        cwd=ROOT,
         env=os.environ | {"TERM": term, "COLORTERM": colorterm},
         capture_output=True,
         text=True,

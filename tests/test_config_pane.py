@@ -797,7 +797,18 @@ async def test_undo_during_a_run_tells_the_run_and_stops_before_settings_that_wa
         assert sent == [("ppo.kl_coef", 0.06), ("ppo.kl_coef", 0.05)]
         await s.press("u")
         assert s.document.get("ppo.iterations") == 41
-        assert "that cannot change during a run" in s.text()
+        assert "only a change of one live setting can be undone" in s.text()
+
+
+async def test_undo_and_redo_without_a_step_change_nothing_during_a_run() -> None:
+    async with opened("quickstart") as s:
+        await s.go_to("ppo.kl_coef")
+        await s.press("right", "u")
+        s.pane.set_running(True)
+        await s.press("u")
+        assert s.document.get("ppo.kl_coef") == 0.05
+        await s.press("U", "enter")
+        assert [(one.key, one.value) for one in s.messages(ConfigPane.LiveSettingChanged)] == [("ppo.kl_coef", 0.06)]
 
 
 # Anything at all

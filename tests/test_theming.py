@@ -14,6 +14,7 @@ import tomli_w
 from rich.style import Style
 from textual.app import App, ComposeResult
 from textual.widgets import Input, OptionList, Static
+from workbench_app import until
 
 from trainer.errors import ConfigError
 from workbench import theming
@@ -296,22 +297,27 @@ async def test_the_theme_that_a_user_chose_is_kept_where_there_are_few_colours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path))
+
+    def opened(app: WorkbenchApp) -> bool:
+        return app.main is not None and app.main.ready
+
     app = WorkbenchApp(Opening(), FEW_COLORS_THEME)
     async with app.run_test() as pilot:
-        await pilot.pause()
+        await until(pilot, lambda: opened(app))
         assert app.theme == FEW_COLORS_THEME
     assert ScreenSettings.load(tmp_path).theme == "", "nobody chose it"
-    async with WorkbenchApp(Opening()).run_test() as pilot:
-        await pilot.pause()
+    app = WorkbenchApp(Opening())
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: opened(app))
     app = WorkbenchApp(Opening(), FEW_COLORS_THEME)
     async with app.run_test() as pilot:
-        await pilot.pause()
+        await until(pilot, lambda: opened(app))
         assert app.theme == FEW_COLORS_THEME
         app.theme = "ember"
         await pilot.pause()
     app = WorkbenchApp(Opening(), FEW_COLORS_THEME)
     async with app.run_test() as pilot:
-        await pilot.pause()
+        await until(pilot, lambda: opened(app))
         assert app.theme == "ember"
 
 

@@ -185,6 +185,16 @@ def test_wandb_writes_into_the_run_and_not_onto_the_screen(install: Install, tmp
     assert vars(library.started["settings"]) == {"console": "off", "silent": True}
 
 
+@pytest.mark.parametrize("name", ["tensorboard", "wandb"])
+def test_a_tracker_writes_through_no_link_in_the_run(name: str, install: Install, tmp_path: Path) -> None:
+    library = install(name)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match=r"does not start: .*a link or a file is where the program keeps a folder"):
+        build_trackers([name], "a", tmp_path, {})
+    assert library.started == {}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_missing_package_names_the_extra_that_brings_it(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

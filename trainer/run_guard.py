@@ -12,7 +12,7 @@ from trainer.runs import RunFolder
 
 
 class RunGuard:
-    """Compares the folder, the journal and the lock of a run with those that it began with, by device and inode."""
+    """Comparison of a run's folder, journal and lock with those that it began with, by device and inode."""
 
     def __init__(self, folder: RunFolder, lock: Lock, journal: Journal) -> None:
         self.folder = folder

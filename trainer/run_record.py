@@ -25,7 +25,7 @@ PREVIEWS = 3
 class RunRecord:
     """Writes samples and checkpoints into a run's folder.
 
-    check: raises StorageError where the folder is no more what it was. saved_at: iteration of the newest checkpoint; -1
+    check: raises StorageError where the folder is no longer the run's. saved_at: iteration of the newest checkpoint; -1
     for none.
     """
 

@@ -58,7 +58,7 @@ class RunUnderWay(Steered):
 
     @abstractmethod
     def move_to(self, folder: RunFolder) -> None:
-        """Let `folder` be the run's from here on: write its config.toml, and the checkpoint anew when it is saved."""
+        """Make `folder` the run's own from here on: write config.toml, and let `save` write the checkpoint again."""
 
     @property
     def open_alarms(self) -> dict[str, str]:
@@ -179,7 +179,7 @@ class RunUnderWay(Steered):
         return self._end(*ended)
 
     def _ended(self, loop: Callable[[], str]) -> tuple[EndState, int, str]:
-        """`loop`, and the checkpoint after it."""
+        """Do `loop` and save; returns the run's state at its end, its exit code and the reason."""
         try:
             reason = loop()
         except Interrupted as interruption:
@@ -216,7 +216,8 @@ class RunUnderWay(Steered):
         except StorageError as error:
             return str(error)
         newest = runs.newest_checkpoint(self.folder)
-        return f"saved as {newest.name if newest else 'begun'}; go on with --resume {self.folder.root}"
+        what = f"saved as {newest.name}" if newest else "there is no checkpoint yet"
+        return f"{what}; go on with --resume {self.folder.root}"
 
     def _requests(self, inbox: Inbox) -> list[Request]:
         self.guard.check()  # several times a second, so no iteration is done for nothing

@@ -310,11 +310,12 @@ def prune_checkpoints(folder: RunFolder, keep: int) -> list[Path]:
     best = best_checkpoint(folder)
     old = [path for path in checkpoints(folder).paths[:-keep] if path != best] if keep else []
     try:
-        for path in old:
-            # Renamed first: if killed half-way it is no checkpoint any more, and the next call clears it.
-            path.rename(path.with_name(f".{path.name}.removed"))
         for path in left_behind(folder.checkpoints, "removed"):
             remove(path)
+        for path in old:
+            # Renamed first: if killed half-way it is no checkpoint any more, and the next call clears it.
+            path.rename(removed := path.with_name(f".{path.name}.removed"))
+            remove(removed)
     except OSError as error:
         raise StorageError(f"cannot delete old checkpoints: {error}; delete them by hand") from None
     return old

@@ -90,7 +90,7 @@ class SteeredRun(RunUnderWay):
         self.record.save(self.snapshot)
 
     def move_to(self, folder: RunFolder) -> None:
-        """Let `folder` be the run's from here on."""
+        """Make `folder` the run's own from here on."""
         self.folder = self.record.folder = folder
         self.record.saved_at = -1
         runs.write_config(folder, self.config)

@@ -8,7 +8,6 @@ import sys
 import traceback
 from pathlib import Path
 
-from trainer.files import PRIVATE, write_whole
 from workbench.text import visible
 
 PROGRAM = "ppo-workbench"
@@ -41,6 +40,8 @@ def crash(exception: BaseException, folder: Path | None = None) -> None:
     details = "".join(traceback.format_exception(exception))
     what = f"{type(exception).__name__}: {exception}".splitlines()[0]
     if folder is not None:
+        from trainer.files import PRIVATE, write_whole  # here: `--version` loads nothing of the trainer
+
         with contextlib.suppress(OSError):
             path = folder / "crash.log"
             write_whole(path, details, mode=PRIVATE)

@@ -127,7 +127,7 @@ class _Run(RunUnderWay):
         self.emit(CheckpointSaved(iteration=self.saved_at, path=where, seconds=seconds))
 
     def move_to(self, folder: RunFolder) -> None:
-        """Let `folder` be the run's from here on."""
+        """Make `folder` the run's own from here on."""
         self.folder, self.saved_at = folder, -1
         runs.write_config(folder, self.config)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -15,6 +15,7 @@ from textual.widgets import Input
 from trainer.errors import TrainerError
 from trainer.run_list import PPO
 from workbench.config_document import ConfigDocument, Problem
+from workbench.config_draft import Draft, drafted, moved_since, values_of
 from workbench.config_fields import fields_by_key, search, sections, stepped
 from workbench.config_toml import line_of
 from workbench.estimates import estimate
@@ -32,15 +33,6 @@ from workbench.widgets.config_search import SearchLine
 from workbench.widgets.config_views import ConfigViews
 
 _LOW = 26  # lines below which the help gets fewer
-
-
-class _Draft(NamedTuple):
-    """A live setting of a run under way as it would be once it is sent."""
-
-    key: str
-    value: Any
-    act: Callable[[], object]  # gives it that value in the document
-    back: Callable[[], object]
 
 
 class ConfigPane(DocumentPane):
@@ -82,7 +74,7 @@ class ConfigPane(DocumentPane):
         self._under_way = False
         self._folded: set[str] = set()
         self._query = ""
-        self._draft: _Draft | None = None
+        self._draft: Draft | None = None
         self._sent: dict[str, Any] = {}  # what the run was told and has not confirmed
         self._taken: object = None  # the newest change of a setting in the run that the document has
 
@@ -248,28 +240,23 @@ class ConfigPane(DocumentPane):
         """Give the setting `value`, by `act`; while a run goes on only once enter sends it."""
         act = act or partial(self.document.set, key, value)
         if self._under_way:
-            self._show_draft(_Draft(key, value, act, self.document.undo))
+            self._show_draft(Draft(key, value, act, self.document.undo))
         else:
             self._change(act, self.document.undo)
 
-    def _travel(self, act: Callable[[], object], back: Callable[[], object]) -> None:
+    def _travel(self, act: Callable[[], bool], back: Callable[[], bool]) -> None:
         """Go a step back or forth in the document; while a run goes on only once enter sends it."""
         if not self._under_way:
             self._change(act, back)
             return
         self.take_typed()
-        before = {key: self.document.get(key) for key in fields_by_key()}
-        if not act():
-            return
-        moved = [(key, self.document.get(key)) for key, value in before.items() if self.document.get(key) != value]
-        back()
-        if len(moved) == 1 and fields_by_key()[moved[0][0]].live:
-            self.focus_field(moved[0][0])
-            self.call_after_refresh(self._show_draft, _Draft(*moved[0], act, back))  # when the cursor is there
+        if draft := drafted(self.document, act, back):
+            self.focus_field(draft.key)
+            self.call_after_refresh(self._show_draft, draft)  # when the cursor is there
         else:
-            self._form.say("that cannot change during a run: it was not one live setting")
+            self._form.say("only a change of one live setting can be undone or redone during a run")
 
-    def _show_draft(self, draft: _Draft) -> None:
+    def _show_draft(self, draft: Draft) -> None:
         if draft.value == self.document.get(draft.key):
             self._put_back()
             return
@@ -287,10 +274,10 @@ class ConfigPane(DocumentPane):
     def _change(self, act: Callable[[], object], back: Callable[[], object]) -> None:
         """Change the document and tell the run of it; take it `back` where the run could not follow."""
         self.take_typed()
-        text, before = self.document.text, {key: self.document.get(key) for key in fields_by_key()}
+        text, before = self.document.text, values_of(self.document)
         if not self._try(act) or self.document.text == text:
             return
-        moved = [key for key, value in before.items() if self.document.get(key) != value]
+        moved = moved_since(self.document, before)
         if self._under_way and not all(fields_by_key()[key].live for key in moved):
             back()
             self._form.say("that cannot change during a run: it is not a live setting")

@@ -14,7 +14,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.events import DescendantFocus
-from textual.widget import Widget
 from textual.widgets import Footer, Static
 
 from trainer.config import load_config, parse_overrides
@@ -26,7 +25,6 @@ from workbench.attached import whole_history
 from workbench.code_trust import trusted_code, untrusted_code
 from workbench.config_document import ConfigDocument
 from workbench.keys import keys_of
-from workbench.layout import DASHBOARD, DRAWER, SMALLEST, arrange
 from workbench.metrics import DEFAULT
 from workbench.opening import Opening
 from workbench.panes import Pane
@@ -42,6 +40,7 @@ from workbench.screen_settings import ScreenSettings
 from workbench.screens.alarmed import AlarmedScreen
 from workbench.screens.ask import AskScreen
 from workbench.screens.confirm import ConfirmScreen
+from workbench.screens.places import Places
 from workbench.screens.rename import TextPromptScreen
 from workbench.screens.trust_code import TrustScreen
 from workbench.supervisor import Request, Supervisor, report_bug
@@ -97,9 +96,7 @@ class MainScreen(AlarmedScreen):
         self._document = document
         self._settings = settings
         self._training = TrainingPane(id="training")
-        self._current = "training"
-        self._focused: Widget | None = None  # before the terminal became too small for any pane
-        self._zoomed = False
+        self._places = Places(self, "training", lambda: self.supervisor.view, self.settle)
         self._listed = self.runs_dir  # the folder whose runs the panes list
         self._situation: _Situation | None = None
         self._told = ""  # what the banner has told of the run
@@ -134,7 +131,7 @@ class MainScreen(AlarmedScreen):
             self.resume_run(resumed, self._opening.overrides)
         if self._settings.metrics:
             self.query_one(TrainingPane).metrics_shown = self._settings.metrics
-        self.action_show_pane(self._current)
+        self.action_show_pane(self._places.current)
         self.show_run()
         self.open_labelling()
         self.ready = True
@@ -149,53 +146,17 @@ class MainScreen(AlarmedScreen):
     # What stands where
 
     def on_resize(self) -> None:
-        focused = self.focused
-        self._arrange()
-        if focused is not None and not any(pane.display for pane in self.query(Pane)):
-            self._focused = focused  # nothing can be focused meanwhile
-        elif self._focused is not None and self.query_one(f"#{self._current}").display:
-            before, self._focused = self._focused, None
-            if before.is_attached and before.focusable:
-                before.focus()
-            else:
-                self.query_one(f"#{self._current}", Pane).take_focus()
+        self._places.resize()
 
     def on_descendant_focus(self, event: DescendantFocus) -> None:
-        """Where the focus is, by whatever way, is where the user is: that pane stays in sight as the screen shrinks."""
-        pane = next((node for node in event.widget.ancestors_with_self if isinstance(node, Pane)), None)
-        if pane is not None and pane.id and pane.id != self._current:
-            self.settle(self._current)
-            self._current = pane.id
+        self._places.follow(event.widget)
 
     def action_show_pane(self, name: str) -> None:
         """Go to a pane; it is shown as the terminal's size allows."""
-        if name != self._current:
-            self.settle(self._current)
-        self._current = name
-        self._arrange()
-        pane = self.query_one(f"#{name}", Pane)
-        pane.show_run(self.supervisor.view)
-        pane.take_focus()
+        self._places.go_to(name)
 
     def action_zoom(self) -> None:
-        focused = next((pane for pane in self.query(Pane) if pane.has_focus_within), None)
-        self._zoomed = not self._zoomed
-        self.action_show_pane(focused.id if focused is not None and focused.id else self._current)
-
-    def _arrange(self) -> None:
-        width, height = self.app.size
-        shown = arrange(width, height, self._current, zoomed=self._zoomed)
-        for pane in self.query(Pane):
-            was, pane.display = pane.display, pane.id in {*shown.top, *shown.bottom}
-            if pane.display and not was:
-                pane.show_run(self.supervisor.view)
-        self.query_one("#top").display = bool({*shown.top} & {*DASHBOARD})
-        self.query_one("#bottom").display = bool({*shown.top, *shown.bottom} & {*DRAWER})
-        too_small = self.query_one("#too-small", Static)
-        too_small.display = not shown.top
-        too_small.update(
-            f"{width} x {height} is too small to show anything: {SMALLEST[0]} x {SMALLEST[1]} is the least"
-        )
+        self._places.zoom()
 
     # The run
 
@@ -257,7 +218,7 @@ class MainScreen(AlarmedScreen):
 
     def say(self, message: str, kind: Kind = "error", *, about: str = "") -> None:
         """Put a message above the panes: until it is read, settled or, unless it is of every pane, its pane is left."""
-        self.query_one(Banner).say(message, kind, {about} if about in ("run", "bug") else {about, self._current})
+        self.query_one(Banner).say(message, kind, {about} if about in ("run", "bug") else {about, self._places.current})
 
     def settle(self, about: str) -> None:
         """Put away an error about this: it no longer holds."""
@@ -268,7 +229,7 @@ class MainScreen(AlarmedScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action in ("ask", "open_alarm", "fix_alarm"):
-            if self._current == "label" and self.query_one(LabelPane).desk is not None:
+            if self._places.current == "label" and self.query_one(LabelPane).desk is not None:
                 return False  # a slip of the hand between two judgements must not stop a run
             if action != "ask":
                 return self.allows_alarm(action)

@@ -1,7 +1,7 @@
 """A policy learns what is rewarded, whatever the seed and the estimator, and the contrary for the contrary reward.
 
-The course of a run depends on the processor: products are rounded differently, so other tokens are drawn from the
-second iteration on. The levels are far from what was seen with other seeds, libraries and roundings, which
+The course of a run depends on the processor: products are rounded differently, so sooner or later other
+tokens are drawn. The levels are far from what was seen with other seeds, libraries and roundings, which
 docs/correctness.md tells, and far from what a policy that does not learn reaches.
 """
 

@@ -21,6 +21,7 @@ from trainer.dpo.training import train_dpo
 from trainer.errors import TrainerError
 from trainer.reward_model import training as reward_training
 from trainer.reward_model.training import train_reward_model
+from trainer.rewards import trust_all
 from trainer.runs import RunFolder
 
 
@@ -108,7 +109,7 @@ def test_an_evaluation_says_what_is_missing_before_it_loads_the_model(
 ) -> None:
     values = {name: value.format(folder=folder) for name, value in wanted.items()}
     with pytest.raises(TrainerError, match=message):
-        evaluate_checkpoint(RunFolder(folder / "runs/a"), Wanted(**values))  # type: ignore[arg-type]
+        evaluate_checkpoint(RunFolder(folder / "runs/a"), Wanted(**values), trust=trust_all)  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("loads_no_model")
@@ -120,7 +121,7 @@ def test_an_evaluation_says_that_the_runs_own_prompts_are_gone_before_it_loads_t
     text = (run / "config.toml").read_text().replace("prompts.jsonl", "gone.jsonl")
     (run / "config.toml").write_text(text)
     with pytest.raises(TrainerError, match=r"gone\.jsonl': no such file"):
-        evaluate_checkpoint(RunFolder(run), Wanted())
+        evaluate_checkpoint(RunFolder(run), Wanted(), trust=trust_all)
 
 
 def test_a_file_of_rewards_is_run_once(folder: Path) -> None:

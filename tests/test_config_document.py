@@ -414,7 +414,9 @@ def test_a_full_disk_loses_nothing(failing: str, mine: Path, monkeypatch: pytest
     document.set("ppo.kl_coef", 0.2)
     with monkeypatch.context() as patch:
         patch.setattr(os if failing == "fsync" else Path, failing, full)
-        with pytest.raises(StorageError, match="No space left on device; free space, or save it elsewhere; nothing was changed"):
+        with pytest.raises(
+            StorageError, match="No space left on device; free space, or save it elsewhere; nothing was changed"
+        ):
             document.save()
     assert mine.read_text() == COMMENTED
     assert [path.name for path in mine.parent.iterdir()] == ["mine.toml"]

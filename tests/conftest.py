@@ -8,6 +8,7 @@ from pathlib import Path
 import apart
 import pytest
 from hypothesis import settings
+from textual.app import App
 
 import trainer  # noqa: F401  loads the BLAS, before any test module imports mlx
 from workbench.signals import REASONS
@@ -21,6 +22,9 @@ os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 # Array code compiles on first use, so one example may be slow; fixed seeds make a failure come back.
+# A test reads what was told; on a busy machine five seconds pass before it looks.
+App.NOTIFICATION_TIMEOUT = 600
+
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("repeatable")
 

@@ -14,7 +14,7 @@ from textual import on
 from textual.app import App, ComposeResult
 from textual.message import Message
 from textual.pilot import Pilot
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from trainer.errors import TrainerError, UsageError
 from trainer.preferences.items import Item, Progress, Queue, SessionItem, SessionPlan, SessionRecord, Share
@@ -23,6 +23,7 @@ from workbench.labelling.desk import DeskState
 from workbench.panes import styles_path
 from workbench.panes.label import LabelPane
 from workbench.theming import EXTRA_VARIABLES
+from workbench.widgets.key_footer import KeyFooter
 
 NOTHING = Share(0, 0, math.nan, math.nan, math.nan)
 
@@ -197,7 +198,7 @@ class Labelling(App[None]):
 
     def compose(self) -> ComposeResult:
         yield self.pane
-        yield Footer(show_command_palette=False)
+        yield KeyFooter(palette=False)
 
     def on_mount(self) -> None:
         self.pane.border_title = "Label F5"

@@ -171,7 +171,7 @@ async def test_all_of_it_is_in_sight_and_hostile_text_is_text(size: tuple[int, i
     keep(store, ["a"])
     async with opened(ExportScreen(store), size) as (app, pilot):
         await until(pilot, lambda: "1 row " in status(app))
-        for widget in (*app.screen.query("Input, #format, #ties, #provenance, #status, Footer"),):
+        for widget in (*app.screen.query("Input, #format, #ties, #provenance, #status, KeyFooter"),):
             assert app.screen.region.contains_region(widget.region), widget
             assert widget.region.height > 0
         assert not is_obeyed(text_of(app))

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 from label_desk import FakeDesk, Labelling, item, items, labelling, until
-from textual.widgets._footer import FooterKey
 
 from trainer.preferences.items import Item
 from trainer.preferences.records import Origin
+from workbench.widgets.key_footer import KeyFooter
 
 PROMPT = "Explain to a child why the sky is blue."
 TEXTS = (
@@ -67,16 +67,15 @@ async def seen(one: Item, size: tuple[int, int], *, after: bool = False, keys: S
 
 
 async def shown(app: Labelling) -> str:
-    """The screen once the footer, which Textual composes again in its own time, has the keys that are in force."""
+    """The screen once the footer, which hears of them in its own time, has the keys that are in force."""
 
     def is_current() -> bool:
         bindings = [
             (binding, enabled) for _, binding, enabled, _ in app.screen.active_bindings.values() if binding.show
         ]
         in_force = {binding.action: (binding.description, enabled) for binding, enabled in reversed(bindings)}
-        keys = app.query(FooterKey)
-        told = {key.action: (key.description, not key.disabled) for key in keys}
-        return told == in_force and all(key.size.width for key in keys)
+        told = [(key.description, key.enabled) for key in app.query_one(KeyFooter).keys]
+        return sorted(told) == sorted(in_force.values())
 
     await until(is_current)
     return app.text

@@ -10,12 +10,13 @@ import pytest
 from label_material import reward_model, run_with_samples
 from label_screens import HOSTILE, NOTHING, SIZES, Host, is_obeyed, opened, paste, status, text_of, until
 from preference_rows import write_lines
-from textual.widgets import Footer, Input, OptionList, Select
+from textual.widgets import Input, OptionList, Select
 
 from trainer.preferences.items import QueuePlan, SessionPlan, SessionRecord
 from workbench.labelling.choices import SessionChoice, Wanted
 from workbench.screens.label_guidelines import GuidelinesScreen
 from workbench.screens.label_start import LabelStartScreen
+from workbench.widgets.key_footer import KeyFooter
 from workbench.widgets.queue_list import QueueList
 
 PLAN = SessionPlan(queues=(QueuePlan(queue="samples", source="/runs/a-0001"),))
@@ -196,6 +197,19 @@ async def test_a_field_that_cannot_be_taken_is_told_and_mended(name: str, text: 
         await until(pilot, lambda: app.answer is not NOTHING)
 
 
+async def test_a_key_that_overtakes_the_message_about_a_field_is_answered_by_what_the_field_says() -> None:
+    async with opened(start([run_with_samples("a-0001")], [record(3)])) as (app, pilot):
+        begin = app.screen.action_begin  # as a key does, with the message about the field still on its way
+        field(app, "labeller").value = ""
+        begin()
+        await pilot.pause()
+        assert "labeller ''" in status(app)
+        field(app, "labeller").value = "bob"
+        begin()
+        await until(pilot, lambda: app.answer is not NOTHING)
+        assert (app.answer.labeller, app.answer.resume) == ("bob", None)
+
+
 async def test_what_the_command_line_said_is_where_it_begins() -> None:
     run = run_with_samples("a-0001")
     Path("g.md").write_text("Be fair.")
@@ -218,11 +232,11 @@ async def test_all_of_it_is_in_sight_and_hostile_names_are_text(size: tuple[int,
     sessions = [record(number, HOSTILE, plan=hostile) for number in range(9, 0, -1)]
     screen = start([Path(f"/runs/{HOSTILE}")], sessions, wanted=Wanted(data=HOSTILE), labeller=HOSTILE)
     async with opened(screen, size) as (app, _):
-        for widget in app.screen.query("Input, Select, OptionList, #status, Footer"):
+        for widget in app.screen.query("Input, Select, OptionList, #status, KeyFooter"):
             if type(widget).__name__ != "SelectOverlay":
                 assert app.screen.region.contains_region(widget.region), widget
                 assert widget.region.height > 0
-        rows = [*app.screen.query("Input, #starts, QueueList, #status"), app.screen.query_one(Footer)]
+        rows = [*app.screen.query("Input, #starts, QueueList, #status"), app.screen.query_one(KeyFooter)]
         assert len({widget.region.y for widget in rows}) == len(rows) - 1  # two inputs share a line
         assert not is_obeyed(text_of(app))
         assert "[/x]" in text_of(app)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import scripted_run
 from scripted_run import Script, complete_run, make_run
+from textual.events import DescendantFocus
 from textual.widgets import Input
 from workbench_app import screen_text, status, until, workbench
 
@@ -518,6 +519,17 @@ async def test_a_broken_theme_or_key_file_is_a_toast(tmp_path: Path) -> None:
         assert "mine.toml" in told
         assert "run.pauze" in told
         assert "run.pause" in told
+
+
+async def test_a_focus_that_is_heard_of_late_takes_nobody_back() -> None:
+    async with workbench() as (screen, pilot):
+        before = screen.focused
+        assert before is not None
+        await pilot.press("f4")
+        screen.post_message(DescendantFocus(before))  # it was on its way when the key came
+        await pilot.press("z")
+        assert screen.query_one("#samples").display
+        assert not screen.query_one("#training").display
 
 
 async def test_keys_are_remapped_by_id(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ class WorkbenchApp(App[str]):
         self.bug: Exception | None = None  # what ended the application
         self.refusal: TrainerError | None = None  # why there is nothing to open
         self._settings = ScreenSettings.load(config_dir())
+        self._complaints: list[tuple[str, str]] = []  # titles and problems, told once there is a screen
 
     def compose(self) -> ComposeResult:
         yield StatusLine()
@@ -89,6 +90,7 @@ class WorkbenchApp(App[str]):
             return
         self._use_keys()  # first: what the screen says of keys is right from the start
         await self.push_screen(self.main)
+        self._tell_complaints()
 
     def _handle_exception(self, error: Exception) -> None:
         """Report what a worker did not expect, and go on: a bug in a listing must not end the run that trains here.
@@ -126,6 +128,7 @@ class WorkbenchApp(App[str]):
             themes, problems = load_themes(config_dir() / "themes")
             apply_themes(self, themes)
             self._complain("Theme", problems)
+            self._tell_complaints()
 
     def _use_keys(self) -> None:
         path = config_dir() / "keys.toml"
@@ -135,8 +138,12 @@ class WorkbenchApp(App[str]):
             self._complain("Keys", problems)
 
     def _complain(self, title: str, problems: Iterable[str]) -> None:
-        for problem in problems:
+        self._complaints += [(title, problem) for problem in problems]
+
+    def _tell_complaints(self) -> None:
+        for title, problem in self._complaints:
             self.notify(problem, title=title, severity="warning", markup=False)
+        self._complaints.clear()
 
     def action_help(self) -> None:
         from workbench.screens.help import HelpScreen

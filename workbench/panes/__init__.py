@@ -8,6 +8,7 @@ from textual import actions
 from textual.containers import Vertical
 
 from workbench.run_view import RunView
+from workbench.widgets.whole import MountedWhole
 
 STYLES = Path(__file__).parent.parent / "styles"
 
@@ -17,7 +18,7 @@ def styles_path(*names: str) -> list[Path]:
     return [STYLES / name for name in names]
 
 
-class Pane(Vertical):
+class Pane(MountedWhole, Vertical):
     """One side of a run, with a title and an F-key; the app decides where it stands and when it is seen."""
 
     TITLE = ""  # on its border, in the command palette and in the help

@@ -13,7 +13,7 @@ from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.widgets import Footer, Input, Select, Static, TextArea
+from textual.widgets import Input, Select, Static, TextArea
 
 from trainer.errors import TrainerError
 from trainer.questions import Answer, Question, Writer
@@ -22,6 +22,7 @@ from workbench.screens.dialog import Dialog
 from workbench.text import duration, visible
 from workbench.widgets.ask_form import AskForm, Request
 from workbench.widgets.completion_list import Column, CompletionList, Writing
+from workbench.widgets.key_footer import KeyFooter
 
 Ask = Callable[[Question, str], Future[Answer]]
 
@@ -72,7 +73,7 @@ class AskScreen(Dialog[None]):
         yield self._form
         yield Static(id="ask-status", markup=False)
         yield CompletionList(id="ask-answers")
-        yield Footer(show_command_palette=False)
+        yield KeyFooter(palette=False)
 
     def on_mount(self) -> None:
         self.set_interval(0.5, self._count_seconds)

@@ -9,11 +9,12 @@ from textual.content import Content
 from textual.screen import ModalScreen
 
 from workbench.keys import keys_of
+from workbench.widgets.whole import MountedWhole
 
 T = TypeVar("T")
 
 
-class Dialog(ModalScreen[T]):
+class Dialog(MountedWhole, ModalScreen[T]):
     """A modal screen: Textual hides the application's keys from it, so it binds those that apply everywhere itself."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

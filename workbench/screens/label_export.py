@@ -12,7 +12,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.content import Content
-from textual.widgets import Footer, Input, Select, Static
+from textual.widgets import Input, Select, Static
 
 from trainer.errors import TrainerError
 from trainer.preferences.store import PreferenceStore
@@ -22,6 +22,7 @@ from workbench.screens.confirm import ConfirmScreen
 from workbench.screens.dialog import Dialog
 from workbench.screens.export_samples import path_problem
 from workbench.text import visible
+from workbench.widgets.key_footer import KeyFooter
 from workbench.widgets.plain_input import PlainInput
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class ExportScreen(Dialog[str | None]):
             yield Static("to", classes="label")
             yield PlainInput(compact=True, id="path", tooltip="The suffix tells how: .jsonl or .parquet, or .csv")
         yield Static(id="status", markup=False)
-        yield Footer(show_command_palette=False)
+        yield KeyFooter(palette=False)
 
     def on_mount(self) -> None:
         path = self.query_one("#path", Input)

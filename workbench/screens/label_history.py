@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, VerticalScroll
 from textual.content import Content
-from textual.widgets import Footer, OptionList, Static
+from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from trainer.errors import TrainerError
@@ -19,6 +19,7 @@ from trainer.preferences.items import SessionItem
 from workbench.labelling.shown import Turn, said, shown
 from workbench.screens.dialog import Dialog
 from workbench.text import duration, visible
+from workbench.widgets.key_footer import KeyFooter
 
 if TYPE_CHECKING:
     from workbench.labelling.desk import LabelDesk
@@ -61,7 +62,7 @@ class HistoryScreen(Dialog[int | None]):
             with VerticalScroll():
                 yield Static(id="detail", markup=False)
         yield Static(id="status", markup=False)
-        yield Footer(show_command_palette=False)
+        yield KeyFooter(palette=False)
 
     def on_mount(self) -> None:
         self.query_one(OptionList).focus()

@@ -15,7 +15,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
-from textual.widgets import Footer, Input, Select, Static
+from textual.widgets import Input, Select, Static
 
 from trainer.errors import TrainerError
 from trainer.preferences.records import Preference, Text
@@ -23,6 +23,7 @@ from trainer.preferences.store import Added, PreferenceStore
 from workbench.commands.preferences_arguments import FORMATS_IN
 from workbench.screens.dialog import Dialog
 from workbench.text import visible
+from workbench.widgets.key_footer import KeyFooter
 from workbench.widgets.plain_input import PlainInput
 
 PREVIEWED = 3  # rows
@@ -111,7 +112,7 @@ class ImportScreen(Dialog[str | None]):
         with VerticalScroll():
             yield Static(id="preview", markup=False)
         yield Static(id="status", markup=False)
-        yield Footer(show_command_palette=False)
+        yield KeyFooter(palette=False)
 
     def on_mount(self) -> None:
         self.query_one("#source").focus()

@@ -14,7 +14,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.content import Content
-from textual.widgets import Footer, Input, OptionList, Select, Static
+from textual.widgets import Input, OptionList, Select, Static
 from textual.widgets.option_list import Option
 
 from trainer.errors import TrainerError, UsageError
@@ -34,6 +34,7 @@ from workbench.labelling.choices import (
 from workbench.screens.dialog import Dialog
 from workbench.screens.label_guidelines import GuidelinesScreen
 from workbench.text import visible
+from workbench.widgets.key_footer import KeyFooter
 from workbench.widgets.plain_input import PlainInput
 from workbench.widgets.queue_list import QueueList
 
@@ -73,7 +74,9 @@ class LabelStartScreen(Dialog[SessionChoice | None]):
         self._models = self._wanted.models or tuple(models[:ENSEMBLE])
         self._store, self._labeller, self._sessions = store, labeller, sessions
         self._open: list[SessionRecord] = []  # those that the labeller may go on with
+        self._listed: str | None = None  # whose sessions are listed
         self._fields: tuple[object, ...] = ()  # what a new session's fields said last
+        self._followed: tuple[object, ...] = ()  # everything that was said when the status was told last
 
     def compose(self) -> ComposeResult:
         wanted = self._wanted
@@ -138,11 +141,11 @@ class LabelStartScreen(Dialog[SessionChoice | None]):
                 tooltip="Share of items that ask for a label of yours again, sides swapped: how sure you are",
             )
         yield Static(id="status", markup=False)
-        yield Footer(show_command_palette=False)
+        yield KeyFooter(palette=False)
 
     def on_mount(self) -> None:
         self._fields = self._said()
-        self._list_starts()
+        self._follow()
         nothing = not (self._open or self._runs or self._wanted.data)
         self.query_one("#data" if nothing else "#starts").focus()
 
@@ -151,6 +154,7 @@ class LabelStartScreen(Dialog[SessionChoice | None]):
 
     def action_begin(self) -> None:
         """Go on with the session that the cursor is on, or begin the new one."""
+        self._follow()  # a key may overtake the message about the field before it
         try:
             labeller = labeller_name(self._value("labeller"))
             if (session := self._chosen) is not None:
@@ -194,35 +198,38 @@ class LabelStartScreen(Dialog[SessionChoice | None]):
     def _take(self) -> None:
         self.action_begin()
 
-    @on(Input.Changed, "#labeller")
-    def _list_starts(self) -> None:
-        """List the sessions of the labeller named, and the new one; the first is where the cursor starts."""
-        self.workers.cancel_group(self, "begin")
-        self._open = unfinished(self._sessions, self._value("labeller").strip())
+    @on(Input.Changed)
+    @on(Select.Changed)
+    @on(QueueList.Changed)
+    @on(OptionList.OptionHighlighted, "#starts")
+    def _follow(self) -> None:
+        """List the sessions of the labeller named, and tell what enter does; what is as it was keeps its status."""
+        labeller, fields = self._value("labeller").strip(), self._said()
+        if labeller != self._listed:
+            self._list_starts(labeller)
+        if fields != self._fields:
+            self._ask_anew(fields)
+        said = labeller, self._fields, self.query_one("#starts", OptionList).highlighted
+        if said != self._followed:
+            self._followed = said
+            self.workers.cancel_group(self, "begin")
+            self._tell()
+
+    def _list_starts(self, labeller: str) -> None:
+        """List the labeller's sessions and the new one; the first is where the cursor starts."""
+        self._listed = labeller
+        self._open = unfinished(self._sessions, labeller)
         starts = self.query_one("#starts", OptionList)
         starts.clear_options()
         starts.add_options([*map(_session_label, self._open), Option(Content.styled("a new session", "bold"))])
         starts.highlighted = 0
-        self._tell()
 
-    @on(OptionList.OptionHighlighted, "#starts")
-    def _tell_start(self) -> None:
-        self._tell()
-
-    @on(Input.Changed)
-    @on(Select.Changed)
-    @on(QueueList.Changed)
-    def _follow(self) -> None:
-        """Who changes what a new session asks wants a new one."""
-        said = self._said()
-        if said == self._fields:
-            return
-        self.workers.cancel_group(self, "begin")
-        if bool(said[1]) != bool(self._fields[1]):  # the data
-            self.query_one(QueueList).choose("dataset", bool(said[1]))
+    def _ask_anew(self, fields: tuple[object, ...]) -> None:
+        """Move the cursor to the new session: who changes what it asks wants it."""
+        if bool(fields[1]) != bool(self._fields[1]):  # the data
+            self.query_one(QueueList).choose("dataset", bool(fields[1]))
         self._fields = self._said()
         self.query_one("#starts", OptionList).highlighted = len(self._open)
-        self._tell()
 
     @property
     def _chosen(self) -> SessionRecord | None:

@@ -37,6 +37,7 @@ from workbench.screens.confirm import ConfirmScreen
 from workbench.screens.rename import TextPromptScreen
 from workbench.supervisor import Supervisor
 from workbench.widgets.banner import Kind
+from workbench.widgets.whole import MountedWhole
 
 if TYPE_CHECKING:
     from workbench.labelling.desk import DeskState
@@ -45,7 +46,7 @@ T = TypeVar("T")
 _LOOK = 1.0  # seconds between two looks at a reward model that is being trained
 
 
-class LabellingScreen(Screen[None]):
+class LabellingScreen(MountedWhole, Screen[None]):
     """A screen with a Label and a Reward model pane."""
 
     supervisor: Supervisor

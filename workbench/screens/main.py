@@ -14,7 +14,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.events import DescendantFocus
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from trainer.config import load_config, parse_overrides
 from trainer.config.schema import RewardConfig, RolloutConfig, RunConfig
@@ -45,6 +45,7 @@ from workbench.screens.rename import TextPromptScreen
 from workbench.screens.trust_code import TrustScreen
 from workbench.supervisor import Request, Supervisor, report_bug
 from workbench.widgets.banner import Banner, Kind
+from workbench.widgets.key_footer import KeyFooter
 from workbench.widgets.status_line import StatusLine
 
 
@@ -117,7 +118,7 @@ class MainScreen(AlarmedScreen):
                 yield RunsPane(self._listed, id="runs")
                 yield LogPane(self._opening.log, id="log")
         yield Static(id="too-small", markup=False)
-        yield Footer()
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         keys = keys_of(self)

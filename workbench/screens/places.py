@@ -44,6 +44,8 @@ class Places:
 
     def follow(self, widget: Widget) -> None:
         """Take the pane of `widget`, which has the focus now, as the current one, whatever way it got there."""
+        if widget is not self._screen.focused:
+            return  # the focus has gone on since
         pane = next((node for node in widget.ancestors_with_self if isinstance(node, Pane)), None)
         if pane is not None and pane.id:
             self._move_to(pane.id)

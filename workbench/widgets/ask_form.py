@@ -23,6 +23,7 @@ from workbench.text import visible
 from workbench.widgets.cells import fit
 from workbench.widgets.completion_list import signed, wrapped
 from workbench.widgets.drawing import Drawn, Line
+from workbench.widgets.whole import MountedWhole
 
 MOST = 16  # completions of a request
 LONGEST = 100_000  # tokens
@@ -45,7 +46,7 @@ class Request:
     compared: float  # score
 
 
-class AskForm(Vertical):
+class AskForm(MountedWhole, Vertical):
     """The prompt, or the place in a response with its choices; the model; how many, how hot and how long."""
 
     class Submitted(Message):

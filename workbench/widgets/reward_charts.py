@@ -15,12 +15,13 @@ from workbench.widgets.reward_accuracy import RewardAccuracy
 from workbench.widgets.reward_calibration import RewardCalibration
 from workbench.widgets.reward_curve import RewardCurve
 from workbench.widgets.reward_histogram import RewardHistogram
+from workbench.widgets.whole import MountedWhole
 
 _ALL = (96, 30)  # columns and lines of the pane from which all are shown
 _CHARTS = (RewardAccuracy, RewardCurve, RewardCalibration, RewardHistogram)
 
 
-class RewardCharts(Container):
+class RewardCharts(MountedWhole, Container):
     """Accuracy, course, calibration and rewards, in that order."""
 
     def __init__(self, *, id: str | None = None) -> None:

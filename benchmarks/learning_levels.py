@@ -1,0 +1,115 @@
+"""Train the tasks of tests/test_learning.py with other roundings, and print what they reach, as a Markdown table.
+
+A product that is rounded otherwise draws another token sooner or later, after which two runs are as different as two
+seeds. So a level that a test asks for must lie far below what any of these runs reaches.
+
+Run: .venv/bin/python benchmarks/learning_levels.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+
+_CHANGE = 1e-6  # of a weight, relative
+
+
+class Rounding(NamedTuple):
+    """A way to multiply matrices, and whether the random weights are changed in their last bits."""
+
+    environment: dict[str, str]
+    changed: bool = False
+
+
+ROUNDINGS = {
+    "MKL as it chooses": Rounding({}),
+    "MKL as it chooses, changed weights": Rounding({}, changed=True),
+    "MKL's compatible branch": Rounding({"MKL_CBWR": "COMPATIBLE"}),
+    "MLX's own product": Rounding({"PPO_WORKBENCH_BLAS": "none"}),
+    "MLX's own product, changed weights": Rounding({"PPO_WORKBENCH_BLAS": "none"}, changed=True),
+}
+
+
+def levels(changed: bool) -> Iterator[tuple[str, float]]:
+    """Train every task in this process; yields what is measured and its value."""
+    import test_learning as tasks
+
+    def course(reward: str, *overrides: str) -> list[float]:
+        with tempfile.TemporaryDirectory() as folder:
+            config = tasks.task(Path(folder), reward, *tasks.WIDE, *overrides)
+            if changed:
+                change_weights(Path(folder) / "model" / "model.safetensors")
+            return tasks.scores(config)
+
+    for seed in range(5):
+        scores = course("digits", f"run.seed={seed}", "ppo.iterations=30")
+        yield "digits: the first score", scores[0]
+        yield "digits: mean of the last ten scores", fmean(scores[-10:])
+        yield "digits: the least score after the fifth", min(scores[5:])
+    yield "gain by the reward `low`", gain(course("low", "ppo.iterations=16"))
+    yield "gain by its negative, `high`", gain(course("high", "ppo.iterations=16"))
+    for settings in tasks.ESTIMATORS.values():
+        yield "gain by every estimator", gain(course("low", "ppo.iterations=12", *settings))
+
+
+def gain(scores: list[float]) -> float:
+    """How far the last four scores are above the first two."""
+    return fmean(scores[-4:]) - fmean(scores[:2])
+
+
+def change_weights(file: Path) -> None:
+    """Change every weight in `file` by a relative 1e-6, up or down."""
+    import mlx.core as mx
+
+    mx.random.seed(0)
+    weights = {
+        name: array * (1 + _CHANGE * (2 * mx.random.bernoulli(shape=array.shape) - 1))
+        for name, array in mx.load(str(file)).items()
+    }
+    mx.eval(weights)
+    mx.save_safetensors(str(file), weights)
+
+
+def main() -> None:
+    """Train in a process for each rounding, then print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--one", choices=ROUNDINGS, help="train with this rounding alone, and print JSON")
+    if one := parser.parse_args().one:
+        print(json.dumps(list(levels(ROUNDINGS[one].changed))))
+        return
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for name, rounding in ROUNDINGS.items():
+        print(f"{name} …", file=sys.stderr, flush=True)
+        with tempfile.TemporaryDirectory() as home:
+            answer = subprocess.run(
+                [sys.executable, __file__, "--one", name],
+                env=os.environ | rounding.environment | {"HOME": home, "XDG_STATE_HOME": home},
+                stdout=subprocess.PIPE,
+                check=True,
+            ).stdout
+        for measure, value in json.loads(answer.splitlines()[-1]):
+            found[measure][name].append(value)
+    print(f"| | {' | '.join(ROUNDINGS)} |")
+    print("|---|" + "---|" * len(ROUNDINGS))
+    for measure, by_rounding in found.items():
+        print(f"| {measure} | {' | '.join(spread(by_rounding[name]) for name in ROUNDINGS)} |")
+
+
+def spread(values: list[float]) -> str:
+    """The least and the greatest value."""
+    return f"{min(values):.2f}" if len(values) == 1 else f"{min(values):.2f} to {max(values):.2f}"
+
+
+if __name__ == "__main__":
+    main()

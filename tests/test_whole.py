@@ -1,0 +1,35 @@
+"""A screen that is left before all of it is there leaves in peace."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from label_screens import Host
+from workbench_app import until
+
+from workbench.app import WorkbenchApp
+from workbench.opening import Opening
+from workbench.screens.label_guidelines import GuidelinesScreen
+
+
+async def test_a_dialog_that_is_answered_before_it_is_mounted_is_closed() -> None:
+    app = Host()
+    async with app.run_test() as pilot:
+        dialog = GuidelinesScreen("Be fair.")
+        app.push_screen(dialog, app.take)
+        dialog.dismiss(True)  # a second enter, faster than the screen
+        await until(pilot, lambda: app.answer is True)
+        await until(pilot, lambda: not dialog.is_attached)
+
+
+@pytest.mark.parametrize("steps", range(8))
+async def test_leaving_while_the_screen_opens_is_no_bug(steps: int) -> None:
+    app = WorkbenchApp(Opening())
+    async with app.run_test():
+        while app.main is None:
+            await asyncio.sleep(0)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        app.exit()
+    assert app.bug is None

@@ -53,14 +53,14 @@ def levels(changed: bool) -> Iterator[tuple[str, float]]:
             return tasks.scores(config)
 
     for seed in range(5):
-        scores = course("digits", f"run.seed={seed}", "ppo.iterations=30")
+        scores = course("digits", f"run.seed={seed}", "ppo.iterations=24")
         yield "digits: the first score", scores[0]
         yield "digits: mean of the last ten scores", fmean(scores[-10:])
         yield "digits: the least score after the fifth", min(scores[5:])
     yield "gain by the reward `low`", gain(course("low", "ppo.iterations=16"))
     yield "gain by its negative, `high`", gain(course("high", "ppo.iterations=16"))
     for settings in tasks.ESTIMATORS.values():
-        yield "gain by every estimator", gain(course("low", "ppo.iterations=12", *settings))
+        yield "gain by every estimator", gain(course("low", *tasks.WIDER, *settings))
 
 
 def gain(scores: list[float]) -> float:

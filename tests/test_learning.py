@@ -33,7 +33,7 @@ BARE = ("eval.every=0", "checkpoint.every=0", "run.save_samples=false")
 WIDE = (
     'model.lora_targets=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]',
     "model.lora_rank=16",
-    "rollout.batch_size=64",
+    "rollout.batch_size=32",
     "rollout.max_new_tokens=6",
     "rollout.ignore_stop=true",
     "ppo.minibatches=2",
@@ -44,6 +44,7 @@ WIDE = (
     "optim.warmup_steps=8",
     'optim.schedule="linear"',
 )
+WIDER = (*WIDE, "rollout.batch_size=64", "ppo.iterations=12")  # some estimators are noisier than others
 GROUPS_OF_FOUR = ("rollout.samples_per_prompt=4",)
 ESTIMATORS = {
     "reinforce": ("ppo.estimator=reinforce",),
@@ -83,7 +84,7 @@ def scores(config: Config) -> list[float]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_model_learns_to_write_digits_and_never_falls_back_below_where_it_began(seed: int, tmp_path: Path) -> None:
-    course = scores(task(tmp_path, "digits", *WIDE, f"run.seed={seed}", "ppo.iterations=30"))
+    course = scores(task(tmp_path, "digits", *WIDE, f"run.seed={seed}", "ppo.iterations=24"))
     assert course[0] < 0.1
     assert fmean(course[-10:]) >= 0.5
     assert min(course[5:]) >= course[0]
@@ -99,5 +100,5 @@ def test_turning_the_rewards_sign_turns_the_way_that_the_policy_goes(tmp_path: P
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_every_estimator_raises_the_score(estimator: str, tmp_path: Path) -> None:
-    course = scores(task(tmp_path, "low", *WIDE, "ppo.iterations=12", *ESTIMATORS[estimator]))
+    course = scores(task(tmp_path, "low", *WIDER, *ESTIMATORS[estimator]))
     assert fmean(course[-4:]) > fmean(course[:2]) + 0.1

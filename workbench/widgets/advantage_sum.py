@@ -14,7 +14,7 @@ from workbench.samples.recompute import PER_RESPONSE
 from workbench.samples.records import TokenSample
 from workbench.samples.terms import Term, advantage_terms
 from workbench.widgets.cells import fit
-from workbench.widgets.drawing import Drawn, Line
+from workbench.widgets.drawing import Line, component_classes
 from workbench.widgets.formula_lines import formula_lines, number
 
 _ZERO = 0.5e-4  # a weight below it is printed as zero
@@ -25,7 +25,9 @@ _LEAST_NAME, _WIDEST_NAME = 6, 24  # columns
 class AdvantageSum(ScrollView, can_focus=False, inherit_bindings=False):
     """Shows how the advantage of one token comes about; a line of the sum is made when it is scrolled to."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = Drawn.COMPONENT_CLASSES
+    COMPONENT_CLASSES: ClassVar[set[str]] = component_classes(
+        "text", "strong", "muted", "series", "missing", "alert", "selected"
+    )
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)

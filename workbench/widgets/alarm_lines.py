@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from rich.cells import cell_len
 
@@ -10,7 +11,7 @@ from trainer.events import Alarm
 from workbench.alarms import SIGNS, title, urgent_first
 from workbench.text import visible
 from workbench.widgets.cells import fit_start
-from workbench.widgets.drawing import Drawn, Line
+from workbench.widgets.drawing import Drawn, Line, component_classes
 
 _MOST = 3  # lines
 _ROOM = 18  # lines of a pane in which more than one alarm may have one
@@ -38,6 +39,8 @@ def alarm_lines(alarms: Sequence[Alarm], width: int, height: int, key: str) -> l
 
 class AlarmLines(Drawn):
     """Draws the alarms that it is shown, in the lines that it is given."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = component_classes("text", "muted", "missing", "alert")
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)

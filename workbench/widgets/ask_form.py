@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from rich.text import Text
 from textual import events, on
@@ -22,7 +22,7 @@ from workbench.samples.sentence import percent
 from workbench.text import visible
 from workbench.widgets.cells import fit
 from workbench.widgets.completion_list import signed, wrapped
-from workbench.widgets.drawing import Drawn, Line
+from workbench.widgets.drawing import Drawn, Line, component_classes
 from workbench.widgets.whole import MountedWhole
 
 MOST = 16  # completions of a request
@@ -222,6 +222,8 @@ class PromptArea(TextArea):
 
 class Place(Drawn):
     """The end of a prompt and of the response that was begun, and what it would go on with."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = component_classes("text", "strong", "muted")
 
     def __init__(self, prompt: str, begun: str) -> None:
         super().__init__()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import ClassVar
 
 from rich.segment import Segment
 from textual.strip import Strip
@@ -30,6 +29,16 @@ ROLES = (
 )
 
 
+def component_classes(*roles: str) -> set[str]:
+    """Return the component classes of a widget that draws in `roles`.
+
+    Textual looks up the styles of each whenever the focus moves, so a widget names those that it needs.
+    """
+    unknown = {*roles} - {*ROLES}
+    assert not unknown, unknown
+    return {f"drawn--{role}" for role in roles}
+
+
 def line_of(cells: Iterable[Piece]) -> Line:
     """Single characters with roles as a line; neighbours of one role are joined."""
     return [("".join(text for text, _ in group), role) for role, group in groupby(cells, key=lambda cell: cell[1])]
@@ -48,9 +57,10 @@ def rule(text: str, width: int, *, after: Sequence[Piece] = ()) -> Line:
 
 
 class Drawn(Widget):
-    """A widget that is drawn line by line; `draw` is called when what it shows, or its size, has changed."""
+    """A widget that is drawn line by line; `draw` is called when what it shows, or its size, has changed.
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"drawn--{role}" for role in ROLES}
+    Its COMPONENT_CLASSES are those of the roles that it draws in.
+    """
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)

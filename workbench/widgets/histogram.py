@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
-from workbench.widgets.drawing import Drawn, Line, rule
+from workbench.widgets.drawing import Drawn, Line, component_classes, rule
 from workbench.widgets.scale import Scale, number_text
 from workbench.widgets.sparkline import MISSING, bar
 
@@ -74,6 +75,8 @@ def _moments(finite: Sequence[float]) -> tuple[float, float]:
 
 class ScoreHistogram(Drawn):
     """Draws the scores that it was given last."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = component_classes("muted", "axis", "series", "missing")
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)

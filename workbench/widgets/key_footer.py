@@ -43,7 +43,7 @@ class KeyFooter(Widget):
         "key-footer--key",
         "key-footer--description",
         "key-footer--hover",
-        "key-footer--line",
+        "key-footer--separator",
     }
 
     def __init__(self, *, palette: bool = True) -> None:
@@ -80,7 +80,7 @@ class KeyFooter(Widget):
     def render_line(self, y: int) -> Strip:
         end = self._segments(self._palette)[:-1] if self._palette else []
         if end:
-            end = [Segment("▏", self._style("line")), Segment(end[0].text.lstrip(), end[0].style), *end[1:]]
+            end = [Segment("▏", self._style("separator")), Segment(end[0].text.lstrip(), end[0].style), *end[1:]]
             end.append(Segment(" ", self.rich_style))
         room = self.size.width - sum(segment.cell_length for segment in end)
         keys = Strip([segment for key in self.keys for segment in self._segments(key)])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from workbench.widgets.braille_chart import Picture, braille_chart
-from workbench.widgets.drawing import Drawn, Line
+from workbench.widgets.drawing import ROLES, Drawn, Line, component_classes
 
 
 class MetricChart(Drawn, can_focus=True):
     """Draws a picture; the keys that move through it are the pane's."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = component_classes(*ROLES)
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from textwrap import wrap
+from typing import ClassVar
 
 from textual.events import Click
 from textual.message import Message
@@ -11,13 +12,17 @@ from textual.message import Message
 from workbench.history import History
 from workbench.metrics import Metric
 from workbench.widgets.charted import Charted
-from workbench.widgets.drawing import Drawn, Line
+from workbench.widgets.drawing import Drawn, Line, component_classes
 from workbench.widgets.metric_row import RowShape, metric_row, row_shape
 from workbench.widgets.window import window_of
 
 
 class MetricList(Drawn, can_focus=True):
     """Draws the rows that fit, the selected one among them, under a line that says which iterations they show."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = component_classes(
+        "text", "strong", "muted", "series", "target", "missing", "cursor", "selected"
+    )
 
     class Picked(Message):
         """A row was clicked, and at its sparkline the iteration under the mouse."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from rich.cells import cell_len
 
 from workbench.reward_runs.measures import Measure, Measured
 from workbench.text import visible
 from workbench.widgets.cells import fit
-from workbench.widgets.drawing import Drawn, Line, line_of, rule
+from workbench.widgets.drawing import Drawn, Line, component_classes, line_of, rule
 from workbench.widgets.scale import number_text
 
 _NAME = 22  # columns
@@ -70,6 +71,8 @@ def _number(value: float) -> str:
 
 class RewardAccuracy(Drawn):
     """Draws the evaluation that it was given last."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = component_classes("text", "strong", "muted", "axis", "series", "alert")
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 from trainer.reward_model.report import CalibrationBin
-from workbench.widgets.drawing import Drawn, Line, line_of, rule
+from workbench.widgets.drawing import Drawn, Line, component_classes, line_of, rule
 from workbench.widgets.sparkline import bar
 
 _BINS = 10  # from 0.5 to 1
@@ -64,6 +65,8 @@ def _count(pairs: int, width: int) -> str:
 
 class RewardCalibration(Drawn):
     """Draws the bins that it was given last."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = component_classes("text", "muted", "axis", "series", "target")
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)

@@ -6,12 +6,12 @@ import math
 from array import array
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from workbench.history import Bucket
 from workbench.reward_runs.course import Course
 from workbench.widgets.braille import DOTS_ACROSS, DOTS_DOWN, Canvas
-from workbench.widgets.drawing import Drawn, Line, line_of, rule
+from workbench.widgets.drawing import Drawn, Line, component_classes, line_of, rule
 from workbench.widgets.scale import Scale
 from workbench.widgets.window import moving_average
 
@@ -125,6 +125,8 @@ def _axis(last: int, across: int) -> Line:
 
 class RewardCurve(Drawn):
     """Draws the course that it was given last."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = component_classes("text", "strong", "muted", "axis", "series")
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)

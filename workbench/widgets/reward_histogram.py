@@ -6,8 +6,9 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import ClassVar
 
-from workbench.widgets.drawing import Drawn, Line, rule
+from workbench.widgets.drawing import Drawn, Line, component_classes, rule
 from workbench.widgets.scale import number_text
 from workbench.widgets.sparkline import MISSING, bar
 
@@ -78,6 +79,8 @@ def _axis(low: float, high: float, width: int) -> Line:
 
 class RewardHistogram(Drawn):
     """Draws the rewards that it was given last."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = component_classes("muted", "axis", "series", "run-1", "missing")
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)

@@ -12,7 +12,7 @@ from workbench.alarms import SIGNS as LEVELS
 from workbench.run_view import Mark, MarkKind
 from workbench.text import visible
 from workbench.widgets.cells import fit_start
-from workbench.widgets.drawing import Drawn, Line, Piece, rule
+from workbench.widgets.drawing import Drawn, Line, Piece, component_classes, rule
 
 SIGNS: dict[MarkKind, str] = {
     "alert": "⚠",
@@ -60,6 +60,8 @@ def _line(mark: Mark, digits: int, width: int) -> Line:
 
 class Timeline(Drawn, can_focus=True):
     """Shows the newest evaluations, under them the newest marks, and by keys or mouse wheel the ones before."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = component_classes("text", "strong", "muted", "axis", "missing", "alert")
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "scroll_marks(1)", "earlier", show=False, id="timeline.up", tooltip="Show an earlier event"),

@@ -14,7 +14,7 @@ from workbench.samples.explain import TokenFacts, explain, token_name
 from workbench.samples.records import TokenSample
 from workbench.samples.sentence import percent
 from workbench.widgets.cells import fit
-from workbench.widgets.drawing import Drawn, Line, plain
+from workbench.widgets.drawing import Drawn, Line, component_classes, plain
 from workbench.widgets.formula_lines import mark
 from workbench.widgets.scale import number_text
 from workbench.widgets.sparkline import MISSING
@@ -58,6 +58,10 @@ def inspector_lines(facts: TokenFacts, width: int, height: int) -> list[Line]:
 
 class TokenInspector(Drawn):
     """Explains one token of a sample."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = component_classes(
+        "text", "strong", "muted", "series", "missing", "alert", "selected"
+    )
 
     EMPTY: ClassVar[str] = "no token: the response is empty"
 

@@ -1,0 +1,104 @@
+"""The footer: the keys that apply now, drawn in one line, pressed by a click."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import ClassVar
+
+from label_screens import until
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.pilot import Pilot
+from textual.widgets import Button
+
+from workbench.styles import ALL_STYLES
+from workbench.theming import EXTRA_VARIABLES
+from workbench.widgets.key_footer import KeyFooter
+
+
+class Keys(App[None]):
+    CSS_PATH: ClassVar[list[str | PurePath]] = [*ALL_STYLES]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("a,A", "press('a')", "go on", tooltip="Goes on"),
+        Binding("b", "press('b')", "[/x] back"),
+        Binding("c", "never", "not now"),
+        Binding("d", "press('d')", "hidden", show=False),
+    ]
+    pressed = ""
+    bells = 0
+    never: bool | None = None  # whether that key can be used
+
+    def __init__(self, *, palette: bool = True) -> None:
+        super().__init__()
+        self.palette = palette
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return EXTRA_VARIABLES
+
+    def compose(self) -> ComposeResult:
+        yield Button("x")
+        yield KeyFooter(palette=self.palette)
+
+    def action_press(self, key: str) -> None:
+        self.pressed += key
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return self.never if action == "never" else True
+
+    def bell(self) -> None:
+        self.bells += 1
+
+
+async def shown(app: Keys, pilot: Pilot[None]) -> str:
+    """The line, once the footer has heard of the keys."""
+    await until(pilot, lambda: bool(app.query_one(KeyFooter).keys))
+    await pilot.pause()
+    return "".join(segment.text for segment in app.screen._compositor.render_strips()[-1])
+
+
+async def test_keys_are_shown_once_each_and_the_palette_at_the_right_end() -> None:
+    app = Keys()
+    async with app.run_test(size=(60, 5)) as pilot:
+        line = await shown(app, pilot)
+        assert line.startswith(" a go on  b [/x] back  c not now ")
+        assert line.endswith("▏^p palette ")
+        assert "hidden" not in line
+        assert len(line) == 60
+
+
+async def test_where_it_is_narrow_the_palette_stays() -> None:
+    app = Keys()
+    async with app.run_test(size=(24, 5)) as pilot:
+        assert await shown(app, pilot) == " a go on  b ▏^p palette "
+
+
+async def test_a_click_presses_the_key_and_the_mouse_over_it_says_what_it_does() -> None:
+    app = Keys(palette=False)
+    async with app.run_test(size=(60, 5)) as pilot:
+        line = await shown(app, pilot)
+        footer = app.query_one(KeyFooter)
+        await pilot.hover(footer, offset=(line.index("go on"), 0))
+        assert footer.tooltip == "Goes on"
+        await pilot.click(footer, offset=(line.index("go on"), 0))
+        await pilot.click(footer, offset=(line.index("back"), 0))
+        await until(pilot, lambda: app.pressed == "ab")
+        await pilot.click(footer, offset=(line.index("not now"), 0))
+        await until(pilot, lambda: app.bells == 1)
+        await pilot.click(footer, offset=(50, 0))
+        await pilot.hover(footer, offset=(50, 0))
+        assert footer.tooltip is None
+        assert (app.pressed, app.bells) == ("ab", 1)
+
+
+async def test_keys_that_begin_or_cease_to_apply_come_and_go() -> None:
+    app = Keys()
+    async with app.run_test(size=(60, 5)) as pilot:
+        await shown(app, pilot)
+        footer = app.query_one(KeyFooter)
+        assert [key.enabled for key in footer.keys] == [True, True, False]
+        app.never = True
+        app.refresh_bindings()
+        await until(pilot, lambda: all(key.enabled for key in footer.keys))
+        app.never = False
+        app.refresh_bindings()
+        await until(pilot, lambda: [key.key for key in footer.keys] == ["a", "b"])

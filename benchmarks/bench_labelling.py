@@ -23,7 +23,6 @@ from pathlib import Path
 
 from bench_screen import ROOT, Terminal, terminal, workbench
 from textual.app import App, ComposeResult
-from textual.widgets import Footer
 
 sys.path.insert(0, str(ROOT))
 
@@ -35,6 +34,7 @@ from workbench.labelling.desk import LabelDesk
 from workbench.panes import styles_path
 from workbench.panes.label import LabelPane
 from workbench.theming import EXTRA_VARIABLES
+from workbench.widgets.key_footer import KeyFooter
 
 KEYS = "1122=0 "
 F3, F5 = "\x1bOR", "\x1b[15~"
@@ -60,7 +60,7 @@ class Host(App[None]):
     def compose(self) -> ComposeResult:
         """The pane and the footer."""
         yield LabelPane(id="label")
-        yield Footer()
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         """Show the session."""

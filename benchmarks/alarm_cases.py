@@ -12,9 +12,9 @@ from unittest import mock
 
 from mlx.utils import tree_map
 
-from trainer import steps
-from trainer.control import Control
-from trainer.learner import Learner
+from trainer.control.control import Control
+from trainer.ppo import steps
+from trainer.ppo.learner import Learner
 
 REWARDS = Path(__file__).with_name("alarm_rewards.py")
 STOP = list("rstuvwxyz")

@@ -33,9 +33,9 @@ from transformers import PreTrainedTokenizerFast
 from trainer.config import Config, load_config, validate
 from trainer.errors import DivergedError
 from trainer.events import Alarm, Event, Iteration
-from trainer.health import RULES, HealthMonitor
-from trainer.journal import read_journal
-from trainer.training import train
+from trainer.monitoring import RULES, HealthMonitor
+from trainer.runs.journal import read_journal
+from trainer.session.training import train
 
 CHARACTERS = " 0123456789abcdefghijklmnopqrstuvwxyz"
 

@@ -29,9 +29,9 @@ from trainer.events import DPOStep, Iteration
 from trainer.preferences.formats_out import write_preferences
 from trainer.preferences.records import Comparison, Judgement, Preference
 from trainer.rewards import RewardInput, Rewards, build_rewards
-from trainer.rollouts import generate_responses
-from trainer.run_prompts import run_prompts
+from trainer.rollout.generation import generate_responses
 from trainer.seeding import key_for
+from trainer.session.prompts import run_prompts
 
 COMPLETIONS = 4
 SEQUENCES = 8  # an iteration

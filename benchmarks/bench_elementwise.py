@@ -1,4 +1,4 @@
-"""What trainer/models/cpu.py gains over MLX's own functions on the CPU: seconds, ratio and error, in one table.
+"""What trainer/models/cpu/kernels.py gains over MLX's own functions on the CPU: seconds, ratio and error, in one table.
 
 Run: .venv/bin/python benchmarks/bench_elementwise.py
 """
@@ -16,7 +16,7 @@ import numpy as np
 from mlx_lm.models.activations import swiglu
 
 from trainer import maths
-from trainer.models import cpu
+from trainer.models.cpu import kernels as cpu
 
 ROUNDS = 10
 VOCABULARY, TOKENS, WIDTH = 49152, 96, 1536

@@ -30,11 +30,11 @@ from trainer.preferences.items import Item, QueuePlan, SessionPlan
 from trainer.preferences.records import Comparison, Judgement
 from trainer.preferences.sessions import begin_session, open_session
 from trainer.preferences.store import PreferenceStore
+from workbench.kit.key_footer import KeyFooter
+from workbench.kit.theming import EXTRA_VARIABLES
 from workbench.labelling.desk import LabelDesk
-from workbench.panes import styles_path
-from workbench.panes.label import LabelPane
-from workbench.theming import EXTRA_VARIABLES
-from workbench.widgets.key_footer import KeyFooter
+from workbench.labelling.pane import LabelPane
+from workbench.styles import ALL_STYLES
 
 KEYS = "1122=0 "
 F3, F5 = "\x1bOR", "\x1b[15~"
@@ -44,7 +44,7 @@ WORDS = ("the", "wind", "turned", "a", "page", "of", "her", "letter", "and", "le
 class Host(App[None]):
     """The pane alone, with the footer."""
 
-    CSS_PATH = styles_path("app.tcss", "label.tcss")
+    CSS_PATH = ALL_STYLES
 
     def __init__(self, path: Path, session: int) -> None:
         super().__init__()

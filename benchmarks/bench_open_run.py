@@ -16,8 +16,8 @@ from statistics import quantiles
 
 import psutil
 
-from workbench.journal_source import JournalSource
-from workbench.run_view import RunView
+from workbench.run.journal_source import JournalSource
+from workbench.run.view import RunView
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 from long_journal import write_long_journal

@@ -23,7 +23,6 @@ import trainer  # noqa: F401  the BLAS first
 # isort: split
 import mlx.core as mx
 
-from trainer import steps
 from trainer.config.reward_model import RewardModelConfig
 from trainer.config.schema import (
     BackboneConfig,
@@ -35,9 +34,10 @@ from trainer.config.schema import (
     RolloutConfig,
 )
 from trainer.data import encode_prompts, load_prompts
-from trainer.learner import Learner
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.loading import load_backbone
+from trainer.ppo import steps
+from trainer.ppo.learner import Learner
 from trainer.reward_model.checkpoint import Scale, Snapshot, save_snapshot
 from trainer.reward_model.model import RewardModel
 from trainer.rewards import build_rewards

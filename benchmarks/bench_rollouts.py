@@ -20,7 +20,7 @@ from mlx_lm.sample_utils import make_sampler
 from trainer.config.schema import DataConfig, ModelConfig, RolloutConfig
 from trainer.data import encode_prompts, load_prompts
 from trainer.models.loading import load_backbone
-from trainer.rollouts import generate_sequences
+from trainer.rollout.generation import generate_sequences
 
 
 def main() -> None:

@@ -21,13 +21,13 @@ from statistics import median
 
 import psutil
 
-from trainer.runs import RunFolder
-from trainer.sample_index import update_index
-from trainer.samples import write_samples
-from workbench.samples.query import Order, parse_query
-from workbench.samples.reader import kept_iterations, read_batch, read_channel_columns, read_token_sample
-from workbench.samples.records import SampleKey
-from workbench.samples.table import SampleTable
+from trainer.runs.folder import RunFolder
+from trainer.runs.sample_index import update_index
+from trainer.runs.samples import write_samples
+from workbench.run.sample_query import Order, parse_query
+from workbench.run.sample_reader import kept_iterations, read_batch, read_channel_columns, read_token_sample
+from workbench.run.sample_records import SampleKey
+from workbench.run.sample_table import SampleTable
 from workbench.samples.whole_run import scan
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))

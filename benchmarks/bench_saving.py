@@ -16,10 +16,11 @@ from statistics import median
 from typing import Any
 
 import trainer  # noqa: F401  loads the BLAS, before anything imports mlx
-from trainer import run_record, steps
 from trainer.config import load_config, parse_overrides
 from trainer.events import Event, Iteration
-from trainer.training import train
+from trainer.ppo import steps
+from trainer.session import record as run_record
+from trainer.session.training import train
 
 
 class Clock:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.events import RunEnded
-from trainer.journal import read_journal
+from trainer.runs.journal import read_journal
 
 
 def train(command: list[str], run: Path, *settings: str, new: tuple[str, ...] = ()) -> None:

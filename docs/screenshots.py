@@ -19,12 +19,12 @@ from textual.pilot import Pilot
 
 from workbench.app import WorkbenchApp
 from workbench.labelling.choices import LabelOpening, SessionChoice, Wanted, session_plan
+from workbench.labelling.pane import LabelPane
 from workbench.opening import Opening
-from workbench.panes.label import LabelPane
-from workbench.panes.reward_model import RewardModelPane
-from workbench.screens.alarm import AlarmScreen
-from workbench.screens.main import MainScreen
-from workbench.widgets.completion_list import CompletionList
+from workbench.reward_model.pane import RewardModelPane
+from workbench.samples.completion_list import CompletionList
+from workbench.screen.main import MainScreen
+from workbench.training.alarm_screen import AlarmScreen
 
 FOLDER = Path(__file__).resolve().parent / "screenshots"
 RUN = Path("runs/quickstart-0001")

@@ -11,13 +11,13 @@ import numpy as np
 from mlx.utils import tree_flatten
 from tiny import make_checkpoint
 
-from trainer import steps
 from trainer.config.schema import ModelConfig
 from trainer.data import Prompt
-from trainer.experience import Experience
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.loading import load_backbone
-from trainer.rollouts import Response, lay_out
+from trainer.ppo import steps
+from trainer.rollout.experience import Experience
+from trainer.rollout.generation import Response, lay_out
 
 NAN = float("nan")
 LENGTHS = [(3, 6), (5, 1), (2, 8), (4, 3), (3, 5), (6, 2)]  # of prompt and response

@@ -15,14 +15,14 @@ from trainer.config import AnyConfig, Config, save_config
 from trainer.config.dpo import DPOConfig
 from trainer.config.reward_model import RewardModelConfig
 from trainer.events import Evaluation, Event
-from trainer.journal import Journal
-from trainer.run_list import PPO
-from trainer.runs import RunFolder
-from trainer.samples import write_samples
-from workbench.comparison.run import LETTERS, ComparedRun
-from workbench.run_kinds import DPO, REWARD_MODEL
-from workbench.run_view import RunView
-from workbench.samples.records import Sample, SampleKey
+from trainer.runs.folder import RunFolder
+from trainer.runs.journal import Journal
+from trainer.runs.listing import PPO
+from trainer.runs.samples import write_samples
+from workbench.compare.run import LETTERS, ComparedRun
+from workbench.run.kinds import DPO, REWARD_MODEL
+from workbench.run.sample_records import Sample, SampleKey
+from workbench.run.view import RunView
 
 HOSTILE = "[/x] \x1b[31m \x9b \u202e 日本語 🎉\n\t"
 _CONFIGS: dict[str, type[AnyConfig]] = {PPO: Config, REWARD_MODEL: RewardModelConfig, DPO: DPOConfig}

@@ -11,7 +11,7 @@ from hypothesis import settings
 from textual.app import App
 
 import trainer  # noqa: F401  loads the BLAS, before any test module imports mlx
-from workbench.signals import REASONS
+from workbench.system.signals import REASONS
 
 apart.give_children_default_signals()
 RUN = apart.leave_the_user()

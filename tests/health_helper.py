@@ -11,7 +11,7 @@ from scripted_run import iteration
 
 from trainer.config import Config, validate
 from trainer.events import Alarm, Event, Iteration
-from trainer.health import HealthMonitor
+from trainer.monitoring import HealthMonitor
 
 ADAPTIVE = {"ppo": {"iterations": 100, "kl_controller": "adaptive", "kl_target": 6.0}}
 FLAT = {"score_mean": lambda n: 0.1, "parts": lambda n: {"lexicon": 0.1 + 0.01 * (n % 2)}}

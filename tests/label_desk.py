@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+from styles_helper import styles_path
 from textual import on
 from textual.app import App, ComposeResult
 from textual.message import Message
@@ -19,11 +20,10 @@ from textual.widgets import Static
 from trainer.errors import TrainerError, UsageError
 from trainer.preferences.items import Item, Progress, Queue, SessionItem, SessionPlan, SessionRecord, Share
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference, Text
+from workbench.kit.key_footer import KeyFooter
+from workbench.kit.theming import EXTRA_VARIABLES
 from workbench.labelling.desk import DeskState
-from workbench.panes import styles_path
-from workbench.panes.label import LabelPane
-from workbench.theming import EXTRA_VARIABLES
-from workbench.widgets.key_footer import KeyFooter
+from workbench.labelling.pane import LabelPane
 
 NOTHING = Share(0, 0, math.nan, math.nan, math.nan)
 

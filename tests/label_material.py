@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scripted_run import make_run
 
-from trainer.runs import RunFolder
+from trainer.runs.folder import RunFolder
 
 
 def run_with_samples(name: str) -> Path:

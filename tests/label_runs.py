@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.label_queues.context import QueueContext
-from trainer.label_queues.mixture import Mixture
+from trainer.control.questions import Answer, Completion, Question
 from trainer.preferences.items import Item, QueuePlan, SessionPlan
+from trainer.preferences.queues.context import QueueContext
+from trainer.preferences.queues.mixture import Mixture
 from trainer.preferences.records import Text
-from trainer.questions import Answer, Completion, Question
-from trainer.runs import RunFolder
-from trainer.samples import SampleSettings, write_samples
+from trainer.runs.folder import RunFolder
+from trainer.runs.samples import SampleSettings, write_samples
 
 SETTINGS = SampleSettings(
     kl_coef=0.1, kl_estimator="k1", gamma=1.0, lam=0.95, clip=0.2, temperature=0.7, epochs=1, bootstrap_truncated=False,

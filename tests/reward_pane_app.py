@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from scripted_run import ended, started
+from styles_helper import styles_path
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 from textual.widgets import Static
 from workbench_app import settle
 
 from trainer.events import RewardModelEvaluation, RewardModelStep
-from trainer.journal import Journal
 from trainer.preferences.records import Comparison
 from trainer.reward_model.predictions import HELD_OUT, PairPrediction, predictions, write_predictions
 from trainer.reward_model.report import Accuracy, Baseline, CalibrationBin, RewardModelReport
-from trainer.runs import RunFolder
-from workbench.panes import styles_path
-from workbench.panes.reward_model import RewardModelPane
-from workbench.theming import EXTRA_VARIABLES
-from workbench.widgets.reward_pair_list import RewardPairList
-from workbench.widgets.reward_pair_text import RewardPairText
+from trainer.runs.folder import RunFolder
+from trainer.runs.journal import Journal
+from workbench.kit.theming import EXTRA_VARIABLES
+from workbench.reward_model.pair_list import RewardPairList
+from workbench.reward_model.pair_text import RewardPairText
+from workbench.reward_model.pane import RewardModelPane
 
 BEGAN = "2025-02-0{}T12:00:00+00:00"
 REPORT = RewardModelReport(

@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import Any
 
 import trainer  # noqa: F401  loads the BLAS, before anything imports mlx
-from trainer import checkpoint
 from trainer.config import Config, load_config, parse_overrides
-from trainer.control import Control
+from trainer.control.control import Control
 from trainer.events import Alert, Evaluation, Event, Iteration, PhaseProgress, SamplesWritten
-from trainer.journal import read_journal
+from trainer.ppo import checkpoint
 from trainer.rewards.loading import code_of
-from trainer.runs import RunFolder, newest_checkpoint
-from trainer.samples import read_samples
-from trainer.sinks import Sinks
-from trainer.training import train
-from workbench.code_trust import trusted_code
+from trainer.runs.folder import RunFolder, newest_checkpoint
+from trainer.runs.journal import read_journal
+from trainer.runs.samples import read_samples
+from trainer.runs.sinks import Sinks
+from trainer.session.training import train
+from workbench.system.code_trust import trusted_code
 
 ROOT = Path(__file__).parents[1]
 PROMPTS = ["one", "two of them", "three", "four by four", "five", "six or seven", "eight", "nine to go", "and ten"]
@@ -228,7 +228,7 @@ def signalled(number: int, *, twice: bool = False) -> Callable[[], None]:
 
 def main(argv: Sequence[str]) -> int:
     """`ACCIDENT PLACE ITERATION ARGUMENT...`, where ACCIDENT is kill, twice, or the name of a signal."""
-    from workbench import cli
+    from workbench.cli import main as cli
 
     accident, place, iteration, *arguments = argv
     match accident:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from scripted_run import started
+from styles_helper import styles_path
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 from textual.widgets import Static
@@ -13,16 +14,15 @@ from token_samples import SETTINGS, sample_row
 from workbench_app import settle
 
 from trainer.events import SamplesWritten
-from trainer.runs import RunFolder
-from trainer.samples import write_samples
-from workbench.panes import styles_path
-from workbench.panes.samples import SamplesPane
-from workbench.panes.samples_reading import SamplesReading
-from workbench.run_view import RunView
+from trainer.runs.folder import RunFolder
+from trainer.runs.samples import write_samples
+from workbench.kit.theming import EXTRA_VARIABLES
+from workbench.run.view import RunView
 from workbench.samples.asked import Asked
-from workbench.theming import EXTRA_VARIABLES
-from workbench.widgets.sample_list import SampleList
-from workbench.widgets.sample_view import SampleView
+from workbench.samples.pane import SamplesPane
+from workbench.samples.reading import SamplesReading
+from workbench.samples.sample_list import SampleList
+from workbench.samples.sample_view import SampleView
 
 
 class Run:

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from trainer.config import Config, save_config
-from trainer.control import Control, Interrupted, Steered
+from trainer.control.control import Control, Interrupted, Steered
+from trainer.control.questions import Answer, Completion, Question
 from trainer.errors import DivergedError
 from trainer.events import (
     Alarm,
@@ -34,11 +35,10 @@ from trainer.events import (
     SettingChanged,
     StateChanged,
 )
-from trainer.journal import Journal
-from trainer.questions import Answer, Completion, Question
 from trainer.rewards.code import Trust, trust_all
-from trainer.runs import RunFolder
-from trainer.sinks import Sink, Sinks
+from trainer.runs.folder import RunFolder
+from trainer.runs.journal import Journal
+from trainer.runs.sinks import Sink, Sinks
 
 
 def started(**changes: Any) -> RunStarted:
@@ -179,7 +179,7 @@ ERROR = "ppo-workbench: error: "
 
 
 class Script:
-    """Stands in for `trainer.training.train`; `received` is what it was called with.
+    """Stands in for `trainer.session.training.train`; `received` is what it was called with.
 
     play(emit, control) emits events and returns the end of the run, or raises what the trainer would raise.
     """
@@ -359,8 +359,8 @@ def _until_interrupted(emit: Callable[..., None], control: Control, step: Callab
 
 
 def training_module(script: Script) -> types.ModuleType:
-    """What to put in the place of `trainer.training`, which imports MLX."""
-    module = types.ModuleType("trainer.training")
+    """What to put in the place of `trainer.session.training`, which imports MLX."""
+    module = types.ModuleType("trainer.session.training")
     module.train = script  # type: ignore[attr-defined]
     module.release_thread = lambda: None  # type: ignore[attr-defined]
     return module
@@ -404,9 +404,9 @@ def lines(capsys: pytest.CaptureFixture[str]) -> tuple[list[str], list[str]]:
 
 
 if __name__ == "__main__":
-    from workbench.cli import main
+    from workbench.cli.main import main
 
-    sys.modules["trainer.training"] = training_module(Script(globals()[os.environ.get("SCRIPT", "done")]))
+    sys.modules["trainer.session.training"] = training_module(Script(globals()[os.environ.get("SCRIPT", "done")]))
     code = main()
     if os.environ.get("LIST_MODULES"):
         print("\n".join(sys.modules), file=sys.stderr)

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 from charts import roles, texts
 from rich.cells import cell_len
+from styles_helper import styles_path
 from textual.app import App
 from token_samples import SETTINGS, sample_without_critic, token_sample
 
-from trainer.samples import TOKEN_COLUMNS
-from workbench.panes import styles_path
+from trainer.runs.samples import TOKEN_COLUMNS
+from workbench.kit.drawing import plain
+from workbench.kit.theming import EXTRA_VARIABLES
+from workbench.run.sample_records import TokenSample
+from workbench.samples.advantage_screen import AdvantageScreen
+from workbench.samples.advantage_sum import AdvantageSum, lines_of_their_own, rest_line
 from workbench.samples.explain import explain, token_label
-from workbench.samples.records import TokenSample
+from workbench.samples.formula_lines import formula_lines, number
 from workbench.samples.terms import advantage_terms
-from workbench.screens.advantage import AdvantageScreen
-from workbench.theming import EXTRA_VARIABLES
-from workbench.widgets.advantage_sum import AdvantageSum, lines_of_their_own, rest_line
-from workbench.widgets.drawing import plain
-from workbench.widgets.formula_lines import formula_lines, number
 
 
 def sample(length: int = 8, row: int = 0, *, held: dict[str, Any] | None = None, **changes: Any) -> TokenSample:

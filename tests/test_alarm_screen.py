@@ -13,16 +13,16 @@ from textual.pilot import Pilot
 from textual.widgets import OptionList
 from workbench_app import screen_text, status, until, workbench
 
-from trainer.control import Control
+from trainer.control.control import Control
+from trainer.control.inbox import Inbox
 from trainer.events import Alarm, Event, Fix, Iteration, RunEnded
-from trainer.inbox import Inbox
-from trainer.journal import Journal
-from trainer.runs import RunFolder
-from workbench.panes.label import LabelPane
-from workbench.screens.alarm import AlarmScreen
-from workbench.screens.alarm_fix import FixScreen
-from workbench.screens.main import MainScreen
-from workbench.widgets.banner import Banner
+from trainer.runs.folder import RunFolder
+from trainer.runs.journal import Journal
+from workbench.kit.banner import Banner
+from workbench.labelling.pane import LabelPane
+from workbench.screen.main import MainScreen
+from workbench.training.alarm_fix_screen import FixScreen
+from workbench.training.alarm_screen import AlarmScreen
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[2J\rb\u202ec[@click=app.quit]d[/x]\ne"
 

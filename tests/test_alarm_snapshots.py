@@ -13,9 +13,9 @@ from scripted_run import alarm, evaluation
 from test_snapshots import SCHEMES, SIZES, SNAPSHOTS, check, contrasts, drawn
 from workbench_app import screen_text, status, until, workbench
 
-from trainer.control import Control
+from trainer.control.control import Control
 from trainer.events import Decision, RolledBack, RunEnded, StateChanged
-from workbench.screens.alarm import AlarmScreen
+from workbench.training.alarm_screen import AlarmScreen
 
 
 @pytest.fixture(autouse=True)

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from scripted_run import FIXES, alarm, ended, iteration, started
 
-from trainer.alarms import STANDS, open_alarms, stands_after
 from trainer.events import Decision, Event, RolledBack, SettingChanged
-from trainer.journal import Journal, read_journal
-from trainer.journal_lines import event_in
-from workbench.alarms import evidence, title, urgent_first
-from workbench.run_view import Mark, RunView
-from workbench.widgets.alarm_lines import alarm_lines
+from trainer.monitoring.alarms import STANDS, open_alarms, stands_after
+from trainer.runs.journal import Journal, read_journal
+from trainer.runs.journal_lines import event_in
+from workbench.run.alarms import evidence, title, urgent_first
+from workbench.run.view import Mark, RunView
+from workbench.training.alarm_lines import alarm_lines
 
 
 def folded(*events: Event) -> RunView:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from trainer.models.blas import mlx_runs_on_linux_cpu
+from trainer.models.cpu.blas import mlx_runs_on_linux_cpu
 
 BLOCK = 64 * 2**20
 FAULTS = f"""

@@ -15,8 +15,8 @@ from reference import float64
 from runs_helper import record, tiny_config
 
 from trainer.models.logprobs import likeliest_tokens, logprobs_of, token_logprobs
-from trainer.runs import RunFolder
-from trainer.samples import read_samples
+from trainer.runs.folder import RunFolder
+from trainer.runs.samples import read_samples
 
 VOCABULARIES = [1, 2, 5, 63, 64, 65, 128, 264, 1000]
 TOP = ["top_tokens", "top_texts", "top_logprobs", "top_ref_logprobs"]
@@ -103,7 +103,7 @@ def test_a_run_keeps_as_many_as_its_configuration_says(settings: list[str], kept
 
 
 def test_without_samples_no_alternatives_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.steps.likeliest_tokens", lambda *_: pytest.fail("looked for"))
+    monkeypatch.setattr("trainer.ppo.steps.likeliest_tokens", lambda *_: pytest.fail("looked for"))
     record(tiny_config(tmp_path, "ppo.iterations=1", "run.save_samples=false"))
     record(tiny_config(tmp_path, "ppo.iterations=1", "run.alternatives=0", "eval.every=1"))
 
@@ -116,6 +116,6 @@ def test_an_evaluation_looks_for_none(tmp_path: Path, monkeypatch: pytest.Monkey
         rows.append(logits.shape[0])
         return plain(logits, count)
 
-    monkeypatch.setattr("trainer.steps.likeliest_tokens", counted)
+    monkeypatch.setattr("trainer.ppo.steps.likeliest_tokens", counted)
     record(tiny_config(tmp_path, "ppo.iterations=1", "eval.every=1"))
     assert sum(rows) == 4

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from tiny import load_tiny
 
-from trainer import answers
 from trainer.config import Config, validate
-from trainer.control import Interrupted
+from trainer.control.control import Interrupted
+from trainer.control.questions import Answer, Question
 from trainer.errors import RewardError, StorageError
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.loading import LoadedModel
-from trainer.questions import Answer, Question
 from trainer.rewards import RewardInput, RewardResult
+from trainer.session import answers
 
 END = 256
 SETTINGS: dict[str, Any] = {"rollout": {"max_new_tokens": 12, "temperature": 0.8}, "data": {"max_prompt_tokens": 64}}

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 from token_samples import sample_row
 
-from trainer.runs import RunFolder
-from trainer.samples import read_samples, write_samples
+from trainer.runs.folder import RunFolder
+from trainer.runs.samples import read_samples, write_samples
+from workbench.run.sample_records import SampleKey
 from workbench.samples.appearances import appearances
-from workbench.samples.records import SampleKey
 
 SKY = "Tell me of the sky"
 
@@ -85,7 +85,7 @@ def test_texts_are_read_only_of_iterations_that_met_the_prompt(
         read.append(path.name)
         return read_samples(path, *columns)
 
-    monkeypatch.setattr("workbench.samples.reader.read_samples", counted)
+    monkeypatch.setattr("workbench.run.sample_reader.read_samples", counted)
     assert keys(folder, 4, SKY) == [SampleKey(4, 0)]
     assert read == ["step-000004.parquet"]
 

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import pytest
+from styles_helper import styles_path
 from test_completion_list import HOSTILE, completion
 from textual import events
 from textual.app import App
@@ -18,14 +19,13 @@ from textual.widgets import Input, OptionList, Select, Static
 from token_samples import token_sample
 from workbench_app import until
 
+from trainer.control.questions import Answer, Question
 from trainer.errors import ModelError, UsageError
-from trainer.questions import Answer, Question
-from workbench.panes import styles_path
+from workbench.kit.theming import EXTRA_VARIABLES
+from workbench.samples.ask_form import PromptArea
+from workbench.samples.ask_screen import KEPT, AskScreen
 from workbench.samples.asked import Asked, as_sent, typed
-from workbench.screens.ask import KEPT, AskScreen
-from workbench.theming import EXTRA_VARIABLES
-from workbench.widgets.ask_form import PromptArea
-from workbench.widgets.completion_list import CompletionList
+from workbench.samples.completion_list import CompletionList
 
 NO_TOP = ("top_tokens", "top_texts", "top_logprobs", "top_ref_logprobs")
 SIZES = [(80, 24), (120, 36), (200, 60)]

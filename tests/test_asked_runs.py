@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from runs_helper import Killed, Recorder, outcome, record, run_python, tiny_config, within
 
-from trainer import answers, inbox
-from trainer.control import Control
+from trainer.control import inbox
+from trainer.control.control import Control
+from trainer.control.questions import DROPPED, Answer, Question
 from trainer.errors import RewardError, StorageError
 from trainer.events import Alert, CheckpointSaved, Event, PhaseProgress, RunEnded, StateChanged
-from trainer.questions import DROPPED, Answer, Question
-from trainer.rollouts import generate_responses
-from trainer.training import train
+from trainer.rollout.generation import generate_responses
+from trainer.session import answers
+from trainer.session.training import train
 
 QUESTIONS = {
     "policy": Question(prompt="one", count=2, max_new_tokens=4),
@@ -132,7 +133,7 @@ def test_a_question_whose_request_is_withdrawn_is_written_no_further(tmp_path: P
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(answers, "generate_responses", counted)
-        patched.setattr("trainer.control.INBOX_SECONDS", 0.0)
+        patched.setattr("trainer.control.control.INBOX_SECONDS", 0.0)
         train(tiny_config(tmp_path, "run.name=a"), sinks=[Recorder(watch)], control=control)
     record(tiny_config(tmp_path, "run.name=whole"))
     assert len(steps) == 2
@@ -168,7 +169,7 @@ def test_a_run_that_is_to_end_does_so_within_a_token_step_of_its_answer(
 
         return real(question, progress=heed, **how)
 
-    monkeypatch.setattr("trainer.steered_run.answer", slow)
+    monkeypatch.setattr("trainer.session.steered_run.answer", slow)
     asked: list[Event] = []
 
     def ask(event: Event) -> None:
@@ -222,8 +223,8 @@ def test_a_checkpoint_that_fails_while_a_question_is_answered_ends_the_run(
     def full(*_: Any) -> None:
         raise StorageError("no space")
 
-    monkeypatch.setattr("trainer.steered_run.answer", slow)
-    monkeypatch.setattr("trainer.run_record.save_checkpoint", full)
+    monkeypatch.setattr("trainer.session.steered_run.answer", slow)
+    monkeypatch.setattr("trainer.session.record.save_checkpoint", full)
     recorder = Recorder(
         lambda event: control.ask(QUESTIONS["policy"], told.append) if within(event, "update", 1) else None
     )
@@ -247,7 +248,8 @@ def test_an_answer_has_the_runs_reward_and_moves_none_of_its_statistics(tmp_path
 
 def test_another_process_asks_a_run_and_reads_its_answer(tmp_path: Path) -> None:
     run, control, paths = tmp_path / "runs" / "a", Control(), list[Path]()
-    script = "import sys; from pathlib import Path; from trainer import inbox; from trainer.questions import Question; "
+    script = "import sys; from pathlib import Path; from trainer.control import inbox; "
+    script += "from trainer.control.questions import Question; "
     script += "print(inbox.ask(Path(sys.argv[1]), Question(prompt='one', count=2, prefix=[65])))"
 
     def watch(event: Event) -> None:

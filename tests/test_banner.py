@@ -12,13 +12,13 @@ from label_material import reward_model
 from scripted_run import make_run
 from workbench_app import screen_text, status, until, workbench
 
-from trainer.control import Control
+from trainer.control.control import Control
 from trainer.events import RunEnded
-from workbench.panes.config import ConfigPane
-from workbench.screens.confirm import ConfirmScreen
-from workbench.screens.label_import import ImportScreen
-from workbench.screens.main import MainScreen
-from workbench.widgets.banner import Banner
+from workbench.config.pane import ConfigPane
+from workbench.kit.banner import Banner
+from workbench.kit.confirm import ConfirmScreen
+from workbench.labelling.import_screen import ImportScreen
+from workbench.screen.main import MainScreen
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def told(screen: MainScreen) -> str:
 
 
 async def test_a_success_is_not_drawn_as_an_error_and_goes_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.widgets.banner.DONE_SECONDS", 0.2)
+    monkeypatch.setattr("workbench.kit.banner.DONE_SECONDS", 0.2)
     Path("pairs.jsonl").write_text(json.dumps({"prompt": "p", "chosen": "good", "rejected": "bad"}) + "\n")
     async with workbench() as (screen, pilot):
         await pilot.press("f5", "i")

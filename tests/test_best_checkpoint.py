@@ -12,12 +12,11 @@ import pytest
 from runs_helper import Recorder, record, tiny_config
 from test_runs import checkpoint, config
 
-from trainer.checkpoint import Snapshot, load_checkpoint
 from trainer.config import Config
 from trainer.errors import StorageError
 from trainer.events import CheckpointSaved, Evaluation
-from trainer.run_record import RunRecord
-from trainer.runs import (
+from trainer.ppo.checkpoint import Snapshot, load_checkpoint
+from trainer.runs.folder import (
     Best,
     RunFolder,
     best_checkpoint,
@@ -27,7 +26,8 @@ from trainer.runs import (
     read_best,
     write_best,
 )
-from workbench.runs_reader import read_detail
+from trainer.session.record import RunRecord
+from workbench.runs.reader import read_detail
 
 SOURCES = [{"kind": "lexicon", "weight": 1.0}]
 SNAPSHOT = Snapshot(0, {}, {}, {"policy": {}, "value": {}}, 0, {"sources": SOURCES}, 0, {})

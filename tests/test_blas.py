@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.models.blas import Blas, blas_warning
+from trainer.models.cpu.blas import Blas, blas_warning
 
 CUDA = any(path.name.startswith("mlx_cuda") for folder in sys.path for path in Path(folder).glob("mlx_*"))
 linux_cpu = pytest.mark.skipif(sys.platform != "linux" or CUDA, reason="a BLAS is loaded for Linux CPUs only")
@@ -27,7 +27,7 @@ def run(code: str, **env: str) -> str:
 
 def record(before: str = "", **env: str) -> Blas:
     """What `import trainer` loads in a fresh interpreter that ran `before`."""
-    code = f"{before}\nimport json, trainer.models.blas as b\nprint(json.dumps(b.loaded_blas(), default=str))"
+    code = f"{before}\nimport json, trainer.models.cpu.blas as b\nprint(json.dumps(b.loaded_blas(), default=str))"
     name, path, problem = json.loads(run(code, **env))
     return Blas(name, path and Path(path), problem)
 
@@ -131,7 +131,7 @@ def test_nothing_is_loaded_beside_a_cuda_build_of_mlx(tmp_path: Path) -> None:
 @linux_cpu
 def test_the_second_call_loads_nothing_more() -> None:
     code = (
-        "import os, trainer.models.blas as b; first = b.load_blas()\n"
+        "import os, trainer.models.cpu.blas as b; first = b.load_blas()\n"
         "os.environ['PPO_WORKBENCH_BLAS'] = 'none'; print(b.load_blas() is first)"
     )
     assert run(code) == "True"
@@ -146,7 +146,7 @@ def test_waiting_threads_soon_sleep_unless_the_user_says_otherwise() -> None:
 
 @linux_cpu
 def test_the_warning_is_for_the_reference_blas_only() -> None:
-    code = "import trainer.models.blas as b; print(b.blas_warning(1.7)); print(b.blas_warning(120.0))"
+    code = "import trainer.models.cpu.blas as b; print(b.blas_warning(1.7)); print(b.blas_warning(120.0))"
     slow, fast = run(code, PPO_WORKBENCH_BLAS="none").splitlines()
     assert slow.startswith("matrix products run at only 1.7 GFLOP/s")
     assert slow.endswith("unset it")
@@ -162,7 +162,7 @@ def test_the_warning_without_any_library_says_what_to_install(tmp_path: Path) ->
         "        if file: raise OSError(file)\n"
         "        super().__init__(file, *rest, **how)\n"
         "ctypes.CDLL = Absent\n"
-        "import trainer.models.blas as b; print(b.blas_warning(1.7))"
+        "import trainer.models.cpu.blas as b; print(b.blas_warning(1.7))"
     )
     warning = run(code)
     assert "pip install 'ppo-workbench[cpu]'" in warning
@@ -171,7 +171,7 @@ def test_the_warning_without_any_library_says_what_to_install(tmp_path: Path) ->
 
 @linux_cpu
 def test_a_slow_machine_with_a_real_blas_is_not_warned(stand_in: Path) -> None:
-    code = "import trainer.models.blas as b; print(b.blas_warning(1.7))"
+    code = "import trainer.models.cpu.blas as b; print(b.blas_warning(1.7))"
     assert run(code, PPO_WORKBENCH_BLAS=str(stand_in)) == "None"
 
 

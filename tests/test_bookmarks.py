@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from trainer.errors import StorageError
-from trainer.runs import RunFolder
+from trainer.runs.folder import RunFolder
+from workbench.run.sample_records import SampleKey
 from workbench.samples.bookmarks import Bookmarks
-from workbench.samples.records import SampleKey
 
 A, B, C = SampleKey(3, 1), SampleKey(12, 0), SampleKey(12, 63)
 
@@ -60,9 +60,9 @@ def test_processes_that_mark_at_once_lose_no_mark(folder: RunFolder) -> None:
     code = """
 import sys
 from pathlib import Path
-from trainer.runs import RunFolder
+from trainer.runs.folder import RunFolder
 from workbench.samples.bookmarks import Bookmarks
-from workbench.samples.records import SampleKey
+from workbench.run.sample_records import SampleKey
 bookmarks = Bookmarks(RunFolder(Path(sys.argv[1])))
 print("ready", flush=True)
 sys.stdin.readline()

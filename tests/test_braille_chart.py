@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from scripted_run import iteration
 
-from workbench.history import History
-from workbench.metrics import METRICS, Metric
-from workbench.run_view import Mark
-from workbench.widgets.braille import Canvas
-from workbench.widgets.braille_chart import Picture, braille_chart
-from workbench.widgets.charted import Charted
-from workbench.widgets.drawing import Line
-from workbench.widgets.window import window_of, window_over
+from workbench.kit.braille import Canvas
+from workbench.kit.drawing import Line
+from workbench.kit.window import window_of, window_over
+from workbench.run.history import History
+from workbench.run.metrics import METRICS, Metric
+from workbench.run.view import Mark
+from workbench.training.braille_chart import Picture, braille_chart
+from workbench.training.charted import Charted
 
 LEFT = 10  # columns before the plot
 

@@ -13,9 +13,9 @@ from scripted_run import make_run
 from test_terminal import ROOT, Terminal
 from workbench_app import screen_text, status, until, workbench
 
-from workbench.panes.log import LogPane
-from workbench.run_view import RunView
-from workbench.widgets.banner import Banner
+from workbench.kit.banner import Banner
+from workbench.log.pane import LogPane
+from workbench.run.view import RunView
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ async def test_a_listing_that_fails_is_reported_once_and_the_run_goes_on(monkeyp
         calls.append(threading.get_ident())
         broken()
 
-    monkeypatch.setattr("workbench.panes.runs.read_runs", failing)
+    monkeypatch.setattr("workbench.runs.pane.read_runs", failing)
     async with workbench(scripted_run.steered, bugs=[BUG]) as (screen, pilot):
         banner = screen.query_one(Banner)
         await pilot.press("space", "f7")
@@ -59,9 +59,9 @@ async def test_a_listing_that_fails_is_reported_once_and_the_run_goes_on(monkeyp
 @pytest.mark.parametrize(
     ("where", "keys"),
     [
-        ("workbench.screens.labelling.labelling_material", ["f5", "enter"]),
-        ("workbench.screens.main.whole_history", ["f7", "m", "down", "m"]),
-        ("workbench.panes.runs.read_detail", ["f7", "down"]),
+        ("workbench.screen.labelling.labelling_material", ["f5", "enter"]),
+        ("workbench.screen.main.whole_history", ["f7", "m", "down", "m"]),
+        ("workbench.runs.pane.read_detail", ["f7", "down"]),
     ],
 )
 async def test_whatever_worker_fails_the_screen_stays(
@@ -98,8 +98,8 @@ import sys
 
 sys.path.insert(0, {tests!r})
 import scripted_run
-from workbench.cli import main
-from workbench.screens.main import MainScreen
+from workbench.cli.main import main
+from workbench.screen.main import MainScreen
 
 
 def zoom(self):
@@ -107,7 +107,7 @@ def zoom(self):
 
 
 MainScreen.action_zoom = zoom
-sys.modules["trainer.training"] = scripted_run.training_module(scripted_run.Script(scripted_run.wait))
+sys.modules["trainer.session.training"] = scripted_run.training_module(scripted_run.Script(scripted_run.wait))
 sys.exit(main())
 """
 

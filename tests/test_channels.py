@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from token_samples import token_sample
 
-from trainer.samples import sample_schema
+from trainer.runs.samples import sample_schema
+from workbench.run.sample_records import TokenSample
 from workbench.samples.channels import CHANNELS
-from workbench.samples.records import TokenSample
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 

@@ -11,8 +11,6 @@ import mlx_lm.utils
 import pytest
 from runs_helper import record, tiny_config
 
-from trainer import checkpoint_evaluation, training
-from trainer.checkpoint_evaluation import Wanted, evaluate_checkpoint
 from trainer.config.dpo import DPOConfig
 from trainer.config.loading import load_config_as, parse_overrides
 from trainer.config.reward_model import RewardModelConfig
@@ -22,7 +20,9 @@ from trainer.errors import TrainerError
 from trainer.reward_model import training as reward_training
 from trainer.reward_model.training import train_reward_model
 from trainer.rewards import trust_all
-from trainer.runs import RunFolder
+from trainer.runs.folder import RunFolder
+from trainer.session import checkpoint_evaluation, training
+from trainer.session.checkpoint_evaluation import Wanted, evaluate_checkpoint
 
 
 @pytest.fixture

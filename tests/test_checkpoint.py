@@ -18,14 +18,14 @@ import mlx.core as mx
 import pytest
 from runs_helper import Recorder, flip, flips, outcome, record, tiny_config
 
-from trainer import checkpoint
-from trainer.checkpoint import Rollback, Snapshot, load_checkpoint, save_checkpoint
-from trainer.checkpoint_files import DamagedCheckpointError, check_content, write_state
 from trainer.errors import RewardError, StorageError
 from trainer.events import Alert, CheckpointSaved, Evaluation, Event, Iteration, RunEnded, RunStarted
-from trainer.journal import read_journal
-from trainer.runs import RunFolder, checkpoints
-from trainer.training import train
+from trainer.ppo import checkpoint
+from trainer.ppo.checkpoint import Rollback, Snapshot, load_checkpoint, save_checkpoint
+from trainer.runs.checkpoint_files import DamagedCheckpointError, check_content, write_state
+from trainer.runs.folder import RunFolder, checkpoints
+from trainer.runs.journal import read_journal
+from trainer.session.training import train
 
 
 @pytest.fixture
@@ -187,13 +187,13 @@ def full_disk(*_: Any, **__: Any) -> None:
 
 def full_at_iteration(number: int, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """The disk is full from the checkpoint or the samples of an iteration on."""
-    from trainer import run_record
+    from trainer.session import record as run_record
 
     original: Callable[..., None] = getattr(run_record, where)
 
     def writing(path: Path, *args: Any, **kwargs: Any) -> None:
         if path.stem == f"step-{number:06d}":
-            monkeypatch.setattr("trainer.checkpoint.save_adapter", full_disk)
+            monkeypatch.setattr("trainer.ppo.checkpoint.save_adapter", full_disk)
             monkeypatch.setattr("pyarrow.parquet.write_table", full_disk)
         original(path, *args, **kwargs)
 

@@ -20,8 +20,8 @@ from trainer.models.loading import load_backbone
 from trainer.reward_model.batches import pad
 from trainer.rewards import RewardInput, build_rewards
 from trainer.rewards.classifier import ClassifierModel
-from trainer.runs import RunFolder
-from trainer.samples import read_samples
+from trainer.runs.folder import RunFolder
+from trainer.runs.samples import read_samples
 
 Weights = dict[str, npt.NDArray[np.float64]]
 SEQUENCES = [[72, 101, 108, 108, 111], [1, 2], [256, 5, 6, 7, 8, 9, 10, 11], [50, 256, 256]]

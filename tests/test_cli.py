@@ -20,8 +20,8 @@ from trainer.config import Config
 from trainer.config.dpo import DPOConfig
 from trainer.config.reward_model import RewardModelConfig
 from trainer.doctor import Check
-from trainer.journal import Journal
-from workbench import cli
+from trainer.runs.journal import Journal
+from workbench.cli import main as cli
 
 ROOT = Path(__file__).parents[1]
 
@@ -219,7 +219,7 @@ def test_a_machine_without_a_working_mlx_is_told_what_to_install(monkeypatch: py
 
 def test_the_version_comes_without_loading_the_schema_and_at_once() -> None:
     code = (
-        "import sys; from workbench.cli import main\n"
+        "import sys; from workbench.cli.main import main\n"
         "try: main(['--version'])\n"
         "finally: print(*(m for m in ('pydantic', 'rich', 'trainer') if m in sys.modules))"
     )
@@ -269,7 +269,7 @@ def test_runs_are_looked_up_by_name_in_the_folder_of_dir(argv: list[str], capsys
 
 @pytest.mark.parametrize("kind", ["ppo", "reward-model", "dpo"])
 def test_a_new_run_goes_into_the_folder_of_dir(kind: str) -> None:
-    from workbench.commands import preference_runs, sources
+    from workbench.cli import preference_runs, sources
 
     command = {"ppo": ["--no-ui"], "reward-model": ["reward-model", "train"], "dpo": ["dpo"]}[kind]
     args = cli.parser().parse_args(["--dir", "new 'runs'", *command])

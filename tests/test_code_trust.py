@@ -14,19 +14,19 @@ from scripted_run import Script
 from workbench_app import until, workbench
 
 from trainer.config import Config, save_config
+from trainer.control.inbox import send
+from trainer.control.questions import Question
 from trainer.events import Alert, Event, Iteration
-from trainer.inbox import send
-from trainer.questions import Question
 from trainer.rewards.loading import code_of
-from trainer.runs import RunFolder
-from trainer.saved_policy import SavedPolicy
-from trainer.training import train
-from workbench import cli
-from workbench.code_trust import trusted_code
+from trainer.runs.folder import RunFolder
+from trainer.session.saved_policy import SavedPolicy
+from trainer.session.training import train
+from workbench.cli import main as cli
+from workbench.config.pane import ConfigPane
 from workbench.opening import Opening
-from workbench.panes.config import ConfigPane
-from workbench.policy_thread import PolicyThread
-from workbench.screens.trust_code import TrustScreen
+from workbench.run.policy_thread import PolicyThread
+from workbench.screen.trust_code import TrustScreen
+from workbench.system.code_trust import trusted_code
 
 EVIL = "open({marker!r}, 'w').close()\n# \x1b[2J\ndef score(completions, **_):\n    return [0.5 for _ in completions]\n"
 
@@ -64,7 +64,7 @@ def config(tmp_path: Path, evil: str) -> Path:
 def trainer(monkeypatch: pytest.MonkeyPatch) -> Script:
     """The scripted trainer in the place of the real one."""
     script = Script(scripted_run.done)
-    monkeypatch.setitem(sys.modules, "trainer.training", scripted_run.training_module(script))
+    monkeypatch.setitem(sys.modules, "trainer.session.training", scripted_run.training_module(script))
     return script
 
 
@@ -265,7 +265,7 @@ async def test_a_live_reward_of_code_is_asked_for_before_the_run_hears_of_it(evi
 def test_the_command_line_of_the_workbench_trusts_what_it_names(
     more: list[str], trusted: bool, config: Path, evil: str
 ) -> None:
-    from workbench.commands.ui import opening
+    from workbench.cli.ui import opening
 
     argv = ["--config", str(config), *(part.format(evil=evil) for part in more)]
     args = cli.parser().parse_args(argv)

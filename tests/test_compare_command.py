@@ -15,9 +15,9 @@ from runs_helper import run_python
 from scripted_run import ERROR, lines
 
 from trainer.config import Config
-from trainer.runs import RunFolder
-from workbench import cli
-from workbench.run_kinds import DPO, REWARD_MODEL
+from trainer.runs.folder import RunFolder
+from workbench.cli import main as cli
+from workbench.run.kinds import DPO, REWARD_MODEL
 
 WARNING = "ppo-workbench: warning: "
 
@@ -236,7 +236,7 @@ def test_json_has_settings_and_whole_texts(capsys: pytest.CaptureFixture[str]) -
 
 def test_comparing_loads_neither_a_tensor_library_nor_a_screen() -> None:
     program = (
-        "import sys; from workbench import cli; code = cli.main(['compare', 'a', 'd', '--width', '80']);"
+        "import sys; from workbench.cli import main as cli; code = cli.main(['compare', 'a', 'd', '--width', '80']);"
         "print(code, *sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
     )
     found = run_python("-c", program)

@@ -14,13 +14,13 @@ from scripted_run import ended, iteration, started
 
 from trainer.config import Config, save_config
 from trainer.events import Alarm, Alert, Decision, RolledBack, RunStarted
-from trainer.journal import Journal
-from trainer.run_list import list_runs
-from workbench.comparison.frontier import Point, best, frontier, levels, training_points
-from workbench.comparison.measures import Measure, difference_text, known, sections, value_text
-from workbench.comparison.run import ComparedRun, distinct_names, troubles
-from workbench.displays.sentences import summary
-from workbench.run_kinds import DPO, REWARD_MODEL
+from trainer.runs.journal import Journal
+from trainer.runs.listing import list_runs
+from workbench.compare.frontier import Point, best, frontier, levels, training_points
+from workbench.compare.measures import Measure, difference_text, known, sections, value_text
+from workbench.compare.run import ComparedRun, distinct_names, troubles
+from workbench.run.kinds import DPO, REWARD_MODEL
+from workbench.run.sentences import summary
 
 
 def measures(*runs: ComparedRun) -> dict[str, Measure]:

@@ -14,15 +14,15 @@ from scripted_run import ended, iteration, started
 from trainer.config import Config
 from trainer.config.dpo import DPOConfig
 from trainer.events import SettingChanged
-from workbench.comparison.curves import curve_lines
-from workbench.comparison.lines import plain, wrapped
-from workbench.comparison.plot import SEVERAL, Mark, scatter
-from workbench.comparison.report import report
-from workbench.comparison.run import ComparedRun
-from workbench.comparison.same_prompts import shared_prompts
-from workbench.comparison.settings import cautions, compared_settings, setting_lines
-from workbench.comparison.table import Column, Row, table
-from workbench.run_kinds import DPO, REWARD_MODEL
+from workbench.compare.curves import curve_lines
+from workbench.compare.lines import plain, wrapped
+from workbench.compare.plot import SEVERAL, Mark, scatter
+from workbench.compare.report import report
+from workbench.compare.run import ComparedRun
+from workbench.compare.same_prompts import shared_prompts
+from workbench.compare.settings import cautions, compared_settings, setting_lines
+from workbench.compare.table import Column, Row, table
+from workbench.run.kinds import DPO, REWARD_MODEL
 
 
 def text(lines: Any) -> list[str]:

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from styles_helper import styles_path
 from textual.app import App, ComposeResult
 
-from trainer.questions import Answer, Completion, Writer
-from workbench.panes import styles_path
-from workbench.text import visible
-from workbench.theming import EXTRA_VARIABLES
-from workbench.widgets.completion_list import (
+from trainer.control.questions import Answer, Completion, Writer
+from workbench.kit.drawing import Line, plain
+from workbench.kit.theming import EXTRA_VARIABLES
+from workbench.samples.completion_list import (
     Column,
     CompletionList,
     Writing,
@@ -26,7 +26,7 @@ from workbench.widgets.completion_list import (
     wrapped,
     writing_lines,
 )
-from workbench.widgets.drawing import Line, plain
+from workbench.text import visible
 
 HOSTILE = "[/x] \x1b[31m [@click=app.quit]go[/]\x9b\u202e\r\n日本語 🎉\ttab"
 
@@ -230,7 +230,7 @@ async def test_a_request_that_has_not_changed_is_not_laid_out_again(monkeypatch:
         laid_out.append(one.number)
         return writing_lines(one, width, **how)
 
-    monkeypatch.setattr("workbench.widgets.completion_list.writing_lines", counted)
+    monkeypatch.setattr("workbench.samples.completion_list.writing_lines", counted)
     app = Listing()
     async with app.run_test(size=(80, 24)) as pilot:
         listing = app.query_one(CompletionList)

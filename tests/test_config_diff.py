@@ -9,9 +9,16 @@ from rich.cells import cell_len
 
 from trainer.config import Config, save_config
 from trainer.errors import StorageError
-from trainer.runs import RunFolder
-from workbench.config_diff import Comparison, Difference, compare_runs, config_differences, read_config, value_text
-from workbench.widgets.differences import differences_content
+from trainer.runs.folder import RunFolder
+from workbench.run.config_differences import (
+    Comparison,
+    Difference,
+    compare_runs,
+    config_differences,
+    read_config,
+    value_text,
+)
+from workbench.runs.differences import differences_content
 
 
 def run(folder: Path, name: str, toml: str) -> RunFolder:

@@ -15,7 +15,7 @@ import pytest
 from trainer.config import PRESETS, Config, load_config, save_config
 from trainer.config.reward_model import RewardModelConfig
 from trainer.errors import StorageError, UsageError
-from workbench.config_document import ConfigDocument, OverwriteError
+from workbench.config.document import ConfigDocument, OverwriteError
 
 COMMENTED = """\
 # mine, and dear to me
@@ -451,7 +451,7 @@ def test_line_ends_of_windows_stay(mine: Path) -> None:
 
 
 def test_the_document_loads_no_screen_and_no_tensors() -> None:
-    modules = "sys, workbench.config_document, workbench.estimates"
+    modules = "sys, workbench.config.document, workbench.config.estimates"
     code = f"import {modules}; print({{'textual', 'mlx', 'tomlkit'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

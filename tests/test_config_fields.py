@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from trainer.config import Config, config_problems
 from trainer.config.problems import setting_keys
-from workbench.config_fields import (
+from workbench.config.fields import (
     as_text,
     editable,
     fields_by_key,

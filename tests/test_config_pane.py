@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 from rich.cells import cell_len
+from styles_helper import styles_path
 from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.geometry import Region
@@ -22,23 +23,22 @@ from workbench_app import until
 
 from trainer.config import preset_names, save_config
 from trainer.config.dpo import DPOConfig
-from workbench.config_document import ConfigDocument
-from workbench.config_fields import form_fields
-from workbench.panes import styles_path
-from workbench.panes.config import ConfigPane
-from workbench.panes.document import DocumentPane
-from workbench.run_view import RunView
-from workbench.theming import EXTRA_VARIABLES
-from workbench.widgets.config_choices import ChoiceList
-from workbench.widgets.config_dialogs import AnswerScreen
-from workbench.widgets.config_editor import FieldEditor, completed
-from workbench.widgets.config_help import EstimateLine, estimate_pieces, fitted
-from workbench.widgets.config_problems import ProblemsList
-from workbench.widgets.config_reading import ConfigReading
-from workbench.widgets.config_row import FieldRow, SectionRow, row_line, rows_of
-from workbench.widgets.config_rows import ConfigRows
-from workbench.widgets.config_search import SearchLine
-from workbench.widgets.config_toml_view import TomlView
+from workbench.config.choices import ChoiceList
+from workbench.config.document import ConfigDocument
+from workbench.config.document_pane import DocumentPane
+from workbench.config.editor import FieldEditor, completed
+from workbench.config.fields import form_fields
+from workbench.config.help import EstimateLine, estimate_pieces, fitted
+from workbench.config.pane import ConfigPane
+from workbench.config.problems import ProblemsList
+from workbench.config.reading import ConfigReading
+from workbench.config.row import FieldRow, SectionRow, row_line, rows_of
+from workbench.config.rows import ConfigRows
+from workbench.config.search import SearchLine
+from workbench.config.toml_view import TomlView
+from workbench.kit.answer_screen import AnswerScreen
+from workbench.kit.theming import EXTRA_VARIABLES
+from workbench.run.view import RunView
 
 HOSTILE = "[/x] [@click=app.quit]x[/] [red]\x1b[31m\u202e"
 NARROW = (38, 30)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workbench.config_toml import key_lines, line_of, tokens_by_line
+from workbench.config.toml import key_lines, line_of, tokens_by_line
 
 
 def pieces(text: str) -> list[list[tuple[str, str]]]:

@@ -17,7 +17,8 @@ from runs_helper import Recorder, acting, outcome, record, run_hurt, tiny_config
 from scripted_run import Script, answered, steered
 
 from trainer.config import Config
-from trainer.control import INBOX_SECONDS, Control, Interrupted, Request, Steered
+from trainer.control.control import INBOX_SECONDS, Control, Interrupted, Request, Steered
+from trainer.control.questions import DROPPED, Answer, Question, QuestionDroppedError, unanswered
 from trainer.events import (
     Alert,
     CheckpointSaved,
@@ -28,10 +29,9 @@ from trainer.events import (
     RunStarted,
     StateChanged,
 )
-from trainer.questions import DROPPED, Answer, Question, QuestionDroppedError, unanswered
-from trainer.training import train
-from workbench.session import Session
-from workbench.signals import stop_on_signals
+from trainer.session.training import train
+from workbench.run.session import Session
+from workbench.system.signals import stop_on_signals
 
 PHASES = ("generate", "score", "reward", "update", "evaluate")
 

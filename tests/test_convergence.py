@@ -10,8 +10,8 @@ import pytest
 from scripted_run import evaluation, iteration
 
 from trainer.config import Config, parse_overrides, validate
-from trainer.convergence import ConvergenceCheck
 from trainer.events import Decision, Event, RolledBack, SettingChanged
+from trainer.monitoring.convergence import ConvergenceCheck
 
 ALL = ("target", "plateau", "collapse", "degradation", "kl")
 

@@ -18,17 +18,17 @@ from tiny import make_prompts, make_tokenizer
 
 from trainer.config.schema import OptimConfig, PPOConfig, RolloutConfig
 from trainer.events import Iteration
-from trainer.experience import Experience
-from trainer.learner import Learner
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import lora_layers
+from trainer.ppo.learner import Learner
+from trainer.ppo.steps import silent
 from trainer.reward_model.comparisons import comparisons
 from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.training import train_reward_model
-from trainer.rollouts import generate_sequences
-from trainer.runs import RunFolder
-from trainer.samples import read_samples
-from trainer.steps import silent
+from trainer.rollout.experience import Experience
+from trainer.rollout.generation import generate_sequences
+from trainer.runs.folder import RunFolder
+from trainer.runs.samples import read_samples
 
 PAGE = ROOT / "docs" / "correctness.md"
 GROUPS = 27

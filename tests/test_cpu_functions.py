@@ -17,7 +17,8 @@ from mlx_lm.models.activations import swiglu as exact_swiglu
 from reference import Floats, float64
 
 from trainer import maths
-from trainer.models import cpu, logprobs
+from trainer.models import logprobs
+from trainer.models.cpu import kernels as cpu
 
 pytestmark = pytest.mark.skipif(mx.default_device() != mx.Device(mx.cpu), reason="these functions are for the CPU")
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from textual.app import App, ComposeResult
 from textual.content import Content
 
-from workbench.config_fields import form_fields
-from workbench.widgets.config_help import FieldHelp, help_content
-from workbench.widgets.config_row import FieldRow
-from workbench.widgets.cut_text import CutText, cut
+from workbench.config.fields import form_fields
+from workbench.config.help import FieldHelp, help_content
+from workbench.config.row import FieldRow
+from workbench.kit.cut_text import CutText, cut
 
 WORDS = st.lists(st.text("abc日é", min_size=1, max_size=12), max_size=40).map(" ".join)
 

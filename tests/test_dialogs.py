@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from styles_helper import styles_path
 from textual.app import App
 from textual.screen import Screen
 from textual.widgets import Button, Input, Static
 
-from workbench.panes import styles_path
-from workbench.screens.confirm import ConfirmScreen
-from workbench.screens.rename import TextPromptScreen
+from workbench.kit.confirm import ConfirmScreen
+from workbench.kit.text_prompt import TextPromptScreen
 
 NOTHING = object()
 

@@ -14,17 +14,17 @@ from rich.cells import cell_len
 from rich.console import Console
 from scripted_run import alarm, done, ended, evaluation, iteration, samples, started
 
-from trainer.control import Control
+from trainer.control.control import Control
 from trainer.events import Alert, Decision, Event, PhaseProgress, RolledBack, StateChanged, event_from_dict
-from trainer.journal import Journal
-from workbench.displays import choose
-from workbench.displays.dashboard import dashboard
-from workbench.displays.json import JsonDisplay
-from workbench.displays.plain import PlainDisplay, heading, row
-from workbench.displays.rich import RichDisplay
-from workbench.displays.sentences import sentences, summary
-from workbench.metrics import table
-from workbench.run_view import RunView
+from trainer.runs.journal import Journal
+from workbench.headless import choose
+from workbench.headless.dashboard import dashboard
+from workbench.headless.json import JsonDisplay
+from workbench.headless.plain import PlainDisplay, heading, row
+from workbench.headless.rich import RichDisplay
+from workbench.run.metrics import table
+from workbench.run.sentences import sentences, summary
+from workbench.run.view import RunView
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[2J\rb\x08c\u202ed\x9b31me\ud800f[bold]g[/x]\nh"
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")

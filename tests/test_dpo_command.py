@@ -12,8 +12,8 @@ from preference_samples import labelled
 from tiny import make_checkpoint
 
 from trainer.events import DPOEvaluation, DPOStep, RunStarted
-from trainer.journal import read_journal
-from workbench import cli
+from trainer.runs.journal import read_journal
+from workbench.cli import main as cli
 
 Run = Callable[..., tuple[int, str, str]]
 CONFIG = """\

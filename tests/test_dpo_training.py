@@ -20,7 +20,7 @@ from trainer.config.loading import load_config_as, parse_overrides
 from trainer.config.problems import validate_as
 from trainer.config.reward_sources import ModelSource
 from trainer.config.schema import DataConfig
-from trainer.control import Control
+from trainer.control.control import Control
 from trainer.data import encode_prompts, split_prompts
 from trainer.data.sources import PromptRow
 from trainer.dpo.batches import to_batch, to_completions
@@ -44,13 +44,13 @@ from trainer.events import (
     RunStarted,
     StateChanged,
 )
-from trainer.journal import read_journal
 from trainer.preferences.records import Preference
 from trainer.reward_model.pairs import Group, split_groups
 from trainer.reward_model.training import train_reward_model
-from trainer.run_list import list_runs
-from trainer.runs import RunFolder, checkpoints, newest_checkpoint
-from trainer.training import train
+from trainer.runs.folder import RunFolder, checkpoints, newest_checkpoint
+from trainer.runs.journal import read_journal
+from trainer.runs.listing import list_runs
+from trainer.session.training import train
 
 PAIRS = labelled(36)
 REWARD = """\

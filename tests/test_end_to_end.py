@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from runs_helper import PROMPTS, outcome, run_python, tiny_config, workspace
 
-from trainer import load_config, parse_overrides, train, training
+from trainer import load_config, parse_overrides, train
 from trainer.errors import UsageError
-from trainer.run_list import list_runs
-from workbench import cli
+from trainer.runs.listing import list_runs
+from trainer.session import training
+from workbench.cli import main as cli
 
 ERROR = "ppo-workbench: error: "
 

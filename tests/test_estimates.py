@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from trainer.config import Config, load_config, validate
-from workbench import estimates
-from workbench.estimates import estimate
+from workbench.config import estimates
+from workbench.config.estimates import estimate
 
 
 @pytest.fixture(autouse=True)

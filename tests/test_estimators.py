@@ -12,8 +12,8 @@ from reference import Floats, float64
 
 from trainer.arrays import filled
 from trainer.config.schema import PPOConfig
-from trainer.estimators import ESTIMATORS
-from trainer.experience import Experience
+from trainer.ppo.estimators import ESTIMATORS
+from trainer.rollout.experience import Experience
 
 COUNTS = [count for _, count in LENGTHS]
 GREEDY = [0.3, 0.3, 0.3, -1.0, -1.0, -1.0]  # of two prompts with three samples each

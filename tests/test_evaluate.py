@@ -15,16 +15,16 @@ import pytest
 from mlx.utils import tree_flatten
 from runs_helper import comparable, outcome, record, tiny_config, workspace
 
-from trainer import steps
 from trainer.arrays import to_list
 from trainer.data import Prompt, encode_prompts, load_prompts, split_prompts
-from trainer.evaluate import Baseline, evaluate, measure, reference_baseline
+from trainer.evaluation.measure import Baseline, evaluate, measure, reference_baseline
 from trainer.events import Evaluation, Iteration, PhaseProgress, RunStarted, SamplesWritten
-from trainer.experience import Experience
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.loading import load_backbone
-from trainer.ppo import PPO
+from trainer.ppo import steps
+from trainer.ppo.loop import PPO
 from trainer.rewards import build_rewards
+from trainer.rollout.experience import Experience
 from trainer.seeding import Purpose, key_for
 
 MOVED = "optim.policy_lr=0.02"  # after one iteration the policy writes something else than the reference

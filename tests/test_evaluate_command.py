@@ -15,16 +15,16 @@ import tomli_w
 from runs_helper import REWARDS, Recorder, record, run_python, tiny_config
 from tiny import make_checkpoint
 
-from trainer.checkpoint_files import write_state
 from trainer.config import parse_overrides
 from trainer.config.dpo import DPOConfig
 from trainer.config.problems import validate_as
 from trainer.dpo.training import train_dpo
 from trainer.events import Evaluation
 from trainer.rewards.loading import code_of
-from trainer.runs import RunFolder, read_best
-from workbench import cli
-from workbench.code_trust import trusted_code
+from trainer.runs.checkpoint_files import write_state
+from trainer.runs.folder import RunFolder, read_best
+from workbench.cli import main as cli
+from workbench.system.code_trust import trusted_code
 
 INTERVAL = {"value", "low", "high"}
 

@@ -19,32 +19,32 @@ from token_samples import token_sample
 from workbench_app import screen_text, status, until, workbench
 
 from trainer.rewards.code import Code
-from trainer.runs import RunFolder
-from workbench.keys import known_bindings
-from workbench.panes.runs import RunsPane
+from trainer.runs.folder import RunFolder
+from workbench.kit.answer_screen import Answer, AnswerScreen
+from workbench.kit.confirm import ConfirmScreen
+from workbench.kit.dialog import Dialog
+from workbench.kit.help import HelpScreen
+from workbench.kit.keys import known_bindings
+from workbench.kit.text_prompt import TextPromptScreen
+from workbench.labelling.export_screen import ExportScreen as ExportPreferencesScreen
+from workbench.labelling.guidelines_screen import GuidelinesScreen
+from workbench.labelling.history_screen import HistoryScreen
+from workbench.labelling.import_screen import ImportScreen
+from workbench.labelling.note_screen import NoteScreen
+from workbench.labelling.start_screen import LabelStartScreen
+from workbench.run.sample_records import Sample, SampleKey
+from workbench.runs.pane import RunsPane
+from workbench.samples.advantage_screen import AdvantageScreen
+from workbench.samples.ask_screen import AskScreen
 from workbench.samples.asked import Asked
-from workbench.samples.records import Sample, SampleKey
-from workbench.screens.advantage import AdvantageScreen
-from workbench.screens.alarm import AlarmScreen
-from workbench.screens.alarm_fix import FixScreen
-from workbench.screens.ask import AskScreen
-from workbench.screens.choose_metrics import ChooseMetricsScreen
-from workbench.screens.confirm import ConfirmScreen
-from workbench.screens.dialog import Dialog
-from workbench.screens.export_samples import ExportScreen
-from workbench.screens.help import HelpScreen
-from workbench.screens.label_export import ExportScreen as ExportPreferencesScreen
-from workbench.screens.label_guidelines import GuidelinesScreen
-from workbench.screens.label_history import HistoryScreen
-from workbench.screens.label_import import ImportScreen
-from workbench.screens.label_note import NoteScreen
-from workbench.screens.label_start import LabelStartScreen
-from workbench.screens.main import MainScreen
-from workbench.screens.prompt_history import PromptHistoryScreen
-from workbench.screens.quit import QuitScreen
-from workbench.screens.rename import TextPromptScreen
-from workbench.screens.trust_code import TrustScreen
-from workbench.widgets.config_dialogs import Answer, AnswerScreen
+from workbench.samples.export_screen import ExportScreen
+from workbench.samples.prompt_history import PromptHistoryScreen
+from workbench.screen.main import MainScreen
+from workbench.screen.quit import QuitScreen
+from workbench.screen.trust_code import TrustScreen
+from workbench.training.alarm_fix_screen import FixScreen
+from workbench.training.alarm_screen import AlarmScreen
+from workbench.training.choose_metrics import ChooseMetricsScreen
 
 
 @pytest.fixture(autouse=True)

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from token_samples import SETTINGS, sample_row, token_sample
 
 from trainer import maths
-from trainer.runs import RunFolder
-from trainer.samples import TOKEN_COLUMNS, SampleSettings, read_samples, write_samples
+from trainer.runs.folder import RunFolder
+from trainer.runs.samples import TOKEN_COLUMNS, SampleSettings, read_samples, write_samples
+from workbench.run.sample_reader import read_token_sample
+from workbench.run.sample_records import Alternative, SampleKey, TokenSample
 from workbench.samples.explain import TokenFacts, explain, token_label, token_name
-from workbench.samples.reader import read_token_sample
-from workbench.samples.records import Alternative, SampleKey, TokenSample
 from workbench.samples.sentence import amount, percent
 from workbench.samples.terms import advantage_terms
 

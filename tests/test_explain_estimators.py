@@ -17,13 +17,13 @@ from token_samples import SETTINGS, row_without_critic, sample_row, sample_witho
 
 from trainer import maths
 from trainer.config.schema import PPOConfig
-from trainer.estimators import ESTIMATORS
-from trainer.experience import Experience
-from trainer.runs import RunFolder
-from trainer.samples import SampleSettings, read_samples, write_samples
+from trainer.ppo.estimators import ESTIMATORS
+from trainer.rollout.experience import Experience
+from trainer.runs.folder import RunFolder
+from trainer.runs.samples import SampleSettings, read_samples, write_samples
+from workbench.run.sample_reader import read_token_sample
+from workbench.run.sample_records import SampleKey
 from workbench.samples.explain import TokenFacts, explain
-from workbench.samples.reader import read_token_sample
-from workbench.samples.records import SampleKey
 from workbench.samples.terms import advantage_terms
 
 WITHOUT_CRITIC = ("reinforce", "rloo", "remax", "grpo")

@@ -14,11 +14,11 @@ import mlx.core as mx
 import pytest
 from token_samples import SETTINGS, token_sample
 
-from trainer import experience
 from trainer.errors import StorageError
-from trainer.samples import TOKEN_COLUMNS
+from trainer.rollout import experience
+from trainer.runs.samples import TOKEN_COLUMNS
+from workbench.run.sample_records import TokenSample
 from workbench.samples.export import copy_text, export_jsonl, export_markdown, sa_pairs, unused
-from workbench.samples.records import TokenSample
 
 HOSTILE = [" `a|b`", "\\|", "<script>", "```", "\x1b[2J", "\x9b", "\u202e", "**", "[x](y)", "&amp;", "\ud800", "é", ""]
 

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from styles_helper import styles_path
 from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Static
 
-from workbench.panes import styles_path
-from workbench.screens.export_samples import ExportChoice, ExportScreen
+from workbench.samples.export_screen import ExportChoice, ExportScreen
 
 NOTHING = object()
 

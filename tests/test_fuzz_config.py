@@ -27,7 +27,7 @@ from trainer.config.kinds import SCHEMAS
 from trainer.config.loading import PRESETS, load_config_as
 from trainer.config.problems import setting_keys
 from trainer.errors import ConfigError, UsageError
-from workbench.config_document import ConfigDocument
+from workbench.config.document import ConfigDocument
 
 VALUES: tuple[Any, ...] = (
     0, 1, -1, 2**31, 2**63, 10**400, 0.0, -0.0, 1e-300, 1e308, float("nan"), float("inf"), True, False, "", " ", "-rf",

@@ -21,28 +21,28 @@ from fuzzing import damaged, outcome, randoms, within
 from rich.console import Console
 from runs_helper import record, tiny_config
 
-from trainer.checkpoint import load_checkpoint
 from trainer.config import Config
 from trainer.errors import TrainerError
 from trainer.events import EVENT_TYPES, Alarm, Event
-from trainer.journal import read_journal
-from trainer.run_watch import RunWatch
-from trainer.runs import RunFolder, checkpoints
-from workbench.attached import kl_target, whole_history
-from workbench.cli import main
-from workbench.config_diff import compare_runs
-from workbench.config_document import ConfigDocument
-from workbench.displays.dashboard import dashboard
-from workbench.displays.sentences import sentences, summary
-from workbench.journal_source import JournalSource
-from workbench.reward_runs.course import Course
-from workbench.reward_runs.listing import RewardRunLister
-from workbench.run_view import RunView
-from workbench.runs_reader import read_detail, read_runs
-from workbench.widgets.alarm_lines import alarm_lines
-from workbench.widgets.run_table import COLUMNS
-from workbench.widgets.status_line import status_pieces
-from workbench.widgets.timeline import timeline
+from trainer.monitoring.watch import RunWatch
+from trainer.ppo.checkpoint import load_checkpoint
+from trainer.runs.folder import RunFolder, checkpoints
+from trainer.runs.journal import read_journal
+from workbench.cli.main import main
+from workbench.config.document import ConfigDocument
+from workbench.headless.dashboard import dashboard
+from workbench.kit.status_line import status_pieces
+from workbench.reward_model.course import Course
+from workbench.reward_model.listing import RewardRunLister
+from workbench.run.attached import kl_target, whole_history
+from workbench.run.config_differences import compare_runs
+from workbench.run.journal_source import JournalSource
+from workbench.run.sentences import sentences, summary
+from workbench.run.view import RunView
+from workbench.runs.reader import read_detail, read_runs
+from workbench.runs.table import COLUMNS
+from workbench.training.alarm_lines import alarm_lines
+from workbench.training.timeline import timeline
 
 VALUES: tuple[Any, ...] = (
     None, True, 0, -1, 1.5, 2**31, 2**63, 10**400, -1e308, 1e400, float("nan"), "", "quantum", "a\x1b[2J\n\u202e",

@@ -25,7 +25,7 @@ from trainer.preferences.records import Judgement
 from trainer.preferences.sessions import begin_session, guidelines_text, open_session, sessions
 from trainer.preferences.store import PreferenceStore
 from trainer.reward_model.sources import load_preferences
-from workbench.cli import main
+from workbench.cli.main import main
 
 TABLES = ("comparisons", "events", "guidelines", "sessions", "session_items", "sqlite_master")
 FORMATS = ("trl", "trl-implicit", "hh", "ultrafeedback", "columns", "k-way")

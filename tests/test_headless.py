@@ -15,9 +15,9 @@ import pytest
 import scripted_run
 from scripted_run import ERROR, Script, complete_run, lines, make_run
 
-from workbench import cli
-from workbench.commands.sources import RESUMABLE
-from workbench.signals import REASONS
+from workbench.cli import main as cli
+from workbench.cli.sources import RESUMABLE
+from workbench.system.signals import REASONS
 
 ROOT = Path(__file__).parents[1]
 
@@ -32,7 +32,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def trainer(monkeypatch: pytest.MonkeyPatch) -> Script:
     """The scripted trainer in the place of the real one; a test may change what it plays."""
     script = Script(scripted_run.done)
-    monkeypatch.setitem(sys.modules, "trainer.training", scripted_run.training_module(script))
+    monkeypatch.setitem(sys.modules, "trainer.session.training", scripted_run.training_module(script))
     return script
 
 

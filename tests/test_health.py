@@ -13,16 +13,16 @@ import pytest
 from health_helper import ADAPTIVE, FLAT, LONGER, alarms, config_of, from_20, healthy, in_40, told
 from scripted_run import iteration, started
 
+from trainer.control.live_settings import with_setting
 from trainer.events import (
     CheckpointSaved,
     RolledBack,
     SettingChanged,
     event_from_dict,
 )
-from trainer.health import RULES, HealthMonitor
-from trainer.health.history import FIRST, NEWEST, History
-from trainer.health.monitor import AWAY
-from trainer.live_settings import with_setting
+from trainer.monitoring import RULES, HealthMonitor
+from trainer.monitoring.history import FIRST, NEWEST, History
+from trainer.monitoring.monitor import AWAY
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 from health_helper import ADAPTIVE, FLAT, alarms, config_of, from_20, healthy, in_40, one
 
+from trainer.control.live_settings import with_setting
 from trainer.events import (
     CheckpointSaved,
 )
-from trainer.health.fixes import wish_length
-from trainer.live_settings import with_setting
+from trainer.monitoring.fixes import wish_length
 
 
 def test_fixes_are_computed_from_the_configuration() -> None:

@@ -12,10 +12,10 @@ import pytest
 from runs_helper import ROOT, record, tiny_config
 
 from trainer.events import Alarm, RunEnded
-from trainer.health import RULES
-from trainer.journal import read_journal
-from trainer.learner import Learner, LossSums
-from trainer.run_list import list_runs
+from trainer.monitoring import RULES
+from trainer.ppo.learner import Learner, LossSums
+from trainer.runs.journal import read_journal
+from trainer.runs.listing import list_runs
 
 
 def alarms(folder: Path, *settings: str) -> list[tuple[int, str]]:

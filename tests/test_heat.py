@@ -15,8 +15,8 @@ from test_themes_contrast import SPECS, XTERM, XTERM_DARK, contrast, delta_e
 from textual.color import Color
 from textual.strip import Strip
 
-from workbench.heat import BLOCKS, Ladder, block, heat_ladder, underline_style
-from workbench.theming import to_textual
+from workbench.kit.heat import BLOCKS, Ladder, block, heat_ladder, underline_style
+from workbench.kit.theming import to_textual
 
 MIXED = [name for name, spec in SPECS.items() if not spec.ansi]
 ANSI = [name for name, spec in SPECS.items() if spec.ansi]

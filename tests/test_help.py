@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from styles_helper import styles_path
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Input, Static
 
-from workbench.panes import Pane, styles_path
-from workbench.screens.help import EVERYWHERE, FOCUSED, HelpRow, HelpScreen, HelpTable, help_rows, matching
-from workbench.theming import EXTRA_VARIABLES
+from workbench.kit.help import EVERYWHERE, FOCUSED, HelpRow, HelpScreen, HelpTable, help_rows, matching
+from workbench.kit.pane import Pane
+from workbench.kit.theming import EXTRA_VARIABLES
 
 
 class Chart(Static, can_focus=True):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from workbench.widgets.histogram import histogram
+from workbench.training.histogram import histogram
 
 BARS = " ▁▂▃▄▅▆▇█"
 

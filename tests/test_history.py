@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_run import evaluation, iteration
 
-from workbench.history import Bucket, Cells, History, Pyramid
+from workbench.run.history import Bucket, Cells, History, Pyramid
 
 ODD = (math.nan, math.inf, -math.inf, 1.7e308, -1.7e308, 0.1, 0.1)
 

@@ -11,21 +11,21 @@ from typing import Any
 import pytest
 from runs_helper import Recorder, outcome, record, run_python, tiny_config, within
 
-from trainer.control import Control, Request
+from trainer.control.control import Control, Request
+from trainer.control.inbox import Inbox, send
 from trainer.errors import UsageError
+from trainer.evaluation.human import human_evaluation, tell_run
 from trainer.events import Event, HumanEvaluation, Iteration, RunEnded
-from trainer.human_evaluation import human_evaluation, tell_run
-from trainer.inbox import Inbox, send
-from trainer.journal import read_journal
 from trainer.preferences.records import Choice, Comparison, Judgement, Origin, Preference
 from trainer.preferences.store import PreferenceStore
 from trainer.reward_model.training import train_reward_model
-from trainer.run_list import list_runs
-from trainer.runs import RunFolder
-from trainer.training import train
-from workbench.attached import RunOnDisk
-from workbench.run_view import RunView
-from workbench.session import Session
+from trainer.runs.folder import RunFolder
+from trainer.runs.journal import read_journal
+from trainer.runs.listing import list_runs
+from trainer.session.training import train
+from workbench.run.attached import RunOnDisk
+from workbench.run.session import Session
+from workbench.run.view import RunView
 
 TOLD = HumanEvaluation(
     iteration=2, comparisons=4, wins=2, ties=1, losses=1, win_rate=0.625, low=0.2, high=0.9, labellers=1
@@ -152,7 +152,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
 def test_another_process_tells_a_run_under_way_which_emits_it_and_computes_the_same(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from trainer.events import event_from_dict; import json; "
-        "from trainer.human_evaluation import tell_run; "
+        "from trainer.evaluation.human import tell_run; "
         "tell_run(Path(sys.argv[1]), event_from_dict(json.loads(sys.argv[2])))"
     )
     run = tmp_path / "runs/a"

@@ -12,13 +12,13 @@ import pytest
 from runs_helper import Recorder, run_python, tiny_config
 from scripted_run import answered
 
-from trainer.control import Request
+from trainer.control.control import Request
+from trainer.control.inbox import Inbox, ask, read_answer, send, withdraw
+from trainer.control.questions import Question
 from trainer.errors import StorageError, UsageError
 from trainer.events import Alert, Event, Iteration, SettingChanged, StateChanged
-from trainer.inbox import Inbox, ask, read_answer, send, withdraw
-from trainer.questions import Question
-from trainer.runs import RunFolder
-from trainer.training import train
+from trainer.runs.folder import RunFolder
+from trainer.session.training import train
 
 
 def complaint(message: str) -> None:
@@ -227,7 +227,7 @@ def test_an_inbox_that_is_gone_is_empty(folder: RunFolder) -> None:
 
 def test_another_process_pauses_changes_and_stops_a_run(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "a"
-    script = "import sys, json; from pathlib import Path; from trainer.inbox import send; "
+    script = "import sys, json; from pathlib import Path; from trainer.control.inbox import send; "
     script += "[send(Path(sys.argv[1]), **request) for request in json.loads(sys.argv[2])]"
 
     def ask(*requests: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from trainer import maths
-from trainer.intervals import (
+from trainer.evaluation.intervals import (
     best_of_kl,
     best_of_n,
     bootstrap_interval,

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from trainer import journal as journal_module
 from trainer.errors import StorageError
 from trainer.events import (
     Alert,
@@ -29,7 +28,8 @@ from trainer.events import (
     SamplePreview,
     SamplesWritten,
 )
-from trainer.journal import Journal, JournalReader, read_journal, read_journal_ends
+from trainer.runs import journal as journal_module
+from trainer.runs.journal import Journal, JournalReader, read_journal, read_journal_ends
 
 
 def iteration(number: int, **values: Any) -> Iteration:
@@ -247,7 +247,7 @@ def test_a_killed_process_loses_no_event_that_it_emitted(path: Path) -> None:
     script = """
 import os, pathlib, signal, sys
 from trainer.events import StateChanged
-from trainer.journal import Journal
+from trainer.runs.journal import Journal
 journal = Journal(pathlib.Path(sys.argv[1]))
 for _ in range(3):
     journal.emit(StateChanged(state="training"))

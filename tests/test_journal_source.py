@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from long_journal import events_of, write_long_journal
 from scripted_run import ended, iteration, started
 
-from trainer import journal_lines
 from trainer.events import Alert, Event, Iteration, PhaseProgress, RunStarted, SamplePreview, SamplesWritten
-from trainer.journal import Journal, read_journal
-from trainer.progress import ProgressFile
-from trainer.runs import RunFolder
-from workbench import journal_source
-from workbench.history import History
-from workbench.journal_source import JournalSource
-from workbench.run_view import RunView
+from trainer.runs import journal_lines
+from trainer.runs.folder import RunFolder
+from trainer.runs.journal import Journal, read_journal
+from trainer.runs.progress import ProgressFile
+from workbench.run import journal_source
+from workbench.run.history import History
+from workbench.run.journal_source import JournalSource
+from workbench.run.view import RunView
 
 
 @pytest.fixture

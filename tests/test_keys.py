@@ -9,7 +9,7 @@ import pytest
 from textual.app import App
 from textual.binding import Binding
 
-from workbench.keys import PRESETS, KnownBinding, known_bindings, load_keymap, own_bindings, parse_keys
+from workbench.kit.keys import PRESETS, KnownBinding, known_bindings, load_keymap, own_bindings, parse_keys
 
 
 def known(owner: str = "Main", **keys: str) -> dict[str, KnownBinding]:
@@ -146,7 +146,7 @@ async def test_moving_one_of_those_leaves_the_others_where_they_are(tmp_path: Pa
 
 def test_what_the_file_says_goes_before_its_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.toml").write_text('[keys]\n"list.up" = "k"\n"list.down" = "j"', encoding="utf-8")
-    monkeypatch.setattr("workbench.keys.PRESETS", tmp_path)
+    monkeypatch.setattr("workbench.kit.keys.PRESETS", tmp_path)
     assert load(tmp_path, 'preset = "mine"\n[keys]\n"list.up" = "i"') == ({"list.down": "j", "list.up": "i"}, [])
     keymap, problems = load(tmp_path, 'preset = "mine"\n[keys]\n"list.search" = "j"')
     assert keymap == {"list.up": "k", "list.down": "j"}

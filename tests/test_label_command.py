@@ -17,7 +17,7 @@ from trainer.preferences.items import Item, Queue, SessionPlan
 from trainer.preferences.records import Comparison, Judgement
 from trainer.preferences.sessions import begin_session, open_session
 from trainer.preferences.store import PreferenceStore
-from workbench.commands import label, label_arguments
+from workbench.cli import label, label_arguments
 from workbench.labelling.choices import QUEUES, LabelOpening, SessionChoice
 from workbench.opening import Opening
 

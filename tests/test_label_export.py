@@ -11,9 +11,9 @@ from textual.widgets import Input, Select
 
 from trainer.errors import StorageError
 from trainer.preferences.formats_out import FORMATS_OUT
-from workbench.screens import label_export
-from workbench.screens.confirm import ConfirmScreen
-from workbench.screens.label_export import ExportScreen
+from workbench.kit.confirm import ConfirmScreen
+from workbench.labelling import export_screen as label_export
+from workbench.labelling.export_screen import ExportScreen
 
 STORE = Path("preferences.db")
 

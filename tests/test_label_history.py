@@ -14,7 +14,7 @@ from trainer.errors import StorageError
 from trainer.preferences.items import Item, SessionItem, SessionPlan
 from trainer.preferences.records import Comparison, Judgement, Preference
 from workbench.labelling.desk import LabelDesk
-from workbench.screens.label_history import PAGE, HistoryScreen
+from workbench.labelling.history_screen import PAGE, HistoryScreen
 
 
 def labelled(

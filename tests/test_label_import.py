@@ -13,7 +13,7 @@ from textual.widgets import Input, Select, Static
 
 from trainer.errors import StorageError
 from trainer.preferences.store import PreferenceStore
-from workbench.screens.label_import import ImportScreen, Preview, read_preview
+from workbench.labelling.import_screen import ImportScreen, Preview, read_preview
 
 STORE = Path("preferences.db")
 ROWS = [{"prompt": f"prompt {n}", "chosen": f"good {n}", "rejected": f"bad {n}"} for n in range(5)]

@@ -12,7 +12,7 @@ from textual.binding import Binding
 
 from trainer.errors import StorageError, UsageError
 from trainer.preferences.records import Judgement
-from workbench.panes.label import LabelPane
+from workbench.labelling.pane import LabelPane
 
 FULL = StorageError("'preferences.db' cannot be written: the disk is full: make room and try again")
 

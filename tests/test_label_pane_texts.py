@@ -13,12 +13,12 @@ from test_completion_list import HOSTILE
 
 from trainer.preferences.items import Progress, Share
 from trainer.preferences.reliability import wilson_interval
+from workbench.kit.drawing import Line, plain
+from workbench.labelling.layout import LONGEST, Style, lay_out
+from workbench.labelling.markdown import markdown_lines
+from workbench.labelling.progress_lines import figures, fitting, packed
 from workbench.labelling.shown import Shown, Turn, shown
 from workbench.text import visible
-from workbench.widgets.drawing import Line, plain
-from workbench.widgets.label_layout import LONGEST, Style, lay_out
-from workbench.widgets.label_markdown import markdown_lines
-from workbench.widgets.label_progress import figures, fitting, packed
 
 STYLES = [Style(), Style(markdown=True), Style(diff=True)]
 TEXTS = st.text(st.sampled_from("jx *_`#>-|[]()\n\t日é\u0301\x1b\u202e\u200b🎉"), max_size=60)

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from label_runs import Drawing, answering, of_run, pair_rows, plan, run_folder
 
-from trainer.control import Interrupted
+from trainer.control.control import Interrupted
 from trainer.preferences.items import Item, QueuePlan
 from trainer.preferences.records import Judgement, Preference
 from trainer.preferences.store import PreferenceStore
-from trainer.runs import RunFolder
+from trainer.runs.folder import RunFolder
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from label_runs import Drawing, add_samples, answering, of_run, plan, run_folder
 
-from trainer.label_queues import run_samples
+from trainer.control.questions import Question
+from trainer.preferences.queues import run_samples
 from trainer.preferences.records import Origin
-from trainer.questions import Question
-from trainer.runs import RunFolder
+from trainer.runs.folder import RunFolder
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_where_a_completion_came_from_is_kept_and_what_is_to_stay_hidden_is_in_t
 
 def test_scores_stand_in_the_order_of_the_completions_which_is_that_of_their_texts(tmp_path: Path, store: Path) -> None:
     run = run_folder(tmp_path / "run", iterations=0)
-    from trainer.samples import write_samples
+    from trainer.runs.samples import write_samples
 
     rows = [{"row": n, "prompt": "p", "completion": text, "score": score, "length": n}
             for n, (text, score) in enumerate([("zebra", 1.0), ("apple", float("nan"))])]  # fmt: skip

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import pytest
 from reward_model_runs import reward_workspace
 
-from trainer.control import Interrupted
+from trainer.control.control import Interrupted
 from trainer.errors import ModelError, StorageError
 from trainer.preferences.records import Text
-from workbench import processes
 from workbench.labelling.scoring import Scoring
+from workbench.system import processes
 
 ROWS: list[tuple[Text, Text]] = [("one ", "a\nb\u2028c"), ("one ", "abc"), ("\ud83d[/bold]", "")]
 

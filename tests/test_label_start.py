@@ -13,11 +13,11 @@ from preference_rows import write_lines
 from textual.widgets import Input, OptionList, Select
 
 from trainer.preferences.items import QueuePlan, SessionPlan, SessionRecord
+from workbench.kit.key_footer import KeyFooter
 from workbench.labelling.choices import SessionChoice, Wanted
-from workbench.screens.label_guidelines import GuidelinesScreen
-from workbench.screens.label_start import LabelStartScreen
-from workbench.widgets.key_footer import KeyFooter
-from workbench.widgets.queue_list import QueueList
+from workbench.labelling.guidelines_screen import GuidelinesScreen
+from workbench.labelling.queue_list import QueueList
+from workbench.labelling.start_screen import LabelStartScreen
 
 PLAN = SessionPlan(queues=(QueuePlan(queue="samples", source="/runs/a-0001"),))
 PAIR = {"prompt": "p", "a": "x", "b": "y"}

@@ -15,8 +15,8 @@ import pytest
 from label_runs import add_samples, answering, of_run, pair_rows, plan, run_folder
 
 from trainer.errors import DataError, StorageError
-from trainer.label_queues.context import QueueContext
 from trainer.preferences.items import Item, QueuePlan, SessionPlan
+from trainer.preferences.queues.context import QueueContext
 from trainer.preferences.records import Judgement
 from workbench.labelling import supply as module
 from workbench.labelling.desk import LabelDesk

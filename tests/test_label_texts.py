@@ -7,8 +7,8 @@ from label_screens import HOSTILE, NOTHING, SIZES, is_obeyed, opened, text_of, u
 from textual import events
 from textual.widgets import TextArea
 
-from workbench.screens.label_guidelines import GuidelinesScreen
-from workbench.screens.label_note import NoteScreen
+from workbench.labelling.guidelines_screen import GuidelinesScreen
+from workbench.labelling.note_screen import NoteScreen
 
 LONG = "\n".join(f"Rule {number}: {HOSTILE} " + "words " * 40 for number in range(2_000))
 

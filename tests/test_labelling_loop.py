@@ -11,14 +11,14 @@ from preference_samples import reward_config
 from runs_helper import Recorder, tiny_config
 from tiny import make_checkpoint
 
-from trainer.control import Control
+from trainer.control.control import Control
 from trainer.events import Alarm, Alert, Event, Iteration, RewardModelEvaluation, SamplesWritten, SettingChanged
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference
 from trainer.preferences.store import PreferenceStore
 from trainer.reward_model.training import train_reward_model
-from trainer.runs import RunFolder
-from trainer.samples import read_samples
-from trainer.training import train
+from trainer.runs.folder import RunFolder
+from trainer.runs.samples import read_samples
+from trainer.session.training import train
 
 LABELLED, LEARNT = 6, 20
 """Iterations whose samples are judged, and those after them."""

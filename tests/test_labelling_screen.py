@@ -15,19 +15,19 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 from workbench_app import screen_text, until, workbench
 
+from trainer.control.questions import Answer, Question
 from trainer.preferences.sessions import begin_session
 from trainer.preferences.store import PreferenceStore
-from trainer.questions import Answer, Question
+from workbench.config.pane import ConfigPane
+from workbench.kit.confirm import ConfirmScreen
+from workbench.kit.text_prompt import TextPromptScreen
 from workbench.labelling.choices import LabelOpening, SessionChoice, Wanted, session_plan
-from workbench.panes.config import ConfigPane
-from workbench.panes.label import LabelPane
-from workbench.panes.reward_model import RewardModelPane
-from workbench.screens.confirm import ConfirmScreen
-from workbench.screens.label_guidelines import GuidelinesScreen
-from workbench.screens.label_start import LabelStartScreen
-from workbench.screens.main import MainScreen
-from workbench.screens.rename import TextPromptScreen
-from workbench.widgets.run_table import RunTable
+from workbench.labelling.guidelines_screen import GuidelinesScreen
+from workbench.labelling.pane import LabelPane
+from workbench.labelling.start_screen import LabelStartScreen
+from workbench.reward_model.pane import RewardModelPane
+from workbench.runs.table import RunTable
+from workbench.screen.main import MainScreen
 
 pytestmark = pytest.mark.usefixtures("workspace")
 
@@ -280,7 +280,7 @@ class FakePolicies:
 
 
 async def test_of_the_runs_that_are_labelled_one_at_most_has_its_model_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.screens.labelling.PolicyThread", FakePolicies)
+    monkeypatch.setattr("workbench.screen.labelling.PolicyThread", FakePolicies)
     monkeypatch.setattr(FakePolicies, "made", [])
     question = Question(prompt="one")
     async with workbench() as (screen, pilot):

@@ -18,7 +18,7 @@ def loaded_by(module: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "module", ["trainer", "trainer.config", "trainer.events", "trainer.data", "trainer.rewards", "workbench.cli"]
+    "module", ["trainer", "trainer.config", "trainer.events", "trainer.data", "trainer.rewards", "workbench.cli.main"]
 )
 def test_importing_it_loads_no_tensor_library(module: str) -> None:
     assert loaded_by(module) == set()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.layout import DASHBOARD, DRAWER, SMALLEST, arrange
+from workbench.screen.layout import DASHBOARD, DRAWER, SMALLEST, arrange
 
 PANES = (*DASHBOARD, *DRAWER)
 sizes = st.integers(1, 400)

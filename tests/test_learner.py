@@ -15,10 +15,10 @@ from reference import Floats, float64
 
 from trainer.arrays import filled
 from trainer.config.schema import OptimConfig, PPOConfig
-from trainer.experience import Experience
-from trainer.learner import Learner, LossSums, Objective, Trainables
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.steps import silent
+from trainer.ppo.learner import Learner, LossSums, Objective, Trainables
+from trainer.ppo.steps import silent
+from trainer.rollout.experience import Experience
 
 COUNTS = [count for _, count in LENGTHS]
 PPO = PPOConfig(value_coef=0.3)

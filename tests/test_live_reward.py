@@ -12,14 +12,14 @@ from reward_model_runs import copy_workspace, train_tiny, two_reward_models
 from runs_helper import Killed, Recorder, comparable, outcome, record, tiny_config, within
 
 from trainer.config import load_config
-from trainer.control import Control
+from trainer.control.control import Control
+from trainer.control.questions import Answer, Question
 from trainer.errors import RewardError
 from trainer.events import Alert, Event, Iteration, RunEnded, RunStarted, SettingChanged, StateChanged
-from trainer.journal import read_journal
-from trainer.questions import Answer, Question
-from trainer.runs import RunFolder, newest_checkpoint
-from trainer.samples import read_samples
-from trainer.training import train
+from trainer.runs.folder import RunFolder, newest_checkpoint
+from trainer.runs.journal import read_journal
+from trainer.runs.samples import read_samples
+from trainer.session.training import train
 
 LENGTH = {"kind": "length", "target": 3}
 RUNNING = ("reward.normalize=running", "ppo.iterations=4", "eval.every=0")

@@ -11,13 +11,13 @@ import pytest
 from runs_helper import Killed, Recorder, comparable, outcome, record, tiny_config, within
 
 from trainer.config import Config, load_config
-from trainer.control import Control
+from trainer.control.control import Control
+from trainer.control.live_settings import Change, changes, in_words, live_keys, with_setting
 from trainer.errors import ConfigError, UsageError
 from trainer.events import Alert, CheckpointSaved, Event, Iteration, RunEnded, SettingChanged, StateChanged
-from trainer.journal import read_journal
-from trainer.live_settings import Change, changes, in_words, live_keys, with_setting
-from trainer.training import train
-from workbench.displays.sentences import sentences
+from trainer.runs.journal import read_journal
+from trainer.session.training import train
+from workbench.run.sentences import sentences
 
 OTHERS: dict[str, Any] = {
     "rollout.temperature": 0.7,

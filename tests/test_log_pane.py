@@ -9,8 +9,8 @@ from textual.app import App, ComposeResult
 from textual.widgets import RichLog
 
 from trainer.events import Alert, Decision, Event, RolledBack
-from workbench.panes.log import LogPane
-from workbench.run_view import RunView
+from workbench.log.pane import LogPane
+from workbench.run.view import RunView
 
 
 class LogApp(App[None]):

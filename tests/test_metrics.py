@@ -16,12 +16,12 @@ from tiny import make_tokenizer
 from trainer.config import Config
 from trainer.config.schema import PPOConfig, RolloutConfig
 from trainer.data import Prompt
-from trainer.experience import Experience
-from trainer.learner import StepMetrics
-from trainer.metrics import rollout_metrics, sample_rows, settings_of, update_metrics
-from trainer.samples import TOKEN_COLUMNS, sample_schema
-from trainer.steps import adjust_rewards_with_kl
-from trainer.token_texts import TokenTexts
+from trainer.ppo.learner import StepMetrics
+from trainer.ppo.metrics import rollout_metrics, sample_rows, settings_of, update_metrics
+from trainer.ppo.steps import adjust_rewards_with_kl
+from trainer.rollout.experience import Experience
+from trainer.rollout.token_texts import TokenTexts
+from trainer.runs.samples import TOKEN_COLUMNS, sample_schema
 
 COUNTS = [count for _, count in LENGTHS]
 STEP = StepMetrics(1.0, 2.0, 0.25, 0.5, 1.5, 3.0, 1.1, 4.0, "taken")

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from tiny import FAMILIES, load_tiny, make_checkpoint, make_prompts
 
-from trainer import steps
 from trainer.config.schema import ModelConfig, RolloutConfig
 from trainer.errors import ModelError
-from trainer.experience import Experience
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
 from trainer.models.loading import LoadedModel
-from trainer.rollouts import generate_sequences
+from trainer.ppo import steps
+from trainer.rollout.experience import Experience
+from trainer.rollout.generation import generate_sequences
 
 TEXTS = ["a prompt longer than the sliding window of gemma", "a", "some text"]
 LENGTHS = [(20, 3), (1, 5), (4, 1)]  # of prompt and response; 20 is past gemma's sliding window

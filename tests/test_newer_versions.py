@@ -14,22 +14,22 @@ from scripted_run import alarm, ended, iteration, started
 
 from trainer.config import Config
 from trainer.events import Alert, Decision, Event, Fix, PhaseProgress, StateChanged
-from trainer.journal import Journal
-from trainer.run_list import list_runs
-from trainer.run_watch import RunWatch
-from trainer.runs import RunFolder
-from workbench.cli import main
-from workbench.displays.dashboard import dashboard
-from workbench.displays.sentences import sentences
-from workbench.journal_source import JournalSource
-from workbench.reward_runs.course import Course
-from workbench.reward_runs.follower import Look
-from workbench.reward_runs.texts import run_heading
-from workbench.run_view import RunView
-from workbench.widgets.alarm_lines import alarm_lines
-from workbench.widgets.run_table import COLUMNS
-from workbench.widgets.status_line import fitted, status_pieces
-from workbench.widgets.timeline import timeline
+from trainer.monitoring.watch import RunWatch
+from trainer.runs.folder import RunFolder
+from trainer.runs.journal import Journal
+from trainer.runs.listing import list_runs
+from workbench.cli.main import main
+from workbench.headless.dashboard import dashboard
+from workbench.kit.status_line import fitted, status_pieces
+from workbench.reward_model.course import Course
+from workbench.reward_model.follower import Look
+from workbench.reward_model.texts import run_heading
+from workbench.run.journal_source import JournalSource
+from workbench.run.sentences import sentences
+from workbench.run.view import RunView
+from workbench.runs.table import COLUMNS
+from workbench.training.alarm_lines import alarm_lines
+from workbench.training.timeline import timeline
 
 HOSTILE = "quantum\x1b[2J"
 SHOWN = "quantum␛[2J"

@@ -16,9 +16,9 @@ from reference import float64
 
 from trainer import maths
 from trainer.config.schema import OptimConfig, PPOConfig
-from trainer.learner import Learner, schedule_factor
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.steps import silent
+from trainer.ppo.learner import Learner, schedule_factor
+from trainer.ppo.steps import silent
 
 HOW: Any = {"temperature": 1.0, "progress": silent}
 ALL: dict[str, Any] = {"policy_lr": 1e-2, "value_lr": 1e-2}

@@ -11,10 +11,10 @@ import pytest
 from runs_helper import record, run_python, tiny_config
 from scripted_run import answered
 
+from trainer.control.questions import Answer, Question
 from trainer.errors import ModelError, UsageError
-from trainer.questions import Answer, Question
-from trainer.runs import RunFolder
-from workbench.policy_thread import PolicyThread
+from trainer.runs.folder import RunFolder
+from workbench.run.policy_thread import PolicyThread
 
 QUESTION = Question(prompt="one", count=2)
 LET_GO = "the model was let go of before it was answered"
@@ -162,8 +162,8 @@ def test_a_process_that_leaves_while_a_policy_writes_ends_in_order(tmp_path: Pat
     record(tiny_config(tmp_path, "run.name=a", "rollout.ignore_stop=true"))
     ended = run_python(
         "-c",
-        "import sys; from pathlib import Path; from workbench.policy_thread import PolicyThread; "
-        "from trainer.questions import Question; policies = PolicyThread(Path(sys.argv[1])); "
+        "import sys; from pathlib import Path; from workbench.run.policy_thread import PolicyThread; "
+        "from trainer.control.questions import Question; policies = PolicyThread(Path(sys.argv[1])); "
         "policies.ask(Question(prompt='one', max_new_tokens=1)).result(); "
         "waits = [policies.ask(Question(prompt='one', count=16, max_new_tokens=240)) for _ in range(500)]; "
         "policies.close(); print('left')",

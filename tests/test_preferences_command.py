@@ -18,9 +18,9 @@ from trainer.preferences.formats_in import FORMATS_IN
 from trainer.preferences.formats_out import FORMATS_OUT
 from trainer.preferences.records import Comparison, Judgement, Preference
 from trainer.preferences.store import PreferenceStore
-from workbench import cli
-from workbench.commands import preferences_arguments
-from workbench.commands.preferences import ACTIONS
+from workbench.cli import main as cli
+from workbench.cli import preferences_arguments
+from workbench.cli.preferences import ACTIONS
 
 ROWS = [{"prompt": f"prompt {n}", "chosen": f"good {n}", "rejected": f"bad {n}"} for n in range(3)]
 KWAY = {"prompt": "p", "completions": ["x", "y"], "ranking": [[1], [0]], "labeller": "bob", "note": "n", "seconds": 2}
@@ -236,7 +236,7 @@ def test_a_store_without_preferences_says_how_to_get_some(capsys: pytest.Capture
 def test_the_command_loads_neither_mlx_nor_textual(folder: Path) -> None:
     source = write_lines(folder / "rows.jsonl", *ROWS)
     code = (
-        "import sys; from workbench import cli; "
+        "import sys; from workbench.cli import main as cli; "
         f"assert cli.main(['preferences', 'import', {source!r}]) == 0; "
         "print(sorted({'mlx', 'textual', 'datasets', 'transformers'} & set(sys.modules)))"
     )

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from trainer.errors import ModelError
-from workbench.detach import LOG, go_on_headless
 from workbench.labelling.reward_training import RewardTraining
 from workbench.labelling.scoring import Scoring
+from workbench.run.detach import LOG, go_on_headless
 
 ROOT = Path(__file__).parents[1]
 PLANTED = ("random.py", "trainer.py", "workbench.py", "pydantic.py")

@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 from rich.cells import cell_len
+from styles_helper import styles_path
 from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import OptionList, Static
 from token_samples import sample_row
 from workbench_app import until
 
-from trainer.runs import RunFolder
-from trainer.samples import write_samples
-from workbench.panes import styles_path
-from workbench.samples.records import Sample, SampleKey
+from trainer.runs.folder import RunFolder
+from trainer.runs.samples import write_samples
+from workbench.kit.theming import EXTRA_VARIABLES
+from workbench.run.sample_records import Sample, SampleKey
+from workbench.samples import prompt_history
+from workbench.samples.diff_text import DiffText, diff_lines
+from workbench.samples.prompt_history import PromptHistoryScreen, appearance_line, changes_line, scores_line
 from workbench.samples.word_diff import Part, word_diff
-from workbench.screens import prompt_history
-from workbench.screens.prompt_history import PromptHistoryScreen, appearance_line, changes_line, scores_line
-from workbench.theming import EXTRA_VARIABLES
-from workbench.widgets.diff_text import DiffText, diff_lines
 
 NOTHING = object()
 PROMPT = "Once upon a time"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from scripted_run import answered
 
-from trainer.questions import Answer, Question, answer_from, question_from, to_json, unanswered
+from trainer.control.questions import Answer, Question, answer_from, question_from, to_json, unanswered
 
 QUESTION = Question(
     prompt=[{"role": "user", "content": "Où ? \x1b[31m \u2028"}],

@@ -10,9 +10,9 @@ from runs_helper import Killed, acting, outcome, record, run_hurt, tiny_config, 
 
 from trainer.config import load_config
 from trainer.events import CheckpointSaved, Evaluation, Iteration, RunEnded, RunStarted
-from trainer.run_list import list_runs
-from trainer.runs import RunFolder, checkpoints
-from trainer.training import train
+from trainer.runs.folder import RunFolder, checkpoints
+from trainer.runs.listing import list_runs
+from trainer.session.training import train
 
 ACCIDENTS = [
     ("generate", 1),

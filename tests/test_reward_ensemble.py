@@ -19,8 +19,8 @@ from trainer.reward_model import loaded
 from trainer.reward_model.loaded import load_reward_model
 from trainer.rewards import Rewards, WeightedSource, build_rewards
 from trainer.rewards.model import ModelReward
-from trainer.runs import RunFolder
-from trainer.samples import read_samples
+from trainer.runs.folder import RunFolder
+from trainer.runs.samples import read_samples
 
 BATCH = inputs("aaaa", "bcd", "a fox")
 

@@ -19,8 +19,8 @@ from trainer.reward_model.pairs import Group, Pair
 from trainer.reward_model.report import Baseline
 from trainer.reward_model.saved import evaluate_held_out, evaluate_on
 from trainer.reward_model.training import train_reward_model
-from trainer.runs import RunFolder
-from workbench.commands.reward_model_table import table
+from trainer.runs.folder import RunFolder
+from workbench.cli.reward_model_table import table
 
 
 def found(leads: list[float], longer_by: list[float] | None = None, **more: object) -> Outcomes:

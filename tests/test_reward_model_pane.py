@@ -18,11 +18,11 @@ from textual.worker import Worker, WorkerState
 
 from trainer.reward_model.predictions import HELD_OUT, read_predictions
 from trainer.reward_model.training import train_reward_model
-from trainer.runs import RunFolder, rename_run
-from workbench.reward_runs.listing import Listing, RewardRunLister
-from workbench.run_view import RunView
-from workbench.widgets.drawing import Drawn
-from workbench.widgets.reward_charts import RewardCharts
+from trainer.runs.folder import RunFolder, rename_run
+from workbench.kit.drawing import Drawn
+from workbench.reward_model.charts import RewardCharts
+from workbench.reward_model.listing import Listing, RewardRunLister
+from workbench.run.view import RunView
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
 

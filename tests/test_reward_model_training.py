@@ -18,7 +18,7 @@ from tiny import load_tiny
 
 from trainer.config.loading import load_config_as
 from trainer.config.reward_model import RewardModelConfig
-from trainer.control import Control
+from trainer.control.control import Control
 from trainer.errors import DataError, DivergedError, StorageError, TrainerError, UsageError
 from trainer.events import (
     Alert,
@@ -31,7 +31,6 @@ from trainer.events import (
     RunStarted,
     StateChanged,
 )
-from trainer.journal import read_journal
 from trainer.preferences.records import Preference
 from trainer.reward_model.checkpoint import load_parameters, load_snapshot
 from trainer.reward_model.comparisons import comparisons
@@ -39,8 +38,9 @@ from trainer.reward_model.fitting import Fitting
 from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.optimizer import schedule_factor
 from trainer.reward_model.training import train_reward_model
-from trainer.run_list import list_runs
-from trainer.runs import RunFolder, checkpoints, newest_checkpoint
+from trainer.runs.folder import RunFolder, checkpoints, newest_checkpoint
+from trainer.runs.journal import read_journal
+from trainer.runs.listing import list_runs
 
 PAIRS = labelled(40)
 

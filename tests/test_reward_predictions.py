@@ -122,7 +122,7 @@ def test_what_is_no_such_file_is_told_in_one_line(tmp_path: Path) -> None:
 
 
 def test_reading_it_loads_neither_mlx_nor_pyarrow_before_it_must() -> None:
-    program = "import sys, trainer.reward_model.predictions, workbench.panes.reward_model; print(*sys.modules)"
+    program = "import sys, trainer.reward_model.predictions, workbench.reward_model.pane; print(*sys.modules)"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert not {"mlx", "mlx_lm", "numpy", "pyarrow", "transformers"} & set(result.stdout.split())
 

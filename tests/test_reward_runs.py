@@ -14,12 +14,12 @@ from scripted_run import ended, make_run, started
 
 from trainer.events import StateChanged
 from trainer.reward_model.predictions import HELD_OUT
-from trainer.runs import RunFolder
-from workbench.reward_runs.course import Course
-from workbench.reward_runs.follower import RunFollower
-from workbench.reward_runs.listing import RewardRunLister
-from workbench.reward_runs.measures import of_event, of_report
-from workbench.reward_runs.texts import facts, pairs_heading, plain_text, run_heading, verdict
+from trainer.runs.folder import RunFolder
+from workbench.reward_model.course import Course
+from workbench.reward_model.follower import RunFollower
+from workbench.reward_model.listing import RewardRunLister
+from workbench.reward_model.measures import of_event, of_report
+from workbench.reward_model.texts import facts, pairs_heading, plain_text, run_heading, verdict
 
 
 @pytest.fixture(autouse=True)

@@ -13,26 +13,26 @@ import pytest
 from reward_model_runs import copy_workspace, foreign_model, inputs, train_tiny, two_reward_models
 from runs_helper import Killed, Recorder, acting, outcome, record, tiny_config, within
 
-from trainer import runs
 from trainer.config import Config, load_config
 from trainer.config.loading import resolve_paths
 from trainer.config.problems import config_problems
 from trainer.config.reward_sources import ModelSource
 from trainer.config.schema import ModelConfig, RewardConfig
-from trainer.control import Control, Interrupted
+from trainer.control.control import Control, Interrupted
+from trainer.control.questions import Answer, Question
 from trainer.errors import RewardError
 from trainer.events import RunEnded, RunStarted, StateChanged
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.loading import LoadedModel, load_backbone
-from trainer.questions import Answer, Question
 from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.model import RewardModel
 from trainer.rewards import build_rewards
 from trainer.rewards.model import load_model_reward
-from trainer.runs import RunFolder
-from trainer.samples import read_samples
-from trainer.saved_policy import SavedPolicy
-from trainer.training import train
+from trainer.runs import folder as runs
+from trainer.runs.folder import RunFolder
+from trainer.runs.samples import read_samples
+from trainer.session.saved_policy import SavedPolicy
+from trainer.session.training import train
 
 TEXTS = ["aaaa", "bcd", "a fox, and a hen", "", "eeeee"]
 BATCH = inputs(*TEXTS)

@@ -16,15 +16,15 @@ import pytest
 from preference_samples import labelled
 from tiny import make_checkpoint
 
-from trainer import inbox
 from trainer.config import load_config, parse_overrides
 from trainer.config.loading import load_config_as
 from trainer.config.problems import validate_as
 from trainer.config.reward_model import RewardModelConfig
+from trainer.control import inbox
 from trainer.events import RewardModelEvaluation, RewardModelStep, RunEnded
-from trainer.journal import read_journal
 from trainer.preferences.store import PreferenceStore
 from trainer.reward_model.loaded import load_reward_model
+from trainer.runs.journal import read_journal
 from workbench.labelling.reward_training import RewardTraining, settings_for, settings_like
 
 QUICK = {"train.batch_size": 8, "optim.lr": 0.01, "model.lora_scale": 4.0, "data.eval_fraction": 0.25, "eval.every": 2}

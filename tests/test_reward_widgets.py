@@ -14,15 +14,15 @@ from rich.cells import cell_len
 from scripted_run import ended, started
 
 from trainer.reward_model.report import CalibrationBin
-from workbench.reward_runs.course import Course
-from workbench.reward_runs.measures import of_event, of_report
-from workbench.widgets.drawing import Line, plain
-from workbench.widgets.reward_accuracy import accuracy_lines
-from workbench.widgets.reward_calibration import calibration_lines
-from workbench.widgets.reward_curve import curve_lines
-from workbench.widgets.reward_histogram import reward_histogram
-from workbench.widgets.reward_pair_list import pair_lines
-from workbench.widgets.reward_pair_text import pair_text_lines
+from workbench.kit.drawing import Line, plain
+from workbench.reward_model.accuracy import accuracy_lines
+from workbench.reward_model.calibration import calibration_lines
+from workbench.reward_model.course import Course
+from workbench.reward_model.curve import curve_lines
+from workbench.reward_model.histogram import reward_histogram
+from workbench.reward_model.measures import of_event, of_report
+from workbench.reward_model.pair_list import pair_lines
+from workbench.reward_model.pair_text import pair_text_lines
 
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTHS, HEIGHTS = st.integers(12, 140), st.integers(1, 16)

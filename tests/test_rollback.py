@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from runs_helper import Killed, Recorder, comparable, outcome, record, tiny_config, within
 
-from trainer.checkpoint import Snapshot, load_checkpoint, save_checkpoint
-from trainer.checkpoint_files import read_arrays
 from trainer.config import load_config
-from trainer.control import Control
+from trainer.control.control import Control
+from trainer.control.inbox import send
 from trainer.errors import UsageError
 from trainer.events import (
     Alert,
@@ -27,12 +26,13 @@ from trainer.events import (
     RunStarted,
     SettingChanged,
 )
-from trainer.inbox import send
-from trainer.journal import read_journal
-from trainer.rollback import forget_best, older_checkpoint
-from trainer.runs import Best, RunFolder, read_best, write_best
-from trainer.samples import read_samples
-from trainer.training import train
+from trainer.ppo.checkpoint import Snapshot, load_checkpoint, save_checkpoint
+from trainer.runs.checkpoint_files import read_arrays
+from trainer.runs.folder import Best, RunFolder, read_best, write_best
+from trainer.runs.journal import read_journal
+from trainer.runs.samples import read_samples
+from trainer.session.rollback import forget_best, older_checkpoint
+from trainer.session.training import train
 
 BY_RULE = (
     *("convergence.window=2", "convergence.on_target=rollback", "convergence.target_score=-1"),

@@ -10,8 +10,8 @@ from runs_helper import outcome, record, tiny_config
 from trainer.config import load_config, validate
 from trainer.errors import StorageError, UsageError
 from trainer.events import RunEnded, RunStarted
-from trainer.run_list import list_runs
-from trainer.runs import RunFolder, create_run, rename_run, run_folders, trash_run
+from trainer.runs.folder import RunFolder, create_run, rename_run, run_folders, trash_run
+from trainer.runs.listing import list_runs
 
 
 def make(runs_dir: Path, name: str) -> RunFolder:

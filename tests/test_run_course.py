@@ -10,9 +10,8 @@ import pytest
 from runs_helper import Killed, Recorder, outcome, record, tiny_config
 from scripted_run import alarm
 
-from trainer import runs
 from trainer.config import Config, load_config
-from trainer.control import Control
+from trainer.control.control import Control
 from trainer.events import (
     Alarm,
     Alert,
@@ -26,9 +25,10 @@ from trainer.events import (
     RunStarted,
     StateChanged,
 )
-from trainer.journal import read_journal
-from trainer.runs import RunFolder, read_best
-from trainer.training import train
+from trainer.runs import folder as runs
+from trainer.runs.folder import RunFolder, read_best
+from trainer.runs.journal import read_journal
+from trainer.session.training import train
 
 AT_TARGET = (
     *("convergence.window=2", "convergence.on_target=stop", "convergence.target_score=-1"),
@@ -155,7 +155,7 @@ class Alarming:
 
 @pytest.fixture
 def alarming(monkeypatch: pytest.MonkeyPatch) -> type[Alarming]:
-    monkeypatch.setattr("trainer.run_watch.HealthMonitor", Alarming)
+    monkeypatch.setattr("trainer.monitoring.watch.HealthMonitor", Alarming)
     monkeypatch.setattr(Alarming, "level", "error")
     return Alarming
 

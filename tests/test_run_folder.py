@@ -13,16 +13,17 @@ from preference_samples import labelled, reward_config
 from runs_helper import Killed, Recorder, record, tiny_config
 from test_dpo_training import dpo_config
 
-from trainer.control import Control
+from trainer.control.control import Control
 from trainer.dpo.training import train_dpo
 from trainer.errors import RewardError, StorageError
 from trainer.events import CheckpointSaved, Event, Iteration, RewardModelStep, RunEnded, RunStarted
-from trainer.journal import read_journal
 from trainer.reward_model.predictions import HELD_OUT
 from trainer.reward_model.training import train_reward_model
-from trainer.runs import RunFolder, create_run, newest_checkpoint
-from trainer.training import train
-from workbench import cli, output
+from trainer.runs.folder import RunFolder, create_run, newest_checkpoint
+from trainer.runs.journal import read_journal
+from trainer.session.training import train
+from workbench.cli import main as cli
+from workbench.system import output
 
 Watch = Callable[[Event], None]
 
@@ -49,7 +50,7 @@ def reward_model(
 @pytest.fixture(autouse=True)
 def _looks_at_every_small_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step of these runs takes less than the time between two looks at the folder."""
-    monkeypatch.setattr("trainer.control.INBOX_SECONDS", 0.0)
+    monkeypatch.setattr("trainer.control.control.INBOX_SECONDS", 0.0)
 
 
 def dpo(folder: Path, *settings: str, watch: Watch = lambda event: None, resume: Path | None = None) -> Recorder:

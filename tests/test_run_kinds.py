@@ -22,16 +22,16 @@ from run_kinds_helper import (
 from scripted_run import ended, iteration, started
 
 from trainer.events import CheckpointSaved, Evaluation, Event, StateChanged
-from trainer.journal import Journal
-from workbench.attached import whole_history
-from workbench.displays.dashboard import dashboard
-from workbench.displays.plain import PlainDisplay, heading, row
-from workbench.displays.sentences import sentences, summary
-from workbench.evaluations import in_brief
-from workbench.history import History, kind_of
-from workbench.metrics import METRICS_OF_KIND, table
-from workbench.run_view import Mark, RunView
-from workbench.widgets.status_line import fitted, status_pieces
+from trainer.runs.journal import Journal
+from workbench.headless.dashboard import dashboard
+from workbench.headless.plain import PlainDisplay, heading, row
+from workbench.kit.status_line import fitted, status_pieces
+from workbench.run.attached import whole_history
+from workbench.run.evaluations import in_brief
+from workbench.run.history import History, kind_of
+from workbench.run.metrics import METRICS_OF_KIND, table
+from workbench.run.sentences import sentences, summary
+from workbench.run.view import Mark, RunView
 
 STEPS: dict[str, Any] = {"ppo": iteration, "reward-model": reward_step, "dpo": dpo_step}
 OTHERS = ("reward-model", "dpo")

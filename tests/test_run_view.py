@@ -11,7 +11,7 @@ from long_journal import events_of
 from scripted_run import ended, iteration, samples, started
 
 from trainer.events import Alert, CheckpointSaved, Evaluation, Event, PhaseProgress, SettingChanged, StateChanged
-from workbench.run_view import Mark, RunView
+from workbench.run.view import Mark, RunView
 
 
 def folded(events: Iterable[Event]) -> RunView:

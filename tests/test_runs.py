@@ -24,9 +24,7 @@ import pytest
 from trainer.config import Config, load_config, validate
 from trainer.errors import StorageError, UsageError, cannot_write
 from trainer.events import Alarm, Event, Iteration, RunEnded, RunStarted
-from trainer.journal import Journal
-from trainer.run_list import RunSummary, list_runs
-from trainer.runs import (
+from trainer.runs.folder import (
     RunFolder,
     check_name_is_free,
     checkpoints,
@@ -37,7 +35,9 @@ from trainer.runs import (
     trash_run,
     versions,
 )
-from workbench.cli import main
+from trainer.runs.journal import Journal
+from trainer.runs.listing import RunSummary, list_runs
+from workbench.cli.main import main
 
 
 def config(runs_dir: Path, name: str = "", iterations: int = 10) -> Config:
@@ -87,7 +87,7 @@ def other_trainer(folder: RunFolder) -> Iterator[subprocess.Popen[str]]:
     """A process that holds the run's lock until it is killed."""
     script = """
 import pathlib, sys
-from trainer.runs import RunFolder
+from trainer.runs.folder import RunFolder
 with RunFolder(pathlib.Path(sys.argv[1])).lock():
     print("locked", flush=True)
     sys.stdin.read()
@@ -188,7 +188,7 @@ def test_a_run_whose_configuration_cannot_be_written_frees_its_name(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("trainer.runs.config_text", fill_disk)
+        patch.setattr("trainer.runs.folder.config_text", fill_disk)
         with pytest.raises(StorageError, match="No space left on device"):
             create_run(config(tmp_path, "alpha"), "quickstart")
     assert create_run(config(tmp_path, "alpha"), "quickstart").name == "alpha"
@@ -469,7 +469,7 @@ def test_what_a_killed_pruning_left_is_cleared_by_the_next(folder: RunFolder, mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("trainer.runs.shutil.rmtree", killed)
+        patch.setattr("trainer.runs.folder.shutil.rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
             prune_checkpoints(folder, 1)
     assert checkpoints(folder) == ([newest], [])
@@ -486,13 +486,13 @@ def test_a_checkpoint_that_cannot_be_deleted_is_a_storage_error(
     def refuse(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("trainer.runs.shutil.rmtree", refuse)
+    monkeypatch.setattr("trainer.runs.folder.shutil.rmtree", refuse)
     with pytest.raises(StorageError, match=r"cannot delete old checkpoints: .*Permission denied"):
         prune_checkpoints(folder, 1)
 
 
 def test_listing_runs_imports_no_tensor_library() -> None:
-    script = "import sys, trainer.runs; sys.exit(bool({'mlx', 'pyarrow', 'transformers'} & set(sys.modules)))"
+    script = "import sys, trainer.runs.folder; sys.exit(bool({'mlx', 'pyarrow', 'transformers'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
 
 
@@ -549,7 +549,7 @@ def test_a_start_that_fails_in_a_folder_that_was_there_leaves_the_folder(
     def fill_disk(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("trainer.runs.config_text", fill_disk)
+    monkeypatch.setattr("trainer.runs.folder.config_text", fill_disk)
     with pytest.raises(StorageError, match="No space left on device"):
         create_run(config(tmp_path, "half"), "quickstart")
     assert (tmp_path / "half").is_dir()
@@ -589,7 +589,7 @@ def test_the_run_of_another_user_is_live_while_its_progress_goes_on(
     def refuse(path: Path, *_: object) -> int:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("trainer.run_lock.open_file", refuse)
+    monkeypatch.setattr("trainer.runs.lock.open_file", refuse)
     assert not folder.is_live()
     folder.progress.write_text("{}")
     assert folder.is_live()

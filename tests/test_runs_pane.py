@@ -12,26 +12,26 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 from scripted_run import ended, iteration, make_run, started
+from styles_helper import styles_path
 from textual.app import App, ComposeResult
 from textual.message import Message
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 from workbench_app import settle
 
-from trainer.journal import Journal
-from trainer.run_list import RunSummary
-from trainer.runs import RunFolder
-from workbench.panes import runs as runs_pane
-from workbench.panes import styles_path
-from workbench.panes.runs import RunsPane, name_problem
-from workbench.run_view import RunView
-from workbench.runs_reader import Detail, Listing, read_detail, read_runs
-from workbench.screens.confirm import ConfirmScreen
-from workbench.screens.rename import TextPromptScreen
-from workbench.theming import EXTRA_VARIABLES
-from workbench.widgets.cells import fit, fit_end
-from workbench.widgets.run_detail import detail_content
-from workbench.widgets.run_table import COLUMNS, RunTable, age, column_widths, sorted_runs
+from trainer.runs.folder import RunFolder
+from trainer.runs.journal import Journal
+from trainer.runs.listing import RunSummary
+from workbench.kit.cells import fit, fit_end
+from workbench.kit.confirm import ConfirmScreen
+from workbench.kit.text_prompt import TextPromptScreen
+from workbench.kit.theming import EXTRA_VARIABLES
+from workbench.run.view import RunView
+from workbench.runs import pane as runs_pane
+from workbench.runs.detail import detail_content
+from workbench.runs.pane import RunsPane, name_problem
+from workbench.runs.reader import Detail, Listing, read_detail, read_runs
+from workbench.runs.table import COLUMNS, RunTable, age, column_widths, sorted_runs
 
 
 def summary(name: str, **changes: Any) -> RunSummary:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from workbench.samples.records import Sample, SampleKey
-from workbench.widgets.sample_list import sample_facts, sample_lines
+from workbench.run.sample_records import Sample, SampleKey
+from workbench.samples.sample_list import sample_facts, sample_lines
 
 WIDTHS = range(38, 201)
 HOSTILE = "[/x] [@click=app.quit]x[/] \x1b[31m \x9b \u202eabc \u2028 שלום 🎉👨‍👩‍👧 e\u0301 日本語\t\n"
@@ -63,7 +63,7 @@ def test_a_prompt_and_a_completion_that_fit_are_whole() -> None:
 
 def test_only_what_can_be_seen_of_a_megabyte_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[int] = []
-    monkeypatch.setattr("workbench.widgets.sample_list.visible", lambda text, **_: looked_at.append(len(text)) or text)
+    monkeypatch.setattr("workbench.samples.sample_list.visible", lambda text, **_: looked_at.append(len(text)) or text)
     huge = sample(prompt="p" * 1_000_000, completion="c" * 1_000_000)
     lines = sample_lines(huge, 80)
     assert max(looked_at) < 1000

@@ -13,14 +13,14 @@ from reference import Floats, float64
 from runs_helper import Recorder, record, tiny_config
 from tiny import make_tokenizer
 
-from trainer.control import Control
+from trainer.control.control import Control
 from trainer.events import Iteration
-from trainer.runs import RunFolder
-from trainer.samples import SampleSettings, read_samples, sample_settings
-from trainer.training import train
+from trainer.runs.folder import RunFolder
+from trainer.runs.samples import SampleSettings, read_samples, sample_settings
+from trainer.session.training import train
+from workbench.run.sample_reader import read_token_sample
+from workbench.run.sample_records import SampleKey
 from workbench.samples.explain import explain
-from workbench.samples.reader import read_token_sample
-from workbench.samples.records import SampleKey
 
 TOKENS = 'reward.sources=["{folder}/rewards.py:each_token", "{folder}/rewards.py:score"]'
 VARIANTS = {

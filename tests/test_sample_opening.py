@@ -14,17 +14,17 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 from token_samples import sample_row
 
-from trainer.samples import sample_schema
-from workbench.panes import samples_reading
+from trainer.runs.samples import sample_schema
+from workbench.samples import reading as samples_reading
+from workbench.samples.advantage_screen import AdvantageScreen
 from workbench.samples.explain import explain
+from workbench.samples.export_screen import ExportScreen
+from workbench.samples.prompt_history import PromptHistoryScreen
+from workbench.samples.sample_list import SampleList
+from workbench.samples.sample_view import SampleView
 from workbench.samples.scales import channel_scale
-from workbench.screens.advantage import AdvantageScreen
-from workbench.screens.export_samples import ExportScreen
-from workbench.screens.prompt_history import PromptHistoryScreen
-from workbench.widgets.sample_list import SampleList
-from workbench.widgets.sample_view import SampleView
-from workbench.widgets.token_inspector import TokenInspector
-from workbench.widgets.token_text import TokenText
+from workbench.samples.token_inspector import TokenInspector
+from workbench.samples.token_text import TokenText
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.samples.query import (
+from workbench.run.sample_query import (
     EXAMPLES,
     Compares,
     Condition,

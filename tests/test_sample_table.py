@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.samples.query import (
+from workbench.run.sample_query import (
     Compares,
     Condition,
     Contains,
@@ -24,8 +24,8 @@ from workbench.samples.query import (
     Stops,
     parse_query,
 )
-from workbench.samples.records import Sample, SampleKey
-from workbench.samples.table import SampleTable, robust_z, table_schema
+from workbench.run.sample_records import Sample, SampleKey
+from workbench.run.sample_table import SampleTable, robust_z, table_schema
 
 TEXTS = st.text(st.sampled_from("aAäÄ.(\\\n🎉\0"), max_size=6)
 WORDS = st.text(st.sampled_from("aAäÄ.(\\\n🎉\0"), max_size=2)

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from trainer.errors import StorageError
-from trainer.samples import (
+from trainer.runs.samples import (
     SAMPLES_VERSION,
     TOKEN_COLUMNS,
     SampleSettings,
@@ -350,5 +350,5 @@ def test_a_file_in_place_of_the_folder_is_a_storage_error(tmp_path: Path) -> Non
 
 
 def test_importing_the_module_does_not_import_pyarrow() -> None:
-    script = "import sys, trainer.samples; sys.exit('pyarrow' in sys.modules)"
+    script = "import sys, trainer.runs.samples; sys.exit('pyarrow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0

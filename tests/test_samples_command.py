@@ -13,12 +13,12 @@ from runs_helper import run_python
 from scripted_run import ERROR, lines, make_run
 from token_samples import SETTINGS, sample_row
 
-from trainer.runs import RunFolder
-from trainer.samples import write_samples
-from workbench import cli
-from workbench.commands.samples import sample_card
+from trainer.runs.folder import RunFolder
+from trainer.runs.samples import write_samples
+from workbench.cli import main as cli
+from workbench.cli.samples import sample_card
+from workbench.run.sample_records import Sample, SampleKey
 from workbench.samples.bookmarks import Bookmarks
-from workbench.samples.records import Sample, SampleKey
 
 HOSTILE = "[/x] \x1b[31m \x9b \u202e 日本語 🎉\n\t"
 CARD = re.compile(r"(?P<iteration>\d+)·(?P<number>\d+)   score (?P<score>[+-][\d.]+)   KL (?P<kl>-?[\d.]+) nats.*")
@@ -188,7 +188,7 @@ def test_a_run_without_samples_and_one_whose_only_file_is_damaged_are_told(
 def test_it_loads_neither_textual_nor_mlx(run: RunFolder) -> None:
     file = str(Path("x.jsonl").resolve())
     program = (
-        f"import sys; from workbench import cli; code = cli.main(['samples', {str(run.root.resolve())!r}, "
+        f"import sys; from workbench.cli import main as cli; code = cli.main(['samples', {str(run.root.resolve())!r}, "
         f"'--jsonl', {file!r}]); print(code, *sorted({{'textual', 'mlx', 'mlx_lm', 'transformers', 'datasets'}} & "
         "{name.partition('.')[0] for name in sys.modules}))"
     )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from token_samples import SETTINGS, sample_row
 
-from trainer.samples import SAMPLES_VERSION, SampleSettings, sample_schema, write_samples
+from trainer.runs.samples import SAMPLES_VERSION, SampleSettings, sample_schema, write_samples
 
 PAGE = (Path(__file__).parents[1] / "docs" / "samples-data.md").read_text(encoding="utf-8")
 ROWS = 8

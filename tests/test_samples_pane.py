@@ -11,16 +11,16 @@ from samples_app import Run, Workbench, settle, show
 from scripted_run import samples, started
 from textual.widgets import Static
 
-from trainer.runs import RunFolder
-from trainer.samples import write_samples
-from workbench.panes import samples_reading
-from workbench.panes.samples import SamplesPane
-from workbench.run_view import RunView
-from workbench.samples.records import Sample
-from workbench.samples.table import SampleTable
-from workbench.widgets.sample_filter import SampleFilter
-from workbench.widgets.sample_list import SampleList, sample_lines
-from workbench.widgets.sample_view import SampleView
+from trainer.runs.folder import RunFolder
+from trainer.runs.samples import write_samples
+from workbench.run.sample_records import Sample
+from workbench.run.sample_table import SampleTable
+from workbench.run.view import RunView
+from workbench.samples import reading as samples_reading
+from workbench.samples.pane import SamplesPane
+from workbench.samples.sample_filter import SampleFilter
+from workbench.samples.sample_list import SampleList, sample_lines
+from workbench.samples.sample_view import SampleView
 
 HOSTILE = "[/x] [@click=app.quit]x[/] \x1b[31m \x9b \u202eabc \u2028 שלום 🎉👨‍👩‍👧 e\u0301 日本語\t\n"
 
@@ -230,7 +230,7 @@ async def test_only_samples_that_are_seen_are_laid_out(run: Run, monkeypatch: py
         laid_out.append(one.key.row)
         return original(one, width, **more)
 
-    monkeypatch.setattr("workbench.widgets.sample_list.sample_lines", counted)
+    monkeypatch.setattr("workbench.samples.sample_list.sample_lines", counted)
     app = Workbench()
     async with app.run_test(size=(60, 20)) as pilot:
         run.write(1, *(f"sample {i}" for i in range(1000)))

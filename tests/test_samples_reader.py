@@ -19,16 +19,16 @@ from scripted_run import samples
 from token_samples import SETTINGS, sample_row, token_sample
 
 from trainer.errors import StorageError
-from trainer.runs import RunFolder
-from trainer.samples import SAMPLES_VERSION, TOKEN_COLUMNS, read_samples, write_samples
-from workbench.samples.reader import (
+from trainer.runs.folder import RunFolder
+from trainer.runs.samples import SAMPLES_VERSION, TOKEN_COLUMNS, read_samples, write_samples
+from workbench.run.sample_reader import (
     kept_iterations,
     preview_samples,
     read_batch,
     read_channel_columns,
     read_token_sample,
 )
-from workbench.samples.records import Alternative, Sample, SampleKey, TokenSample
+from workbench.run.sample_records import Alternative, Sample, SampleKey, TokenSample
 
 VERSION_1 = (
     *("row", "prompt_index", "sample", "prompt", "completion", "truncated", "stop_reason", "score", "parts"),
@@ -372,7 +372,7 @@ def test_kept_iterations_are_those_with_a_file(folder: RunFolder) -> None:
 @pytest.mark.parametrize(
     "modules",
     [
-        ["workbench.panes.samples", "workbench.panes.runs"],
+        ["workbench.samples.pane", "workbench.runs.pane"],
         [f"workbench.samples.{name}" for name in ("reader", "table", "query", "bookmarks", "appearances", "whole_run")],
     ],
     ids=["panes", "readers"],

@@ -14,18 +14,18 @@ from samples_app import Run, Workbench, settle, show
 from textual.pilot import Pilot
 from token_samples import SETTINGS, row_without_critic
 
-from trainer.runs import RunFolder
-from trainer.samples import write_samples
+from trainer.runs.folder import RunFolder
+from trainer.runs.samples import write_samples
+from workbench.run.sample_reader import read_channel_columns, read_token_sample
+from workbench.run.sample_records import SampleKey
+from workbench.samples.advantage_screen import AdvantageScreen
+from workbench.samples.advantage_sum import AdvantageSum
 from workbench.samples.channels import CHANNELS
 from workbench.samples.export import export_jsonl, export_markdown, sa_pairs
-from workbench.samples.reader import read_channel_columns, read_token_sample
-from workbench.samples.records import SampleKey
-from workbench.screens.advantage import AdvantageScreen
-from workbench.widgets.advantage_sum import AdvantageSum
-from workbench.widgets.sample_view import SampleView
-from workbench.widgets.token_inspector import TokenInspector
-from workbench.widgets.token_legend import TokenLegend
-from workbench.widgets.token_text import TokenText
+from workbench.samples.sample_view import SampleView
+from workbench.samples.token_inspector import TokenInspector
+from workbench.samples.token_legend import TokenLegend
+from workbench.samples.token_text import TokenText
 
 ESTIMATORS = ("reinforce", "rloo", "remax", "grpo")
 

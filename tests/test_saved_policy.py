@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from runs_helper import Recorder, tiny_config
 
-from trainer.control import Control, Interrupted
+from trainer.control.control import Control, Interrupted
+from trainer.control.questions import Answer, Question
 from trainer.errors import ConfigError, ModelError, StorageError, TrainerError, UsageError
 from trainer.events import StateChanged
-from trainer.questions import Answer, Question
 from trainer.rewards import trust_all
-from trainer.runs import RunFolder
-from trainer.saved_policy import SavedPolicy
-from trainer.training import train
+from trainer.runs.folder import RunFolder
+from trainer.session.saved_policy import SavedPolicy
+from trainer.session.training import train
 
 QUESTION = Question(prompt="one", prefix=[65], count=3)
 

@@ -13,7 +13,8 @@ import pytest
 from scripted_run import Script, answered, diverged, done, ended, iteration, steered, unhurt, wait
 
 from trainer.config import Config
-from trainer.control import Control
+from trainer.control.control import Control
+from trainer.control.questions import Answer, Question
 from trainer.errors import DivergedError
 from trainer.events import (
     CheckpointSaved,
@@ -22,9 +23,8 @@ from trainer.events import (
     PhaseProgress,
     RunEnded,
 )
-from trainer.questions import Answer, Question
-from workbench.session import EventQueue, Session
-from workbench.signals import REASONS, stop_on_signals
+from workbench.run.session import EventQueue, Session
+from workbench.system.signals import REASONS, stop_on_signals
 
 
 def progress(count: int) -> PhaseProgress:

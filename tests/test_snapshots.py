@@ -20,14 +20,14 @@ from textual.color import Color
 from workbench_app import screen_text, status, until, workbench
 
 from trainer.config import Config, save_config
-from trainer.control import Control
+from trainer.control.control import Control
 from trainer.events import Alert, PhaseProgress, RunEnded, SamplesWritten, StateChanged
-from trainer.journal import Journal
-from trainer.runs import RunFolder
-from trainer.samples import write_samples
-from workbench.screens.main import MainScreen
-from workbench.widgets.sample_list import SampleList
-from workbench.widgets.sample_view import SampleView
+from trainer.runs.folder import RunFolder
+from trainer.runs.journal import Journal
+from trainer.runs.samples import write_samples
+from workbench.samples.sample_list import SampleList
+from workbench.samples.sample_view import SampleView
+from workbench.screen.main import MainScreen
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 SIZES = [(80, 24), (120, 36), (200, 60)]

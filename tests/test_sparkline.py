@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from scripted_run import iteration
 
-from workbench.metrics import METRICS
-from workbench.widgets.metric_row import change_text, metric_row, reading_at, row_shape
-from workbench.widgets.scale import Scale, number_text, scale_of, tick_texts, ticks
-from workbench.widgets.sparkline import sparkline
-from workbench.widgets.window import moving_average, window_of, window_over
+from workbench.kit.scale import Scale, number_text, scale_of, tick_texts, ticks
+from workbench.kit.sparkline import sparkline
+from workbench.kit.window import moving_average, window_of, window_over
+from workbench.run.metrics import METRICS
+from workbench.training.metric_row import change_text, metric_row, reading_at, row_shape
 
 BARS = " ▁▂▃▄▅▆▇█"
 

@@ -6,8 +6,8 @@ import pytest
 from scripted_run import alarm, ended, iteration, started
 
 from trainer.events import PhaseProgress, StateChanged
-from workbench.run_view import RunView
-from workbench.widgets.status_line import fitted, status_pieces
+from workbench.kit.status_line import fitted, status_pieces
+from workbench.run.view import RunView
 
 
 def view(*events: object) -> RunView:

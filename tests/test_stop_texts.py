@@ -11,7 +11,7 @@ import pytest
 from tiny import make_prompts, make_tokenizer
 
 from trainer.config.schema import RolloutConfig
-from trainer.rollouts import Response, generate_responses
+from trainer.rollout.generation import Response, generate_responses
 
 
 class Tokenizer:

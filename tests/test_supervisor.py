@@ -15,13 +15,13 @@ import scripted_run
 from scripted_run import FIXES, Script, alarm, answered, make_run
 
 from trainer.config import Config, save_config
+from trainer.control.inbox import Inbox
+from trainer.control.questions import Answer, Question
 from trainer.errors import StorageError, UsageError
-from trainer.inbox import Inbox
-from trainer.questions import Answer, Question
-from trainer.runs import RunFolder
-from workbench.attached import RunOnDisk
-from workbench.policy_thread import PolicyThread
-from workbench.supervisor import Supervisor
+from trainer.runs.folder import RunFolder
+from workbench.run.attached import RunOnDisk
+from workbench.run.policy_thread import PolicyThread
+from workbench.run.supervisor import Supervisor
 
 
 @pytest.fixture(autouse=True)
@@ -203,7 +203,7 @@ def test_a_resumed_run_keeps_its_past() -> None:
     ("play", "told"), [(scripted_run.done, "quickstart-0001 had ended by itself: done"), (None, "had not begun")]
 )
 def test_a_run_that_cannot_go_on_headless_is_told(play: Any, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.supervisor.go_on_headless", lambda _: pytest.fail("a process was started"))
+    monkeypatch.setattr("workbench.run.supervisor.go_on_headless", lambda _: pytest.fail("a process was started"))
     supervisor = Supervisor()
     if play is not None:
         supervisor = supervise(play)
@@ -237,7 +237,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[PolicyThread]:
         made.append(PolicyThread(folder, lambda _, checkpoint: Loaded(checkpoint)))
         return made[-1]
 
-    monkeypatch.setattr("workbench.supervisor.PolicyThread", make)
+    monkeypatch.setattr("workbench.run.supervisor.PolicyThread", make)
     return made
 
 

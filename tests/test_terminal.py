@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 
 from trainer.events import CheckpointSaved, RunEnded
-from trainer.journal import read_journal
-from workbench.signals import REASONS
+from trainer.runs.journal import read_journal
+from workbench.system.signals import REASONS
 
 ROOT = Path(__file__).parents[1]
 CODES = re.compile(rb"\x1b(\[[0-9;?<>=]*[ -/]*[@-~]|\][^\x07]*\x07|[()][0-9A-Z]|[=>])")
@@ -161,7 +161,7 @@ def test_a_terminal_that_cannot_place_text_is_refused_with_the_way_out(
 )
 def test_colours_are_counted_by_what_the_environment_says(term: str, colorterm: str, shown: int) -> None:
     done = subprocess.run(  # for terminfo is read once in a process
-        [sys.executable, "-c", "from workbench.terminal import colors; print(colors())"],
+        [sys.executable, "-c", "from workbench.system.terminal import colors; print(colors())"],
         env=os.environ | {"TERM": term, "COLORTERM": colorterm},
         capture_output=True,
         text=True,

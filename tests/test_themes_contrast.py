@@ -15,8 +15,8 @@ from textual.screen import Screen
 from workbench_app import workbench as running
 
 import workbench
+from workbench.kit.theming import EXTRA_VARIABLES, ThemeSpec, read_theme, shipped_themes_dir, to_textual
 from workbench.styles import ALL_STYLES
-from workbench.theming import EXTRA_VARIABLES, ThemeSpec, read_theme, shipped_themes_dir, to_textual
 
 SPECS = {spec.name: spec for spec in map(read_theme, sorted(shipped_themes_dir().glob("*.toml")))}
 ACCENTS = ("primary", "secondary", "accent", "success", "warning", "error")

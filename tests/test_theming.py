@@ -17,12 +17,10 @@ from textual.widgets import Input, OptionList, Static
 from workbench_app import until
 
 from trainer.errors import ConfigError
-from workbench import theming
 from workbench.app import WorkbenchApp
-from workbench.opening import Opening
-from workbench.screen_settings import ScreenSettings
-from workbench.styles import ALL_STYLES
-from workbench.theming import (
+from workbench.kit import theming
+from workbench.kit.screen_settings import ScreenSettings
+from workbench.kit.theming import (
     DEFAULT_THEME,
     EXTRA_VARIABLES,
     FEW_COLORS_THEME,
@@ -34,6 +32,8 @@ from workbench.theming import (
     read_theme,
     shipped_themes_dir,
 )
+from workbench.opening import Opening
+from workbench.styles import ALL_STYLES
 
 TABLES = ("colors", "chart", "heat", "labels", "text")
 
@@ -333,9 +333,9 @@ def test_a_wheel_carries_the_themes_and_finds_them(tmp_path: Path) -> None:
     site = tmp_path / "site"
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
         wheel.extractall(site)
-    assert (site / "workbench" / "keymaps" / "vim.toml").is_file()
-    assert (site / "workbench" / "styles" / "help.tcss").is_file()
-    code = "from workbench.theming import *; print(len(load_themes(Path('none'))[0]), shipped_themes_dir())"
+    assert (site / "workbench" / "kit" / "keymaps" / "vim.toml").is_file()
+    assert (site / "workbench" / "kit" / "help.tcss").is_file()
+    code = "from workbench.kit.theming import *; print(len(load_themes(Path('none'))[0]), shipped_themes_dir())"
     told = subprocess.run(
         [sys.executable, "-P", "-c", code],
         cwd=tmp_path,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from charts import roles, texts
 from rich.cells import cell_len
+from styles_helper import styles_path
 from textual.app import App, ComposeResult
 
-from workbench.panes import styles_path
-from workbench.run_view import Mark
-from workbench.theming import EXTRA_VARIABLES
-from workbench.widgets.timeline import ERROR, SIGNS, Timeline, timeline
+from workbench.kit.theming import EXTRA_VARIABLES
+from workbench.run.view import Mark
+from workbench.training.timeline import ERROR, SIGNS, Timeline, timeline
 
 MARKS = [Mark(number, "checkpoint", f"step-{number}") for number in range(1, 31)]
 

@@ -13,16 +13,16 @@ from charts import roles, texts
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from styles_helper import styles_path
 from textual.app import App, ComposeResult
 from token_samples import SETTINGS, sample_without_critic, token_sample
 
-from trainer.samples import TOKEN_COLUMNS
-from workbench.panes import styles_path
+from trainer.runs.samples import TOKEN_COLUMNS
+from workbench.kit.drawing import ROLES
+from workbench.kit.theming import EXTRA_VARIABLES
+from workbench.run.sample_records import Alternative, TokenSample
 from workbench.samples.explain import explain
-from workbench.samples.records import Alternative, TokenSample
-from workbench.theming import EXTRA_VARIABLES
-from workbench.widgets.drawing import ROLES
-from workbench.widgets.token_inspector import TokenInspector, inspector_lines
+from workbench.samples.token_inspector import TokenInspector, inspector_lines
 
 HOSTILE = [
     "[/x]",

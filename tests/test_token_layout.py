@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from token_samples import token_sample
 
+from workbench.run.sample_records import TokenSample
 from workbench.samples.line_writer import Span
-from workbench.samples.records import TokenSample
 from workbench.samples.token_layout import LONGEST_PROMPT, Layout, lay_out, response_end
 
 PIECES = (

@@ -13,22 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.segment import Segment
+from styles_helper import styles_path
 from textual.app import App, ComposeResult
 from textual.containers import Vertical
 from textual.pilot import Pilot
 from textual.widget import Widget
 from token_samples import token_sample
 
-from workbench.heat import BLOCKS
-from workbench.panes import styles_path
-from workbench.samples import token_layout
+from workbench.kit.heat import BLOCKS
+from workbench.kit.theming import EXTRA_VARIABLES, apply_themes, load_themes, no_color
+from workbench.run.sample_records import TokenSample
+from workbench.samples import token_layout, token_text
 from workbench.samples.channels import CHANNELS
-from workbench.samples.records import TokenSample
 from workbench.samples.scales import channel_scale
-from workbench.theming import EXTRA_VARIABLES, apply_themes, load_themes, no_color
-from workbench.widgets import token_text
-from workbench.widgets.token_legend import TokenLegend, legend_lines
-from workbench.widgets.token_text import TokenText
+from workbench.samples.token_legend import TokenLegend, legend_lines
+from workbench.samples.token_text import TokenText
 
 SIZE = (60, 16)
 TEXTS = [" The", " band", " play", "ed", ".", "\n", "It", " was", " joy", "<|im_end|>"]

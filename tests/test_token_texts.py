@@ -13,7 +13,7 @@ from tiny import END, make_tokenizer
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from trainer.token_texts import TokenTexts
+from trainer.rollout.token_texts import TokenTexts
 
 # The letters that a byte-level tokenizer writes bytes in: printable ones stand for themselves.
 PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]

@@ -23,7 +23,7 @@ from trainer.dpo.training import train_dpo
 from trainer.errors import UsageError
 from trainer.events import Evaluation, Iteration, StateChanged
 from trainer.reward_model.training import train_reward_model
-from trainer.trackers import build_trackers, metrics
+from trainer.runs.trackers import build_trackers, metrics
 
 NAMES = ("tensorboard", "wandb", "trackio")
 MODULES = {"tensorboard": "tensorboardX", "wandb": "wandb", "trackio": "trackio"}

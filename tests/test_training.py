@@ -11,15 +11,17 @@ import mlx.core as mx
 import pytest
 from runs_helper import PROMPTS, Recorder, comparable, outcome, record, run_python, tiny_config, workspace
 
-from trainer import config, runs, sample_index
+from trainer import config
 from trainer.data import Prompt
 from trainer.errors import DivergedError, RewardError
 from trainer.events import Alarm, Alert, Iteration, RunEnded, RunStarted
-from trainer.journal import read_journal
-from trainer.learner import Learner, LossSums
-from trainer.ppo import PPO
-from trainer.samples import TOKEN_COLUMNS, read_samples
-from trainer.training import train
+from trainer.ppo.learner import Learner, LossSums
+from trainer.ppo.loop import PPO
+from trainer.runs import folder as runs
+from trainer.runs import sample_index
+from trainer.runs.journal import read_journal
+from trainer.runs.samples import TOKEN_COLUMNS, read_samples
+from trainer.session.training import train
 
 
 def test_the_same_seed_gives_the_same_run_to_the_bit(tmp_path: Path) -> None:

@@ -13,24 +13,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_kinds_helper import dpo_evaluation, dpo_step, human, other_run, reward_step
 from scripted_run import alarm, evaluation, iteration, started
+from styles_helper import styles_path
 from textual.app import App, ComposeResult
 from textual.containers import Horizontal
 from textual.pilot import Pilot
 from textual.widgets import SelectionList
 
 from trainer.events import Alert, CheckpointSaved
-from workbench.history import History
-from workbench.metrics import DEFAULT, METRICS_OF_KIND
-from workbench.panes import styles_path
-from workbench.panes.training import TrainingPane
-from workbench.panes.training_layout import shares
-from workbench.run_view import RunView
-from workbench.theming import EXTRA_VARIABLES
-from workbench.widgets.drawing import Drawn
-from workbench.widgets.histogram import ScoreHistogram
-from workbench.widgets.metric_chart import MetricChart
-from workbench.widgets.metric_list import MetricList
-from workbench.widgets.timeline import Timeline
+from workbench.kit.drawing import Drawn
+from workbench.kit.theming import EXTRA_VARIABLES
+from workbench.run.history import History
+from workbench.run.metrics import DEFAULT, METRICS_OF_KIND
+from workbench.run.view import RunView
+from workbench.training.histogram import ScoreHistogram
+from workbench.training.layout import shares
+from workbench.training.metric_chart import MetricChart
+from workbench.training.metric_list import MetricList
+from workbench.training.pane import TrainingPane
+from workbench.training.timeline import Timeline
 
 SHOWN = [metric for metric in DEFAULT if not metric.if_varied and not metric.field.startswith("eval/")]
 

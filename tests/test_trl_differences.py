@@ -29,11 +29,12 @@ from trl_reference import (
     unlike,
 )
 
-from trainer import maths, steps
+from trainer import maths
 from trainer.arrays import filled
-from trainer.metrics import rollout_metrics
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.steps import silent
+from trainer.ppo import steps
+from trainer.ppo.metrics import rollout_metrics
+from trainer.ppo.steps import silent
 
 
 @pytest.fixture

@@ -29,10 +29,11 @@ from trl_reference import (
     unflattened,
 )
 
-from trainer import maths, steps
+from trainer import maths
 from trainer.models.actor_critic import ActorCriticLLM
+from trainer.ppo import steps
+from trainer.ppo.steps import silent
 from trainer.rewards import RewardInput, Rewards, SourceScores, WeightedSource
-from trainer.steps import silent
 
 
 @pytest.fixture

@@ -175,7 +175,9 @@ def test_a_module_is_found_without_importing_it_and_trusted_with_its_function(
         store.check(code_of("installed_one.rewards:other"))
 
 
-@pytest.mark.parametrize("path", ["subprocess:Popen", "os:system", "builtins:exec", "trainer.evaluate:evaluate"])
+@pytest.mark.parametrize(
+    "path", ["subprocess:Popen", "os:system", "builtins:exec", "trainer.evaluation.measure:evaluate"]
+)
 def test_modules_that_are_on_every_machine_are_not_trusted_for_that(path: str) -> None:
     with pytest.raises(UntrustedCodeError):
         build_rewards(RewardConfig(sources=[path]), trust=trust_none)

@@ -17,12 +17,12 @@ from trainer.arrays import filled
 from trainer.config import Config
 from trainer.config.schema import ModelConfig, OptimConfig, PPOConfig, RolloutConfig, RunConfig
 from trainer.events import Alert, Event, PhaseProgress
-from trainer.experience import Experience
-from trainer.learner import Step, StepMetrics, has_signal
-from trainer.metrics import update_metrics
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.ppo import PPO, Update
-from trainer.steps import silent
+from trainer.ppo.learner import Step, StepMetrics, has_signal
+from trainer.ppo.loop import PPO, Update
+from trainer.ppo.metrics import update_metrics
+from trainer.ppo.steps import silent
+from trainer.rollout.experience import Experience
 
 STEP = Step(StepMetrics(0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, "taken"), mx.array([[1.0]]))
 ALL: dict[str, Any] = {"policy_lr": 1e-2, "value_lr": 1e-2}

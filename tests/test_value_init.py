@@ -14,16 +14,16 @@ from reward_model_runs import reward_workspace, train_tiny
 from runs_helper import comparable, record, tiny_config, workspace
 from tiny import make_checkpoint
 
-from trainer.checkpoint_files import write_state
 from trainer.config.schema import ModelConfig
 from trainer.errors import ModelError
 from trainer.events import Iteration
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.loading import LoadedModel, load_backbone
-from trainer.models.value_init import init_value_model
+from trainer.ppo.value_init import init_value_model
 from trainer.reward_model.batches import pad
 from trainer.reward_model.loaded import load_reward_model
-from trainer.runs import RunFolder, newest_checkpoint
+from trainer.runs.checkpoint_files import write_state
+from trainer.runs.folder import RunFolder, newest_checkpoint
 
 SEQUENCES = [[72, 101, 108, 108, 111], [1, 2], [256, 5, 6, 7, 8, 9, 10, 11], [50, 256, 256]]
 

@@ -9,8 +9,8 @@ from label_screens import Host
 from workbench_app import until
 
 from workbench.app import WorkbenchApp
+from workbench.labelling.guidelines_screen import GuidelinesScreen
 from workbench.opening import Opening
-from workbench.screens.label_guidelines import GuidelinesScreen
 
 
 async def test_a_dialog_that_is_answered_before_it_is_mounted_is_closed() -> None:

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 from token_samples import SETTINGS, sample_row
 
-from trainer.runs import RunFolder
-from trainer.sample_index import update_index
-from trainer.samples import read_samples, write_samples
-from workbench.samples.reader import browsed, kept_iterations
-from workbench.samples.records import Sample, SampleKey
-from workbench.samples.table import SampleTable
+from trainer.runs.folder import RunFolder
+from trainer.runs.sample_index import update_index
+from trainer.runs.samples import read_samples, write_samples
+from workbench.run.sample_reader import browsed, kept_iterations
+from workbench.run.sample_records import Sample, SampleKey
+from workbench.run.sample_table import SampleTable
 from workbench.samples.whole_run import scan
 
 
@@ -59,7 +59,7 @@ def test_a_scan_that_is_stopped_reads_no_further_file(folder: RunFolder, monkeyp
         read.append(path)
         return read_samples(path, *columns)
 
-    monkeypatch.setattr("workbench.samples.reader.read_samples", counted)
+    monkeypatch.setattr("workbench.run.sample_reader.read_samples", counted)
     parts: list[int] = []
     scan(folder, range(1, 121), lambda table, *rest: parts.append(len(table)), lambda: len(read) >= 60)
     assert len(read) == 60

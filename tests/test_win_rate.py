@@ -11,8 +11,8 @@ from test_human_evaluation import judged
 
 from trainer.errors import StorageError
 from trainer.events import HumanEvaluation, StateChanged
-from trainer.journal import Journal, read_journal
 from trainer.preferences.store import PreferenceStore
+from trainer.runs.journal import Journal, read_journal
 from workbench.labelling import win_rate
 from workbench.labelling.win_rate import WinRate
 

@@ -14,17 +14,17 @@ from textual.widgets import Input
 from workbench_app import screen_text, status, until, workbench
 
 from trainer.config import load_config
-from trainer.control import Control
+from trainer.control.control import Control
 from trainer.events import Alert, RunEnded, SettingChanged, StateChanged
-from workbench.layout import DASHBOARD
-from workbench.panes import Pane
-from workbench.panes.config import ConfigPane
-from workbench.panes.training import TrainingPane
-from workbench.screens.confirm import ConfirmScreen
-from workbench.screens.quit import QuitScreen
-from workbench.screens.rename import TextPromptScreen
-from workbench.widgets.banner import Banner
-from workbench.widgets.run_table import RunTable
+from workbench.config.pane import ConfigPane
+from workbench.kit.banner import Banner
+from workbench.kit.confirm import ConfirmScreen
+from workbench.kit.pane import Pane
+from workbench.kit.text_prompt import TextPromptScreen
+from workbench.runs.table import RunTable
+from workbench.screen.layout import DASHBOARD
+from workbench.screen.quit import QuitScreen
+from workbench.training.pane import TrainingPane
 
 
 @pytest.fixture(autouse=True)
@@ -228,7 +228,7 @@ async def test_leaving_a_run_asks_what_becomes_of_it(
     downs: int, state: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     detached: list[Path] = []
-    monkeypatch.setattr("workbench.supervisor.go_on_headless", detached.append)
+    monkeypatch.setattr("workbench.run.supervisor.go_on_headless", detached.append)
     async with workbench(scripted_run.wait) as (screen, pilot):
         await pilot.press("space")
         await until(pilot, lambda: "iteration 1/12" in status(screen))
@@ -292,7 +292,7 @@ async def test_hostile_text_is_shown_as_text(text: str) -> None:
 
 
 async def test_every_action_is_in_the_command_palette() -> None:
-    from workbench.command_provider import commands
+    from workbench.kit.command_provider import commands
 
     async with workbench() as (screen, _):
         titles = {command.title for command in commands(screen.app, screen)}

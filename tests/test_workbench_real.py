@@ -9,13 +9,13 @@ from runs_helper import workspace
 from workbench_app import screen_text, status, until, workbench
 
 from trainer.events import SettingChanged
-from trainer.journal import read_journal
-from trainer.runs import RunFolder, newest_checkpoint
-from workbench.panes.config import ConfigPane
-from workbench.screens.ask import AskScreen
-from workbench.widgets.completion_list import CompletionList
-from workbench.widgets.sample_view import SampleView
-from workbench.widgets.token_inspector import TokenInspector
+from trainer.runs.folder import RunFolder, newest_checkpoint
+from trainer.runs.journal import read_journal
+from workbench.config.pane import ConfigPane
+from workbench.samples.ask_screen import AskScreen
+from workbench.samples.completion_list import CompletionList
+from workbench.samples.sample_view import SampleView
+from workbench.samples.token_inspector import TokenInspector
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from trainer.samples import TOKEN_COLUMNS, SampleSettings
-from workbench.samples.records import Alternative, SampleKey, TokenSample
+from trainer.runs.samples import TOKEN_COLUMNS, SampleSettings
+from workbench.run.sample_records import Alternative, SampleKey, TokenSample
 
 WORDS = (
     " joy",

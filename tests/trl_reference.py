@@ -14,14 +14,14 @@ import pytest
 from mlx_lm.models import llama
 from reference import Floats, float64
 
-from trainer import steps
 from trainer.config.schema import ModelConfig, OptimConfig, PPOConfig
 from trainer.data import Prompt
-from trainer.experience import Experience
-from trainer.learner import Learner, LossSums
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
-from trainer.rollouts import Response, lay_out
+from trainer.ppo import steps
+from trainer.ppo.learner import Learner, LossSums
+from trainer.rollout.experience import Experience
+from trainer.rollout.generation import Response, lay_out
 
 FOLDER = Path(__file__).parent / "trl_parity"
 PAGE: dict[str, Any] = json.loads((FOLDER / "cases.json").read_text(encoding="utf-8"))

@@ -13,7 +13,7 @@ from textual.worker import WorkerCancelled
 
 from workbench.app import WorkbenchApp
 from workbench.opening import Opening
-from workbench.screens.main import MainScreen
+from workbench.screen.main import MainScreen
 
 
 @asynccontextmanager

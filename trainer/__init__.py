@@ -10,40 +10,40 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from trainer.models import allocator, blas
+from trainer.models.cpu import allocator, blas
 
 blas.load_blas()  # before anything imports mlx.core
 allocator.keep_freed_memory()
 
 if TYPE_CHECKING:
     from trainer.config import Config, load_config, parse_overrides
-    from trainer.control import Control
+    from trainer.control.control import Control
     from trainer.dpo.training import train_dpo
     from trainer.errors import TrainerError
-    from trainer.experience import Experience, sa_pairs
     from trainer.models.actor_critic import ActorCriticLLM
     from trainer.models.loading import load_backbone
-    from trainer.ppo import PPO
+    from trainer.ppo.loop import PPO
     from trainer.preferences.store import PreferenceStore
     from trainer.reward_model.loaded import load_reward_model
     from trainer.reward_model.training import train_reward_model
     from trainer.rewards import build_rewards
-    from trainer.training import release_thread, train
+    from trainer.rollout.experience import Experience, sa_pairs
+    from trainer.session.training import release_thread, train
 
 _HOMES = {
     "trainer.config": ("Config", "load_config", "parse_overrides"),
-    "trainer.control": ("Control",),
+    "trainer.control.control": ("Control",),
     "trainer.dpo.training": ("train_dpo",),
     "trainer.errors": ("TrainerError",),
-    "trainer.experience": ("Experience", "sa_pairs"),
+    "trainer.rollout.experience": ("Experience", "sa_pairs"),
     "trainer.models.actor_critic": ("ActorCriticLLM",),
     "trainer.models.loading": ("load_backbone",),
-    "trainer.ppo": ("PPO",),
+    "trainer.ppo.loop": ("PPO",),
     "trainer.preferences.store": ("PreferenceStore",),
     "trainer.reward_model.loaded": ("load_reward_model",),
     "trainer.reward_model.training": ("train_reward_model",),
     "trainer.rewards": ("build_rewards",),
-    "trainer.training": ("release_thread", "train"),
+    "trainer.session.training": ("release_thread", "train"),
 }
 
 __all__ = [

@@ -12,7 +12,8 @@ from typing import Literal, NamedTuple
 
 import psutil
 
-from trainer.models import blas, starter
+from trainer.models import starter
+from trainer.models.cpu import blas
 
 QUICKSTART_BYTES = 3_000_000_000  # 1.5 GB of MLX at its peak, the libraries, and some room
 STARTER_BYTES = 545_000_000  # of the converted model on disk

@@ -19,19 +19,19 @@ from textual.theme import Theme
 from textual.worker import WorkerFailed
 
 from trainer.errors import TrainerError
-from workbench.command_provider import WorkbenchCommands
-from workbench.keys import known_bindings, load_keymap
+from workbench.kit.command_provider import WorkbenchCommands
+from workbench.kit.keys import known_bindings, load_keymap
+from workbench.kit.screen_settings import ScreenSettings
+from workbench.kit.status_line import StatusLine
+from workbench.kit.theming import DEFAULT_THEME, EXTRA_VARIABLES, ThemeWatcher, apply_themes, load_themes, no_color
 from workbench.opening import Opening
-from workbench.paths import config_dir
-from workbench.screen_settings import ScreenSettings
-from workbench.signals import REASONS
 from workbench.styles import ALL_STYLES
-from workbench.theming import DEFAULT_THEME, EXTRA_VARIABLES, ThemeWatcher, apply_themes, load_themes, no_color
-from workbench.widgets.status_line import StatusLine
+from workbench.system.paths import config_dir
+from workbench.system.signals import REASONS
 
 if TYPE_CHECKING:
-    from workbench.screens.main import MainScreen
-    from workbench.screens.quit import Choice
+    from workbench.screen.main import MainScreen
+    from workbench.screen.quit import Choice
 
 
 class WorkbenchApp(App[str]):
@@ -80,7 +80,7 @@ class WorkbenchApp(App[str]):
         self.call_after_refresh(self._open)
 
     async def _open(self) -> None:
-        from workbench.screens.main import MainScreen
+        from workbench.screen.main import MainScreen
 
         try:
             self.main = MainScreen(self.opening, self.opening.document(), self._settings)
@@ -146,7 +146,7 @@ class WorkbenchApp(App[str]):
         self._complaints.clear()
 
     def action_help(self) -> None:
-        from workbench.screens.help import HelpScreen
+        from workbench.kit.help import HelpScreen
 
         HelpScreen.toggle(self)
 
@@ -166,7 +166,7 @@ class WorkbenchApp(App[str]):
         if not self.main.supervisor.trains_here:
             self._leaving = self.main.when_nothing_is_lost(self.exit)
             return
-        from workbench.screens.quit import QuitScreen
+        from workbench.screen.quit import QuitScreen
 
         view = self.main.supervisor.view
         self._leaving = QuitScreen(view.started.name if view.started else "A run")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from workbench.config_document import ConfigDocument
+    from workbench.config.document import ConfigDocument
     from workbench.labelling.choices import LabelOpening
 
 
@@ -30,7 +30,7 @@ class Opening:
         Raises UsageError where there is none to read.
         """
         from trainer.config import parse_overrides
-        from workbench.config_document import ConfigDocument
+        from workbench.config.document import ConfigDocument
 
         changes = parse_overrides(list(self.overrides))
         if run := self.watch or self.resume:

@@ -15,13 +15,13 @@ from trainer.config.dpo import DPOConfig
 from trainer.dpo.batches import to_completions
 from trainer.dpo.loss import implicit_rewards, losses
 from trainer.events import DPOEvaluation
-from trainer.experience import micro_batch_rows
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.logprobs import token_logprobs
 from trainer.reward_model.evaluation import report
 from trainer.reward_model.outcomes import Leads, outcomes
 from trainer.reward_model.pairs import Group
 from trainer.reward_model.report import Baseline
+from trainer.rollout.experience import micro_batch_rows
 
 # Before the first step policy and reference are one, so that every pair is even.
 _UNTRAINED = Baseline(accuracy=0.5, log_loss=math.log(2))

@@ -7,18 +7,18 @@ from collections.abc import Callable
 import mlx.core as mx
 import numpy as np
 
-from trainer.checkpoint import Snapshot
 from trainer.config.dpo import DPOConfig, as_ppo
 from trainer.config.reward_model import RewardTrainConfig
-from trainer.control import Control
+from trainer.control.control import Control
 from trainer.dpo.evaluation import evaluate_pairs
 from trainer.dpo.learner import DPOLearner
 from trainer.dpo.pairs import Pairs
-from trainer.evaluate import evaluate, reference_baseline
+from trainer.evaluation.measure import evaluate, reference_baseline
 from trainer.events import DPOStep, Event, Phase, PhaseProgress
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.loading import LoadedModel
-from trainer.ppo import PPO
+from trainer.ppo.checkpoint import Snapshot
+from trainer.ppo.loop import PPO
 from trainer.reward_model.batches import step_groups, steps_in
 from trainer.reward_model.length_baseline import fit_length_slope
 from trainer.reward_model.outcomes import outcomes

@@ -10,27 +10,27 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from trainer import runs
-from trainer.checkpoint import Snapshot, load_checkpoint, save_checkpoint
-from trainer.checkpoint_files import load_newest
 from trainer.config.dpo import DPOConfig, as_ppo, resolve_dpo_paths
 from trainer.config.reward_model import PreferenceDataConfig
-from trainer.control import Control
+from trainer.control.control import Control
+from trainer.control.lifecycle import RunUnderWay
 from trainer.dpo.fitting import DPO
 from trainer.dpo.pairs import Pairs, load_pairs
 from trainer.errors import StorageError, UsageError
 from trainer.events import CheckpointSaved, RunEnded
-from trainer.models.blas import blas_warning, measure_matmul
+from trainer.models.cpu.blas import blas_warning, measure_matmul
 from trainer.models.loading import LoadedModel, load_backbone, quantize_warning
+from trainer.ppo.checkpoint import Snapshot, load_checkpoint, save_checkpoint
 from trainer.preferences.records import Preference
 from trainer.reward_model.pairs import fingerprint
 from trainer.reward_model.sources import load_preferences
 from trainer.rewards import Rewards, Trust, build_rewards, load_functions, trust_all
 from trainer.rewards.model import unfinished_models, with_checkpoints
-from trainer.run_under_way import RunUnderWay
-from trainer.runs import RunFolder
-from trainer.sinks import Sink, Sinks
-from trainer.trackers import build_trackers
+from trainer.runs import folder as runs
+from trainer.runs.checkpoint_files import load_newest
+from trainer.runs.folder import RunFolder
+from trainer.runs.sinks import Sink, Sinks
+from trainer.runs.trackers import build_trackers
 
 
 def train_dpo(
@@ -46,7 +46,7 @@ def train_dpo(
     """Train as `config` says, wholly on the calling thread, and return how the run ended.
 
     preferences: those to train on, instead of `config.data.preferences`. resume, preset, sinks, control, trust: as
-    for `trainer.training.train`. Raises TrainerError for what a user can mend; the journal then says why.
+    for `trainer.session.training.train`. Raises TrainerError for what a user can mend; the journal then says why.
     """
     out, control = Sinks(sinks), control or Control()
     try:

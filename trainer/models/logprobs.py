@@ -5,7 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 
 from trainer import maths
-from trainer.models import cpu
+from trainer.models.cpu import kernels as cpu
 
 _BLOCK = 64  # words; nearly every vocabulary is a multiple of it
 

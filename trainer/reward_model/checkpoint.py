@@ -13,7 +13,13 @@ from typing import Any, NamedTuple, cast
 from mlx.utils import tree_flatten
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
-from trainer.checkpoint_files import (
+from trainer.config.reward_model import RewardModelConfig
+from trainer.errors import StorageError
+from trainer.models.adapters import ADAPTER_FILE, Parameters, save_adapter
+from trainer.reading import read_regular
+from trainer.reward_model.model import ADAPTER
+from trainer.reward_model.report import Baseline
+from trainer.runs.checkpoint_files import (
     DamagedCheckpointError,
     check_all_used,
     check_content,
@@ -24,12 +30,6 @@ from trainer.checkpoint_files import (
     write_folder,
     write_json,
 )
-from trainer.config.reward_model import RewardModelConfig
-from trainer.errors import StorageError
-from trainer.models.adapters import ADAPTER_FILE, Parameters, save_adapter
-from trainer.reading import read_regular
-from trainer.reward_model.model import ADAPTER
-from trainer.reward_model.report import Baseline
 
 FORMAT = 1
 CARD = "reward_model.json"

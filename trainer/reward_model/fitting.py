@@ -12,7 +12,7 @@ import mlx.nn as nn
 import numpy as np
 
 from trainer.config.reward_model import RewardModelConfig
-from trainer.control import Control
+from trainer.control.control import Control
 from trainer.errors import UsageError
 from trainer.events import Event, Phase, PhaseProgress, RewardModelEvaluation, RewardModelStep
 from trainer.reward_model.batches import step_groups, steps_in

@@ -8,7 +8,6 @@ from pathlib import Path
 import mlx.core as mx
 from pydantic import ValidationError
 
-from trainer import runs
 from trainer.config.reward_model import RewardModelConfig
 from trainer.config.schema import BackboneConfig
 from trainer.errors import StorageError, UsageError
@@ -18,7 +17,8 @@ from trainer.reward_model.checkpoint import CARD, Scale, load_parameters, read_w
 from trainer.reward_model.encoding import Encoder
 from trainer.reward_model.model import RewardModel
 from trainer.reward_model.scoring import score_sequences
-from trainer.runs import RunFolder
+from trainer.runs import folder as runs
+from trainer.runs.folder import RunFolder
 from trainer.seeding import Purpose, key_for
 
 _MICRO_BATCH_TOKENS = 4096  # of a forward pass, padding counted

@@ -77,7 +77,7 @@ def write_predictions(path: Path, found: Predictions, *, mode: int = PRIVATE) ->
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from trainer.sample_columns import column
+    from trainer.runs.sample_columns import column
 
     schema = _schema()
     metadata = {

@@ -17,7 +17,7 @@ from trainer.reward_model.pairs import Group, fingerprint, group_preferences
 from trainer.reward_model.report import RewardModelReport
 from trainer.reward_model.scoring import score_sequences
 from trainer.reward_model.sources import load_preferences
-from trainer.runs import RunFolder
+from trainer.runs.folder import RunFolder
 
 
 class Evaluated(NamedTuple):

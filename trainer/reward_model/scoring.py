@@ -9,8 +9,8 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from trainer.experience import micro_batch_rows
 from trainer.reward_model.batches import pad
+from trainer.rollout.experience import micro_batch_rows
 
 Scores = npt.NDArray[np.float64]
 

@@ -8,13 +8,12 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from trainer import runs
-from trainer.checkpoint_files import load_newest
 from trainer.config.reward_model import RewardModelConfig, resolve_reward_model_paths
-from trainer.control import Control
+from trainer.control.control import Control
+from trainer.control.lifecycle import RunUnderWay
 from trainer.events import CheckpointSaved, RunEnded
 from trainer.files import PRIVATE, SHARED
-from trainer.models.blas import blas_warning, measure_matmul
+from trainer.models.cpu.blas import blas_warning, measure_matmul
 from trainer.models.loading import LoadedModel, load_backbone, quantize_warning
 from trainer.preferences.records import Preference
 from trainer.reward_model.checkpoint import Snapshot, load_snapshot, save_snapshot
@@ -22,10 +21,11 @@ from trainer.reward_model.comparisons import Comparisons, comparisons
 from trainer.reward_model.fitting import Fitting
 from trainer.reward_model.predictions import HELD_OUT, write_predictions
 from trainer.reward_model.sources import load_preferences
-from trainer.run_under_way import RunUnderWay
-from trainer.runs import RunFolder
-from trainer.sinks import Sink, Sinks
-from trainer.trackers import build_trackers
+from trainer.runs import folder as runs
+from trainer.runs.checkpoint_files import load_newest
+from trainer.runs.folder import RunFolder
+from trainer.runs.sinks import Sink, Sinks
+from trainer.runs.trackers import build_trackers
 
 
 def train_reward_model(
@@ -40,7 +40,7 @@ def train_reward_model(
     """Train as `config` says, wholly on the calling thread, and return how the run ended.
 
     preferences: those to train on, instead of `config.data.preferences`. resume, preset, sinks, control: as for
-    `trainer.training.train`. Raises TrainerError for what a user can mend; the journal then says why.
+    `trainer.session.training.train`. Raises TrainerError for what a user can mend; the journal then says why.
     """
     out, control = Sinks(sinks), control or Control()
     try:

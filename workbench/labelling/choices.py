@@ -79,9 +79,9 @@ class Material(NamedTuple):
 
 def labelling_material(runs_dir: Path) -> Material:
     """What the runs in `runs_dir` offer to label. Reads ends of journals. Raises StorageError."""
-    from trainer.run_list import PPO, list_runs
-    from trainer.runs import newest_checkpoint
-    from workbench.samples.reader import kept_iterations
+    from trainer.runs.folder import newest_checkpoint
+    from trainer.runs.listing import PPO, list_runs
+    from workbench.run.sample_reader import kept_iterations
 
     runs = sorted(list_runs(runs_dir), key=lambda run: run.started or 0.0, reverse=True)
     return Material(
@@ -205,8 +205,8 @@ def _models_of(queue: Queue, wanted: Wanted) -> tuple[Path, ...]:
 
 def _check_run(run: Path, queue: Queue) -> None:
     """Raises UsageError where `run` has no prompts to ask, or nobody to answer them."""
-    from trainer.runs import RunFolder, newest_checkpoint
-    from workbench.samples.reader import kept_iterations
+    from trainer.runs.folder import RunFolder, newest_checkpoint
+    from workbench.run.sample_reader import kept_iterations
 
     folder = RunFolder(run)
     if folder.is_live():
@@ -218,7 +218,7 @@ def _check_run(run: Path, queue: Queue) -> None:
 
 
 def _model(path: Path, queue: Queue) -> Path:
-    from trainer.runs import RunFolder, newest_checkpoint
+    from trainer.runs.folder import RunFolder, newest_checkpoint
 
     model = path.resolve()
     checkpoint = newest_checkpoint(RunFolder(model)) or model

@@ -16,10 +16,10 @@ import tomli_w
 from trainer.config import Config
 from trainer.errors import StorageError
 from trainer.events import Event, RewardModelEvaluation, RewardModelStep, RunEnded, RunStarted
-from trainer.journal import JournalReader
-from trainer.runs import RunFolder
-from workbench.output import PROGRAM
-from workbench.processes import own_command
+from trainer.runs.folder import RunFolder
+from trainer.runs.journal import JournalReader
+from workbench.system.output import PROGRAM
+from workbench.system.processes import own_command
 
 _NICENESS = 10  # labelling, and a run that is trained meanwhile, go first
 _LOG_BYTES = 16 * 1024

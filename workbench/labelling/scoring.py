@@ -11,10 +11,10 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainer.control import Interrupted
+from trainer.control.control import Interrupted
 from trainer.errors import ModelError, cannot_write
 from trainer.preferences.records import Text
-from workbench.processes import own_command
+from workbench.system.processes import own_command
 
 _NICENESS = 15  # training and the screen go first
 _LOOK = 0.2  # seconds between looks at whether it was closed

@@ -9,14 +9,14 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from trainer.control import Interrupted
+from trainer.control.control import Interrupted
 from trainer.errors import DataError, StorageError, TrainerError
-from trainer.label_queues.context import QueueContext
 from trainer.preferences.items import Item, SessionPlan
+from trainer.preferences.queues.context import QueueContext
 from workbench.labelling.desk import DeskState
 
 if TYPE_CHECKING:
-    from trainer.label_queues.mixture import Mixture
+    from trainer.preferences.queues.mixture import Mixture
 
 LEAST = 12  # items ahead of the labeller: where there are fewer, no queue is waited for
 _MOST = 24  # they are filled up to so many then, so that labels seldom wait for items to be written
@@ -89,7 +89,7 @@ class Supply:
             self._end(f"unexpected {type(bug).__name__}: {bug}: this is a bug, its traceback is in the log")
 
     def _supply(self) -> None:
-        from trainer.label_queues.mixture import Mixture  # here, because that imports NumPy
+        from trainer.preferences.queues.mixture import Mixture  # here, because that imports NumPy
 
         mixture = Mixture(self._plan, self._context)
         try:

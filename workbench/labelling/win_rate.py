@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 
 from trainer.errors import TrainerError
+from trainer.evaluation.human import human_evaluation, tell_run
 from trainer.events import HumanEvaluation
-from trainer.human_evaluation import human_evaluation, tell_run
 from trainer.preferences.store import PreferenceStore
-from trainer.runs import RunFolder
+from trainer.runs.folder import RunFolder
 
 _PAUSE = 2.0  # seconds at least between two counts
 _SHARE = 20  # a count is followed by a pause of so many times its own length: the screen shares the interpreter

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.control import Interrupted
-from trainer.questions import Answer, Question
+from trainer.control.control import Interrupted
+from trainer.control.questions import Answer, Question
 from workbench.labelling.choices import SessionChoice
 from workbench.labelling.desk import DeskState, LabelDesk
 from workbench.labelling.scoring import Scoring
@@ -72,7 +72,7 @@ class Workplace:
         self.desk.close()
 
     def _supply(self, labeller: str, plan: SessionPlan, served: set[str]) -> None:
-        from trainer.label_queues.context import QueueContext
+        from trainer.preferences.queues.context import QueueContext
 
         run, left = run_of(plan), threading.Event()
         self._left = left

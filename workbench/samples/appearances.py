@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from trainer.errors import StorageError
-from trainer.runs import RunFolder
-from trainer.samples import read_samples
-from workbench.samples.reader import kept_iterations, read_batch
-from workbench.samples.records import Sample
+from trainer.runs.folder import RunFolder
+from trainer.runs.samples import read_samples
+from workbench.run.sample_reader import kept_iterations, read_batch
+from workbench.run.sample_records import Sample
 
 
 def appearances(

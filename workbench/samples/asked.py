@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from workbench.samples.records import TokenSample
+from workbench.run.sample_records import TokenSample
 from workbench.text import visible
 
 _OWN_CHOICE = "its own choice"

@@ -13,8 +13,8 @@ from pathlib import Path
 from trainer.errors import StorageError
 from trainer.files import whole_file
 from trainer.reading import read_regular
-from trainer.runs import RunFolder
-from workbench.samples.records import SampleKey
+from trainer.runs.folder import RunFolder
+from workbench.run.sample_records import SampleKey
 
 _VERSION = 1
 _MOST = 2**31  # iterations and rows are 32-bit numbers

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from workbench.samples.records import TokenSample
+from workbench.run.sample_records import TokenSample
 
 _LARGE = 1e5  # from here on numbers are written with a power of ten
 _NEAREST = decimal.ROUND_HALF_EVEN

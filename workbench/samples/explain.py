@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from trainer.samples import SampleSettings
+from trainer.runs.samples import SampleSettings
+from workbench.run.sample_records import TokenSample
 from workbench.samples import recompute
 from workbench.samples.passes import Pass, passes
 from workbench.samples.recompute import Recomputed
-from workbench.samples.records import TokenSample
 from workbench.samples.sentence import sentence
 from workbench.text import visible
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from trainer.errors import StorageError
-from workbench.samples.records import TokenSample
+from workbench.run.sample_records import TokenSample
 from workbench.text import visible
 
-_PAIRS = {  # the keys of `trainer.experience.sa_pairs`, and the columns of a samples file that they come from
+_PAIRS = {  # the keys of `trainer.rollout.experience.sa_pairs`, and the columns of a samples file that they come from
     "policy_logprob": "logprobs",
     "ref_logprob": "ref_logprobs",
     "kl": "kl",
@@ -47,7 +47,7 @@ def copy_text(sample: TokenSample) -> str:
 
 
 def sa_pairs(sample: TokenSample) -> Iterator[dict[str, Any]]:
-    """The state-action pairs of the response as `trainer.experience.sa_pairs` gives them, one dict a token.
+    """The state-action pairs of the response as `trainer.rollout.experience.sa_pairs` gives them, one dict a token.
 
     The state is text: the prompt and what was written before the token. Numbers that the file lacks are left out.
     """

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from trainer.samples import SampleSettings
+from trainer.runs.samples import SampleSettings
 from workbench.samples import recompute
 
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from trainer.samples import SampleSettings
+from trainer.runs.samples import SampleSettings
 
 _EPSILON = 2.0**-23  # between neighbours in float32
 _ROUNDING = 32 * _EPSILON  # of the size of all that was added up

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from workbench.run.sample_records import TokenSample
 from workbench.samples.channels import Channel
-from workbench.samples.records import TokenSample
 
 _QUANTILE = 0.98
 _LEAST_END = 0.01  # about what is printed: a channel that hardly differs from 0 is drawn as flat, not as noise

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeGuard
 from workbench.samples.recompute import deviation
 
 if TYPE_CHECKING:
-    from trainer.samples import SampleSettings
+    from trainer.runs.samples import SampleSettings
     from workbench.samples.explain import TokenFacts
 
 _HARDLY = 0.05  # of the deviation of the batch's advantages: less is hardly a push

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from workbench.run.sample_records import TokenSample
 from workbench.samples import recompute
-from workbench.samples.records import TokenSample
 
 
 class Term(NamedTuple):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from workbench.run.sample_records import TokenSample
 from workbench.samples.line_writer import Line, LineWriter, Part, Span
-from workbench.samples.records import TokenSample
 
 LONGEST_PROMPT = 32_000  # characters of its end that are shown
 _NARROWEST = 10  # columns: the longest escape of a character

@@ -8,10 +8,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from trainer.errors import StorageError
-from trainer.runs import RunFolder
-from trainer.sample_index import block_of, listed_schema, read_index
-from workbench.samples.reader import as_sample_table, browsed, file_sizes, read_batch
-from workbench.samples.table import SampleTable
+from trainer.runs.folder import RunFolder
+from trainer.runs.sample_index import block_of, listed_schema, read_index
+from workbench.run.sample_reader import as_sample_table, browsed, file_sizes, read_batch
+from workbench.run.sample_table import SampleTable
 
 if TYPE_CHECKING:  # importing it takes a while, and the first frame of the screen does without
     import pyarrow as pa

@@ -1,0 +1,203 @@
+"""The run folder's `control/`: what other processes ask of the one that trains the run.
+
+One small JSON file a request, `{"command": "set", "key": "ppo.kl_coef", "value": 0.1}`, renamed into place; names sort
+in the order of sending. A request is removed when it is taken; a question stays until it is answered, and is dropped by
+removing its file. What the model wrote lies in `control/answers/` under the name of the request, until it is read.
+All of it is for the user who trains the run alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import itertools
+import json
+import os
+import re
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+from trainer.control.control import Command, Request
+from trainer.control.questions import Answer, Question, answer_from, question_from, to_json
+from trainer.errors import StorageError, UsageError
+from trainer.events import HumanEvaluation
+from trainer.files import PRIVATE, is_folder, open_file, own_folder, write_whole
+from trainer.runs.folder import RunFolder
+from trainer.runs.journal_lines import event_in
+
+_MAX_BYTES = 512 * 1024  # a prompt and a response of 30,000 tokens each
+_ANSWERS = "answers"
+_OURS = re.compile(r"[^.].*\.json|\..*\.json\.tmp")  # what requests and answers are called, whole and half-written
+_COMMANDS = get_args(Command)
+_REASONS = {
+    "stop": "stopped from another process",
+    "abort": "aborted from another process",
+    "rollback": "asked for by another process",
+}
+_PRIVATE_FOLDER = 0o700
+_count = itertools.count()
+
+
+def send(folder: Path, command: Command, **values: Any) -> None:
+    """Ask the process that trains the run in `folder` for something; returns before it is done.
+
+    values: `key` and `value` of "set", which must be plain; `event` of "tell", as its `as_dict` gives it; `reason` of
+    "stop", "abort" and "rollback"; `to` of "rollback", an iteration. Raises UsageError when no process trains the run,
+    StorageError when the request cannot be written.
+    """
+    _leave(RunFolder(folder), command, json.dumps({"command": command, **values}))
+
+
+def ask(folder: Path, question: Question) -> Path:
+    """Let the model of the run that another process trains in `folder` write; returns where its answer will be.
+
+    Raises what `send` does, and UsageError for a question that is too long for a file.
+    """
+    text = f'{{"command": "ask", "question": {to_json(question)}}}'
+    if len(text.encode(errors="replace")) > _MAX_BYTES:
+        raise UsageError(f"the question takes more than {_MAX_BYTES // 1024} KiB: shorten its prompt or its prefix")
+    run = RunFolder(folder)
+    return run.control / _ANSWERS / _leave(run, "ask", text)
+
+
+def read_answer(path: Path) -> Answer | None:
+    """Take the answer that `ask` said would be at `path`; None while it is not there.
+
+    Raises StorageError for one that cannot be read.
+    """
+    try:
+        with os.fdopen(open_file(path), "rb") as file:
+            answer = answer_from(file.read())
+        path.unlink()
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise StorageError(f"answer '{path}' cannot be read: {reason}; ask again") from None
+    return answer
+
+
+def withdraw(path: Path) -> None:
+    """Let nobody answer what `ask` was told would be answered at `path`; an answer that is there is removed."""
+    for left in (path.parent.parent / path.name, path):
+        with contextlib.suppress(OSError):
+            left.unlink()
+
+
+class Inbox:
+    """The trainer's end of `control/`. What lies there at first is of an earlier time and dropped.
+
+    complain: is told of a file that holds no request, in a line. Raises StorageError when the folder cannot be made.
+    """
+
+    def __init__(self, path: Path, complain: Callable[[str], None]) -> None:
+        self._path = path
+        self._complain = complain
+        self._undeletable: set[str] = set()
+        self._open: set[str] = set()  # questions that are not answered yet
+        try:
+            own_folder(path, mode=_PRIVATE_FOLDER)
+            if stat.S_IMODE(path.lstat().st_mode) != _PRIVATE_FOLDER:  # made by an older version
+                path.chmod(_PRIVATE_FOLDER)
+            answers = path / _ANSWERS
+            for left in [*path.iterdir(), *(answers.iterdir() if is_folder(answers) else ())]:
+                if _OURS.fullmatch(left.name):
+                    self._remove(left)
+        except OSError as error:
+            raise StorageError(f"cannot use '{path}' for requests: {error.strerror}; mend the folder") from None
+
+    def take(self) -> list[Request]:
+        """The requests since the last call, in the order of sending. An inbox that cannot be read is an empty one."""
+        try:
+            paths = sorted(self._path.glob("[!.]*.json")) if is_folder(self._path) else []
+        except OSError:
+            return []
+        taken = (self._taken(path) for path in paths if path.name not in self._undeletable | self._open)
+        return [request for request in taken if request is not None]
+
+    def _taken(self, path: Path) -> Request | None:
+        try:
+            with os.fdopen(open_file(path), "rb") as file:
+                if (owner := os.fstat(file.fileno()).st_uid) != os.geteuid():
+                    raise ValueError(f"it is of another user ({owner}), and only who trains a run may steer it")
+                request = self._request(file.read(_MAX_BYTES), path.name)
+        except (OSError, ValueError, RecursionError) as error:
+            self._complain(f"request '{path.name}' left out: {getattr(error, 'strerror', None) or error}")
+            request = None
+        if request is not None and request.command == "ask":
+            self._open.add(path.name)
+        else:
+            self._remove(path)
+        return request
+
+    def _request(self, data: bytes, name: str) -> Request:
+        """The request in `data`. ValueError when there is none."""
+        try:
+            values = json.loads(data)
+        except ValueError:
+            raise ValueError("it is not JSON") from None
+        if not isinstance(values, dict) or values.get("command") not in _COMMANDS:
+            raise ValueError(f"its command is none of {', '.join(_COMMANDS)}")
+        command: Command = values["command"]
+        if command == "ask":
+            question = question_from(json.dumps(values.get("question")))
+            path = self._path / name
+            reply = functools.partial(self._reply, name)
+            return Request("ask", question=question, reply=reply, dropped=lambda: not os.path.lexists(path))
+        if command == "tell":
+            return Request("tell", event=_human_evaluation(values.get("event")))
+        if command == "set" and not (isinstance(values.get("key"), str) and "value" in values):
+            raise ValueError("a key or a value is missing")
+        reason = str(values.get("reason") or _REASONS.get(command, ""))
+        if command == "rollback":
+            if not (values.get("to") is None or type(values["to"]) is int):
+                raise ValueError("what to roll back to is no iteration")
+            return Request(command, reason, to=values.get("to"))
+        return Request(command, reason, values.get("key", ""), values.get("value"))
+
+    def _reply(self, name: str, answer: Answer) -> None:
+        self._open.discard(name)
+        if not os.path.lexists(self._path / name):
+            return  # it was dropped
+        try:
+            _write(self._path / _ANSWERS / name, to_json(answer))
+        except OSError as error:
+            self._complain(f"the answer to request '{name}' is lost: {error.strerror}; mend the folder")
+        self._remove(self._path / name)
+
+    def _remove(self, path: Path) -> None:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError:
+            self._undeletable.add(path.name)  # a folder, or not ours: heeded once all the same
+
+
+def _human_evaluation(values: Any) -> HumanEvaluation:
+    """The event in `values`. ValueError for anything else: what the trainer does, nobody else may tell."""
+    event = event_in({**values, "time": 0.0}) if isinstance(values, dict) else None
+    if not isinstance(event, HumanEvaluation):
+        raise ValueError(f"its event is no whole '{HumanEvaluation.kind}'")
+    return event
+
+
+def _leave(run: RunFolder, command: Command, text: str) -> str:
+    """Put a request into the inbox of `run`; returns its name there."""
+    if not run.is_live():
+        raise UsageError(f"run '{run.name}' is not being trained, so nobody hears '{command}': resume it first")
+    name = f"{time.time_ns():020d}-{os.getpid()}-{next(_count):06d}.json"
+    try:
+        _write(run.control / name, text)
+    except OSError as error:
+        way_out = "only the user who trains a run can steer it" if error.errno == errno.EACCES else "mend the folder"
+        raise StorageError(f"cannot leave a request in '{run.control}': {error.strerror}; {way_out}") from None
+    return name
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file of the inbox whole or not at all, its folder too where there is none."""
+    own_folder(path.parent, mode=_PRIVATE_FOLDER)
+    write_whole(path, text.encode(errors="replace"), mode=PRIVATE)

@@ -1,0 +1,242 @@
+"""What a run of any kind does besides training: events, requests, checkpoints on the way, and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import mlx.core as mx
+
+from trainer.arrays import leaves
+from trainer.config import AnyConfig
+from trainer.control.control import Control, Interrupted, Request, Steered
+from trainer.control.inbox import Inbox
+from trainer.errors import StorageError, TrainerError
+from trainer.events import Alert, EndState, Event, HumanEvaluation, RunEnded, RunStarted, State, StateChanged
+from trainer.models.loading import LoadedModel
+from trainer.runs import folder as runs
+from trainer.runs.folder import RunFolder
+from trainer.runs.guard import RunGuard
+from trainer.runs.journal import Journal
+from trainer.runs.lock import Lock
+from trainer.runs.progress import ProgressFile
+from trainer.runs.sinks import Sink, Sinks
+
+
+class RunUnderWay(Steered):
+    """One run under way, in the folder `folder`; a subclass says what it trains and how it is saved.
+
+    resume: the run to go on with; None for a new one.
+    """
+
+    folder: RunFolder
+    lock: Lock
+    guard: RunGuard
+
+    def __init__(self, resume: Path | None, out: Sinks, control: Control) -> None:
+        self.resume = resume
+        self.out = out
+        self.control = control
+        self.warnings: list[str] = []
+        self.started = time.perf_counter()
+        self.now: State = "loading"
+        self._before_pause: State = "loading"
+
+    @property
+    @abstractmethod
+    def iteration(self) -> int:
+        """The last whole iteration, or step of a run that has no iterations."""
+
+    @abstractmethod
+    def save(self) -> None:
+        """Save the last whole iteration, unless it is saved already. Raises StorageError, also for a lost folder."""
+
+    @abstractmethod
+    def move_to(self, folder: RunFolder) -> None:
+        """Make `folder` the run's own from here on: write config.toml, and let `save` write the checkpoint again."""
+
+    @property
+    def open_alarms(self) -> dict[str, str]:
+        """Code and level of the alarms that are not over; nobody watches this kind of run unless overridden."""
+        return {}
+
+    def stopped(self) -> None:
+        """The run was told to stop, and is saved; nothing more unless overridden."""
+
+    def emit(self, event: Event) -> None:
+        """Hand an event to every sink."""
+        if isinstance(event, StateChanged):
+            self.now = event.state
+        self.out.emit(event)
+
+    def state(self, state: State) -> None:
+        """Tell what the run is at."""
+        self.emit(StateChanged(state=state))
+
+    def alert(self, level: Literal["info", "warning"], code: str, message: str) -> None:
+        """Tell something that a user should know."""
+        self.emit(Alert(iteration=self.iteration, level=level, code=code, message=message))
+
+    def paused(self) -> None:
+        """Tell that the run is held."""
+        self._before_pause = self.now
+        self.state("paused")
+
+    def resumed(self) -> None:
+        """Tell that it goes on with what it was at."""
+        self.state(self._before_pause)
+
+    def checkpoint(self) -> None:
+        """Save the last whole iteration, in the midst of the next one."""
+        now = self.now
+        self.save()
+        self.state(now)
+
+    def rollback(self, to: int | None, reason: str) -> None:
+        """Tell that nothing can be rolled back."""
+        self.alert("warning", "rollback_refused", "this kind of run cannot be rolled back")
+
+    def set(self, key: str, value: Any) -> None:
+        """Tell that nothing can be set."""
+        self.alert("warning", "setting_refused", f"{key} cannot change in this kind of run")
+
+    def tell(self, event: HumanEvaluation) -> None:
+        """Hand on what others found out about the run."""
+        self.emit(event)
+
+    def open(self, more: Callable[[], Sequence[Sink]] = tuple, *, shared: bool) -> None:
+        """Listen to requests, begin the journal, add `more` sinks; what cannot begin leaves no new folder behind.
+
+        shared: other users may read journal and progress.
+        """
+        try:
+            inbox = Inbox(self.folder.control, self._complain)
+            journal = Journal(self.folder.events, shared=shared)
+            self.out.add_first(journal)
+            self.guard = RunGuard(self.folder, self.lock, journal)
+            self.control.attach(self, lambda: self._requests(inbox))
+            self.out.add([ProgressFile(self.folder.progress, shared=shared), *more()])
+        except TrainerError:
+            if not self.resume:
+                shutil.rmtree(self.folder.root, ignore_errors=True)
+            raise
+
+    def begin(
+        self,
+        config: AnyConfig,
+        model: LoadedModel,
+        *,
+        trainable: Sequence[mx.array],
+        prompts: int,
+        eval_prompts: int,
+        iterations: int,
+        kind: str = "ppo",
+    ) -> None:
+        """Tell what is trained, once it is known after which iteration the run goes on."""
+        self.emit(
+            RunStarted(
+                name=self.folder.name,
+                folder=str(self.folder.root),
+                model=config.model.path,
+                device="GPU" if mx.default_device() == mx.Device(mx.gpu) else "CPU",
+                dtype=str(model.dtype).removeprefix("mlx.core."),
+                parameters=sum(array.size for array in leaves(model.backbone.parameters())),
+                trainable=sum(array.size for array in trainable),
+                prompts=prompts,
+                eval_prompts=eval_prompts,
+                iterations=iterations,
+                seed=config.run.seed,
+                versions=runs.versions(),
+                warnings=self.warnings,
+                resumed_at=self.iteration if self.resume else None,
+                run_kind=kind,
+            )
+        )
+
+    def tell_damaged(self, problems: Sequence[str]) -> None:
+        """Tell which newer checkpoints could not be used."""
+        for problem in problems:
+            message = f"{problem}: resumed after iteration {self.iteration} instead"
+            self.emit(Alert(iteration=self.iteration, level="warning", code="checkpoint_damaged", message=message))
+
+    def guarded(self, loop: Callable[[], str]) -> RunEnded:
+        """`loop`, with what must happen however it ends: a checkpoint where one can be had, and an `end` event.
+
+        loop: returns why it is done.
+        """
+        try:
+            ended = self._ended(loop)
+        except Exception as error:
+            told = self._failed(error)
+            if told is error:
+                raise
+            raise told from error
+        return self._end(*ended)
+
+    def _ended(self, loop: Callable[[], str]) -> tuple[EndState, int, str]:
+        """Do `loop` and save; returns the run's state at its end, its exit code and the reason."""
+        try:
+            reason = loop()
+        except Interrupted as interruption:
+            if interruption.save:
+                self.save()
+                self.stopped()
+            return "stopped", 130, interruption.reason
+        self.save()
+        return "done", 0, reason
+
+    def _failed(self, error: Exception) -> Exception:
+        """Save the last good state and tell why the run ended; a full disk on the way must not hide `error`.
+
+        Returns the error to raise: what the folder has lost, where that is behind it.
+        """
+        if lost := self.guard.lost():
+            found = self._recovered()
+            error = StorageError(f"{lost}: {found}") if isinstance(error, StorageError) else error
+        elif not isinstance(error, StorageError):
+            with contextlib.suppress(StorageError):
+                self.save()
+        with contextlib.suppress(StorageError):
+            if isinstance(error, TrainerError):
+                self._end("failed", error.exit_code, str(error))
+            else:
+                self._end("failed", 1, f"{type(error).__name__}: {error}")
+        return error
+
+    def _recovered(self) -> str:
+        """Save the last whole iteration where the folder is now; returns how that went."""
+        try:
+            self.move_to(self.guard.recover())
+            self.save()
+        except StorageError as error:
+            return str(error)
+        newest = runs.newest_checkpoint(self.folder)
+        what = f"saved as {newest.name}" if newest else "there is no checkpoint yet"
+        return f"{what}; go on with --resume {self.folder.root}"
+
+    def _requests(self, inbox: Inbox) -> list[Request]:
+        self.guard.check()  # several times a second, so no iteration is done for nothing
+        return inbox.take()
+
+    def _complain(self, message: str) -> None:
+        self.alert("warning", "request_broken", message)
+
+    def _end(self, state: EndState, exit_code: int, reason: str) -> RunEnded:
+        self.control.detach()  # who waits for an answer hears of the end while the folder is still ours
+        newest = runs.newest_checkpoint(self.folder)
+        event = RunEnded(
+            state=state,
+            exit_code=exit_code,
+            reason=reason,
+            iteration=self.iteration,
+            checkpoint=str(newest.relative_to(self.folder.root)) if newest else "",
+            seconds=time.perf_counter() - self.started,
+            alarms=self.open_alarms,
+        )
+        self.emit(event)
+        return event

@@ -1,0 +1,1 @@
+"""Evaluations of a policy: held-out prompts, intervals, what people say."""

@@ -1,6 +1,0 @@
-"""Rules that watch a run's events and say when it goes wrong: no tensors, no files, no screen."""
-
-from trainer.health.monitor import HealthMonitor
-from trainer.health.rules import RULES
-
-__all__ = ["RULES", "HealthMonitor"]

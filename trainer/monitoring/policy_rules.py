@@ -1,0 +1,199 @@
+"""Rules over where the policy goes: its KL, its entropy, and whether it moves at all."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import NamedTuple
+
+from trainer.config.schema import Config
+from trainer.monitoring import fixes
+from trainer.monitoring.history import History, mean_of
+from trainer.monitoring.rule import Level, Sign
+from trainer.monitoring.scores import standard_errors, trained_scores
+
+WINDOW = 5
+"""Iterations whose mean is judged: a batch of 8 has a KL that varies by a third from one to the next."""
+
+KL_OVER_TARGET = 3.0
+"""KL over the controller's target: a warning."""
+KL_FAR_OVER_TARGET = 8.0
+"""And an error."""
+KL_COST = 1.5
+"""What the penalty takes beyond what the score has gained, in deviations of a score: a warning. Six healthy runs of the
+starter model had 0.67 at most. That the KL has grown eightfold, rlprobe's sign, says nothing here: it begins at 0, and
+theirs grew 8 to 17 times."""
+KL_HIGH_COST = 3.0
+"""And an error."""
+KL_OF_ENTROPY = 0.5
+"""KL a token over the entropy that the policy began with, where the score has not gained: an error. Those runs had 0.17
+at most."""
+RISEN = 3.0
+"""Standard errors by which a score must have risen to have gained."""
+
+STILL_ITERATIONS = 5
+"""Iterations without any movement."""
+
+NEGATIVE_KL = -0.05
+"""Nats a sequence: less is too little to earn a reward by."""
+NEGATIVE_ITERATIONS = 12
+"""All of them negative. The k1 of a policy near its reference is below 0 in up to 45 % of the batches by chance, and
+0.45^12 is one in 14,000."""
+MISMATCH = 0.05
+"""Nats a token between sampler and trainer that name the cause; in float32 they differ by 1e-5."""
+
+ENTROPY_START = 3
+ENTROPY_WINDOW = 3
+ENTROPY_LEFT = 0.2
+"""Entropy over that of the start: a warning, before rldoctor's 0.1."""
+ENTROPY_GONE = 0.05
+"""And an error."""
+SMALL_ENTROPY = 0.1
+"""Nats a token: a policy that begins below has nothing to lose."""
+
+
+def kl_high(history: History, config: Config) -> Sign | None:
+    """The KL is far over the controller's target, or costs more than the score has gained."""
+    finding = _over_target(history, config) or _unpaid(history, config) or _for_nothing(history, config)
+    if finding is None:
+        return None
+    level, message, evidence = finding
+    last = history.run.newest(1)[0]
+    return Sign(
+        level,
+        message,
+        evidence | {"kl_coef": last.kl_coef, "policy_lr": last.policy_lr},
+        "The policy leaves the reference faster than the reward is worth. Raise kl_coef, lower the clip or the "
+        "policy's learning rate; where the text has gone already, roll back first.",
+        [
+            fixes.raise_kl_coef(config, last.kl_coef),
+            fixes.lower_policy_lr(config),
+            fixes.lower_clip(config),
+            fixes.roll_back(history),
+        ],
+    )
+
+
+class _Finding(NamedTuple):
+    level: Level
+    message: str
+    evidence: dict[str, float]
+
+
+def _over_target(history: History, config: Config) -> _Finding | None:
+    kl, target = mean_of(history.run.newest(WINDOW), lambda row: row.kl), config.ppo.kl_target
+    if config.ppo.kl_controller != "adaptive" or not kl > KL_OVER_TARGET * target:
+        return None
+    return _Finding(
+        "error" if kl > KL_FAR_OVER_TARGET * target else "warning",
+        f"KL is {kl:.3g} nats a sequence, {kl / target:.2g} times kl_target = {target:g}",
+        {"kl": kl, "kl_target": target},
+    )
+
+
+def _unpaid(history: History, config: Config) -> _Finding | None:
+    """Whether the penalty takes more than the score has gained, where both have one unit and one scale."""
+    windows = history.scores.early_and_late(WINDOW, WINDOW)
+    ppo, scaled = config.ppo, config.reward.normalize != "off"
+    if windows is None or scaled or ppo.kl_controller == "adaptive" or ppo.kl_in == "loss":
+        return None
+    before, now = (mean_of(rows, lambda row: row.score_mean) for rows in windows)
+    deviation = max(mean_of(rows, lambda row: row.score_std) for rows in windows)
+    kl, cost = (mean_of(windows[1], number) for number in (lambda row: row.kl, lambda row: row.kl_coef * row.kl))
+    gain = now - before
+    if not cost - gain > KL_COST * deviation:
+        return None
+    return _Finding(
+        "error" if cost - gain > KL_HIGH_COST * deviation else "warning",
+        f"KL is {kl:.3g} nats a sequence: the penalty takes {cost:.3g} off a score that has gained {gain:.3g}",
+        {"kl": kl, "penalty": cost, "gain": gain, "score_std": deviation},
+    )
+
+
+def _for_nothing(history: History, config: Config) -> _Finding | None:
+    """Whether the policy is far off in tokens and the score no higher, whatever the penalty."""
+    windows = history.scores.early_and_late(WINDOW, WINDOW)
+    if windows is None:
+        return None
+    before, now = (trained_scores(rows, config) for rows in windows)
+    kl, length = (mean_of(windows[1], number) for number in (lambda row: row.kl, lambda row: row.response_length))
+    start = mean_of(history.texts.all_kept()[:ENTROPY_START], lambda row: row.entropy)
+    if not (kl > KL_OF_ENTROPY * start * length and standard_errors(now, before) < RISEN):
+        return None
+    gain = fmean(now) - fmean(before)
+    return _Finding(
+        "error",
+        f"KL is {kl / length:.3g} nats a token where the policy's entropy began at {start:.3g}: it writes what the "
+        f"reference hardly ever would, for a gain of {gain:.3g} in score",
+        {"kl": kl, "kl_a_token": kl / length, "early_entropy": start, "gain": gain},
+    )
+
+
+def not_training(history: History, config: Config) -> Sign | None:
+    """The policy is the reference to the bit after steps that should have moved it, or no gradient reaches it."""
+    rows = history.run.newest(STILL_ITERATIONS)
+    if not rows or rows[0].iteration <= config.ppo.critic_warmup or any(row.steps == 0 for row in rows):
+        return None
+    no_gradient = all(row.grad_norm == 0 for row in rows)
+    if not no_gradient and any(row.kl != 0 for row in rows):
+        return None
+    rate = rows[-1].policy_lr
+    cause = "the gradient is 0" if no_gradient else f"its learning rate is {rate:g}"
+    return Sign(
+        "error",
+        f"the policy has not moved in {len(rows)} iterations: KL is {rows[-1].kl:g}, and {cause}",
+        {"kl": rows[-1].kl, "grad_norm": rows[-1].grad_norm, "policy_lr": rate},
+        "Look at optim.policy_lr, at model.lora_targets (layers that the model has), and whether the reward tells one "
+        "response from another. Where it does: lower kl_coef, raise the clip, raise the learning rate.",
+        [fixes.raise_policy_lr(config), fixes.pause()],
+    )
+
+
+def kl_negative(history: History, config: Config) -> Sign | None:
+    """The k1 estimate stays below 0, which the KL of what was truly sampled cannot."""
+    rows = history.run.newest(NEGATIVE_ITERATIONS)
+    kl = mean_of(rows, lambda row: row.kl)
+    if not rows or not all(row.kl < 0 for row in rows) or not kl < NEGATIVE_KL:
+        return None
+    rollout = config.rollout
+    mismatch = mean_of(rows, lambda row: row.sampler_mismatch)
+    if rollout.top_p < 1 or rollout.top_k > 0:
+        names = [name for name, on in (("top_p", rollout.top_p < 1), ("top_k", rollout.top_k > 0)) if on]
+        cause = f"{' and '.join(names)} cut the tail off what is sampled, and the penalty is earned by filling it"
+        advice = f"Sample from the whole distribution: {' and '.join(names)} off."
+    elif mismatch > MISMATCH:
+        cause = f"what is sampled is not what is scored (they differ by {mismatch:.2g} nats a token)"
+        advice = "Sampling and scoring disagree: compare their temperatures, dtypes and adapters before training on."
+    else:
+        cause = "sampler and scores agree, so suspect masks and stop tokens"
+        advice = "Look at the samples: a token after the end or a missing end token must not count."
+    return Sign(
+        "warning",
+        f"KL has been below 0 for {len(rows)} iterations, {kl:.3g} nats a sequence in the mean: {cause}",
+        {"kl": kl, "sampler_mismatch": mismatch, "top_p": rollout.top_p, "top_k": rollout.top_k},
+        advice,
+        [*fixes.sample_everything(config), fixes.pause()],
+    )
+
+
+def entropy_collapse(history: History, config: Config) -> Sign | None:
+    """The policy is nearly sure of every token, so it tries nothing any more."""
+    windows = history.texts.early_and_late(ENTROPY_START, ENTROPY_WINDOW)
+    if windows is None:
+        return None
+    start, now = (mean_of(rows, lambda row: row.entropy) for rows in windows)
+    if not (start > SMALL_ENTROPY and now < ENTROPY_LEFT * start):
+        return None
+    last = windows[1][-1]
+    return Sign(
+        "error" if now < ENTROPY_GONE * start else "warning",
+        f"entropy is {now:.3g} nats a token, {100 * now / start:.0f} % of what it was at the start",
+        {"entropy": now, "early_entropy": start, "unique": last.unique, "kl": last.kl},
+        "The policy writes nearly the same each time and cannot find anything better. An entropy bonus, a lower "
+        "learning rate or a higher kl_coef keep it open; a policy that has collapsed comes back by rolling back alone.",
+        [
+            fixes.roll_back(history),
+            fixes.entropy_bonus(config),
+            fixes.lower_policy_lr(config),
+            fixes.raise_kl_coef(config, last.kl_coef),
+        ],
+    )

@@ -1,0 +1,208 @@
+"""Rules over the optimiser's steps: how far they go, what drives them, and whether the critic helps."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+
+from trainer.config.schema import Config
+from trainer.events import Iteration
+from trainer.monitoring import fixes
+from trainer.monitoring.history import History, mean_of
+from trainer.monitoring.rule import Sign
+
+CLIP_ITERATIONS = 3
+"""Each of them over the threshold."""
+CLIP_START = 5
+"""Iterations that do not count: Adam's first steps clip 0.15 to 0.22 of the quickstart's tokens, and more of others."""
+CLIPPED = 0.2
+"""Clip fraction: a warning. As in rldoctor."""
+MUCH_CLIPPED = 0.4
+"""And an error, as there."""
+
+MEAN_RATIO = 10.0
+"""Mean ratio of the steps: TRL's threshold, and the default of ppo.ratio_threshold."""
+LOG_RATIO = 20.0
+"""|log pi - log pi_old| of one token; healthy runs of the quickstart reach 2.3."""
+SPIKE_ITERATIONS = 5
+OFTEN_SPIKED = 3
+"""Of SPIKE_ITERATIONS: an error."""
+
+SILENT_ITERATIONS = 3
+LONG_SILENT_ITERATIONS = 10
+NO_SPREAD = 1e-6
+"""Deviation of raw advantages, and spread of scores as a share of the score, that are rounding: no step is taken on
+less."""
+
+CRITIC_ITERATIONS = 10
+"""Explained variance below 0 in all of them: rlprobe's sign."""
+CRITIC_START = 10
+"""Iterations in which a critic that began at zero may be worse than a constant."""
+WORSE_THAN_A_CONSTANT = -0.25
+"""Median explained variance. A healthy run with batches of 8 had ten negative iterations in a row, with a median of
+-0.11."""
+LOST = -1.0
+"""And an error: the critic's error is twice the variance of the returns."""
+GROWN_VALUE_LOSS = 3.0
+"""Value loss over that of the start: the critic runs away. As in rlprobe."""
+
+GRADIENT_ITERATIONS = 10
+GRADIENT_WINDOW = 50
+GRADIENT_OVER_MEDIAN = 10.0
+"""Gradient norm over the median of those before: a warning. As in rlprobe."""
+GRADIENT_FAR_OVER_MEDIAN = 100.0
+"""And an error."""
+
+_UNSTABLE = (
+    "Training is unstable: lower the policy's learning rate or the clip, take smaller steps (more minibatches), whiten "
+    "the rewards."
+)
+
+
+def clip_saturation(history: History, config: Config) -> Sign | None:
+    """Much of the batch is clipped, so more passes over it teach nothing."""
+    rows = history.run.newest(CLIP_ITERATIONS)
+    if not rows or rows[0].iteration <= CLIP_START or not all(row.clip_fraction > CLIPPED for row in rows):
+        return None
+    fraction = mean_of(rows, lambda row: row.clip_fraction)
+    return Sign(
+        "error" if all(row.clip_fraction > MUCH_CLIPPED for row in rows) else "warning",
+        f"{100 * fraction:.0f} % of the tokens are clipped, in {len(rows)} iterations in a row",
+        {"clip_fraction": fraction, "approx_kl": rows[-1].approx_kl, "epochs": config.ppo.epochs},
+        "The policy goes further in one iteration than the batch can tell: fewer epochs, or a lower learning rate.",
+        [fixes.fewer_epochs(config), fixes.lower_policy_lr(config), fixes.roll_back(history)],
+    )
+
+
+def ratio_spike(history: History, config: Config) -> Sign | None:
+    """A step found the policy far from the one that wrote the batch."""
+    last = history.run.newest(1)
+    if not last or not _spiked(last[0]):
+        return None
+    row = last[0]
+    spiked = sum(map(_spiked, history.run.newest(SPIKE_ITERATIONS)))
+    skipped = (
+        f"{row.spiked_steps} of {row.spiked_steps + row.steps} steps were skipped for it" if row.spiked_steps else ""
+    )
+    ratio = f"the largest log-ratio is {row.log_ratio_max:.3g}" if math.isfinite(row.log_ratio_max) else ""
+    said = ", ".join(filter(None, (ratio, skipped))) or f"the mean ratio is {row.ratio_mean:.3g}"
+    return Sign(
+        "error" if spiked >= OFTEN_SPIKED else "warning",
+        f"the policy has moved far from the one that wrote the batch: {said}",
+        {"log_ratio_max": row.log_ratio_max, "ratio_mean": row.ratio_mean, "spiked_steps": row.spiked_steps},
+        f"{_UNSTABLE} Fewer epochs help as well.",
+        [fixes.lower_policy_lr(config), fixes.fewer_epochs(config), fixes.lower_clip(config), fixes.roll_back(history)],
+    )
+
+
+def _spiked(row: Iteration) -> bool:
+    return row.spiked_steps > 0 or row.log_ratio_max > LOG_RATIO or row.ratio_mean > MEAN_RATIO
+
+
+def no_signal(history: History, config: Config) -> Sign | None:
+    """The reward does not tell one response from another. A task that is solved is no such case."""
+    rows = history.run.newest(SILENT_ITERATIONS)
+    if not rows or not all(map(_silent, rows)) or _solved(history):
+        return None
+    long = history.run.newest(LONG_SILENT_ITERATIONS)
+    lasts = bool(long) and all(map(_silent, long))
+    rows = long if lasts else rows
+    last = rows[-1]
+    constant = all(map(_no_spread, rows))
+    what = f"every response scores {last.score_mean:.3g}" if constant else "the advantages do not differ"
+    return Sign(
+        "error" if lasts else "warning",
+        f"nothing to learn from in {len(rows)} iterations: {what}",
+        {"score_std": last.score_std, "advantage_std": last.advantage_std, "steps": last.steps},
+        "The reward is constant: look at reward.sources. Where it is only rare, take a larger batch, more samples a "
+        "prompt, or a reward that gives something for coming near.",
+        [fixes.pause()],
+    )
+
+
+def _no_spread(row: Iteration) -> bool:
+    return row.score_max - row.score_min <= NO_SPREAD * max(1.0, abs(row.score_mean))
+
+
+def _silent(row: Iteration) -> bool:
+    return _no_spread(row) or row.advantage_std <= NO_SPREAD or (row.steps == 0 and row.skipped_steps == 0)
+
+
+def _solved(history: History) -> bool:
+    """Whether all now get the best score that there ever was, which not all got before."""
+    rows = history.scores.all_kept()
+    best = max((row.score_max for row in rows), default=math.inf)
+    return bool(rows) and rows[-1].score_min >= best and not all(map(_no_spread, rows))
+
+
+def critic_lost(history: History, config: Config) -> Sign | None:
+    """The critic's values explain the returns worse than a constant would, and have done for long."""
+    rows = history.scores.newest(CRITIC_ITERATIONS)
+    if not rows or rows[0].iteration <= max(CRITIC_START, config.ppo.critic_warmup):
+        return None
+    explained = [row.explained_variance for row in rows]
+    middle = median(explained)
+    if all(map(_silent, rows)):
+        return None  # returns that do not vary cannot be explained
+    if not all(value < 0 for value in explained) or not middle < WORSE_THAN_A_CONSTANT:
+        return None
+    start = mean_of(history.scores.all_kept()[:CRITIC_ITERATIONS], lambda row: row.value_loss)
+    loss = mean_of(rows, lambda row: row.value_loss)
+    runs_away = loss > GROWN_VALUE_LOSS * start
+    # Values below a constant vary more than what they know is worth: mostly noise of steps on few sequences.
+    slower, faster = fixes.lower_value_lr(config), fixes.raise_value_lr(config)
+    return Sign(
+        "error" if middle < LOST else "warning",
+        f"explained variance has been below 0 for {len(rows)} iterations, {middle:.2g} in the middle"
+        + (f", and the value loss has grown from {start:.3g} to {loss:.3g}" if runs_away else ""),
+        {"explained_variance": middle, "value_loss": loss, "early_value_loss": start, "value_lr": rows[-1].value_lr},
+        "The advantages rest on a critic that knows less than a constant. "
+        + (
+            "Its steps are too large: lower value_lr."
+            if runs_away
+            else "Either its steps are too large for so few sequences: lower value_lr, take larger batches. Or the "
+            "policy or its reward has changed faster than it learns: raise value_lr."
+        )
+        + " A new run may begin with ppo.critic_warmup, or do without a critic (ppo.estimator).",
+        [slower, fixes.roll_back(history) if runs_away else faster, fixes.pause()],
+    )
+
+
+def gradient_spike(history: History, config: Config) -> Sign | None:
+    """A gradient stands out from those before, and is large enough to be cut."""
+    newest = history.scores.all_kept()[-GRADIENT_WINDOW:]
+    rows = [row for row in newest if row.iteration > config.ppo.critic_warmup]
+    norms = [norm for row in rows[:-1] if math.isfinite(norm := _gradient(row))]
+    if len(norms) < GRADIENT_ITERATIONS or not (middle := median(norms)) > 0:
+        return None
+    norm = _gradient(rows[-1])
+    if not (norm > GRADIENT_OVER_MEDIAN * middle and norm > config.optim.max_grad_norm):
+        return None
+    return Sign(
+        "error" if norm > GRADIENT_FAR_OVER_MEDIAN * middle else "warning",
+        f"the gradient's norm is {norm:.3g}, {norm / middle:.0f} times the median of {middle:.3g} before",
+        {"grad_norm_max": norm, "median": middle, "max_grad_norm": config.optim.max_grad_norm},
+        f"{_UNSTABLE} If the samples are worse since, roll back.",
+        [fixes.lower_policy_lr(config), fixes.roll_back(history), fixes.lower_clip(config)],
+    )
+
+
+def _gradient(row: Iteration) -> float:
+    return row.grad_norm_max if math.isfinite(row.grad_norm_max) else row.grad_norm
+
+
+def step_nan(history: History, config: Config) -> Sign | None:
+    """A loss or gradient was NaN or inf."""
+    last = history.run.newest(1)
+    lost = history.lost_steps or (last[0].skipped_steps - last[0].spiked_steps if last else 0)
+    if lost <= 0:
+        return None
+    return Sign(
+        "error",
+        f"{lost} {'step was' if lost == 1 else 'steps were'} not taken in iteration {history.iteration}: loss or "
+        "gradient was NaN or infinite",
+        {"lost_steps": lost, "policy_lr": config.optim.policy_lr},
+        "The weights are as before the step, but what led to it goes on: roll back to the last good checkpoint and "
+        "lower the learning rate. Half precision and rewards without a bound are likely causes.",
+        [fixes.roll_back(history), fixes.lower_policy_lr(config), fixes.pause()],
+    )

@@ -1,0 +1,299 @@
+"""Proximal policy optimisation of a language model: one iteration reads as its diagram.
+
+Schulman et al. 2017 (arXiv 1707.06347); for language models Ziegler et al. 2019 (arXiv 1909.08593).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from trainer import maths
+from trainer.arrays import filled
+from trainer.config import Config
+from trainer.control.control import Control
+from trainer.data import Prompt, prompt_indices
+from trainer.errors import DivergedError
+from trainer.events import Alert, Event, Iteration
+from trainer.models.actor_critic import ActorCriticLLM
+from trainer.ppo import steps
+from trainer.ppo.estimators import ESTIMATORS
+from trainer.ppo.kl_controller import adapted_kl_coef
+from trainer.ppo.learner import How, Learner, Step, StepMetrics, has_signal
+from trainer.ppo.metrics import mean_parts, rollout_metrics, settings_of, update_metrics
+from trainer.ppo.phases import Phases
+from trainer.rewards import RewardResult, Rewards
+from trainer.rollout.experience import Experience, PassRatios, check_budget, minibatch_rows
+from trainer.rollout.token_texts import TokenTexts
+from trainer.runs.samples import SampleSettings
+from trainer.seeding import Purpose, key_for
+
+MAX_SKIPPED_IN_A_ROW = 3
+
+
+class Update(NamedTuple):
+    """What the epochs over a batch leave."""
+
+    steps: list[StepMetrics]
+    ratios: npt.NDArray[np.float32] | None = None  # [B, T, passes] pi / pi_old as each pass found it; None: no step
+
+
+class IterationResult(NamedTuple):
+    """What one iteration leaves: the batch with every field filled, its rewards in parts, its metrics."""
+
+    batch: Experience
+    prompts: list[Prompt]  # B, those of the rows
+    rewards: RewardResult
+    metrics: Iteration
+    ratios: npt.NDArray[np.float32] | None  # as in Update
+    settings: SampleSettings  # that held in it
+    token_texts: TokenTexts  # by which its tokens are read
+
+
+class PPO:
+    """The algorithm over a model, prompts and a reward. Holds no files; `emit` takes its events."""
+
+    def __init__(
+        self,
+        config: Config,
+        actor: ActorCriticLLM,
+        tokenizer: Any,
+        prompts: Sequence[Prompt],
+        rewards: Rewards,
+        *,
+        emit: Callable[[Event], None] = lambda event: None,
+        control: Control | None = None,
+    ) -> None:
+        self.config = config
+        self.actor = actor
+        self.tokenizer = tokenizer
+        self.prompts = prompts
+        self.rewards = rewards
+        self.emit = emit
+        self.control = control or Control()
+        self.learner = Learner(actor, config.optim, total_steps=_total_steps(config))
+        self.kl_coef = config.ppo.kl_coef
+        """Of the coming iteration; an adaptive controller moves it."""
+        self.tokens = 0
+        self.skipped_in_a_row = 0
+        self.phase = Phases(self.emit, self.control)
+        self._token_texts = TokenTexts(tokenizer)
+
+    def configure(self, config: Config, rewards: Rewards | None = None) -> None:
+        """Go by `config` from the next iteration on, as a run resumed with it would. Only live settings may differ.
+
+        rewards: those of `config`, where they are other ones.
+        """
+        if config.ppo.kl_coef != self.config.ppo.kl_coef:
+            self.kl_coef = config.ppo.kl_coef
+        self.config = config
+        self.rewards = rewards or self.rewards
+        self.learner.configure(config.optim, total_steps=_total_steps(config))
+
+    def iteration(self, number: int) -> IterationResult:
+        """Iteration `number`, from 1: roll out, score, shape, estimate advantages, learn."""
+        c, scoring = self.config, {"micro_batch_tokens": self.config.optim.micro_batch_tokens}
+        temperature, kl_coef = c.rollout.temperature, self.kl_coef
+        alternatives = c.run.alternatives if c.run.save_samples else 0
+        self.phase.seconds = {}
+        mx.reset_peak_memory()
+        started = self.control.clock()
+        prompts = self.batch_prompts(number)
+
+        with self.phase(number, "generate", passes=2 if c.ppo.estimator == "remax" else 1) as progress:
+            key = key_for(c.run.seed, Purpose.ROLLOUT, number)
+            batch = steps.generate_sequences(
+                self.actor.backbone, self.tokenizer, prompts, c.rollout, key=key, progress=progress
+            )
+            check_budget(batch.lengths(), c.optim.buffer_tokens)
+            if c.ppo.estimator == "remax":
+                batch = steps.add_greedy_baselines(
+                    self.actor.backbone, self.tokenizer, batch, prompts, c.rollout, self.rewards, progress=progress
+                )
+
+        with self.phase(number, "score", passes=3 if self._critic_is_apart else 2) as progress:
+            batch = steps.add_policy_logprobs_and_values(
+                self.actor,
+                batch,
+                temperature=temperature,
+                alternatives=alternatives,
+                critic=self.has_critic,
+                progress=progress,
+                **scoring,
+            )
+            batch = steps.add_kl_to_sa_pairs(
+                self.actor,
+                batch,
+                temperature=temperature,
+                estimator=c.ppo.kl_estimator,
+                progress=progress,
+                **scoring,
+            )
+            if self.has_critic:
+                batch = steps.add_values_to_sa_pairs(self.actor, batch, progress=progress, **scoring)
+
+        with self.phase(number, "reward"):
+            batch, rewards = steps.compute_rewards(self.rewards, batch, prompts)
+
+        batch = steps.adjust_rewards_with_kl(batch, kl_coef=self.kl_coef_in_rewards, whiten=c.ppo.whiten_rewards)
+        if self.has_critic:
+            batch = steps.compute_td_errors(batch, gamma=c.ppo.gamma, bootstrap_truncated=c.ppo.bootstrap_truncated)
+            batch = steps.compute_gae_advantages(batch, gamma=c.ppo.gamma, lam=c.ppo.lam)
+            batch = steps.add_reward_to_go(batch)
+        else:
+            batch = ESTIMATORS[c.ppo.estimator](batch, c.ppo, c.rollout.samples_per_prompt)
+        mx.eval([field for field in batch if isinstance(field, mx.array)])  # the update must not redo any of it
+
+        learning_rates = self.learner.learning_rates()
+        with self.phase(number, "update", passes=self.update_passes) as progress:
+            update = self.learn(number, batch, progress)
+
+        seconds = self.control.clock() - started
+        tokens = int(batch.response_lengths.sum())
+        self.tokens += tokens
+        metrics = Iteration(
+            iteration=number,
+            **rollout_metrics(batch, kl_coef=kl_coef),
+            **update_metrics(update.steps, minibatches=c.ppo.minibatches),
+            kl_coef=kl_coef,
+            policy_lr=learning_rates[0],
+            value_lr=learning_rates[1],
+            tokens_per_second=tokens / seconds,
+            seconds=dict(self.phase.seconds),
+            memory_bytes=mx.get_peak_memory(),
+            tokens=self.tokens,
+            parts=mean_parts(rewards.parts),
+        )
+        settings = settings_of(batch, c, kl_coef=kl_coef, trains_policy=not self._critic_learns_alone(number))
+        if c.ppo.kl_controller == "adaptive":
+            self.kl_coef = adapted_kl_coef(
+                kl_coef, metrics.kl, target=c.ppo.kl_target, horizon=c.ppo.kl_horizon, sequences=batch.size
+            )
+        return IterationResult(batch, prompts, rewards, metrics, update.ratios, settings, self._token_texts)
+
+    def learn(self, number: int, batch: Experience, progress: Callable[[int, int], None]) -> Update:
+        """Several epochs over the batch in reshuffled minibatches, one optimiser step each."""
+        ppo = self.config.ppo
+        warms_up = self._critic_learns_alone(number)
+        if not warms_up and not has_signal(batch):
+            message = "all advantages are equal, so no step was taken: is the reward constant?"
+            self.emit(Alert(iteration=number, level="warning", code="no_signal", message=message))
+            return Update([])
+        if ppo.whiten_advantages:
+            batch = batch._replace(advantages=maths.whiten(filled(batch.advantages), batch.mask))
+        how = self._how(progress)
+        results: list[StepMetrics] = []
+        ratios = PassRatios(batch, ppo.epochs + self._measures_final_ratios)
+        for epoch, rows in self._passes(number, batch.size):
+            minibatch = batch.take(rows)
+            if warms_up:
+                step = self.learner.train_value_model(minibatch, ppo, **how)
+            else:
+                step = self._train(minibatch, how)
+                if step.metrics.taken:  # a ratio says what a token was pushed by: of a skipped step there is none
+                    ratios.put(epoch, rows, step.ratios)
+            self.learner.steps += step.metrics.outcome != "target_kl"
+            results.append(step.metrics)
+            self._check_step(number, step.metrics)
+            if step.metrics.outcome == "target_kl":
+                break
+        if warms_up:
+            return Update(results)
+        if self._measures_final_ratios:
+            for rows in self._minibatches(number, batch.size, ppo.epochs):
+                found = self.learner.ratios(batch.take(rows), temperature=how["temperature"], progress=progress)
+                ratios.put(ppo.epochs, rows, found)
+        return Update(results, ratios.array())
+
+    def _train(self, minibatch: Experience, how: How) -> Step:
+        """One optimiser step of what the estimator needs: actor and critic in one pass, apart, or the actor alone."""
+        ppo = self.config.ppo
+        if not self.has_critic:
+            return self.learner.train_policy_model(minibatch, ppo, **how)
+        if self.actor.shares_trunk:
+            return self.learner.train_joint(minibatch, ppo, **how)
+        value = self.learner.train_value_model(minibatch, ppo, **how)
+        return self.learner.train_policy_model(minibatch, ppo, **how).with_critic(value)
+
+    def batch_prompts(self, number: int) -> list[Prompt]:
+        """The prompts of iteration `number`, each repeated `samples_per_prompt` times."""
+        c = self.config
+        count = c.rollout.batch_size // c.rollout.samples_per_prompt
+        places = prompt_indices((number - 1) * count, count, len(self.prompts), seed=c.run.seed, shuffle=c.data.shuffle)
+        return [self.prompts[place] for place in places for _ in range(c.rollout.samples_per_prompt)]
+
+    @property
+    def update_passes(self) -> int:
+        """Passes over minibatches in `learn`, by which its progress is told."""
+        epochs = self.config.ppo.epochs * (2 if self._critic_is_apart else 1)
+        return (epochs + self._measures_final_ratios) * self.config.ppo.minibatches
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether the advantages come from values."""
+        return self.config.ppo.estimator == "gae"
+
+    @property
+    def kl_coef_in_rewards(self) -> float:
+        """The coefficient of the KL penalty in each token's reward: 0 where the penalty is in the loss."""
+        return self.kl_coef if self.config.ppo.kl_in == "reward" else 0.0
+
+    def _critic_learns_alone(self, number: int) -> bool:
+        return self.has_critic and number <= self.config.ppo.critic_warmup
+
+    @property
+    def _critic_is_apart(self) -> bool:
+        return self.has_critic and not self.actor.shares_trunk
+
+    @property
+    def _measures_final_ratios(self) -> bool:
+        return self.config.run.final_ratios and self.config.run.save_samples
+
+    def _passes(self, number: int, size: int) -> Iterator[tuple[int, list[int]]]:
+        """The minibatches of every epoch, each with its epoch's number, from 0."""
+        for epoch in range(self.config.ppo.epochs):
+            for rows in self._minibatches(number, size, epoch):
+                yield epoch, rows
+
+    def _minibatches(self, number: int, size: int, epoch: int) -> list[list[int]]:
+        seed = [self.config.run.seed, Purpose.MINIBATCHES, number, epoch]
+        return minibatch_rows(size, self.config.ppo.minibatches, seed=seed)
+
+    def _how(self, progress: Callable[[int, int], None]) -> How:
+        c = self.config
+        return How(
+            temperature=c.rollout.temperature,
+            progress=progress,
+            kl_coef=self.kl_coef,
+            max_new_tokens=c.rollout.max_new_tokens,
+        )
+
+    def _check_step(self, number: int, step: StepMetrics) -> None:
+        """Tell of a step that was skipped; DivergedError at the third NaN in a row, in one iteration or several."""
+        if step.outcome == "ratio_spike":
+            message = (
+                f"a minibatch was skipped: its mean ratio was {step.ratio_mean:.3g}, its largest log-ratio "
+                f"{step.log_ratio_max:.3g}"
+            )
+            self.emit(Alert(iteration=number, level="info", code="ratio_spike", message=message))
+        if step.outcome != "not_finite":
+            self.skipped_in_a_row = 0
+            return
+        self.skipped_in_a_row += 1
+        message = "loss or gradient was NaN or inf: the step was skipped; lower the learning rate if it repeats"
+        self.emit(Alert(iteration=number, level="warning", code="step_skipped", message=message))
+        if self.skipped_in_a_row == MAX_SKIPPED_IN_A_ROW:
+            policy_lr, _ = self.learner.learning_rates()
+            raise DivergedError(
+                f"loss or gradient was NaN or inf {MAX_SKIPPED_IN_A_ROW} times in a row at iteration {number}: lower "
+                f"optim.policy_lr ({policy_lr:g}) or raise ppo.kl_coef and resume"
+            )
+
+
+def _total_steps(config: Config) -> int:
+    """Optimiser steps of the whole run."""
+    return config.ppo.iterations * config.ppo.epochs * config.ppo.minibatches

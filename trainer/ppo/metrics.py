@@ -1,0 +1,213 @@
+"""From a batch and its optimiser steps to the numbers of one iteration."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from trainer import maths
+from trainer.arrays import filled, to_list
+from trainer.config import Config
+from trainer.data import Prompt
+from trainer.ppo.learner import StepMetrics
+from trainer.ppo.steps import adjust_rewards_with_kl
+from trainer.rollout.experience import Experience
+from trainer.rollout.token_texts import TokenTexts
+from trainer.runs.samples import TOKEN_COLUMNS, SampleSettings
+
+TOP_COLUMNS = ("top_tokens", "top_logprobs", "top_ref_logprobs")
+
+
+def rollout_metrics(batch: Experience, *, kl_coef: float) -> dict[str, Any]:
+    """Fields of the `iteration` event that the batch alone decides; means over sequences or real tokens.
+
+    kl is the mean over sequences of the summed k1, whatever estimator the penalty uses.
+    """
+    mask = batch.mask
+    scores = np.array(filled(batch.scores) + _sums(filled(batch.token_scores), mask), dtype=np.float64)
+    k1 = maths.kl_estimate(filled(batch.logprobs), filled(batch.ref_logprobs), "k1")
+    kl = np.array(_sums(k1, mask), dtype=np.float64)
+    penalty = kl_coef * np.array(_sums(filled(batch.kl), mask), dtype=np.float64)
+    mismatch = mx.abs(batch.sampler_logprobs - filled(batch.logprobs))
+    returns, values = filled(batch.returns), batch.values
+    rows = zip(to_list(batch.responses), to_list(batch.response_lengths), strict=True)
+    responses = [ids[:length] for ids, length in rows]
+    return {
+        "score_mean": float(scores.mean()),
+        "score_std": float(scores.std()),
+        "score_max": float(scores.max()),
+        "score_min": float(scores.min()),
+        "reward_mean": float((scores - penalty).mean()),
+        "kl": float(kl.mean()),
+        "entropy": float(maths.masked_mean(filled(batch.entropy), mask)),
+        "explained_variance": math.nan if values is None else float(maths.explained_variance(values, returns, mask)),
+        "value_mean": math.nan if values is None else float(maths.masked_mean(values, mask)),
+        "return_mean": float(maths.masked_mean(returns, mask)),
+        "advantage_std": math.sqrt(float(maths.masked_variance(filled(batch.advantages), mask))),
+        "response_length": float(batch.response_lengths.mean()),
+        "truncated": float(batch.truncated.mean()),
+        "sampler_mismatch": float(maths.masked_mean(mismatch, mask)),
+        "length_correlation": correlation(scores, np.array(batch.response_lengths, dtype=np.float64)),
+        "repetition": float(np.mean([repetition(response) for response in responses])),
+        "unique": len(set(map(tuple, responses))) / len(responses),
+    }
+
+
+def correlation(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> float:
+    """Pearson's correlation of two series of one length; NaN where one of them does not vary."""
+    if not (np.std(x) > 0 and np.std(y) > 0):
+        return math.nan
+    return float(np.corrcoef(x, y)[0, 1])
+
+
+def repetition(tokens: Sequence[int], n: int = 4) -> float:
+    """Share of the n-grams of a response that it has had before: 0 where all differ, or where there is none."""
+    grams = list(zip(*(tokens[start:] for start in range(n)), strict=False))
+    return 1 - len(set(grams)) / len(grams) if grams else 0.0
+
+
+def mean_parts(parts: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Mean raw score by reward source, and by detail of one."""
+    return {name: float(np.mean(scores)) for name, scores in parts.items()}
+
+
+def update_metrics(steps: Sequence[StepMetrics], *, minibatches: int = 1) -> dict[str, Any]:
+    """Fields of the `iteration` event that the optimiser steps decide: means over the steps that were computed.
+
+    NaN where there was no step at all; a skipped step counts in `skipped_steps` and in no mean, and one that was not
+    taken because the policy had gone far enough (`ppo.target_approx_kl`) in neither. minibatches: of an epoch.
+    """
+    taken = [step for step in steps if step.taken]
+    skipped = [step for step in steps if step.outcome in ("not_finite", "ratio_spike")]
+
+    def mean(name: str) -> float:
+        return sum(getattr(step, name) for step in taken) / len(taken) if taken else math.nan
+
+    names = ("policy_loss", "value_loss", "clip_fraction", "approx_kl", "ratio_mean", "grad_norm")
+    return {
+        **{name: mean(name) for name in names},
+        "ratio_max": max((step.ratio_max for step in taken), default=math.nan),
+        # Of every step that was computed: what a skipped one shows is what it was skipped for.
+        "log_ratio_max": max((step.log_ratio_max for step in steps), default=math.nan),
+        "grad_norm_max": max((step.grad_norm for step in taken), default=math.nan),
+        "steps": len(taken),
+        "skipped_steps": len(skipped),
+        "spiked_steps": sum(step.outcome == "ratio_spike" for step in steps),
+        "epochs_done": (len(taken) + len(skipped)) / minibatches,
+    }
+
+
+def sample_rows(
+    batch: Experience,
+    prompts: Sequence[Prompt],
+    parts: dict[str, list[float]],
+    samples_per_prompt: int,
+    *,
+    token_texts: TokenTexts | None = None,
+    ratios: npt.NDArray[np.float32] | None = None,
+) -> list[dict[str, Any]]:
+    """One dict a sequence for the samples file: texts, ids, scores, and every per-token array cut to its length.
+
+    token_texts: of the tokenizer, for the columns of texts; ratios: [B, T, passes]. What is not given, or not kept in
+    the batch, is no column.
+    """
+    # Without a critic there are no values and no TD errors.
+    arrays = {name: np.array(value) for name in TOKEN_COLUMNS if (value := getattr(batch, name)) is not None}
+    top = {name: np.array(value) for name in TOP_COLUMNS if (value := getattr(batch, name)) is not None}
+    if ratios is not None:
+        arrays["ratios"] = ratios
+    scores = to_list(filled(batch.scores) + _sums(filled(batch.token_scores), batch.mask))
+    sequence_scores = to_list(filled(batch.scores))
+    by_sequence = {
+        name: to_list(value)
+        for name, value in (
+            ("final_value", batch.final_values),
+            ("baseline", batch.baselines),
+            ("advantage_scale", batch.advantage_scales),
+        )
+        if value is not None
+    }
+    responses, lengths, truncated = np.array(batch.responses), to_list(batch.response_lengths), to_list(batch.truncated)
+    rows = []
+    for row, (prompt, length) in enumerate(zip(prompts, lengths, strict=True)):
+        per_token = {name: array[row, :length] for name, array in (arrays | top).items()}
+        k1 = per_token["logprobs"].astype(np.float64) - per_token["ref_logprobs"]
+        values = {
+            "row": row,
+            "prompt_index": prompt.index,
+            "sample": row % samples_per_prompt,
+            "prompt": prompt.text,
+            "source_prompt": None if prompt.prompt == prompt.text else json.dumps(prompt.prompt, ensure_ascii=False),
+            "completion": batch.texts[row],
+            "truncated": bool(truncated[row]),
+            "stop_reason": "length" if truncated[row] else "stop",
+            "score": scores[row],
+            "sequence_score": sequence_scores[row],
+            "parts": {name: part[row] for name, part in parts.items()},
+            "columns": json.dumps(prompt.columns, ensure_ascii=False, default=str),
+            "length": length,
+            "kl_sum": float(k1.sum()),
+            **{name: value[row] for name, value in by_sequence.items()},
+            "prompt_tokens": prompt.tokens,
+            "tokens": responses[row, :length],
+            **per_token,
+        }
+        if token_texts is not None:
+            values["token_texts"] = token_texts(values["tokens"].tolist())
+            if top:
+                places = values["top_tokens"].tolist()
+                values["top_texts"] = [[token_texts.piece(token) for token in place] for place in places]
+        rows.append(values)
+    return rows
+
+
+def settings_of(batch: Experience, config: Config, *, kl_coef: float, trains_policy: bool = True) -> SampleSettings:
+    """What the numbers of the batch's tokens follow from, by the configuration that held when it was made.
+
+    kl_coef: that held in the iteration, in the rewards or the loss; trains_policy: not while the critic alone learns.
+    """
+    ppo = config.ppo
+    plain = adjust_rewards_with_kl(batch, kl_coef=kl_coef if ppo.kl_in == "reward" else 0.0)
+    reward_mean, reward_std = _moments(filled(plain.rewards), batch.mask)
+    advantage_mean, advantage_std = _moments(filled(batch.advantages), batch.mask)
+    return SampleSettings(
+        kl_coef=kl_coef,
+        kl_estimator=ppo.kl_estimator,
+        gamma=ppo.gamma,
+        lam=ppo.lam,
+        clip=ppo.clip,
+        temperature=config.rollout.temperature,
+        epochs=ppo.epochs,
+        bootstrap_truncated=ppo.bootstrap_truncated,
+        whiten_rewards=ppo.whiten_rewards,
+        whiten_advantages=ppo.whiten_advantages,
+        reward_mean=reward_mean,
+        reward_std=reward_std,
+        advantage_mean=advantage_mean,
+        advantage_std=advantage_std,
+        estimator=ppo.estimator,
+        kl_in=ppo.kl_in,
+        clip_high=ppo.clip_high,
+        dual_clip=ppo.dual_clip,
+        loss_aggregation=ppo.loss_aggregation,
+        group_std=ppo.group_std,
+        samples_per_prompt=config.rollout.samples_per_prompt,
+        importance_cap=ppo.importance_cap,
+        trains_policy=trains_policy,
+    )
+
+
+def _sums(x: mx.array, mask: mx.array) -> mx.array:
+    return mx.where(mask > 0, x, 0.0).sum(axis=1)
+
+
+def _moments(x: mx.array, mask: mx.array) -> tuple[float, float]:
+    """Mean and deviation of the real tokens."""
+    real = np.array(x, dtype=np.float64)[np.array(mask) > 0]
+    return float(real.mean()), float(real.std())

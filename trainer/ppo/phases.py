@@ -1,0 +1,43 @@
+"""The phases of an iteration: how long each takes, and how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import mlx.core as mx
+
+from trainer.control.control import Control
+from trainer.events import Event, Phase, PhaseProgress
+
+
+class Phases:
+    """Times phases without their pauses, and tells their progress.
+
+    seconds: of each phase since whoever counts has emptied it.
+    """
+
+    def __init__(self, emit: Callable[[Event], None], control: Control) -> None:
+        self.seconds: dict[str, float] = {}
+        self._emit = emit
+        self._control = control
+
+    @contextmanager
+    def __call__(self, iteration: int, phase: Phase, *, passes: int = 1) -> Iterator[Callable[[int, int], None]]:
+        """Inside, the function given reports (done, total) of each of `passes` in turn, and heeds requests."""
+        finished = 0
+
+        def progress(done: int, total: int) -> None:
+            nonlocal finished
+            self._control.check()
+            done_of_all, all_of_it = finished * total + done, total * passes
+            self._emit(PhaseProgress(iteration=iteration, phase=phase, done=done_of_all, total=all_of_it))
+            if done == total:
+                finished += 1
+
+        self._control.check()
+        self._emit(PhaseProgress(iteration=iteration, phase=phase, done=0, total=1))
+        started = self._control.clock()
+        yield progress
+        mx.clear_cache()  # the phases differ in shapes, so buffers of one are of no use to the next
+        self.seconds[phase] = self._control.clock() - started

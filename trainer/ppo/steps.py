@@ -1,0 +1,209 @@
+"""The named steps of one PPO iteration, in the order they are taken; each takes a batch and returns it, fuller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from trainer import maths
+from trainer.arrays import filled, to_list
+from trainer.config.schema import RolloutConfig
+from trainer.data import Prompt
+from trainer.models.actor_critic import ActorCriticLLM
+from trainer.models.logprobs import likeliest_tokens, logprobs_and_entropy, logprobs_of, token_logprobs
+from trainer.rewards import RewardInput, RewardResult, Rewards
+from trainer.rollout.experience import Experience, micro_batch_rows
+from trainer.rollout.generation import generate_sequences
+
+__all__ = [
+    "add_greedy_baselines",
+    "add_kl_to_sa_pairs",
+    "add_policy_logprobs_and_values",
+    "add_reward_to_go",
+    "add_values_to_sa_pairs",
+    "adjust_rewards_with_kl",
+    "compute_gae_advantages",
+    "compute_rewards",
+    "compute_td_errors",
+    "generate_sequences",
+]
+
+Progress = Callable[[int, int], None]
+
+
+def silent(done: int, total: int) -> None:
+    """No progress wanted."""
+
+
+def micro_batches(
+    batch: Experience, budget: int, progress: Progress = silent
+) -> Iterator[tuple[list[int], Experience]]:
+    """The batch in parts of at most `budget` padded tokens, each with its rows; tells the sequences that are done."""
+    done = 0
+    for rows in micro_batch_rows(range(batch.size), batch.lengths(), budget):
+        yield rows, batch.take(rows)
+        done += len(rows)
+        progress(done, batch.size)
+
+
+def add_policy_logprobs_and_values(
+    actor: ActorCriticLLM,
+    batch: Experience,
+    *,
+    temperature: float,
+    micro_batch_tokens: int,
+    alternatives: int = 0,
+    critic: bool = True,
+    progress: Progress = silent,
+) -> Experience:
+    """Old log-probs, entropy and, where the critic shares the policy's forward, V(s_t): one teacher-forced pass.
+
+    The log-probs are those of the distribution that was sampled: the same temperature scales the logits. alternatives:
+    how many of the likeliest tokens are kept at each place. critic: whether values are wanted at all.
+    """
+    critic = critic and actor.shares_trunk
+    logprobs, entropies, values, top_tokens, top_logprobs = [], [], [], [], []
+    order: list[int] = []
+    for rows, part in micro_batches(batch, micro_batch_tokens, progress):
+        forward = actor(
+            part.sequences,
+            part.prompt_lengths,
+            part.responses.shape[1],
+            want="both" if critic else "logits",
+        )
+        assert forward.logits is not None
+        logprob, entropy = logprobs_and_entropy(forward.logits, part.responses, temperature)
+        if alternatives:
+            top_tokens.append(likeliest_tokens(forward.logits, alternatives))
+            top_logprobs.append(logprobs_of(forward.logits, top_tokens[-1], part.responses, logprob, temperature))
+        mx.eval(logprob, entropy, forward.values, top_tokens, top_logprobs)  # frees this micro-batch's logits
+        order += rows
+        logprobs.append(logprob)
+        entropies.append(entropy)
+        values.append(forward.values)
+    batch = batch._replace(logprobs=batch.gathered(logprobs, order), entropy=batch.gathered(entropies, order))
+    if alternatives:
+        batch = batch._replace(
+            top_tokens=batch.gathered(top_tokens, order), top_logprobs=batch.gathered(top_logprobs, order)
+        )
+    return _with_values(batch, values, order) if critic else batch
+
+
+def add_values_to_sa_pairs(
+    actor: ActorCriticLLM, batch: Experience, *, micro_batch_tokens: int, progress: Progress = silent
+) -> Experience:
+    """V(s_t) from the critic's own pass; nothing to do where `add_policy_logprobs_and_values` gave it."""
+    if batch.values is not None:
+        return batch
+    values, order = [], []
+    for rows, part in micro_batches(batch, micro_batch_tokens, progress):
+        forward = actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want="values")
+        mx.eval(forward.values)
+        order += rows
+        values.append(forward.values)
+    return _with_values(batch, values, order)
+
+
+def add_kl_to_sa_pairs(
+    actor: ActorCriticLLM,
+    batch: Experience,
+    *,
+    temperature: float,
+    estimator: maths.KLEstimator,
+    micro_batch_tokens: int,
+    progress: Progress = silent,
+) -> Experience:
+    """Reference log-probs (the adapter is off), those of the alternatives too, and KL_t of policy against reference."""
+    logprobs, top_logprobs, order = [], [], []
+    with actor.reference():
+        for rows, part in micro_batches(batch, micro_batch_tokens, progress):
+            forward = actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want="logits")
+            assert forward.logits is not None
+            logprob = token_logprobs(forward.logits, part.responses, temperature)
+            if part.top_tokens is not None:
+                top_logprobs.append(logprobs_of(forward.logits, part.top_tokens, part.responses, logprob, temperature))
+            mx.eval(logprob, top_logprobs)  # frees this micro-batch's logits
+            order += rows
+            logprobs.append(logprob)
+    reference = batch.gathered(logprobs, order)
+    kl = mx.where(batch.mask > 0, maths.kl_estimate(filled(batch.logprobs), reference, estimator), 0.0)
+    top = batch.gathered(top_logprobs, order) if top_logprobs else None
+    return batch._replace(ref_logprobs=reference, top_ref_logprobs=top, kl=kl)
+
+
+def compute_rewards(
+    rewards: Rewards, batch: Experience, prompts: Sequence[Prompt], *, update_statistics: bool = True
+) -> tuple[Experience, RewardResult]:
+    """One score a sequence, and rewards of single tokens where a source gives them.
+
+    prompts: B, those of the rows. The reward sees the response as it was cut. Raises RewardError.
+    """
+    tokens, counts = to_list(batch.responses), to_list(batch.response_lengths)
+    result = rewards(
+        [
+            RewardInput(prompt.prompt, text, ids[:count], prompt.columns, bool(truncated))
+            for prompt, text, ids, count, truncated in zip(
+                prompts, batch.texts, tokens, counts, to_list(batch.truncated), strict=True
+            )
+        ],
+        update_statistics=update_statistics,
+    )
+    width = batch.mask.shape[1]
+    per_token = [row + [0.0] * (width - len(row)) for row in result.token_rewards or [[] for _ in prompts]]
+    return batch._replace(scores=mx.array(result.scores), token_scores=mx.array(per_token)), result
+
+
+def add_greedy_baselines(
+    backbone: nn.Module,
+    tokenizer: Any,
+    batch: Experience,
+    prompts: Sequence[Prompt],
+    rollout: RolloutConfig,
+    rewards: Rewards,
+    *,
+    progress: Progress = silent,
+) -> Experience:
+    """Of each prompt the score of the policy's greedy response, for all its samples: the baseline of ReMax.
+
+    prompts: B, those of the rows. The greedy response moves no statistics of the rewards. Raises RewardError.
+    """
+    once = prompts[:: rollout.samples_per_prompt]
+    greedy, key = rollout.model_copy(update={"top_k": 1}), mx.random.key(0)  # of one token there is nothing to draw
+    written = generate_sequences(backbone, tokenizer, once, greedy, key=key, progress=progress)
+    written, _ = compute_rewards(rewards, written, once, update_statistics=False)
+    scores = filled(written.scores) + filled(written.token_scores).sum(axis=1)
+    return batch._replace(baselines=mx.repeat(scores, rollout.samples_per_prompt))
+
+
+def adjust_rewards_with_kl(batch: Experience, *, kl_coef: float, whiten: bool = False) -> Experience:
+    """r_t = -beta KL_t (+ the token's own reward), plus the score on the last real token."""
+    scores, kl = filled(batch.scores), filled(batch.kl)
+    rewards = maths.shaped_rewards(kl, scores, batch.mask, kl_coef=kl_coef) + filled(batch.token_scores)
+    return batch._replace(rewards=maths.whiten(rewards, batch.mask, shift_mean=False) if whiten else rewards)
+
+
+def compute_td_errors(batch: Experience, *, gamma: float, bootstrap_truncated: bool = False) -> Experience:
+    """delta_t = r_t + gamma V(s_{t+1}) - V(s_t); V after the end is 0, or the critic's where a response was cut."""
+    final = filled(batch.final_values) * batch.truncated if bootstrap_truncated else None
+    deltas = maths.td_errors(filled(batch.rewards), filled(batch.values), batch.mask, gamma=gamma, final_values=final)
+    return batch._replace(td_errors=deltas)
+
+
+def compute_gae_advantages(batch: Experience, *, gamma: float, lam: float) -> Experience:
+    """A_t = sum over l of (gamma lambda)^l delta_{t+l}."""
+    return batch._replace(advantages=maths.gae_advantages(filled(batch.td_errors), batch.mask, gamma=gamma, lam=lam))
+
+
+def add_reward_to_go(batch: Experience) -> Experience:
+    """G_t = A_t + V(s_t), from the advantages before any whitening."""
+    returns = filled(batch.advantages) + filled(batch.values)
+    return batch._replace(returns=mx.where(batch.mask > 0, returns, 0.0))
+
+
+def _with_values(batch: Experience, parts: Sequence[mx.array | None], order: list[int]) -> Experience:
+    values = batch.gathered([filled(part) for part in parts], order, extra=1)  # [B, T + 1]
+    final = mx.take_along_axis(values, batch.response_lengths[:, None], axis=1).squeeze(1)
+    return batch._replace(values=mx.where(batch.mask > 0, values[:, :-1], 0.0), final_values=final)

@@ -1,0 +1,25 @@
+"""Of comparisons that are there, those that are yet to be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainer.preferences.queues.context import Drawn, QueueContext, Wait
+from trainer.preferences.queues.known import Known
+
+_PASSED_OVER = 200  # known ones in a row, after which other queues have their turn
+
+
+def new_ones(found: Iterator[Drawn], known: Known, context: QueueContext) -> Iterator[Drawn]:
+    """What of `found` is new; of many that are known, others need not wait for the end."""
+    stale = 0
+    for drawn in found:
+        context.heed()
+        if isinstance(drawn, Wait) or known.is_new(drawn):
+            stale = 0
+            yield drawn
+            continue
+        stale += 1
+        if stale % _PASSED_OVER == 0:
+            context.wake()
+            yield Wait("passes over what was judged before")

@@ -1,0 +1,179 @@
+"""A run's samples as what there is to compare: by prompt, newest iteration first, those that come meanwhile too."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainer.errors import DataError, StorageError, UsageError
+from trainer.preferences.formats.values import text
+from trainer.preferences.queues.context import Tell
+from trainer.preferences.records import Text
+from trainer.reading import read_toml
+from trainer.runs.folder import RunFolder, open_run
+from trainer.runs.samples import read_samples, sample_schema, sample_settings
+
+_COLUMNS = ("row", "prompt", "source_prompt", "prompt_tokens", "columns", "completion", "score", "length")
+
+
+class Sample(NamedTuple):
+    """A response. None where the file does not say."""
+
+    row: int
+    text: str
+    score: float | None
+    length: int | None  # tokens
+
+
+@dataclass(slots=True)
+class PromptSamples:
+    """What the policy of one iteration wrote to one prompt.
+
+    tokens: what the model read; None where the file does not say. columns: the others of the prompt's row.
+    temperature: None where the file does not say.
+    """
+
+    iteration: int
+    prompt: Text
+    tokens: list[int] | None
+    columns: dict[str, Any]
+    temperature: float | None
+    samples: list[Sample] = field(default_factory=list)
+
+
+class SampledIterations:
+    """The iterations of a run of which there are samples and that are left to look at.
+
+    Raises UsageError where there is no such run.
+    """
+
+    def __init__(self, source: str, tell: Tell) -> None:
+        path = Path(source).expanduser()
+        self.folder = open_run(path.name, path.parent)
+        self._tell = tell
+        self._left: list[int] = []  # ascending
+        self._newest = -1  # that was ever found
+
+    def newest(self) -> int | None:
+        """The newest that is left, None where there is none now."""
+        if not self._left or self.folder.samples_file(self._newest + 1).exists():  # a look at one file, not at 2,000
+            came = [one for one in _kept_iterations(self.folder) if one > self._newest]
+            self._left += came
+            self._newest = max([self._newest, *came])
+        return self._left[-1] if self._left else None
+
+    def leave_out(self, iteration: int) -> None:
+        """Be done with `iteration`."""
+        self._left.remove(iteration)
+
+    def read(self, iteration: int) -> list[PromptSamples]:
+        """What was written in it; nothing, and a line that tells why, where its file cannot be read."""
+        try:
+            return _read(self.folder, iteration)
+        except StorageError as error:
+            self._tell(str(error))
+            return []
+
+    def are_over(self) -> bool:
+        """Whether none is left and none will come: the run is not under way, or it keeps no samples."""
+        more_may_come = self.folder.is_live() and _keeps_samples(self.folder)
+        return self.newest() is None and not more_may_come  # in this order: what came before the end is there now
+
+    def check_any(self) -> None:
+        """Raise UsageError where none were found, and none will come."""
+        if self.newest() is None and self._newest < 0 and self.are_over():
+            raise UsageError(
+                f"run '{self.folder.name}' has no samples: train with run.save_samples = true, or choose another run"
+            )
+
+    @property
+    def what_comes(self) -> str:
+        """What is waited for when nothing is left, in words."""
+        return f"waits for the samples of iteration {max(self._newest, 0) + 1}"
+
+
+def checkpoint_of(folder: RunFolder, trained: int) -> str:
+    """The name of the checkpoint after `trained` whole iterations; empty where it is not kept."""
+    path = folder.checkpoint(trained)
+    return path.name if path.is_dir() else ""
+
+
+def _kept_iterations(folder: RunFolder) -> list[int]:
+    try:
+        names = os.listdir(folder.samples)  # noqa: PTH208  thousands of names, no need of paths
+    except OSError:
+        return []
+    # Nine digits, because iterations are 32-bit numbers.
+    return sorted(int(match[1]) for name in names if (match := re.fullmatch(r"step-([0-9]{6,9})\.parquet", name)))
+
+
+def _keeps_samples(folder: RunFolder) -> bool:
+    try:
+        config = read_toml(folder.config)
+        return config["run"].get("save_samples", True) is not False
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return True
+
+
+def _read(folder: RunFolder, iteration: int) -> list[PromptSamples]:
+    found: dict[tuple[Any, Any], PromptSamples] = {}
+    path = folder.samples_file(iteration)
+    settings, rows = _rows(path)
+    for place, row in enumerate(rows):
+        key = (row["prompt"], row["source_prompt"])
+        if key not in found:
+            found[key] = PromptSamples(
+                iteration=iteration,
+                prompt=_prompt(row["prompt"] or "", row["source_prompt"]),
+                tokens=row["prompt_tokens"] or None,
+                columns=_columns(row["columns"]),
+                temperature=settings,
+            )
+        score, length = row["score"], row["length"]
+        found[key].samples.append(
+            Sample(
+                row=place if row["row"] is None else row["row"],
+                text=row["completion"] or "",
+                score=score if score is not None and math.isfinite(score) else None,
+                length=length,
+            )
+        )
+    return list(found.values())
+
+
+def _rows(path: Path) -> tuple[float | None, Iterator[dict[str, Any]]]:
+    """The temperature that the samples in `path` were written at, and their rows. Raises StorageError."""
+    import pyarrow as pa
+
+    table = read_samples(path, _COLUMNS)
+    settings = sample_settings(table.schema.metadata)
+    try:
+        table = table.cast(pa.schema([sample_schema().field(name) for name in _COLUMNS]))
+        table.validate(full=True)  # that texts are UTF-8, which the Parquet reader takes on trust
+    except (OSError, pa.ArrowException) as error:
+        raise StorageError(f"samples '{path}' are damaged ({str(error).splitlines()[0]}): delete the file") from None
+    return settings.temperature if settings else None, iter(table.to_pylist())
+
+
+def _prompt(rendered: str, source: str | None) -> Text:
+    """The prompt as in the data; as rendered where that is the same, or cannot be read."""
+    if source is None:
+        return rendered
+    try:
+        return text(json.loads(source), "samples", "source_prompt")
+    except (ValueError, RecursionError, DataError):
+        return rendered
+
+
+def _columns(values: str | None) -> dict[str, Any]:
+    try:
+        columns = json.loads(values or "")
+    except (ValueError, RecursionError):
+        return {}
+    return columns if isinstance(columns, dict) else {}

@@ -1,0 +1,200 @@
+"""How a checkpoint gets to disk, whatever is in it: whole or not at all, its arrays in an order of their own.
+
+state.json names every other file with its size and SHA-256, and has one of its own: a checkpoint whose bytes are not
+those that were written is never loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import mlx.core as mx
+from pydantic import ValidationError
+
+from trainer.errors import StorageError, cannot_write
+from trainer.files import own_folder, remove
+from trainer.models.adapters import Parameters
+from trainer.runs import folder as runs
+from trainer.runs.folder import RunFolder
+
+STATE = "state.json"
+_UNSIGNED = "0" * 64  # where state.json has its own SHA-256, while that is computed
+
+Loaded = TypeVar("Loaded")
+
+
+class DamagedCheckpointError(StorageError):
+    """A checkpoint with content that is not what was written. `damage` says which."""
+
+    def __init__(self, folder: Path, damage: str) -> None:
+        self.damage = damage
+        super().__init__(f"checkpoint '{folder}' is damaged ({damage}): use an older one, or a copy of this one")
+
+
+def write_folder(folder: Path, fill: Callable[[Path], None], state: dict[str, Any]) -> None:
+    """Write `folder` by renaming a finished copy, which `fill` is given, into place; one that is there is replaced.
+
+    state.json has `state` and every file with its size and SHA-256, and comes last. The folder that holds `folder` is
+    made where only it is missing. Raises StorageError.
+    """
+    temporary = folder.with_name(f".{folder.name}.tmp")
+    try:
+        own_folder(folder.parent)
+        for left in runs.left_behind(folder.parent, "tmp"):  # by a process that was killed here
+            remove(left)
+        temporary.mkdir()
+    except OSError as error:
+        raise cannot_write(f"checkpoint '{folder}'", error, ", then go on with --resume") from error
+    try:
+        fill(temporary)
+        for path in (*write_state(temporary, state), temporary / STATE):
+            _sync(path)  # a rename must not become durable before what it names
+        remove(folder)
+        temporary.rename(folder)
+        with contextlib.suppress(OSError):  # some file systems refuse to sync a folder
+            _sync(folder.parent)
+    except (OSError, RuntimeError) as error:  # mlx reports a failed write as RuntimeError
+        with contextlib.suppress(OSError):
+            remove(temporary)
+        raise cannot_write(f"checkpoint '{folder}'", error, ", then go on with --resume") from error
+
+
+def write_state(folder: Path, state: dict[str, Any]) -> list[Path]:
+    """Write `state` as the state.json of a checkpoint of which all other files are in `folder`; returns these."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / STATE)
+    about = {str(path.relative_to(folder)): _about(path) for path in files}
+    unsigned = _as_json(state | {"files": about, "sha256": _UNSIGNED})
+    signature = hashlib.sha256(unsigned.encode()).hexdigest()
+    (folder / STATE).write_text(unsigned.replace(f'"{_UNSIGNED}"', f'"{signature}"'), encoding="utf-8")
+    return files
+
+
+def check_content(folder: Path) -> None:
+    """Raise DamagedCheckpointError where the checkpoint in `folder` is not what was written, by its SHA-256.
+
+    Older checkpoints have none, and pass. A file that is missing is left to its reader: of a reward model, one may have
+    kept only what scoring needs. Raises StorageError for a file that cannot be read now.
+    """
+    name = STATE
+    try:
+        content = (folder / STATE).read_bytes()
+        state = json.loads(content)
+        files = {name: about["sha256"] for name, about in state["files"].items() if isinstance(about, dict)}
+        if not files and "sha256" not in state:
+            return
+        signature = state["sha256"].encode()
+        if hashlib.sha256(content.replace(signature, _UNSIGNED.encode())).hexdigest().encode() != signature:
+            raise DamagedCheckpointError(folder, f"{STATE} is not what was written")
+        for name, expected in files.items():
+            with contextlib.suppress(FileNotFoundError):
+                if _hash(folder / name) != expected:
+                    raise DamagedCheckpointError(folder, f"{name} is not what was written")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StorageError(f"cannot read '{folder / name}': {error.strerror}; mend the disk or its rights") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedCheckpointError(folder, f"{STATE} cannot be read ({type(error).__name__})") from None
+
+
+def load_newest(folder: RunFolder, load: Callable[[Path], Loaded]) -> tuple[Loaded | None, list[str]]:
+    """Return the newest checkpoint of a run that `load` can load, None where there is none, and why others are not.
+
+    A damaged one is put aside, renamed to `.step-000012.damaged`: it must not count as one of those that are kept.
+    Raises StorageError for one of a newer version, or that cannot be put aside.
+    """
+    found = runs.checkpoints(folder)
+    problems = found.problems
+    for path in reversed(found.paths):
+        try:
+            return load(path), problems
+        except DamagedCheckpointError as error:
+            aside = path.with_name(f".{path.name}.damaged")
+            _put_aside(path, aside)
+            problems.append(f"checkpoint '{path.name}' left out: {error.damage}; it is kept as '{aside.name}'")
+    return None, problems
+
+
+def write_arrays(path: Path, arrays: Parameters) -> None:
+    """As safetensors, in a fixed order: a resumed run writes the same bytes as one that was never stopped."""
+    path.parent.mkdir(exist_ok=True)
+    mx.save_safetensors(str(path), dict(sorted(arrays.items())))
+
+
+def read_arrays(path: Path) -> Parameters:
+    """What `write_arrays` wrote, read now: the folder may be pruned later."""
+    arrays = cast("Parameters", mx.load(str(path)))
+    mx.eval(arrays)
+    return arrays
+
+
+def optimizer_tree(flat: Parameters, parameters: Parameters, prefix: str = "") -> dict[str, Any]:
+    """Take the state of Adam for `parameters` out of `flat`, whose names are as in `policy.<parameter name>.m`.
+
+    Raises ValueError where an array of it is missing or has another shape.
+    """
+    tree: dict[str, Any] = {}
+    for name, parameter in parameters.items():
+        tree[name] = {leaf: flat.pop(f"{prefix}{name}.{leaf}", None) for leaf in ("m", "v")}
+        if any(moment is None or moment.shape != parameter.shape for moment in tree[name].values()):
+            raise ValueError(f"the optimiser lacks the moments {list(parameter.shape)} of '{prefix}{name}'")
+    for name in ("step", "learning_rate"):
+        if f"{prefix}{name}" in flat:
+            tree[name] = flat.pop(f"{prefix}{name}")
+        if parameters and (name not in tree or tree[name].size != 1):
+            raise ValueError(f"the optimiser lacks the number '{prefix}{name}'")
+    return tree
+
+
+def check_all_used(flat: Parameters) -> None:
+    """Raise ValueError for an array that `optimizer_tree` has not taken."""
+    if flat:
+        raise ValueError(f"the optimiser has an array of nothing that is trained, '{min(flat)}'")
+
+
+def damage_of(error: Exception) -> str:
+    """Return what is wrong with a checkpoint in one line, from what reading it raised."""
+    if isinstance(error, ValidationError):
+        problem = error.errors(include_url=False)[0]
+        return f"{'.'.join(map(str, problem['loc'])) or STATE}: {problem['msg']}"
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    """Indented, for readers."""
+    path.write_text(_as_json(values), encoding="utf-8")
+
+
+def _as_json(values: dict[str, Any]) -> str:
+    return json.dumps(values, indent=2) + "\n"
+
+
+def _about(path: Path) -> dict[str, Any]:
+    return {"bytes": path.stat().st_size, "sha256": _hash(path)}
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _put_aside(path: Path, aside: Path) -> None:
+    try:
+        remove(aside)
+        path.rename(aside)
+    except OSError as error:
+        raise StorageError(f"cannot rename the damaged '{path}': {error.strerror}; remove it, then resume") from None
+
+
+def _sync(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

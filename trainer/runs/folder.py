@@ -1,0 +1,447 @@
+"""Runs on disk: a folder each, which anyone can read without us.
+
+NAME/config.toml  events.jsonl  samples/step-000012.parquet  checkpoints/step-000020/  best.json  lock
+and, while it is trained, progress.json and control/, the requests of other processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import itertools
+import json
+import os
+import platform
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from trainer.config import AnyConfig
+from trainer.config.fields import PATTERNS, RUN_NAME
+from trainer.config.loading import config_text
+from trainer.errors import StorageError, UsageError, cannot_write
+from trainer.files import is_file, is_folder, own_folder, remove, write_whole
+from trainer.reading import TOML_BYTES, read_regular
+from trainer.runs.lock import Lock, hold_lock, lock_is_held
+
+_DISTRIBUTIONS = ("ppo-workbench", "mlx", "mlx-lm", "transformers")
+_FRESH_SECONDS = 60.0  # progress.json is written several times a second while a phase goes on
+
+TRASH = ".trash"
+"""The folder that runs are thrown into, beside them."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of one run, and where in it things are."""
+
+    root: Path
+
+    @property
+    def name(self) -> str:
+        """The run's name: that of its folder."""
+        return self.root.name
+
+    @property
+    def config(self) -> Path:
+        """What ran, as TOML."""
+        return self.root / "config.toml"
+
+    @property
+    def events(self) -> Path:
+        """The journal."""
+        return self.root / "events.jsonl"
+
+    @property
+    def pairs(self) -> Path:
+        """The fingerprint of the pairs that a DPO run began with."""
+        return self.root / "pairs.sha256"
+
+    @property
+    def samples(self) -> Path:
+        """The folder of the samples files."""
+        return self.root / "samples"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints."""
+        return self.root / "checkpoints"
+
+    @property
+    def best(self) -> Path:
+        """Which checkpoint is the best, and by what."""
+        return self.root / "best.json"
+
+    @property
+    def control(self) -> Path:
+        """The folder of requests to the process that trains the run."""
+        return self.root / "control"
+
+    @property
+    def progress(self) -> Path:
+        """How far the phase under way is."""
+        return self.root / "progress.json"
+
+    def samples_file(self, iteration: int) -> Path:
+        """Where the sequences of `iteration` are kept."""
+        return self.samples / f"step-{iteration:06d}.parquet"
+
+    def checkpoint(self, iteration: int) -> Path:
+        """Where the checkpoint after `iteration` is kept."""
+        return self.checkpoints / f"step-{iteration:06d}"
+
+    def lock(self) -> AbstractContextManager[Lock]:
+        """Hold the run as the one process that trains it. The lock ends with the process, however that ends.
+
+        Raises UsageError when another one holds it, StorageError when the folder takes no lock.
+        """
+        return hold_lock(self.root)
+
+    def is_live(self) -> bool:
+        """Return whether some process, maybe this one, is training the run now.
+
+        The lock of another user's run may not be opened. Such a run counts as being trained while its progress.json,
+        which a trainer removes at the end, was written within the last minute.
+        """
+        held = lock_is_held(self.root)
+        return self._is_progressing() if held is None else held
+
+    def _is_progressing(self) -> bool:
+        try:
+            return abs(time.time() - self.progress.lstat().st_mtime) < _FRESH_SECONDS
+        except OSError:
+            return False
+
+
+def create_run(config: AnyConfig, preset_name: str, *, pairs: str = "") -> RunFolder:
+    """Make the folder of a new run under `config.run.dir` and write its config.toml.
+
+    Without `config.run.name` the run is called after the preset (or the file it came from) and the next free
+    number; two processes that start at once get different ones. `config`, already resolved, is saved with
+    that name, as the last file: a folder without it is that of a start that was killed, and the next one of that name
+    uses it. pairs: the fingerprint of those of a DPO run. Raises UsageError for a name in use, StorageError when the
+    folder cannot be written.
+    """
+    folders = _named(config) if config.run.name else _numbered(config, preset_name)
+    for folder in folders:
+        if _make(folder, config, pairs):
+            return folder
+    raise _in_use(config)
+
+
+def write_config(folder: RunFolder, config: AnyConfig) -> None:
+    """Write `config` as what runs in `folder`, with its name and the versions it runs with, whole or not at all."""
+    config = config.model_copy(update={"run": config.run.model_copy(update={"name": folder.name})})
+    header = "\n".join(f"{name} {version}" for name, version in versions().items())
+    try:
+        write_whole(folder.config, config_text(config, header))
+    except OSError as error:
+        raise _storage_error(folder.config, error) from None
+
+
+def check_name_is_free(config: AnyConfig) -> None:
+    """UsageError when `config.run.name` is in use: asked before the minutes that loading may take.
+
+    Raises StorageError when no folder of that name can be looked for.
+    """
+    path = Path(config.run.dir) / config.run.name
+    try:
+        if config.run.name and path.exists() and not _is_unborn(RunFolder(path)):
+            raise _in_use(config)
+    except OSError as error:
+        raise _storage_error(path, error) from None
+
+
+def open_run(path_or_name: str | Path, runs_dir: Path) -> RunFolder:
+    """The folder of an existing run: a name in `runs_dir`, or a path.
+
+    Raises UsageError, with near names, when there is no such run.
+    """
+    for root in (runs_dir / path_or_name, Path(path_or_name)):
+        folder = RunFolder(root.resolve())
+        with contextlib.suppress(OSError):  # a name too long, a folder that may not be entered
+            if folder.config.is_file() or folder.events.is_file():
+                return folder
+            if folder.root.parent == runs_dir.resolve() and _is_unborn(folder):
+                raise UsageError(
+                    f"run '{folder.name}' was ended before it began, so there is nothing to go on with: "
+                    f"start it with --name {folder.name}"
+                )
+    names = [folder.name for folder in run_folders(runs_dir)]
+    near = difflib.get_close_matches(str(path_or_name), names) or names[-3:]
+    hint = f"there is {', '.join(repr(name) for name in near)}" if near else "no run was started there yet"
+    raise UsageError(f"no run '{path_or_name}' in '{runs_dir}': {hint}")
+
+
+def open_to_train(path_or_name: str | Path, runs_dir: Path) -> RunFolder:
+    """Return the folder of an existing run, as `open_run` does, where all that is written to is in the folder itself.
+
+    Raises UsageError when there is no such run, StorageError for a link, or something else, in the place of a folder or
+    file of the run: what is behind it is not the program's.
+    """
+    folder = open_run(path_or_name, runs_dir)
+    answers = folder.control / "answers"
+    places = [(path, is_folder, "folder") for path in (folder.samples, folder.checkpoints, folder.control, answers)]
+    places += [(path, is_file, "file") for path in (folder.events, folder.root / "lock")]
+    for path, is_right, what in places:
+        if os.path.lexists(path) and not is_right(path):
+            found = f"a link to '{path.readlink()}'" if path.is_symlink() else "something else"
+            raise StorageError(
+                f"'{path}' is {found}, where the run keeps a {what} of its own: put a {what} there in its place, then "
+                "resume (the run's whole folder may be reached by a link)"
+            )
+    return folder
+
+
+def run_folders(runs_dir: Path) -> list[RunFolder]:
+    """The folders in `runs_dir` by name, hidden ones left out; none when there is no such folder."""
+    try:
+        paths = sorted(path for path in runs_dir.iterdir() if path.is_dir() and not path.name.startswith("."))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StorageError(f"cannot list runs in '{runs_dir}': {error.strerror}; choose another folder") from None
+    return [RunFolder(path) for path in paths]
+
+
+def rename_run(folder: RunFolder, new_name: str) -> RunFolder:
+    """Give a run another name: that of its folder, and `run.name` in its config.toml.
+
+    Raises UsageError for a name that breaks the rule or is in use and for a run that is being trained, StorageError
+    when the folder cannot be renamed.
+    """
+    if not new_name or not re.fullmatch(RUN_NAME, new_name):
+        raise UsageError(f"{new_name!r} is no name for a run: it {PATTERNS[RUN_NAME]}, and not be empty")
+    renamed = RunFolder(folder.root.with_name(new_name))
+    with folder.lock():
+        try:
+            if renamed.root.exists():
+                raise UsageError(f"a run '{new_name}' is there already: choose another name for '{folder.name}'")
+            folder.root.rename(renamed.root)
+            _write_name(renamed)
+        except OSError as error:
+            raise StorageError(f"cannot rename '{folder.root}' to '{new_name}': {error.strerror}") from None
+    return renamed
+
+
+def trash_run(folder: RunFolder) -> Path:
+    """Move a run to `.trash/` beside it, where no list of runs looks, and return its path there.
+
+    Raises UsageError for a run that is being trained, StorageError when it cannot be moved.
+    """
+    trash = folder.root.with_name(TRASH)
+    with folder.lock():
+        try:
+            own_folder(trash)
+            names = itertools.chain([folder.name], (f"{folder.name}.{number}" for number in itertools.count(2)))
+            path = next(path for name in names if not (path := trash / name).exists())
+            folder.root.rename(path)
+        except OSError as error:
+            raise StorageError(f"cannot move '{folder.root}' to '{trash}': {error.strerror}; mend the folder") from None
+    return path
+
+
+class Checkpoints(NamedTuple):
+    """The whole checkpoints of a run, oldest first, and why others are left out."""
+
+    paths: list[Path]
+    problems: list[str]
+
+
+def checkpoints(folder: RunFolder) -> Checkpoints:
+    """The checkpoints in `folder`: whole are those of which every file has the size that state.json names."""
+    found = [path for path in folder.checkpoints.glob("step-*") if re.fullmatch(r"step-[0-9]{6,}", path.name)]
+    found.sort(key=lambda path: int(path.name.removeprefix("step-")))
+    damages = [(path, _damage(path)) for path in found]
+    problems = [f"checkpoint '{path.name}' left out: {damage}" for path, damage in damages if damage]
+    return Checkpoints([path for path, damage in damages if not damage], problems)
+
+
+def newest_checkpoint(folder: RunFolder) -> Path | None:
+    """The newest whole checkpoint in `folder`, None when there is none."""
+    paths = checkpoints(folder).paths
+    return paths[-1] if paths else None
+
+
+class Best(NamedTuple):
+    """The evaluation of which the checkpoint is kept, whatever came after."""
+
+    iteration: int
+    metric: str  # as checkpoint.best names it
+    value: float  # in the scale of the reward's sources, whatever the scores are normalised to
+    sources: Any = None  # of the reward that gave it: others would give another
+
+
+def read_best(folder: RunFolder) -> Best | None:
+    """What best.json in `folder` says; None where there is none that can be read."""
+    try:
+        values = json.loads(read_regular(folder.best))
+        return Best(int(values["iteration"]), str(values["metric"]), float(values["value"]), values["sources"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def write_best(folder: RunFolder, best: Best) -> None:
+    """Write best.json, whole or not at all. Raises StorageError."""
+    try:
+        write_whole(folder.best, json.dumps(best._asdict(), indent=2) + "\n")
+    except OSError as error:
+        raise _storage_error(folder.best, error) from None
+
+
+def best_checkpoint(folder: RunFolder) -> Path | None:
+    """The checkpoint in `folder` of the best evaluation; None when there is none, or it is not whole."""
+    best = read_best(folder)
+    path = folder.checkpoint(best.iteration) if best else None
+    return path if path and not _damage(path) else None
+
+
+def prune_checkpoints(folder: RunFolder, keep: int) -> list[Path]:
+    """Delete the oldest whole checkpoints but `keep` and the best, none when `keep` is 0; returns the deleted.
+
+    Raises StorageError when one cannot be deleted.
+    """
+    best = best_checkpoint(folder)
+    old = [path for path in checkpoints(folder).paths[:-keep] if path != best] if keep else []
+    try:
+        for path in left_behind(folder.checkpoints, "removed"):
+            remove(path)
+        for path in old:
+            # Renamed first: if killed half-way it is no checkpoint any more, and the next call clears it.
+            path.rename(removed := path.with_name(f".{path.name}.removed"))
+            remove(removed)
+    except OSError as error:
+        raise StorageError(f"cannot delete old checkpoints: {error}; delete them by hand") from None
+    return old
+
+
+def left_behind(checkpoints: Path, why: str) -> list[Path]:
+    """Return what a killed process left in the folder `checkpoints`, by the ending that it was given: tmp, removed.
+
+    Other hidden files are of other programs.
+    """
+    if not is_folder(checkpoints):
+        return []
+    return [path for path in checkpoints.iterdir() if re.fullmatch(rf"\.step-[0-9]{{6,}}\.{why}", path.name)]
+
+
+def versions() -> dict[str, str]:
+    """Versions of ppo-workbench, of what it computes with, and of Python, without importing any of them."""
+    found = {}
+    for name in _DISTRIBUTIONS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return {**found, "python": platform.python_version()}
+
+
+def _named(config: AnyConfig) -> Iterator[RunFolder]:
+    yield RunFolder(_runs_dir(config) / config.run.name)
+
+
+def _in_use(config: AnyConfig) -> UsageError:
+    name = config.run.name
+    return UsageError(
+        f"run.name = {name!r} is in use in '{config.run.dir}': "
+        f"choose another name, or continue that run by --resume {name}"
+    )
+
+
+def _numbered(config: AnyConfig, preset_name: str) -> Iterator[RunFolder]:
+    runs_dir = _runs_dir(config)
+    prefix = re.sub(r"[^\w.-]+", "-", Path(preset_name).name.removesuffix(".toml")).strip(".-") or "run"
+    numbers = [
+        int(folder.name.removeprefix(f"{prefix}-"))
+        for folder in run_folders(runs_dir)
+        if re.fullmatch(rf"{re.escape(prefix)}-[0-9]+", folder.name)
+    ]
+    for number in itertools.count(max(numbers, default=0) + 1):
+        yield RunFolder(runs_dir / f"{prefix}-{number:04d}")
+
+
+def _write_name(folder: RunFolder) -> None:
+    """Let config.toml, all else of it kept, say what the run is called; one that is damaged stays as it is."""
+    import tomlkit  # here, because few who read runs rename one
+
+    try:
+        document = tomlkit.parse(read_regular(folder.config, TOML_BYTES).decode("utf-8-sig"))
+        cast("dict[str, Any]", document)["run"]["name"] = folder.name
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return
+    write_whole(folder.config, tomlkit.dumps(document))
+
+
+def _runs_dir(config: AnyConfig) -> Path:
+    path = Path(config.run.dir).resolve()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _storage_error(path, error) from None
+    return path
+
+
+def _make(folder: RunFolder, config: AnyConfig, pairs: str) -> bool:
+    """Make the folder and what a run begins with; False when the name is in use."""
+    made = True
+    try:
+        try:
+            folder.root.mkdir()
+        except FileExistsError:
+            made = False
+            if not _is_unborn(folder):
+                return False
+        with folder.lock():  # of two that start at once, one makes the run
+            if not _is_unborn(folder):
+                return False
+            own_folder(folder.samples)
+            own_folder(folder.checkpoints)
+            if pairs:
+                write_whole(folder.pairs, f"{pairs}\n")
+            write_config(folder, config)
+    except UsageError:  # locked by the one that makes it
+        return False
+    except (OSError, StorageError) as error:
+        if made:
+            shutil.rmtree(folder.root, ignore_errors=True)  # so its name is free for the next attempt
+        raise (error if isinstance(error, StorageError) else _storage_error(folder.root, error)) from None
+    return True
+
+
+def _is_unborn(folder: RunFolder) -> bool:
+    """Return whether `folder` is empty but for what a start leaves that was killed before it wrote config.toml."""
+    files = (folder.root / "lock", folder.config, folder.pairs)
+    known = {path.name for path in files if path != folder.config} | {f".{path.name}.tmp" for path in files}
+    try:
+        for path in folder.root.iterdir():
+            is_empty = path in (folder.samples, folder.checkpoints) and is_folder(path) and not any(path.iterdir())
+            if path.name not in known and not is_empty:
+                return False
+    except OSError:
+        return False
+    return True
+
+
+def _storage_error(path: Path, error: OSError) -> StorageError:
+    return cannot_write(f"'{path}'", error, ", or choose another folder with --set run.dir=FOLDER")
+
+
+def _damage(checkpoint: Path) -> str:
+    """Why the checkpoint cannot be used; empty when it is whole."""
+    try:
+        files = json.loads(read_regular(checkpoint / "state.json"))["files"]
+        for name, about in files.items():
+            size = about["bytes"] if isinstance(about, dict) else about  # older ones have no SHA-256
+            if (actual := (checkpoint / name).stat().st_size) != size:
+                return f"{name} has {actual} bytes instead of {size}"
+    except FileNotFoundError as error:
+        return f"{Path(error.filename).relative_to(checkpoint)} is missing"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"state.json cannot be read ({type(error).__name__})"
+    return ""

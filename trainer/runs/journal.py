@@ -1,0 +1,369 @@
+"""A run's events on disk: one JSON object a line, append-only, readable while it is written.
+
+The first line is `{"journal": 1, "created": "2025-01-31T12:00:00.000000+00:00"}`; each further one is an
+event with its `time` in unix seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import shutil
+import stat
+import time
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from io import FileIO
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from trainer.errors import StorageError, cannot_write
+from trainer.events import (
+    SCHEMA_VERSION,
+    Alarm,
+    CheckpointSaved,
+    Decision,
+    Evaluation,
+    Event,
+    Iteration,
+    RewardModelEvaluation,
+    RewardModelStep,
+    RolledBack,
+    RunEnded,
+    RunStarted,
+    SamplesWritten,
+)
+from trainer.files import PRIVATE, SHARED, is_same, open_file, whole_file
+from trainer.reading import open_regular
+from trainer.runs.journal_lines import (
+    Damaged,
+    TimedEvent,
+    event_in,
+    iterations_and_starts,
+    lines_before,
+    newest_iterations,
+    parsed,
+    values_in,
+)
+
+_DURABLE = (CheckpointSaved, RunEnded)
+_STEPS = (Iteration, RewardModelStep)
+_EVALUATIONS = (Evaluation, RewardModelEvaluation)
+_REDONE_BY_RESUMED_RUN = (*_STEPS, *_EVALUATIONS, SamplesWritten, CheckpointSaved, Alarm, Decision, RolledBack)
+_END_BYTES = 16 * 1024
+
+
+class Journal:
+    """The sink that keeps every event but transient ones. Nothing is buffered: `kill -9` loses no event.
+
+    Opening an existing journal continues it; a last line that was cut is sealed off by a newline. On a write
+    error `emit` raises StorageError and the journal holds on to what is missing: the next `emit` or `close`
+    writes that first, so a disk that was full for a while leaves no gap and no torn line.
+
+    shared: other users of the machine may read it.
+    """
+
+    def __init__(self, path: Path, *, shared: bool = False) -> None:
+        self.path = path
+        self._shared = shared
+        self._unwritten = b""
+        try:
+            self._file = self._opened()
+        except OSError as error:
+            raise self._storage_error(error) from None
+        try:
+            self._unwritten = self._opening()
+            self._write()
+        except BaseException:
+            self._file.close()
+            raise
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the file at `path` is the one that is written to."""
+        return is_same(self.path, self._file.fileno())
+
+    def write_again(self) -> None:
+        """Write the journal of now to `path`, where its file was deleted, and go on there. Raises StorageError."""
+        try:
+            with whole_file(self.path, mode=PRIVATE, sync=True) as copy:
+                self._file.seek(0)
+                shutil.copyfileobj(self._file, copy)
+            deleted, self._file = self._file, self._opened()
+        except OSError as error:
+            raise self._storage_error(error) from None
+        deleted.close()
+
+    def emit(self, event: Event) -> None:
+        """Append `event`; StorageError when it cannot be written now."""
+        if event.transient:
+            return
+        self._unwritten += _line({"time": round(time.time(), 3), **event.as_dict()})
+        self._write(durable=isinstance(event, _DURABLE))
+
+    def close(self) -> None:
+        """Write what is missing and close the file; StorageError when events are lost."""
+        if self._file.closed:
+            return
+        try:
+            self._write()
+        finally:
+            self._file.close()
+
+    def _opened(self) -> FileIO:
+        """Open the file to append to, with the permissions of now: those of the run may have changed since."""
+        descriptor = open_file(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, SHARED if self._shared else PRIVATE)
+        mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+        wanted = PRIVATE if not self._shared else 0o644 if mode == PRIVATE else mode
+        if mode != wanted:
+            with contextlib.suppress(PermissionError):  # another user's file, or a file system without permissions
+                os.fchmod(descriptor, wanted)
+        return FileIO(descriptor, "ab+")
+
+    def _opening(self) -> bytes:
+        """What goes before the first event: a new journal's header, or the newline that a cut line lacks."""
+        try:
+            size = self._file.seek(0, os.SEEK_END)
+            self._file.seek(0)
+            if b"\n" not in self._file.readline():
+                self._file.truncate(0)  # new, or cut within the header: nothing to keep
+                created = datetime.now(UTC).isoformat(timespec="microseconds")
+                return _line({"journal": SCHEMA_VERSION, "created": created})
+            self._file.seek(size - 1)
+            return b"" if self._file.read(1) == b"\n" else b"\n"
+        except OSError as error:
+            raise self._storage_error(error) from None
+
+    def _write(self, durable: bool = False) -> None:
+        try:
+            while self._unwritten:
+                self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
+            if durable:
+                os.fsync(self._file.fileno())
+        except OSError as error:
+            raise self._storage_error(error) from None
+
+    def _storage_error(self, error: OSError) -> StorageError:
+        return cannot_write(f"journal '{self.path}'", error, ", then go on with --resume")
+
+
+class JournalReader:
+    """Follows a journal: each `poll` reads only what was appended since the one before.
+
+    iterations: do not begin at the first line, but so many Iterations before the end, or 16 MiB where these
+    hold fewer. `opening` is then the journal's first event, and `earlier` tells of what lies between; where
+    there is nothing between, `opening` is None.
+    restarts: how often the file was found replaced or cut; the reader then begins anew, and `poll` returns
+    the new file's events as the first one did. unfinished: whether the last line still lacks its newline.
+    """
+
+    opening: TimedEvent | None
+    _head: bytes
+    _begin: int  # offset of the first line that was read; 0 when those before it were too
+    _offset: int
+    _lines: int
+    _damages: list[str]
+    _unknown: Counter[str]
+
+    def __init__(self, path: Path, iterations: int | None = None) -> None:
+        self.path = path
+        self.restarts = 0
+        self.unfinished = False
+        self._iterations = iterations
+        self._begin_anew()
+
+    def poll(self) -> list[TimedEvent]:
+        """Events since the last poll with their times in unix seconds; none while there is no file.
+
+        A last line without its newline is still being written and waits for the next poll. StorageError when
+        the file is there but cannot be read.
+        """
+        try:
+            with open_regular(self.path) as file:
+                head = file.readline(_END_BYTES)  # the time in it tells one journal from another
+                if self._offset and (head != self._head or file.seek(0, os.SEEK_END) < self._offset):
+                    self.restarts += 1
+                    self._begin_anew()
+                self._head = head
+                if not self._offset and self._iterations is not None:
+                    self._skip(file, self._iterations)
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise _unreadable(self.path, error) from None
+        *lines, rest = data.split(b"\n")
+        self._offset += len(data) - len(rest)
+        self.unfinished = bool(rest)
+        return [event for line in lines if (event := self._event(line)) is not None]
+
+    def earlier(self, size: int) -> list[TimedEvent] | None:
+        """Iterations and RunStarteds of some `size` bytes before those read so far; None when all were read.
+
+        Other kinds are passed over. StorageError when the file cannot be read; the rest is then given up.
+        """
+        if not self._begin:
+            return None
+        end, self._begin = self._begin, 0
+        try:
+            with open_regular(self.path) as file:
+                if file.readline(_END_BYTES) != self._head:
+                    return None  # replaced: the next poll begins anew
+                self._begin, data = lines_before(file, end, size)
+        except OSError as error:
+            raise _unreadable(self.path, error) from None
+        events, left_out = iterations_and_starts(data)
+        self._left_out += left_out
+        return events
+
+    @property
+    def problems(self) -> list[str]:
+        """What could not be read so far; lines are counted from 1."""
+        unknown = [
+            f"{count} event(s) of unknown kind '{kind}' left out: a newer ppo-workbench reads them"
+            for kind, count in self._unknown.items()
+        ]
+        earlier = [f"{self._left_out} earlier line(s) left out: cut or damaged"] if self._left_out else []
+        return self._damages + unknown + earlier
+
+    def _begin_anew(self) -> None:
+        self.opening = None
+        self._head = b""
+        self._begin = 0
+        self._offset = 0
+        self._lines = 0
+        self._left_out = 0
+        self._damages = []
+        self._unknown = Counter()
+
+    def _skip(self, file: BinaryIO, iterations: int) -> None:
+        """Take the header and the first event, then go on with the newest `iterations`, unless that is all."""
+        first = file.readline()
+        begin = newest_iterations(file, iterations)
+        if begin > len(self._head) + len(first):
+            self._event(self._head)
+            self.opening = self._event(first)
+            self._begin = self._offset = begin
+            self._lines = 0
+
+    def _event(self, line: bytes) -> TimedEvent | None:
+        self._lines += 1
+        try:
+            values = values_in(line)
+            if "journal" in values:
+                self._check_version(values["journal"])
+                return None
+            if (event := event_in(values)) is None:
+                self._unknown[str(values.get("event"))] += 1
+                return None
+        except ValueError as error:
+            since = " of the newest" if self._begin else ""
+            self._damages.append(f"line {self._lines}{since} left out: {error}")
+            return None
+        return values["time"], event
+
+    def _check_version(self, version: Any) -> None:
+        if version != SCHEMA_VERSION:
+            self._damages.append(
+                f"journal of version {version}, and this ppo-workbench reads version {SCHEMA_VERSION}: "
+                "what it does not know is left out; upgrade to see it"
+            )
+
+
+class JournalView(NamedTuple):
+    """A journal as it counts: events[i] happened at times[i], unix seconds; problems are lines for a user."""
+
+    events: list[Event]
+    times: list[float]
+    problems: list[str]
+
+
+def read_journal(path: Path) -> JournalView:
+    """The events of the journal at `path` without those that a resumed run did anew.
+
+    Damage does not raise: lines that cannot be read are left out and told in `problems`. StorageError when
+    there is no such file or it cannot be read.
+    """
+    reader = JournalReader(path)
+    events = without_superseded(reader.poll())
+    if not path.exists():
+        raise StorageError(f"no journal '{path}': name the folder of a run that was started")
+    problems = reader.problems + (["the last line is cut: its event is lost"] if reader.unfinished else [])
+    return JournalView([event for _, event in events], [at for at, _ in events], problems)
+
+
+class JournalEnds(NamedTuple):
+    """The first event of a journal and its newest: events[i] happened at times[i], unix seconds."""
+
+    events: list[Event]
+    times: list[float]
+    damaged: int  # lines that cannot be read since the newest resumption or the oldest of the newest steps
+    cut: bool  # whether the last line lacks its end: it is being written, or its event is lost
+
+
+def read_journal_ends(path: Path, iterations: int = 5) -> JournalEnds:
+    """The first event of the journal at `path` and its newest, the last `iterations` of its steps among them.
+
+    Reads 16 KiB from either end, and more only where these hold fewer. StorageError when the file cannot be read.
+    """
+    window, events = _END_BYTES, list[TimedEvent]()
+    try:
+        with open_regular(path) as file:
+            first = file.read(_END_BYTES).split(b"\n")[:2]
+            size = file.seek(0, os.SEEK_END)
+            while True:
+                start = size - window if size - window > _END_BYTES else 0
+                file.seek(start)
+                *lines, rest = file.read(size - start).split(b"\n")
+                if start:
+                    lines[:1] = first  # in place of the line that the window cuts
+                found = parsed(lines)
+                events = without_superseded([at for at in found if not isinstance(at, Damaged)])
+                if not start or sum(isinstance(event, _STEPS) for _, event in events) >= iterations:
+                    break
+                window *= 4
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    damaged = _damaged_since([event for _, event in events if isinstance(event, _STEPS)][-iterations:], found)
+    return JournalEnds([event for _, event in events], [at for at, _ in events], damaged, bool(rest))
+
+
+def _damaged_since(steps: Sequence[Event], found: Sequence[TimedEvent | Damaged]) -> int:
+    """How many lines of `found` are damaged after the first of `steps`, or anywhere; a resumed run begins to count."""
+    count = 0
+    for line in found:
+        if isinstance(line, Damaged):
+            count += 1
+        elif isinstance(line[1], RunStarted) or (steps and line[1] is steps[0]):
+            count = 0
+    return count
+
+
+def without_superseded(events: Sequence[TimedEvent]) -> list[TimedEvent]:
+    """`events` without the iterations, and what came of them, that a resumed run did anew.
+
+    A RunStarted with `resumed_at` = k supersedes those of iterations above k that stand before it.
+    """
+    kept: list[TimedEvent] = []
+    last = math.inf
+    for at, event in reversed(events):
+        if isinstance(event, _REDONE_BY_RESUMED_RUN) and event.iteration > last:
+            continue
+        if isinstance(event, RunStarted) and isinstance(event.resumed_at, int):
+            last = min(last, event.resumed_at)
+        kept.append((at, event))
+    return kept[::-1]
+
+
+def _unreadable(path: Path, error: OSError) -> StorageError:
+    return StorageError(f"cannot read journal '{path}': {error.strerror}; check that it is a file you may read")
+
+
+def _line(values: dict[str, Any]) -> bytes:
+    text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    # A lone surrogate has no UTF-8; its backslash form is the JSON escape of the same character.
+    return text.encode("utf-8", "backslashreplace") + b"\n"

@@ -1,0 +1,122 @@
+"""How the runs of a folder stand, read from the ends of their journals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from trainer.errors import StorageError
+from trainer.events import Iteration, RewardModelStep, RunEnded, RunStarted
+from trainer.monitoring.alarms import open_alarms
+from trainer.reading import read_toml
+from trainer.runs.folder import RunFolder, newest_checkpoint, run_folders
+from trainer.runs.journal import JournalEnds, read_journal_ends
+
+PPO = "ppo"
+RECENT = 5
+"""Iterations that say where a run stands."""
+
+RunState = Literal["training", "done", "stopped", "failed", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """How a run stands; numbers that it does not have, or that are not finite, are None."""
+
+    folder: RunFolder
+    state: RunState
+    iteration: int  # the last that counts; 0 before the first
+    iterations: int  # of the whole run
+    score: float | None  # `last_mean` of score_mean
+    kl: float | None  # of kl, nats a sequence
+    model: str
+    started: float | None  # unix seconds
+    problem: str  # what is damaged, or why the run failed; empty when nothing
+    damaged: bool = False  # the end of the journal, so that the numbers are those of before
+    alarms: dict[str, str] = field(default_factory=dict)  # code and level of those that are open, the worst first
+    kind: str = PPO  # "reward-model": its iterations are optimiser steps
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.folder.name
+
+
+def last_mean(values: Sequence[float]) -> float:
+    """Return the mean of the last five values, those that are not finite left out; NaN where none is left.
+
+    Every screen and table says by it where a run stands: one batch is mostly noise.
+    """
+    finite = [value for value in values[-RECENT:] if math.isfinite(value)]
+    return sum(finite) / len(finite) if finite else math.nan
+
+
+def list_runs(runs_dir: Path) -> list[RunSummary]:
+    """How each run in `runs_dir` stands, by name; a damaged one has a `problem`.
+
+    Reads the ends of the journals only. StorageError when `runs_dir` itself cannot be read.
+    """
+    return [_summary(folder) for folder in run_folders(runs_dir)]
+
+
+def is_complete(folder: RunFolder, iterations: int) -> bool:
+    """Whether the PPO run in `folder` ended after `iterations`, with its checkpoint: to go on with it does nothing."""
+    run = _summary(folder)
+    is_done = run.kind == PPO and run.state == "done" and run.iteration >= iterations
+    return is_done and newest_checkpoint(folder) == folder.checkpoint(run.iteration)
+
+
+def _summary(folder: RunFolder) -> RunSummary:
+    view, live, problems = JournalEnds([], [], 0, cut=False), folder.is_live(), []
+    try:
+        view = read_journal_ends(folder.events)
+    except StorageError as error:
+        problems.append(str(error))
+    else:
+        problems += [] if view.events else [f"journal '{folder.events}' holds no event"]
+    starts = [event for event in view.events if isinstance(event, RunStarted)]
+    marks = [event for event in view.events if isinstance(event, RunStarted | RunEnded)]
+    steps = [event for event in view.events if isinstance(event, Iteration | RewardModelStep)]
+    lines = view.damaged + (view.cut and not live)
+    if lines:
+        problems.append(_damage(lines, steps[-1].iteration if steps else 0))
+    last = [event for event in steps if isinstance(event, Iteration)][-RECENT:]
+    end = marks[-1] if marks and isinstance(marks[-1], RunEnded) else None
+    try:
+        config = read_toml(folder.config)
+        kind, model = str(config.get("kind", PPO)), str(config["model"]["path"])
+        # The steps of another kind follow from its data.
+        iterations = int(config["ppo"]["iterations"]) if kind == PPO else starts[-1].iterations if starts else 0
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        problems.append(f"cannot read '{folder.config}': {error}")
+        kind, iterations, model = PPO, starts[-1].iterations if starts else 0, ""
+    if end is not None and end.state == "failed":
+        problems.append(end.reason)
+    return RunSummary(
+        folder=folder,
+        state="training" if live else end.state if end is not None else "interrupted",
+        iteration=steps[-1].iteration if steps else 0,
+        iterations=iterations,
+        score=_known(last_mean([event.score_mean for event in last])),
+        kl=_known(last_mean([event.kl for event in last])),
+        model=starts[-1].model if starts else model,
+        started=view.times[0] if view.times else None,
+        problem="; ".join(problems),
+        damaged=lines > 0,
+        alarms=open_alarms(view.events),
+        kind=kind,
+    )
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _damage(lines: int, iteration: int) -> str:
+    """Say what is damaged at the end of a journal, and from where the numbers are."""
+    what = "1 line cannot be read" if lines == 1 else f"{lines} lines cannot be read"
+    where = f"from the others, up to iteration {iteration}" if iteration else "from the others, which hold no iteration"
+    return f"journal damaged near its end: {what}; state and numbers are {where}"

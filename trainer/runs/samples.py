@@ -1,0 +1,229 @@
+"""The sequences of an iteration as Parquet: one row a sequence, texts, scores and every per-token array."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer.errors import StorageError, cannot_write
+from trainer.files import PRIVATE, own_folder, whole_file
+from trainer.reading import open_regular
+
+if TYPE_CHECKING:  # importing pyarrow takes 0.3 s, which a command that writes no samples need not wait
+    import pyarrow as pa
+    from pydantic import TypeAdapter
+
+SAMPLES_VERSION = 3
+_TEXTS = ("prompt", "source_prompt", "completion", "stop_reason", "parts", "columns", "token_texts", "top_texts")
+_GROUP_TOKENS = 32_768  # of a row group: one sequence of many is read without decoding all the others
+_AT_ONCE = 1024 * 1024  # bytes of a file that is read whole: looking up its columns one by one takes longer
+TOKEN_COLUMNS = (
+    "sampler_logprobs",  # nats, by the sampler
+    "logprobs",  # nats, teacher-forced, old policy
+    "ref_logprobs",  # nats, teacher-forced, reference
+    "kl",  # nats
+    "entropy",  # nats
+    "token_scores",  # rewards of single tokens, part of `rewards`
+    "rewards",  # token_scores, -kl_coef * kl if kl_in is reward, and the sequence's own score last; perhaps whitened
+    "values",
+    "td_errors",
+    "advantages",  # as the estimator gives them, not whitened
+    "returns",  # with a critic advantages + values, else the rewards from the token on
+)
+"""Columns of one float32 for each response token, so each as long as `tokens`; null where the run has no such thing.
+
+Without a critic there are no values and no TD errors.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSettings:
+    """What held in the iteration of a samples file: with it every number of a token follows from those before it.
+
+    The moments are those of the whole batch's real tokens; the deviation is that of the population.
+    """
+
+    kl_coef: float
+    kl_estimator: str
+    gamma: float
+    lam: float
+    clip: float
+    temperature: float
+    epochs: int
+    bootstrap_truncated: bool
+    whiten_rewards: bool  # if so, `rewards` are whitened
+    whiten_advantages: bool  # if so, the loss sees `advantages` whitened
+    reward_mean: float  # of the rewards before any whitening
+    reward_std: float
+    advantage_mean: float
+    advantage_std: float
+    # From here on with what held before there was a choice.
+    estimator: str = "gae"
+    kl_in: str = "reward"  # or loss: then `rewards` are without the KL
+    clip_high: float = 0.0  # the ratio's upper bound is 1 + clip_high; 0: 1 + clip
+    dual_clip: float = 0.0  # 0 for none
+    loss_aggregation: str = "token"
+    group_std: bool = True  # whether grpo divides by the group's deviation
+    samples_per_prompt: int = 1
+    importance_cap: float = 0.0  # 0: no weights for what sampler and trainer differ by
+    trains_policy: bool = True  # false while the critic alone learns
+
+
+@functools.cache
+def sample_schema() -> pa.Schema:
+    """Columns of a samples file. `parts` has the raw score of each reward source, `columns` is JSON.
+
+    token_texts: of each token, so that joined they are the decoded response; a token in the midst of a character has
+    an empty text, and the last one of the character has it whole. ratios: pi / pi_old of each token as each epoch's
+    pass found it, before its own step: the first is 1 where an epoch is one step; NaN where an epoch made no step of
+    it; one more, where the run measures it, is that after the last epoch. top_*: the policy's likeliest tokens at each
+    place, likeliest first. Null where no step was taken, where no alternatives are kept, and without a critic (values,
+    td_errors, final_value) or with one (baseline, advantage_scale).
+    """
+    import pyarrow as pa
+
+    tokens, numbers = pa.list_(pa.int32()), pa.list_(pa.float32())
+    return pa.schema(
+        [
+            ("row", pa.int32()),  # within the batch, from 0
+            ("prompt_index", pa.int32()),  # within the prompts
+            ("sample", pa.int32()),  # which of the prompt's samples, from 0
+            ("prompt", pa.string()),  # as rendered for the model
+            ("source_prompt", pa.string()),  # as in the data, JSON: messages, or a text that was rendered; else null
+            ("completion", pa.string()),
+            ("truncated", pa.bool_()),
+            ("stop_reason", pa.string()),  # stop or length
+            ("score", pa.float64()),  # of the sequence and its tokens together, without the KL penalty
+            ("sequence_score", pa.float64()),  # the part of it that stands on the last token
+            ("parts", pa.list_(pa.struct([("source", pa.string()), ("score", pa.float64())]))),
+            ("columns", pa.string()),  # the prompt's other columns
+            ("length", pa.int32()),  # response tokens, the stop token counted
+            ("kl_sum", pa.float64()),  # nats, k1 summed over the response
+            ("final_value", pa.float64()),  # V of the state after the last token
+            ("baseline", pa.float64()),  # without a critic: taken off the sequence's returns
+            ("advantage_scale", pa.float64()),  # with grpo: what the sequence's advantage was divided by
+            ("prompt_tokens", tokens),
+            ("tokens", tokens),
+            ("token_texts", pa.list_(pa.string())),
+            *((name, numbers) for name in TOKEN_COLUMNS),
+            ("ratios", pa.list_(numbers)),
+            ("top_tokens", pa.list_(tokens)),
+            ("top_texts", pa.list_(pa.list_(pa.string()))),
+            ("top_logprobs", pa.list_(numbers)),  # nats
+            ("top_ref_logprobs", pa.list_(numbers)),  # nats
+        ]
+    )
+
+
+def write_samples(
+    path: Path,
+    rows: Sequence[dict[str, Any]],
+    iteration: int,
+    settings: SampleSettings | None = None,
+    *,
+    mode: int = PRIVATE,
+) -> None:
+    """Write `rows` (see `sample_schema`; what a row lacks is null) to `path`, whole or not at all.
+
+    Per-token values may be lists or NumPy arrays, [T] or [T, n]. Text that is not Unicode (lone surrogates) is written
+    with backslash escapes. The folder is made where only it is missing. settings: what held in the iteration; kept in
+    the metadata. mode: permissions of the file. Raises StorageError when `path` cannot be written, ValueError for
+    columns that are not in the schema.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from trainer.runs.sample_columns import column
+
+    schema = sample_schema()
+    if unknown := {name for row in rows for name in row} - set(schema.names):
+        raise ValueError(f"unknown sample columns {sorted(unknown)}: the schema has {schema.names}")
+    columns = [column([row.get(field.name) for row in rows], field.type) for field in schema]
+    metadata = {"samples": str(SAMPLES_VERSION), "iteration": str(iteration)}
+    if settings is not None:
+        metadata["settings"] = json.dumps(asdict(settings))
+    table = pa.Table.from_arrays(columns, schema=schema.with_metadata(metadata))
+    longest = max((len(tokens) for row in rows if (tokens := row.get("tokens")) is not None), default=0) or 1
+    rows_a_group = max(_GROUP_TOKENS // longest, 1)
+    try:
+        own_folder(path.parent)
+        with whole_file(path, mode=mode) as file:
+            pq.write_table(table, file, compression="zstd", write_page_checksum=True, row_group_size=rows_a_group)
+    except OSError as error:
+        raise cannot_write(f"samples '{path}'", error, ", or keep none with --set run.save_samples=false") from None
+
+
+def read_samples(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """The table in `path`, or only `columns` of it; `table.schema.metadata` has b"iteration", see `sample_settings`.
+
+    Columns that a file of an older version does not have yet are null. Raises StorageError when the file is missing,
+    damaged, of a newer version, or lacks one of `columns`.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with open_regular(path) as content:
+            small = os.fstat(content.fileno()).st_size <= _AT_ONCE
+            source = pa.BufferReader(content.read()) if small else content
+            file = pq.ParquetFile(source, page_checksum_verification=True)
+            version = _version(path, file.schema_arrow.metadata)
+            names = file.schema_arrow.names
+            later = [name for name in sample_schema().names if name not in names] if version < SAMPLES_VERSION else []
+            if unknown := [name for name in columns or [] if name not in names and name not in later]:
+                raise StorageError(f"samples '{path}' have no column '{unknown[0]}': they have {', '.join(names)}")
+            if columns is None:
+                return _checked(file.read())
+            wanted = [name for name in columns if name not in later]
+            table = _checked(file.read(columns=wanted, use_threads=not small))
+            for name in dict.fromkeys(name for name in columns if name in later):
+                field = sample_schema().field(name)
+                table = table.append_column(field, pa.nulls(file.metadata.num_rows, field.type))
+            return table.select(columns)
+    except FileNotFoundError:
+        raise StorageError(f"no samples '{path}': a run keeps them with run.save_samples = true") from None
+    except (OSError, pa.ArrowException) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise StorageError(f"cannot read samples '{path}': {error.strerror}; check the file's rights") from None
+        reason = str(error).splitlines()[0]
+        raise StorageError(f"samples '{path}' are damaged ({reason}): delete the file") from None
+
+
+def sample_settings(metadata: Mapping[bytes, bytes] | None) -> SampleSettings | None:
+    """The settings that a samples file was written with, from `table.schema.metadata`; None where it does not say."""
+    try:
+        return _settings_adapter().validate_json((metadata or {})[b"settings"])
+    except (KeyError, ValueError):
+        return None
+
+
+@functools.cache
+def _settings_adapter() -> TypeAdapter[SampleSettings]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(SampleSettings)
+
+
+def _checked(table: pa.Table) -> pa.Table:
+    """`table`; ArrowInvalid where a text in it is not UTF-8, which the Parquet reader takes on trust."""
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if name in _TEXTS:
+            column.validate(full=True)
+    return table
+
+
+def _version(path: Path, metadata: Mapping[bytes, bytes] | None) -> int:
+    text = (metadata or {}).get(b"samples", b"1")
+    try:
+        version = int(text)
+    except ValueError:
+        message = f"samples '{path}' are damaged (their version is {text[:20]!r}): delete the file"
+        raise StorageError(message) from None
+    if version > SAMPLES_VERSION:
+        raise StorageError(f"samples '{path}' were written by a newer version: update ppo-workbench")
+    return version

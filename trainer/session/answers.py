@@ -1,0 +1,210 @@
+"""What the model of a run writes when it is asked, on the thread that the model belongs to."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from trainer.arrays import to_list
+from trainer.config import Config
+from trainer.config.problems import broken_rule
+from trainer.config.schema import RolloutConfig
+from trainer.control.control import Interrupted
+from trainer.control.questions import Answer, Completion, Question, QuestionDroppedError
+from trainer.data import Prompt, PromptRow, encode_prompts
+from trainer.errors import DataError, RewardError, TrainerError, UsageError
+from trainer.models.actor_critic import ActorCriticLLM, vocabulary_size
+from trainer.models.adapters import reason_of
+from trainer.models.loading import LoadedModel
+from trainer.models.logprobs import token_logprobs
+from trainer.rewards import RewardInput, RewardResult
+from trainer.rollout.experience import Experience, micro_batch_rows
+from trainer.rollout.generation import Response, generate_responses, lay_out
+from trainer.rollout.token_texts import TokenTexts
+
+MOST_COMPLETIONS = 16
+
+Score = Callable[[Sequence[RewardInput]], RewardResult]
+"""The run's reward, its statistics left alone. Raises RewardError."""
+
+
+def answer(
+    question: Question,
+    *,
+    actor: ActorCriticLLM,
+    model: LoadedModel,
+    score: Score,
+    config: Config,
+    iteration: int,
+    progress: Callable[[], None],
+) -> Answer:
+    """Let `actor` continue what `question` gives it, and score what it wrote; or tell why not in `problem`.
+
+    model: what `actor` is made of; iteration: whole iterations that it was trained for. The log-probs are those at the
+    run's own temperature, as in its samples, whatever temperature wrote. All draws come from keys of the question's
+    seed, so nothing of a run that is asked changes. progress: called after every token step and micro-batch; what it
+    raises to end the run, Interrupted or a TrainerError, goes on, and nothing else is raised. QuestionDroppedError ends
+    the answer.
+    """
+    began = time.perf_counter()
+    text, completions, problem = "", list[Completion](), ""
+    try:
+        prompt = _prompt(question, model, config)
+        text = prompt.text
+        sampling = _sampling(question, config.rollout)
+        _check_tokens(question, prompt, sampling, model)
+        with actor.reference() if question.writer == "reference" else contextlib.nullcontext():
+            responses = generate_responses(
+                model.backbone,
+                model.tokenizer,
+                [prompt] * question.count,
+                sampling,
+                key=mx.random.key(question.seed),
+                begun=question.prefix,
+                progress=lambda done, total: progress(),
+            )
+        completions, problem = _completions(prompt, responses, actor, model.tokenizer, score, config, progress)
+    except QuestionDroppedError as dropped:
+        problem = str(dropped)
+    except (UsageError, DataError) as refusal:
+        problem = " ".join(str(refusal).split())
+    except (Interrupted, TrainerError):
+        raise
+    except Exception as error:  # noqa: BLE001  a question, whatever is wrong with it, must not end a run
+        problem = f"the model could not answer: {reason_of(error)}"
+    finally:
+        mx.clear_cache()  # training's shapes are others
+    seconds = time.perf_counter() - began
+    return Answer(
+        writer=question.writer,
+        iteration=iteration,
+        prompt=text,
+        completions=completions,
+        seconds=seconds,
+        problem=problem,
+    )
+
+
+def _prompt(question: Question, model: LoadedModel, config: Config) -> Prompt:
+    tokenizer = model.tokenizer
+    if question.prompt_tokens is not None:
+        _check_ids(question.prompt_tokens, model)
+        text = str(tokenizer.decode(question.prompt_tokens))
+        given = text if question.prompt is None else question.prompt
+        prompt = Prompt(0, given, text, list(question.prompt_tokens), question.columns)
+    elif question.prompt is None:
+        raise UsageError("a question must have a prompt: give it as text, messages or prompt_tokens")
+    else:
+        row = PromptRow(0, question.prompt, question.columns)
+        data = config.data.model_copy(update={"max_prompt_tokens": sys.maxsize})
+        (prompt,) = encode_prompts([row], tokenizer, data).prompts
+    count, limit = len(prompt.tokens), config.data.max_prompt_tokens
+    if not 1 <= count <= limit:
+        raise UsageError(f"the prompt has {count} tokens, data.max_prompt_tokens = {limit}: give 1 to {limit}")
+    return prompt
+
+
+def _sampling(question: Question, rollout: RolloutConfig) -> RolloutConfig:
+    """How `question` is to be sampled. UsageError for numbers that no rollout may have."""
+    if not 1 <= question.count <= MOST_COMPLETIONS:
+        raise UsageError(f"count = {question.count}: must be 1 to {MOST_COMPLETIONS}")
+    if not 0 <= question.seed < 2**32:
+        raise UsageError(f"seed = {question.seed}: must be 0 to 4294967295")
+    wanted = {"temperature": question.temperature, "max_new_tokens": question.max_new_tokens}
+    given = {name: value for name, value in wanted.items() if value is not None}
+    for name, value in given.items():
+        if rule := broken_rule(f"rollout.{name}", value):
+            raise UsageError(f"{name} = {value}: {rule}")
+    return rollout.model_copy(update=given)
+
+
+def _check_tokens(question: Question, prompt: Prompt, sampling: RolloutConfig, model: LoadedModel) -> None:
+    """Refuse ids that the model does not know, a prefix that has ended, and more tokens than fit."""
+    prefix, tokenizer = question.prefix, model.tokenizer
+    _check_ids(prefix, model)
+    if not sampling.ignore_stop:
+        ended = bool(set(prefix) & set(tokenizer.eos_token_ids))
+        if ended or any(stop in tokenizer.decode(prefix) for stop in sampling.stop):
+            raise UsageError("the prefix ends the response already: cut it before its stop")
+    needed = len(prompt.tokens) + len(prefix) + sampling.max_new_tokens
+    if model.context and needed > model.context:
+        raise UsageError(
+            f"prompt, prefix and max_new_tokens = {sampling.max_new_tokens} need {needed} tokens, but the model's "
+            f"context is {model.context}: lower max_new_tokens, or shorten the prompt"
+        )
+
+
+def _check_ids(tokens: Sequence[int], model: LoadedModel) -> None:
+    size = vocabulary_size(model.backbone)
+    if unknown := [token for token in tokens if not 0 <= token < size]:
+        raise UsageError(f"token id {unknown[0]}: the model's ids are 0 to {size - 1}")
+
+
+def _completions(
+    prompt: Prompt,
+    responses: Sequence[Response],
+    actor: ActorCriticLLM,
+    tokenizer: Any,
+    score: Score,
+    config: Config,
+    progress: Callable[[], None],
+) -> tuple[list[Completion], str]:
+    """The responses with all that is told of them, and why they have no score, if they have none."""
+    batch = lay_out([prompt] * len(responses), responses)
+    logprobs = _logprobs(actor, batch, config, progress)
+    with actor.reference():
+        ref_logprobs = _logprobs(actor, batch, config, progress)
+    scores, parts, problem = _scores(prompt, responses, score)
+    texts = TokenTexts(tokenizer)
+    completions = [
+        Completion(
+            text=response.text,
+            tokens=response.tokens,
+            token_texts=texts(response.tokens),
+            logprobs=logprobs[row],
+            ref_logprobs=ref_logprobs[row],
+            score=scores[row],
+            parts=parts[row],
+            truncated=response.truncated,
+        )
+        for row, response in enumerate(responses)
+    ]
+    return completions, problem
+
+
+def _logprobs(
+    actor: ActorCriticLLM, batch: Experience, config: Config, progress: Callable[[], None]
+) -> list[list[float]]:
+    """Teacher-forced log-prob of every response token, by what `actor` is now; the critic is not asked."""
+    lengths = to_list(batch.response_lengths)
+    found: list[list[float]] = [[] for _ in lengths]
+    for rows in micro_batch_rows(range(batch.size), batch.lengths(), config.optim.micro_batch_tokens):
+        part = batch.take(rows)
+        logits = actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want="logits").logits
+        assert logits is not None
+        logprobs = to_list(token_logprobs(logits, part.responses, config.rollout.temperature))
+        for row, numbers in zip(rows, logprobs, strict=True):
+            found[row] = numbers[: lengths[row]]
+        progress()
+    return found
+
+
+def _scores(
+    prompt: Prompt, responses: Sequence[Response], score: Score
+) -> tuple[list[float], list[dict[str, float]], str]:
+    """Of each response its score and its raw scores by source; NaN, none, and why, where the reward fails."""
+    inputs = [RewardInput(prompt.prompt, r.text, r.tokens, prompt.columns, r.truncated) for r in responses]
+    try:
+        result = score(inputs)
+    except RewardError as error:
+        return [math.nan] * len(inputs), [{} for _ in inputs], " ".join(str(error).split())
+    by_token = result.token_rewards or [[] for _ in inputs]
+    scores = [whole + sum(tokens) for whole, tokens in zip(result.scores, by_token, strict=True)]
+    parts = [{name: values[row] for name, values in result.parts.items()} for row in range(len(inputs))]
+    return scores, parts, ""

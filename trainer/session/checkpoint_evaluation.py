@@ -1,0 +1,284 @@
+"""Any checkpoint of a run against its reference, on held-out prompts or others, when nobody trains the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal, NamedTuple
+
+from trainer.config import Config, load_config, parse_overrides, resolve_paths
+from trainer.config.dpo import DPOConfig, as_ppo
+from trainer.config.loading import load_config_as
+from trainer.config.schema import RewardConfig
+from trainer.data import Prompt, load_prompts
+from trainer.dpo.pairs import load_pairs
+from trainer.errors import UsageError
+from trainer.evaluation.intervals import (
+    Interval,
+    best_of_kl,
+    best_of_n,
+    bootstrap_interval,
+    explained_variance,
+    mean_interval,
+    root_mean_square,
+    share_interval,
+)
+from trainer.evaluation.measure import Baseline, Measured, Scores, measure
+from trainer.evaluation.report import BestOfN, EvaluationReport
+from trainer.events import Event
+from trainer.models.actor_critic import ActorCriticLLM
+from trainer.models.loading import LoadedModel, load_backbone
+from trainer.ppo.checkpoint import Snapshot, load_checkpoint
+from trainer.ppo.loop import PPO
+from trainer.reading import read_toml
+from trainer.reward_model.pairs import fingerprint
+from trainer.reward_model.sources import load_preferences
+from trainer.rewards import Trust, build_rewards, load_functions
+from trainer.rewards.code import trust_none
+from trainer.rewards.model import with_checkpoints
+from trainer.runs.folder import RunFolder, best_checkpoint, checkpoints
+from trainer.seeding import Purpose, key_for
+from trainer.session.prompts import run_prompts
+
+LAST, BEST = "last", "best"
+
+
+class Wanted(NamedTuple):
+    """What is to be evaluated, and how."""
+
+    checkpoint: str = LAST  # or BEST, or the number of an iteration
+    prompts: int | None = None  # how many of the held-out ones; None for as many as the run took
+    file: str = ""  # of prompts, instead of those
+    samples: int = 1  # responses to each prompt
+    best_of: int | None = None  # n of best-of-n; None for the run's eval.best_of
+    average: bool = False  # judge the moving average of the policy
+    seed: int | None = None  # of the draws; None for the run's own, by which its evaluations are drawn
+    reward: str = ""  # as `--set reward.sources=` takes it; empty for the run's own
+
+
+class Evaluated(NamedTuple):
+    """An evaluation, and what a user should know of it, one line each."""
+
+    report: EvaluationReport
+    warnings: list[str]
+
+
+def evaluate_checkpoint(
+    folder: RunFolder,
+    wanted: Wanted,
+    emit: Callable[[Event], None] = lambda event: None,
+    *,
+    trust: Trust = trust_none,
+) -> Evaluated:
+    """Sample and score after the prompts, policy and reference by the same draws, wholly on the calling thread.
+
+    emit: gets the progress; trust: as of `build_rewards`; without it no Python of the run's is executed. Raises a
+    TrainerError for what cannot be had.
+    """
+    path = find_checkpoint(folder, wanted.checkpoint)
+    run = _load(folder, wanted, trust)
+    key = key_for(run.config.run.seed, Purpose.ADAPTER)
+    actor = ActorCriticLLM(run.model.backbone, run.config.model, key=key)
+    snapshot = load_checkpoint(path, actor.adapter_config)
+    if wanted.average and snapshot.average is None:
+        raise UsageError(
+            f"'{path.name}' of run '{folder.name}' keeps no average of its policy (optim.ema_decay = 0): leave out "
+            "--average"
+        )
+    ppo = _restored(run, actor, snapshot, wanted, emit, trust)
+    samples, best_of = wanted.samples, wanted.best_of or ppo.config.eval.best_of
+    baseline = Baseline(run.prompts, draws=max(samples, best_of))
+    found = measure(ppo, run.prompts, snapshot.iteration, baseline, samples=samples)
+    about = {
+        "run": folder.name,
+        "kind": run.kind,
+        "checkpoint": path.name,
+        "iteration": snapshot.iteration,
+        "averaged": wanted.average,
+        "kl_coef": ppo.kl_coef,
+        "prompts": len(run.prompts),
+        "samples": samples,
+        "seed": ppo.config.run.seed,
+    }
+    return Evaluated(_report(found, about, best_of), run.warnings)
+
+
+def find_checkpoint(folder: RunFolder, which: str) -> Path:
+    """The whole checkpoint that `which` names: LAST, BEST or a number. Raises UsageError with those that are there."""
+    paths = checkpoints(folder).paths
+    if not paths:
+        raise UsageError(f"run '{folder.name}' has no whole checkpoint: one comes after checkpoint.every iterations")
+    if which == LAST:
+        return paths[-1]
+    numbers = {int(path.name.removeprefix("step-")): path for path in paths}
+    there = f"last ({paths[-1].name}), or one of {', '.join(map(str, numbers))}"
+    if which == BEST:
+        if best := best_checkpoint(folder):
+            return best
+        raise UsageError(
+            f"run '{folder.name}' keeps no best checkpoint, which takes evaluations (eval.every) and checkpoint.best: "
+            f"name {there}"
+        )
+    if not (which.isascii() and which.isdigit()):
+        raise UsageError(f"--checkpoint {which}: name best, {there}")
+    if int(which) not in numbers:
+        raise UsageError(f"run '{folder.name}' has no whole checkpoint {which}: name best, {there}")
+    return numbers[int(which)]
+
+
+def reward_of(folder: RunFolder, wanted: Wanted) -> RewardConfig:
+    """What the evaluation is going to score by. Raises ConfigError, UsageError."""
+    schema: type[Config | DPOConfig] = DPOConfig if _policy_kind(folder) == "dpo" else Config
+    return load_config_as(schema, folder.config, _overrides(wanted.reward)).reward
+
+
+class _Run(NamedTuple):
+    """What a run is made of, whichever kind it is of."""
+
+    kind: str
+    config: Config
+    model: LoadedModel
+    functions: dict[str, ModuleType]  # the Python files of its reward
+    prompts: list[Prompt]
+    warnings: list[str]
+
+
+def _load(folder: RunFolder, wanted: Wanted, trust: Trust) -> _Run:
+    load = _load_ppo if _policy_kind(folder) == "ppo" else _load_dpo
+    return load(folder, wanted, trust)
+
+
+def _load_ppo(folder: RunFolder, wanted: Wanted, trust: Trust) -> _Run:
+    config = _resolved(load_config(folder.config, _overrides(wanted.reward)))
+    functions = load_functions(config.reward, trust=trust)
+    read = _with_file(config, wanted.file) if wanted.file else config
+    rows = load_prompts(read.data)
+    model = load_backbone(config.model)
+    found = run_prompts(read, rows, model)
+    if wanted.file:
+        return _Run("ppo", config, model, functions, found.train, found.warnings)
+    first = _first(found.held_out, wanted.prompts or config.eval.prompts, wanted)
+    return _Run("ppo", config, model, functions, *first)
+
+
+def _load_dpo(folder: RunFolder, wanted: Wanted, trust: Trust) -> _Run:
+    count = {"eval": {"prompts": wanted.prompts}} if wanted.prompts else {}
+    dpo = load_config_as(DPOConfig, folder.config, _overrides(wanted.reward) | count)
+    if not dpo.reward.sources:
+        raise UsageError(f"run '{folder.name}' learns from preferences and has no reward: name one by --reward")
+    config = _resolved(as_ppo(dpo))
+    functions = load_functions(config.reward, trust=trust)
+    if wanted.file:
+        read = _with_file(config, wanted.file)
+        rows = load_prompts(read.data)
+        model = load_backbone(config.model)
+        found = run_prompts(read, rows, model)
+        return _Run("dpo", config, model, functions, found.train, found.warnings)
+    preferences = load_preferences(dpo.data).preferences
+    model = load_backbone(config.model)
+    data = load_pairs(preferences, model, dpo)
+    prompts, warnings = _first(data.prompts, dpo.eval.prompts, wanted)
+    began_with, pairs = folder.pairs, [*data.train, *data.held_out]
+    if not began_with.is_file() or began_with.read_bytes().strip() != fingerprint(pairs).encode():
+        warnings.append("the preferences are not those of the training: some of these may have been trained on")
+    return _Run("dpo", config, model, functions, prompts, warnings)
+
+
+def _first(held_out: list[Prompt], count: int, wanted: Wanted) -> tuple[list[Prompt], list[str]]:
+    if not held_out:
+        raise UsageError("the run holds no prompts out (data.eval_fraction = 0): name a file by --prompts")
+    warnings = []
+    if wanted.prompts and wanted.prompts > len(held_out):
+        warnings.append(f"only {len(held_out)} prompts are held out: all of them are taken")
+    return held_out[:count], warnings
+
+
+def _with_file(config: Config, file: str) -> Config:
+    """`config` with all prompts of `file`, to be read as the run reads its own."""
+    data = config.data.model_copy(update={"prompts": file, "limit": 0, "eval_fraction": 0.0})
+    return config.model_copy(update={"data": data})
+
+
+def _restored(
+    run: _Run, actor: ActorCriticLLM, snapshot: Snapshot, wanted: Wanted, emit: Callable[[Event], None], trust: Trust
+) -> PPO:
+    """The algorithm as it was at `snapshot`, with the reward and the draws that are wanted."""
+    config, c = run.config, run.config.run
+    if wanted.seed is not None:
+        config = config.model_copy(update={"run": c.model_copy(update={"seed": wanted.seed})})
+    rewards = build_rewards(
+        config.reward,
+        backbone=run.model,
+        max_new_tokens=config.rollout.max_new_tokens,
+        micro_batch_tokens=config.optim.micro_batch_tokens,
+        trust=trust,
+        modules=run.functions,
+    )
+    sources = [source.model_dump() for source in config.reward.sources]
+    if snapshot.rewards.get("sources") == sources:
+        rewards.restore(snapshot.rewards)  # of other sources they would say nothing
+    ppo = PPO(config, actor, run.model.tokenizer, [], rewards, emit=emit)
+    actor.update_policy(snapshot.policy)
+    if snapshot.value:
+        actor.update_value(snapshot.value)
+    ppo.learner.average = snapshot.average if wanted.average else None
+    if snapshot.kl_coef is not None:
+        ppo.kl_coef = snapshot.kl_coef
+    return ppo
+
+
+def _report(found: Measured, about: dict[str, Any], best_of: int) -> EvaluationReport:
+    assert found.reference is not None
+    assert found.wins is not None
+    samples, reference = about["samples"], found.reference
+    paired = reference.cut(slice(samples))
+    counts = [n for n in (2**power for power in range(1, 11)) if n < best_of] + [best_of] * (best_of > 1)
+    critic = found.critic
+    return EvaluationReport(
+        **about,
+        policy=_intervals(found.scores, reward=found.rewards, kl=found.kl),
+        reference=_intervals(paired, reward=paired.total, kl=paired.total * 0),
+        gain=mean_interval((found.scores.total - paired.total).mean(axis=1)),
+        win_rate=share_interval(found.wins),
+        pairs=about["prompts"] * samples**2,
+        best_of=[BestOfN(n, best_of_kl(n), mean_interval(best_of_n(reference.total, n))) for n in counts],
+        critic={}
+        if critic is None
+        else {
+            "explained_variance": bootstrap_interval(critic, explained_variance),
+            "error": bootstrap_interval(critic, root_mean_square),
+        },
+    )
+
+
+def _intervals(scores: Scores, **others: Any) -> dict[str, Interval]:
+    means = {"score": scores.total, **others, "length": scores.lengths}
+    parts = {f"parts.{name}": part for name, part in scores.parts.items()}
+    return {
+        **{name: mean_interval(values.mean(axis=1)) for name, values in means.items()},
+        "truncated": share_interval(scores.truncated.mean(axis=1)),
+        **{name: mean_interval(values.mean(axis=1)) for name, values in parts.items()},
+    }
+
+
+def _policy_kind(folder: RunFolder) -> Literal["ppo", "dpo"]:
+    """As config.toml names it; one that cannot be read is told when it is loaded. UsageError for one without policy."""
+    try:
+        kind = str(read_toml(folder.config).get("kind", "ppo"))
+    except (OSError, ValueError):
+        return "ppo"
+    if kind not in ("ppo", "dpo"):
+        raise UsageError(f"run '{folder.name}' is of kind '{kind}' and has no policy to evaluate: name one that has")
+    return "dpo" if kind == "dpo" else "ppo"
+
+
+def _resolved(config: Config) -> Config:
+    return with_checkpoints(resolve_paths(config, Path.cwd()))
+
+
+def _overrides(reward: str) -> dict[str, Any]:
+    """The configuration that the reward asked for is, if any: one source, or a list of them in TOML."""
+    if reward.lstrip().startswith("["):
+        return parse_overrides([f"reward.sources={reward}"])
+    return {"reward": {"sources": [reward]}} if reward else {}

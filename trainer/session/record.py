@@ -1,0 +1,124 @@
+"""What a run keeps of itself on disk as it goes: samples and checkpoints, each told by an event."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trainer.config import Config
+from trainer.events import CheckpointSaved, Evaluation, Event, SamplePreview, SamplesWritten, StateChanged
+from trainer.files import PRIVATE, SHARED
+from trainer.ppo.checkpoint import Snapshot, save_checkpoint
+from trainer.ppo.loop import IterationResult
+from trainer.ppo.metrics import sample_rows
+from trainer.rewards.normalization import SMALLEST_DEVIATION, RunningMoments
+from trainer.runs import folder as runs
+from trainer.runs.folder import RunFolder
+from trainer.runs.sample_index import update_index
+from trainer.runs.samples import write_samples
+
+PREVIEWS = 3
+
+
+class RunRecord:
+    """Writes samples and checkpoints into a run's folder.
+
+    check: raises StorageError where the folder is no longer the run's. saved_at: iteration of the newest checkpoint; -1
+    for none.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        config: Config,
+        emit: Callable[[Event], None],
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.folder = folder
+        self.saved_at = -1
+        self._config = config
+        self._emit = emit
+        self._check = check
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Write `snapshot` as a checkpoint, unless the newest one is of that iteration, and delete old ones."""
+        self._check()
+        if snapshot.iteration == self.saved_at:
+            return
+        self._emit(StateChanged(state="saving"))
+        started = time.perf_counter()
+        path = self.folder.checkpoint(snapshot.iteration)
+        save_checkpoint(path, snapshot)
+        self.saved_at = snapshot.iteration
+        runs.prune_checkpoints(self.folder, self._config.checkpoint.keep)
+        where = str(path.relative_to(self.folder.root))
+        seconds = time.perf_counter() - started
+        self._emit(CheckpointSaved(iteration=snapshot.iteration, path=where, seconds=seconds))
+
+    def keep_best(self, snapshot: Snapshot, evaluation: Evaluation) -> None:
+        """Save `snapshot`, which `evaluation` is of, where no earlier one was better by `checkpoint.best`.
+
+        It stays until a better one comes. Doing it again changes nothing.
+        """
+        metric = self._config.checkpoint.best
+        if metric == "off":
+            return
+        score = evaluation.score_mean if metric == "score" else evaluation.reward_mean
+        found = runs.Best(
+            snapshot.iteration, metric, _in_scale(score, snapshot.rewards), snapshot.rewards.get("sources")
+        )
+        if not math.isfinite(found.value) or not _is_better(found, self._best()):
+            return
+        self.save(snapshot)
+        runs.write_best(self.folder, found)
+        runs.prune_checkpoints(self.folder, self._config.checkpoint.keep)  # the best so far may be an old one
+
+    def _best(self) -> runs.Best | None:
+        """The best that is still there."""
+        return runs.read_best(self.folder) if runs.best_checkpoint(self.folder) else None
+
+    def write_samples(self, number: int, result: IterationResult) -> None:
+        """Write the sequences of iteration `number`, where `run.save_samples` wants them, and tell the first few."""
+        c = self._config
+        saves = c.run.save_samples
+        rows = sample_rows(
+            result.batch,
+            result.prompts,
+            result.rewards.parts,
+            c.rollout.samples_per_prompt,
+            token_texts=result.token_texts if saves else None,
+            ratios=result.ratios,
+        )
+        path = self.folder.samples_file(number)
+        if saves:
+            self._check()
+            write_samples(path, rows, number, result.settings, mode=SHARED if c.run.shared else PRIVATE)
+            update_index(self.folder.samples, number)
+        previews = [
+            SamplePreview(
+                prompt=row["prompt"],
+                completion=row["completion"],
+                score=row["score"],
+                kl=row["kl_sum"],
+                truncated=row["truncated"],
+            )
+            for row in rows[:PREVIEWS]
+        ]
+        where = str(path.relative_to(self.folder.root)) if saves else ""
+        self._emit(SamplesWritten(iteration=number, path=where, rows=len(rows), previews=previews))
+
+
+def _is_better(found: runs.Best, best: runs.Best | None) -> bool:
+    """Whether `found` takes the place of `best`: also where the two cannot be compared."""
+    if best is None or (best.metric, best.sources) != (found.metric, found.sources):
+        return True
+    return found.value > best.value
+
+
+def _in_scale(score: float, statistics: Mapping[str, Any]) -> float:
+    """A mean score before `reward.normalize = "running"`, under which two scores are not of one scale."""
+    moments = RunningMoments(*(statistics.get(name, 0) for name in ("count", "mean", "m2")))
+    scale = moments.deviation if moments.deviation >= SMALLEST_DEVIATION else 1.0
+    return score * scale + moments.mean

@@ -1,0 +1,20 @@
+"""`ppo-workbench doctor`: what training would run on here, what is slow about it, and what to do."""
+
+from __future__ import annotations
+
+import argparse
+
+from workbench.system import output
+from workbench.text import visible
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print one line a check; returns 3 when one failed, so that training would too."""
+    from trainer.doctor import checks
+
+    failed = False
+    for check in checks():
+        failed = failed or check.status == "fail"
+        way_out = f": {visible(check.advice)}" if check.advice else ""
+        output.data(f"{check.status:<4}  {check.name:<9}  {visible(check.detail)}{way_out}")
+    return 3 if failed else 0

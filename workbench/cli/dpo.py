@@ -1,0 +1,45 @@
+"""`ppo-workbench dpo`: a policy from preferences, from the configuration to the exit code."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer.config.dpo import DPOConfig
+from trainer.control.control import Control
+from trainer.events import RunEnded
+from trainer.runs.sinks import Sink
+from workbench.cli.preference_runs import configuration, resumed
+from workbench.cli.train import headless
+from workbench.headless import choose
+from workbench.run.session import Session
+from workbench.system.code_trust import is_given, require_trust, trusted_code
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train as the command line says; returns the exit code. Raises TrainerError for what a user can mend."""
+    resume, preset = None, "dpo"
+    if args.resume is not None:
+        config, folder = resumed(args, DPOConfig)
+        resume = folder.root
+    else:
+        config = configuration(args, DPOConfig)
+        if args.config_given:
+            preset = Path(args.config_given).stem
+    require_trust(config.reward, given=is_given(args, DPOConfig))
+    untyped: Any = config  # a session hands it on as it is
+    return headless(Session(untyped, resume=resume, preset=preset, train=_train), choose(args.display))
+
+
+def _train(config: Any, *, resume: Path | None, preset: str, sinks: Sequence[Sink], control: Control) -> RunEnded:
+    # Imported here, because that imports mlx, and only the thread that trains may use it.
+    from trainer.dpo.training import train_dpo
+    from trainer.session.training import release_thread
+
+    try:
+        trust = trusted_code().check
+        return train_dpo(config, resume=resume, preset=preset, sinks=sinks, control=control, trust=trust)
+    finally:
+        release_thread()

@@ -1,0 +1,109 @@
+"""`ppo-workbench label`: the workbench, opened to judge which completion is better."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from pathlib import Path
+from typing import get_args
+
+from trainer.errors import UsageError
+from trainer.preferences.items import Queue, SessionRecord
+from trainer.preferences.rows import guidelines_hash
+from trainer.preferences.sessions import sessions
+from trainer.preferences.store import PreferenceStore, default_store
+from trainer.runs.folder import open_run
+from workbench.cli.runs_dir import dir_override, runs_dir
+from workbench.cli.ui import open_workbench
+from workbench.labelling.choices import (
+    ENSEMBLE,
+    QUEUES,
+    REPEATS,
+    LabelOpening,
+    SessionChoice,
+    Wanted,
+    default_labeller,
+    labeller_name,
+    labelling_material,
+    like,
+    read_guidelines,
+    session_plan,
+    unfinished,
+)
+from workbench.opening import Opening
+
+
+def run(args: argparse.Namespace) -> int:
+    """Open the workbench on the Label pane; returns the exit code. Raises TrainerError."""
+    return open_workbench(opening(args))
+
+
+def opening(args: argparse.Namespace) -> Opening:
+    """What to open: a session where the command line says of what, else the screen that asks. Raises TrainerError."""
+    path = (Path(args.store) if args.store else default_store(Path.cwd())).resolve()
+    kept = _sessions(path)
+    labeller = labeller_name(args.labeller if args.labeller is not None else default_labeller(kept))
+    guidelines = read_guidelines(args.guidelines) if args.guidelines else ""
+    where = runs_dir(args)
+    wanted = _wanted(args, where)
+    choice = None
+    if args.run or args.data or wanted.queues:
+        plan = session_plan(wanted)
+        alike = like(unfinished(kept, labeller), plan)
+        same = [session for session in alike if session.guidelines == guidelines_hash(guidelines)]
+        choice = (
+            SessionChoice(labeller=labeller, resume=same[0].id)
+            if same
+            else SessionChoice(labeller=labeller, plan=plan, guidelines=guidelines)
+        )
+    label = LabelOpening(store=path, labeller=labeller, choice=choice, wanted=wanted)
+    return Opening(watch=wanted.run, overrides=() if wanted.run else tuple(dir_override(args)), label=label)
+
+
+def _wanted(args: argparse.Namespace, where: Path) -> Wanted:
+    """The options; run and reward models are the newest where none are named and some are needed."""
+    queues = tuple(_weighted(text) for text in args.queues)
+    names = {queue for queue, _ in queues}
+    if len(names) < len(queues):
+        raise UsageError("--queue: a queue is named twice: give it one weight")
+    run = open_run(args.run, where).root if args.run else None
+    models = [open_run(name, where).root for name in args.models]
+    needs_run = bool(names - {"dataset"})
+    if needs_run and not (run and models):
+        found = labelling_material(where)
+        run = run or next(iter(found.runs), None)
+        models = models or found.models[:ENSEMBLE]
+    return Wanted(
+        queues=queues,
+        run=run,
+        data=args.data or "",
+        models=tuple(models),
+        limit=args.limit or 0,
+        repeats=REPEATS if args.repeats is None else args.repeats,
+        guidelines=args.guidelines or "",
+    )
+
+
+def _weighted(text: str) -> tuple[Queue, float]:
+    name, equals, weight = text.partition("=")
+    queue = next((queue for queue in get_args(Queue) if queue == name and queue in QUEUES), None)
+    if queue is None:
+        raise UsageError(f"--queue {text}: must be one of {', '.join(QUEUES)}")
+    try:
+        value = float(weight) if equals else 1.0
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise UsageError(f"--queue {text}: the weight must be a number above 0, as in {name}=2")
+    return queue, value
+
+
+def _sessions(path: Path) -> list[SessionRecord]:
+    """The sessions in the store, newest first; none where there is no store yet. Raises where it cannot be written."""
+    if path.exists():
+        with PreferenceStore(path) as store:
+            return sessions(store)
+    if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
+        raise UsageError(f"no preferences can be kept in '{path}': its folder is missing or read-only: name another")
+    return []

@@ -1,0 +1,112 @@
+"""`ppo-workbench samples`: what a run has written, printed or exported."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import textwrap
+from pathlib import Path
+
+from rich.cells import chop_cells
+
+from trainer.errors import StorageError, UsageError
+from trainer.runs.folder import RunFolder, open_run
+from workbench.cli.runs_dir import runs_dir
+from workbench.kit.cells import fit_end
+from workbench.run.sample_query import Order, Query, parse_query
+from workbench.run.sample_reader import kept_iterations, read_token_sample
+from workbench.run.sample_records import Sample
+from workbench.run.sample_table import SampleTable
+from workbench.samples.bookmarks import Bookmarks
+from workbench.samples.export import export_jsonl, export_markdown
+from workbench.samples.whole_run import scan
+from workbench.system import output
+from workbench.text import visible
+
+_PRINTED = 20  # samples, unless --limit says otherwise
+_COMPLETION = 3  # lines
+_PROMPT = 2000  # characters at its end that are looked at
+_LABEL = 10  # columns
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print samples of a run, or write them to a file and print its path; what cannot be read goes to stderr."""
+    query, order = _query(args.filter), Order(args.sort, descending=True) if args.sort else Order()
+    if args.limit is not None and args.limit < 1:
+        raise UsageError(f"--limit {args.limit}: give a number from 1 on, or leave it out")
+    folder = open_run(args.run, runs_dir(args))
+    table = _read(folder, _iterations(folder, args.iteration))
+    bookmarks = Bookmarks(folder)
+    if bookmarks.problem:
+        output.warning(bookmarks.problem)
+    chosen = table.select(query, order, bookmarks)
+    target = args.jsonl or args.markdown
+    limit = args.limit or (len(chosen) if target else _PRINTED)
+    shown = chosen[:limit]
+    if target:
+        export = export_jsonl if args.jsonl else export_markdown
+        written = export((read_token_sample(folder, key) for key in shown.keys), Path(target))
+        output.data(visible(str(written)))
+    else:
+        width = shutil.get_terminal_size().columns
+        for sample in shown:
+            output.data("\n".join(sample_card(sample, width)) + "\n")
+    output.note(f"{len(shown)} of {table.summary()}" + "; --limit gives more" * (not target and limit < len(chosen)))
+    return 0
+
+
+def sample_card(sample: Sample, width: int) -> list[str]:
+    """The facts of a sample, the end of its prompt and the start of its completion, in lines of `width` columns."""
+    facts = [f"{sample.key.iteration}·{sample.key.row + 1}", f"score {sample.score:+.3f}", f"KL {sample.kl:.2f} nats"]
+    if sample.length is not None:
+        facts.append(f"{sample.length} tokens")
+    if sample.truncated:
+        facts.append("cut short")
+    room = max(width - _LABEL, 2)
+    prompt = fit_end(visible(sample.prompt[-_PROMPT:]), room)
+    start = visible(sample.completion[: (_COMPLETION + 1) * room])
+    lines = [piece for line in textwrap.wrap(start, room) for piece in chop_cells(line, room)]
+    shown = lines[:_COMPLETION]
+    if len(lines) > _COMPLETION or len(sample.completion) > (_COMPLETION + 1) * room:
+        shown.append("…")
+    labels = ("  prompt", "  text", *[""] * len(shown))
+    texts = (f"{label:{_LABEL}}{text}".rstrip() for label, text in zip(labels, [prompt, *shown], strict=False))
+    return ["   ".join(facts), *texts]
+
+
+def _query(text: str | None) -> Query:
+    try:
+        return parse_query(text or "")
+    except ValueError as problem:
+        raise UsageError(f"--filter {text}: {problem}") from None
+
+
+def _iterations(folder: RunFolder, asked: str) -> list[int]:
+    """The iterations asked for, newest first. Raises UsageError and StorageError."""
+    kept = kept_iterations(folder)
+    if not kept:
+        raise StorageError(f"no samples in '{folder.samples}': a run keeps them with run.save_samples = true")
+    if asked in ("newest", "all"):
+        return kept[-1:] if asked == "newest" else kept[::-1]
+    if not (asked.isascii() and asked.isdigit()):
+        raise UsageError(f"--iteration {asked}: write the number of one, newest, or all")
+    if int(asked) not in kept:
+        raise UsageError(f"--iteration {asked}: no samples of it are kept; there are some from {kept[0]} to {kept[-1]}")
+    return [int(asked)]
+
+
+def _read(folder: RunFolder, iterations: list[int]) -> SampleTable:
+    """The samples that can be read; warns of the others. Raises StorageError where none can be."""
+    tables: list[SampleTable] = []
+    problems: list[str] = []
+
+    def take(table: SampleTable, _done: int, _total: int, found: list[str]) -> None:
+        tables.append(table)
+        problems.extend(found)
+
+    scan(folder, iterations, take, lambda: False)
+    if len(problems) == len(iterations):
+        raise StorageError(problems[0])
+    for problem in problems:
+        output.warning(problem)
+    return SampleTable.joined(tables)

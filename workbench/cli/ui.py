@@ -1,0 +1,117 @@
+"""`ppo-workbench` and `ppo-workbench watch`: the screen, and what goes on when it is gone."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from trainer.errors import TrainerError, UsageError
+from workbench.cli.runs_dir import dir_override, runs_dir
+from workbench.opening import Opening
+from workbench.system import output
+from workbench.system.native_output import native_output_to, new_log
+from workbench.system.paths import state_dir
+from workbench.system.signals import INTERRUPTED, handled_signals
+from workbench.system.terminal import can_place_text, colors
+
+if TYPE_CHECKING:
+    from trainer.config import Config
+    from workbench.run.supervisor import Supervisor
+
+_MANY_COLORS = 256  # as many as the colours of a theme can be mixed of
+
+_SWITCH_SECONDS = 0.001  # that the trainer keeps Python to itself while the screen waits; a key waits several times
+
+
+def run(args: argparse.Namespace) -> int:
+    """Open the workbench as the command line says; returns the exit code. Raises TrainerError."""
+    return open_workbench(opening(args))
+
+
+def watch(args: argparse.Namespace) -> int:
+    """Open the workbench on a run of another process, or on one that has ended."""
+    from trainer.runs.folder import open_run
+
+    return open_workbench(Opening(watch=open_run(args.run, runs_dir(args)).root))
+
+
+def opening(args: argparse.Namespace) -> Opening:
+    """What to open: configuration, --set and --name, or the run of --resume. Raises UsageError."""
+    if args.display is not None:
+        raise UsageError(f"--display {args.display} is for headless runs: add --no-ui")
+    if args.resume is not None:
+        from workbench.cli.sources import resumed
+
+        config, folder = resumed(args)
+        _trust_given(args, config)
+        return Opening(resume=folder.root, overrides=tuple(args.overrides))
+    with contextlib.suppress(TrainerError):  # the screen shows what is wrong with the configuration
+        _trust_given(args)
+    named = [f"run.name={args.name}"] if args.name is not None else []
+    return Opening(source=args.config, overrides=(*args.overrides, *named, *dir_override(args)))
+
+
+def _trust_given(args: argparse.Namespace, config: Config | None = None) -> None:
+    """Trust the code of the configuration where the command line says so. Raises TrainerError."""
+    if not (args.trust_code or args.overrides):
+        return
+    from workbench.cli.sources import configuration
+    from workbench.system.code_trust import is_given, remember, untrusted_code
+
+    if is_given(args):
+        remember(untrusted_code((config or configuration(args)).reward))
+
+
+def open_workbench(opening: Opening) -> int:
+    """Show the screen until it is left, and wait for a run that it left behind; returns the exit code."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("the workbench needs a terminal: train without one with --no-ui")
+    if not can_place_text():
+        raise UsageError(
+            f"TERM = {os.environ['TERM']!r} cannot show the workbench: train without it by --no-ui, or set TERM to "
+            "what the terminal is, such as xterm-256color"
+        )
+    shown = colors()
+    if shown >= _MANY_COLORS:
+        os.environ.setdefault("TEXTUAL_COLOR_SYSTEM", "truecolor" if shown > _MANY_COLORS else "256")
+    if {"SSH_CONNECTION", "SSH_TTY"} & set(os.environ):
+        os.environ.setdefault("TEXTUAL_FPS", "15")  # read when Textual is first imported
+    os.environ["TEXTUAL_ANIMATIONS"] = "none"
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    from workbench.app import WorkbenchApp
+    from workbench.kit.theming import DEFAULT_THEME, FEW_COLORS_THEME
+
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # by nohup, so that a run outlives its terminal: it does
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    log = new_log(state_dir())
+    app = WorkbenchApp(replace(opening, log=log), DEFAULT_THEME if shown >= _MANY_COLORS else FEW_COLORS_THEME)
+    # Not by asyncio, whose handlers end with its loop: a run may outlive the screen, and needs them then.
+    with handled_signals(app.heed_signal):
+        with native_output_to(log):
+            message = app.run()
+        if app.main is not None and app.main.supervisor.trains_here:
+            _wait_for(app.main.supervisor, terminal=not app.terminal_gone)
+    if app.bug is not None:
+        output.crash(app.bug, app.main.supervisor.folder if app.main is not None else None)
+    if message:
+        output.note(message)
+    if app.refusal is not None:
+        raise app.refusal
+    return INTERRUPTED if app.ended_by is not None else app.return_code or 0
+
+
+def _wait_for(supervisor: Supervisor, *, terminal: bool) -> None:
+    """Wait for a run that outlives the screen: without a terminal it goes on here; else it is saved and ended."""
+    if terminal:
+        output.note("the screen has ended: saving a checkpoint")
+        supervisor.stop("the screen has ended")
+    else:
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(nowhere, descriptor)
+    supervisor.wait()

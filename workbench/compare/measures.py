@@ -1,0 +1,269 @@
+"""The numbers by which runs are compared: where a run stands, its best, what held-out prompts say, what it cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Literal, NamedTuple
+
+from trainer.runs.listing import RECENT, last_mean
+from workbench.compare.frontier import best, training_points
+from workbench.compare.lines import mean, number
+from workbench.compare.run import ComparedRun
+from workbench.text import duration, gigabytes
+
+Value = float | tuple[float, float]  # a number, or the ends of an interval; NaN where it is not known
+
+
+_LONGEST = 14  # columns of a number
+
+
+class Measure(NamedTuple):
+    """One number of a run, and how it is written.
+
+    key: in the JSON output, where `of` stands as it is. contrast: how two runs are told apart.
+    """
+
+    key: str
+    label: str
+    unit: str
+    of: Callable[[ComparedRun], Value]
+    text: Callable[[float], str]
+    contrast: Literal["difference", "ratio", "none"] = "difference"
+
+
+class Section(NamedTuple):
+    """Measures of one kind under a heading."""
+
+    title: str
+    measures: tuple[Measure, ...]
+
+
+def sections(runs: Sequence[ComparedRun]) -> list[Section]:
+    """All measures, and for each source of the rewards of `runs` its mean raw score on held-out prompts."""
+    sources = dict.fromkeys(name for run in runs for e in run.view.evaluations[-1:] for name in e.parts)
+    parts = tuple(
+        Measure(f"part:{source}", source, "", partial(_part, source=source), _number(3)) for source in sources
+    )
+    found = [*SECTIONS]
+    if len(parts) > 1:  # else it is the score
+        found.insert(found.index(_HELD_OUT) + 1, Section("parts of the score, held out", parts))
+    return found
+
+
+def value_text(measure: Measure, value: Value) -> str:
+    """`value` as it is written, - where it is not known."""
+    if isinstance(value, tuple):
+        low, high = value
+        return f"{measure.text(low)} to {measure.text(high)}" if known(value) else "-"
+    text = measure.text(value) if known(value) else "-"
+    return text if len(text) <= _LONGEST else f"{value:.1e}"
+
+
+def difference_text(measure: Measure, value: Value, other: Value) -> str:
+    """How much more, or how many times as much, `other` is than `value`; empty where that says nothing."""
+    if isinstance(value, tuple) or isinstance(other, tuple) or not (known(value) and known(other)):
+        return ""
+    if measure.contrast == "none":
+        return ""
+    if measure.contrast == "ratio":
+        return f"×{other / value:.2f}" if value > 0 else ""
+    return signed(measure.text(other - value))
+
+
+def signed(text: str) -> str:
+    """A number with its sign; the - of what is not known stays."""
+    return text if text.startswith("-") else f"+{text}"
+
+
+def known(value: Value) -> bool:
+    """Whether it is a number at all."""
+    return all(map(math.isfinite, value)) if isinstance(value, tuple) else math.isfinite(value)
+
+
+def _number(digits: int, factor: float = 1.0) -> Callable[[float], str]:
+    return lambda value: number(value * factor, digits)
+
+
+def _last(name: str) -> Callable[[ComparedRun], float]:
+    return lambda run: last_mean(run.column(name))
+
+
+def _sum(values: Sequence[float]) -> float:
+    there = [value for value in values if math.isfinite(value)]
+    return sum(there) if there else math.nan
+
+
+def _best(name: str) -> Callable[[ComparedRun], float]:
+    def of(run: ComparedRun) -> float:
+        point = best(training_points(run))
+        return float(getattr(point, name)) if point else math.nan
+
+    return of
+
+
+def _evaluated(name: str) -> Callable[[ComparedRun], float]:
+    """`name` of the newest evaluation on held-out prompts."""
+    return lambda run: float(getattr(run.view.evaluations[-1], name)) if run.view.evaluations else math.nan
+
+
+def _best_evaluated(name: str) -> Callable[[ComparedRun], float]:
+    def of(run: ComparedRun) -> float:
+        scored = [e for e in run.view.evaluations if math.isfinite(e.score_mean)]
+        return float(getattr(max(scored, key=lambda e: e.score_mean), name)) if scored else math.nan
+
+    return of
+
+
+def _part(run: ComparedRun, source: str) -> float:
+    return run.view.evaluations[-1].parts.get(source, math.nan) if run.view.evaluations else math.nan
+
+
+def _on_pairs(name: str) -> Callable[[ComparedRun], float]:
+    """`name` of the newest evaluation on held-out comparisons; NaN for what its kind of run does not have."""
+    return lambda run: float(getattr(run.view.held_out[-1], name, math.nan)) if run.view.held_out else math.nan
+
+
+def _judged(name: str) -> Callable[[ComparedRun], float]:
+    return lambda run: float(getattr(run.view.judged, name)) if run.view.judged else math.nan
+
+
+def _interval(
+    of: Callable[[str], Callable[[ComparedRun], float]], low: str, high: str
+) -> Callable[[ComparedRun], tuple[float, float]]:
+    of_low, of_high = of(low), of(high)
+    return lambda run: (of_low(run), of_high(run))
+
+
+def _best_of(run: ComparedRun) -> float:
+    newest = run.view.evaluations[-1:]
+    return float(newest[0].best_of) if newest and math.isfinite(newest[0].best_of_score) else math.nan
+
+
+def _seconds_each(run: ComparedRun) -> float:
+    return mean(run.column("seconds_total"))
+
+
+_PERCENT = _number(1, 100)
+_COUNT = _number(0)
+
+_HELD_OUT = Section(
+    "held out, newest",
+    (
+        Measure("held_out_iteration", "after iteration", "", _evaluated("iteration"), _COUNT, "none"),
+        Measure("held_out_score", "score", "", _evaluated("score_mean"), _number(3)),
+        Measure(
+            "held_out_score_interval",
+            "  95 % interval",
+            "",
+            _interval(_evaluated, "score_low", "score_high"),
+            _number(2),
+        ),
+        Measure("held_out_kl", "KL", "nats/seq", _evaluated("kl"), _number(2)),
+        Measure("held_out_length", "length", "tokens", _evaluated("response_length"), _number(1)),
+        Measure("reference_score", "reference's score", "", _evaluated("reference_score"), _number(3)),
+        Measure("best_of_score", "reference, best of n", "", _evaluated("best_of_score"), _number(3)),
+        Measure("best_of", "  n", "", _best_of, _COUNT, "none"),
+        Measure("win_rate", "win rate by score", "%", _evaluated("win_rate"), _PERCENT),
+        Measure(
+            "win_rate_interval",
+            "  95 % interval",
+            "%",
+            _interval(_evaluated, "win_rate_low", "win_rate_high"),
+            _number(0, 100),
+        ),
+        Measure("best_held_out_score", "best score", "", _best_evaluated("score_mean"), _number(3)),
+        Measure("best_held_out_iteration", "  after iteration", "", _best_evaluated("iteration"), _COUNT, "none"),
+        Measure("human_win_rate", "win rate by people", "%", _judged("win_rate"), _PERCENT),
+        Measure("human_win_rate_interval", "  95 % interval", "%", _interval(_judged, "low", "high"), _number(0, 100)),
+        Measure("pair_accuracy", "accuracy on pairs", "%", _on_pairs("accuracy"), _PERCENT),
+        Measure(
+            "pair_accuracy_interval",
+            "  95 % interval",
+            "%",
+            _interval(_on_pairs, "accuracy_low", "accuracy_high"),
+            _number(0, 100),
+        ),
+        Measure("pair_log_loss", "log-loss", "nats", _on_pairs("log_loss"), _number(3)),
+        Measure("pair_kl", "KL on pairs", "nats/tok", _on_pairs("kl"), _number(3)),
+    ),
+)
+
+SECTIONS = (
+    Section(
+        f"the last {RECENT} iterations",
+        (
+            Measure("score", "score", "", _last("score_mean"), _number(3)),
+            Measure("reward", "reward", "", _last("reward_mean"), _number(3)),
+            Measure("kl", "KL", "nats/seq", _last("kl"), _number(2)),
+            Measure("kl_coef", "KL coefficient", "", _last("kl_coef"), _number(4)),
+            Measure("entropy", "entropy", "nats/tok", _last("entropy"), _number(3)),
+            Measure("length", "length", "tokens", _last("response_length"), _number(1)),
+            Measure("truncated", "cut short", "%", _last("truncated"), _PERCENT),
+            Measure("repetition", "repeated 4-grams", "%", _last("repetition"), _PERCENT),
+            Measure("clip_fraction", "clip fraction", "%", _last("clip_fraction"), _PERCENT),
+            Measure("explained_variance", "explained variance", "", _last("explained_variance"), _number(2)),
+            Measure("loss", "loss", "", _last("loss"), _number(3)),
+            Measure("accuracy", "accuracy on pairs", "%", _last("accuracy"), _PERCENT),
+        ),
+    ),
+    Section(
+        "the best iterations",
+        (
+            Measure("best_score", "best score", "", _best("score"), _number(3)),
+            Measure("best_iteration", "  up to iteration", "", _best("iteration"), _COUNT, "none"),
+            Measure("best_kl", "  KL there", "nats/seq", _best("kl"), _number(2)),
+        ),
+    ),
+    _HELD_OUT,
+    Section(
+        "cost",
+        (
+            Measure("iterations", "iterations", "", lambda run: float(len(run.view.history)), _COUNT, "none"),
+            Measure(
+                "seconds",
+                "time in iterations",
+                "",
+                lambda run: _sum(run.column("seconds_total")),
+                duration,
+                contrast="ratio",
+            ),
+            Measure("seconds_an_iteration", "an iteration", "s", _seconds_each, _number(2), contrast="ratio"),
+            Measure(
+                "tokens",
+                "tokens",
+                "",
+                lambda run: max(run.column("tokens"), default=math.nan),
+                lambda v: f"{v:,.0f}",
+                contrast="ratio",
+            ),
+            Measure(
+                "tokens_per_second",
+                "speed",
+                "tok/s",
+                lambda run: mean(run.column("tokens_per_second")),
+                _number(1),
+                contrast="ratio",
+            ),
+            Measure(
+                "memory_bytes",
+                "peak memory",
+                "",
+                lambda run: max(run.column("memory_bytes"), default=math.nan),
+                lambda value: gigabytes(round(value)),
+                contrast="ratio",
+            ),
+        ),
+    ),
+    Section(
+        "trouble",
+        (
+            Measure("alarms", "warnings and alarms", "", lambda run: float(run.alarms), _COUNT, "none"),
+            Measure(
+                "skipped_steps", "skipped steps", "", lambda run: _sum(run.column("skipped_steps")), _COUNT, "none"
+            ),
+            Measure("rollbacks", "rollbacks", "", lambda run: float(run.rollbacks), _COUNT, "none"),
+        ),
+    ),
+)

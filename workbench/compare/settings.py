@@ -1,0 +1,133 @@
+"""What differs between the configurations of runs, and what was changed while they trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from rich.cells import cell_len
+
+from trainer.control.live_settings import in_words
+from workbench.compare.lines import Line, notes, padded, role_of, wrapped
+from workbench.compare.run import ComparedRun
+from workbench.kit.cells import fit
+from workbench.run.config_differences import Difference, config_differences, value_text
+from workbench.text import visible
+
+_MOST = 100  # settings: ours are fewer
+_LONGEST = 1000  # characters of a value that are looked at
+_VALUE_LINES = 4
+_CHANGES = 5  # that are told of each run
+_GAP = 2
+_WHERE = "run.dir"
+_CAUTIONS = (
+    (("reward.",), "not the same reward: the scores do not measure the same"),
+    (("model.path", "model.revision", "model.adapter"), "not the same reference: the KLs do not measure the same"),
+    (("data.prompts", "data.column", "data.preferences"), "not the same prompts"),
+)
+
+
+class Settings(NamedTuple):
+    """differences: by the runs' letters, of what every kind of run has. only: the other settings, by kind."""
+
+    differences: list[Difference]
+    only: dict[str, list[str]]
+
+
+def compared_settings(runs: Sequence[ComparedRun]) -> Settings:
+    """What differs between those of `runs` whose config.toml can be read.
+
+    Where a run lies is none of them. A setting that no run of some kind has says nothing about those that do: it is
+    listed apart.
+    """
+    configs = {run.letter: run.config for run in runs if run.config is not None}
+    kinds = {run.letter: run.kind for run in runs if run.config is not None}
+    try:
+        found = config_differences(configs)
+    except RecursionError:  # values nested as deeply as TOML lets them
+        return Settings([], {})
+    differences: list[Difference] = []
+    only: dict[str, list[str]] = {}
+    for difference in found:
+        if difference.key == _WHERE:
+            continue
+        having = {kinds[letter] for letter, value in difference.values.items() if value is not None}
+        if having == {*kinds.values()}:
+            differences.append(difference)
+        elif difference.key != "kind":
+            for kind in sorted(having):
+                only.setdefault(kind, []).append(difference.key)
+    return Settings(differences, only)
+
+
+def cautions(settings: Settings) -> list[str]:
+    """Why numbers of the runs do not measure the same thing; empty where nothing is known to be in the way."""
+    found = []
+    for sections, told in _CAUTIONS:
+        keys = [
+            key
+            for key, values in settings.differences
+            if key.startswith(sections) and None not in values.values()  # an older run lacks what was added since
+        ]
+        if keys:
+            found.append(f"{told} ({', '.join(keys)})")
+    return found
+
+
+def setting_lines(runs: Sequence[ComparedRun], settings: Settings, width: int) -> Iterator[Line]:
+    """Lines of at most `width` columns: a table of short values, long ones below it, and the changes under way."""
+    there = [run for run in runs if run.config is not None]
+    rows = [
+        (visible(key[:_LONGEST]), [visible(value_text(value)[:_LONGEST]) for value in values.values()])
+        for key, values in settings.differences[:_MOST]
+    ]
+    if not rows and len(there) > 1:
+        yield from notes("the settings that they share have the same values", width)
+    yield from _rows(there, rows, width)
+    if (more := len(settings.differences) - _MOST) > 0:
+        yield from notes(f"and {more} more settings", width)
+    for kind, keys in settings.only.items():
+        sections = dict.fromkeys(key.partition(".")[0] for key in keys)
+        told = ", ".join(f"[{section}]" for section in sections)
+        yield from notes(visible(f"{len(keys)} settings are of {kind} runs alone, in {told}"), width)
+    for run in there:
+        yield from _changes(run, width)
+
+
+def _rows(runs: Sequence[ComparedRun], rows: Sequence[tuple[str, list[str]]], width: int) -> Iterator[Line]:
+    if not rows:
+        return
+    keys = min(max(cell_len(key) for key, _ in rows), width // 2)
+    room = max((width - keys) // len(runs) - _GAP, 0)
+    short = [row for row in rows if max(map(cell_len, row[1])) <= room]
+    if short:
+        keys = min(max(cell_len(key) for key, _ in short), keys)
+        widest = max(cell_len(text) for _, texts in short for text in texts)
+        cells = max(widest, min(max(cell_len(visible(run.name)) for run in runs) + 2, room))
+        heading: Line = [(" " * keys, "text")]
+        heading += [(" " * _GAP + fit(f"{r.letter} {visible(r.name)}", cells), role_of(r.letter)) for r in runs]
+        yield heading
+        for key, texts in short:
+            yield [(fit(key, keys), "text"), *((" " * _GAP + padded(text, cells), "text") for text in texts)]
+    for key, texts in rows:
+        if (key, texts) not in short:
+            yield [(fit(key, width).rstrip(), "text")]
+            for text in dict.fromkeys(texts):
+                letters = [run.letter for run, other in zip(runs, texts, strict=True) if other == text]
+                yield from _told(letters, text, width)
+
+
+def _told(letters: Sequence[str], text: str, width: int) -> Iterator[Line]:
+    """`text`, which is made safe, in a few lines after the letters of the runs that it is about."""
+    head = f"  {' '.join(letters)} "
+    for number, line in enumerate(wrapped(text, width - len(head), _VALUE_LINES)):
+        yield [(" " * len(head) if number else head, role_of(letters[0])), (line, "text")]
+
+
+def _changes(run: ComparedRun, width: int) -> Iterator[Line]:
+    changes = run.view.settings
+    for change in changes[-_CHANGES:]:
+        told = f"{change.key} {in_words(change.old)} → {in_words(change.value)} before iteration {change.iteration}"
+        yield from _told([run.letter], visible(told[:_LONGEST]), width)
+    if (more := len(changes) - _CHANGES) > 0:
+        yield [(f"  {run.letter} ", role_of(run.letter)), (f"and {more} earlier changes while it trained", "muted")]

@@ -1,0 +1,220 @@
+"""The form: rows, and the editor that is laid over them while a value is edited."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Container
+from textual.content import Content
+from textual.geometry import Offset
+from textual.message import Message
+from textual.widgets import Input, OptionList, Static
+
+from workbench.config.choices import ChoiceList
+from workbench.config.editor import FieldEditor
+from workbench.config.fields import FormField, as_text, editable, parse
+from workbench.config.row import FieldRow, Row, SectionRow, value_span
+from workbench.config.rows import ConfigRows
+from workbench.text import visible
+
+_EDITOR = 24  # columns that text, paths and lists get at least
+
+
+class ConfigForm(Container):
+    """Shows rows and asks for changes; what becomes of them is not its business."""
+
+    class ValueChosen(Message):
+        """`key` is to have `value`, which breaks no rule of its own."""
+
+        def __init__(self, key: str, value: Any) -> None:
+            super().__init__()
+            self.key = key
+            self.value = value
+
+    class StepRequested(Message):
+        """The value of `key` is to go up (direction 1) or down (-1), or round."""
+
+        def __init__(self, key: str, direction: int) -> None:
+            super().__init__()
+            self.key = key
+            self.direction = direction
+
+    class FoldRequested(Message):
+        """The section is to show its settings, or to hide them."""
+
+        def __init__(self, section: str, is_open: bool) -> None:
+            super().__init__()
+            self.section = section
+            self.is_open = is_open
+
+    class TextRequested(Message):
+        """The setting cannot be edited on one line: its TOML is to be shown."""
+
+        def __init__(self, key: str) -> None:
+            super().__init__()
+            self.key = key
+
+    class DraftChosen(Message):
+        """The proposed value is to be the setting's."""
+
+    class LockedChosen(Message):
+        """A setting was to be changed that cannot be, for now."""
+
+        def __init__(self, key: str) -> None:
+            super().__init__()
+            self.key = key
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._editor: FieldEditor | ChoiceList | None = None
+
+    def compose(self) -> ComposeResult:
+        yield ConfigRows()
+        yield Static(id="config-note", markup=False)
+
+    @property
+    def rows(self) -> ConfigRows:
+        """What is drawn."""
+        return self.query_one(ConfigRows)
+
+    def show(self, rows: Sequence[Row]) -> None:
+        """Show other rows, or the same ones as they stand now."""
+        self.rows.show(rows)
+        self._place()
+
+    def say(self, text: str) -> None:
+        """Put a note under the row of the cursor, until the cursor moves; nothing takes it away."""
+        note = self.query_one("#config-note", Static)
+        note.update(Content(visible(text)))
+        note.display = bool(text)
+        self._place()
+
+    def close(self) -> None:
+        """End the editing; the value stays as it was."""
+        self.say("")
+        if self._editor is not None:
+            had_focus = self._editor.has_focus
+            self._editor.remove()
+            self._editor = None
+            if had_focus:
+                self.rows.focus()
+
+    @on(ConfigRows.Chosen)
+    def _choose(self) -> None:
+        row = self.rows.row
+        if isinstance(row, SectionRow):
+            self.post_message(self.FoldRequested(row.name, not row.is_open))
+        elif isinstance(row, FieldRow):
+            self._edit(row)
+
+    @on(ConfigRows.Stepped)
+    def _step(self, event: ConfigRows.Stepped) -> None:
+        row = self.rows.row
+        if isinstance(row, SectionRow):
+            self.post_message(self.FoldRequested(row.name, event.direction > 0))
+        elif isinstance(row, FieldRow):
+            self._request_step(row, event.direction)
+
+    @on(ConfigRows.Moved)
+    def _close_note(self) -> None:
+        self.close()
+
+    @on(ConfigRows.Scrolled)
+    def _scrolled(self) -> None:
+        self._place()
+
+    def on_resize(self) -> None:
+        self._place()
+
+    @on(Input.Submitted)
+    def _submit(self, event: Input.Submitted) -> None:
+        event.stop()
+        assert isinstance(event.input, FieldEditor)
+        field = event.input.field
+        if isinstance(row := self.rows.row, FieldRow) and row.locked:  # by a run that began meanwhile
+            self.post_message(self.LockedChosen(row.key))
+            return
+        try:
+            value = parse(field, event.value)
+        except ValueError as error:
+            self.say(f"✖ {field.name} {error}")
+        else:
+            self._take(field, value)
+
+    @on(OptionList.OptionSelected)
+    def _select(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        assert isinstance(event.option_list, ChoiceList)
+        if isinstance(row := self.rows.row, FieldRow) and row.locked:
+            self.post_message(self.LockedChosen(row.key))
+            return
+        self._take(event.option_list.field, event.option_id)
+
+    @on(Input.Changed)
+    def _typed(self, event: Input.Changed) -> None:
+        event.stop()
+        self.say("")
+
+    @on(FieldEditor.Cancelled)
+    @on(ChoiceList.Cancelled)
+    def _cancel(self) -> None:
+        self.close()
+
+    def _edit(self, row: FieldRow) -> None:
+        field = row.field
+        if row.locked:
+            self.post_message(self.LockedChosen(row.key))
+        elif row.draft:
+            self.post_message(self.DraftChosen())
+        elif field.kind == "switch" and isinstance(row.value, bool):
+            self._request_step(row, 1)
+        elif not editable(field, row.value):
+            self.post_message(self.TextRequested(row.key))
+        else:
+            self.close()
+            if field.kind == "choice":
+                self._editor = ChoiceList(field, row.value)
+            else:
+                self._editor = FieldEditor(field, as_text(field, row.value))
+            self.mount(self._editor)
+            self._place()
+            self._editor.focus()
+
+    def _request_step(self, row: FieldRow, direction: int) -> None:
+        self.post_message(self.LockedChosen(row.key) if row.locked else self.StepRequested(row.key, direction))
+
+    def _take(self, field: FormField, value: Any) -> None:
+        self.close()
+        self.post_message(self.ValueChosen(field.key, value))
+
+    def _place(self) -> None:
+        """Put the editor over the value, and the note under the row, or above it on the last line."""
+        rows = self.rows
+        width, height, line = rows.scrollable_content_region.width, rows.size.height, rows.line
+        note = self.query_one("#config-note", Static)
+        note.styles.width = max(width - 1, 1)
+        below = 1 + (len(self._editor.options) if isinstance(self._editor, ChoiceList) else 0)
+        lines = Content(str(note.content)).wrap(max(width - 3, 1)) if note.display else []
+        note.styles.offset = Offset(
+            1, line + below if line + below + len(lines) <= height else max(line - len(lines), 0)
+        )
+        if self._editor is None or not isinstance(rows.row, FieldRow):
+            return
+        span = value_span(rows.row, width)
+        if isinstance(self._editor, ChoiceList):
+            taken = len(self._editor.options)
+            self._editor.styles.width = longest = max(len(choice) for choice in self._editor.field.choices) + 4
+            self._editor.styles.height = min(taken, max(height, 1))
+            over = line + 1 + taken > height
+            self._editor.styles.offset = Offset(
+                max(span.stop - longest + 1, 0), max(line - taken, 0) if over else line + 1
+            )
+        else:
+            least = 8 if self._editor.field.kind in ("number", "integer") else _EDITOR
+            start = max(min(span.start, span.stop - least), 0)
+            self._editor.styles.width = max(span.stop - start, 1)
+            self._editor.styles.offset = Offset(start, line)
+        self._editor.display = 0 <= line < height

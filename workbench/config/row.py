@@ -1,0 +1,180 @@
+"""A row of the form as text: what is shown of a setting, and where on the line."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from rich.cells import cell_len
+
+from workbench.config.document import ConfigDocument
+from workbench.config.fields import FormField, form_fields, search, sections, shown
+from workbench.kit.cells import fit
+from workbench.text import visible
+
+Piece = tuple[str, str]  # text, and its role: the part of a component class after `config-rows--`
+
+_GUTTER = 3  # a mark for the preset or a problem, one for the file, and a space
+_LIVE = 5
+_UNIT = 14
+_NARROW = 56  # columns; below, there is no room for units
+_TABLE = 76  # columns that a row takes at most: further apart, name and value are hard to bring together
+_HELP = 40  # columns beside the table from which on the help stands there as well
+
+
+@dataclass(frozen=True)
+class SectionRow:
+    """The head of a table of the configuration."""
+
+    name: str
+    purpose: str
+    is_open: bool
+    changed: int
+    problems: int
+
+    @property
+    def key(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class FieldRow:
+    """One setting and how it stands."""
+
+    field: FormField
+    value: Any
+    was: str
+    """The preset's value, to a reader; empty where it is the same."""
+    unsaved: bool
+    problem: str
+    locked: bool
+    """It cannot be changed, for now."""
+    sent: bool
+    """The run was told the value and has not taken it up yet."""
+    draft: bool = False
+    """The value is only proposed: the run goes on with another until it is sent."""
+
+    @property
+    def key(self) -> str:
+        return self.field.key
+
+
+Row = SectionRow | FieldRow
+
+
+class Span(NamedTuple):
+    """Columns `start` to `stop` of a line."""
+
+    start: int
+    stop: int
+
+
+def rows_of(
+    document: ConfigDocument,
+    *,
+    folded: Collection[str] = (),
+    query: str = "",
+    running: bool = False,
+    sent: Mapping[str, Any] | None = None,
+    draft: tuple[str, Any] | None = None,
+) -> list[Row]:
+    """The form of `document`: sections and their settings, or only what `query` finds.
+
+    folded: sections that show their heads only. sent: settings that a run was told and has not taken up yet. draft: a
+    setting and the value that is proposed for it.
+    """
+    changes = document.changes()
+    problems = {_field_key(problem.key): problem.message for problem in reversed(document.problems)}
+    found = {field.key for field in search(query)}
+    rows: list[Row] = []
+    for section, purpose in sections().items():
+        fields = [field for field in form_fields() if field.section == section and field.key in found]
+        if not fields:
+            continue
+        is_open = bool(query) or section not in folded
+        changed = sum(field.key in changes and changes[field.key].from_preset for field in fields)
+        broken = sum(key.partition(".")[0] == section for key in problems)
+        rows.append(SectionRow(section, purpose, is_open, changed, broken))
+        for field in fields if is_open else ():
+            change = changes.get(field.key)
+            was = shown(field, change.preset) if change and change.from_preset else ""
+            is_draft = draft is not None and draft[0] == field.key
+            rows.append(
+                FieldRow(
+                    field=field,
+                    value=draft[1] if draft is not None and is_draft else document.get(field.key),
+                    was=was,
+                    unsaved=bool(change and change.unsaved),
+                    problem=problems.get(field.key, ""),
+                    locked=bool(document.syntax_error) or (running and not field.live),
+                    sent=field.key in (sent or {}),
+                    draft=is_draft,
+                )
+            )
+    return rows
+
+
+def row_line(row: Row, width: int) -> list[Piece]:
+    """`row` as pieces of at most `width` columns altogether."""
+    return _section_line(row, width) if isinstance(row, SectionRow) else _field_line(row, width)
+
+
+def value_span(row: FieldRow, width: int) -> Span:
+    """Where the value of `row` may stand on a line of `width` columns: right-aligned, after the name."""
+    table = min(width, _TABLE)
+    stop = table - _LIVE - (_UNIT if width >= _NARROW else 0)
+    return Span(min(_GUTTER + len(row.field.name) + 1, max(stop - 1, 0)), stop)
+
+
+def _section_line(row: SectionRow, width: int) -> list[Piece]:
+    head = f"{'▾' if row.is_open else '▸'} {row.name}"
+    counts: list[Piece] = []
+    if row.problems:
+        counts.append((f"✖ {row.problems} ", "problem"))
+    if row.changed and not row.is_open:
+        counts.append((f"• {row.changed} changed ", "mark"))
+    room = min(width, _TABLE) - cell_len(head) - sum(cell_len(text) for text, _ in counts) - 2
+    purpose = row.purpose.rstrip(".") if cell_len(row.purpose) <= room else ""
+    return [(head, "section"), (fit(f"  {purpose}", max(room + 2, 0)), "muted"), *counts]
+
+
+def _field_line(row: FieldRow, width: int) -> list[Piece]:
+    field = row.field
+    span = value_span(row, width)
+    value = fit(visible(shown(field, row.value)).strip(), span.stop - span.start, right=True)
+    first = ("✖", "problem") if row.problem else ("•", "mark") if row.was else (" ", "name")
+    pieces: list[Piece] = [first, ("*" if row.unsaved else " ", "mark"), (" ", "name")]
+    pieces.append((fit(field.name, span.start - _GUTTER), "locked" if row.locked else "name"))
+    bare = value.lstrip(" ")
+    room = cell_len(value) - cell_len(bare)
+    was = visible(f"was {row.was}")
+    if row.was and cell_len(was) + 2 <= room:
+        pieces.append((f"{' ' * (room - cell_len(was) - 2)}{was}  ", "muted"))
+    else:
+        pieces.append((" " * room, "name"))
+    pieces.append((bare, _value_role(row)))
+    if width >= _NARROW:
+        pieces.append((fit(f" {field.unit}", _UNIT), "muted"))
+    live = "↵" if row.draft else "sent" if row.sent else "live" if field.live else ""
+    pieces.append((fit(f" {live}", _LIVE), "live"))
+    if width >= _TABLE + _HELP:
+        room = width - _TABLE - 2
+        text = field.help if len(field.help) <= room else f"{field.help[: room - 1]}…"
+        pieces.append((f"  {text:{room}}", "muted"))
+    return pieces
+
+
+def _value_role(row: FieldRow) -> str:
+    if row.problem:
+        return "problem"
+    if row.locked:
+        return "locked"
+    if row.was or row.draft:
+        return "changed"
+    return "muted" if row.value in ("", []) else "value"
+
+
+def _field_key(key: str) -> str:
+    """`reward.sources` of `reward.sources[0].pattern`."""
+    return key.partition("[")[0]

@@ -1,0 +1,91 @@
+"""A line an iteration: for logs, pipes and terminals that are none."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from trainer.events import Event, Iteration, RewardModelStep
+from trainer.runs.listing import PPO
+from workbench.run.history import kind_of
+from workbench.run.metrics import Numbers, table
+from workbench.run.sentences import sentences, summary
+from workbench.run.view import RunView, seconds
+from workbench.system import output
+from workbench.text import duration
+
+_COUNTS = {PPO: ("iteration", 9)}  # heading and width of the first column
+_STEPS = ("step", 11)
+_TAIL = (("speed", "tok/s", 6), ("memory", "GB", 6), ("time", "s", 7), ("left", "", 8))
+
+
+class PlainDisplay:
+    """Writes one aligned line an iteration to `stdout`, under a heading with units; all else to stderr."""
+
+    interval: float | None = None
+
+    def __init__(self, stdout: TextIO) -> None:
+        self._stdout = stdout
+        self._view = RunView()
+        self._headed = False
+
+    def show(self, event: Event) -> None:
+        self._view.take(event)
+        for sentence in sentences(event):
+            output.note(sentence)
+        if isinstance(event, Iteration | RewardModelStep):
+            if not self._headed:
+                self._headed = True
+                self._write(heading(kind_of(event)))
+            self._write(row(event, self._view))
+
+    def notice(self, message: str) -> None:
+        output.note(message)
+
+    def refresh(self) -> None:
+        """Nothing to do: every line is written at once."""
+
+    def close(self) -> None:
+        for label, text in summary(self._view):
+            output.note(f"{label:<10} {text}")
+
+    def restore(self) -> None:
+        """Nothing to do: the terminal is as it was."""
+
+    def _write(self, text: str) -> None:
+        self._stdout.write(f"{text}\n")
+        self._stdout.flush()
+
+
+def heading(kind: str = PPO) -> str:
+    """Two lines: the columns' names and their units."""
+    name, width = _COUNTS.get(kind, _STEPS)
+    names, units = name.rjust(width), " " * width
+    for metric in table(kind):
+        names += metric.heading.rjust(_width(metric.heading, metric.unit) + 2)
+        units += metric.unit.rjust(_width(metric.heading, metric.unit) + 2)
+    for name, unit, width in _TAIL:
+        names += name.rjust(width + 2)
+        units += unit.rjust(width + 2)
+    return f"{names}\n{units.rstrip()}"
+
+
+def row(event: Numbers, view: RunView) -> str:
+    """The numbers of `event`, right-aligned under `heading`."""
+    kind = kind_of(event)
+    _, width = _COUNTS.get(kind, _STEPS)
+    cells = f"{event.iteration}/{view.total}".rjust(width)
+    for metric in table(kind):
+        cells += metric.text(metric.of(event)).rjust(_width(metric.heading, metric.unit) + 2)
+    tail = (
+        f"{event.tokens_per_second:.0f}",
+        f"{event.memory_bytes / 1e9:.1f}",
+        f"{seconds(event):.1f}",
+        duration(view.seconds_left()),
+    )
+    for text, (_, _, width) in zip(tail, _TAIL, strict=True):
+        cells += text.rjust(width + 2)
+    return cells
+
+
+def _width(heading: str, unit: str) -> int:
+    return max(len(heading), len(unit), 6)

@@ -1,0 +1,62 @@
+"""Every action of the workbench in the command palette: those of the application and of each pane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
+
+from textual import actions
+from textual.app import App
+from textual.binding import Binding
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.dom import DOMNode
+from textual.screen import Screen
+
+from workbench.kit.pane import Pane
+
+
+class Command(NamedTuple):
+    """One line of the palette."""
+
+    title: str
+    help: str
+    node: DOMNode  # the application or the pane whose action it is
+    action: str
+
+
+def commands(app: App[object], screen: Screen[object]) -> Iterator[Command]:
+    """What may be done now: the actions of `screen` and the application, then those of each pane."""
+    nodes: list[tuple[str, DOMNode]] = [("", screen), ("", app)]
+    nodes += [(f"{pane.TITLE}: ", pane) for pane in screen.query(Pane)]
+    for prefix, node in nodes:
+        for _, binding in node._bindings:  # Textual has no public list of a node's bindings
+            if binding.id and binding.description and _allowed(node, binding):  # Textual's own have no id
+                title = f"{prefix}{binding.description}"
+                key = app.get_key_display(binding)
+                yield Command(title, f"{binding.tooltip or binding.description}  ({key})", node, binding.action)
+
+
+class WorkbenchCommands(Provider):
+    """Finds actions by name; those of a pane go to it first."""
+
+    async def discover(self) -> Hits:
+        for command in commands(self.app, self.screen):
+            yield DiscoveryHit(command.title, partial(self._run, command), help=command.help)
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for command in commands(self.app, self.screen):
+            if (score := matcher.match(f"{command.title} {command.help}")) > 0:
+                yield Hit(score, matcher.highlight(command.title), partial(self._run, command), help=command.help)
+
+    async def _run(self, command: Command) -> None:
+        if isinstance(command.node, Pane):
+            await self.app.run_action(f"screen.show_pane({command.node.id!r})")
+        await self.app.run_action(command.action, command.node)
+
+
+def _allowed(node: DOMNode, binding: Binding) -> bool:
+    """Whether the node's `check_action` lets it happen now, in a case that it can judge without a key press."""
+    _, name, parameters = actions.parse(binding.action)
+    return node.check_action(name, parameters) is True

@@ -1,0 +1,186 @@
+"""The help: what the focused pane is for and every key of it, made from the bindings themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import ScrollableContainer, Vertical, VerticalScroll
+from textual.dom import DOMNode
+from textual.widgets import Input, Static
+
+from workbench.kit.dialog import Dialog
+from workbench.kit.keys import remapped
+from workbench.kit.pane import Pane
+from workbench.text import visible
+
+EVERYWHERE = "Everywhere"
+FOCUSED = "Where the cursor is"  # the keys of Textual's own widgets: fields, lists
+
+_SCROLLING = {binding.action for binding in Binding.make_bindings(ScrollableContainer.BINDINGS)}  # known to all
+
+
+class HelpRow(NamedTuple):
+    """A line of the help: an action and what it is bound to."""
+
+    group: str  # the pane's title, EVERYWHERE or FOCUSED
+    keys: str  # as remapped, in the footer's spelling, with spaces between
+    description: str
+    tooltip: str
+    in_force: bool  # the keys would do it now; not while text is typed, or where the action does not apply
+
+
+def help_rows(app: App[Any], pane: Pane | None) -> list[HelpRow]:
+    """The keys of `pane`, of the focused widget, and of the current screen and the app, in this order.
+
+    All of them, in force or not: a key that a text field swallows now is still the pane's.
+    """
+    rows: dict[object, HelpRow] = {}
+    active_bindings = app.screen.active_bindings
+    for node, binding in _bindings(app, pane):
+        if binding.system or not binding.description or (binding.action in _SCROLLING and not binding.id):
+            continue
+        group = EVERYWHERE if node is app or node is app.screen else FOCUSED
+        if group == FOCUSED and pane is not None and binding.id:
+            group = pane.TITLE
+        active = active_bindings.get(binding.key)
+        in_force = active is not None and active.enabled and active.node is node and active.binding == binding
+        name = binding.id or (type(node), binding.action)
+        row = rows.get(name, HelpRow(group, "", binding.description, binding.tooltip, False))
+        keys = " ".join(dict.fromkeys([*row.keys.split(), app.get_key_display(binding)]))
+        rows[name] = row._replace(keys=keys, in_force=row.in_force or in_force)
+    order = {FOCUSED: 1, EVERYWHERE: 2}
+    ours_first = sorted(rows, key=lambda name: (order.get(rows[name].group, 0), not isinstance(name, str)))
+    return [rows[name] for name in ours_first]
+
+
+def matching(rows: Iterable[HelpRow], query: str) -> list[HelpRow]:
+    """The rows that hold every word of `query`, in whatever case."""
+    words = query.casefold().split()
+    return [row for row in rows if all(word in " ".join(row[:4]).casefold() for word in words)]
+
+
+class HelpTable(Static):
+    """What a pane is for, and rows by group."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "help-table--group",
+        "help-table--key",
+        "help-table--description",
+        "help-table--tooltip",
+    }
+
+    def __init__(self, rows: Sequence[HelpRow], about: str) -> None:
+        super().__init__()
+        self._rows = rows
+        self._about = about
+        self._query = ""
+
+    def search(self, query: str) -> None:
+        """Show only the rows that hold the words of `query`; all of them for an empty one."""
+        self._query = query
+        self.refresh(layout=True)
+
+    def render(self) -> Group:
+        """What the pane is for, then keys in one column, what they do in the other; long texts wrap within theirs."""
+        group_style, key_style, description_style, tooltip_style = (
+            self.get_component_rich_style(f"help-table--{part}", partial=True)
+            for part in ("group", "key", "description", "tooltip")
+        )
+        table = Table.grid(padding=(0, 2, 0, 0), expand=True)
+        table.add_column(justify="right", max_width=16)
+        table.add_column(ratio=1)
+        rows = matching(self._rows, self._query)
+        group = None
+        for row in rows:
+            if row.group != group:
+                group = row.group
+                table.add_row("", Text(f"\n{group}", group_style))
+            tooltip = row.tooltip if row.in_force else f"{row.tooltip} (not now)".lstrip()
+            table.add_row(
+                Text(row.keys, key_style),
+                Text.assemble((row.description, description_style), "  ", (tooltip, tooltip_style)),
+            )
+        about = self._about if not self._query else ""
+        if not rows:
+            about = f"No key has to do with {visible(self._query)}."
+        return Group(*([Text(about)] if about else []), table)
+
+
+class HelpScreen(Dialog[None]):
+    """The help over the screen it explains: searchable, and closed by the keys that open it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q", "dismiss", "close", id="help.close", tooltip="Close the help"),
+        Binding("slash", "search", "search", id="help.search", tooltip="Search keys and what they do"),
+        Binding("up", "move('up')", "up", show=False, id="help.up", tooltip="A line up"),
+        Binding("down", "move('down')", "down", show=False, id="help.down", tooltip="A line down"),
+        Binding("pageup", "move('page_up')", "page up", show=False, id="help.page-up", tooltip="A screenful up"),
+        Binding(
+            "pagedown", "move('page_down')", "page down", show=False, id="help.page-down", tooltip="A screenful down"
+        ),
+        Binding("home", "move('home')", "start", show=False, id="help.first", tooltip="To the start"),
+        Binding("end", "move('end')", "end", show=False, id="help.last", tooltip="To the end"),
+    ]
+
+    def __init__(self, rows: Sequence[HelpRow], title: str = "", about: str = "") -> None:
+        super().__init__()
+        self._rows = rows
+        self._about = about
+        self._heading = f"Help: {title}" if title else "Help"
+
+    @classmethod
+    def of(cls, app: App[Any], pane: Pane | None = None) -> HelpScreen:
+        """The help of `pane` or, without one, of that which has the focus; made before it is pushed."""
+        if pane is None and app.focused is not None:
+            pane = next((node for node in app.focused.ancestors_with_self if isinstance(node, Pane)), None)
+        return cls(help_rows(app, pane), pane.TITLE if pane else "", pane.HELP if pane else "")
+
+    @classmethod
+    def toggle(cls, app: App[Any]) -> None:
+        """Show the help of what has the focus, or put the help away."""
+        if isinstance(app.screen, cls):
+            app.screen.dismiss()
+        else:
+            app.push_screen(cls.of(app))
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="help") as dialog:
+            dialog.border_title = self._heading
+            yield Input(placeholder="search keys and what they do", compact=True)
+            with VerticalScroll():
+                yield HelpTable(self._rows, self._about)
+
+    def on_mount(self) -> None:
+        self.query_one(VerticalScroll).focus()
+        own = {row.description: row.keys.partition(" ")[0] for row in help_rows(self.app, None)}
+        self.query_one("#help").border_subtitle = f"{own['search']} search   {own['close']} close"
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self.query_one(HelpTable).search(event.value)
+
+    def on_input_submitted(self) -> None:
+        self.query_one(VerticalScroll).focus()
+
+    def action_search(self) -> None:
+        self.query_one(Input).focus()
+
+    def action_move(self, how: str) -> None:
+        """Scroll; how: the end of the name of one of `VerticalScroll`'s methods."""
+        getattr(self.query_one(VerticalScroll), f"scroll_{how}")(animate=False)
+
+
+def _bindings(app: App[Any], pane: Pane | None) -> Iterator[tuple[DOMNode, Binding]]:
+    """Bindings with their remapped keys: from the focus outwards, then of the rest of the pane, then everywhere."""
+    focused = list(app.focused.ancestors_with_self) if app.focused is not None else []
+    rest = pane.walk_children(with_self=True) if pane is not None else []
+    nodes = dict.fromkeys([*(node for node in focused if node not in (app, app.screen)), *rest, app.screen, app])
+    for node in nodes:
+        for _, binding in remapped(node):
+            if binding.id or node in focused or node is app or node is app.screen:
+                yield node, binding

@@ -1,0 +1,250 @@
+"""Keys of the user's choice: keys.toml maps the ids of bindings to keys, on top of a shipped preset or of none.
+
+preset = "vim"
+
+[keys]
+"run.pause" = "space,p"
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+import re
+import string
+import tomllib
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from textual.binding import Binding, BindingsMap
+from textual.dom import DOMNode
+from textual.keys import KEY_NAME_REPLACEMENTS, Keys
+from textual.screen import Screen
+
+from workbench.text import visible
+
+PRESETS = Path(__file__).parent / "keymaps"
+
+_MODIFIERS = {"alt", "ctrl", "hyper", "meta", "shift", "super"}
+_F_KEY = re.compile(r"f\d+")
+_ROOMS = ("config", "kit", "labelling", "log", "reward_model", "runs", "samples", "screen", "training")
+
+
+@dataclass(frozen=True)
+class KnownBinding:
+    """A binding that a user may give other keys."""
+
+    keys: tuple[str, ...]  # as shipped
+    owners: frozenset[str]  # the classes that bind it: two of one class are never told apart by the focus
+
+
+def load_keymap(path: Path, known: Mapping[str, KnownBinding]) -> tuple[dict[str, str], list[str]]:
+    """Keys by id for `App.set_keymap`, as the file and its preset say, and a line for every problem.
+
+    path: need not exist. known: every binding of the app, by id. What has a problem keeps the keys that it would
+    have had without that entry; two bindings of one area, or of one class, never share a key unless they ship so.
+    """
+    problems: list[str] = []
+    preset, own = _read(path, problems)
+    _, given = _read(PRESETS / f"{preset}.toml", problems) if preset else ("", {})
+    base = _checked(
+        {name: keys for name, keys in given.items() if name not in own}, known, f"preset {preset}", problems
+    )
+    chosen = base | _checked(own, known, path.name, problems)
+    while clash := _clash(chosen, known):
+        name, other, key = clash
+        problems.append(visible(f"{path.name}: {name}: {key} is the key of {other} as well: give one of them another"))
+        del chosen[name]
+    return {name: ",".join(keys) for name, keys in (chosen | _neighbours(chosen, known)).items()}, problems
+
+
+def known_bindings() -> dict[str, KnownBinding]:
+    """Every binding with an id, by id. Imports all modules that have some, so it is for those who remap keys."""
+    known: dict[str, KnownBinding] = {}
+    for owner, binding in own_bindings():
+        if binding.id:
+            before = known.get(binding.id, KnownBinding((), frozenset()))
+            keys = tuple(dict.fromkeys([*before.keys, binding.key]))
+            known[binding.id] = KnownBinding(keys, before.owners | {owner})
+    return known
+
+
+def keys_in_force(screen: Screen[Any]) -> dict[str, str]:
+    """The key of each binding that is active on `screen`, by id, as the user has set it; of several keys the first."""
+    keys: dict[str, str] = {}
+    for active in screen.active_bindings.values():
+        if active.binding.id:
+            keys.setdefault(active.binding.id, screen.app.get_key_display(active.binding))
+    return keys
+
+
+def remapped(node: DOMNode) -> BindingsMap:
+    """All that `node` binds, with the keys that the user has set; Textual tells only what is in force."""
+    bindings = node._bindings.copy()
+    bindings.apply_keymap(node.app._keymap)
+    return bindings
+
+
+def keys_of(*nodes: DOMNode) -> dict[str, str]:
+    """The key of each binding of `nodes` by id, as the user has set it; of several the first.
+
+    For messages: unlike `keys_in_force`, also of bindings that do not apply now, or not where the focus is.
+    """
+    keys: dict[str, str] = {}
+    for node in nodes:
+        for _, binding in remapped(node):
+            if binding.id:
+                shown = node.app.get_key_display(binding)
+                keys.setdefault(binding.id, shown.upper() if _F_KEY.fullmatch(shown) else shown)
+    return keys
+
+
+def own_bindings() -> Iterator[tuple[str, Binding]]:
+    """Every binding of our widgets, screens and the app with the class that binds it; one for each of its keys."""
+    names = ["workbench.app"]
+    for room in _ROOMS:
+        folder = Path(__file__).parent.parent / room
+        names += [found.name for found in pkgutil.walk_packages([str(folder)], f"workbench.{room}.")]
+    for name in names:
+        for item in vars(importlib.import_module(name)).values():
+            if isinstance(item, type) and issubclass(item, DOMNode) and item.__module__ == name:
+                for binding in Binding.make_bindings(vars(item).get("BINDINGS", ())):
+                    yield f"{name}.{item.__qualname__}", binding
+
+
+def parse_keys(text: str) -> tuple[str, ...]:
+    """The keys of a list such as "space,p", in Textual's names; ValueError tells which is no key."""
+    return tuple(dict.fromkeys(_key(part.strip()) for part in text.split(",")))
+
+
+def _read(path: Path, problems: list[str]) -> tuple[str, dict[str, Any]]:
+    """The preset that a file of keys names ("" for none), and its entries by id."""
+
+    def problem(text: str) -> None:
+        problems.append(visible(f"{path.name}: {text}"))
+
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return "", {}
+    except OSError as failure:
+        problem(f"cannot be read: {failure.strerror}")
+        return "", {}
+    except UnicodeDecodeError:
+        problem("is not UTF-8 text")
+        return "", {}
+    except tomllib.TOMLDecodeError as failure:
+        problem(f"is not TOML: {failure}")
+        return "", {}
+    for key in raw.keys() - {"preset", "keys"}:
+        problem(f"{key} is not a key of this file{_meant(key, ('preset', 'keys'))}: bindings go under [keys]")
+    preset, keys = raw.get("preset", ""), raw.get("keys", {})
+    presets = sorted(file.stem for file in PRESETS.glob("*.toml"))
+    if preset and preset not in presets:
+        problem(f"preset = {preset!r}: write one of {', '.join(presets)}")
+        preset = ""
+    if not isinstance(keys, dict):
+        problem(f"keys = {keys!r}: write it as a table, [keys]")
+        keys = {}
+    return preset, dict(_flat(keys))
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Entries by dotted name: TOML reads an unquoted `run.pause` as a table in a table."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _checked(
+    given: Mapping[str, Any], known: Mapping[str, KnownBinding], source: str, problems: list[str]
+) -> dict[str, tuple[str, ...]]:
+    chosen = {}
+    for name, value in given.items():
+        if name not in known:
+            problems.append(visible(f"{source}: {name} is not a binding{_meant(name, known)}"))
+        elif not isinstance(value, str):
+            problems.append(visible(f'{source}: {name} = {value!r}: write keys in quotes, like "space,p"'))
+        else:
+            try:
+                chosen[name] = parse_keys(value)
+            except ValueError as wrong:
+                problems.append(visible(f"{source}: {name} = {value!r}: {wrong}"))
+    return chosen
+
+
+def _clash(chosen: dict[str, tuple[str, ...]], known: Mapping[str, KnownBinding]) -> tuple[str, str, str] | None:
+    """The last chosen binding that takes the key of another, that other, and the key."""
+    for name in reversed(chosen):
+        here = known[name]
+        for other, there in known.items():
+            alternatives = set(here.keys) & set(there.keys)  # as start, pause and resume are
+            related = _area(name) == _area(other) or here.owners & there.owners
+            if other != name and related and not alternatives:
+                for key in chosen[name]:
+                    if key in chosen.get(other, there.keys):
+                        return name, other, key
+    return None
+
+
+def _neighbours(chosen: Mapping[str, tuple[str, ...]], known: Mapping[str, KnownBinding]) -> dict[str, tuple[str, ...]]:
+    """Bindings that share a shipped key with a chosen one: Textual unbinds the key for all when one of them moves."""
+    return {
+        other: there.keys
+        for name in chosen
+        for other, there in known.items()
+        if other not in chosen and known[name].owners & there.owners and set(known[name].keys) & set(there.keys)
+    }
+
+
+def _area(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _name_of(character: str) -> str:
+    """What Textual calls the key of a character."""
+    if character.isalnum():
+        return character
+    name = unicodedata.name(character, character).lower().replace("-", "_").replace(" ", "_")
+    return KEY_NAME_REPLACEMENTS.get(name, name)
+
+
+# Names of keys that are not characters; "return" is there for old programs only, terminals send enter.
+_NAMES = {name for key in Keys if len(name := key.value.rpartition("+")[2]) > 1 and name.isalnum()} - {"return"}
+_NAMES |= {_name_of(character) for character in string.punctuation}
+
+
+def _key(text: str) -> str:
+    """One key in Textual's name for it; ValueError where there is none of that name."""
+    if not text:
+        raise ValueError('a key is missing: write one or more, like "space,p"; a comma is called comma')
+    *modifiers, key = text.split("+")
+    character = len(key) == 1 and key.isprintable()
+    if character and not modifiers:
+        return _name_of(key)
+    name = _name_of(key) if character else key
+    plain = character and key == key.lower() and "shift" not in modifiers  # shift+a arrives as A
+    if _MODIFIERS.issuperset(modifiers) and (plain or name in _NAMES):
+        return "+".join([*sorted(set(modifiers)), name])
+    raise ValueError(f"no key is called {text}{_meant_key(text)}")
+
+
+def _meant_key(text: str) -> str:
+    *modifiers, key = text.lower().split("+")
+    if modifiers == ["shift"] and len(key) == 1:
+        return f": write {key.upper()}"
+    close = [key] if len(key) == 1 else difflib.get_close_matches(key, sorted(_NAMES), n=1)
+    if close and _MODIFIERS.issuperset(modifiers):
+        return f": did you mean {'+'.join([*modifiers, *close])}?"
+    return ""
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f": did you mean {close[0]}?" if close else ""

@@ -1,0 +1,141 @@
+"""From values to places on an axis: ranges that one spike does not flatten, and ticks at round numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from workbench.kit.window import within_floats
+from workbench.run.metrics import Metric
+
+_TRIMMED = 0.02  # share of the columns at either end that cannot stretch a range on their own
+_FEW = 8  # columns: with fewer no one can be told to be a spike
+_MARGIN = 0.5  # of the trimmed range: what lies within it is no spike
+_FLAT = 0.05  # of the values' size: smaller differences are drawn as nearly flat
+_LEAST_LOG_SPAN = math.log10(2)
+_ROUND = (1, 2, 5, 10)
+_CROWDED = 0.7  # of the wanted distance: ticks may be that close
+
+
+class Scale(NamedTuple):
+    """An axis from `low` to `high`; on a logarithmic one these are powers of ten."""
+
+    low: float
+    high: float
+    log: bool = False
+
+    def position(self, value: float) -> float:
+        """Where `value` is, from 0 to 1, at the end that it lies beyond; NaN when it is not finite."""
+        if not math.isfinite(value):
+            return math.nan
+        if self.log:
+            if value <= 0:
+                return 0.0
+            value = math.log10(value)
+        low, high = self.low, self.high
+        if not math.isfinite(high - low):
+            value, low, high = value / 4, low / 4, high / 4
+        if high <= low:
+            return 0.5
+        return min(max((value - low) / (high - low), 0.0), 1.0)
+
+    def holds(self, value: float) -> bool:
+        """Whether `value` lies on the axis."""
+        if self.log:
+            return value > 0 and self.low <= math.log10(value) <= self.high
+        return self.low <= value <= self.high
+
+
+def scale_of(ranges: Iterable[tuple[float, float]], metric: Metric, *, log: bool = False) -> Scale:
+    """The axis for values that go from least to greatest in each of `ranges`, of which some may be NaN.
+
+    It is the metric's fixed range, or the values' own without their spikes. The threshold is on it where that does
+    not double it. log: as asked for; a metric without a positive value, or for which it says nothing, stays linear.
+    """
+    ranges = [(low, high) for low, high in ranges if math.isfinite(low) and math.isfinite(high)]
+    if log and metric.log:
+        powers = [(math.log10(low if low > 0 else high), math.log10(high)) for low, high in ranges if high > 0]
+        if powers:
+            low, high = _robust(powers, _LEAST_LOG_SPAN)
+            return Scale(*_with(math.log10(metric.threshold) if metric.threshold else None, low, high), log=True)
+    if not ranges:
+        low = metric.low or 0.0
+        return Scale(low, low + (metric.least_span or 1.0) if metric.high is None else metric.high)
+    low, high = _robust(ranges, metric.least_span)
+    if metric.low is not None:
+        low = metric.low
+        high = max(high, low + metric.least_span)
+    return Scale(*_with(metric.threshold, low, high if metric.high is None else metric.high))
+
+
+def ticks(scale: Scale, count: int) -> list[float]:
+    """About `count` round values on the axis, ascending; both ends where there is no round one."""
+    if scale.log:
+        return _log_ticks(scale, count)
+    ends = [scale.low, scale.high] if scale.high > scale.low else [scale.low]
+    span = scale.high - scale.low
+    if not 0 < span < math.inf or max(abs(scale.low), abs(scale.high)) > 1e6 * span:
+        return ends
+    rough = span / max(count, 1)
+    unit = 10.0 ** math.floor(math.log10(rough)) if rough else 0.0
+    if not unit:
+        return ends  # smaller than any power of ten
+    step = next(unit * factor for factor in _ROUND if unit * factor >= _CROWDED * rough)
+    if not math.isfinite(step):
+        return ends
+    first, last = math.ceil(scale.low / step - 1e-9), math.floor(scale.high / step + 1e-9)
+    values = [within_floats(number * step) for number in range(first, last + 1)]
+    return values if len(values) > 1 else ends
+
+
+def tick_texts(values: Sequence[float], *, log: bool = False) -> list[str]:
+    """The values with as many digits as the longest of them needs; on a logarithmic axis each with its own."""
+    short = [f"{value:.{3 if log else 4}g}" for value in values]
+    if log:
+        return short
+    if any("e" in text for text in short):
+        return [f"{value:.1e}" if value else "0" for value in values]
+    digits = max((len(text.partition(".")[2]) for text in short), default=0)
+    return [f"{value:.{digits}f}" for value in values]
+
+
+def number_text(value: float, digits: int, width: int) -> str:
+    """`value` with `digits` decimals, or as many as fit into `width` columns (7 or more); NaN and inf by name."""
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else f"{value:+}"
+    text = f"{value:.{digits}f}"
+    if len(text) <= width:
+        return text
+    return next((text for places in (3, 2, 1) if len(text := f"{value:.{places}e}") <= width), f"{value:.0e}")
+
+
+def _log_ticks(scale: Scale, count: int) -> list[float]:
+    """Powers of ten, where there are few 1, 2 and 5 times them, and both ends where there are none of these."""
+    lowest, highest = math.floor(scale.low), min(math.floor(scale.high), 308)
+    factors = _ROUND[:3] if highest - lowest < 3 else _ROUND[:1]
+    stride = max(-(-(highest - lowest) // max(count, 1)), 1)
+    powers = [10.0**power for power in range(lowest, highest + 1, stride)]
+    values = [power * factor for power in powers for factor in factors if scale.holds(power * factor)]
+    return values if len(values) > 1 else [10.0 ** min(end, 308) for end in (scale.low, scale.high)]
+
+
+def _robust(ranges: Sequence[tuple[float, float]], least: float) -> tuple[float, float]:
+    """The range of `ranges` without the outermost ones where these lie far out, no smaller than it may be."""
+    lows, highs = sorted(low for low, _ in ranges), sorted(high for _, high in ranges)
+    trimmed = max(math.ceil(_TRIMMED * len(ranges)), 1) if len(ranges) >= _FEW else 0
+    low, high = lows[trimmed], highs[-1 - trimmed]
+    least = max(least, _FLAT * max(abs(low), abs(high)))
+    margin = _MARGIN * max(within_floats(high - low), least)
+    low, high = max(lows[0], within_floats(low - margin)), min(highs[-1], within_floats(high + margin))
+    if (short := least - within_floats(high - low)) > 0:
+        low, high = within_floats(low - short / 2), within_floats(high + short / 2)
+    return low, high
+
+
+def _with(threshold: float | None, low: float, high: float) -> tuple[float, float]:
+    """The range with the threshold on it, where it is no further away than the range is long."""
+    reach = within_floats(high - low)
+    if threshold is None or not low - reach <= threshold <= high + reach:
+        return low, high
+    return min(low, threshold), max(high, threshold)

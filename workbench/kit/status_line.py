@@ -1,0 +1,96 @@
+"""The line on top: run, state, alarms, phase and its progress, iteration, speed, memory, time left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.content import Content
+from textual.widget import Widget
+
+from trainer.events import Alarm
+from workbench.run.alarms import SIGNS, errors, title, urgent_first
+from workbench.run.view import RunView
+from workbench.text import duration, gigabytes, visible
+
+_BAR = 16  # columns of the phase's progress
+_SIGNS = {
+    "loading": "◌",
+    "training": "●",
+    "evaluating": "●",
+    "saving": "●",
+    "paused": "‖",
+    "done": "✓",
+    "stopped": "■",
+    "failed": "✖",
+}
+_UNKNOWN = "●"  # sign of a state that only a newer version knows
+_STYLES = {"paused": "$text-warning", "failed": "$text-error", "done": "$text-success", "stopped": "$text-muted"}
+
+
+class StatusLine(Widget):
+    """Always tells which run this is and what it is doing."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._pieces: list[Content] = [Content.assemble(("ppo-workbench", "bold"))]
+
+    def show_run(self, view: RunView, *, note: str = "") -> None:
+        """Show how the run stands. note: what the screen adds to its state, such as `stopping`."""
+        pieces = status_pieces(view, note=note)
+        if pieces != self._pieces:
+            self._pieces = pieces
+            self.refresh()
+
+    def render(self) -> Content:
+        """As many pieces as fit, the first of them always."""
+        return fitted(self._pieces, self.size.width - 2)
+
+
+def status_pieces(view: RunView, *, note: str = "") -> list[Content]:
+    """What the line tells, most important first."""
+    if view.started is None and view.state != "failed" and not note and view.phase is None:
+        return [Content.assemble(("ppo-workbench", "bold")), Content.styled("no run yet", "$text-muted")]
+    name = visible(view.started.name) if view.started else "new run"
+    wrong = errors(view.open_alarms)
+    sign, style = _SIGNS.get(view.state, _UNKNOWN), _STYLES.get(view.state, "$text-accent")
+    words = note or visible(view.state)
+    if wrong and view.state == "done":
+        sign, style = SIGNS["warning"], "$text-warning"
+        words += "" if view.alarms else f", {visible(wrong)}"
+    pieces = [Content.assemble((name, "bold"), "  ", Content.styled(f"{sign} {words}", style))]
+    if view.alarms:
+        pieces.append(_alarms(view.alarms))
+    if view.total:
+        pieces.append(Content(f"iteration {view.iteration}/{view.total}"))
+    if view.phase is not None:
+        pieces.append(_progress(visible(view.phase.phase), view.phase.done, view.phase.total))
+    if (last := view.last) is not None:
+        running = view.ended is None
+        if running:
+            pieces.append(Content(f"ETA {duration(view.seconds_left())}"))
+        pieces.append(Content(f"{last.tokens_per_second:.0f} tok/s"))
+        pieces.append(Content(gigabytes(last.memory_bytes)))
+    return pieces
+
+
+def fitted(pieces: Sequence[Content], width: int) -> Content:
+    """The pieces side by side, as many of the first ones as `width` columns hold."""
+    line = pieces[0]
+    for piece in pieces[1:]:
+        if line.cell_length + 3 + piece.cell_length > width:
+            break
+        line = Content.assemble(line, "   ", piece)
+    return line.truncate(max(width, 1), ellipsis=True)
+
+
+def _alarms(alarms: Sequence[Alarm]) -> Content:
+    """What the most severe alarm is called, and how many stand."""
+    worst = urgent_first(alarms)[0]
+    words = visible(title(worst)) + (f" and {len(alarms) - 1} more" if len(alarms) > 1 else "")
+    style = "$text-error" if worst.level == "error" else "$text-warning"
+    return Content.styled(f"{SIGNS.get(worst.level, SIGNS['warning'])} {words}", style)
+
+
+def _progress(name: str, done: int, total: int) -> Content:
+    filled = round(_BAR * min(done / total, 1)) if total > 0 else 0
+    return Content.assemble(f"{name} ", ("━" * filled, "$accent"), ("─" * (_BAR - filled), "$text-disabled"))

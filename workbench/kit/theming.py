@@ -1,0 +1,294 @@
+"""Themes: TOML files with base colours and those of charts, heat and labels.
+
+The shipped ones are in themes/; a user's own, in the config folder's themes/, override them by name. Charts and
+token colours reach stylesheets as theme variables: `$chart-1`, `$heat-low`, `$label-first`...
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import time
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from textual.app import App
+from textual.color import Color, ColorParseError
+from textual.theme import Theme
+
+from trainer.errors import ConfigError
+from workbench.kit.heat import contrast
+from workbench.text import visible
+
+DEFAULT_THEME = "workbench"
+FEW_COLORS_THEME = "ansi-16"  # where others would lose theirs
+
+# What a stylesheet finds when a theme says nothing, one of Textual's own for example.
+EXTRA_VARIABLES = {
+    "chart-1": "#5fafd7",
+    "chart-2": "#d7af5f",
+    "chart-3": "#87af5f",
+    "chart-4": "#af87d7",
+    "chart-5": "#d78787",
+    "chart-6": "#5fafaf",
+    "chart-axis": "#808080",
+    "chart-target": "#d7875f",
+    "chart-missing": "#d75f5f",
+    "heat-low": "#d7875f",
+    "heat-mid": "#808080",
+    "heat-high": "#5f87d7",
+    "label-first": "#5fafd7",
+    "label-second": "#d7af5f",
+    "label-tie": "#808080",
+    "line": "#808080",  # borders and scrollbars; follows from the colours of a theme
+}
+
+# With colour gone, what the keyboard acts on is told by attributes. Underlined as well, because Textual's
+# `Widget.get_visual_style`, which lists and buttons draw with, passes every attribute on but reverse.
+_NO_COLOR_VARIABLES = {
+    "block-cursor-text-style": "bold underline reverse",
+    "block-cursor-blurred-text-style": "underline",
+    "input-cursor-text-style": "reverse",
+    "button-focus-text-style": "bold underline reverse",
+}
+
+_ACCENTS = ("primary", "secondary", "accent", "success", "warning", "error")
+_BASE = (*_ACCENTS, "foreground", "background", "surface", "panel")
+_PREFIXES = {"chart": "chart", "heat": "heat", "labels": "label"}  # a table's name, and that of its variables
+_TABLES = {
+    "colors": _BASE,
+    **{
+        table: tuple(name.removeprefix(f"{prefix}-") for name in EXTRA_VARIABLES if name.startswith(f"{prefix}-"))
+        for table, prefix in _PREFIXES.items()
+    },
+    "text": ("muted",),
+}
+_OPTIONAL = "text"
+_LINE = 3.1  # contrast of borders on every ground: WCAG 2.2 asks for 3
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_COLOR_RULE = 'not a colour: write "#rrggbb", a CSS name like "teal", or "ansi_blue"'
+
+
+@dataclass(frozen=True)
+class ThemeSpec:
+    """What a theme file says."""
+
+    name: str
+    dark: bool
+    colors: Mapping[str, str]  # the base colours, in Textual's names
+    variables: Mapping[str, str]  # those of `EXTRA_VARIABLES`, and text-muted where the file gives it
+
+    @property
+    def ansi(self) -> bool:
+        """Whether its colours are the terminal's own sixteen."""
+        return self.colors["background"].startswith("ansi_")
+
+
+def no_color() -> bool:
+    """Whether the user wants no colour at all: `NO_COLOR` is set and not empty (https://no-color.org)."""
+    return bool(os.environ.get("NO_COLOR"))
+
+
+def shipped_themes_dir() -> Path:
+    """The themes that come with the program: inside an installed package, or beside it in the source tree."""
+    package = Path(__file__).parent.parent
+    inside = package / "themes"
+    return inside if inside.is_dir() else package.parent / "themes"
+
+
+def load_themes(user_dir: Path) -> tuple[dict[str, Theme], list[str]]:
+    """The shipped themes and those of `user_dir`, which need not exist, by name; and a line for every problem.
+
+    A file with a problem is left out, so a shipped theme of that name stays.
+    """
+    themes: dict[str, Theme] = {}
+    problems: list[str] = []
+    for folder in (shipped_themes_dir(), user_dir):
+        taken: dict[str, Path] = {}
+        for path in _theme_files(folder):
+            try:
+                spec = read_theme(path)
+            except ConfigError as broken:
+                problems.extend(visible(problem) for problem in str(broken).splitlines())
+                continue
+            if spec.name in taken:
+                problems.append(visible(f"{path}: name = {spec.name!r} is taken by {taken[spec.name].name}"))
+                continue
+            taken[spec.name] = path
+            themes[spec.name] = to_textual(spec, colorless=no_color())
+    return themes, problems
+
+
+def read_theme(path: Path) -> ThemeSpec:
+    """Read a theme file; ConfigError tells all its problems."""
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as failure:
+        raise ConfigError([f"cannot be read: {failure.strerror}"], str(path)) from None
+    except UnicodeDecodeError:
+        raise ConfigError(["is not UTF-8 text"], str(path)) from None
+    except tomllib.TOMLDecodeError as failure:
+        raise ConfigError([f"is not TOML: {failure}"], str(path)) from None
+    return parse_theme(raw, str(path))
+
+
+def parse_theme(raw: Mapping[str, Any], source: str) -> ThemeSpec:
+    """Check what a theme file says; ConfigError tells all its problems, each with `source`."""
+    problems = [_unknown(key, ("name", "dark", *_TABLES)) for key in raw if key not in ("name", "dark", *_TABLES)]
+    name, dark = raw.get("name"), raw.get("dark")
+    if not (isinstance(name, str) and _NAME.fullmatch(name)):
+        problems.append('name: give the theme one, in small letters, digits and dashes, like name = "my-theme"')
+    if not isinstance(dark, bool):
+        problems.append("dark: say true or false")
+    found: dict[str, dict[str, str]] = {}
+    for table, keys in _TABLES.items():
+        found[table], more = _table(raw.get(table, {}), table, keys)
+        problems += more
+    given = [(f"{table}.{key}", color) for table, colors in found.items() for key, color in colors.items()]
+    ansi = [key for key, color in given if color.startswith("ansi_")]
+    if ansi and len(ansi) < len(given):
+        problems.append(f"{ansi[0]} is one of the terminal's colours and others are not: use one kind in a file")
+    if problems:
+        raise ConfigError(problems, source)
+    variables = {f"{prefix}-{key}": color for table, prefix in _PREFIXES.items() for key, color in found[table].items()}
+    variables |= {f"text-{key}": color for key, color in found["text"].items()}
+    return ThemeSpec(str(name), bool(dark), found["colors"], variables)
+
+
+def to_textual(spec: ThemeSpec, *, colorless: bool = False) -> Theme:
+    """The theme as Textual takes it, our variables among its own.
+
+    colorless: mark by attributes, for an app that shows no colours.
+    """
+    colors: dict[str, Any] = dict(spec.colors)
+    background = colors["background"]
+    if spec.ansi:  # the terminal's default colours are unknown and nothing can be mixed
+        on_accent = "ansi_black" if spec.dark else "ansi_bright_white"
+        muted, line, selection = colors["foreground"], "", colors["primary"]
+        tints = {f"{name}-muted": background for name in _ACCENTS}
+    else:
+        on_accent = background
+        ground = Color.parse(background)
+        muted, selection = Color.parse(colors["foreground"]).blend(ground, 0.3).hex, f"{colors['primary']} 30%"
+        line = _line(*(Color.parse(colors[name]) for name in ("foreground", "background", "surface", "panel"))).hex
+        tints = {f"{name}-muted": Color.parse(colors[name]).blend(ground, 0.85).hex for name in _ACCENTS}
+    # Textual's own choices of these may be hard to read; tests hold every pair to its contrast.
+    variables = {
+        "text-muted": muted,
+        **spec.variables,
+        **{f"text-{name}": colors[name] for name in _ACCENTS},
+        **tints,
+        "block-cursor-background": colors["primary"],
+        "block-cursor-foreground": on_accent,
+        "button-color-foreground": on_accent,
+        "footer-key-foreground": colors["accent"],
+        "border": colors["primary"],
+        "input-selection-background": selection,
+    }
+    # What is muted or disabled is still read: warnings are options that cannot be chosen, for one.
+    variables |= dict.fromkeys(("foreground-muted", "text-disabled", "foreground-disabled"), variables["text-muted"])
+    line = line or variables["text-muted"]
+    variables |= dict.fromkeys(("line", "border-blurred", "scrollbar"), line)
+    variables["scrollbar-hover"] = variables["text-muted"]
+    if spec.ansi:
+        variables |= {
+            "surface": colors["surface"],
+            "panel": colors["panel"],
+            "surface-active": colors["surface"],
+            "ansi-background": colors["panel"],
+            "ansi-foreground": colors["foreground"],
+            "input-selection-foreground": on_accent,
+            "screen-selection-background": selection,
+            "screen-selection-foreground": on_accent,
+        }
+    if colorless:
+        variables |= _NO_COLOR_VARIABLES
+    return Theme(name=spec.name, dark=spec.dark, ansi=spec.ansi, variables=variables, **colors)
+
+
+def _line(foreground: Color, *grounds: Color) -> Color:
+    """The faintest mix of foreground and first ground that stands out as a line from every one of `grounds`."""
+    mixes = (grounds[0].blend(foreground, step / 100) for step in range(101))
+    return next((mix for mix in mixes if min(contrast(mix, on) for on in grounds) >= _LINE), foreground)
+
+
+def apply_themes(app: App[Any], themes: Mapping[str, Theme]) -> None:
+    """Make `themes` known to `app`, and show the current one anew if it reads otherwise now."""
+    before = app.current_theme
+    for theme in themes.values():
+        app.register_theme(theme)
+    if app.current_theme != before:
+        app.mutate_reactive(App.theme)
+
+
+class ThemeWatcher:
+    """Tells when the files of a folder of themes change: the app's timer asks, no thread runs."""
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._looked = clock()
+        self._seen = self._stamps()
+
+    def changed(self) -> bool:
+        """Whether a file came, went or was written since the last look; looks at most once a second."""
+        now = self._clock()
+        if now - self._looked < 1:
+            return False
+        self._looked = now
+        before, self._seen = self._seen, self._stamps()
+        return self._seen != before
+
+    def _stamps(self) -> dict[Path, tuple[int, int]]:
+        stamps = {}
+        for path in _theme_files(self._folder):
+            try:
+                status = path.stat()
+            except OSError:  # gone since it was listed
+                continue
+            stamps[path] = (status.st_mtime_ns, status.st_size)
+        return stamps
+
+
+def _theme_files(folder: Path) -> list[Path]:
+    """In order of name; a pipe or a socket of that name would block the reader."""
+    return sorted(path for path in folder.glob("*.toml") if path.is_file())
+
+
+def _table(raw: Any, table: str, keys: tuple[str, ...]) -> tuple[dict[str, str], list[str]]:
+    """The usable colours of a table, and its problems."""
+    if not isinstance(raw, dict):
+        return {}, [f"{table} = {raw!r}: write it as a table of colours, [{table}]"]
+    problems = [_unknown(f"{table}.{key}", [f"{table}.{known}" for known in keys]) for key in raw if key not in keys]
+    if missing := [key for key in keys if key not in raw and table != _OPTIONAL]:
+        problems.append(f"[{table}] lacks {', '.join(missing)}")
+    colors = {}
+    for key in keys:
+        if key in raw:
+            if problem := _color_problem(raw[key]):
+                problems.append(f"{table}.{key} = {raw[key]!r}: {problem}")
+            else:
+                colors[key] = raw[key]
+    return colors, problems
+
+
+def _color_problem(value: Any) -> str:
+    if not isinstance(value, str):
+        return _COLOR_RULE
+    try:
+        color = Color.parse(value)
+    except ColorParseError as failure:
+        return f"{_COLOR_RULE}{_guess(failure.suggested_color)}"
+    return "" if color.a == 1 else "a theme's colours are opaque: leave the alpha out"
+
+
+def _unknown(key: str, known: Iterable[str]) -> str:
+    return f"{key} is not a key of a theme{_guess(*difflib.get_close_matches(key, list(known), n=1))}"
+
+
+def _guess(meant: str | None = None) -> str:
+    return f": did you mean {meant}?" if meant else ""

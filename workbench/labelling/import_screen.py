@@ -1,0 +1,261 @@
+"""Preferences from a file or dataset into the store: looked at first, written when the user agrees."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, VerticalScroll
+from textual.content import Content
+from textual.widgets import Input, Select, Static
+
+from trainer.errors import TrainerError
+from trainer.preferences.records import Preference, Text
+from trainer.preferences.store import Added, PreferenceStore
+from workbench.cli.preferences_arguments import FORMATS_IN
+from workbench.kit.dialog import Dialog
+from workbench.kit.key_footer import KeyFooter
+from workbench.kit.plain_input import PlainInput
+from workbench.text import visible
+
+PREVIEWED = 3  # rows
+_EVERY = 500  # rows between two counts on the screen
+_CUT = 300  # characters of a text
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a source holds, so far. problems: of the first broken rows, their places and rules."""
+
+    source: str
+    format: str
+    rows: int = 0
+    broken: int = 0
+    duplicates: int = 0
+    problems: tuple[str, ...] = ()
+    preferences: tuple[Preference, ...] = ()  # all of them once `done`; before that the first ones
+    done: bool = False
+
+
+def read_preview(source: str, format: str, tell: Callable[[Preview], None], closing: Event) -> Preview:
+    """Read the whole of `source` and keep what it says; `tell` hears how far it is. Broken rows are left out.
+
+    Imports numpy, and `datasets` for what is no file. Ends early when `closing` is set. Raises UsageError, DataError.
+    """
+    from trainer.preferences.formats_in import Reading, read_preferences
+
+    def so_far(reading: Reading, preferences: list[Preference], *, done: bool) -> Preview:
+        return Preview(
+            source=source,
+            format=reading.format,
+            rows=reading.rows,
+            broken=reading.broken,
+            duplicates=reading.duplicates,
+            problems=tuple(reading.problems),
+            preferences=tuple(preferences if done else preferences[:PREVIEWED]),
+            done=done,
+        )
+
+    reading = read_preferences(source, format=format, skip_broken=True)
+    preferences: list[Preference] = []
+    for preference in itertools.takewhile(lambda _: not closing.is_set(), reading):
+        preferences.append(preference)
+        if len(preferences) == PREVIEWED or len(preferences) % _EVERY == 0:
+            tell(so_far(reading, preferences, done=False))
+    return so_far(reading, preferences, done=True)
+
+
+class ImportScreen(Dialog[str | None]):
+    """Gives what was imported, in a line; None when nothing was. Nothing is written before the user has seen it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+r", "go_on", "look, then import", id="label-import.go-on", tooltip="Look at it, then import it"),
+        Binding("escape", "close", "close", id="label-import.close", tooltip="Close this; nothing more is imported"),
+    ]
+    DEFAULT_CLASSES = "label-form"
+
+    def __init__(self, store: Path) -> None:
+        super().__init__()
+        self._store = store
+        self._preview: Preview | None = None  # of what the fields name
+        self._superseded = Event()  # ends the reading that is under way
+        self._writing = False
+
+    def compose(self) -> ComposeResult:
+        yield Static(f"Import preferences into {visible(self._store.name)}", markup=False, classes="title one-line")
+        with Horizontal(classes="fields"):
+            yield Static("from", classes="label")
+            yield PlainInput(
+                placeholder=".jsonl, .json, .csv or .parquet file, folder or datasets name",
+                compact=True,
+                id="source",
+                tooltip="A path, relative to where the workbench was started, or the name of a dataset",
+            )
+        with Horizontal(classes="fields"):
+            yield Static("format", classes="label")
+            yield Select(
+                [(_AUTO if name == "auto" else name, name) for name in FORMATS_IN],
+                value="auto",
+                allow_blank=False,
+                compact=True,
+                id="format",
+                tooltip="What the columns mean",
+            )
+        with VerticalScroll():
+            yield Static(id="preview", markup=False)
+        yield Static(id="status", markup=False)
+        yield KeyFooter(palette=False)
+
+    def on_mount(self) -> None:
+        self.query_one("#source").focus()
+        self._tell(_LOOK)
+
+    def on_unmount(self) -> None:
+        self._superseded.set()
+
+    def action_close(self) -> None:
+        if self._writing:
+            self._tell(Content.styled("writing: it is done in a moment", "$text-warning"))
+        else:
+            self.dismiss(None)
+
+    @on(Input.Submitted)
+    def action_go_on(self) -> None:
+        """Look at the source; when that is done, import what was seen."""
+        if self._writing:
+            return
+        source = self.query_one("#source", Input).value.strip()
+        if not source:
+            self._fail("name a file, a folder or a dataset")
+        elif self._preview is None:
+            self._read(source, str(self.query_one("#format", Select).value))
+        elif self._preview.done and self._preview.preferences:
+            self._write(self._preview)
+
+    @on(Input.Changed)
+    @on(Select.Changed)
+    def _forget(self) -> None:
+        """Another source: what was read does not count any more."""
+        self._superseded.set()
+        self.workers.cancel_group(self, "reading")
+        self._preview = None
+        self.query_one("#preview", Static).update("")
+        self._tell(_LOOK)
+
+    @work(exclusive=True, group="reading")
+    async def _read(self, source: str, format: str) -> None:
+        self._superseded = closing = Event()
+        self._tell(Content.styled("reading…", "$text-accent"))
+
+        def tell(preview: Preview) -> None:
+            self.call_later(self._show_if_read, preview, closing)
+
+        self._preview = Preview(source, format)
+        try:
+            preview = await asyncio.to_thread(read_preview, source, format, tell, closing)
+        except TrainerError as error:
+            self._preview = None
+            self._fail(str(error))
+            return
+        self._show(preview)
+
+    def _show_if_read(self, preview: Preview, closing: Event) -> None:
+        still = self._preview is not None and not self._preview.done
+        if still and closing is self._superseded and not closing.is_set():
+            self._show(preview)
+
+    @work(exclusive=True, group="writing")
+    async def _write(self, preview: Preview) -> None:
+        self._writing = True
+        try:
+            added = await asyncio.to_thread(self._add, preview)
+        except TrainerError as error:
+            self._fail(f"{error} (again: what is in already is not added twice)")
+            return
+        finally:
+            self._writing = False
+        known = f", {added.duplicates:,} were there already" if added.duplicates else ""
+        self.dismiss(f"imported {added.count:,} preferences from {visible(preview.source)}{known}")
+
+    def _add(self, preview: Preview) -> Added:
+        def counted() -> Iterator[Preference]:
+            for count, preference in enumerate(preview.preferences):
+                if count % _EVERY == 0:
+                    self.call_later(self._tell_written, count, len(preview.preferences))
+                yield preference
+
+        with PreferenceStore(self._store) as store:
+            return store.add_many(counted(), source=preview.source)
+
+    # What the screen says
+
+    def _show(self, preview: Preview) -> None:
+        self._preview = preview
+        self.query_one("#preview", Static).update(preview_text(preview))
+        facts = [f"{preview.rows:,} rows" if preview.done else f"reading, {preview.rows:,} rows so far…"]
+        facts.append(f"format {preview.format}")
+        if preview.duplicates:
+            facts.append(f"{preview.duplicates:,} twice")
+        if preview.broken:
+            facts.append(f"{preview.broken:,} broken")
+        told = Content.styled("   ".join(facts), "$text-accent")
+        if preview.done:
+            count = len(preview.preferences)
+            what = (("   enter", "bold"), f" imports {count:,}") if count else ("   nothing to import",)
+            told = Content.assemble(told, *what)
+        self._tell(told)
+
+    def _tell_written(self, count: int, total: int) -> None:
+        if self._writing:
+            self._tell(Content.styled(f"writing, {count:,} of {total:,}…", "$text-accent"))
+
+    def _fail(self, problem: str) -> None:
+        self._tell(Content.styled(f"✖ {visible(problem)}", "$text-error"))
+
+    def _tell(self, told: Content) -> None:
+        self.query_one("#status", Static).update(told)
+
+
+def preview_text(preview: Preview) -> Content:
+    """The first rows as they would be kept, and the broken ones with place and reason."""
+    parts: list[tuple[str, str]] = []
+    for preference in preview.preferences[:PREVIEWED]:
+        comparison, ranking = preference.comparison, preference.judgement.ranking
+        ranks = {place: rank for rank, group in enumerate(ranking, 1) for place in group}
+        parts.append((f"{_line(comparison.prompt)}\n", "bold"))
+        for place, completion in enumerate(comparison.completions):
+            parts += [(f"{_rank(preference, ranks.get(place)):>9}  ", "$text-muted"), (f"{_line(completion)}\n", "")]
+    if preview.problems:
+        parts.append(("left out\n", "$text-warning bold"))
+        parts += [(f"{visible(problem)}\n", "$text-warning") for problem in preview.problems]
+        if more := preview.broken - len(preview.problems):
+            parts.append((f"and {more:,} more\n", "$text-warning"))
+    return Content.assemble(*parts)
+
+
+def _rank(preference: Preference, rank: int | None) -> str:
+    if rank is None:
+        return "both bad" if preference.judgement.verdict == "both_bad" else "skipped"
+    ranking = preference.judgement.ranking
+    if len(ranking) == 1:
+        return "tie"
+    if len(preference.comparison.completions) == 2:
+        return "better" if rank == 1 else "worse"
+    return f"{rank}."
+
+
+def _line(text: Text) -> str:
+    plain = text if isinstance(text, str) else "  ".join(f"{one['role']}: {one['content']}" for one in text)
+    return visible(plain[:_CUT])
+
+
+_AUTO = "by the columns of the first row"
+_LOOK = Content.assemble(("enter", "bold"), (" looks at it; nothing is written yet", "$text-muted"))

@@ -1,0 +1,139 @@
+"""An item laid out in lines: the prompt, and below it the completions, side by side or one below the other.
+
+Both sides have the same width and the same marks, so that nothing but their texts tells them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import NamedTuple
+
+from rich.cells import cell_len
+
+from workbench.kit.cells import fit
+from workbench.kit.drawing import Line, Piece, plain
+from workbench.labelling.markdown import markdown_lines
+from workbench.labelling.shown import Shown, Turn
+from workbench.samples.completion_list import wrapped
+from workbench.samples.word_diff import Part, word_diff
+from workbench.text import visible
+
+SIDE_BY_SIDE = 98  # columns that the pane has in a terminal of 100
+LONGEST = 100_000  # characters of a text that are shown
+_LONGEST_MARKDOWN = 20_000  # what is longer takes too long to lay out
+_NARROWEST = 12
+
+
+class Style(NamedTuple):
+    """How texts are drawn. diff: marks the words that two completions do not share, in place of Markdown."""
+
+    markdown: bool = False
+    diff: bool = False
+
+
+class Layout(NamedTuple):
+    """The lines; which of them are headings of completions; and the rule that ends the screen where more is below."""
+
+    lines: list[Line]
+    headings: list[int]
+    end: Line
+
+
+def lay_out(shown: Shown, width: int, height: int, style: Style) -> Layout:
+    """All of an item in lines of at most `width` columns (12 or more); a line between the sides goes on to `height`."""
+    width = max(width, _NARROWEST)
+    count = len(shown.completions)
+    columns = 2 if count == 2 and width >= SIDE_BY_SIDE else 1
+    side = (width + 1) // columns - 1
+    whole = columns * (side + 1) - 1
+    marked = differing(*shown.completions) if style.diff and count == 2 else (None,) * count
+    blocks = [
+        text_lines(turns, side - 2, style, pieces) for turns, pieces in zip(shown.completions, marked, strict=True)
+    ]
+    lines = [_rule(["prompt"], whole)]
+    lines += _rows([text_lines(shown.prompt, whole - 2, style._replace(diff=False))], whole)
+    headings = []
+    for first in range(0, count, columns):
+        headings.append(len(lines))
+        lines.append(_rule([str(number + 1) for number in range(first, first + columns)], side, joint="┬"))
+        lines += _rows(blocks[first : first + columns], side)
+    lines += _rows([[[]] * (height - len(lines))] * columns, side)
+    return Layout(lines, headings, _rule([""] * columns, side, joint="┴"))
+
+
+def text_lines(
+    turns: Sequence[Turn], width: int, style: Style, marked: Sequence[Sequence[Piece]] | None = None
+) -> list[Line]:
+    """Messages or a text in lines of at most `width` columns; marked: the text of each in pieces with roles."""
+    lines: list[Line] = []
+    for place, (role, text) in enumerate(turns):
+        if place:
+            lines.append([])
+        if role:
+            name = visible(role)
+            lines.append([(fit(name, min(cell_len(name), width)), "role")])
+        if not text.strip():
+            lines += wrapped([("only white space" if text else "empty", "muted")], width)
+            continue
+        if marked is not None:
+            lines += wrapped(marked[place], width)
+        else:
+            lines += _text(text[:LONGEST], width, markdown=style.markdown)
+        if len(text) > LONGEST:
+            lines += wrapped([(f"✂ {len(text) - LONGEST:,} more characters are not shown", "muted")], width)
+    return lines
+
+
+def differing(left: Sequence[Turn], right: Sequence[Turn]) -> tuple[list[list[Piece]], list[list[Piece]]]:
+    """The messages of both sides in pieces: "differs" is what the other side does not have, the rest "text"."""
+    nothing = Turn("", "")
+    sides: tuple[list[list[Piece]], list[list[Piece]]] = ([], [])
+    for one, other in zip_longest(left, right, fillvalue=nothing):
+        parts = word_diff(one.text[:LONGEST], other.text[:LONGEST]).parts
+        for side, kind in zip(sides, ("gone", "new"), strict=True):
+            side.append([_piece(part) for part in parts if part.kind in ("same", kind)])
+    return sides[0][: len(left)], sides[1][: len(right)]
+
+
+def with_note(rule: Line, note: str) -> Line:
+    """A rule with a note at its right end, where there is room."""
+    *others, (line, role) = rule
+    room = len(line) - len(note) - 4
+    return [*others, ("─" * room, role), (f" {note} ", "muted"), ("──", role)] if room > 0 else rule
+
+
+def _text(text: str, width: int, *, markdown: bool) -> list[Line]:
+    drawn = markdown_lines(text, width) if markdown and len(text) <= _LONGEST_MARKDOWN else None
+    return wrapped([(text, "text")], width) if drawn is None else drawn
+
+
+def _piece(part: Part) -> Piece:
+    """A difference in white space alone is drawn in symbols."""
+    if part.kind == "same":
+        return part.text, "text"
+    if part.text.strip():
+        return part.text, "differs"
+    return part.text.replace(" ", "␣").replace("\n", "␊\n"), "differs"
+
+
+def _rule(titles: Sequence[str], width: int, joint: str = "") -> Line:
+    """A line across with a title for each side, of `width` columns each."""
+    line: Line = []
+    for place, title in enumerate(titles):
+        title = f" {title} " if title else ""
+        line += [(joint, "rule")] if place else []
+        line += [("──", "rule"), (title, "heading"), ("─" * (width - 2 - len(title)), "rule")]
+    return line
+
+
+def _rows(blocks: Sequence[Sequence[Line]], width: int) -> list[Line]:
+    """Blocks side by side, in `width` columns each, with a line between."""
+    lines: list[Line] = []
+    for row in zip_longest(*blocks, fillvalue=[]):
+        line: Line = []
+        for place, cells in enumerate(row):
+            line += [("│", "rule")] if place else []
+            line += [(" ", "text"), *cells, (" " * (width - 1 - cell_len(plain(cells))), "text")]
+        lines.append(line)
+    return lines

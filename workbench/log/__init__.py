@@ -1,0 +1,1 @@
+"""What libraries print."""

@@ -1,0 +1,98 @@
+"""The log pane: what the run told besides its numbers, and what libraries and native code printed meanwhile."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.events import Print
+from textual.widgets import RichLog
+
+from workbench.kit.pane import Pane
+from workbench.run.sentences import sentences
+from workbench.run.view import RunView
+from workbench.system.native_output import cut_log
+from workbench.text import visible
+
+_KEPT = 2000  # lines
+_LONGEST = 2000  # characters of a line that are shown
+_AT_ONCE = 64 * 1024  # bytes read from the file in one go
+
+
+class LogPane(Pane):
+    """Follows the run's alerts and the log file of native output, and takes what Python code prints."""
+
+    TITLE = "Log"
+    HELP = (
+        "Alarms with their advice, decisions and other alerts of the run, and what libraries print: downloads, "
+        "warnings, native errors. What they print is kept in the file named on the border."
+    )
+
+    def __init__(self, path: Path | None, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._path = path
+        self._offset = self._bytes() if path else 0  # what former sessions wrote stays in the file
+        self._waiting: deque[str] = deque(maxlen=_KEPT)
+        self._view = RunView()
+        self._told = 0  # alerts of it that have a line
+        if path:
+            self.border_subtitle = visible(str(path))
+
+    def compose(self) -> ComposeResult:
+        yield RichLog(max_lines=_KEPT, min_width=1, wrap=True, markup=False, highlight=False, auto_scroll=True)
+
+    def on_mount(self) -> None:
+        self.begin_capture_print()
+        self.set_interval(1.0, self.read_new)
+
+    def show_run(self, view: RunView) -> None:
+        if view is not self._view or view.told < self._told:
+            self._view, self._told = view, 0
+        new = view.told - self._told
+        self._told = view.told
+        name = view.started.name if view.started else ""
+        for alert in view.alerts[-new:] if new else []:
+            for sentence in sentences(alert):
+                self.write(visible(f"{name}: {sentence}"))
+
+    def on_print(self, event: Print) -> None:
+        """Something was printed by Python code of this process."""
+        self.write(event.text)
+
+    def read_new(self) -> None:
+        """Show what was added to the file."""
+        if self._path is None or (size := self._bytes()) == self._offset:
+            return
+        start = self._offset if self._offset < size <= self._offset + _AT_ONCE else max(size - _AT_ONCE, 0)
+        try:
+            with self._path.open("rb") as file:
+                file.seek(start)
+                text = file.read(size - start).decode("utf-8", "replace")
+        except OSError:
+            return
+        self._offset = self._bytes() if cut_log(self._path) else size
+        self.write(text)
+
+    def write(self, text: str) -> None:
+        """Add lines; a carriage return starts the line anew, as in progress bars."""
+        for line in text.replace("\r\n", "\n").split("\n"):
+            if shown := visible(line.rpartition("\r")[2][:_LONGEST]).rstrip():
+                self._waiting.append(shown)
+        if self.display:
+            self._show()
+
+    def on_show(self) -> None:
+        self._show()
+
+    def _show(self) -> None:
+        log = self.query_one(RichLog)
+        while self._waiting:
+            log.write(Text(self._waiting.popleft()))  # Textual wraps no Content here
+
+    def _bytes(self) -> int:
+        try:
+            return self._path.stat().st_size if self._path else 0
+        except OSError:
+            return 0

@@ -1,0 +1,1 @@
+"""A run as the screen knows it, trained here, by another process, or ended."""

@@ -1,0 +1,126 @@
+"""The metrics of a run as every screen shows them, in the order of interest: a table a kind of run."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from trainer.events import Iteration, RewardModelStep
+from trainer.runs.listing import PPO
+from workbench.run.kinds import DPO, REWARD_MODEL
+
+Numbers = Iteration | RewardModelStep  # what a run tells of each iteration; of another kind than PPO an optimiser step
+
+
+class Metric(NamedTuple):
+    """One number of an iteration, how it is written and how it is drawn. Range and threshold are in the shown unit."""
+
+    field: str  # of the event, after `eval/` of the newest evaluation; a column of `History`
+    label: str  # in a list, where there is room
+    heading: str  # over a column; empty for what tables leave out
+    unit: str
+    digits: int
+    factor: float = 1.0  # from the event's unit to the shown one
+    low: float | None = None  # fixed end of a chart's range; None: a chart follows the values
+    high: float | None = None
+    least_span: float = 0.0  # values that differ by less are drawn as nearly flat
+    threshold: float | None = None
+    bad_below: bool = False  # the threshold is a lower limit
+    aimed: bool = False  # the threshold is no limit, but what the run steers for
+    log: bool = False  # a logarithmic scale says more about it
+    extra: bool = False  # has a row where a user chose it only
+    optional: bool = False  # has no row in a run that has no such number
+    if_varied: bool = False  # has no row while it stays what it is
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether it is of evaluations, and so of no iteration before the first one."""
+        return self.field.startswith("eval/")
+
+    def of(self, event: Numbers) -> float:
+        """The value in the shown unit."""
+        return float(getattr(event, self.field)) * self.factor
+
+    def text(self, value: float, *, sign: bool = False) -> str:
+        """`value` (in the shown unit) with this metric's digits; - when it is not finite."""
+        if not math.isfinite(value):
+            return "-"
+        return f"{value:{'+' if sign else ''}.{self.digits}f}"
+
+    def beyond(self, value: float) -> bool:
+        """Whether `value` (in the shown unit) is on the bad side of the threshold."""
+        if self.threshold is None or self.aimed:
+            return False
+        return value < self.threshold if self.bad_below else value > self.threshold
+
+
+# Of PPO.
+METRICS = (
+    Metric("score_mean", "score", "score", "", 3, least_span=0.1),
+    Metric("reward_mean", "reward", "", "", 3, least_span=0.1),  # the score minus the KL penalty
+    Metric("eval/score_mean", "held-out score", "", "", 3, least_span=0.1, optional=True),
+    # Below, the reference writes the better ones.
+    Metric("eval/win_rate", "win rate", "", "%", 1, 100, low=0, high=100, threshold=50, bad_below=True, optional=True),
+    Metric("eval/best_of_score", "best of n", "", "", 3, least_span=0.1, extra=True, optional=True),  # the reference's
+    # A round number to judge by, where the configuration aims at none.
+    Metric("kl", "KL", "KL", "nats/seq", 2, low=0, least_span=1, threshold=10, log=True),
+    Metric("kl_coef", "KL coef.", "", "", 4, low=0, least_span=0.001, log=True, if_varied=True),
+    Metric("entropy", "entropy", "entropy", "nats/tok", 3, least_span=0.2),
+    Metric("policy_loss", "policy loss", "p.loss", "", 4, least_span=0.01),
+    Metric("value_loss", "value loss", "v.loss", "", 4, low=0, least_span=0.01, log=True, optional=True),
+    # Above, most of the update is thrown away: fewer epochs or a lower learning rate.
+    Metric("clip_fraction", "clip fraction", "clip", "%", 1, 100, low=0, least_span=5, threshold=20),
+    # Below, the critic predicts worse than the mean would.
+    Metric(
+        "explained_variance",
+        "expl. variance",
+        "expl.var",
+        "",
+        2,
+        low=-1,
+        high=1,
+        threshold=0,
+        bad_below=True,
+        optional=True,
+    ),
+    # The same on held-out prompts.
+    Metric("eval/explained_variance", "value accuracy", "", "", 2, low=-1, high=1, extra=True, optional=True),
+    Metric("advantage_std", "adv. deviation", "", "", 3, low=0, least_span=0.1, extra=True, optional=True),
+    Metric("response_length", "length", "length", "tokens", 1, least_span=4),
+    # Above, responses grow for the score's sake, or repeat themselves.
+    Metric("length_correlation", "length corr.", "", "", 2, low=-1, high=1, threshold=0.75, extra=True, optional=True),
+    Metric("repetition", "repetition", "", "%", 1, 100, low=0, least_span=5, threshold=30, extra=True, optional=True),
+    Metric("epochs_done", "epochs done", "", "", 1, low=0, if_varied=True),  # an early stop makes them fewer
+    Metric("grad_norm", "gradient norm", "", "", 3, low=0, least_span=0.1, log=True),
+    Metric("tokens_per_second", "speed", "", "tok/s", 0, low=0, least_span=10),
+)
+DEFAULT = tuple(metric for metric in METRICS if not metric.extra)
+
+_LOSS = Metric("loss", "loss", "loss", "", 3, least_span=0.1)  # its unit is that of the loss which is trained
+_PAIRS = (
+    # Below, a coin would choose better.
+    Metric("accuracy", "accuracy", "accuracy", "", 3, low=0, high=1, threshold=0.5, bad_below=True),
+    Metric("lead", "lead", "lead", "logits", 2, least_span=0.2),  # of the better completion
+)
+_REWARDS = (
+    Metric("chosen_reward", "chosen reward", "chosen", "", 3, least_span=0.1),
+    Metric("rejected_reward", "rejected reward", "rejected", "", 3, least_span=0.1),
+    Metric("chosen_logprob", "logp chosen", "", "nats", 1, least_span=2),
+    Metric("rejected_logprob", "logp rej.", "", "nats", 1, least_span=2),
+)
+_STEP = (
+    Metric("grad_norm", "gradient norm", "grad", "", 2, low=0, least_span=0.1, log=True),
+    Metric("learning_rate", "learn. rate", "lr", "1e-6", 2, 1e6, low=0, least_span=0.1),
+    Metric("tokens_per_second", "speed", "", "tok/s", 0, low=0, least_span=10),
+)
+
+METRICS_OF_KIND = {
+    PPO: METRICS,
+    REWARD_MODEL: (_LOSS._replace(unit="nats"), *_PAIRS, *_STEP),
+    DPO: (_LOSS, *_PAIRS, *_REWARDS, *_STEP),
+}
+
+
+def table(kind: str) -> tuple[Metric, ...]:
+    """The columns of a line an iteration."""
+    return tuple(metric for metric in METRICS_OF_KIND[kind] if metric.heading)

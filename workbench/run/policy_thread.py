@@ -1,0 +1,120 @@
+"""The saved policies of a run that nobody trains, on a thread of ours that loads one when it is first asked."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from trainer.control.control import Interrupted
+from trainer.control.questions import Answer, Question, QuestionDroppedError, unanswered
+from trainer.errors import TrainerError, UsageError
+from trainer.runs.folder import RunFolder
+from workbench.run.session import give
+
+
+class Policy(Protocol):
+    """A loaded policy: `trainer.session.saved_policy.SavedPolicy`, or what stands in for it."""
+
+    def use(self, checkpoint: str) -> None: ...
+    def answer(self, question: Question, progress: Callable[[], None]) -> Answer: ...
+
+
+class _Asked(NamedTuple):
+    question: Question
+    checkpoint: str
+    future: Future[Answer]
+
+
+class PolicyThread:
+    """Answers questions in the order they come, by the policies of the run in `folder`.
+
+    Its methods are called on one thread, and return at once. load: stands in for the model in tests.
+    """
+
+    def __init__(self, folder: Path, load: Callable[[RunFolder, str], Policy] | None = None) -> None:
+        self.folder = folder.resolve()
+        self._load = load or _load
+        self._asked: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="saved policy")
+
+    def ask(self, question: Question, checkpoint: str = "") -> Future[Answer]:
+        """What the policy of a checkpoint ("": the newest) writes.
+
+        Fails with a TrainerError where it cannot be loaded; where it is closed first, the Answer's `problem` says so.
+        To cancel it ends the writing within a token step.
+        """
+        if self._closing.is_set():
+            raise UsageError("the model was let go of: ask again")
+        if self._thread.ident is None:
+            self._thread.start()
+        future: Future[Answer] = Future()
+        self._asked.put(_Asked(question, checkpoint, future))
+        return future
+
+    def close(self) -> None:
+        """Let go of the model within a token step, or when its loading is over; returns at once."""
+        self._closing.set()
+        self._asked.put(None)
+
+    def join(self) -> None:
+        """Wait until the thread has ended after `close`."""
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        finally:
+            _release()
+
+    def _serve(self) -> None:
+        policy: Policy | None = None
+        while (asked := self._asked.get()) is not None:
+            question, checkpoint, future = asked
+            if future.cancelled():
+                continue
+            try:
+                self._heed(future)
+                if policy is None:
+                    policy = self._load(RunFolder(self.folder), checkpoint)
+                else:
+                    policy.use(checkpoint)
+                give(future, policy.answer(question, partial(self._heed, future)))
+            except Interrupted as interruption:
+                give(future, unanswered(question, interruption.reason))
+            except TrainerError as error:
+                # Without its traceback, whose frames would keep the model for as long as anyone keeps the error.
+                _fail(future, error.with_traceback(None))
+            except Exception as bug:  # noqa: BLE001  who asked is told; the next question may do better
+                _fail(future, bug)
+
+    def _heed(self, future: Future[Answer]) -> None:
+        if self._closing.is_set():
+            raise Interrupted("the model was let go of before it was answered", save=False)
+        if future.cancelled():
+            raise QuestionDroppedError
+
+
+def _fail(future: Future[Answer], error: Exception) -> None:
+    if future.set_running_or_notify_cancel():
+        future.set_exception(error)
+
+
+def _load(folder: RunFolder, checkpoint: str) -> Policy:
+    # Imported here, because that imports mlx, and only the thread that asks the model may use it.
+    from trainer.session.saved_policy import SavedPolicy
+    from workbench.system.code_trust import trusted_code
+
+    return SavedPolicy(folder, checkpoint, trust=trusted_code().check)
+
+
+def _release() -> None:
+    from trainer.session.training import release_thread
+
+    release_thread()

@@ -1,0 +1,286 @@
+"""What a run wrote, read from its samples files: a batch as a list has it, one sequence with all of its tokens."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from trainer.errors import StorageError
+from trainer.events import SamplesWritten
+from trainer.runs.folder import RunFolder
+from trainer.runs.sample_index import LISTED, listed_schema
+from trainer.runs.samples import TOKEN_COLUMNS, read_samples, sample_schema, sample_settings
+from workbench.run.sample_records import Alternative, Sample, SampleKey, TokenSample
+from workbench.run.sample_table import SampleTable, table_schema
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+_Value = TypeVar("_Value")
+
+
+def read_batch(folder: RunFolder, iteration: int) -> SampleTable:
+    """The sequences of `iteration` in the order of the batch, without their tokens.
+
+    Imports pyarrow, which takes some 0.3 s the first time. Raises StorageError when the file is missing, damaged or
+    of a newer version.
+    """
+    with _damage_is_told(folder.samples_file(iteration)):
+        return as_sample_table(browsed(folder, iteration))
+
+
+def browsed(folder: RunFolder, iteration: int) -> pa.Table:
+    """Read what lists show of `iteration`, with `listed_schema`; `row`, `length` and `kl_sum` are never null."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    path = folder.samples_file(iteration)
+    read = read_samples(path, LISTED)
+    with _damage_is_told(path):
+        places = pa.array(range(len(read)), type=pa.int32())
+        columns = {"iteration": pa.array([iteration] * len(read)), **{name: read[name] for name in LISTED}}
+        if read["row"].null_count:
+            columns["row"] = pc.coalesce(read["row"].cast(pa.int32()), places)
+        if read["length"].null_count or read["kl_sum"].null_count:  # version 1 has neither
+            tokens = read_samples(path, ("tokens", "logprobs", "ref_logprobs"))
+            columns["length"] = pc.coalesce(read["length"], pc.list_value_length(tokens["tokens"]))
+            sums = _kl_sums(tokens["logprobs"].combine_chunks(), tokens["ref_logprobs"].combine_chunks())
+            columns["kl_sum"] = pc.coalesce(read["kl_sum"], pa.array(sums))
+        return pa.table(columns).cast(listed_schema())
+
+
+def as_sample_table(listed: pa.Table) -> SampleTable:
+    """A table with `listed_schema` as lists have it. Raises pa.ArrowException for text that is not UTF-8."""
+    import pyarrow.compute as pc
+
+    unknown = {"prompt_index": -1, "prompt": "", "completion": "", "truncated": False, "score": math.nan}
+    for name, value in unknown.items():
+        if listed[name].null_count:
+            listed = listed.set_column(listed.column_names.index(name), name, pc.fill_null(listed[name], value))
+    table = listed.rename_columns({"kl_sum": "kl"}).select(table_schema().names).cast(table_schema())
+    table.validate(full=True)  # the Parquet reader takes texts on trust
+    return SampleTable(table)
+
+
+def read_token_sample(folder: RunFolder, key: SampleKey) -> TokenSample:
+    """All that the file of `key`'s iteration has of the sequence in row `key.row`.
+
+    What is missing is left out, and lists that are shorter or longer than `tokens` are filled with NaN or cut. Files
+    of version 1 do not have the text of a token, which only the run's tokenizer knows: their tokens read ⟨id⟩, one
+    for one, so that numbers and colours stand at the right token. Raises StorageError when there is no such sequence,
+    or the file is missing, damaged or of a newer version.
+    """
+    path = folder.samples_file(key.iteration)
+    rows = read_samples(path, ("row",))["row"].to_pylist()
+    places = [place for place, row in enumerate(rows) if (place if row is None else row) == key.row]
+    if not places:
+        raise StorageError(f"samples '{path}' have no row {key.row}: they were written anew; go back to the list")
+    with _damage_is_told(path):
+        return _token_sample(key, _read_row(path, places[0]))
+
+
+def read_channel_columns(folder: RunFolder, iteration: int, names: Sequence[str]) -> dict[str, list[float]]:
+    """The values of per-token columns, those of all sequences of `iteration` one after the other.
+
+    Of `ratios`, the last pass of each token that was measured. What is null is NaN, and a column that the file lacks is
+    empty. Raises StorageError when the file is missing, damaged or of a newer version.
+    """
+    import pyarrow.compute as pc
+
+    path = folder.samples_file(iteration)
+    read = read_samples(path, tuple(names))
+    with _damage_is_told(path):
+        values = {}
+        for name in names:
+            flat = pc.list_flatten(read[name].cast(sample_schema().field(name).type)).combine_chunks()
+            values[name] = (_last_of_each(flat) if name == "ratios" else _floats(flat)).tolist()
+        return values
+
+
+def preview_samples(event: SamplesWritten) -> list[Sample]:
+    """The first sequences of an iteration, as its event has them."""
+    return [
+        Sample(
+            key=SampleKey(event.iteration, row),
+            prompt=preview.prompt,
+            completion=preview.completion,
+            score=preview.score,
+            kl=preview.kl,
+            length=None,
+            truncated=preview.truncated,
+        )
+        for row, preview in enumerate(event.previews)
+    ]
+
+
+def kept_iterations(folder: RunFolder) -> list[int]:
+    """The iterations of which there is a samples file, ascending; none where the folder cannot be read."""
+    try:
+        names = [path.name for path in folder.samples.iterdir()]
+    except OSError:
+        return []
+    return sorted(iteration for name in names if (iteration := _iteration_of(name)) is not None)
+
+
+def file_sizes(folder: RunFolder) -> dict[int, int]:
+    """Bytes of the samples file of each iteration that has one; none where the folder cannot be read."""
+    sizes = {}
+    try:
+        with os.scandir(folder.samples) as found:
+            for entry in found:
+                if (iteration := _iteration_of(entry.name)) is not None:
+                    with contextlib.suppress(OSError):  # gone since
+                        sizes[iteration] = entry.stat().st_size
+    except OSError:
+        return {}
+    return sizes
+
+
+def _iteration_of(name: str) -> int | None:
+    match = re.fullmatch(r"step-([0-9]{6,9})\.parquet", name)  # nine digits, because iterations are 32-bit numbers
+    return int(match[1]) if match else None
+
+
+@contextlib.contextmanager
+def _damage_is_told(path: Path) -> Iterator[None]:
+    """What pyarrow finds wrong with columns that it could read as a StorageError of one line."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        reason = str(error).splitlines()[0]
+        raise StorageError(f"samples '{path}' are damaged ({reason}): delete the file") from None
+
+
+def _read_row(path: Path, place: int) -> pa.Table:
+    """The columns of the schema that the file has, cast to it, of one row."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        group = 0
+        while place >= (rows := file.metadata.row_group(group).num_rows):  # the other groups are left unread
+            place, group = place - rows, group + 1
+        fields = [field for field in sample_schema() if field.name in file.schema_arrow.names]
+        read = file.read_row_group(group, columns=[field.name for field in fields]).slice(place, 1)
+        metadata = file.schema_arrow.metadata
+    row = pa.table([read[field.name].cast(field.type) for field in fields], schema=pa.schema(fields, metadata))
+    row.validate(full=True)
+    return row
+
+
+def _token_sample(key: SampleKey, table: pa.Table) -> TokenSample:
+    """The record of the one row of `table`, which may lack columns."""
+    row = {name: value for name, value in table.to_pylist()[0].items() if value is not None}
+    tokens = _ids(row.get("tokens", []))
+    count = len(tokens)
+    return TokenSample(
+        key=key,
+        prompt_index=row.get("prompt_index", -1),
+        sample=row.get("sample", -1),
+        prompt=row.get("prompt", ""),
+        completion=row.get("completion", ""),
+        score=row.get("score", math.nan),
+        sequence_score=row.get("sequence_score", math.nan),
+        parts={part["source"]: _number(part["score"]) for part in row.get("parts", [])},
+        source_prompt=row.get("source_prompt", ""),
+        columns=row.get("columns", ""),
+        truncated=row.get("truncated", False),
+        final_value=row.get("final_value", math.nan),
+        baseline=row.get("baseline", math.nan),
+        advantage_scale=row.get("advantage_scale", math.nan),
+        prompt_tokens=_ids(row.get("prompt_tokens", [])),
+        tokens=tokens,
+        texts=_texts(tokens, row.get("token_texts", [])),
+        numbers={name: _fitted(_numbers(row[name]), count, math.nan) for name in TOKEN_COLUMNS if name in row},
+        ratios=_fitted([_numbers(passes or []) for passes in row["ratios"]], count, []) if "ratios" in row else [],
+        alternatives=_Alternatives(row, count) if "top_tokens" in row else [],
+        settings=sample_settings(table.schema.metadata),
+    )
+
+
+class _Alternatives(Sequence[Sequence[Alternative]]):
+    """The likeliest tokens at each of `count` places. Made when they are looked at: of 4,096 tokens they are 20,000."""
+
+    def __init__(self, row: Mapping[str, Any], count: int) -> None:
+        names = ("top_tokens", "top_texts", "top_logprobs", "top_ref_logprobs")
+        self._columns = [_fitted(row.get(name, []), count, None) for name in names]
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, place: int) -> list[Alternative]: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[list[Alternative]]: ...
+    def __getitem__(self, place: int | slice) -> list[Alternative] | list[list[Alternative]]:
+        if isinstance(place, slice):
+            return [self[one] for one in range(*place.indices(self._count))]
+        ids, texts, logprobs, ref_logprobs = (column[place] or [] for column in self._columns)
+        tokens = _ids(ids)
+        numbers = (_fitted(_numbers(values), len(tokens), math.nan) for values in (logprobs, ref_logprobs))
+        return list(map(Alternative, tokens, _texts(tokens, texts), *numbers))
+
+
+def _ids(tokens: Iterable[int | None]) -> list[int]:
+    return [-1 if token is None else token for token in tokens]
+
+
+def _texts(tokens: list[int], texts: Sequence[str | None]) -> list[str]:
+    """The text of each token, and ⟨id⟩ where it is not known."""
+    known = _fitted(texts, len(tokens), None)
+    return [f"⟨{token}⟩" if text is None else text for token, text in zip(tokens, known, strict=True)]
+
+
+def _numbers(values: Iterable[float | None]) -> list[float]:
+    return [_number(value) for value in values]
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _fitted(values: Sequence[_Value], count: int, missing: _Value) -> list[_Value]:
+    """`values` cut to `count`, or filled up with `missing`."""
+    return [*values[:count], *[missing] * (count - len(values))]
+
+
+def _floats(values: pa.Array) -> npt.NDArray[np.float64]:
+    """Numbers, with NaN for null."""
+    import numpy as np
+
+    floats: npt.NDArray[np.float64] = values.to_numpy(zero_copy_only=False).astype(np.float64)
+    return floats
+
+
+def _last_of_each(lists: pa.Array) -> npt.NDArray[np.float64]:
+    """The last number of each list that is none of NaN; NaN where there is none."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    last, values = np.full(len(lists), math.nan), _floats(pc.list_flatten(lists))
+    known = ~np.isnan(values)
+    last[pc.list_parent_indices(lists).to_numpy()[known]] = values[known]  # of several, the last one stays
+    return last
+
+
+def _kl_sums(logprobs: pa.Array, ref_logprobs: pa.Array) -> npt.NDArray[np.float64]:
+    """k1 summed over each sequence; NaN where one of the lists is missing or they are of unlike length."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    def sums(lists: pa.Array) -> npt.NDArray[np.float64]:
+        rows, weights = pc.list_parent_indices(lists).to_numpy(), _floats(pc.list_flatten(lists))
+        return np.bincount(rows, weights=weights, minlength=len(lists)).astype(np.float64)
+
+    alike = pc.equal(pc.list_value_length(logprobs), pc.list_value_length(ref_logprobs)).fill_null(False)
+    return np.where(alike.to_numpy(zero_copy_only=False), sums(logprobs) - sums(ref_logprobs), math.nan)

@@ -1,0 +1,211 @@
+"""Events in words, for what is not a row of numbers, and the summary at the end."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from pathlib import Path
+
+from trainer.control.live_settings import in_words
+from trainer.events import (
+    Alarm,
+    Alert,
+    CheckpointSaved,
+    Decision,
+    DPOEvaluation,
+    Evaluation,
+    Event,
+    HumanEvaluation,
+    RewardModelEvaluation,
+    RolledBack,
+    RunStarted,
+    SettingChanged,
+    StateChanged,
+)
+from trainer.runs.listing import PPO
+from workbench.run.alarms import spelt, title
+from workbench.run.attached import whole_run
+from workbench.run.evaluations import AnyEvaluation, held_out, in_brief, number, parts, reference_win_rate, win_rate
+from workbench.run.kinds import training_command
+from workbench.run.view import RunView
+from workbench.system.output import PROGRAM
+from workbench.text import duration
+
+_LEVELS = {"info": "note"}  # else the level itself
+_ACTIONS = {"continue": "go on", "rollback": "roll back"}  # else the action itself
+
+
+def sentences(event: Event) -> list[str]:
+    """What to tell about `event`, one line each; empty for what is shown as numbers."""
+    match event:
+        case RunStarted():
+            return _run(event)
+        case StateChanged(state="loading"):
+            return ["loading the model"]
+        case StateChanged(state="paused"):
+            return [f"paused: '{PROGRAM} watch' lets it go on"]
+        case SettingChanged():
+            now, before = in_words(event.value), in_words(event.old)
+            return [f"iteration {event.iteration}: {event.key} = {now} from here on, it was {before}"]
+        case Evaluation() | RewardModelEvaluation() | HumanEvaluation():
+            return [f"iteration {event.iteration}: {_evaluation(event)}"]
+        case CheckpointSaved():
+            return [f"iteration {event.iteration}: checkpoint {event.path}, {duration(event.seconds)}"]
+        case RolledBack():
+            return [f"iteration {event.iteration}: rolled back to iteration {event.to}: {event.reason}"]
+        case Alarm():
+            return _alarm(event)
+        case Decision():
+            what = _ACTIONS.get(event.action, event.action)
+            return [f"iteration {event.iteration}: decision to {what}: {event.message}"]
+        case Alert():
+            return [f"iteration {event.iteration}: {_LEVELS.get(event.level, event.level)}: {event.message}"]
+    return []
+
+
+def summary(view: RunView) -> list[tuple[str, str]]:
+    """Labels and texts: how the run went, where it lies, how to go on. Empty when no run started.
+
+    Of a resumed run, which `view` has the rest of, its journal tells what came before.
+    """
+    if view.started is not None and view.started.resumed_at is not None:
+        whole = whole_run(Path(view.started.folder))
+        if whole.started is not None and whole.ended == view.ended:  # else the journal is gone, or damaged
+            view = whole
+    if view.started is None:
+        return []
+    lines = [("run", f"{view.started.name}: {_outcome(view)}")]
+    lines += _learnt(view)
+    if view.open_alarms:
+        lines.append(("alarms", ", ".join(f"{spelt(code)} ({level})" for code, level in view.open_alarms.items())))
+    folder = short_path(view.started.folder)
+    lines.append(("folder", folder))
+    if checkpoint := (view.ended and view.ended.checkpoint) or (view.checkpoint and view.checkpoint.path):
+        lines.append(("checkpoint", checkpoint))
+        if view.state != "done" or view.started.run_kind == PPO:  # another kind that is done cannot be prolonged
+            lines.append(("resume", _resume(view, folder)))
+    lines.append(("inspect", f"{PROGRAM} runs --dir {shlex.quote(str(Path(folder).parent))}"))
+    return lines
+
+
+def _learnt(view: RunView) -> list[tuple[str, str]]:
+    """From where to where the numbers went that the run is made for."""
+    lines = []
+    if view.history and view.history.kind == PPO:
+        score, kl = view.first_and_last("score_mean"), view.first_and_last("kl")
+        lines.append(("score", f"{_course(score)} ({score[1] - score[0]:+.3f}), first and last five iterations"))
+        lines.append(("KL", f"{_course(kl)} nats a sequence"))
+    elif view.history:
+        lines.append(("loss", f"{_course(view.first_and_last('loss'))}, first and last five iterations"))
+    if view.held_out:
+        last = view.held_out[-1]
+        lines.append(
+            (
+                "held out",
+                f"accuracy {_course((last.untrained_accuracy, last.accuracy))} "
+                f"({number(last.accuracy_low)} to {number(last.accuracy_high)}) of {last.pairs} pairs, "
+                f"by length alone {number(last.length_accuracy)}",
+            )
+        )
+        if isinstance(last, DPOEvaluation):
+            lines.append(("KL", f"{number(last.kl)} nats a token"))
+    if view.evaluations:
+        lines.append(("evaluation", in_brief(view.evaluations[-1])))
+    if view.judged:
+        lines.append(("people", in_brief(view.judged)))
+    return lines
+
+
+def _course(ends: tuple[float, float]) -> str:
+    return f"{number(ends[0])} -> {number(ends[1])}"
+
+
+def short_path(path: str) -> str:
+    """`path` relative to the current folder when it lies inside, else as it is."""
+    try:
+        return str(Path(path).relative_to(Path.cwd()))
+    except ValueError:
+        return path
+
+
+def _run(event: RunStarted) -> list[str]:
+    share = 100 * event.trainable / event.parameters if event.parameters else math.nan
+    lines = [
+        f"run {event.name} in {short_path(event.folder)}",
+        f"model {event.model}, {event.parameters / 1e6:.1f}M parameters, {event.trainable / 1e6:.2f}M "
+        f"trained ({share:.2f} %), {event.dtype} on {event.device}, seed {event.seed}",
+        f"{event.prompts} {'prompts' if event.run_kind == PPO else 'comparisons'}, {event.eval_prompts} held out, "
+        f"{event.iterations} iterations",
+    ]
+    if event.resumed_at is not None:
+        lines.append(f"resumed after iteration {event.resumed_at}")
+    return lines + [f"warning: {warning}" for warning in event.warnings]
+
+
+def _alarm(event: Alarm) -> list[str]:
+    before = f"iteration {event.iteration}:"
+    lines = [
+        f"{before} {_LEVELS.get(event.level, event.level)}: {title(event)}: {event.message}",
+        f"{before} advice: {event.advice}",
+    ]
+    if event.fixes:
+        lines.append(f"{before} the workbench offers: {'; '.join(fix.label for fix in event.fixes)}")
+    return lines
+
+
+def _evaluation(event: AnyEvaluation) -> str:
+    match event:
+        case HumanEvaluation():
+            people = f"{event.labellers} {'person' if event.labellers == 1 else 'people'}"
+            counts = f"{event.wins} for the policy, {event.ties} ties, {event.losses} for the reference"
+            return f"{win_rate(event)} of {event.comparisons} comparisons by {people}: {counts}"
+        case RewardModelEvaluation():
+            learnt = ""
+            if isinstance(event, DPOEvaluation):
+                learnt = f", lead {number(event.lead)}, KL {number(event.kl)} nats a token"
+            return (
+                f"{held_out(event)} of {event.pairs} pairs, log-loss {number(event.log_loss)}{learnt}; "
+                f"by length alone {number(event.length_accuracy)}, untrained {number(event.untrained_accuracy)}, "
+                f"{duration(event.seconds)}"
+            )
+        case Evaluation():
+            return (
+                f"evaluation on {event.prompts} prompts: score {number(event.score_mean)}{_interval(event)}"
+                f"{parts(event.parts)}, deviation {number(event.score_std)}, KL {number(event.kl)} nats a sequence"
+                f"{_against_reference(event)}{_value_accuracy(event)}, {duration(event.seconds)}"
+            )
+
+
+def _interval(event: Evaluation) -> str:
+    known = math.isfinite(event.score_low) and math.isfinite(event.score_high)
+    return f" ({number(event.score_low)} to {number(event.score_high)})" if known else ""
+
+
+def _against_reference(event: Evaluation) -> str:
+    text = ""
+    if math.isfinite(event.win_rate):
+        text += f", {reference_win_rate(event)} against the reference's {number(event.reference_score)}"
+    if math.isfinite(event.best_of_score):
+        text += f", whose best of {event.best_of} score {number(event.best_of_score)}"
+    return text
+
+
+def _value_accuracy(event: Evaluation) -> str:
+    if not math.isfinite(event.explained_variance):
+        return ""
+    return f", values off by {number(event.value_error)} explain {number(event.explained_variance, 2)} of the variance"
+
+
+def _outcome(view: RunView) -> str:
+    if view.ended is None:
+        return f"broken off after iteration {view.iteration} of {view.total}"
+    words = f"{view.ended.state} after iteration {view.ended.iteration} of {view.total}"
+    if view.ended.seconds:
+        words += f", {duration(view.ended.seconds)}"
+    return f"{words}: {view.ended.reason}" if view.ended.reason and view.ended.state != "done" else words
+
+
+def _resume(view: RunView, folder: str) -> str:
+    kind = view.started.run_kind if view.started else PPO
+    command = f"{training_command(kind) or PROGRAM} --resume {shlex.quote(folder)}"
+    return f"{command} --set ppo.iterations={2 * view.total}" if kind == PPO and view.state == "done" else command

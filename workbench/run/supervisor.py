@@ -1,0 +1,307 @@
+"""The run on the screen: where its events come from, how it stands, and what may be asked of it now."""
+
+from __future__ import annotations
+
+import gc
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Literal
+
+from trainer.config import Config
+from trainer.control.questions import Answer, Question
+from trainer.errors import TrainerError, UsageError
+from trainer.events import Alarm, Fix, RunStarted, SettingChanged, StateChanged
+from trainer.files import PRIVATE, write_whole
+from trainer.runs.folder import RunFolder, check_name_is_free, checkpoints
+from workbench.run.attached import AttachedRun, RunOnDisk, kl_target
+from workbench.run.detach import go_on_headless
+from workbench.run.policy_thread import PolicyThread
+from workbench.run.session import Session
+from workbench.run.view import RunView
+
+Request = Literal["start", "pause", "resume", "step", "checkpoint", "stop"]
+Train = Callable[..., Any]
+
+
+class Supervisor:
+    """Attaches the screen to one run at a time. Knows nothing of widgets.
+
+    train: stands in for the trainer in tests, as `Session` takes it.
+    """
+
+    def __init__(self, train: Train | None = None) -> None:
+        self._train = train
+        self._session: Session | None = None
+        self._concluded = True
+        self._policies: PolicyThread | None = None  # once a run that has ended is asked
+        self._past: RunOnDisk | None = None  # what of a journal is still to be read, from its newest part backwards
+        self.run: AttachedRun | None = None
+        self.view = RunView()
+        self.failure = ""  # why the trainer could not go on, for the user; empty while it can
+        self._ending = ""  # "stopping" or "aborting", once asked for
+        self._pausing = False  # asked for; the trainer holds at its next small step
+
+    @property
+    def trains_here(self) -> bool:
+        """Whether a run is under way on this process's trainer thread."""
+        return self._session is not None and not self._concluded
+
+    @property
+    def note(self) -> str:
+        """What is under way that the run's own events do not tell; empty for nothing."""
+        if self._ending:
+            return self._ending
+        if self._pausing:
+            return "pausing"
+        if self.trains_here and self.view.started is None:
+            return "starting"
+        broken_off = self.view.started is not None and self.view.ended is None and not self.under_way
+        return "interrupted" if broken_off and not self.failure else ""
+
+    @property
+    def folder(self) -> Path | None:
+        """The run's folder, once there is one."""
+        if isinstance(self.run, RunOnDisk):
+            return self.run.folder
+        return Path(self.view.started.folder) if self.view.started else None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the run is being trained, here or elsewhere."""
+        return self.trains_here or (isinstance(self.run, RunOnDisk) and self.run.live)
+
+    def allows(self, request: Request) -> bool:
+        """Whether `request` makes sense now."""
+        paused = self.view.state == "paused"
+        match request:
+            case "start":
+                return not self.under_way
+            case "pause":
+                return self.under_way and not paused and not self._pausing and not self._ending
+            case "resume":
+                return self.under_way and (paused or self._pausing) and not self._ending
+            case "step":
+                return not self._ending
+            case "checkpoint" | "stop":
+                return self.under_way and not self._ending
+
+    def start(
+        self, config: Config, *, preset: str = "run", resume: Path | None = None, one_iteration: bool = False
+    ) -> None:
+        """Train `config` in this process, or go on with the run in `resume`.
+
+        one_iteration: pause after it. UsageError while another run trains here, and for a name in use: nothing changes.
+        """
+        self.check_free()
+        if resume is None:
+            check_name_is_free(config)
+        session = Session(config, resume=resume, preset=preset, train=self._train)
+        self._attach(session)
+        self._session = session
+        self._concluded = False
+        if resume is not None:
+            self._read_what_was(resume)
+        if one_iteration:
+            session.step()
+        session.start()
+
+    def watch(self, folder: Path) -> None:
+        """Show the run in `folder`, which another process trains or which has ended. UsageError as in `start`."""
+        self.check_free()
+        self._attach(run := RunOnDisk(folder))
+        self._past = run
+        self.poll()
+
+    def ask(self, request: Request) -> None:
+        """Hand a request other than `start` to the run's trainer, wherever that is. UsageError, StorageError."""
+        run = self.run
+        if run is None:
+            raise UsageError("there is no run yet: start one")
+        match request:
+            case "pause":
+                run.pause()
+                self._pausing = True
+            case "resume":
+                run.resume()
+                self._pausing = False
+            case "step":
+                run.step()
+            case "checkpoint":
+                run.checkpoint()
+            case "stop":
+                self.stop()
+
+    def set(self, key: str, value: Any) -> None:
+        """Change a live setting before the run's next iteration."""
+        if self.run is None or not self.under_way:
+            raise UsageError(f"{key} changes a run, and none is under way: start one")
+        self.run.set(key, value)
+
+    def fixes(self, alarm: Alarm) -> list[Fix]:
+        """What can be done about an alarm that stands now; nothing for a run that cannot be steered any more."""
+        if not self.under_way or self._ending or alarm not in self.view.alarms:
+            return []
+        known = ("set", "rollback", "pause") if self.allows("pause") else ("set", "rollback")
+        return [fix for fix in alarm.fixes if fix.action in known]  # a newer version may know more
+
+    def apply(self, fix: Fix, reason: str) -> None:
+        """Hand a fix to the run's trainer, for `reason`. UsageError, StorageError."""
+        match fix.action:
+            case "set":
+                self.set(fix.key, fix.value)
+            case "pause":
+                self.ask("pause")
+            case "rollback":
+                if self.run is None or not self.under_way:
+                    raise UsageError("nothing can be rolled back, for no run is under way: start one")
+                self.run.rollback(None, reason)
+
+    def ask_model(self, question: Question, checkpoint: str = "") -> Future[Answer]:
+        """What the run's model writes: by its trainer while it is under way, else by one of its `saved_policies`.
+
+        checkpoint: which; "" for the newest. Raises UsageError and StorageError; the Future may fail with those and
+        with what loading a model raises. What else went wrong is the Answer's `problem`.
+        """
+        if self.run is not None and self.under_way:
+            if checkpoint:
+                raise UsageError(f"the run is under way, so its trainer answers, and not {checkpoint}: leave that out")
+            return self.run.ask(question)
+        if self.folder is None:
+            raise UsageError("there is no run yet: start one")
+        if self._policies is None:
+            self._policies = PolicyThread(self.folder)
+        return self._policies.ask(question, checkpoint)
+
+    def saved_policies(self) -> list[str]:
+        """Names of the checkpoints that can be asked, newest first; none while the run is under way."""
+        if self.folder is None or self.under_way:
+            return []
+        return [path.name for path in reversed(checkpoints(RunFolder(self.folder)).paths)]
+
+    def close(self) -> None:
+        """Let go of what was loaded to be asked, and of open questions; a run that is trained here goes on."""
+        if self._policies is not None:
+            self._policies.close()
+        self._policies = None
+        if isinstance(self.run, RunOnDisk):
+            self.run.close()
+
+    def poll(self) -> bool:
+        """Fold what is new into the view; True when anything was."""
+        if self.run is None:
+            return False
+        events = self.run.take()
+        for event in events:
+            self.view.take(event)
+            if isinstance(event, RunStarted) and self.trains_here:
+                # All that loading a model left behind: to look through it again takes the collector 0.2 s, in which
+                # no key is heard. Undone when the run is over.
+                gc.collect()
+                gc.freeze()
+        changed = bool(events)
+        if self.folder is not None and any(isinstance(event, RunStarted | SettingChanged) for event in events):
+            self.view.kl_target = kl_target(self.folder)
+        if self.view.state == "paused" or not self.under_way:
+            self._pausing = False
+        if isinstance(self.run, RunOnDisk):
+            self.view.problems = self.run.problems
+        changed |= self._read_past()
+        if self._session is not None and not self._concluded and self._session.finished:
+            self._conclude(self._session)
+            changed = True
+        return changed
+
+    def stop(self, reason: str = "stopped by the user") -> None:
+        """Ask for a checkpoint and the end of the run."""
+        if self.run is not None:
+            self._ending = "stopping" if self.trains_here else ""
+            self.run.stop(reason)
+
+    def abort(self) -> None:
+        """Ask for the end of the run at once, without a checkpoint."""
+        if self.run is not None:
+            self._ending = "aborting" if self.trains_here else ""
+            self.run.abort()
+
+    def wait(self) -> None:
+        """Block until the run that is trained here has ended; its events go to its journal only."""
+        while self._session is not None and not self._session.finished:
+            self._session.take(timeout=1.0)
+        if self._session is not None and not self._concluded:
+            self._conclude(self._session)
+
+    def detach(self) -> str:
+        """Let the run that has just stopped here go on headless; returns what became of it. StorageError."""
+        folder = self.folder
+        if folder is None or self.view.ended is None:
+            return "the run had not begun, so nothing goes on headless: start it with --no-ui"
+        if self.view.ended.state != "stopped":
+            return f"{folder.name} had ended by itself: {self.view.ended.state}"
+        go_on_headless(folder)
+        return f"{folder.name} goes on headless: ppo-workbench watch {folder}"
+
+    def check_free(self) -> None:
+        """UsageError while a run is trained here."""
+        if self.trains_here:
+            name = self.view.started.name if self.view.started else "a run"
+            raise UsageError(f"{name} is being trained here: stop it, or detach it when you leave")
+
+    def _attach(self, run: AttachedRun) -> None:
+        self.close()
+        self.run = run
+        self.view = RunView()
+        self.failure = self._ending = ""
+        self._pausing = False
+        self._session = None
+        self._concluded = True
+        self._past = None
+
+    def _read_what_was(self, folder: Path) -> None:
+        """Show what the journal holds of a run that is about to go on, so that its charts do not begin anew."""
+        self._past = RunOnDisk(folder)
+        for event in self._past.take():
+            self.view.take(event)
+        self.view.take(StateChanged(state="loading"))
+        self.view.ended = None
+
+    def _read_past(self) -> bool:
+        """Two more pieces of a long journal's past, so that each poll is short; whether there were any."""
+        found = False
+        for _ in range(2):
+            chunk = self._past.earlier() if self._past is not None else None
+            if chunk is None:
+                break
+            self.view.history.prepend(chunk)
+            found = True
+        return found
+
+    def _conclude(self, session: Session) -> None:
+        self._concluded = True
+        self._ending = ""
+        gc.unfreeze()
+        try:
+            session.result()
+        except TrainerError as error:
+            self.failure = str(error)
+        except BaseException as bug:  # noqa: BLE001  the screen outlives its trainer and says what happened
+            self.failure = report_bug(bug, self.folder)
+        if self.failure and self.view.ended is None:
+            self.view.state = "failed"
+            self.view.phase = None
+
+
+def report_bug(bug: BaseException, folder: Path | None = None) -> str:
+    """Return a bug in one line; its traceback goes to the crash.log of the run, else to the log pane by stderr."""
+    what = f"unexpected {type(bug).__name__}: {bug}".splitlines()[0]
+    details = "".join(traceback.format_exception(bug))
+    if folder is not None:
+        try:
+            write_whole(folder / "crash.log", details, mode=PRIVATE)
+        except OSError:
+            pass
+        else:
+            return f"{what}: this is a bug, its traceback is in {folder / 'crash.log'}"
+    print(details)  # noqa: T201  captured by the log pane
+    return f"{what}: this is a bug, its traceback is in the log"

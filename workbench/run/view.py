@@ -1,0 +1,270 @@
+"""The state of a run as its events tell it: what any screen shows is a function of this record."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeVar
+
+from trainer.control.live_settings import in_words
+from trainer.events import (
+    Alarm,
+    Alert,
+    CheckpointSaved,
+    Decision,
+    Evaluation,
+    Event,
+    HumanEvaluation,
+    Iteration,
+    PhaseProgress,
+    RewardModelEvaluation,
+    RewardModelStep,
+    RolledBack,
+    RunEnded,
+    RunStarted,
+    SamplesWritten,
+    SettingChanged,
+    State,
+    StateChanged,
+)
+from trainer.monitoring.alarms import stands_after
+from trainer.runs.listing import RECENT, last_mean
+from workbench.run.alarms import title
+from workbench.run.evaluations import AnyEvaluation, in_brief
+from workbench.run.history import History, kind_of
+from workbench.run.metrics import Numbers
+
+_KEPT = 500  # newest events of a kind
+_MARKS = 2000
+
+Kept = TypeVar("Kept")
+MarkKind = Literal["checkpoint", "alert", "alarm", "decision", "rollback", "setting", "evaluation", "resumed", "end"]
+_REDONE = ("evaluation", "checkpoint", "alarm", "decision", "rollback")  # told again by a run that does them anew
+
+
+class Mark(NamedTuple):
+    """Something that happened at an iteration, for a timeline. `text` is not made safe to print."""
+
+    iteration: int
+    kind: MarkKind
+    text: str
+    level: str = ""  # of an alert or alarm
+
+
+@dataclass(slots=True)
+class RunView:
+    """What a reader wants to know of a run; `take` folds one event in, be it live or of a journal.
+
+    Lists hold the newest only, 500 events or 2000 marks, so that a run may go on for ever. What no event tells is
+    for the one who reads the run to fill in: its problems, and its kl_target.
+    """
+
+    started: RunStarted | None = None
+    state: State = "loading"
+    phase: PhaseProgress | None = None
+    history: History = field(default_factory=History)
+    last: Numbers | None = None  # the newest
+    previous: Numbers | None = None  # the one before it
+    evaluations: list[Evaluation] = field(default_factory=list)
+    held_out: list[RewardModelEvaluation] = field(default_factory=list)  # on comparisons; of a DPO run too
+    judged: HumanEvaluation | None = None  # the newest
+    alerts: list[Alert | RolledBack] = field(default_factory=list)  # alarms and decisions among them
+    told: int = 0  # alerts so far, those that are no longer kept counted
+    alarms: list[Alarm] = field(default_factory=list)  # that stand, newest last; of one iteration the first told last
+    checkpoints: list[CheckpointSaved] = field(default_factory=list)
+    settings: list[SettingChanged] = field(default_factory=list)
+    samples: SamplesWritten | None = None
+    sample_index: array[int] = field(default_factory=lambda: array("q"))  # iterations whose samples are on disk
+    marks: list[Mark] = field(default_factory=list)
+    ended: RunEnded | None = None
+    problems: list[str] = field(default_factory=list)  # what could not be read
+    kl_target: float | None = None  # nats a sequence; of a run whose kl_coef follows the KL
+
+    def take(self, event: Event) -> None:
+        """Fold one event in; kinds that are not known change nothing."""
+        if self.alarms:
+            self.alarms[:] = [alarm for alarm in self.alarms if stands_after(alarm, event)]
+        match event:
+            case RunStarted():
+                self._start(event)
+            case StateChanged():
+                self.state = event.state
+                self.phase = None
+            case PhaseProgress():
+                self.phase = event
+            case Iteration() | RewardModelStep():
+                self._add(event)
+            case Evaluation():
+                _keep(self.evaluations, event)
+                self.history.evaluate(event)
+                self._mark(event.iteration, "evaluation", in_brief(event))
+            case RewardModelEvaluation():
+                _keep(self.held_out, event)
+                self._mark(event.iteration, "evaluation", in_brief(event))
+            case HumanEvaluation():
+                self._add_judged(event)
+            case Alert() | RolledBack():
+                self._add_alert(event)
+            case SettingChanged():
+                _keep(self.settings, event)
+                self._mark(event.iteration, "setting", f"{event.key} {in_words(event.old)} -> {in_words(event.value)}")
+            case SamplesWritten():
+                self._add_samples(event)
+            case CheckpointSaved():
+                _keep(self.checkpoints, event)
+                self._mark(event.iteration, "checkpoint", event.path)
+            case RunEnded():
+                self._end(event)
+
+    @property
+    def checkpoint(self) -> CheckpointSaved | None:
+        """The newest checkpoint."""
+        return self.checkpoints[-1] if self.checkpoints else None
+
+    @property
+    def newest_evaluations(self) -> list[AnyEvaluation]:
+        """The newest by people, on held-out comparisons and on held-out prompts, as far as there are any."""
+        judged = [self.judged] if self.judged else []
+        return [*judged, *self.held_out[-1:], *self.evaluations[-1:]]
+
+    @property
+    def iteration(self) -> int:
+        """Iterations behind us, those of before a resumption counted."""
+        if self.history:
+            return self.history.numbers[-1]
+        return (self.started.resumed_at or 0) if self.started else 0
+
+    @property
+    def total(self) -> int:
+        """Iterations that the run is to have."""
+        return self.started.iterations if self.started else 0
+
+    @property
+    def open_alarms(self) -> dict[str, str]:
+        """Code and level of the alarms that stand, or whose sign was still there when the run ended."""
+        return (self.ended.alarms if self.ended else {}) | {alarm.code: alarm.level for alarm in self.alarms}
+
+    def seconds_left(self) -> float:
+        """Expected time to the end of the run, from the newest iterations; NaN before the first."""
+        return last_mean(self.history.column("seconds_total")) * max(self.total - self.iteration, 0)
+
+    def first_and_last(self, name: str) -> tuple[float, float]:
+        """Means of the metric `name` over the first and the last five iterations; NaN before the first."""
+        values = self.history.column(name)
+        return last_mean(values[:RECENT]), last_mean(values)
+
+    def put_away(self, alarm: Alarm) -> None:
+        """The user has read `alarm`: it stands no more."""
+        self.alarms[:] = [other for other in self.alarms if other is not alarm]
+
+    def _start(self, event: RunStarted) -> None:
+        if event.resumed_at is None:
+            self._forget_all()
+        else:
+            self._go_back_to(event.resumed_at)
+            self._mark(event.resumed_at, "resumed", f"resumed after iteration {event.resumed_at}")
+        if not self.history:
+            self.history = History(event.run_kind)
+        self.started = event
+        self.ended = None
+        self.phase = None
+        self.state = "loading"
+
+    def _forget_all(self) -> None:
+        """Another run stands in this one's place."""
+        self.history = History()
+        self.last = self.previous = self.samples = self.judged = None
+        self.sample_index = array("q")
+        self.told = 0
+        for events in (
+            self.evaluations,
+            self.held_out,
+            self.alerts,
+            self.alarms,
+            self.checkpoints,
+            self.settings,
+            self.marks,
+        ):
+            events.clear()
+
+    def _go_back_to(self, iteration: int) -> None:
+        """Drop what came after the checkpoint of `iteration`: it is done anew."""
+        self.history.cut(iteration)
+        if self.last is not None and self.last.iteration > iteration:
+            kept = self.previous is not None and self.previous.iteration <= iteration
+            self.last, self.previous = (self.previous if kept else None), None
+        if self.samples is not None and self.samples.iteration > iteration:
+            self.samples = None
+        del self.sample_index[bisect_right(self.sample_index, iteration) :]
+        if self.judged is not None and self.judged.iteration > iteration:
+            self.judged = None
+        self.evaluations[:] = [e for e in self.evaluations if e.iteration <= iteration]
+        self.held_out[:] = [e for e in self.held_out if e.iteration <= iteration]
+        self.checkpoints[:] = [c for c in self.checkpoints if c.iteration <= iteration]
+        self.alarms[:] = [a for a in self.alarms if a.iteration <= iteration]
+        self.alerts[:] = [a for a in self.alerts if a.iteration <= iteration or type(a) is Alert]
+        self.marks[:] = [m for m in self.marks if m.iteration <= iteration or m.kind not in _REDONE]
+
+    def _add(self, event: Numbers) -> None:
+        if (kind := kind_of(event)) != self.history.kind:
+            if self.history:  # of a damaged journal: a run is of one kind
+                return
+            self.history = History(kind)
+        self.history.append(event)
+        if self.last is not None and self.last.iteration < event.iteration:
+            self.previous = self.last
+        elif self.previous is not None and self.previous.iteration >= event.iteration:
+            self.previous = None
+        self.last = event
+        self.phase = None
+
+    def _add_alert(self, event: Alert | RolledBack) -> None:
+        _keep(self.alerts, event)
+        self.told += 1
+        match event:
+            case RolledBack():
+                self._mark(event.iteration, "rollback", f"rolled back to iteration {event.to}: {event.reason}")
+            case Alarm():
+                same = (place for place, other in enumerate(self.alarms) if other.iteration == event.iteration)
+                self.alarms.insert(next(same, len(self.alarms)), event)
+                self._mark(event.iteration, "alarm", f"{title(event)}: {event.message}", event.level)
+            case Decision():
+                self._mark(event.iteration, "decision", event.message)
+            case _:
+                self._mark(event.iteration, "alert", event.message, event.level)
+
+    def _add_judged(self, event: HumanEvaluation) -> None:
+        """Told anew with every few labels: one mark for all while nothing else happens."""
+        told, self.judged = self.judged, event
+        if told and told.iteration == event.iteration and self.marks and self.marks[-1].text == in_brief(told):
+            self.marks.pop()
+        self._mark(event.iteration, "evaluation", in_brief(event))
+
+    def _add_samples(self, event: SamplesWritten) -> None:
+        self.samples = event
+        if event.path:
+            del self.sample_index[bisect_right(self.sample_index, event.iteration - 1) :]
+            self.sample_index.append(event.iteration)
+
+    def _end(self, event: RunEnded) -> None:
+        self.ended = event
+        self.state = event.state
+        self.phase = None
+        standing = {alarm.code for alarm in self.alarms}
+        newest = {alert.code: alert for alert in self.alerts if isinstance(alert, Alarm)}
+        self.alarms[:0] = [newest[code] for code in event.alarms if code in newest and code not in standing]
+        self._mark(event.iteration, "end", f"{event.state}: {event.reason}" if event.reason else event.state)
+
+    def _mark(self, iteration: int, kind: MarkKind, text: str, level: str = "") -> None:
+        _keep(self.marks, Mark(iteration, kind, text, level), _MARKS)
+
+
+def seconds(event: Numbers) -> float:
+    """Seconds that an iteration took, all phases together."""
+    return sum(event.seconds.values()) if isinstance(event, Iteration) else event.seconds
+
+
+def _keep(newest: list[Kept], item: Kept, most: int = _KEPT) -> None:
+    newest.append(item)
+    del newest[:-most]

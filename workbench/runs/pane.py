@@ -1,0 +1,320 @@
+"""The runs pane: what was trained in this workspace, how it went, and what can be done with it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Static
+from textual.worker import Worker, WorkerState
+
+from trainer.config.fields import PATTERNS, RUN_NAME
+from trainer.errors import TrainerError
+from trainer.runs.folder import TRASH, RunFolder, rename_run, trash_run
+from trainer.runs.listing import RunSummary
+from workbench.kit.confirm import ConfirmScreen
+from workbench.kit.cut_text import CutText
+from workbench.kit.pane import Pane
+from workbench.kit.text_prompt import TextPromptScreen
+from workbench.run.config_differences import Comparison, compare_runs
+from workbench.run.view import RunView
+from workbench.runs.detail import detail_content
+from workbench.runs.differences import differences_content
+from workbench.runs.reader import Detail, Listing, Stamp, read_detail, read_runs
+from workbench.runs.table import RunTable
+from workbench.text import visible
+
+_INTERVAL = 2.0  # seconds between looks at the folder
+_REST = 20  # times what a listing cost: it takes at most a twentieth of a core
+
+
+class _Moved(NamedTuple):
+    """What became of a run's folder."""
+
+    folder: RunFolder
+    to: Path
+
+
+class RunsPane(Pane):
+    """The runs of a folder as a table, with the selected one in detail and the marked ones compared."""
+
+    TITLE = "Runs"
+    HELP = (
+        "Every run in the workspace, newest first; score and KL are means of the last five iterations. Open one to "
+        "look at it or to follow it, go on with it, or start from its configuration. Mark two or more to see what "
+        "differs in their configurations, and their curves in one chart."
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "open", "open", id="runs.open", tooltip="Show the selected run in the panes"),
+        Binding("r", "resume", "resume", id="runs.resume", tooltip="Go on training from its newest checkpoint"),
+        Binding("d", "duplicate", "duplicate", id="runs.duplicate", tooltip="Edit its configuration as a new one"),
+        Binding("n", "rename", "rename", id="runs.rename", tooltip="Give the run another name"),
+        Binding("x,delete", "trash", "trash", id="runs.trash", tooltip="Move the run to the folder .trash"),
+        Binding("m", "mark", "compare", id="runs.mark", tooltip="Mark the run; two or more are compared"),
+        Binding("o", "sort_next", "sort", show=False, id="runs.sort", tooltip="Sort by the next column"),
+        Binding("O", "sort_other_way", "reverse", show=False, id="runs.reverse", tooltip="Sort the other way round"),
+    ]
+
+    class Requested(Message):
+        """Something is to be done with the run in `folder`; never posted itself, for `on` hears subclasses too."""
+
+        def __init__(self, folder: Path) -> None:
+            super().__init__()
+            self.folder = folder
+
+    class OpenRequested(Requested):
+        """The run is to be shown."""
+
+    class ResumeRequested(Requested):
+        """The run is to be trained further."""
+
+    class DuplicateRequested(Requested):
+        """The configuration of the run is to be edited as a new one."""
+
+    class CompareChanged(Message):
+        """These runs, two or more, are to be laid over each other; or none any more."""
+
+        def __init__(self, folders: list[Path]) -> None:
+            super().__init__()
+            self.folders = folders
+
+    class Moved(Message):
+        """The run that was in `folder` is in `to` now: renamed, or in the trash."""
+
+        def __init__(self, folder: Path, to: Path) -> None:
+            super().__init__()
+            self.folder = folder
+            self.to = to
+
+    def __init__(self, runs_dir: Path, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._runs_dir = runs_dir
+        self._stamp: Stamp = ()
+        self._reading: Worker[Listing | None] | None = None
+        self._rest_until = 0.0  # on the monotonic clock
+        self._detail: Detail | None = None
+        self._comparison: Comparison | None = None
+        self._marked: list[str] = []  # in the order of marking
+        self._compared: list[Path] = []  # as last told to the app
+        self._open = ""  # name of the run on the screen, where it lies in this folder
+
+    def compose(self) -> ComposeResult:
+        yield RunTable()
+        yield CutText(most=6, id="run-detail")
+        with VerticalScroll(id="run-comparison"):
+            yield Static(id="run-differences", markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one("#run-comparison").display = False
+        self.query_one(RunTable).show([], 0.0, message="reading the runs …")
+        self.set_interval(_INTERVAL, self._look)
+
+    def on_show(self) -> None:
+        self._look()
+
+    def show_run(self, view: RunView) -> None:
+        folder = Path(view.started.folder) if view.started else None
+        self._open = folder.name if folder and folder.parent.resolve() == self._runs_dir.resolve() else ""
+        self.query_one(RunTable).show_marks(self._marked, self._open)
+
+    def set_runs_dir(self, path: Path) -> None:
+        """Show the runs in another folder."""
+        if path.resolve() != self._runs_dir.resolve():
+            self._runs_dir = path
+            self._mark([])
+            self.query_one(RunTable).show([], 0.0, message="reading the runs …")
+            self.refresh_runs()
+
+    def refresh_runs(self) -> None:
+        """Read the runs now, whether or not anything seems to have changed."""
+        self._reading = self._read(self._runs_dir, ())
+
+    @property
+    def selected(self) -> RunSummary | None:
+        """The run that the cursor is on."""
+        return self.query_one(RunTable).selected
+
+    # What is read in threads
+
+    def _look(self) -> None:
+        """Read the runs where that is seen, no reading is under way, and the last one was not just now."""
+        under_way = self._reading is not None and not self._reading.is_finished
+        if self.is_on_screen and not under_way and time.monotonic() >= self._rest_until:
+            self._reading = self._read(self._runs_dir, self._stamp)
+
+    @work(thread=True, exclusive=True, group="listing")
+    def _read(self, runs_dir: Path, known: Stamp) -> Listing | None:
+        return read_runs(runs_dir, known)
+
+    @work(thread=True, exclusive=True, group="detail")
+    def _read_detail(self, folder: RunFolder) -> Detail:
+        return read_detail(folder)
+
+    @work(thread=True, exclusive=True, group="comparison")
+    def _compare(self, folders: list[RunFolder]) -> Comparison:
+        return compare_runs(folders)
+
+    @work(thread=True, group="change")
+    def _change(self, folder: RunFolder, change: Callable[[], Path]) -> _Moved | TrainerError:
+        try:
+            return _Moved(folder, change())
+        except TrainerError as error:
+            return error
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """Show what a thread read; that of a cancelled one never arrives here."""
+        if event.state is not WorkerState.SUCCESS:
+            return
+        match event.worker.result:
+            case Listing() as listing if listing.runs_dir == self._runs_dir:
+                self._list(listing)
+            case Detail() as detail if self.selected is not None and detail.folder == self.selected.folder:
+                self._detail = detail
+                self._show_detail()
+            case Comparison() as comparison if len(self._marked) > 1:
+                self._comparison = comparison
+                self._show_comparison(comparison)
+            case _Moved() as moved:
+                self._follow(moved)
+            case TrainerError() as error:
+                self.notify(visible(str(error)), severity="error", markup=False)
+                self.refresh_runs()
+
+    # What is shown
+
+    def _list(self, listing: Listing) -> None:
+        self._stamp = listing.stamp
+        self._rest_until = time.monotonic() + _REST * listing.seconds
+        none = f"no runs in '{self._runs_dir}' yet: start training, and the run is listed here"
+        self.query_one(RunTable).show(listing.runs, time.time(), message=visible(listing.problem or none))
+        names = {run.name for run in listing.runs}
+        self._mark([name for name in self._marked if name in names])
+
+    @on(RunTable.Highlighted)
+    def _show_selected(self) -> None:
+        if (run := self.selected) is not None:
+            if self._detail is not None and self._detail.folder != run.folder:
+                self._detail = None
+            self._read_detail(run.folder)
+        self._show_detail()
+        self.refresh_keys()
+
+    def _show_detail(self) -> None:
+        table = self.query_one(RunTable)
+        content = detail_content(table.selected, self._detail, table.left_out) if table.selected else ""
+        self.query_one("#run-detail", Static).update(content)
+
+    def _show_comparison(self, comparison: Comparison) -> None:
+        width = self.query_one("#run-comparison").scrollable_content_region.width or self.size.width
+        self.query_one("#run-differences", Static).update(differences_content(comparison, width))
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._show_detail)  # when the table has its width
+        if self._comparison is not None and len(self._marked) > 1:
+            self._show_comparison(self._comparison)
+
+    # What is done with a run
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action in ("open", "duplicate", "mark"):
+            return self.selected is not None
+        if action in ("resume", "rename", "trash"):
+            return self.selected is not None and self.selected.state != "training"
+        return True
+
+    @on(RunTable.Opened)
+    def action_open(self) -> None:
+        self._request(self.OpenRequested)
+
+    def action_resume(self) -> None:
+        self._request(self.ResumeRequested)
+
+    def action_duplicate(self) -> None:
+        self._request(self.DuplicateRequested)
+
+    def _request(self, message: type[Requested]) -> None:
+        if (run := self.selected) is not None:
+            self.post_message(message(run.folder.root))
+
+    def action_rename(self) -> None:
+        if (run := self.selected) is None:
+            return
+        folder = run.folder
+
+        async def rename(name: str) -> str:
+            if name != folder.name:
+                try:
+                    renamed = await asyncio.to_thread(rename_run, folder, name)
+                except TrainerError as error:
+                    return str(error)
+                self._follow(_Moved(folder, renamed.root))
+            return ""
+
+        self.app.push_screen(TextPromptScreen(f"Rename {run.name} to", run.name, name_problem, rename))
+
+    def action_trash(self) -> None:
+        if (run := self.selected) is None:
+            return
+        folder = run.folder
+
+        def trash(sure: bool | None) -> None:
+            if sure:
+                self._change(folder, lambda: trash_run(folder))
+
+        detail = f"Its folder goes to '{self._runs_dir / TRASH}'; move it back by hand to have it again."
+        self.app.push_screen(ConfirmScreen(f"Move {run.name} to the trash?", detail, "Move", "Keep"), trash)
+
+    def _follow(self, moved: _Moved) -> None:
+        if moved.to.parent == moved.folder.root.parent:  # renamed
+            self._marked = [moved.to.name if name == moved.folder.name else name for name in self._marked]
+        else:
+            self.notify(visible(f"{moved.folder.name} is now '{moved.to}'"), markup=False)
+        self.post_message(self.Moved(moved.folder.root, moved.to))
+        self.refresh_runs()
+
+    def action_mark(self) -> None:
+        if (run := self.selected) is None:
+            return
+        marked = run.name in self._marked
+        self._mark([name for name in self._marked if name != run.name] if marked else [*self._marked, run.name])
+
+    def action_sort_next(self) -> None:
+        self.query_one(RunTable).sort_by_next()
+
+    def action_sort_other_way(self) -> None:
+        table = self.query_one(RunTable)
+        table.sort_by(table.sorted_by)
+
+    def _mark(self, names: list[str]) -> None:
+        """Have these runs marked; with two or more, compare them and tell the app."""
+        self._marked = names
+        self.query_one(RunTable).show_marks(names, self._open)
+        area = self.query_one("#run-comparison")
+        area.display = bool(names)
+        folders = [RunFolder(self._runs_dir / name) for name in names]
+        if len(names) == 1:
+            hint = Content.styled(f"◆ {visible(names[0])} is marked: mark another to compare them", "$text-muted")
+            self.query_one("#run-differences", Static).update(hint)
+        elif names:
+            self._compare(folders)
+        compared = [folder.root for folder in folders] if len(folders) > 1 else []
+        if compared != self._compared:
+            self._compared = compared
+            self.post_message(self.CompareChanged(compared))
+
+
+def name_problem(name: str) -> str:
+    """Why a run cannot be called `name`; empty when it can, as far as its form goes."""
+    if not name:
+        return "a run has a name"
+    return "" if re.fullmatch(RUN_NAME, name) else f"the name {PATTERNS[RUN_NAME]}"

@@ -1,0 +1,174 @@
+"""What to export, as what, and where to."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import ClassVar, Literal, NamedTuple
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from workbench.kit.dialog import Dialog
+from workbench.samples.export import unused
+from workbench.text import visible
+
+What = Literal["this", "shown", "marked"]
+Format = Literal["jsonl", "markdown", "svg", "html"]
+
+_SUFFIXES: dict[Format, str] = {"jsonl": ".jsonl", "markdown": ".md", "svg": ".svg", "html": ".html"}
+_FORMATS: dict[Format, str] = {
+    "jsonl": "JSON lines: everything, and the state-action pairs",
+    "markdown": "Markdown: texts, scores, a table of the tokens",
+    "svg": "SVG picture of the coloured text",
+    "html": "HTML page of the coloured text",
+}
+_CHOICES: tuple[tuple[What, Format], ...] = (
+    ("this", "jsonl"),
+    ("this", "markdown"),
+    ("this", "svg"),
+    ("this", "html"),
+    ("shown", "jsonl"),
+    ("shown", "markdown"),
+    ("marked", "jsonl"),
+    ("marked", "markdown"),
+)
+
+
+class ExportChoice(NamedTuple):
+    """Which samples to write, in which format, to which file."""
+
+    what: What
+    format: Format
+    path: Path
+
+
+class ExportScreen(Dialog[ExportChoice | None]):
+    """Asks; None when it was cancelled. It stays open until the file is written.
+
+    counts: how many samples "this", "shown" and "marked" are; none cannot be chosen. name: of the file to propose in
+    `default_folder`, without its suffix. write: does what was chosen, and returns why that cannot be.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "close", "close", id="export.close", tooltip="Close this and write nothing"),
+        Binding("up", "list", "to the list", show=False, id="export.list", tooltip="What to export"),
+    ]
+
+    def __init__(
+        self,
+        counts: Mapping[What, int],
+        default_folder: Path,
+        name: str,
+        write: Callable[[ExportChoice], Awaitable[str]] | None = None,
+    ) -> None:
+        super().__init__()
+        self._write, self._writing = write, False
+        self._counts, self._folder, self._name = counts, default_folder, name
+        self._proposed = ""  # the path as it was last filled in
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static("Export", markup=False, classes="question")
+            yield OptionList(*self._options(), markup=False)
+            yield Input(compact=True)
+            yield Static(self._keys(), classes="detail")
+
+    def on_mount(self) -> None:
+        rows = self.query_one(OptionList)
+        rows.focus()
+        rows.highlighted = 0
+
+    def action_close(self) -> None:
+        if self._writing:
+            self._tell("writing: it is done in a moment")
+        else:
+            self.dismiss(None)
+
+    def action_list(self) -> None:
+        self.query_one(OptionList).focus()
+
+    @on(OptionList.OptionHighlighted)
+    def _propose(self) -> None:
+        """Fill in a path for the choice; of one that the user has written, only the suffix is another."""
+        what, format_ = self._choice()
+        path = self.query_one(Input)
+        if path.value == self._proposed:
+            name = self._name if what == "this" else f"{self._name}-{what}"
+            self._proposed = str(unused(self._folder / f"{name}{_SUFFIXES[format_]}"))
+            path.value = self._proposed
+        else:
+            written = Path(path.value)
+            path.value = str(written.with_suffix("") if written.suffix in _SUFFIXES.values() else written)
+            path.value += _SUFFIXES[format_]
+
+    @on(OptionList.OptionSelected)
+    def _edit_path(self) -> None:
+        path = self.query_one(Input)
+        path.focus()
+        path.cursor_position = len(path.value)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        problem = path_problem(event.value)
+        self._tell(f"✖ {problem}" if problem else path_note(event.value))
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        if not self._writing and not path_problem(event.value):
+            self._writing = True
+            self._take(ExportChoice(*self._choice(), Path(event.value).expanduser()))
+
+    @work
+    async def _take(self, choice: ExportChoice) -> None:
+        try:
+            problem = await self._write(choice) if self._write else ""
+        finally:
+            self._writing = False
+        if problem:
+            self._tell(f"✖ {problem}")
+        else:
+            self.dismiss(choice)
+
+    def _tell(self, text: str) -> None:
+        """Show a line on the path, or else the keys."""
+        self.query_one(".detail", Static).update(Content(visible(text)) if text else self._keys())
+
+    def _keys(self) -> Content:
+        return self.hint(("enter", "goes on to the path, and there writes it"), ("export.close", "closes"))
+
+    def _options(self) -> Iterator[Option]:
+        counts = {what: self._counts.get(what, 0) for what, _ in _CHOICES}
+        titles = {
+            "this": "this sample",
+            "shown": f"all {counts['shown']:,} shown",
+            "marked": f"the {counts['marked']:,} marked",
+        }
+        width = max(map(len, titles.values()))
+        for what, format_ in _CHOICES:
+            label = Content.assemble((f"{titles[what]:{width}}  ", "bold"), (_FORMATS[format_], "$text-muted"))
+            yield Option(label, disabled=not counts[what])
+
+    def _choice(self) -> tuple[What, Format]:
+        return _CHOICES[self.query_one(OptionList).highlighted or 0]
+
+
+def path_problem(text: str) -> str:
+    """Why samples cannot be written to the path `text`, in one line; empty when they can."""
+    if not text.strip():
+        return "give the file a name"
+    try:
+        path = Path(text).expanduser()
+        return f"{path} is a folder: give the file a name" if path.is_dir() else ""
+    except (OSError, RuntimeError) as error:  # a name too long; ~ of a user that is not there
+        return f"no file can be called so: {getattr(error, 'strerror', None) or error}"
+
+
+def path_note(text: str) -> str:
+    """Where else it will be written because the path `text`, which has no problem, is taken; empty when it is not."""
+    path = Path(text).expanduser()
+    free = unused(path)
+    return "" if free == path else f"that file is there already: {free.name} will be written"

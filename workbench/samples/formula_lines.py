@@ -1,0 +1,231 @@
+"""The formulas from log-probs to the clipped loss, with the numbers of one token in them."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from trainer.runs.samples import SampleSettings
+from workbench.kit.cells import fit
+from workbench.kit.drawing import Line
+from workbench.kit.scale import number_text
+from workbench.samples.explain import TokenFacts
+from workbench.samples.passes import Loss, Pass, ratio_range
+from workbench.samples.recompute import PER_RESPONSE
+
+_SYMBOL, _DEFINITION = 6, 36  # columns
+_ONE_LINE = 96  # columns: definitions and numbers stand below each other as two columns
+_TERMS_FROM = 70  # columns: there is room for both terms of a loss
+_MORE_TERMS = 14  # columns for each further one
+_UNKNOWN = "?"
+_NO_SETTINGS = (
+    "The file does not tell gamma, lambda and the other settings of its run, so the formulas cannot be filled in: "
+    "a run that is made now keeps them."
+)
+
+
+_BASELINES = {
+    "reinforce": "mean R of the batch's others, R = Σ r_t",
+    "rloo": "mean R of the prompt's other responses",
+    "remax": "score of the greedy response",
+    "grpo": "mean R of the prompt's responses",
+}
+_AGGREGATIONS = {
+    "sequence": "averaged over each response's tokens, then over the responses of the minibatch",
+    "constant": "summed over the minibatch, and divided by its responses times rollout.max_new_tokens",
+}
+
+
+class Formula(NamedTuple):
+    """A quantity, what it is by definition, that with numbers in it (empty for none), and what comes out."""
+
+    symbol: str
+    definition: str
+    filled: str
+    result: float | None
+    unit: str = ""
+    field: str = ""  # of the facts, where the saved number is to be compared
+
+
+def formula_lines(facts: TokenFacts, width: int) -> list[Line]:
+    """The sentence, then each formula in one line or two, then the loss pass by pass.
+
+    width: columns; the numbers of a run that goes well fit into 55.
+    """
+    lines: list[Line] = [[(text, "text")] for text in textwrap.wrap(facts.sentence, width)]
+    if facts.settings is None:
+        return [*lines, [], *([(text, "muted")] for text in textwrap.wrap(_NO_SETTINGS, width))]
+    lines.append([])
+    for formula in _formulas(facts, facts.settings):
+        lines += _drawn(formula, width)
+        if formula.field in facts.disagreements:
+            lines.append(_disagreement(getattr(facts, formula.field), width))
+    return [*lines, *_loss(facts, facts.settings, width)]
+
+
+def number(x: float | None) -> str:
+    """`x` with four decimals, and no minus before a zero."""
+    if x is None:
+        return _UNKNOWN
+    text = number_text(x, 4, 10)
+    return text if text.strip("-0.") else text.lstrip("-")
+
+
+def mark(one: Pass) -> str:
+    """What the clip made of a pass, without colour; empty where the ratio is inside its range."""
+    return "no step" if one.skipped else "✂ clipped" if one.clipped else "outside" if one.outside else ""
+
+
+def _operand(x: float | None) -> str:
+    """`x` as it stands after a sign."""
+    text = number(x)
+    return f"({text})" if text.startswith("-") else text
+
+
+def _formulas(facts: TokenFacts, settings: SampleSettings) -> Iterator[Formula]:
+    now = {name: found.value for name, found in facts.recomputed.items()}
+    kl = facts.kl if facts.kl is not None else now["kl"]
+    yield Formula("KL_t", *_kl(facts, settings.kl_estimator), now["kl"], "nats", "kl")
+    definition, filled = _reward(facts, settings, kl)
+    if settings.whiten_rewards:
+        mean, std = _operand(settings.reward_mean), number(settings.reward_std)
+        yield Formula("raw", definition, filled, facts.raw_reward)
+        definition = "(raw - mean) / √(std² + 1e-8) + mean"
+        filled = f"({number(facts.raw_reward)} - {mean}) / √({std}² + 1e-8) + {mean}"
+    yield Formula("r_t", definition, filled, now["reward"], field="reward")
+    yield from _gae(facts, settings) if settings.estimator == "gae" else _without_critic(facts, settings)
+    if settings.whiten_advantages:
+        mean, std = _operand(settings.advantage_mean), number(settings.advantage_std)
+        filled = f"({number(facts.advantage)} - {mean}) / √({std}² + 1e-8)"
+        yield Formula("Â_t", "(A_t - mean) / √(std² + 1e-8)", filled, facts.whitened_advantage)
+    if settings.importance_cap:
+        filled = f"min(exp({number(facts.logprob)} - {_operand(facts.sampler_logprob)}), {settings.importance_cap:g})"
+        yield Formula("w", f"min(π_old / π_sampler, {settings.importance_cap:g})", filled, facts.weight)
+
+
+def _reward(facts: TokenFacts, settings: SampleSettings, kl: float | None) -> tuple[str, str]:
+    """The parts of the reward, and the same with numbers."""
+    parts = []
+    if settings.kl_in == "reward":
+        parts.append(("-β KL_t", f"-{settings.kl_coef:g} · {_operand(kl)}"))
+    if facts.token_score:
+        parts.append(("token's own", _operand(facts.token_score)))
+    if facts.is_last:
+        parts.append(("score", _operand(facts.sequence_score)))
+    definition, filled = (" + ".join(column) for column in zip(*parts, strict=True)) if parts else ("0", "")
+    return definition + (", the KL being in the loss" if settings.kl_in == "loss" else ""), filled
+
+
+def _gae(facts: TokenFacts, settings: SampleSettings) -> Iterator[Formula]:
+    td_error, advantage, return_ = (facts.recomputed[name].value for name in ("td_error", "advantage", "return_"))
+    filled = f"{number(facts.reward)} + {settings.gamma:g} · {_operand(facts.next_value)} - {_operand(facts.value)}"
+    yield Formula("δ_t", "r_t + γ V(s_{t+1}) - V(s_t)", filled, td_error, field="td_error")
+
+    filled = f"{_terms(facts.length - facts.index)}, γλ = {settings.gamma:g} · {settings.lam:g}"
+    yield Formula("A_t", "Σ (γλ)^l δ_{t+l}", filled, advantage, field="advantage")
+
+    filled = f"{number(facts.advantage)} + {_operand(facts.value)}"
+    yield Formula("G_t", "A_t + V(s_t)", filled, return_, field="return_")
+
+
+def _without_critic(facts: TokenFacts, settings: SampleSettings) -> Iterator[Formula]:
+    """What was earned, the baseline, and the one less the other."""
+    if settings.estimator in PER_RESPONSE:
+        earned, result = "R", facts.total_reward
+        yield Formula("R", "Σ r_t of the whole response", _terms(facts.length), result)
+    else:
+        earned, result = "G_t", facts.return_
+        filled = f"{_terms(facts.length - facts.index)}, γ = {settings.gamma:g}"
+        yield Formula("G_t", "Σ γ^l r_{t+l}", filled, facts.recomputed["return_"].value, field="return_")
+    yield Formula("b", _BASELINES.get(settings.estimator, "the estimator's baseline"), "", facts.baseline)
+    definition, filled = f"{earned} - b", f"{number(result)} - {_operand(facts.baseline)}"
+    if settings.estimator == "grpo" and settings.group_std:
+        yield Formula("s", "deviation of these R + 1e-4", "", facts.advantage_scale)
+        definition, filled = f"({definition}) / s", f"({filled}) / {_operand(facts.advantage_scale)}"
+    yield Formula("A_t", definition, filled, facts.recomputed["advantage"].value, field="advantage")
+
+
+def _terms(count: int) -> str:
+    return f"{count} term{'s' * (count > 1)}, below"
+
+
+def _kl(facts: TokenFacts, estimator: str) -> tuple[str, str]:
+    """The estimator's definition, and the same with numbers."""
+    mine, theirs = number(facts.logprob), _operand(facts.ref_logprob)
+    log_r = None if facts.k1 is None else -facts.k1
+    return {
+        "k1": ("log π - log π_ref", f"{mine} - {theirs}"),
+        "k2": ("½ (log π - log π_ref)²", f"½ ({mine} - {theirs})²"),
+        "k3": ("r - 1 - log r,  r = π_ref / π", f"exp({number(log_r)}) - 1 - {_operand(log_r)}"),
+        "abs": ("|log π - log π_ref|", f"|{mine} - {theirs}|"),
+    }.get(estimator, (f"by {estimator}", _UNKNOWN))
+
+
+def _drawn(formula: Formula, width: int) -> list[Line]:
+    """In one line where it fits, else in two."""
+    result, unit = number(formula.result), f" {formula.unit}".rstrip()
+    role = "strong" if formula.result is None or math.isfinite(formula.result) else "missing"
+    definition = f"= {formula.definition:<{_DEFINITION}} " if width >= _ONE_LINE else f"= {formula.definition} "
+    room = width - _SYMBOL - len(result + unit) - len("=  = ")
+    head: Line = [
+        (f"{formula.symbol:<{_SYMBOL}}", "series"),
+        (fit(definition, min(len(definition), width - _SYMBOL)), "muted"),
+    ]
+    filled = fit(formula.filled, min(len(formula.filled), max(room, 0)))
+    tail: Line = [(f"= {filled} = " if filled else "= ", "text"), (result, role), (unit, "muted")]
+    if len(definition) + len(formula.filled) <= room:
+        return [[*head, *tail]]
+    return [head, [(" " * _SYMBOL, "text"), *tail]]
+
+
+def _disagreement(saved: float, width: int) -> Line:
+    text = f"≠ {number_text(saved, 6, 14)} in the file: further off than float32 rounding goes"
+    return [(" " * _SYMBOL, "text"), (fit(text, width - _SYMBOL), "alert")]
+
+
+def _loss(facts: TokenFacts, settings: SampleSettings, width: int) -> Iterator[Line]:
+    """L, pass by pass."""
+    if not facts.passes:
+        return
+    yield from _wrapped("L", _loss_definition(facts, settings), width)
+    longest = max(len(one.name) for one in facts.passes)
+    marked = max(len(mark(one)) for one in facts.passes)
+    for one in facts.passes:
+        line: Line = [(f"{'':<{_SYMBOL}}{one.name:<{longest}}  ρ {number(one.ratio)} ", "text")]
+        line.append((f"{mark(one):<{marked}}", "alert" if one.clipped else "muted"))
+        if one.loss is not None:
+            line += [(f"  {_loss_terms(one.loss, width)}", "text"), (number(one.loss.total), "strong")]
+        yield line
+    yield from _wrapped("", _AGGREGATIONS.get(settings.loss_aggregation, ""), width)
+
+
+def _wrapped(symbol: str, text: str, width: int) -> Iterator[Line]:
+    for place, part in enumerate(textwrap.wrap(text, max(width - _SYMBOL, 1), break_on_hyphens=False)):
+        yield [(f"{'' if place else symbol:<{_SYMBOL}}", "series"), (part.replace("\xa0", " "), "muted")]
+
+
+def _loss_definition(facts: TokenFacts, settings: SampleSettings) -> str:
+    low, high = ratio_range(settings)
+    name = "Â_t" if settings.whiten_advantages else "A_t"
+    kept = f"min(ρ {name}, clip(ρ, {low:.4g}, {high:.4g}) {name})"
+    seen = facts.loss_advantage
+    if settings.dual_clip and seen is not None and seen < 0:
+        kept = f"max({kept}, {settings.dual_clip:g}\xa0{name})"
+    weight = "w " if settings.importance_cap else ""
+    kl = " + β KL_t" if settings.kl_in == "loss" else ""
+    return f"= -{weight}{kept}{kl},  ρ\xa0=\xa0π\xa0/\xa0π_old"
+
+
+def _loss_terms(loss: Loss, width: int) -> str:
+    """The loss with its terms where there is room for them."""
+    more = [x for x in (loss.bound, loss.weight, loss.kl) if x is not None]
+    if width < _TERMS_FROM + _MORE_TERMS * len(more):
+        return "L "
+    kept = f"min({number(loss.unclipped)}, {number(loss.clipped)})"
+    if loss.bound is not None:
+        kept = f"max({kept}, {number(loss.bound)})"
+    weight = f"{number(loss.weight)} · " if loss.weight is not None else ""
+    kl = f" + {_operand(loss.kl)}" if loss.kl is not None else ""
+    return f"-{weight}{kept}{kl} = "

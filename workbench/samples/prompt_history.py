@@ -1,0 +1,240 @@
+"""One prompt through training: what the policy wrote to it, newest first, and what has changed since another time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.cells import cell_len
+from textual import events, on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container, Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+from textual.worker import get_current_worker
+
+from trainer.runs.folder import RunFolder
+from workbench.kit.cells import fit_end
+from workbench.kit.dialog import Dialog
+from workbench.run.sample_records import Sample, SampleKey
+from workbench.samples.appearances import appearances
+from workbench.samples.diff_text import DiffText
+from workbench.samples.word_diff import Part, word_diff
+from workbench.text import sparkline, visible
+
+_BESIDE = 100  # columns from which the text stands beside the list
+_PROMPT = 2000  # characters at the end of the prompt that are looked at
+_LEAST_CHART = 8  # columns
+_PAUSE = 0.3  # seconds between two messages of the reading thread, after the first
+_HEADINGS = "     sample    score  KL nats  tokens"
+
+
+def appearance_line(sample: Sample, *, is_base: bool = False) -> str:
+    """Iteration and number in its batch, score, KL, length, whether it was cut, and whether it is the base."""
+    number = f"{sample.key.iteration}·{sample.key.row + 1}"
+    length = "-" if sample.length is None else str(sample.length)
+    signs = " ✂" * sample.truncated + " base" * is_base
+    return f"{number:>11}  {_number(sample.score, '+.2f'):>7}  {_number(sample.kl, '.1f'):>7}  {length:>6}{signs}"
+
+
+def changes_line(chosen: Sample, base: Sample) -> str:
+    """Score, KL and length of `chosen`, and by how much each differs from that of `base`."""
+    facts = [
+        f"score {_number(chosen.score, '+.2f')} ({_number(chosen.score - base.score, '+.2f')})",
+        f"KL {_number(chosen.kl, '.1f')} nats ({_number(chosen.kl - base.kl, '+.1f')})",
+    ]
+    if chosen.length is not None and base.length is not None:
+        facts.append(f"{chosen.length} tokens ({chosen.length - base.length:+d})")
+    return "   ".join(facts)
+
+
+def scores_line(samples: Sequence[Sample], width: int, *, reading: bool) -> str:
+    """How many samples, newest first, there are of how many iterations, and their scores through training."""
+    iterations = len({sample.key.iteration for sample in samples})
+    count = f"{_counted(len(samples), 'sample')} of {_counted(iterations, 'iteration')}" + ", reading…" * reading
+    scores = [sample.score for sample in reversed(samples)]
+    room = width - cell_len(count) - 30
+    if len(scores) < 2 or room < _LEAST_CHART:
+        return count
+    ends = _number(scores[0], "+.2f"), _number(scores[-1], "+.2f")
+    return f"{count}   score {ends[0]} {sparkline(_thinned(scores, room), room)} {ends[1]}"
+
+
+class PromptHistoryScreen(Dialog[SampleKey | None]):
+    """Gives the sample to open; None when it was closed."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("b", "base", "base", id="history.base", tooltip="Compare the others with this one"),
+        Binding("d", "toggle_diff", "changes", id="history.diff", tooltip="Mark what has changed, or show the text"),
+        Binding("escape", "close", "close", id="history.close", tooltip="Back to the samples"),
+    ]
+
+    class Found(Message):
+        """A thread has read some more of the run's files."""
+
+        def __init__(self, samples: list[Sample], problems: list[str], *, done: bool) -> None:
+            super().__init__()
+            self.samples, self.problems, self.done = samples, problems, done
+
+    def __init__(self, folder: RunFolder, sample: Sample) -> None:
+        super().__init__()
+        self._folder, self._sample = folder, sample
+        self._samples: list[Sample] = []  # newest first
+        self._base: Sample | None = None  # as chosen; None for the oldest
+        self._diff = True
+        self._reading = True
+        self._problems: list[str] = []  # why files could not be read
+        self._placed: int | None = None  # where the cursor was put, from which the user may have moved it
+        self._shown: SampleKey | None = None
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="history"):
+            yield Static(id="history-prompt", markup=False)
+            yield Static(id="history-scores", markup=False)
+            yield Static(id="history-problem", markup=False)
+            with Container(id="history-body"):
+                with Vertical(id="history-list"):
+                    yield Static(_HEADINGS, id="history-headings", markup=False)
+                    yield OptionList(markup=False)
+                with Vertical(id="history-chosen"):
+                    yield Static(id="history-changes", markup=False)
+                    yield DiffText()
+            keys = [("enter", "opens it"), ("history.base", "makes it the base"), ("history.diff", "changes")]
+            yield Static(self.hint(*keys, ("tab", "text"), ("history.close", "closes")), id="history-keys")
+
+    def on_mount(self) -> None:
+        self.query_one("#history-problem").display = False
+        self.query_one(OptionList).focus()
+        self._read(self._folder, self._sample)
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.set_class(event.size.width < _BESIDE, "-stacked")
+        self._show_heading()
+
+    @property
+    def base(self) -> Sample | None:
+        """The sample that others are compared with."""
+        return self._base or (self._samples[-1] if self._samples else None)
+
+    @property
+    def chosen(self) -> Sample | None:
+        """The sample that the cursor is on."""
+        place = self.query_one(OptionList).highlighted
+        return None if place is None else self._samples[place]
+
+    def action_base(self) -> None:
+        if self.chosen is not None:
+            before = self.base
+            self._base = self.chosen
+            self._redraw_rows(before, self._base)
+            self._show_chosen()
+
+    def action_toggle_diff(self) -> None:
+        self._diff = not self._diff
+        self._show_chosen()
+
+    def action_close(self) -> None:
+        self.dismiss(None)
+
+    @on(OptionList.OptionSelected)
+    def _open(self) -> None:
+        if self.chosen is not None:
+            self.dismiss(self.chosen.key)
+
+    @on(OptionList.OptionHighlighted)
+    def _choose(self) -> None:
+        self._show_chosen()
+
+    @work(thread=True, group="history")
+    def _read(self, folder: RunFolder, sample: Sample) -> None:
+        """Look through the run's files; a message every now and then says what was found."""
+        worker = get_current_worker()
+        found: list[Sample] = []
+        problems: list[str] = []
+        told = -_PAUSE
+        for one in appearances(
+            folder, sample.prompt_index, sample.prompt, lambda: worker.is_cancelled, problems.append
+        ):
+            found.append(one)
+            if time.monotonic() - told > _PAUSE:
+                self.post_message(self.Found(found, list(problems), done=False))
+                found, told = [], time.monotonic()
+        self.post_message(self.Found(found, problems, done=True))
+
+    @on(Found)
+    def _add(self, found: Found) -> None:
+        rows, before = self.query_one(OptionList), self.base
+        self._samples += found.samples
+        self._reading, self._problems = not found.done, found.problems
+        rows.add_options(Option(self._row(sample)) for sample in found.samples)
+        self._redraw_rows(before)
+        if self._samples and rows.highlighted == self._placed:
+            keys = [sample.key for sample in self._samples]
+            self._placed = keys.index(self._sample.key) if self._sample.key in keys else 0
+            rows.highlighted = self._placed
+        self._show_heading()
+        self._show_chosen()
+
+    def _row(self, sample: Sample) -> Content:
+        return Content(appearance_line(sample, is_base=sample is self.base))
+
+    def _redraw_rows(self, *samples: Sample | None) -> None:
+        """Show anew whether these are the base."""
+        rows = self.query_one(OptionList)
+        for place, sample in enumerate(self._samples):
+            if any(sample is one for one in samples):
+                rows.replace_option_prompt_at_index(place, self._row(sample))
+
+    def _show_heading(self) -> None:
+        width = max(self.size.width - 4, 1)
+        prompt = visible(self._sample.prompt[-_PROMPT:])
+        self.query_one("#history-prompt", Static).update(fit_end(prompt, width))
+        self.query_one("#history-scores", Static).update(scores_line(self._samples, width, reading=self._reading))
+        problem = self.query_one("#history-problem", Static)
+        problem.display = bool(self._problems)
+        if self._problems:
+            more = f"; {len(self._problems) - 1} more files cannot be read" * (len(self._problems) > 1)
+            problem.update(f"✖ {visible(self._problems[0])}{more}")
+
+    def _show_chosen(self) -> None:
+        chosen, base = self.chosen, self.base
+        changes, text = self.query_one("#history-changes", Static), self.query_one(DiffText)
+        if chosen is None or base is None:
+            changes.update("reading…" if self._reading else "no sample of this prompt is kept")
+            text.show([])
+            return
+        lines = [changes_line(chosen, base)]
+        if len(self._samples) == 1:
+            lines.append("the only one so far" if self._reading else "this prompt came up once only")
+        elif chosen is base:
+            lines.append("the base, which the others are compared with")
+        else:
+            lines.append(f"against iteration {base.key.iteration}, sample {base.key.row + 1}")
+        parts, passed_over = [Part("same", chosen.completion)], 0
+        if self._diff and chosen is not base:
+            parts, passed_over = word_diff(base.completion, chosen.completion)
+        if passed_over:
+            lines[-1] += f"; {passed_over} frequent words were not looked for by themselves"
+        changes.update("\n".join(lines))
+        text.show(parts, from_start=chosen.key != self._shown)
+        self._shown = chosen.key
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _number(value: float, form: str) -> str:
+    return f"{value:{form}}" if math.isfinite(value) else "-"
+
+
+def _thinned(values: Sequence[float], most: int) -> Sequence[float]:
+    """At most `most` of the values, evenly spread, the last one among them."""
+    if len(values) <= most:
+        return values
+    return [values[round((place + 1) * len(values) / most) - 1] for place in range(most)]

@@ -1,0 +1,146 @@
+"""What the colours, blocks and underlines of a token text mean, in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from textual.geometry import Size
+from textual.strip import Strip
+from textual.widget import Widget
+
+from workbench.kit.cells import fit
+from workbench.kit.heat import BLOCKS, heat_ladder
+from workbench.samples.channels import CHANNELS, Channel
+from workbench.samples.scales import ChannelScale
+from workbench.samples.token_text import TokenText
+
+Piece = tuple[str, str | float]  # text, and its role: label, text, muted; or its place on the scale, 0 to 1
+Line = list[Piece]
+
+_NOT_KEPT = "not kept in this run"
+
+
+def legend_lines(
+    channel: Channel,
+    scale: ChannelScale | None,
+    width: int,
+    *,
+    shared: bool = False,
+    blocks: bool = True,
+    under: Channel | None = None,
+    under_scale: ChannelScale | None = None,
+) -> list[Line]:
+    """A line for the colours and one for the underlines, if there are any, each of at most `width` columns.
+
+    Every finite value lies between the scale's ends, as they are printed, or else between the data's, which follow
+    them; in a narrow place ‹ and › tell that values lie beyond an end. No scale: the sample's file lacks the channel.
+    shared: the scale is that of the batch. blocks: show these too, not the colours alone.
+    """
+    lines = [_colors(channel, scale, width, shared=shared, blocks=blocks)]
+    if under is not None:
+        lines.append(_underlines(under, under_scale, width))
+    return lines
+
+
+class TokenLegend(Widget):
+    """The legend of a `TokenText`."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"token-legend--label", "token-legend--text", "token-legend--muted"}
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._text: TokenText | None = None
+        self._height = 1
+
+    def show(self, text: TokenText) -> None:
+        """Explain what `text` shows now."""
+        self._text, before = text, self._height
+        self._height = 2 if text.underline else 1
+        self.refresh(layout=self._height != before)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return self._height
+
+    def render_line(self, y: int) -> Strip:
+        text, width = self._text, self.size.width
+        if text is None or text.sample is None:
+            return Strip.blank(width, self.rich_style)
+        channel, colorless = CHANNELS[text.channel], self.app.no_color
+        blocks = text.blocks != "off" or colorless or self.app.current_theme.ansi
+        lines = legend_lines(
+            channel,
+            text.scale(text.channel),
+            width,
+            shared=text.is_shared(text.channel),
+            blocks=blocks,
+            under=CHANNELS.get(text.underline),
+            under_scale=text.scale(text.underline) if text.underline else None,
+        )
+        ladder = heat_ladder(self.app.theme_variables, diverging=channel.diverging, colorless=colorless)
+        segments = []
+        for piece, role in lines[y] if y < len(lines) else ():
+            if isinstance(role, str):
+                style = self.get_component_rich_style(f"token-legend--{role}")
+            else:
+                style = ladder.mark(role) if blocks else ladder.at(role)
+            segments.append(Segment(piece, style))
+        return Strip(segments).adjust_cell_length(width, self.rich_style)
+
+
+def _colors(channel: Channel, scale: ChannelScale | None, width: int, *, shared: bool, blocks: bool) -> Line:
+    name: Piece = (channel.label, "label")
+    if scale is None:
+        return _first_fitting([[name, (f"  {_NOT_KEPT}", "muted")]], width)
+    low, high = channel.number(scale.low, bound="low"), channel.number(scale.high, bound="high")
+    ramp: Line = [(mark if blocks else " ", place / (len(BLOCKS) - 1)) for place, mark in enumerate(BLOCKS)]
+    least, greatest = channel.number(scale.least, bound="low"), channel.number(scale.greatest, bound="high")
+    below, above = scale.least < scale.low and least != low, scale.greatest > scale.high and greatest != high
+    beyond = f"  from {least} to {greatest}" if below or above else ""
+    missing = f" · {scale.missing} NaN" if scale.missing else ""
+    whose = f" · scale of {'the batch' if shared else 'this sample'}"
+    full: Line = [name, (f"  {low} ", "text"), *ramp, (f" {high}", "text")]
+    short: Line = [name, (f" {'‹' * below}{low} ", "text"), *ramp, (f" {high}{'›' * above}", "text")]
+    return _first_fitting(
+        [
+            [*full, (beyond + missing + whose, "muted")],
+            [*full, (beyond + missing, "muted")],
+            [*short, (missing, "muted")],
+            [*short, (missing.replace(" · ", " "), "muted")],
+            short,
+            [name, (f" {'‹' * below}{low} to {high}{'›' * above}", "text")],
+        ],
+        width,
+    )
+
+
+def _underlines(channel: Channel, scale: ChannelScale | None, width: int) -> Line:
+    if scale is None:
+        return _first_fitting([[(f"underline: {channel.label}  {_NOT_KEPT}", "muted")]], width)
+    once, twice = (_bounds(channel, scale.high * share) for share in (1 / 3, 2 / 3))
+    missing = f" · {scale.missing} NaN" if scale.missing else ""
+    texts = [
+        f"underline: {channel.label}  ─ beyond {once}  ═ beyond {twice}{missing}",
+        f"underline: {channel.label}  ─ {once}  ═ {twice}{missing}",
+        f"{channel.label} ─ {once} ═ {twice}{missing}",
+        f"{channel.label} ─ {once} ═ {twice}",
+    ]
+    return _first_fitting([[(text, "muted")] for text in texts], width)
+
+
+def _bounds(channel: Channel, size: float) -> str:
+    if not channel.diverging:
+        return channel.number(size)
+    if channel.signed:
+        return channel.number(size).replace("+", "±")
+    return f"{channel.number(-size)}/{channel.number(size)}"
+
+
+def _first_fitting(lines: Sequence[Line], width: int) -> Line:
+    """The first that fits; else what fits of the last."""
+    for line in lines:
+        if cell_len("".join(text for text, _ in line)) <= width:
+            return [piece for piece in line if piece[0]]
+    return [(fit("".join(text for text, _ in lines[-1]), max(width, 0)), "text")]

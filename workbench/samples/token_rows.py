@@ -1,0 +1,77 @@
+"""Rows of coloured tokens as segments of a line: their text, and the blocks below it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from rich.segment import Segment
+from rich.style import Style
+
+from workbench.kit.heat import Ladder, block, heat_ladder, underline_style
+from workbench.samples.line_writer import Span
+from workbench.samples.scales import Reading
+
+MARGIN = 2  # columns at the left, for the labels of block rows; always there, so that lines do not break elsewhere
+
+_DIM = Style(dim=True)
+_ITALIC = Style(italic=True)  # of a stop, whose background is often strong: dimmed, it could not be read
+
+
+class Inks(NamedTuple):
+    """The styles of a theme."""
+
+    diverging: Ladder
+    magnitude: Ladder
+    muted: Style
+    cursor: Style
+
+    def ladder(self, reading: Reading) -> Ladder:
+        """The one of the channel's kind."""
+        return self.diverging if reading.channel.diverging else self.magnitude
+
+
+def inks(variables: Mapping[str, str], muted: Style, *, focused: bool, colorless: bool) -> Inks:
+    """The styles of the theme with these variables; muted: of text that is no token, and of a cursor out of focus."""
+    diverging, magnitude = (heat_ladder(variables, diverging=kind, colorless=colorless) for kind in (True, False))
+    # Not the token's own colours: with some of them, reversed, it would look like a token without a cursor.
+    cursor = (diverging.plain if focused else muted) + Style(reverse=True, bold=focused)
+    return Inks(diverging, magnitude, muted, cursor)
+
+
+def text_row(
+    spans: Sequence[Span], reading: Reading, under: Reading | None, at_cursor: Collection[Span], styles: Inks
+) -> Iterator[Segment]:
+    """A line of text. reading: gives the backgrounds. under: gives the underlines. at_cursor: spans of that line."""
+    ladder = styles.ladder(reading)
+    yield Segment(" " * MARGIN, ladder.plain)
+    for span in spans:
+        if not span.width:
+            continue
+        if span.token < 0:
+            yield Segment(span.text, styles.muted)
+            continue
+        style = ladder.at(reading.positions[span.token]) if reading.values else ladder.plain
+        if span.part != "text":
+            style += _ITALIC if span.part == "stop" else _DIM
+        if span in at_cursor:
+            style = styles.cursor
+        if under is not None and under.values:
+            style += underline_style(under.positions[span.token], diverging=under.channel.diverging)
+        yield Segment(span.text, style)
+
+
+def block_row(spans: Sequence[Span], reading: Reading, label: str, styles: Inks) -> Iterator[Segment]:
+    """Blocks below the tokens of a line, each as wide as its token without the space that it begins with."""
+    ladder, column = styles.ladder(reading), 0
+    yield Segment(label.ljust(MARGIN), styles.muted)
+    for span in spans if reading.values else ():
+        if span.token < 0 or not span.width:
+            continue
+        start, end = span.start, span.start + span.width
+        if span.source.startswith(" ") and span.width > 1:
+            start += 1  # so that words stay apart
+        position = reading.positions[span.token]
+        yield Segment(" " * (start - column), ladder.plain)
+        yield Segment(block(position, diverging=reading.channel.diverging) * (end - start), ladder.mark(position))
+        column = end

@@ -1,0 +1,337 @@
+"""A response as text in which every token is coloured by what happened to it, with a cursor that walks its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+from rich.segment import Segment
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Size
+from textual.message import Message
+from textual.reactive import reactive
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from workbench.run.sample_records import TokenSample
+from workbench.samples.channels import CHANNELS
+from workbench.samples.line_writer import Span
+from workbench.samples.scales import ChannelScale, Reading, outliers, read_channel
+from workbench.samples.token_layout import Layout, lay_out
+from workbench.samples.token_rows import MARGIN, Inks, block_row, inks, text_row
+
+Blocks = Literal["off", "one", "strip"]
+
+_STRIP = {"R": "reward", "K": "kl", "V": "value", "A": "advantage"}
+_BLOCKS: tuple[Blocks, ...] = ("off", "one", "strip")
+_KEYS = "kavrtdile"  # of the channels, in their order; in capitals, to underline by them
+_CHANNELS = list(zip(_KEYS, CHANNELS.values(), strict=True))
+_FAR = "whose number lies far off the others' (robust z over 3.5) or is not finite"
+_UNDERLINE = "Underline by it as well, or no more"
+
+
+def _key(key: str, action: str, description: str, name: str, tooltip: str, *, show: bool = False) -> Binding:
+    return Binding(key, action, description, show=show, id=f"tokens.{name.replace('_', '-')}", tooltip=tooltip)
+
+
+class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
+    """A sample token by token: background by one channel, underline by another, blocks below the lines."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"token-text--muted"}
+    BINDINGS: ClassVar[list[BindingType]] = [
+        _key("left", "token(-1)", "token", "left", "The token before"),
+        _key("right", "token(1)", "token", "right", "The next token"),
+        _key("up", "line(-1)", "up", "up", "The token above; from the first line on, the prompt"),
+        _key("down", "line(1)", "down", "down", "The token below"),
+        _key("pageup", "page(-1)", "page up", "page-up", "A screenful up"),
+        _key("pagedown", "page(1)", "page down", "page-down", "A screenful down"),
+        _key("home", "first", "first", "first", "The first token"),
+        _key("right_square_bracket", "outlier(1)", "next outlier", "next-outlier", f"The next token {_FAR}", show=True),
+        _key("left_square_bracket", "outlier(-1)", "outlier before", "outlier-before", f"The token before {_FAR}"),
+        _key("enter", "choose", "explain", "choose", "Lay out the sum of the token's advantage", show=True),
+        _key("m", "scale", "scale", "scale", "Colour to the scale of the sample, or of its batch", show=True),
+        _key("g", "blocks", "blocks", "blocks", "Blocks below: none, the channel's, or those of four", show=True),
+        _key("w", "whitespace", "spaces", "whitespace", "Show spaces as dots"),
+        *(_key(key, f"channel('{c.name}')", c.label, c.name, f"Colour by {c.label}: {c.help}") for key, c in _CHANNELS),
+        *(
+            _key(key.upper(), f"underline('{c.name}')", f"underline {c.label}", f"underline-{c.name}", _UNDERLINE)
+            for key, c in _CHANNELS
+        ),
+    ]
+
+    cursor: reactive[int] = reactive(0, init=False, repaint=False)  # a token
+    channel: reactive[str] = reactive("advantage", init=False)  # of `CHANNELS`
+    underline: reactive[str] = reactive("", init=False)  # another of them, or empty for none
+    blocks: reactive[Blocks] = reactive[Blocks]("off", init=False)
+    whitespace: reactive[bool] = reactive(False, init=False)
+
+    class Moved(Message):
+        """The cursor is on another token, or on one of another sample."""
+
+        def __init__(self, index: int) -> None:
+            super().__init__()
+            self.index = index
+
+    class Chosen(Message):
+        """The token under the cursor was picked with enter or clicked twice."""
+
+        def __init__(self, index: int) -> None:
+            super().__init__()
+            self.index = index
+
+    class ChannelChanged(Message):
+        """What the colours, underlines or blocks mean has changed."""
+
+    class ScaleRequested(Message):
+        """`channel` is to be drawn to the other scale: its sample's own, or one that `set_scale` is given."""
+
+        def __init__(self, channel: str) -> None:
+            super().__init__()
+            self.channel = channel
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.sample: TokenSample | None = None
+        self._shared: dict[str, ChannelScale] = {}
+        self._readings: dict[str, Reading] = {}
+        self._layouts: dict[tuple[int, bool], Layout] = {}
+        self._layout: Layout | None = None
+        self._inks: Inks | None = None  # None: to be made of the theme anew
+        self._cursor_cells: list[tuple[int, Span]] = []
+        self._just_opened = False
+
+    # What is shown
+
+    def show(self, sample: TokenSample, cursor: int = 0) -> None:
+        """Show `sample` with the cursor on a token; channel, underline, blocks and shared scales stay."""
+        self.sample = sample
+        self._readings.clear()
+        self._layouts.clear()
+        self._layout = None
+        self.set_reactive(TokenText.cursor, self.validate_cursor(cursor))
+        self._just_opened = True
+        self._lay_out()
+        self.post_message(self.Moved(self.cursor))
+        self.post_message(self.ChannelChanged())
+
+    def set_scale(self, channel: str, scale: ChannelScale | None) -> None:
+        """Draw a channel to a scale that other samples share; None: to the sample's own again."""
+        if scale is None:
+            self._shared.pop(channel, None)
+        else:
+            self._shared[channel] = scale
+        self._readings.pop(channel, None)
+        self._change_meaning()
+
+    def is_shared(self, channel: str) -> bool:
+        """Whether the channel is drawn to a scale given by `set_scale`."""
+        return channel in self._shared
+
+    def scale(self, channel: str) -> ChannelScale | None:
+        """The scale that a channel is drawn to; None where the sample's file does not have it."""
+        if self.sample is None or not (reading := self._reading(self.sample, channel)).values:
+            return None
+        return reading.scale
+
+    def next_outlier(self, by: int) -> bool:
+        """Go to the next token (by = 1), or the one before (-1), whose number is an outlier; False: there is none."""
+        if self.sample is None:
+            return False
+        places = outliers(self._reading(self.sample, self.channel).values)[::by]
+        found = next((place for place in places if (place - self.cursor) * by > 0), None)
+        if found is not None:
+            self.cursor = found
+        return found is not None
+
+    def validate_cursor(self, cursor: int) -> int:
+        return max(min(cursor, len(self.sample or ()) - 1), 0)
+
+    def watch_cursor(self) -> None:
+        self._refresh_cursor()
+        self._cursor_cells = self._layout.cells_of(self.cursor) if self._layout else []
+        self._refresh_cursor()
+        self._scroll_to_cursor()
+        self.post_message(self.Moved(self.cursor))
+
+    def watch_channel(self) -> None:
+        self._change_meaning()
+
+    def watch_underline(self) -> None:
+        self._change_meaning()
+
+    def watch_blocks(self) -> None:
+        self._lay_out()
+        self._change_meaning()
+
+    def watch_whitespace(self) -> None:
+        self._lay_out()
+
+    def on_mount(self) -> None:
+        if self.app.no_color and self.blocks == "off":
+            self.blocks = "one"
+
+    def on_resize(self) -> None:
+        self._lay_out()
+
+    def notify_style_update(self) -> None:  # the focus has come or gone, or the theme has changed
+        super().notify_style_update()
+        self._inks = None
+
+    # Keys and mouse
+
+    def action_token(self, by: int) -> None:
+        self.cursor += by
+
+    def action_first(self) -> None:
+        self.cursor = 0
+
+    def action_line(self, by: int) -> None:
+        if not self._go_lines(by) and by < 0:
+            self.scroll_relative(y=by, animate=False, force=True)  # the prompt, where no cursor goes
+
+    def action_page(self, by: int) -> None:
+        if not self._go_lines(by * max(self.size.height // self._rows, 1)) and by < 0:
+            self.scroll_relative(y=by * self.size.height, animate=False, force=True)
+
+    def action_outlier(self, by: int) -> None:
+        if not self.next_outlier(by):
+            self.notify(f"no outlier that way in {CHANNELS[self.channel].label}")
+
+    def action_choose(self) -> None:
+        if self.sample is not None and len(self.sample):
+            self.post_message(self.Chosen(self.cursor))
+
+    def action_channel(self, name: str) -> None:
+        self.channel = name
+
+    def action_underline(self, name: str) -> None:
+        self.underline = "" if self.underline == name else name
+
+    def action_scale(self) -> None:
+        self.post_message(self.ScaleRequested(self.channel))
+
+    def action_blocks(self) -> None:
+        self.blocks = _BLOCKS[(_BLOCKS.index(self.blocks) + 1) % len(_BLOCKS)]
+
+    def action_whitespace(self) -> None:
+        self.whitespace = not self.whitespace
+
+    def on_click(self, event: events.Click) -> None:
+        place = event.get_content_offset(self)
+        if place is None or self._layout is None:
+            return
+        line, _ = self._line_at(place.y + self.scroll_offset.y)
+        if (token := self._layout.token_at(line, place.x - MARGIN)) is not None:
+            self.cursor = token
+            if event.chain == 2:
+                self.post_message(self.Chosen(token))
+
+    # Drawing
+
+    @property
+    def is_laid_out(self) -> bool:
+        """Whether the sample has its lines: not before the widget has been told how wide it is."""
+        return self._layout is not None
+
+    def picture(self) -> list[Strip]:
+        """Every row of the sample as it is drawn, without the cursor."""
+        lines = self._layout.lines if self._layout else []
+        first = self._layout.response if self._layout else 0
+        return [
+            Strip(self._row(line, row, cursor=False))
+            for line in range(len(lines))
+            for row in range(self._rows if line >= first else 1)
+        ]
+
+    def render_line(self, y: int) -> Strip:
+        width = self.scrollable_content_region.width
+        line, row = self._line_at(y + self.scroll_offset.y)
+        if self._layout is None or line >= len(self._layout.lines):
+            return Strip.blank(width, self.rich_style)
+        return Strip(self._row(line, row)).adjust_cell_length(width, self.rich_style)
+
+    def _row(self, line: int, row: int, *, cursor: bool = True) -> Iterator[Segment]:
+        """A row of a line: 0 is its text, and blocks follow."""
+        if self.sample is None or self._layout is None:
+            return iter(())
+        if self._inks is None:
+            muted = self.get_component_rich_style("token-text--muted")
+            app = self.app
+            self._inks = inks(app.theme_variables, muted, focused=self.has_focus, colorless=app.no_color)
+        spans = self._layout.lines[line]
+        if row:
+            label, channel = list(_STRIP.items())[row - 1] if self.blocks == "strip" else ("", self.channel)
+            return block_row(spans, self._reading(self.sample, channel), label, self._inks)
+        reading = self._reading(self.sample, self.channel)
+        under = self._reading(self.sample, self.underline) if self.underline else None
+        at_cursor = [span for at, span in self._cursor_cells if at == line and cursor]
+        return text_row(spans, reading, under, at_cursor, self._inks)
+
+    def _reading(self, sample: TokenSample, channel: str) -> Reading:
+        if channel not in self._readings:
+            self._readings[channel] = read_channel(sample, CHANNELS[channel], self._shared.get(channel))
+        return self._readings[channel]
+
+    def _change_meaning(self) -> None:
+        self.refresh()
+        self.post_message(self.ChannelChanged())
+
+    # Lines of the layout and rows of the screen
+
+    @property
+    def _rows(self) -> int:
+        """Rows of the screen for a line of the response."""
+        return {"off": 1, "one": 2, "strip": 1 + len(_STRIP)}[self.blocks]
+
+    def _line_at(self, y: int) -> tuple[int, int]:
+        """The line that a row of the whole text belongs to, and which of its rows that is."""
+        first = self._layout.response if self._layout else 0
+        if y < first:
+            return y, 0
+        line, row = divmod(y - first, self._rows)
+        return first + line, row
+
+    def _row_of(self, line: int) -> int:
+        """The first row of a line, of which only those of the response have more than one."""
+        first = self._layout.response if self._layout else 0
+        return line if line < first else first + (line - first) * self._rows
+
+    def _lay_out(self) -> None:
+        width = self.scrollable_content_region.width - MARGIN
+        if self.sample is None or width < 1:
+            return
+        key = (width, self.whitespace)
+        if key not in self._layouts:
+            self._layouts[key] = lay_out(self.sample, width, whitespace=self.whitespace)
+        self._layout = self._layouts[key]
+        self._cursor_cells = self._layout.cells_of(self.cursor)
+        self.virtual_size = Size(width + MARGIN, self._row_of(len(self._layout.lines)))
+        self._scroll_to_cursor()
+        self.refresh()
+
+    def _go_lines(self, by: int) -> bool:
+        """Go to a token so many lines away; False: there is none that way."""
+        found = self._layout.lines_away(self.cursor, by) if self._layout else None
+        if found is not None:
+            self.cursor = found
+        return found is not None
+
+    def _refresh_cursor(self) -> None:
+        for line, _ in self._cursor_cells:
+            self.refresh_lines(self._row_of(line))
+
+    def _scroll_to_cursor(self) -> None:
+        """Scroll as little as shows the cursor; a sample just opened to its top, or to what is before the cursor."""
+        height = self.scrollable_content_region.height
+        if height < 1:
+            return
+        lines = [line for line, _ in self._cursor_cells] or [0]
+        top, bottom = self._row_of(lines[0]), self._row_of(lines[-1]) + self._rows
+        if self._just_opened:
+            wanted = 0 if bottom <= height else max(top - height // 3, 0)
+        else:
+            wanted = min(max(self.scroll_offset.y, bottom - height), top)
+        self._just_opened = False
+        if wanted != self.scroll_offset.y:
+            self.scroll_to(y=wanted, animate=False, force=True)

@@ -1,0 +1,1 @@
+"""The main screen, which puts the rooms together."""

@@ -1,0 +1,88 @@
+"""Where the user is: which panes are in sight, and which of them has the focus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import Static
+
+from workbench.kit.pane import Pane
+from workbench.run.view import RunView
+from workbench.screen.layout import DASHBOARD, DRAWER, SMALLEST, arrange
+
+
+class Places:
+    """Shows the panes of `screen` as the terminal's size allows; the current one always.
+
+    view: of the run, for a pane that comes into sight. left: is told the name of a pane that is not the current one any
+    more.
+    """
+
+    def __init__(
+        self, screen: Screen[Any], current: str, view: Callable[[], RunView], left: Callable[[str], None]
+    ) -> None:
+        self.current = current
+        self._screen, self._view, self._left = screen, view, left
+        self._zoomed = False
+        self._focused: Widget | None = None  # before the terminal became too small for any pane
+
+    def go_to(self, name: str) -> None:
+        """Show a pane, and give it the focus."""
+        self._move_to(name)
+        self._arrange()
+        pane = self._pane(name)
+        pane.show_run(self._view())
+        pane.take_focus()
+
+    def zoom(self) -> None:
+        """Give the current pane the whole terminal, or take it back."""
+        self._zoomed = not self._zoomed
+        self.go_to(self.current)
+
+    def follow(self, widget: Widget) -> None:
+        """Take the pane of `widget`, which has the focus now, as the current one, whatever way it got there."""
+        if widget is not self._screen.focused:
+            return  # the focus has gone on since
+        pane = next((node for node in widget.ancestors_with_self if isinstance(node, Pane)), None)
+        if pane is not None and pane.id:
+            self._move_to(pane.id)
+
+    def resize(self) -> None:
+        """Arrange the panes anew; what had the focus before all of them were hidden gets it back."""
+        focused = self._screen.focused
+        self._arrange()
+        if focused is not None and not any(pane.display for pane in self._screen.query(Pane)):
+            self._focused = focused  # nothing can be focused meanwhile
+        elif self._focused is not None and self._pane(self.current).display:
+            before, self._focused = self._focused, None
+            if before.is_attached and before.focusable:
+                before.focus()
+            else:
+                self._pane(self.current).take_focus()
+
+    def _pane(self, name: str) -> Pane:
+        return self._screen.query_one(f"#{name}", Pane)
+
+    def _move_to(self, name: str) -> None:
+        before, self.current = self.current, name
+        if before != name:
+            self._left(before)
+
+    def _arrange(self) -> None:
+        screen = self._screen
+        width, height = screen.app.size
+        shown = arrange(width, height, self.current, zoomed=self._zoomed)
+        for pane in screen.query(Pane):
+            was, pane.display = pane.display, pane.id in {*shown.top, *shown.bottom}
+            if pane.display and not was:
+                pane.show_run(self._view())
+        screen.query_one("#top").display = bool({*shown.top} & {*DASHBOARD})
+        screen.query_one("#bottom").display = bool({*shown.top, *shown.bottom} & {*DRAWER})
+        too_small = screen.query_one("#too-small", Static)
+        too_small.display = not shown.top
+        too_small.update(
+            f"{width} x {height} is too small to show anything: {SMALLEST[0]} x {SMALLEST[1]} is the least"
+        )

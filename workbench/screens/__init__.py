@@ -1,1 +1,0 @@
-"""Dialogs over the workbench, each a screen of its own that answers with a value."""

@@ -1,0 +1,84 @@
+"""The user's consent to Python code that a configuration runs as its reward: given, asked for, or refused."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from trainer.config import parse_overrides
+from trainer.config.fields import Section
+from trainer.config.reward_sources import PythonSource
+from trainer.config.schema import Config, RewardConfig
+from trainer.errors import StorageError
+from trainer.rewards.code import Code
+from trainer.rewards.loading import code_of
+from trainer.rewards.trust import TrustedCode
+from workbench.system import output
+from workbench.system.paths import state_dir
+from workbench.text import visible
+
+FILE = "trusted-code.jsonl"  # in the user's state folder
+
+
+def trusted_code() -> TrustedCode:
+    """What this user has trusted."""
+    return _trusted_code(state_dir() / FILE)
+
+
+@cache
+def _trusted_code(file: Path) -> TrustedCode:
+    return TrustedCode(file)  # the same one in the whole process: it knows what could not be written down
+
+
+def untrusted_code(reward: RewardConfig) -> list[Code]:
+    """Return the code that `reward` would run and the user has not trusted. Raises RewardError, StorageError."""
+    sources = [source for source in reward.sources if isinstance(source, PythonSource)]
+    return trusted_code().untrusted([code for source in sources for code in code_of(source.path)])
+
+
+def require_trust(reward: RewardConfig, *, given: bool) -> None:
+    """Let the code of `reward` run where the user has trusted it, trusts it now, or asks on the terminal to run it.
+
+    given: the command line names the code itself, or says --trust-code. Raises UntrustedCodeError, RewardError.
+    """
+    codes = untrusted_code(reward)
+    if codes and (given or _agreed(codes)):
+        remember(codes)
+    trusted_code().check(codes)
+
+
+def remember(codes: Sequence[Code]) -> None:
+    """Trust `codes` from now on; where that cannot be written down, in this process, and say so."""
+    try:
+        trusted_code().remember(codes)
+    except StorageError as error:
+        output.warning(str(error))
+
+
+def is_given(args: argparse.Namespace, schema: type[Section] = Config) -> bool:
+    """Whether the command line says --trust-code, or names the sources itself, which is the user's own word."""
+    reward = parse_overrides(args.overrides, schema).get("reward")
+    return bool(args.trust_code) or (isinstance(reward, dict) and "sources" in reward)
+
+
+def shown(code: Code) -> str:
+    """The code to be read before it is trusted: every character shown and none obeyed, lines numbered."""
+    lines = code.source.expandtabs(4).splitlines() or ["(its source cannot be shown)"]
+    width = len(str(len(lines)))
+    return "\n".join(f"{number:{width}}  {visible(line)}" for number, line in enumerate(lines, 1))
+
+
+def _agreed(codes: Sequence[Code]) -> bool:
+    """Show `codes` on the terminal and ask; where there is none, the answer is no."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    for code in codes:
+        output.note(f"the reward runs code that you have not trusted as it is now: {code.name}")
+        output.note(f"SHA-256 {code.sha256 or 'unknown'}")
+        sys.stderr.write(f"{shown(code)}\n")
+    sys.stderr.write(f"{output.PROGRAM}: run this with all of your rights, now and later? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

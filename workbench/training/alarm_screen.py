@@ -1,0 +1,152 @@
+"""An alarm over the screen that shows the run: what it rests on, what to do, and what can be done from here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import ClassVar, NamedTuple
+
+from rich.cells import cell_len
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from trainer.events import Alarm, Fix
+from workbench.kit.dialog import Dialog
+from workbench.kit.keys import keys_in_force
+from workbench.run.alarms import SIGNS, evidence, title
+from workbench.text import visible
+
+_AROUND = 13  # lines of the screen that are neither text nor fixes
+_MOST = 5  # fixes in sight
+_First = partial(Binding, priority=True)
+
+
+class Answer(NamedTuple):
+    """What a user wants about an alarm: a fix of it, or None to put it away."""
+
+    alarm: Alarm
+    fix: Fix | None
+
+
+class AlarmScreen(Dialog[Answer | None]):
+    """Asks what to do about one of `alarms`, which are the newest first; None means nothing.
+
+    fixes: what can be done about an alarm now.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "close", "close", id="alarm.close", tooltip="Close this and do nothing"),
+        Binding("x,delete", "put_away", "put away", id="alarm.put-away", tooltip="Read: show this alarm no more"),
+        # Before the list of fixes, which would take these for itself.
+        _First("left", "other(-1)", "newer", id="alarm.newer", tooltip="The alarm that was told after this one"),
+        _First("right", "other(1)", "older", id="alarm.older", tooltip="The alarm that was told before this one"),
+        _First("pageup", "page(-1)", "page up", show=False, id="alarm.page-up", tooltip="The text a page up"),
+        _First("pagedown", "page(1)", "page down", show=False, id="alarm.page-down", tooltip="The text a page down"),
+        Binding("up", "move(-1)", "up", show=False, id="alarm.up", tooltip="The fix above; the text a line up"),
+        Binding("down", "move(1)", "down", show=False, id="alarm.down", tooltip="The fix below; the text a line down"),
+    ]
+
+    def __init__(self, alarms: Sequence[Alarm], fixes: Callable[[Alarm], Sequence[Fix]]) -> None:
+        super().__init__()
+        self._alarms, self._fixes_of = alarms, fixes
+        self._at = 0
+        self._fixes: Sequence[Fix] = ()  # as listed
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static(id="alarm-title", markup=False, classes="question")
+            with VerticalScroll(id="alarm-text", can_focus=False):
+                yield Static(id="alarm-body", markup=False)
+            yield Static(id="alarm-fixes", markup=False, classes="detail")
+            yield OptionList(markup=False)
+            yield Static(id="alarm-keys", markup=False, classes="detail")
+
+    def on_mount(self) -> None:
+        self._show()
+
+    def on_resize(self) -> None:
+        self._share_lines()
+
+    def action_close(self) -> None:
+        self.dismiss(None)
+
+    def action_other(self, by: int) -> None:
+        if 0 <= self._at + by < len(self._alarms):
+            self._at += by
+            self._show()
+
+    def action_put_away(self) -> None:
+        self.dismiss(Answer(self._alarms[self._at], None))
+
+    def action_move(self, lines: int) -> None:
+        if not self._fixes:
+            self._scroll(lines)
+        elif lines > 0:
+            self.query_one(OptionList).action_cursor_down()
+        else:
+            self.query_one(OptionList).action_cursor_up()
+
+    def action_page(self, pages: int) -> None:
+        self._scroll(pages * self.query_one("#alarm-text").size.height)
+
+    @on(OptionList.OptionSelected)
+    def _choose(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(Answer(self._alarms[self._at], self._fixes[event.option_index]))
+
+    def _show(self) -> None:
+        alarm = self._alarms[self._at]
+        self._fixes = self._fixes_of(alarm)
+        of_all = f"   {self._at + 1} of {len(self._alarms)}" if len(self._alarms) > 1 else ""
+        self.query_one("#alarm-title", Static).update(
+            Content.assemble(
+                f"{SIGNS.get(alarm.level, SIGNS['warning'])} {visible(title(alarm))}",
+                (f"   iteration {alarm.iteration}{of_all}", "$text-muted"),
+            )
+        )
+        self.query_one("#alarm-body", Static).update(alarm_text(alarm))
+        self.query_one("#alarm-text", VerticalScroll).scroll_home(animate=False)
+        self.query_one("#alarm-fixes", Static).update(
+            "What can be done now:" if self._fixes else "Nothing can be done from here."
+        )
+        choices = self.query_one(OptionList)
+        choices.clear_options()
+        choices.add_options(Option(Content(visible(fix.label))) for fix in self._fixes)
+        choices.display = bool(self._fixes)
+        self._share_lines()
+        if self._fixes:
+            choices.highlighted = 0
+            choices.focus()
+        self.query_one("#alarm-keys", Static).update(self._keys())
+
+    def _scroll(self, lines: int) -> None:
+        self.query_one("#alarm-text", VerticalScroll).scroll_relative(y=lines, animate=False)
+
+    def _share_lines(self) -> None:
+        """Leave the text what title, fixes and keys do not take: it can be scrolled."""
+        room = self.app.size.height - _AROUND - min(len(self._fixes), _MOST)
+        self.query_one("#alarm-text").styles.max_height = max(room, 3)
+
+    def _keys(self) -> Content:
+        """The keys of this screen, as the user has set them."""
+        keys = keys_in_force(self)
+        parts: list[str | tuple[str, str]] = [("enter", "bold"), " does it   "] if self._fixes else []
+        if len(self._alarms) > 1:
+            parts += [(f"{keys['alarm.newer']} {keys['alarm.older']}", "bold"), " other alarms   "]
+        parts += [(keys["alarm.put-away"], "bold"), " puts it away   ", (keys["alarm.close"], "bold"), " closes"]
+        return Content.assemble(*parts)
+
+
+def alarm_text(alarm: Alarm) -> Content:
+    """What the alarm says, its evidence a number a line, and its advice."""
+    numbers = [(visible(name), visible(value)) for name, value in evidence(alarm)]
+    names = max((cell_len(name) for name, _ in numbers), default=0)
+    parts: list[str | tuple[str, str]] = [visible(alarm.message), "\n"]
+    for name, value in numbers:
+        parts += [(f"\n{name}{' ' * (names - cell_len(name))}  ", "$text-muted"), (value, "bold")]
+    parts += ["\n\n" if numbers else "\n", visible(alarm.advice, keep_newlines=True)]
+    return Content.assemble(*parts)

@@ -1,0 +1,219 @@
+"""One metric as a chart of braille dots: axes, threshold, moving average, cursor, marks, and further runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from workbench.kit.braille import DOTS_ACROSS, DOTS_DOWN, Canvas
+from workbench.kit.cells import fit_end
+from workbench.kit.drawing import OVERLAYS, Line, Piece, line_of
+from workbench.kit.scale import Scale, number_text, scale_of, tick_texts, ticks
+from workbench.kit.sparkline import LIMIT, MISSING
+from workbench.kit.window import Window, moving_average
+from workbench.run.history import Bucket, History
+from workbench.run.metrics import Metric
+from workbench.run.view import Mark
+from workbench.text import visible
+from workbench.training.charted import Charted
+from workbench.training.metric_row import change_text, reading_at
+from workbench.training.timeline import sign_of
+
+Points = list[tuple[int, Bucket]]  # at a dot of the x axis
+
+LETTERS = "abcde"[:OVERLAYS]  # of the further runs, in the legend and at the ends of their lines
+_LABELS = 8  # columns of the y axis's numbers
+_LINES_A_TICK = 4
+_COLUMNS_A_TICK = 12
+_RANKS = ("checkpoint", "evaluation", "resumed", "end", "setting", "alert", "decision", "alarm", "rollback")
+"""Kinds of marks; the last is shown where marks meet, and an error over all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """What the chart shows of one metric. others: further runs by name, at most five."""
+
+    charted: Charted
+    metric: Metric
+    marks: Sequence[Mark] = ()
+    others: Sequence[tuple[str, History]] = ()
+
+
+def braille_chart(picture: Picture, width: int, height: int) -> list[Line]:
+    """The chart as `height` lines of at most `width` columns: title, plot, axis with iterations, marks, legend.
+
+    Reads two buckets a column of the plot for every run, however long it is.
+    """
+    charted, metric = picture.charted, picture.metric
+    across = max(width - _LABELS - 4, 1)  # a column is left for the letters at the ends of lines
+    down = max(height - 4 - bool(picture.others), 1)
+    windows = [charted.window, *(charted.window.beside(history) for _, history in picture.others)]
+    series = [window.points(metric, DOTS_ACROSS * across) for window in windows]
+    scale = scale_of(((bucket.low, bucket.high) for points in series for _, bucket in points), metric, log=charted.log)
+    labels = _tick_rows(scale, down)
+    plot = _plot(picture, windows, series, scale, across, down)
+    return [
+        _title(picture, series[0], width),
+        *(
+            [(labels.get(row, "").rjust(_LABELS + 1), "muted"), ("┤" if row in labels else "│", "axis"), *cells]
+            for row, cells in enumerate(plot)
+        ),
+        *_iteration_axis(charted.window, across),
+        _mark_line(picture.marks, charted.window, across),
+        *([_legend(picture.others, width)] if picture.others else []),
+    ][:height]
+
+
+def _plot(
+    picture: Picture, windows: Sequence[Window], series: Sequence[Points], scale: Scale, across: int, down: int
+) -> list[Line]:
+    """The lines of all runs with what lies behind them, a letter at the end of each further one."""
+    canvas = Canvas(across, down)
+    for number, (window, points) in reversed(list(enumerate(zip(windows, series, strict=True)))):
+        _draw(canvas, window, points, [bucket.mean for _, bucket in points], scale, _role(number), spread=not number)
+    if picture.charted.average:
+        averages = moving_average(bucket for _, bucket in series[0])
+        _draw(canvas, windows[0], series[0], averages, scale, "ema", spread=False)
+    rows = canvas.rows()
+    threshold = picture.metric.threshold
+    if threshold is not None and scale.holds(threshold):
+        row = _row(scale.position(threshold), down)
+        rows[row] = [(LIMIT, "target") if cell == " " else (cell, role) for cell, role in rows[row]]
+    if (iteration := picture.charted.iteration) is not None:
+        column = _place(windows[0], iteration, across)
+        for row_cells in rows:
+            cell, _ = row_cells[column]
+            row_cells[column] = ("│" if cell in (" ", LIMIT) else cell, "cursor")
+    for x, bucket in series[0]:
+        if bucket.missing:
+            rows[-1][x // DOTS_ACROSS] = (MISSING, "missing")
+    plot = [[*cells, (" ", "text")] for cells in rows]  # with a column for letters of lines that reach the right edge
+    for number, points in enumerate(series[1:]):
+        _put_letter(plot, number, points, scale)
+    return [line_of(cells) for cells in plot]
+
+
+def _draw(
+    canvas: Canvas, window: Window, points: Points, values: Sequence[float], scale: Scale, role: str, *, spread: bool
+) -> None:
+    """A line through `values`, broken where iterations lack. spread: draw from least to greatest of each bucket too."""
+    numbers, top = window.history.numbers, canvas.height * DOTS_DOWN - 1
+    before: tuple[int, int] | None = None
+    follows = -1  # the iteration that goes on where the last point ended
+    for (x, bucket), value in zip(points, values, strict=True):
+        if math.isnan(value):
+            before = None
+            continue
+        here = (x, round((1 - scale.position(value)) * top))
+        joined = before if before is not None and numbers[bucket.first_index] == follows else here
+        canvas.line(joined, here, role)
+        if spread:
+            high, low = (round((1 - scale.position(end)) * top) for end in (bucket.high, bucket.low))
+            canvas.column(x, high, low, role)
+        before, follows = here, numbers[bucket.last_index] + 1
+
+
+def _put_letter(plot: list[list[Piece]], number: int, points: Points, scale: Scale) -> None:
+    """Put the letter of a further run where its line ends, or on the nearest row that is free there."""
+    end = next(((x, bucket.mean) for x, bucket in reversed(points) if not math.isnan(bucket.mean)), None)
+    if end is None:
+        return
+    column, wanted = end[0] // DOTS_ACROSS + 1, _row(scale.position(end[1]), len(plot))
+    free = [row for row, cells in enumerate(plot) if cells[column][0] in (" ", LIMIT)]
+    if free:
+        plot[min(free, key=lambda row: abs(row - wanted))][column] = (LETTERS[number], _role(number + 1))
+
+
+def _title(picture: Picture, points: Points, width: int) -> Line:
+    """The metric, and what it is at the cursor."""
+    charted, metric = picture.charted, picture.metric
+    reading = reading_at(charted.window, metric, charted.at)
+    numbers = charted.window.history.numbers
+    pieces: Line = [(f" {metric.label}", "strong"), (f" {metric.unit}" if metric.unit else "", "muted")]
+    if len(numbers):
+        pieces.append((f"   iteration {numbers[-1 if charted.at is None else charted.at]}  ", "muted"))
+        pieces.append((number_text(reading.value, metric.digits, 9), "strong"))
+        pieces.append((" " + change_text(reading.change, metric.digits, 10), "muted"))
+    if metric.threshold is not None:
+        pieces.append((f"   {LIMIT} {'target' if metric.aimed else 'limit'} {metric.threshold:g}", "target"))
+    if charted.average and points:
+        averages = moving_average(
+            bucket for _, bucket in points if charted.at is None or bucket.first_index <= charted.at
+        )
+        if averages:
+            pieces.append((f"   EMA {number_text(averages[-1], metric.digits, 9)}", "ema"))
+    if charted.log:
+        pieces.append(("   log scale" if metric.log else "   no log scale for this metric", "muted"))
+    return _fitting(pieces, width)
+
+
+def _tick_rows(scale: Scale, down: int) -> dict[int, str]:
+    """The numbers of the y axis by their line."""
+    values = ticks(scale, max(down // _LINES_A_TICK, 1))
+    texts = tick_texts(values, log=scale.log)
+    return {_row(scale.position(value), down): text for value, text in zip(values, texts, strict=True)}
+
+
+def _iteration_axis(window: Window, across: int) -> list[Line]:
+    """The x axis and the iterations under it."""
+    line, labels = ["─"] * across, [" "] * (across + 4)
+    free_from = 0
+    if window.iterations:
+        marked = [window.first, *ticks(Scale(window.first, window.last), max(across // _COLUMNS_A_TICK, 1))]
+        for number in sorted({math.ceil(value) for value in marked}):
+            text, column = str(number), _place(window, number, across)
+            start = max(column - len(text) // 2, 0)
+            if start >= free_from and start + len(text) <= len(labels):
+                line[column] = "┬"
+                labels[start : start + len(text)] = text
+                free_from = start + len(text) + 2
+    indent = " " * (_LABELS + 1)
+    return [[(indent, "text"), ("└" + "".join(line), "axis")], [(indent + " " + "".join(labels).rstrip(), "muted")]]
+
+
+def _mark_line(marks: Sequence[Mark], window: Window, across: int) -> Line:
+    """Checkpoints, alerts and settings, each under its iteration."""
+    cells: list[Piece] = [(" ", "text")] * across
+    ranks = [-1] * across
+    for mark in marks:
+        rank = _RANKS.index(mark.kind) if mark.level != "error" else len(_RANKS)
+        if window.iterations and window.first <= mark.iteration <= window.last:
+            column = _place(window, mark.iteration, across)
+            if rank >= ranks[column]:
+                ranks[column] = rank
+                cells[column] = sign_of(mark)
+    return [(" " * (_LABELS + 2), "text"), *line_of(cells)]
+
+
+def _legend(others: Sequence[tuple[str, History]], width: int) -> Line:
+    pieces: Line = [(" ─ this run", _role(0))]
+    room = (width - len(pieces[0][0])) // len(others) - 4
+    for number, (name, _) in enumerate(others):
+        pieces.append((f"  {LETTERS[number]} {fit_end(visible(name), room)}", _role(number + 1)))
+    return pieces
+
+
+def _fitting(pieces: Line, width: int) -> Line:
+    """The pieces that `width` columns hold, in their order."""
+    line: Line = []
+    for text, role in pieces:
+        if len(text) <= width:
+            line.append((text, role))
+            width -= len(text)
+    return line
+
+
+def _place(window: Window, iteration: int, across: int) -> int:
+    """The column of an iteration, by the dots that its value is drawn at."""
+    dots = DOTS_ACROSS * across
+    return round((iteration - window.first) / max(window.last - window.first, 1) * (dots - 1)) // DOTS_ACROSS
+
+
+def _row(position: float, down: int) -> int:
+    """The line from the top of a place from 0 to 1 on the y axis."""
+    return round((1 - position) * (DOTS_DOWN * down - 1)) // DOTS_DOWN
+
+
+def _role(number: int) -> str:
+    return f"run-{number}" if number else "series"

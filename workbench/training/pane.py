@@ -1,0 +1,307 @@
+"""The training pane: every metric of the run over its iterations, the newest scores, and what happened when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.events import Resize
+from textual.message import Message
+
+from trainer.runs.listing import PPO
+from workbench.kit.drawing import OVERLAYS
+from workbench.kit.keys import keys_in_force, keys_of
+from workbench.kit.pane import Pane
+from workbench.kit.window import Window, window_of, window_over
+from workbench.run.evaluations import in_brief
+from workbench.run.history import History
+from workbench.run.metrics import DEFAULT, METRICS, Metric
+from workbench.run.view import Mark, RunView
+from workbench.training.alarm_lines import AlarmLines
+from workbench.training.braille_chart import Picture
+from workbench.training.charted import Charted
+from workbench.training.choose_metrics import ChooseMetricsScreen
+from workbench.training.histogram import ScoreHistogram
+from workbench.training.layout import shares
+from workbench.training.metric_chart import MetricChart
+from workbench.training.metric_choice import hidden_metrics, metrics_of
+from workbench.training.metric_list import MetricList
+from workbench.training.timeline import Timeline
+
+_SPANS = tuple(factor * 10**power for power in range(1, 7) for factor in (1, 2, 5) if factor * 10**power >= 50)
+_ENLARGED = 11  # rows whose room the enlarged chart takes
+_STRIDE = 10  # iterations of a long step
+
+
+class TrainingPane(Pane):
+    """Rows of metrics, or one of them enlarged; a cursor goes through the iterations of all."""
+
+    TITLE = "Training"
+    HELP = (
+        "Alarms that stand, and what opens them; under them the metrics of the run, one a row: the last value, its "
+        "change from the iteration before, and its course.\n"
+        "Left and right put a cursor on an iteration: all values are then those of it, and so are the samples.\n"
+        "× is a number that was NaN or infinite; ! a value past its limit ┄; a gap is an iteration that is not there. "
+        "Metrics that the run has not, or that never change, have no row."
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "enlarge", "enlarge", id="training.enlarge", tooltip="Draw this metric as a large chart"),
+        Binding("escape", "close", "back", id="training.close", tooltip="Back to all metrics, then to the newest"),
+        Binding("up", "select(-1)", "metric up", show=False, id="training.up", tooltip="Go to the metric above"),
+        Binding("down", "select(1)", "metric down", show=False, id="training.down", tooltip="Go to the metric below"),
+        Binding("left", "move(-1)", "earlier", show=False, id="training.left", tooltip="Cursor one iteration back"),
+        Binding("right", "move(1)", "later", show=False, id="training.right", tooltip="Cursor one iteration on"),
+        Binding(
+            "shift+left",
+            f"move({-_STRIDE})",
+            "far back",
+            show=False,
+            id="training.far-left",
+            tooltip=f"Cursor {_STRIDE} iterations back",
+        ),
+        Binding(
+            "shift+right",
+            f"move({_STRIDE})",
+            "far on",
+            show=False,
+            id="training.far-right",
+            tooltip=f"Cursor {_STRIDE} iterations on",
+        ),
+        Binding("home", "first", "first", show=False, id="training.first", tooltip="Cursor on the first iteration"),
+        Binding("end", "newest", "newest", show=False, id="training.newest", tooltip="Follow the newest iteration"),
+        Binding(
+            "plus,equals_sign", "zoom(1)", "closer", show=False, id="training.closer", tooltip="Chart fewer iterations"
+        ),
+        Binding("minus", "zoom(-1)", "wider", show=False, id="training.wider", tooltip="Chart more iterations"),
+        Binding("e", "average", "EMA", id="training.average", tooltip="Draw the exponential moving average, or not"),
+        Binding("l", "log", "log", id="training.log", tooltip="Logarithmic axes for losses, KL and gradient, or not"),
+        Binding("m", "choose", "metrics", id="training.metrics", tooltip="Choose which metrics are shown"),
+    ]
+
+    class IterationChosen(Message):
+        """The cursor was put on an iteration; None: the newest is followed again."""
+
+        def __init__(self, iteration: int | None) -> None:
+            super().__init__()
+            self.iteration = iteration
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._view = RunView()
+        self._chosen: tuple[Metric, ...] = DEFAULT  # of PPO; runs of other kinds have few
+        self._metrics: tuple[Metric, ...] = DEFAULT  # that have a row
+        self._selected = 0
+        self._cursor: int | None = None  # an iteration
+        self._span: int | None = None  # iterations that are charted; None: all
+        self._average = self._log = self._enlarged = False
+        self._others: list[tuple[Path, History]] = []
+        self._shown: object = None  # what the charts were drawn from
+
+    def compose(self) -> ComposeResult:
+        yield AlarmLines()
+        yield MetricList()
+        yield MetricChart()
+        yield ScoreHistogram()
+        yield Timeline()
+
+    def on_mount(self) -> None:
+        self.query_one(MetricChart).display = False
+        self._show()
+
+    # What the app tells
+
+    def show_run(self, view: RunView) -> None:
+        if view is not self._view:
+            self._view, self._cursor = view, None
+            self.query_one(ScoreHistogram).show(())
+        history, marks = view.history, view.marks
+        ends = (history.numbers[0], history.numbers[-1]) if len(history) else ()
+        run = (view.started is None, view.kl_target, tuple(view.alarms))
+        now = (history, len(history), ends, view.last, len(marks), marks[-1:], run)
+        if now != self._shown:
+            self._shown = now
+            self._show()
+            self.refresh_keys()
+
+    def show_scores(self, iteration: int, scores: Sequence[float]) -> None:
+        """The scores of the iteration whose samples are shown, to be drawn as a distribution."""
+        self.query_one(ScoreHistogram).show(scores, iteration)
+        self._show()
+
+    def compare(self, runs: Sequence[tuple[Path, History]]) -> None:
+        """Draw the runs in these folders beside this one in the enlarged chart, five at most; none for an empty list.
+
+        The run on the screen may be among them: it has its line already.
+        """
+        self._others = [(folder.resolve(), history) for folder, history in runs]
+        self._show()
+
+    @property
+    def metrics_shown(self) -> tuple[str, ...]:
+        """Fields of PPO's metrics that are to have a row, in the order of the table.
+
+        Setting none, or only unknown ones: those shown by default. A run of another kind has a row for every metric.
+        """
+        return tuple(metric.field for metric in self._chosen)
+
+    @metrics_shown.setter
+    def metrics_shown(self, fields: Iterable[str]) -> None:
+        wanted = set(fields)
+        self._chosen = tuple(metric for metric in METRICS if metric.field in wanted) or DEFAULT
+        if self.is_mounted:
+            self._show()
+
+    # Keys
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "enlarge":
+            return not self._enlarged and bool(len(self._view.history))
+        if action == "close":
+            return self._enlarged or self._cursor is not None
+        if action == "choose":
+            return self._view.history.kind == PPO
+        return True
+
+    def action_enlarge(self) -> None:
+        self._enlarge(True)
+
+    def action_close(self) -> None:
+        if self._enlarged:
+            self._enlarge(False)
+        else:
+            self._put_cursor(None)
+
+    def action_select(self, rows: int) -> None:
+        self._selected = min(max(self._selected + rows, 0), len(self._metrics) - 1)
+        self._show()
+
+    def action_move(self, iterations: int) -> None:
+        history = self._view.history
+        if len(history):
+            at = self._at()
+            at = (len(history) - 1 if at is None else at) + iterations
+            self._put_cursor(None if at >= len(history) - 1 else history.numbers[max(at, 0)])
+
+    def action_first(self) -> None:
+        if len(self._view.history):
+            self._put_cursor(self._view.history.numbers[0])
+
+    def action_newest(self) -> None:
+        self._put_cursor(None)
+
+    def action_zoom(self, direction: int) -> None:
+        size = len(self._view.history)
+        spans = [span for span in _SPANS if span < size]
+        at = spans.index(self._span) if self._span in spans else len(spans)
+        at = min(max(at - direction, 0), len(spans))
+        self._span = spans[at] if at < len(spans) else None
+        self._show()
+
+    def action_average(self) -> None:
+        self._average = not self._average
+        self._show()
+
+    def action_log(self) -> None:
+        self._log = not self._log
+        self._show()
+
+    def action_choose(self) -> None:
+        def chosen(fields: tuple[str, ...] | None) -> None:
+            if fields is not None:
+                self.metrics_shown = fields
+
+        self.app.push_screen(ChooseMetricsScreen(self.metrics_shown), chosen)
+
+    def on_metric_list_picked(self, message: MetricList.Picked) -> None:
+        message.stop()
+        self._selected = message.row
+        if message.iteration is not None:
+            self._put_cursor(message.iteration)
+        else:
+            self._show()
+
+    def on_resize(self, event: Resize) -> None:
+        self._show()
+
+    # Drawing
+
+    def _enlarge(self, enlarged: bool) -> None:
+        focused = self.has_focus_within
+        self._enlarged = enlarged
+        chart, rows = self.query_one(MetricChart), self.query_one(MetricList)
+        chart.display, rows.display = enlarged, not enlarged
+        if focused:
+            (chart if enlarged else rows).focus()
+        self._show()
+        self.refresh_keys()
+
+    def _put_cursor(self, iteration: int | None) -> None:
+        if iteration != self._cursor:
+            self._cursor = iteration
+            self.post_message(self.IterationChosen(iteration))
+            self.refresh_keys()
+        self._show()
+
+    def _at(self) -> int | None:
+        """The cursor's position in the history."""
+        history = self._view.history
+        return None if self._cursor is None or not len(history) else history.index_of(self._cursor)
+
+    def _beside(self) -> tuple[tuple[str, History], ...]:
+        """The further runs that have the enlarged metric: one of another kind may not."""
+        field, started = self._metrics[self._selected].field, self._view.started
+        this = Path(started.folder).resolve() if started and self._others else None
+        others = [(folder.name, history) for folder, history in self._others if folder != this]
+        return tuple((name, history) for name, history in others[:OVERLAYS] if field in history.names)
+
+    def _window(self) -> Window:
+        if self._enlarged and self._span is None and (others := self._beside()):
+            return window_over([self._view.history, *(history for _, history in others)])
+        return window_of(self._view.history, self._span, self._at())
+
+    def _show(self) -> None:
+        """Draw what can be seen."""
+        histogram, events = self.query_one(ScoreHistogram), self.query_one(Timeline)
+        self._take_metrics(metrics_of(self._view, self._chosen))
+        rows = _ENLARGED if self._enlarged else len(self._metrics)
+        width, height = self.size
+        alarms = self._view.alarms
+        key = keys_in_force(self.screen).get("alarm.open", "!") if alarms else ""
+        height -= self.query_one(AlarmLines).show(alarms, key, height)
+        evaluations = self._evaluations()[: max(height - 1 - rows, 0)]
+        events.show(self._view.marks, evaluations)
+        height -= len(evaluations)
+        shared = shares(height, width, rows, scores=not (histogram.empty or self._enlarged), marks=events.count)
+        below = shared.timeline + len(evaluations)
+        histogram.display, events.display = bool(shared.histogram), bool(below)
+        histogram.styles.height, events.styles.height = shared.histogram, below
+        charted = Charted(window=self._window(), at=self._at(), average=self._average, log=self._log)
+        if self._enlarged:
+            metric = self._metrics[self._selected]
+            picture = Picture(charted=charted, metric=metric, marks=self._view.marks, others=self._beside())
+            self.query_one(MetricChart).show(picture)
+        else:
+            self.query_one(MetricList).show(
+                charted, self._metrics, self._selected, row_height=shared.row, empty=self._nothing_yet()
+            )
+
+    def _take_metrics(self, metrics: tuple[Metric, ...]) -> None:
+        """Give these a row; the selected one stays selected where it still has one."""
+        field, same = self._metrics[self._selected].field, [metric.field for metric in metrics]
+        self._selected = same.index(field) if field in same else min(self._selected, len(metrics) - 1)
+        self._metrics = metrics
+        hidden = hidden_metrics(self._view, self._chosen)
+        sign = f"{hidden} {'metric' if hidden == 1 else 'metrics'} hidden · {keys_of(self)['training.metrics']}"
+        self.border_subtitle = sign if hidden else ""
+
+    def _evaluations(self) -> list[Mark]:
+        return [Mark(e.iteration, "evaluation", in_brief(e)) for e in self._view.newest_evaluations]
+
+    def _nothing_yet(self) -> str:
+        if self._view.started is not None:
+            return "The first iteration is under way: its numbers will stand here."
+        start = keys_in_force(self.screen).get("run.start", "space")
+        return f"No run yet: {start} trains the configuration, and its metrics will be drawn here."

@@ -24,8 +24,9 @@ from trainer.errors import ModelError, UsageError
 from workbench.kit.theming import EXTRA_VARIABLES
 from workbench.samples.ask_form import PromptArea
 from workbench.samples.ask_screen import KEPT, AskScreen
-from workbench.samples.asked import Asked, as_sent, typed
+from workbench.samples.asked import Asked
 from workbench.samples.completion_list import CompletionList
+from workbench.text import as_sent, typed
 
 NO_TOP = ("top_tokens", "top_texts", "top_logprobs", "top_ref_logprobs")
 SIZES = [(80, 24), (120, 36), (200, 60)]

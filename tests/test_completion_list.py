@@ -14,7 +14,7 @@ from styles_helper import styles_path
 from textual.app import App, ComposeResult
 
 from trainer.control.questions import Answer, Completion, Writer
-from workbench.kit.drawing import Line, plain
+from workbench.kit.drawing import Line, plain, wrapped
 from workbench.kit.theming import EXTRA_VARIABLES
 from workbench.samples.completion_list import (
     Column,
@@ -23,7 +23,6 @@ from workbench.samples.completion_list import (
     completion_facts,
     kl_of,
     signed,
-    wrapped,
     writing_lines,
 )
 from workbench.text import visible

@@ -21,11 +21,11 @@ from workbench_app import until
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import write_samples
 from workbench.kit.theming import EXTRA_VARIABLES
+from workbench.kit.word_diff import Part, word_diff
 from workbench.run.sample_records import Sample, SampleKey
 from workbench.samples import prompt_history
 from workbench.samples.diff_text import DiffText, diff_lines
 from workbench.samples.prompt_history import PromptHistoryScreen, appearance_line, changes_line, scores_line
-from workbench.samples.word_diff import Part, word_diff
 
 NOTHING = object()
 PROMPT = "Once upon a time"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.samples.word_diff import Part, word_diff
+from workbench.kit.word_diff import Part, word_diff
 
 TEXTS = st.text() | st.lists(st.sampled_from(["joy", "the", " ", "\n\n", ".", "日", "本", "e\u0301", "🎉"])).map(
     "".join

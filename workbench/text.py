@@ -23,6 +23,19 @@ def visible(text: str, *, keep_newlines: bool = False) -> str:
     return "".join(c if c == "\n" and keep_newlines else _visible_character(c) for c in text)
 
 
+def typed(text: str) -> str:
+    """`text` as it may stand where text is typed: newlines and tabs as they are, other control characters shown."""
+    return "\t".join(visible(part, keep_newlines=True) for part in text.split("\t"))
+
+
+def as_sent(text: str, prompt: str) -> str:
+    """`text`, typed over `prompt`: what stands in it for a control character of the prompt is that one again."""
+    for character in set(prompt):
+        if (shown := typed(character)) != character and shown not in prompt:
+            text = text.replace(shown, character)
+    return text
+
+
 def sparkline(values: Sequence[float], width: int) -> str:
     """The last `width` values as bars between their least and their greatest; a gap where one is not finite.
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-FORMATS_IN = ("auto", "trl", "trl-implicit", "hh", "ultrafeedback", "columns", "k-way")
-FORMATS_OUT = ("trl", "trl-implicit", "trl-conversational", "kto", "kto-conversational", "columns", "k-way")
+from workbench.labelling.formats import FORMATS_IN, FORMATS_OUT
 
 
 def add_preferences(commands: Any, parser_class: type[argparse.ArgumentParser]) -> None:

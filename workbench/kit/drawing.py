@@ -6,8 +6,11 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from rich.segment import Segment
+from textual.content import Content
 from textual.strip import Strip
 from textual.widget import Widget
+
+from workbench.text import visible
 
 Piece = tuple[str, str]  # text, and its role: the part of a component class after `drawn--`
 Line = list[Piece]
@@ -54,6 +57,15 @@ def rule(text: str, width: int, *, after: Sequence[Piece] = ()) -> Line:
     line: Line = [(f" {text}"[:width], "muted"), *after]
     room = width - len(plain(line)) - 2
     return [*line, (" " + "─" * room, "axis")] if room > 0 else line
+
+
+def wrapped(pieces: Iterable[Piece], width: int) -> list[Line]:
+    """Texts with roles as lines of at most `width` columns, wrapped at words; every character shown, none obeyed."""
+    content = Content.assemble(*((visible(text, keep_newlines=True), role) for text, role in pieces))
+    return [
+        [(line.plain[span.start : span.end], str(span.style)) for span in sorted(line.spans)]
+        for line in content.wrap(max(width, 2))
+    ]
 
 
 class Drawn(Widget):

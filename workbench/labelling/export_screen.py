@@ -16,13 +16,12 @@ from textual.widgets import Input, Select, Static
 
 from trainer.errors import TrainerError
 from trainer.preferences.store import PreferenceStore
-from workbench.cli.preferences_arguments import FORMATS_OUT
 from workbench.kit.confirm import ConfirmScreen
 from workbench.kit.dialog import Dialog
+from workbench.kit.file_names import path_problem, unused
 from workbench.kit.key_footer import KeyFooter
 from workbench.kit.plain_input import PlainInput
-from workbench.samples.export import unused
-from workbench.samples.export_screen import path_problem
+from workbench.labelling.formats import FORMATS_OUT
 from workbench.text import visible
 
 if TYPE_CHECKING:

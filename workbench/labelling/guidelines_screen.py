@@ -10,7 +10,7 @@ from textual.containers import Vertical
 from textual.widgets import Static, TextArea
 
 from workbench.kit.dialog import Dialog
-from workbench.samples.asked import typed
+from workbench.text import typed
 
 
 class GuidelinesScreen(Dialog[bool]):

@@ -20,10 +20,10 @@ from textual.widgets import Input, Select, Static
 from trainer.errors import TrainerError
 from trainer.preferences.records import Preference, Text
 from trainer.preferences.store import Added, PreferenceStore
-from workbench.cli.preferences_arguments import FORMATS_IN
 from workbench.kit.dialog import Dialog
 from workbench.kit.key_footer import KeyFooter
 from workbench.kit.plain_input import PlainInput
+from workbench.labelling.formats import FORMATS_IN
 from workbench.text import visible
 
 PREVIEWED = 3  # rows

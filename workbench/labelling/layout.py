@@ -12,11 +12,10 @@ from typing import NamedTuple
 from rich.cells import cell_len
 
 from workbench.kit.cells import fit
-from workbench.kit.drawing import Line, Piece, plain
+from workbench.kit.drawing import Line, Piece, plain, wrapped
+from workbench.kit.word_diff import Part, word_diff
 from workbench.labelling.markdown import markdown_lines
 from workbench.labelling.shown import Shown, Turn
-from workbench.samples.completion_list import wrapped
-from workbench.samples.word_diff import Part, word_diff
 from workbench.text import visible
 
 SIDE_BY_SIDE = 98  # columns that the pane has in a terminal of 100

@@ -11,7 +11,7 @@ from textual.containers import Vertical
 from textual.widgets import Static, TextArea
 
 from workbench.kit.dialog import Dialog
-from workbench.samples.asked import as_sent, typed
+from workbench.text import as_sent, typed
 
 
 class NoteScreen(Dialog[str | None]):

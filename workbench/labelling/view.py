@@ -12,10 +12,9 @@ from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from workbench.kit.drawing import Line, Piece
+from workbench.kit.drawing import Line, Piece, wrapped
 from workbench.labelling.layout import Layout, Style, lay_out, with_note
 from workbench.labelling.shown import Shown
-from workbench.samples.completion_list import wrapped
 
 _ROLES = ("rule", "heading", "role", "text", "differs", "strong", "emphasis", "struck", "code", "muted")
 _RULES = 2  # lines that a screenful loses to what says where one is

@@ -18,12 +18,12 @@ from textual.widgets.option_list import Option
 
 from trainer.control.questions import Question, Writer
 from workbench.kit.cells import fit
-from workbench.kit.drawing import Drawn, Line, component_classes
+from workbench.kit.drawing import Drawn, Line, component_classes, wrapped
 from workbench.kit.whole import MountedWhole
-from workbench.samples.asked import Asked, Choice, as_sent, typed
-from workbench.samples.completion_list import signed, wrapped
+from workbench.samples.asked import Asked, Choice
+from workbench.samples.completion_list import signed
 from workbench.samples.sentence import percent
-from workbench.text import visible
+from workbench.text import as_sent, typed, visible
 
 MOST = 16  # completions of a request
 LONGEST = 100_000  # tokens

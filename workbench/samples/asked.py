@@ -80,19 +80,6 @@ class Asked:
         )
 
 
-def typed(text: str) -> str:
-    """`text` as it may stand where text is typed: newlines and tabs as they are, other control characters shown."""
-    return "\t".join(visible(part, keep_newlines=True) for part in text.split("\t"))
-
-
-def as_sent(text: str, prompt: str) -> str:
-    """`text`, typed over `prompt`: what stands in it for a control character of the prompt is that one again."""
-    for character in set(prompt):
-        if (shown := typed(character)) != character and shown not in prompt:
-            text = text.replace(shown, character)
-    return text
-
-
 def _columns(text: str) -> dict[str, Any]:
     """A sample's other columns; none where there are none or they cannot be read."""
     try:

@@ -10,13 +10,12 @@ from typing import ClassVar
 
 from rich.cells import cell_len
 from textual.binding import Binding, BindingType
-from textual.content import Content
 
 from trainer.control.questions import Answer, Completion, Writer
 from workbench.kit.cells import fit
-from workbench.kit.drawing import Line, Piece, plain
+from workbench.kit.drawing import Line, Piece, plain, wrapped
 from workbench.kit.scrolled_lines import ScrolledLines
-from workbench.samples.word_diff import word_diff
+from workbench.kit.word_diff import word_diff
 from workbench.text import duration, visible
 
 _SIDE_BY_SIDE = 96  # columns that the list has in a terminal of 100
@@ -61,15 +60,6 @@ def signed(value: float) -> str:
     if not math.isfinite(value):
         return "-"
     return f"{value:+.2f}" if abs(value) < 1e6 else f"{value:+.3g}"
-
-
-def wrapped(pieces: Iterable[Piece], width: int) -> list[Line]:
-    """Texts with roles as lines of at most `width` columns, wrapped at words; every character shown, none obeyed."""
-    content = Content.assemble(*((visible(text, keep_newlines=True), role) for text, role in pieces))
-    return [
-        [(line.plain[span.start : span.end], str(span.style)) for span in sorted(line.spans)]
-        for line in content.wrap(max(width, 2))
-    ]
 
 
 def completion_facts(completion: Completion, writer: Writer, compared: float) -> list[Piece]:

@@ -11,7 +11,7 @@ from textual.content import Content
 from workbench.kit.drawing import Line, plain
 from workbench.kit.scrolled_lines import ScrolledLines
 from workbench.kit.theming import no_color
-from workbench.samples.word_diff import Part
+from workbench.kit.word_diff import Part
 from workbench.text import visible
 
 _MARKS = {"gone": ("−", ""), "new": ("+", "")}  # beside strike and underline

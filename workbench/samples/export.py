@@ -9,11 +9,11 @@ import re
 import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 from trainer.errors import StorageError
+from workbench.kit.file_names import unused
 from workbench.run.sample_records import TokenSample
 from workbench.text import visible
 
@@ -74,12 +74,6 @@ def export_markdown(samples: Iterable[TokenSample], path: Path) -> Path:
     Returns where, and raises, as `export_jsonl` does.
     """
     return write_new(path, (piece for sample in samples for piece in _markdown(sample)))
-
-
-def unused(path: Path) -> Path:
-    """`path` where nothing is there, else with the first free number after its name: text-2.md, text-3.md..."""
-    names = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
-    return path if not path.exists() else next(name for name in names if not name.exists())
 
 
 def check_place(path: Path) -> None:

@@ -15,7 +15,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from workbench.kit.dialog import Dialog
-from workbench.samples.export import unused
+from workbench.kit.file_names import path_note, path_problem, unused
 from workbench.text import visible
 
 What = Literal["this", "shown", "marked"]
@@ -154,21 +154,3 @@ class ExportScreen(Dialog[ExportChoice | None]):
 
     def _choice(self) -> tuple[What, Format]:
         return _CHOICES[self.query_one(OptionList).highlighted or 0]
-
-
-def path_problem(text: str) -> str:
-    """Why samples cannot be written to the path `text`, in one line; empty when they can."""
-    if not text.strip():
-        return "give the file a name"
-    try:
-        path = Path(text).expanduser()
-        return f"{path} is a folder: give the file a name" if path.is_dir() else ""
-    except (OSError, RuntimeError) as error:  # a name too long; ~ of a user that is not there
-        return f"no file can be called so: {getattr(error, 'strerror', None) or error}"
-
-
-def path_note(text: str) -> str:
-    """Where else it will be written because the path `text`, which has no problem, is taken; empty when it is not."""
-    path = Path(text).expanduser()
-    free = unused(path)
-    return "" if free == path else f"that file is there already: {free.name} will be written"

@@ -21,10 +21,10 @@ from textual.worker import get_current_worker
 from trainer.runs.folder import RunFolder
 from workbench.kit.cells import fit_end
 from workbench.kit.dialog import Dialog
+from workbench.kit.word_diff import Part, word_diff
 from workbench.run.sample_records import Sample, SampleKey
 from workbench.samples.appearances import appearances
 from workbench.samples.diff_text import DiffText
-from workbench.samples.word_diff import Part, word_diff
 from workbench.text import sparkline, visible
 
 _BESIDE = 100  # columns from which the text stands beside the list

@@ -19,7 +19,7 @@ import psutil
 from workbench.run.journal_source import JournalSource
 from workbench.run.view import RunView
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 from long_journal import write_long_journal
 
 COLUMNS = 120  # of a chart

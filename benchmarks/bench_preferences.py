@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from trainer.preferences.store import Added, PreferenceStore
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 from preferences_helper import preference, preferences
 
 Result = TypeVar("Result")

@@ -30,7 +30,7 @@ from workbench.run.sample_records import SampleKey
 from workbench.run.sample_table import SampleTable
 from workbench.samples.whole_run import scan
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 from token_samples import SETTINGS, sample_row
 
 LONG = 4096  # tokens

@@ -203,7 +203,7 @@ def _seconds(run: Path) -> list[float]:
 
 def memory(options: argparse.Namespace, folder: Path) -> None:
     """Resident memory while a scripted trainer makes 10,000 iterations."""
-    sys.path.insert(0, str(ROOT / "tests"))
+    sys.path.insert(0, str(ROOT / "tests" / "support"))
     os.chdir(folder)
     asyncio.run(_ten_thousand())
 

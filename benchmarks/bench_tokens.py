@@ -29,7 +29,7 @@ from workbench.samples.token_legend import TokenLegend
 from workbench.samples.token_text import TokenText
 from workbench.styles import ALL_STYLES
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 from token_samples import token_sample
 
 SIZE = (120, 36)

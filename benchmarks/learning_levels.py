@@ -1,4 +1,4 @@
-"""Train the tasks of tests/test_learning.py with other roundings, and print what they reach, as a Markdown table.
+"""Train the tasks of the learning tests with other roundings, and print what they reach, as a Markdown table.
 
 A product that is rounded otherwise draws another token sooner or later, after which two runs are as different as two
 seeds. So a level that a test asks for must lie far below what any of these runs reaches.
@@ -20,7 +20,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+TESTS = Path(__file__).resolve().parent.parent / "tests"
+sys.path += [str(TESTS / "support"), str(TESTS / "trainer" / "session")]
 
 _CHANGE = 1e-6  # of a weight, relative
 

@@ -54,10 +54,11 @@ class Bench:
     """Copies of the project, one a job, in which mutants of one module are tried."""
 
     def __init__(self, module: str, jobs: int, folder: Path) -> None:
-        self.name = f"trainer/{module}.py"
-        self.source = (ROOT / self.name).read_bytes()
+        source = next((ROOT / "trainer").rglob(f"{module}.py"))
+        self.name, self.source = str(source.relative_to(ROOT)), source.read_bytes()
         patterns = TESTS.get(module, (f"test_{module}*.py",))
-        self._tests = [f"tests/{path.name}" for pattern in patterns for path in sorted((ROOT / "tests").glob(pattern))]
+        found = [path for pattern in patterns for path in sorted((ROOT / "tests").rglob(pattern))]
+        self._tests = [str(path.relative_to(ROOT)) for path in found]
         if not self._tests:
             sys.exit(f"no test answers for {self.name}: none of {', '.join(patterns)} is in tests/")
         self._copies: queue.Queue[Path] = queue.Queue()

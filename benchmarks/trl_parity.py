@@ -1,4 +1,4 @@
-"""References for tests/test_trl_parity.py: what `trl.experimental.ppo.PPOTrainer` makes of fixed rollouts.
+"""References for tests/trainer/ppo/test_trl_parity.py: what `trl.experimental.ppo.PPOTrainer` makes of fixed rollouts.
 
 Runs in TRL's own environment (requirements-trl.txt) and imports nothing of the trainer. None of TRL's formulas is
 written here again: `PPOTrainer.train` itself runs, with its generation replaced by tokens from a fixed seed, and its

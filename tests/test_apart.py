@@ -14,7 +14,7 @@ import pytest
 from conftest import RUN, WATCH
 from runs_helper import run_python
 
-TESTS = Path(__file__).parent
+SUPPORT = apart.ROOT / "tests" / "support"
 LEFT = ["runs/quickstart-0001/events.jsonl", "preferences.db", "~/.config/ppo-workbench/screen.toml"]
 
 
@@ -65,7 +65,7 @@ def test_signals_that_the_test_run_was_started_with_ignored_are_not_ignored_in_c
             signal.signal(number, signal.SIG_IGN)
 
     command = [sys.executable, "-c", code]
-    environment = os.environ | {"PYTHONPATH": str(TESTS)}
+    environment = os.environ | {"PYTHONPATH": str(SUPPORT)}
     done = subprocess.run(command, env=environment, preexec_fn=ignore, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{[False] * len(numbers)}\n", "")
 

@@ -1,0 +1,24 @@
+"""Folders of runs, as the trainer leaves them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from trainer.config import Config, validate
+from trainer.runs.folder import (
+    RunFolder,
+)
+
+
+def config(runs_dir: Path, name: str = "", iterations: int = 10) -> Config:
+    return validate({"run": {"dir": str(runs_dir), "name": name, "seed": 5}, "ppo": {"iterations": iterations}})
+
+
+def checkpoint(folder: RunFolder, iteration: int) -> Path:
+    """A whole checkpoint, as the trainer leaves it."""
+    path = folder.checkpoint(iteration)
+    (path / "policy").mkdir(parents=True)
+    (path / "policy" / "adapters.safetensors").write_bytes(b"x" * 100)
+    (path / "state.json").write_text(json.dumps({"files": {"policy/adapters.safetensors": 100}}))
+    return path

@@ -1,0 +1,245 @@
+"""Small real runs on a tiny model: their configuration, what they emit and leave on disk, and ways to hurt them.
+
+As a program it is `ppo-workbench` with an accident: `runs_helper.py kill score 2 --no-ui --config tiny.toml`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import trainer  # noqa: F401  loads the BLAS, before anything imports mlx
+from trainer.config import Config, load_config, parse_overrides
+from trainer.control.control import Control
+from trainer.events import Alert, Evaluation, Event, Iteration, PhaseProgress, SamplesWritten
+from trainer.ppo import checkpoint
+from trainer.rewards.loading import code_of
+from trainer.runs.folder import RunFolder, newest_checkpoint
+from trainer.runs.journal import read_journal
+from trainer.runs.samples import read_samples
+from trainer.runs.sinks import Sinks
+from trainer.session.training import train
+from workbench.system.code_trust import trusted_code
+
+PROMPTS = ["one", "two of them", "three", "four by four", "five", "six or seven", "eight", "nine to go", "and ten"]
+SETTINGS = """\
+model.path = "{folder}/model"
+data.prompts = "{folder}/prompts.jsonl"
+data.eval_fraction = 0.3
+rollout.batch_size = 4
+rollout.max_new_tokens = 8
+reward.sources = ["{folder}/rewards.py:score"]
+ppo.iterations = 3
+ppo.epochs = 2
+optim.policy_lr = 0.001
+eval.every = 2
+run.dir = "{folder}/runs"
+"""
+REWARDS = """\
+def score(completion_ids, **_):
+    return [sum(token < 128 for token in ids) / len(ids) for ids in completion_ids]
+
+def each_token(completion_ids, **_):
+    return [[float(token < 128) for token in ids] for ids in completion_ids]
+
+def constant(completions, **_):
+    return [1.0 for _ in completions]
+"""
+OF_THE_MOMENT = ("seconds", "tokens_per_second", "memory_bytes", "time", "name", "folder", "warnings")
+"""Fields of events in which two runs of one seed may differ."""
+
+
+def workspace(folder: Path) -> Path:
+    """Make a model, prompts, rewards and `tiny.toml` in `folder`; returns the path of the last."""
+    from tiny import make_checkpoint
+
+    make_checkpoint(folder / "model")
+    (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in PROMPTS))
+    (folder / "rewards.py").write_text(REWARDS)
+    trusted_code().remember(code_of(f"{folder}/rewards.py:score"))  # a user's own
+    (folder / "tiny.toml").write_text(SETTINGS.format(folder=folder))
+    return folder / "tiny.toml"
+
+
+def tiny_config(folder: Path, *overrides: str) -> Config:
+    """Three iterations of four sequences of eight tokens, in a workspace made in `folder` when there is none."""
+    toml = folder / "tiny.toml"
+    return load_config(toml if toml.exists() else workspace(folder), parse_overrides(list(overrides)))
+
+
+class Recorder:
+    """A sink that keeps every event, and calls `watch` with it."""
+
+    def __init__(self, watch: Callable[[Event], None] = lambda event: None) -> None:
+        self.events: list[Event] = []
+        self.watch = watch
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+        self.watch(event)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def of(self, *kinds: type[Event]) -> list[Any]:
+        """The events of some kinds."""
+        return [event for event in self.events if isinstance(event, kinds)]
+
+
+def record(config: Config, *, resume: Path | None = None, control: Control | None = None) -> Recorder:
+    """Run `config` to its end."""
+    recorder = Recorder()
+    train(config, resume=resume, sinks=[recorder], control=control)
+    return recorder
+
+
+def comparable(event: Event) -> dict[str, Any]:
+    """An event as plain values, without those of the moment."""
+    return {name: value for name, value in event.as_dict().items() if name not in OF_THE_MOMENT}
+
+
+def outcome(run: Path) -> dict[str, Any]:
+    """What the run in `run` left, to the bit: its numbers, its samples, every file of its newest checkpoint."""
+    folder = RunFolder(run)
+    events = read_journal(folder.events).events
+    newest = newest_checkpoint(folder)
+    assert newest is not None
+    return {
+        "events": [comparable(e) for e in events if isinstance(e, Iteration | Evaluation | SamplesWritten | Alert)],
+        "samples": {path.name: read_samples(path).to_pylist() for path in sorted(folder.samples.iterdir())},
+        "checkpoint": {str(p.relative_to(newest)): p.read_bytes() for p in newest.rglob("*") if p.is_file()},
+    }
+
+
+def flip(path: Path, bit: int) -> None:
+    """Turn over one bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+
+
+def flips(folder: Path, *, a_file: int) -> Iterator[tuple[str, int]]:
+    """Every file of a checkpoint with some of its bits: the first and the last one, and others drawn."""
+    draw = random.Random(0)
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        bits = path.stat().st_size * 8
+        for bit in {0, bits - 1, *(draw.randrange(bits) for _ in range(a_file))}:
+            yield str(path.relative_to(folder)), bit
+
+
+def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process of its own, in the folder of the test."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def run_hurt(accident: str, place: str, iteration: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `ppo-workbench` in a process of its own, with an accident at a place of an iteration; see `main`."""
+    return run_python(__file__, accident, place, str(iteration), "--no-ui", "--display", "json", *arguments)
+
+
+class Killed(BaseException):
+    """Ends a run in this process as a kill would: no handler of ours may catch it."""
+
+
+def within(event: Event, phase: str, iteration: int) -> bool:
+    """Whether `event` comes from the midst of a phase (the reward phase has none: from its start)."""
+    if not isinstance(event, PhaseProgress) or (event.phase, event.iteration) != (phase, iteration):
+        return False
+    return event.done > 0 or phase == "reward"
+
+
+def acting(phase: str, iteration: int, action: Callable[[], None]) -> Recorder:
+    """A recorder that calls `action` in the midst of a phase."""
+    return Recorder(lambda event: action() if within(event, phase, iteration) else None)
+
+
+def after(original: Callable[..., Any], condition: Callable[..., bool], action: Callable[[], None]) -> Any:
+    """`original`, with `action` after those calls of it that meet `condition`."""
+
+    @wraps(original)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if condition(*args):
+            action()
+        return result
+
+    return wrapped
+
+
+def before(original: Callable[..., Any], condition: Callable[..., bool], action: Callable[[], None]) -> Any:
+    """`original`, with `action` before those calls of it that meet `condition`."""
+
+    @wraps(original)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if condition(*args):
+            action()
+        return original(*args, **kwargs)
+
+    return wrapped
+
+
+def plant(place: str, iteration: int, action: Callable[[], None]) -> None:
+    """Make this process call `action` at a place of an iteration: within a phase, or around a rename."""
+    step = f".step-{iteration:06d}"
+    match place:
+        case "samples":  # written, not yet in place
+            Path.replace = before(Path.replace, lambda path, _: path.name.startswith(step), action)  # type: ignore[method-assign]
+        case "half-written":
+            is_step = lambda _, __, folder: folder.parent.name.startswith(step)  # noqa: E731
+            checkpoint.save_adapter = after(checkpoint.save_adapter, is_step, action)
+        case "before-rename":
+            Path.rename = before(Path.rename, lambda path, _: path.name == f"{step}.tmp", action)  # type: ignore[method-assign]
+        case "after-rename":
+            Path.rename = after(Path.rename, lambda path, _: path.name == f"{step}.tmp", action)  # type: ignore[method-assign]
+        case phase:
+            Sinks.emit = after(Sinks.emit, lambda _, event: within(event, phase, iteration), action)  # type: ignore[method-assign]
+
+
+def signalled(number: int, *, twice: bool = False) -> Callable[[], None]:
+    """An action that sends this process a signal and returns when it was heeded; `twice` waits for the end instead."""
+    heeded, forever = threading.Event(), threading.Event()
+    Control.stop = after(Control.stop, lambda *_: True, heeded.set)  # type: ignore[method-assign]
+
+    def action() -> None:
+        os.kill(os.getpid(), number)
+        heeded.wait()
+        if twice:
+            os.kill(os.getpid(), signal.SIGINT)
+            forever.wait()
+
+    return action
+
+
+def main(argv: Sequence[str]) -> int:
+    """`ACCIDENT PLACE ITERATION ARGUMENT...`, where ACCIDENT is kill, twice, or the name of a signal."""
+    from workbench.cli import main as cli
+
+    accident, place, iteration, *arguments = argv
+    match accident:
+        case "kill":
+            action: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
+        case "twice":
+            action = signalled(signal.SIGINT, twice=True)
+        case name:
+            action = signalled(signal.Signals[name])
+    plant(place, int(iteration), action)
+    return cli.main(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

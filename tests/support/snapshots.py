@@ -1,0 +1,117 @@
+"""Pictures of the screen as text that a reviewer can read, and the colours in them.
+
+UPDATE_SNAPSHOTS=1 writes tests/snapshots/ anew; look at the difference before you keep it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import scripted_run
+import token_samples
+from apart import ROOT
+from rich.color import Color as RichColor
+from rich.color import ColorType
+from textual.color import Color
+
+from trainer.config import Config, save_config
+from trainer.events import SamplesWritten
+from trainer.runs.folder import RunFolder
+from trainer.runs.journal import Journal
+from trainer.runs.samples import write_samples
+from workbench.screen.main import MainScreen
+
+SNAPSHOTS = ROOT / "tests" / "snapshots"
+SIZES = [(80, 24), (120, 36), (200, 60)]
+SCHEMES = ["workbench", "paper", "NO_COLOR"]
+
+
+def written_run(folder: Path) -> Path:
+    """A run that has ended, with one sequence whose numbers fit together."""
+    texts = [
+        " was",
+        " a",
+        " tri",
+        "umph",
+        "!",
+        " The",
+        " band",
+        " played",
+        " with",
+        " such",
+        " 日本",
+        " joy",
+        ".",
+        "\n",
+    ]
+    texts += [" Every", "body", " sang", " 🎉", " and", " no", "body", " went", " home", " early", ".", "<|im_end|>"]
+    row = token_samples.sample_row(
+        0,
+        texts=texts,
+        prompt="The concert last night",
+        completion="".join(texts[:-1]),
+        score=0.81,
+        kl_sum=7.9,
+        truncated=False,
+    )
+    folder.mkdir(parents=True)
+    write_samples(RunFolder(folder).samples_file(12), [row], 12, token_samples.SETTINGS)
+    save_config(Config(), folder / "config.toml")
+    journal = Journal(folder / "events.jsonl")
+    journal.emit(scripted_run.started(folder=str(folder)))
+    journal.emit(SamplesWritten(iteration=12, path="samples/step-000012.parquet", rows=1, previews=[]))
+    journal.emit(scripted_run.iteration(12))
+    journal.emit(scripted_run.ended("done", 12))
+    journal.close()
+    return folder
+
+
+def check(text: str, path: Path) -> None:
+    """Compare `text` with the snapshot at `path`, whatever its colours."""
+    text = "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+def drawn(screen: MainScreen) -> list[Any]:
+    """The styles of all words on the terminal, as the application's filters leave them; lines are decoration."""
+    background = Color.parse("black")
+    strips = screen._compositor.render_strips()
+    for line_filter in screen.app._filters:
+        strips = [strip.apply_filter(line_filter, background) for strip in strips]
+    return [
+        segment.style
+        for strip in strips
+        for segment in strip
+        if segment.style and any(character.isalnum() for character in segment.text)
+    ]
+
+
+def luminance(color: RichColor) -> float:
+    return Color.from_rich_color(color).brightness
+
+
+def contrasts(styles: list[Any]) -> list[float]:
+    """WCAG contrast of each style that has both colours and is not a scroll bar or a line."""
+    pairs = {(style.color, style.bgcolor) for style in styles if style.color and style.bgcolor}
+    return [
+        ratio(Color.from_rich_color(front), Color.from_rich_color(back))
+        for front, back in pairs
+        if ColorType.DEFAULT not in (front.type, back.type)
+    ]
+
+
+def ratio(one: Color, other: Color) -> float:
+    def relative(color: Color) -> float:
+        def linear(value: int) -> float:
+            share = value / 255
+            return share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4
+
+        return 0.2126 * linear(color.r) + 0.7152 * linear(color.g) + 0.0722 * linear(color.b)
+
+    high, low = sorted((relative(one), relative(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)

@@ -1,0 +1,92 @@
+"""The program in a pseudo-terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from apart import ROOT
+
+CODES = re.compile(rb"\x1b(\[[0-9;?<>=]*[ -/]*[@-~]|\][^\x07]*\x07|[()][0-9A-Z]|[=>])")
+DEADLINE = 60  # seconds, after which a test has failed
+
+
+class Terminal:
+    """The workbench with a scripted trainer, in a pseudo-terminal of 120 x 36."""
+
+    def __init__(
+        self,
+        folder: Path,
+        script: str,
+        program: Path = ROOT / "tests" / "support" / "scripted_run.py",
+        *,
+        term: str = "xterm-256color",
+    ) -> None:
+        self.master, inner = pty.openpty()
+        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 36, 120, 0, 0))
+        home = {"SCRIPT": script, "PPO_WORKBENCH_CONFIG_DIR": str(folder), "XDG_STATE_HOME": str(folder)}
+        self.process = subprocess.Popen(
+            [sys.executable, str(program)],
+            stdin=inner,
+            stdout=inner,
+            stderr=inner,
+            cwd=folder,
+            env=os.environ | {"TERM": term, "COLORTERM": "", "PYTHONPATH": str(ROOT)} | home,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that its end is a SIGHUP
+        )
+        os.close(inner)
+        self.raw = b""
+        self.open = True
+
+    def wait_for(self, words: str) -> None:
+        """Read until the terminal has been sent `words`."""
+        end = time.monotonic() + DEADLINE
+        while words.encode() not in CODES.sub(b"", self.raw):
+            assert time.monotonic() < end, CODES.sub(b"", self.raw)[-2000:]
+            if select.select([self.master], [], [], 0.5)[0]:
+                try:
+                    self.raw += os.read(self.master, 1 << 16)
+                except OSError:  # the program has ended
+                    assert words.encode() in CODES.sub(b"", self.raw), self.raw[-2000:]
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Look again and again until `condition` holds."""
+        end = time.monotonic() + DEADLINE
+        while not condition():
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+    def press(self, keys: str) -> None:
+        os.write(self.master, keys.encode())
+
+    def drain(self) -> None:
+        """Read what the terminal has been sent."""
+        with contextlib.suppress(OSError):  # the program has ended
+            while select.select([self.master], [], [], 0.2)[0] and (data := os.read(self.master, 1 << 16)):
+                self.raw += data
+
+    def wait(self) -> int:
+        """The exit code. Reads on meanwhile: a program that writes to a full terminal waits for its reader."""
+        end = time.monotonic() + DEADLINE
+        while self.process.poll() is None:
+            assert time.monotonic() < end, CODES.sub(b"", self.raw)[-2000:]
+            self.drain()
+        self.drain()
+        return self.process.returncode
+
+    def close(self) -> None:
+        if self.open:
+            os.close(self.master)
+            self.open = False

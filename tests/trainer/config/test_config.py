@@ -1,0 +1,837 @@
+"""Configurations: what is accepted, what every refusal says, and the way to TOML and back."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apart import ROOT
+
+from trainer.config import (
+    Config,
+    config_problems,
+    config_warnings,
+    load_config,
+    parse_overrides,
+    preset_names,
+    resolve_paths,
+    save_config,
+    validate,
+)
+from trainer.config.fields import PATTERNS
+from trainer.config.kinds import SCHEMAS
+from trainer.config.reference import json_schema, reference_markdown, reference_rows
+from trainer.config.reward_sources import SOURCES, LengthSource, LexiconSource, PythonSource, RegexSource
+from trainer.errors import ConfigError, UsageError
+
+PROPERTIES: dict[str, dict[str, Any]] = {
+    f"{table}.{name}": schema
+    for table, field in Config.model_fields.items()
+    for name, schema in field.annotation.model_json_schema()["properties"].items()
+}
+NASTY = "Ünï \"double\" 'single' \\ \n\ttab\r\x01 # = [x] 中"
+BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+ABOVE_ONE = ("ppo.dual_clip", "ppo.ratio_threshold", "ppo.importance_cap")  # or 0, which switches them off
+WRONG_TYPES: dict[str, list[Any]] = {
+    "integer": [True, "3", 3.0, [3], float("nan")],
+    "number": [True, "0.5", [0.5], float("nan"), float("inf"), -float("inf")],
+    "boolean": [1, 0, "true", 1.0],
+    "string": [3, True, ["a"], {"a": 1}],
+    "array": ["q_proj", 3, True, {"a": 1}],
+}
+
+
+COMPANIONS: dict[str, dict[str, Any]] = {  # what an option cannot be set without
+    "model.value_init": {"value_model": "adapter"},
+    "ppo.kl_in": {"kl_estimator": "k3"},
+}
+
+
+def tables(key: str, value: Any) -> dict[str, Any]:
+    """`ppo.clip` and 0.1 as `{"ppo": {"clip": 0.1}}`."""
+    table, _, name = key.partition(".")
+    return {table: {name: value, **COMPANIONS.get(key, {})}}
+
+
+def value_of(config: Config, key: str) -> Any:
+    table, _, name = key.partition(".")
+    return getattr(getattr(config, table), name)
+
+
+def blames(key: str, value: Any) -> list[str]:
+    """The problems of a configuration of one setting that are that setting's own, not its neighbours'."""
+    own = re.compile(rf"{re.escape(key)}(\[0\])? = .*: must ", re.DOTALL)
+    return [problem for problem in config_problems(tables(key, value)) if own.match(problem)]
+
+
+def another_value(key: str) -> Any:
+    """A valid value of the option that is not its default."""
+    schema = PROPERTIES[key]
+    default = schema["default"]
+    if key == "reward.sources":
+        return [
+            {"kind": "python", "path": "a.py:f", "weight": -0.1},
+            {"kind": "length", "target": 7, "tolerance": 3, "weight": 1e-7},
+            {"kind": "regex", "pattern": r'^"\w+"\s', "count": True, "ignore_case": True, "weight": 2.0},
+            {"kind": "lexicon", "weight": 3.0},
+        ]
+    if "enum" in schema:
+        return next(choice for choice in schema["enum"] if choice != default)
+    if "pattern" in schema:
+        return "run-1.b_2"
+    return {
+        "boolean": lambda: not default,
+        "integer": lambda: default + 1,
+        "number": lambda: default / 2 + (1e-9 if default or key not in ABOVE_ONE else 1.5),
+        "string": lambda: NASTY,
+        "array": lambda: schema["items"].get("enum", [NASTY, "END"]),
+    }[schema["type"]]()
+
+
+# TOML and back
+
+
+@pytest.mark.parametrize("key", PROPERTIES)
+def test_every_option_survives_toml_and_back(key: str, tmp_path: Path) -> None:
+    value = another_value(key)
+    config = validate(tables(key, value))
+    assert value_of(config, key) != value_of(Config(), key)
+
+    save_config(config, tmp_path / "config.toml")
+
+    assert load_config(tmp_path / "config.toml") == config
+    written = tomllib.loads((tmp_path / "config.toml").read_text(encoding="utf-8"))
+    table, _, name = key.partition(".")
+    assert written[table][name] == value
+
+
+def test_all_options_together_survive_toml_and_back(tmp_path: Path) -> None:
+    raw: dict[str, Any] = {table: {} for table in Config.model_fields}
+    for key in PROPERTIES:
+        table, _, name = key.partition(".")
+        raw[table][name] = another_value(key)
+    raw["rollout"]["batch_size"] = 12  # a multiple of samples_per_prompt and minibatches
+    raw["ppo"] |= COMPANIONS["ppo.kl_in"]
+    config = validate(raw)
+    save_config(config, tmp_path / "config.toml")
+    assert load_config(tmp_path / "config.toml") == config
+
+
+def test_a_saved_configuration_spells_out_every_option(tmp_path: Path) -> None:
+    save_config(Config(), tmp_path / "config.toml")
+    written = tomllib.loads((tmp_path / "config.toml").read_text(encoding="utf-8"))
+    assert {f"{table}.{name}" for table, values in written.items() for name in values} == set(PROPERTIES)
+
+
+def test_a_header_becomes_comments_above_the_tables(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    save_config(Config(), path, "ppo-workbench 0.1.0\nmlx = 0.32.4\n[not a table]")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert lines[:3] == ["# ppo-workbench 0.1.0", "# mlx = 0.32.4", "# [not a table]"]
+    assert load_config(path) == Config()
+
+
+def test_without_a_header_the_file_starts_with_a_table(tmp_path: Path) -> None:
+    save_config(Config(), tmp_path / "config.toml")
+    assert (tmp_path / "config.toml").read_text(encoding="utf-8").startswith("[model]\n")
+
+
+def test_a_configuration_cannot_be_changed_in_place() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Config().ppo.clip = 0.3  # type: ignore[misc]
+
+
+def test_two_configurations_share_no_list() -> None:
+    Config().rollout.stop.append("END")
+    Config().reward.sources.clear()
+    assert Config().rollout.stop == []
+    assert Config().reward.sources == [LexiconSource()]
+
+
+# Types and ranges
+
+
+@pytest.mark.parametrize("key", PROPERTIES)
+def test_a_value_of_another_type_is_refused(key: str) -> None:
+    for value in WRONG_TYPES[PROPERTIES[key]["type"]]:
+        problems = config_problems(tables(key, value))
+        assert len(problems) == 1, value
+        assert re.match(rf"{re.escape(key)} = .+: must be ", problems[0]), problems
+
+
+@pytest.mark.parametrize("key", [k for k, s in PROPERTIES.items() if s["type"] == "number"])
+def test_a_whole_number_will_do_for_a_number(key: str) -> None:
+    whole = next(number for number in (1, 0) if not config_problems(tables(key, number)))
+    value = value_of(validate(tables(key, whole)), key)
+    assert value == whole
+    assert type(value) is float
+
+
+@pytest.mark.parametrize("key", ABOVE_ONE)
+@pytest.mark.parametrize("value", [0.5, 1e-9, -1.0])
+def test_what_bounds_a_ratio_is_off_or_above_one(key: str, value: float) -> None:
+    (problem,) = config_problems(tables(key, value))
+    assert problem.startswith(f"{key} = {value:g}")
+    assert not config_problems(tables(key, 0.0))
+    assert not config_problems(tables(key, 1.5))
+
+
+@pytest.mark.parametrize(
+    ("raw", "told"),
+    [
+        ({"ppo": {"estimator": "rloo"}}, ["rollout.samples_per_prompt = 1", "'rloo'", "at least 2"]),
+        ({"ppo": {"estimator": "grpo"}}, ["rollout.samples_per_prompt = 1", "'grpo'", "at least 2"]),
+        ({"ppo": {"estimator": "reinforce"}, "rollout": {"batch_size": 1}}, ["rollout.batch_size = 1", "at least 2"]),
+        ({"ppo": {"estimator": "remax"}, "reward": {"normalize": "batch"}}, ["reward.normalize", "'remax'"]),
+        ({"ppo": {"kl_in": "loss"}}, ["ppo.kl_estimator = 'k1'", "'k3' or 'k2'"]),
+        ({"ppo": {"kl_in": "loss", "kl_estimator": "abs"}}, ["ppo.kl_estimator = 'abs'", "'k3' or 'k2'"]),
+        ({"ppo": {"kl_controller": "adaptive", "kl_coef": 0.0}}, ["ppo.kl_coef = 0", "'adaptive'"]),
+        ({"model": {"value_init": "x"}}, ["model.value_model = 'head'", "'adapter'"]),
+        ({"reward": {"overlong_tokens": 48}}, ["reward.overlong_tokens = 48", "less than rollout.max_new_tokens = 48"]),
+        ({"ppo": {"minibatches": 3}}, ["ppo.minibatches = 3", "rollout.batch_size = 8"]),
+    ],
+)
+def test_options_that_cannot_hold_together_are_refused_with_the_reason(raw: dict[str, Any], told: list[str]) -> None:
+    (problem,) = config_problems(raw)
+    assert all(part in problem for part in told), problem
+
+
+@pytest.mark.parametrize(
+    ("raw", "told"),
+    [
+        ({"rollout": {"top_p": 0.9}}, ["top_p", "KL is biased"]),
+        ({"ppo": {"whiten_rewards": True}}, ["ppo.whiten_rewards", "= 8", "fewer than 16", "noise"]),
+        ({"ppo": {"whiten_advantages": True}, "rollout": {"batch_size": 4}}, ["ppo.whiten_advantages", "= 4", "noise"]),
+        (
+            {"ppo": {"estimator": "grpo"}, "rollout": {"samples_per_prompt": 4}},
+            ["ppo.whiten_advantages", "'grpo'", "once more"],
+        ),
+        ({"ppo": {"estimator": "reinforce", "critic_warmup": 2}}, ["ppo.critic_warmup", "no critic"]),
+        ({"ppo": {"critic_warmup": 100}}, ["ppo.critic_warmup = 100", "will not learn"]),
+        (
+            {"reward": {"normalize": "batch"}, "eval": {"every": 5, "reference": False}},
+            ["reward.normalize = 'batch'", "eval.reference"],
+        ),
+        ({"convergence": {"on_kl": "rollback"}}, ["[convergence]", "eval.every"]),
+    ],
+)
+def test_options_that_disappoint_are_warned_of_with_the_reason(raw: dict[str, Any], told: list[str]) -> None:
+    (warning,) = config_warnings(validate(raw))
+    assert all(part in warning for part in told), warning
+
+
+def test_numbers_that_are_not_finite_are_refused_in_reward_sources_too() -> None:
+    for text in ("nan", "inf", "-inf"):
+        raw = tomllib.loads(f"[reward]\nsources = [{{kind = 'lexicon', weight = {text}}}]")
+        assert config_problems(raw) == [f"reward.sources[0].weight = {text}: must be a finite number"]
+
+
+@pytest.mark.parametrize("key", [k for k, s in PROPERTIES.items() if set(BOUNDS) & set(s)])
+def test_every_bound_is_enforced_where_the_schema_puts_it(key: str) -> None:
+    schema = PROPERTIES[key]
+    step = 1 if schema["type"] == "integer" else 1e-6
+    for name, sign in zip(BOUNDS, (-1, 1, -1, 1), strict=True):
+        if name in schema:
+            bound = schema[name]
+            assert bool(blames(key, bound)) is name.startswith("exclusive")
+            assert blames(key, bound + sign * step)
+            assert not blames(key, bound - sign * step)
+
+
+@pytest.mark.parametrize(
+    ("key", "good", "bad"),
+    [
+        ("ppo.gamma", [0, 1], [-0.01, 1.01]),
+        ("ppo.lam", [0, 1], [-0.01, 1.01]),
+        ("ppo.clip", [0.01, 0.2], [0, -0.2]),
+        ("ppo.kl_coef", [0, 0.05], [-0.01]),
+        ("ppo.value_clip", [0, 0.2], [-0.1]),
+        ("ppo.epochs", [1, 4], [0, -1]),
+        ("rollout.temperature", [0.1, 1], [0, -1]),
+        ("rollout.top_p", [0.01, 1], [0, 1.01]),
+        ("rollout.top_k", [0, 50], [-1]),
+        ("rollout.batch_size", [1, 32], [0, -8]),
+        ("rollout.max_new_tokens", [1, 48], [0]),
+        ("data.eval_fraction", [0, 0.99], [1, -0.1]),
+        ("optim.beta1", [0, 0.9], [1]),
+        ("optim.beta2", [0, 0.999], [1]),
+        ("optim.eps", [1e-8], [0]),
+        ("optim.max_grad_norm", [0.5], [0]),
+        ("run.seed", [-1, 0, 2**32 - 1], [-2, 2**32]),
+        ("run.name", ["", "a", "run-1.b_2", "läufe"], ["..", ".", ".hidden", "a/b", "a b", "a\n", "../a"]),
+        ("model.path", ["starter", "a b"], [""]),
+        ("model.lora_targets", [["q_proj"]], [[], [""]]),
+        ("rollout.stop", [[], ["END"]], [[""], [3]]),
+        ("run.trackers", [[], ["wandb"]], [["mlflow"]]),
+        ("health.ignore", [[], ["kl_high", "throughput"]], [["kl_hihg"], [""], "kl_high"]),
+        ("reward.sources", [["lexicon"]], [[], [3], ["sentiment"], [{}]]),
+    ],
+)
+def test_the_ranges_are_those_that_the_algorithm_needs(key: str, good: list[Any], bad: list[Any]) -> None:
+    assert [value for value in good if blames(key, value)] == []
+    assert [value for value in bad if not blames(key, value)] == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("ppo.kl_coef", -1, "ppo.kl_coef = -1: must be at least 0.0"),
+        ("ppo.clip", 0, "ppo.clip = 0: must be greater than 0.0"),
+        ("ppo.epochs", 101, "ppo.epochs = 101: must be at most 100"),
+        ("optim.beta1", 1, "optim.beta1 = 1: must be less than 1.0"),
+        ("ppo.epochs", True, "ppo.epochs = true: must be a whole number"),
+        ("ppo.epochs", "3", "ppo.epochs = '3': must be a whole number"),
+        ("ppo.clip", float("inf"), "ppo.clip = inf: must be a finite number"),
+        ("data.shuffle", 1, "data.shuffle = 1: must be true or false"),
+        ("data.column", "", "data.column = '': must not be empty"),
+        ("rollout.stop", ["END", ""], "rollout.stop[1] = '': must not be empty"),
+        ("data.too_long", "cut", "data.too_long = 'cut': must be one of 'drop', 'truncate' or 'error'"),
+        (
+            "run.name",
+            "a/b",
+            "run.name = 'a/b': must be letters, digits, '_', '-' and '.', and begin with neither '-' nor '.'",
+        ),
+    ],
+)
+def test_a_refusal_names_the_value_and_the_rule(key: str, value: Any, problem: str) -> None:
+    assert config_problems(tables(key, value)) == [problem]
+
+
+def test_a_refusal_stays_one_short_line_whatever_the_value() -> None:
+    for raw in (tables("ppo.epochs", "x\n" * 1000), tables("ppo.epochs", 10**300), {"a\nb": 1}):
+        (problem,) = config_problems(raw)
+        assert "\n" not in problem
+        assert len(problem) < 160
+
+
+@pytest.mark.parametrize("value", [3, [1], "x", None])
+def test_a_section_that_is_no_table_is_refused(value: Any) -> None:
+    assert config_problems({"ppo": value}) == [f"ppo = {value!r}: must be a table"]
+
+
+# Reward sources
+
+
+def test_a_string_is_short_for_a_reward_source() -> None:
+    sources = validate(tables("reward.sources", ["lexicon", "rewards.py:score", "my.rewards:score"])).reward.sources
+    assert sources == [
+        LexiconSource(),
+        PythonSource(path="rewards.py:score"),
+        PythonSource(path="my.rewards:score"),
+    ]
+
+
+def test_tables_give_reward_sources_of_their_kind() -> None:
+    raw = [{"kind": "length", "target": 20}, {"kind": "regex", "pattern": "a", "weight": 2}]
+    assert validate(tables("reward.sources", raw)).reward.sources == [
+        LengthSource(target=20),
+        RegexSource(pattern="a", weight=2.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        (
+            "lexicn",
+            "reward.sources[0] = 'lexicn': must be 'file.py:function', 'lexicon' or a table whose kind is",
+        ),
+        ("rewards.py", "reward.sources[0] = 'rewards.py': must be 'file.py:function'"),
+        (3, "reward.sources[0] = 3: must be 'file.py:function'"),
+        ({"kind": 3}, "reward.sources[0] = {'kind': 3}: must be"),
+        (
+            "a.py:",
+            "reward.sources[0].path = 'a.py:': must be 'file.py:function' or 'package.module:function'",
+        ),
+        ("a.py:1x", "reward.sources[0].path = 'a.py:1x': must be 'file.py:function'"),
+        ("length", "reward.sources[0].target is missing: a source of kind 'length' needs it"),
+        ({"kind": "regex"}, "reward.sources[0].pattern is missing: a source of kind 'regex' needs it"),
+        ({"kind": "regex", "pattern": "("}, "reward.sources[0].pattern = '(': is not a regular expression: "),
+        (
+            {"kind": "regex", "pattern": "a{99999999999}"},
+            "reward.sources[0].pattern = 'a{99999999999}': is not",
+        ),
+        ({"kind": "regex", "pattern": "(" * 5000}, "reward.sources[0].pattern = "),
+        ({"kind": "lexicon", "weight": "1"}, "reward.sources[0].weight = '1': must be a number"),
+        (
+            {"kind": "regex", "pattern": "a", "ignorecase": True},
+            "unknown key 'reward.sources[0].ignorecase': did you mean 'reward.sources[0].ignore_case'?",
+        ),
+    ],
+)
+def test_a_broken_reward_source_is_named_by_its_place(source: Any, problem: str) -> None:
+    problems = config_problems(tables("reward.sources", [source]))
+    assert len(problems) == 1
+    assert problems[0].startswith(problem)
+
+
+# Unknown keys
+
+
+@pytest.mark.parametrize(
+    ("raw", "unknown", "meant"),
+    [
+        ({"ppo": {"kl_coeff": 1}}, "ppo.kl_coeff", "ppo.kl_coef"),
+        ({"ppo": {"KL_Coef": 1}}, "ppo.KL_Coef", "ppo.kl_coef"),
+        ({"ppo": {"lambda": 1}}, "ppo.lambda", "ppo.lam"),
+        ({"model": {"lora_target": []}}, "model.lora_target", "model.lora_targets"),
+        ({"checkpoint": {"evry": 1}}, "checkpoint.evry", "checkpoint.every"),
+        ({"eval": {"evry": 1}}, "eval.evry", "eval.every"),
+        ({"optim": {"kl_coef": 1}}, "optim.kl_coef", "ppo.kl_coef"),
+        ({"kl_coef": 1}, "kl_coef", "ppo.kl_coef"),
+        ({"rolout": {"batch_size": 4}}, "rolout", "rollout"),
+        ({"PPO": {"clip": 0.1}}, "PPO", "ppo"),
+    ],
+)
+def test_an_unknown_key_guesses_what_was_meant(raw: dict[str, Any], unknown: str, meant: str) -> None:
+    assert config_problems(raw) == [f"unknown key '{unknown}': did you mean '{meant}'?"]
+
+
+@pytest.mark.parametrize("raw", [{"zebra": 1}, {"checkpoint": {"xyz": 1}}, {"ppo": {"giraffe": {"a": 1}}}])
+def test_an_unknown_key_unlike_any_other_points_to_the_list(raw: dict[str, Any]) -> None:
+    (problem,) = config_problems(raw)
+    assert problem.endswith("': 'ppo-workbench config schema' lists all keys")
+
+
+# All at once
+
+
+def test_all_problems_come_at_once_and_each_once() -> None:
+    raw = {
+        "modl": {},
+        "ppo": {"kl_coeff": 1, "clip": -1, "epochs": "4", "gamma": 2, "minibatches": 3},
+        "rollout": {"temperature": True, "stop": ["", 1]},
+        "data": 3,
+        "reward": {"sources": ["lexicn", {"kind": "length"}, {"kind": "regex", "pattern": "(", "wait": 1}]},
+        "run": {"seed": -5},
+    }
+    expected = [
+        "unknown key 'modl'",
+        "unknown key 'ppo.kl_coeff'",
+        "ppo.clip",
+        "ppo.epochs",
+        "ppo.gamma",
+        "ppo.minibatches = 3 does not divide rollout.batch_size = 8",
+        "rollout.temperature",
+        "rollout.stop[0]",
+        "rollout.stop[1]",
+        "data",
+        "reward.sources[0] ",
+        "reward.sources[1].target",
+        "reward.sources[2].pattern",
+        "unknown key 'reward.sources[2].wait'",
+        "run.seed",
+    ]
+    problems = config_problems(raw)
+    assert len(problems) == len(expected)
+    for start in expected:
+        assert sum(problem.startswith(start) for problem in problems) == 1, start
+
+
+def test_the_error_carries_every_problem_and_the_name_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "my.toml"
+    path.write_text("[ppo]\nepochs = 0\nclip = -1\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert caught.value.problems == [
+        "ppo.epochs = 0: must be at least 1",
+        "ppo.clip = -1: must be greater than 0.0",
+    ]
+    assert str(caught.value).splitlines() == [f"{path}: {problem}" for problem in caught.value.problems]
+
+
+def test_looking_for_problems_leaves_the_tables_alone() -> None:
+    raw = {"ppo": {"clip": -1, "what": 1}, "reward": {"sources": ["x"]}}
+    before = json.dumps(raw)
+    config_problems(raw)
+    assert json.dumps(raw) == before
+
+
+# Rules between options
+
+
+def test_batches_divide_evenly_or_the_divisors_are_listed() -> None:
+    for key in ("ppo.minibatches", "rollout.samples_per_prompt"):
+        for size, parts in itertools.product(range(1, 25), range(1, 26)):
+            raw = {"rollout": {"batch_size": size}, "ppo": {}}
+            raw[key.partition(".")[0]][key.partition(".")[2]] = parts
+            problems = config_problems(raw)
+            if size % parts == 0:
+                assert problems == []
+                continue
+            (problem,) = problems
+            rule, _, way_out = problem.partition(": use ")
+            assert rule == f"{key} = {parts} does not divide rollout.batch_size = {size}"
+            assert [int(n) for n in re.findall(r"\d+", way_out)] == [n for n in range(1, size + 1) if size % n == 0]
+
+
+def test_divisors_are_listed_as_a_sentence() -> None:
+    raw = {"rollout": {"batch_size": 64}, "ppo": {"minibatches": 6}}
+    assert config_problems(raw) == [
+        "ppo.minibatches = 6 does not divide rollout.batch_size = 64: use 1, 2, 4, 8, 16, 32 or 64"
+    ]
+    (problem,) = config_problems({"rollout": {"batch_size": 1}, "ppo": {"minibatches": 2}})
+    assert problem.endswith(": use 1")
+
+
+def test_a_buffer_that_is_too_small_names_two_ways_out_that_work() -> None:
+    def problems(batch_size: int, buffer_tokens: int) -> list[str]:
+        return config_problems(
+            {
+                "data": {"max_prompt_tokens": 60},
+                "rollout": {"batch_size": batch_size, "max_new_tokens": 40},
+                "optim": {"buffer_tokens": buffer_tokens},
+            }
+        )
+
+    assert problems(8, 550) == [
+        "optim.buffer_tokens = 550 does not hold rollout.batch_size = 8 sequences of up to 100 tokens: "
+        "raise it to 800 or lower rollout.batch_size to at most 5"
+    ]
+    assert problems(8, 800) == problems(5, 550) == []
+    assert problems(8, 799)
+    assert problems(6, 550)
+    assert problems(1, 99)[0].endswith("raise it to 100 or shorten data.max_prompt_tokens and rollout.max_new_tokens")
+
+
+def test_rules_between_options_are_judged_beside_broken_options() -> None:
+    raw = {"rollout": {"batch_size": 6, "top_p": 2}, "ppo": {"minibatches": 4}}
+    assert config_problems(raw) == [
+        "rollout.top_p = 2: must be at most 1.0",
+        "ppo.minibatches = 4 does not divide rollout.batch_size = 6: use 1, 2, 3 or 6",
+    ]
+
+
+@pytest.mark.parametrize(
+    "rollout",
+    [
+        {"rollout": {"batch_size": 0}},
+        {"rollout": {"batch_size": "30"}},
+        {"rollout": {"batchsize": 30}},
+        {"rolout": {"batch_size": 30}},
+        {"rollout": 30},
+        {"batch_size": 30},
+    ],
+)
+def test_a_rule_between_options_does_not_blame_the_default_of_a_broken_one(rollout: dict[str, Any]) -> None:
+    problems = config_problems({**rollout, "ppo": {"minibatches": 3}})
+    assert len(problems) == 1
+    assert "does not divide" not in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("raw", "about"),
+    [
+        ({"rollout": {"top_p": 0.9}}, "the KL is biased"),
+        ({"rollout": {"top_k": 50}}, "the KL is biased"),
+        ({"ppo": {"whiten_rewards": True}}, "fewer than 16 sequences are noise"),
+        ({"optim": {"micro_batch_tokens": 559}}, "less than the longest sequence of 560 tokens"),
+    ],
+)
+def test_what_is_likely_to_disappoint_is_warned_of(raw: dict[str, Any], about: str) -> None:
+    (warning,) = config_warnings(validate(raw))
+    assert about in warning
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {},
+        {"rollout": {"top_p": 0.9}, "ppo": {"kl_coef": 0}},
+        {"rollout": {"batch_size": 16}, "ppo": {"whiten_rewards": True}},
+        {"optim": {"micro_batch_tokens": 560}},
+    ],
+)
+def test_what_is_sound_is_not_warned_of(raw: dict[str, Any]) -> None:
+    assert config_warnings(validate(raw)) == []
+
+
+# --set
+
+
+@pytest.mark.parametrize(
+    ("assignment", "key", "value"),
+    [
+        ("ppo.kl_coef=0.1", "ppo.kl_coef", 0.1),
+        (" ppo . kl_coef = 1e-3 ", "ppo.kl_coef", 1e-3),
+        ("ppo.iterations=1_000", "ppo.iterations", 1000),
+        ("ppo.whiten_rewards=true", "ppo.whiten_rewards", True),
+        ("ppo.kl_estimator=k3", "ppo.kl_estimator", "k3"),
+        ("ppo.kl_estimator='k3'", "ppo.kl_estimator", "k3"),
+        ("reward.normalize=off", "reward.normalize", "off"),
+        ("model.path=Qwen/Qwen3-0.6B", "model.path", "Qwen/Qwen3-0.6B"),
+        ("model.revision=123", "model.revision", "123"),
+        ("run.name=7", "run.name", "7"),
+        ("run.name=true", "run.name", "true"),
+        ("run.name='7'", "run.name", "7"),
+        ("run.name=", "run.name", ""),
+        ('data.system="a=b\\n"', "data.system", "a=b\n"),
+        ("data.system=Answer in one line.", "data.system", "Answer in one line."),
+        ("data.system=it's", "data.system", "it's"),
+        ("rollout.stop=['END', \"x\"]", "rollout.stop", ["END", "x"]),
+        ("rollout.stop=[]", "rollout.stop", []),
+        ("reward.sources=['lexicon']", "reward.sources", ["lexicon"]),
+        (
+            "reward.sources=[{kind='length', target=5}]",
+            "reward.sources",
+            [{"kind": "length", "target": 5}],
+        ),
+    ],
+)
+def test_an_assignment_is_toml_or_a_bare_word(assignment: str, key: str, value: Any) -> None:
+    overrides = parse_overrides([assignment])
+    assert overrides == tables(key, value)
+    assert config_problems(overrides) == []
+
+
+@pytest.mark.parametrize("assignment", ["ppo", "ppo=1", "ppo.clip", "=1", ".clip=1", "ppo.=1", "ppo..clip=1", ""])
+def test_an_assignment_without_table_key_or_value_is_refused(assignment: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_overrides([assignment])
+    assert str(caught.value) == f"--set {assignment}: must be table.key=value, as in --set ppo.kl_coef=0.1"
+
+
+def test_an_assignment_below_a_value_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"^--set ppo\.clip\.x=1: 'clip' was set to a value before"):
+        parse_overrides(["ppo.clip=0.1", "ppo.clip.x=1"])
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        "ppo.epochs=three",
+        "ppo.epochs=",
+        "ppo.epochs=3\nx=4",
+        "ppo.epochs=" + "9" * 5000,
+        "ppo.epochs=" + "[" * 5000,
+    ],
+)
+def test_a_value_that_is_not_toml_is_judged_as_a_string(assignment: str) -> None:
+    (problem,) = config_problems(parse_overrides([assignment]))
+    assert problem.startswith("ppo.epochs = '")
+    assert problem.endswith(": must be a whole number")
+
+
+def test_the_last_assignment_of_a_key_wins() -> None:
+    assert parse_overrides(["ppo.clip=0.1", "ppo.lam=0.9", "ppo.clip=0.3"]) == {"ppo": {"clip": 0.3, "lam": 0.9}}
+
+
+def test_overrides_lie_on_top_of_the_file_and_leave_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "my.toml"
+    path.write_text("[ppo]\nclip = 0.1\nlam = 0.9\n[rollout]\nstop = ['a', 'b']\n")
+    config = load_config(path, parse_overrides(["ppo.clip=0.3", "rollout.stop=['c']", "run.seed=5"]))
+    assert (config.ppo.clip, config.ppo.lam, config.rollout.stop, config.run.seed) == (0.3, 0.9, ["c"], 5)
+
+
+def test_overrides_can_mend_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "my.toml"
+    path.write_text("[ppo]\nclip = -1\n")
+    assert load_config(path, {"ppo": {"clip": 0.3}}).ppo.clip == 0.3
+
+
+# Presets and files
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_preset_loads_without_problems_or_warnings(name: str) -> None:
+    assert config_warnings(load_config(name)) == []
+
+
+def test_the_shipped_presets_are_there() -> None:
+    assert {"quickstart", "qwen3-0.6b"} <= set(preset_names())
+    assert load_config("quickstart").model.path == "starter"
+
+
+def test_an_empty_file_is_the_default_configuration(tmp_path: Path) -> None:
+    (tmp_path / "empty.toml").touch()
+    assert load_config(tmp_path / "empty.toml") == Config()
+
+
+def test_a_missing_file_lists_the_presets(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_config("quikstart")
+    assert str(caught.value) == f"no preset or file 'quikstart': the presets are {', '.join(preset_names())}"
+
+
+def test_a_folder_is_not_a_configuration(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot read configuration '.*': Is a directory"):
+        load_config(tmp_path)
+
+
+def test_a_file_that_may_not_be_read_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)  # the superuser may read everything
+    with pytest.raises(UsageError, match=r"cannot read configuration 'my\.toml': Permission denied"):
+        load_config("my.toml")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[ppo\nclip = 1",
+        b"clip: 0.1",
+        b"[ppo]\nclip = 0.1\nclip = 0.2",
+        b"\xff\xfe",
+        b"\x00",
+        b"a = \xe9",
+        b"[ppo]\nepochs = " + b"9" * 5000,
+        b"a = " + b"[" * 5000,
+    ],
+)
+def test_a_file_that_is_not_toml_says_why_in_one_line(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "my.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert re.fullmatch(rf"{re.escape(str(path))}: not TOML: .+", str(caught.value))
+
+
+# Paths
+
+
+def test_files_become_absolute_and_names_stay(tmp_path: Path) -> None:
+    for name in ("model", "sft", "starter"):
+        (tmp_path / name).mkdir()
+    for name in ("prompts.jsonl", "rewards.py"):
+        (tmp_path / name).touch()
+    raw = {
+        "model": {"path": "model", "adapter": "sft"},
+        "data": {"prompts": "prompts.jsonl"},
+        "reward": {"sources": ["rewards.py:score", "my.rewards:score", "gone.py:score", "lexicon"]},
+        "run": {"dir": "runs"},
+    }
+    config = resolve_paths(validate(raw), tmp_path)
+    assert config.model.path == str(tmp_path / "model")
+    assert config.model.adapter == str(tmp_path / "sft")
+    assert config.data.prompts == str(tmp_path / "prompts.jsonl")
+    assert config.run.dir == str(tmp_path / "runs")
+    assert [getattr(source, "path", None) for source in config.reward.sources] == [
+        f"{tmp_path / 'rewards.py'}:score",
+        "my.rewards:score",
+        "gone.py:score",
+        None,
+    ]
+    assert resolve_paths(config, tmp_path / "model") == config
+
+    names = validate({"data": {"prompts": "story-openings"}, "model": {"path": "starter"}})
+    assert resolve_paths(names, tmp_path).model.path == "starter"
+    assert resolve_paths(names, tmp_path).data.prompts == "story-openings"
+    assert resolve_paths(names, tmp_path).model.adapter == ""
+    hub = validate({"model": {"path": "Qwen/Qwen3-0.6B"}, "data": {"prompts": "org/prompts-v1.0"}})
+    assert resolve_paths(hub, tmp_path).model.path == "Qwen/Qwen3-0.6B"
+    assert resolve_paths(hub, tmp_path).data.prompts == "org/prompts-v1.0"
+
+
+def test_a_folder_with_a_colon_in_its_name_does_not_hurt(tmp_path: Path) -> None:
+    base = tmp_path / "a:b"
+    base.mkdir()
+    (base / "rewards.py").touch()
+    for folder, path in ((base, "rewards.py:score"), (tmp_path, "a:b/rewards.py:score")):
+        config = resolve_paths(validate(tables("reward.sources", [path])), folder)
+        assert config.reward.sources == [PythonSource(path=f"{base}/rewards.py:score")]
+
+
+# The reference
+
+
+def test_every_option_has_help_and_says_whether_it_is_live() -> None:
+    for key, schema in PROPERTIES.items():
+        assert isinstance(schema["live"], bool), key
+        assert re.fullmatch(r"[A-Za-z0-9'.].*\.", schema["description"]), key
+        assert len(schema["description"]) <= 160, key
+
+
+def test_every_number_has_a_rule_and_every_pattern_has_words() -> None:
+    schemas = [*PROPERTIES.values()]
+    for section in SOURCES.values():
+        schemas += section.model_json_schema()["properties"].values()
+    for schema in schemas:
+        if schema["type"] in ("integer", "number"):
+            assert set(BOUNDS) & set(schema), schema
+        if "pattern" in schema:
+            assert schema["pattern"] in PATTERNS
+
+
+def test_only_what_the_next_iteration_can_take_up_is_live() -> None:
+    live = {row.key for row in reference_rows() if row.live}
+    assert {"ppo.kl_coef", "ppo.clip", "optim.policy_lr", "rollout.temperature"} <= live
+    assert not {key for key in live if key.partition(".")[0] in ("model", "data", "run")}
+    assert not {"rollout.batch_size", "ppo.minibatches", "ppo.iterations"} & live
+
+
+def test_the_reference_has_every_option_once_and_the_kinds_of_reward_source() -> None:
+    keys = [row.key for row in reference_rows()]
+    assert len(set(keys)) == len(keys)
+    assert [key for key in keys if "[]" not in key] == list(PROPERTIES)
+    for kind, section in SOURCES.items():
+        assert f"reward.sources[].kind={kind}" in keys
+        assert {f"reward.sources[].{name}" for name in section.model_fields if name != "kind"} <= set(keys)
+
+
+def test_the_defaults_of_the_reference_are_toml() -> None:
+    for row in reference_rows():
+        if "[]" not in row.key:
+            default = tomllib.loads(f"value = {row.default}")["value"]
+            assert value_of(validate(tables(row.key, default)), row.key) == value_of(Config(), row.key)
+
+
+def test_the_reference_tells_rules_in_words() -> None:
+    rows = {row.key: row for row in reference_rows()}
+    assert rows["ppo.gamma"].rule == "at least 0, at most 1"
+    assert rows["data.eval_fraction"].rule == "at least 0, less than 1"
+    assert rows["ppo.clip"].rule == "greater than 0"
+    assert rows["ppo.kl_estimator"].rule == "one of k1, k2, k3, abs"
+    assert rows["run.trackers"].rule == "any of tensorboard, wandb, trackio"
+    assert rows["model.lora_targets"].rule == "not empty, none of them empty"
+    assert rows["reward.sources[].target"]._replace(help="") == (
+        "reward.sources[].target",
+        "whole number",
+        "at least 0",
+        "",
+        "tokens",
+        False,
+        "",
+        "",
+        "",
+    )
+
+
+def test_the_page_of_the_reference_is_in_step_with_the_schema() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert page == reference_markdown(), "run: python -m trainer.config.reference > docs/configuration.md"
+
+
+def test_every_row_of_the_page_has_the_cells_of_its_table() -> None:
+    rows = [line for line in reference_markdown().splitlines() if line.startswith("|")]
+    tables = [name for schema in SCHEMAS.values() for name in schema.model_fields if name != "kind"]
+    assert len(rows) == sum(len(reference_rows(schema)) for schema in SCHEMAS.values()) + 2 * len(tables)
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {6}
+
+
+def test_the_example_on_the_page_is_a_valid_configuration() -> None:
+    (example,) = re.findall(r"```toml\n(.*?)```", reference_markdown(), re.DOTALL)
+    assert config_problems(tomllib.loads(example)) == []
+
+
+def test_the_json_schema_is_closed_and_takes_the_short_form_of_a_source() -> None:
+    schema = json_schema()
+    assert json.loads(json.dumps(schema)) == schema
+    assert all(table["additionalProperties"] is False for table in [schema, *schema["$defs"].values()])
+    assert {"type": "string"} in schema["$defs"]["RewardConfig"]["properties"]["sources"]["items"]["anyOf"]
+
+
+def test_the_configuration_imports_no_tensors_and_no_screen() -> None:
+    heavy = "{'mlx', 'mlx_lm', 'numpy', 'torch', 'transformers', 'datasets', 'textual', 'rich', 'workbench'}"
+    code = f"import sys, trainer.config, trainer.config.reference; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,501 @@
+"""Training by DPO: what is in its loss, what it learns, what a run leaves on disk, and how it goes on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from dpo_helper import dpo_config
+from preference_samples import labelled, preference, reward_config
+from runs_helper import Killed, Recorder, comparable, tiny_config
+from tiny import load_tiny, make_tokenizer
+from wrapped_tokenizer import TEMPLATE, Wrapper
+
+from trainer.config.dpo import DPOConfig, DPODataConfig
+from trainer.config.loading import load_config_as
+from trainer.config.reward_sources import ModelSource
+from trainer.config.schema import DataConfig
+from trainer.control.control import Control
+from trainer.data import encode_prompts, split_prompts
+from trainer.data.sources import PromptRow
+from trainer.dpo.batches import to_batch, to_completions
+from trainer.dpo.encoding import PolicyEncoder
+from trainer.dpo.evaluation import read_completions
+from trainer.dpo.fitting import DPO
+from trainer.dpo.loss import completion_logprobs
+from trainer.dpo.pairs import load_pairs
+from trainer.dpo.training import train_dpo
+from trainer.errors import ConfigError, DataError, DivergedError, TrainerError, UsageError
+from trainer.events import (
+    Alert,
+    CheckpointSaved,
+    DPOEvaluation,
+    DPOStep,
+    Evaluation,
+    Event,
+    Iteration,
+    PhaseProgress,
+    RunEnded,
+    RunStarted,
+    StateChanged,
+)
+from trainer.preferences.records import Preference
+from trainer.reward_model.pairs import Group, split_groups
+from trainer.reward_model.training import train_reward_model
+from trainer.runs.folder import RunFolder, checkpoints, newest_checkpoint
+from trainer.runs.journal import read_journal
+from trainer.runs.listing import list_runs
+from trainer.session.training import train
+
+PAIRS = labelled(36)
+
+
+def rewarded(folder: Path) -> str:
+    return f"reward.sources=['{folder / 'rewards.py'}:likes']"
+
+
+def trained(
+    folder: Path,
+    *overrides: str,
+    preferences: Sequence[Preference] = PAIRS,
+    resume: Path | None = None,
+    watch: Callable[[Event], None] = lambda event: None,
+    control: Control | None = None,
+) -> Recorder:
+    """A run in `folder`, of four steps unless something else is said."""
+    recorder = Recorder(watch)
+    config = load_config_as(DPOConfig, resume / "config.toml") if resume else dpo_config(folder, *overrides)
+    train_dpo(config, preferences=preferences, resume=resume, sinks=[recorder], control=control)
+    return recorder
+
+
+def fresh(folder: Path, *overrides: str, preferences: Sequence[Preference] = PAIRS) -> DPO:
+    """Ready for its first step, on all pairs unless something else is said."""
+    config = dpo_config(folder, "data.eval_fraction=0", *overrides)
+    model = load_tiny(folder / "model")
+    return DPO(config, model, load_pairs(preferences, model, config))
+
+
+def disturb(dpo: DPO, size: float = 0.3) -> None:
+    """Move the policy away from the reference."""
+    rng = np.random.default_rng(2)
+    moved = {name: a + mx.array(rng.normal(size=a.shape) * size, a.dtype) for name, a in _parameters(dpo).items()}
+    dpo.actor.update_policy(moved)
+
+
+def _parameters(dpo: DPO) -> dict[str, mx.array]:
+    return dpo.actor.policy_parameters()
+
+
+def outcome(run: Path) -> dict[str, Any]:
+    """What the run in `run` left, to the bit."""
+    newest = newest_checkpoint(RunFolder(run))
+    assert newest is not None
+    kept = [e for e in read_journal(run / "events.jsonl").events if isinstance(e, DPOStep | DPOEvaluation | Evaluation)]
+    return {
+        "events": [comparable(event) for event in kept],
+        "checkpoint": {str(p.relative_to(newest)): p.read_bytes() for p in newest.rglob("*") if p.is_file()},
+    }
+
+
+# What the policy reads and writes.
+
+
+def encoder(template: str = "", **settings: Any) -> PolicyEncoder:
+    return PolicyEncoder(Wrapper(template), DPODataConfig(**settings))
+
+
+def test_a_completion_begins_where_the_prompt_ends_and_ends_with_the_end_token() -> None:
+    made = encoder().sequence("ab", " c")
+    assert Wrapper().decode(made.tokens) == "ab c<end>"
+    assert (made.completion, made.is_cut) == (3, False)
+    assert encoder(end_token=False).sequence("ab", " c").tokens == made.tokens[:-1]
+    assert encoder().sequence("ab", " c<end>") == made
+
+
+def test_the_prompt_of_a_conversation_is_the_one_that_ppo_samples_after() -> None:
+    prompt = [{"role": "user", "content": "hi"}]
+    made = encoder(TEMPLATE).sequence(prompt, [{"role": "assistant", "content": "yes"}])
+    rows = encode_prompts([PromptRow(0, prompt, {})], Wrapper(TEMPLATE), DataConfig()).prompts
+    assert made.tokens[: -made.completion] == rows[0].tokens
+    assert Wrapper().decode(made.tokens[-made.completion :]) == "yes<end>"
+    assert encoder(TEMPLATE, chat="always").sequence("hi", "yes") == made
+
+
+def test_a_template_that_writes_past_turns_otherwise_gives_the_bare_answer() -> None:
+    template = TEMPLATE.replace("assistant: {% endif", "assistant: <special1>{% endif")
+    made = encoder(template).sequence([{"role": "user", "content": "hi"}], "yes")
+    assert Wrapper().decode(made.tokens).endswith("assistant: <special1>yes<end>")
+    turns = [{"role": role, "content": "x"} for role in ("assistant", "user", "assistant")]
+    with pytest.raises(DataError, match="goes on for 3 messages"):
+        encoder(template).sequence([{"role": "user", "content": "hi"}], turns)
+
+
+@pytest.mark.parametrize(("limit", "text", "completion"), [(7, "bcdefg<end>", 5), (4, "efg<end>", 3)])
+def test_a_sequence_that_is_too_long_loses_its_first_tokens_but_one_of_what_comes_before(
+    limit: int, text: str, completion: int
+) -> None:
+    made = encoder(max_tokens=limit).sequence("abc", "defg")
+    assert (Wrapper().decode(made.tokens), made.completion, made.is_cut) == (text, completion, True)
+
+
+def test_an_empty_prompt_needs_a_begin_token() -> None:
+    with pytest.raises(DataError, match="no begin token"):
+        encoder().sequence("", "abc")
+
+
+# The loss.
+
+
+@pytest.mark.parametrize("loss", ["sigmoid", "ipo"])
+@pytest.mark.parametrize("budget", [1, 100, 100_000])
+def test_at_the_start_policy_and_reference_are_one_to_the_bit(tmp_path: Path, loss: str, budget: int) -> None:
+    dpo = fresh(tmp_path, f"train.loss={loss}", "train.beta=0.25", f"optim.micro_batch_tokens={budget}")
+    _, sums = dpo.learner.gradients(dpo.data.train)
+    assert (float(sums.lead), float(sums.chosen_reward), float(sums.rejected_reward)) == (0, 0, 0)
+    start = {"sigmoid": math.log(2), "ipo": 1 / (4 * 0.25**2)}[loss]
+    assert float(sums.loss) / len(dpo.data.train) == pytest.approx(start, rel=1e-6)
+
+
+def test_the_log_probs_are_those_of_the_completions_tokens_alone_whatever_the_padding(tmp_path: Path) -> None:
+    dpo = fresh(tmp_path)
+    disturb(dpo)
+    sequences = [[5, 6, 7, 8, 9], [10, 11], [12, 13, 14, 15, 16, 17, 18]]
+    counts = [2, 1, 6]
+    found = np.array(completion_logprobs(dpo.actor, to_completions(sequences, counts)))
+    for tokens, count, value in zip(sequences, counts, found, strict=True):
+        logits = np.array(dpo.actor.backbone(mx.array([tokens])).astype(mx.float32), dtype=np.float64)[0]
+        logprobs = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+        places = range(len(tokens) - count, len(tokens))
+        assert value == pytest.approx(sum(logprobs[place - 1, tokens[place]] for place in places), abs=1e-4)
+
+
+@pytest.mark.parametrize("loss", ["sigmoid", "ipo"])
+def test_the_loss_of_a_step_is_that_of_the_slow_version(tmp_path: Path, loss: str) -> None:
+    ranking = preference("r", ["aab", "ab", "b"], ((0,), (1,), (2,)))
+    smoothing = ["train.label_smoothing=0.1"] * (loss == "sigmoid")
+    dpo = fresh(tmp_path, f"train.loss={loss}", *smoothing, preferences=[*PAIRS[:4], ranking])
+    disturb(dpo)
+    expected = []
+    for group in dpo.data.train:
+        completions = to_completions(group.sequences, group.completions)
+        policy = np.array(completion_logprobs(dpo.actor, completions), dtype=np.float64)
+        with dpo.actor.reference():
+            ratios = policy - np.array(completion_logprobs(dpo.actor, completions))
+        if loss == "ipo":
+            ratios = ratios / group.completions
+        leads = [ratios[pair.better] - ratios[pair.worse] for pair in group.pairs]
+        if loss == "ipo":
+            expected.append(np.mean([(lead - 5) ** 2 for lead in leads]))
+        else:
+            probabilities = [1 / (1 + math.exp(-0.1 * lead)) for lead in leads]
+            expected.append(np.mean([-0.9 * math.log(p) - 0.1 * math.log(1 - p) for p in probabilities]))
+    _, sums = dpo.learner.gradients(dpo.data.train)
+    assert float(sums.pairs) == 7
+    assert float(sums.loss) == pytest.approx(sum(expected), rel=1e-4)
+
+
+def test_any_cut_into_micro_batches_gives_the_same_gradient_and_only_the_adapter_has_one(tmp_path: Path) -> None:
+    dpo = fresh(tmp_path)
+    disturb(dpo)
+    whole, sums = dpo.learner.gradients(dpo.data.train)
+    dpo.learner.config = dpo_config(tmp_path, "optim.micro_batch_tokens=1")
+    parts, part_sums = dpo.learner.gradients(dpo.data.train)
+    assert whole.keys() == _parameters(dpo).keys()
+    for name in whole:
+        assert float(mx.abs(whole[name]).max()) > 0
+        np.testing.assert_allclose(np.array(parts[name]), np.array(whole[name]), atol=2e-5, err_msg=name)
+    np.testing.assert_allclose([float(x) for x in part_sums], [float(x) for x in sums], rtol=1e-4, atol=1e-4)
+
+
+def test_the_gradient_agrees_with_finite_differences(tmp_path: Path) -> None:
+    dpo = fresh(tmp_path, preferences=PAIRS[:6])
+    disturb(dpo, 0.05)
+    before = _parameters(dpo)
+    gradients, _ = dpo.learner.gradients(dpo.data.train)
+    norm = math.sqrt(sum(float(mx.square(g).sum()) for g in gradients.values()))
+
+    def loss(step: float) -> float:
+        dpo.actor.update_policy({name: before[name] + step * gradients[name] / norm for name in before})
+        return float(dpo.learner.gradients(dpo.data.train)[1].loss) / len(dpo.data.train)
+
+    assert (loss(0.003) - loss(-0.003)) / 0.006 == pytest.approx(norm, rel=0.02)
+
+
+def test_prompts_have_no_part_in_the_loss(tmp_path: Path) -> None:
+    dpo = fresh(tmp_path)
+    batch = to_batch(dpo.data.train[:4])
+    for row, (length, mask) in enumerate(zip(batch.completions.prompt_lengths, batch.completions.mask, strict=True)):
+        count = int(mask.sum())
+        tokens = batch.completions.sequences[row, int(length) : int(length) + count]
+        assert mx.array_equal(tokens, batch.completions.tokens[row, :count])
+        assert int(tokens[-1]) == 256
+    start = dpo.data.train[0].sequences[0][: int(batch.completions.prompt_lengths[0])]
+    assert make_tokenizer().decode(start) == "say 0: "
+
+
+# What is learnt.
+
+
+@pytest.mark.parametrize("loss", ["sigmoid", "ipo"])
+def test_a_hidden_rule_is_learnt_and_the_policys_samples_show_it(tmp_path: Path, loss: str) -> None:
+    settings = ["data.eval_fraction=0.2", "train.epochs=2", "eval.prompts=64", "eval.every=0", rewarded(tmp_path)]
+    recorder = trained(tmp_path, f"train.loss={loss}", *settings, preferences=labelled(400))
+    before, after = recorder.of(DPOEvaluation)
+    assert (before.iteration, before.pairs, before.accuracy, before.lead, before.kl) == (0, 80, 0.5, 0, 0)
+    assert after.accuracy >= 0.9
+    assert after.accuracy > after.length_accuracy + 0.2
+    assert after.loss < 0.9 * before.loss
+    assert after.chosen_reward - after.rejected_reward == pytest.approx(after.lead, rel=1e-5)
+    assert after.kl > 0.01
+    reference, policy = recorder.of(Evaluation)
+    assert (reference.prompts, reference.kl) == (64, pytest.approx(0, abs=1e-5))
+    assert policy.score_mean > reference.score_mean + 0.2
+    assert policy.kl > 0
+
+
+def test_held_out_pairs_are_read_alike_in_any_company(tmp_path: Path) -> None:
+    dpo = fresh(tmp_path)
+    disturb(dpo)
+    wide, narrow = (
+        read_completions(dpo.actor, dpo.data.train, dpo_config(tmp_path, f"optim.micro_batch_tokens={budget}"))
+        for budget in (100_000, 1)
+    )
+    np.testing.assert_allclose(wide.rewards, narrow.rewards, atol=1e-4)
+    np.testing.assert_allclose(wide.logprobs, narrow.logprobs, atol=1e-3)
+    assert wide.kl == pytest.approx(narrow.kl, rel=1e-3)
+    assert wide.kl > 0
+
+
+def test_ties_and_skips_are_left_out_and_told(tmp_path: Path) -> None:
+    extra = [preference(f"t{i}", ["ab", "cd"], choice) for i, choice in enumerate(["tie", "skip", "both_bad", "tie"])]
+    ranking = preference("r", ["aab", "ab", "b"], ((0, 1), (2,)))
+    dpo = fresh(tmp_path, preferences=[*PAIRS[:5], *extra, ranking])
+    assert sum(len(group.pairs) for group in dpo.data.train) == 7
+    assert not any(pair.is_tie for group in dpo.data.train for pair in group.pairs)
+    assert "3 pairs are ties and were left out: DPO learns from those that are decided" in dpo.data.warnings
+    assert any(warning.startswith("2 judgements say that both are bad, or nothing") for warning in dpo.data.warnings)
+
+
+def test_the_prompts_held_out_are_those_of_ppo_on_the_same_data_and_seed(tmp_path: Path) -> None:
+    config = dpo_config(tmp_path, "data.eval_fraction=0.3", "run.seed=7", rewarded(tmp_path))
+    model = load_tiny(tmp_path / "model")
+    data = load_pairs(PAIRS, model, config)
+    rows = [PromptRow(i, one.comparison.prompt, {}) for i, one in enumerate(PAIRS)]
+    prompts = encode_prompts(rows, model.tokenizer, tiny_config(tmp_path).data).prompts
+    _, held_out = split_prompts(prompts, 0.3, 7)
+    assert [prompt.tokens for prompt in data.prompts] == [prompt.tokens for prompt in held_out]
+    assert [prompt.prompt for prompt in data.prompts] == [prompt.prompt for prompt in held_out]
+    groups: list[Group] = [*data.train, *data.held_out]
+    everything = sorted(groups, key=lambda group: group.prompt)
+    assert split_groups(everything, 0.3, 7).held_out == data.held_out
+
+
+def test_rewards_get_the_columns_of_the_preference(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    given = [replace(p, comparison=replace(p.comparison, columns={"mark": i})) for i, p in enumerate(PAIRS)]
+    config = dpo_config(tmp_path, rewarded(tmp_path), "eval.prompts=2")
+    data = load_pairs(given, load_tiny(tmp_path / "model"), config)
+    assert len(data.prompts) == 2
+    assert all(f"say {prompt.columns['mark']}: " == prompt.prompt == prompt.text for prompt in data.prompts)
+
+
+# A run and what it leaves.
+
+
+def test_a_run_tells_what_it_does_and_keeps_it(tmp_path: Path) -> None:
+    recorder = trained(tmp_path, "run.name=a", "eval.every=2", rewarded(tmp_path))
+    (started,) = recorder.of(RunStarted)
+    assert (started.run_kind, started.iterations, started.prompts, started.eval_prompts) == ("dpo", 4, 32, 4)
+    assert [step.iteration for step in recorder.of(DPOStep)] == [1, 2, 3, 4]
+    assert [found.iteration for found in recorder.of(DPOEvaluation)] == [0, 2, 4]
+    assert [found.iteration for found in recorder.of(Evaluation)] == [0, 2, 4]
+    assert [saved.iteration for saved in recorder.of(CheckpointSaved)] == [0, 1, 2, 3, 4]
+    first = recorder.of(DPOStep)[0]
+    assert (first.loss, first.lead, first.accuracy) == (pytest.approx(math.log(2), rel=1e-6), 0, 0.5)
+    assert first.chosen_logprob < 0
+    assert recorder.of(RunEnded)[0].state == "done"
+    run = tmp_path / "runs" / "a"
+    kept = [event for event in recorder.events if not event.transient]
+    assert [comparable(event) for event in read_journal(run / "events.jsonl").events] == [
+        comparable(event) for event in kept[kept.index(started) :]
+    ]
+    assert [path.name for path in checkpoints(RunFolder(run)).paths] == [f"step-00000{n}" for n in (2, 3, 4)]
+    (summary,) = list_runs(tmp_path / "runs")
+    assert (summary.kind, summary.state, summary.iteration, summary.iterations) == ("dpo", "done", 4, 4)
+    assert summary.problem == ""
+
+
+def test_without_a_reward_nothing_is_sampled(tmp_path: Path) -> None:
+    recorder = trained(tmp_path)
+    assert recorder.of(Evaluation) == []
+    assert recorder.of(DPOEvaluation)
+
+
+def test_a_reward_model_on_the_same_backbone_scores_the_samples_and_changes_nothing(tmp_path: Path) -> None:
+    dpo_config(tmp_path)
+    config = reward_config(tmp_path, "run.name=rm", "train.batch_size=40")
+    train_reward_model(config, preferences=labelled(40))
+    run = tmp_path / "runs/rm"
+    sources = f"reward.sources=[{{kind = 'model', path = '{run}'}}]"
+    scored = trained(tmp_path, "run.name=a", sources, "checkpoint.every=0")
+    assert [found.iteration for found in scored.of(Evaluation)] == [0, 4]
+    assert scored.of(RunStarted)[0].warnings == trained(tmp_path, "run.name=b").of(RunStarted)[0].warnings
+    pinned = load_config_as(DPOConfig, tmp_path / "runs/a/config.toml").reward.sources[0]
+    assert isinstance(pinned, ModelSource)
+    assert Path(pinned.path).parent == run / "checkpoints", "a resumed run has the same reward"
+    steps = [[comparable(event) for event in found] for found in map(_steps, (tmp_path / "runs").glob("[ab]"))]
+    assert steps[0] == steps[1]
+
+
+def _steps(run: Path) -> list[DPOStep]:
+    return [event for event in read_journal(run / "events.jsonl").events if isinstance(event, DPOStep)]
+
+
+def test_a_ppo_run_takes_the_adapter_as_its_sft_adapter(tmp_path: Path) -> None:
+    (tmp_path / "ppo").mkdir()
+    ppo = tiny_config(tmp_path / "ppo")
+    trained(tmp_path, "run.name=a", f"model.path={ppo.model.path}", "optim.lr=0.05")
+    newest = newest_checkpoint(RunFolder(tmp_path / "runs/a"))
+    assert newest is not None
+    adapter = newest / "policy"
+
+    tokens = mx.array([[7, 8, 9, 10, 11]])
+    config = load_config_as(DPOConfig, tmp_path / "runs/a/config.toml")
+    loaded = load_tiny(tmp_path / "ppo/model")
+    dpo = DPO(config, loaded, load_pairs(PAIRS, loaded, config))
+    base = np.array(dpo.actor.backbone(tokens))
+    weights = mx.load(str(adapter / "adapters.safetensors"))
+    assert isinstance(weights, dict)
+    dpo.actor.update_policy(weights)
+    policy = np.array(dpo.actor.backbone(tokens))
+    fused = np.array(load_tiny(tmp_path / "ppo/model", adapter=str(adapter)).backbone(tokens))
+    assert np.abs(policy - base).max() > 1e-2
+    np.testing.assert_allclose(fused, policy, atol=1e-4)
+
+    recorder = Recorder()
+    config = tiny_config(tmp_path / "ppo", f"model.adapter={adapter}", "ppo.iterations=1")
+    assert train(config, sinks=[recorder]).state == "done"
+    assert recorder.of(Iteration)[0].kl == pytest.approx(0, abs=1e-4), "its reference has the adapter too"
+
+
+def killed_at(phase: str, number: int) -> Callable[[Event], None]:
+    def watch(event: Event) -> None:
+        if isinstance(event, PhaseProgress) and (event.phase, event.iteration) == (phase, number) and event.done:
+            raise Killed
+
+    return watch
+
+
+VARIANTS = {
+    "plain": [],
+    "decay, schedule and micro-batches": [
+        *("optim.weight_decay=0.1", "optim.micro_batch_tokens=40", "optim.schedule=linear", "eval.every=1"),
+        "train.loss=ipo",
+    ],
+    "two epochs, nothing held out": ["data.eval_fraction=0", "train.epochs=2"],
+}
+
+
+@pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS.keys())
+def test_a_run_killed_anywhere_and_resumed_is_one_that_never_was_to_the_bit(
+    settings: list[str], tmp_path: Path
+) -> None:
+    settings = [*settings, rewarded(tmp_path)]
+    trained(tmp_path, "run.name=whole", *settings)
+    for phase, number in (("evaluate", 0), ("update", 1), ("update", 3), ("evaluate", 4)):
+        if phase == "evaluate" and "data.eval_fraction=0" in settings:
+            continue
+        run = tmp_path / "runs" / f"{phase}-{number}"
+        with pytest.raises(Killed):
+            trained(tmp_path, f"run.name={run.name}", *settings, watch=killed_at(phase, number))
+        resumed = trained(tmp_path, resume=run)
+        assert [started.resumed_at for started in resumed.of(RunStarted)] == [max(number - 1, 0)]
+        assert outcome(run) == outcome(tmp_path / "runs" / "whole"), (phase, number)
+
+
+def test_two_steps_and_two_more_are_four_to_the_bit(tmp_path: Path) -> None:
+    control = Control()
+
+    def watch(event: Event) -> None:
+        if isinstance(event, PhaseProgress) and event.iteration == 3:
+            control.stop()
+
+    stopped = trained(tmp_path, "run.name=a", "checkpoint.every=0", watch=watch, control=control)
+    assert (stopped.of(RunEnded)[0].state, stopped.of(RunEnded)[0].exit_code) == ("stopped", 130)
+    assert [saved.iteration for saved in stopped.of(CheckpointSaved)] == [2]
+    trained(tmp_path, resume=tmp_path / "runs/a")
+    trained(tmp_path, "run.name=whole", "checkpoint.every=0")
+    assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
+    again = trained(tmp_path, resume=tmp_path / "runs/a")
+    assert again.of(DPOStep, DPOEvaluation, CheckpointSaved) == [], "it is done"
+
+
+def test_a_pause_changes_nothing_and_requests_are_heard(tmp_path: Path) -> None:
+    control = Control()
+
+    def watch(event: Event) -> None:
+        if isinstance(event, DPOStep) and event.iteration == 2:
+            control.set("optim.lr", 1.0)
+            control.rollback(1)
+            control.checkpoint()
+            control.pause()
+        if isinstance(event, StateChanged) and event.state == "paused":
+            control.resume()
+
+    paused = trained(tmp_path, "run.name=a", "checkpoint.every=0", watch=watch, control=control)
+    assert "paused" in [state.state for state in paused.of(StateChanged)]
+    assert [saved.iteration for saved in paused.of(CheckpointSaved)] == [2, 4]
+    assert [alert.code for alert in paused.of(Alert)] == ["setting_refused", "rollback_refused"]
+    trained(tmp_path, "run.name=whole", "checkpoint.every=0")
+    assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
+
+
+def test_a_run_does_not_go_on_with_other_preferences(tmp_path: Path) -> None:
+    trained(tmp_path, "run.name=a")
+    with pytest.raises(UsageError, match="not those that this run began with"):
+        trained(tmp_path, resume=tmp_path / "runs/a", preferences=labelled(36, seed=1))
+
+
+def test_a_gradient_that_is_not_finite_is_skipped_and_the_third_in_a_row_ends_the_run(tmp_path: Path) -> None:
+    dpo = fresh(tmp_path)
+    dpo.actor.update_policy({name: array * math.nan for name, array in _parameters(dpo).items()})
+    before = dpo.learner.optimizer.state()
+    events: list[Event] = []
+    dpo.emit = events.append
+    assert dpo.step().skipped
+    dpo.step()
+    with pytest.raises(DivergedError, match=r"optim\.lr"):
+        dpo.step()
+    assert [event.code for event in events if isinstance(event, Alert)] == ["step_skipped"] * 3
+    assert int(dpo.learner.optimizer.state()["step"]) == int(before["step"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "preferences", "error", "told"),
+    [
+        (["run.name=a"], [], DataError, "holds no preference"),
+        ([], [preference("t", ["ab", "cd"], "tie")], DataError, "no preference to learn from"),
+        (["data.max_tokens=1000"], [preference("p" * 300, ["a", "b"])], DataError, "the model's context is 256"),
+        (["rollout.max_new_tokens=250", "reward.sources=['lexicon']"], PAIRS, DataError, "rollout.max_new_tokens"),
+        (["model.path=nowhere"], PAIRS, TrainerError, "no such folder"),
+        (["reward.sources=['nowhere.py:f']"], PAIRS, TrainerError, "no file"),
+    ],
+)
+def test_a_start_that_fails_leaves_no_run_behind(
+    settings: list[str], preferences: list[Preference], error: type[Exception], told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=told):
+        trained(tmp_path, *settings, preferences=preferences)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_label_smoothing_belongs_to_the_sigmoid_loss(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"train\.label_smoothing = 0\.1: goes with train\.loss = 'sigmoid' only"):
+        dpo_config(tmp_path, "train.loss=ipo", "train.label_smoothing=0.1")

@@ -1,0 +1,204 @@
+"""How often people prefer the policy is counted as it should be, and a run hears of it however it stands."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from human_judgements import judged
+from runs_helper import Recorder, outcome, record, run_python, tiny_config, within
+
+from trainer.control.control import Control, Request
+from trainer.control.inbox import Inbox, send
+from trainer.errors import UsageError
+from trainer.evaluation.human import human_evaluation, tell_run
+from trainer.events import Event, HumanEvaluation, Iteration, RunEnded
+from trainer.preferences.records import Comparison, Judgement, Origin, Preference
+from trainer.preferences.store import PreferenceStore
+from trainer.reward_model.training import train_reward_model
+from trainer.runs.folder import RunFolder
+from trainer.runs.journal import read_journal
+from trainer.runs.listing import list_runs
+from trainer.session.training import train
+from workbench.run.attached import RunOnDisk
+from workbench.run.session import Session
+from workbench.run.view import RunView
+
+TOLD = HumanEvaluation(
+    iteration=2, comparisons=4, wins=2, ties=1, losses=1, win_rate=0.625, low=0.2, high=0.9, labellers=1
+)
+
+
+def evaluated(*preferences: Preference) -> HumanEvaluation:
+    found = human_evaluation(preferences, "a")
+    assert found is not None
+    return found
+
+
+def test_the_win_rate_counts_a_tie_half_and_has_wilsons_interval() -> None:
+    labels = [judged(number, choice) for number, choice in enumerate(["a"] * 6 + ["tie", "both_bad"] + ["b"] * 2)]  # type: ignore[arg-type, list-item]
+    found = evaluated(*labels)
+    assert (found.comparisons, found.wins, found.ties, found.losses) == (10, 6, 2, 2)
+    assert found.win_rate == 0.7
+    # By the definition: the shares p whose distance from 0.7 is 1.96 standard errors of their own.
+    for share in (found.low, found.high):
+        assert abs(0.7 - share) / math.sqrt(share * (1 - share) / 10) == pytest.approx(1.959964, abs=1e-5)
+    assert found.low < 0.7 < found.high
+
+
+def test_it_is_the_policys_win_on_whichever_side_it_stands() -> None:
+    swapped = ("reference", "policy")
+    found = evaluated(judged(1, "b", writers=swapped), judged(2, "a"), judged(3, "a", writers=swapped))
+    assert (found.wins, found.losses) == (2, 1)
+
+
+def test_only_pairs_of_the_runs_own_policy_and_its_reference_count() -> None:
+    others = [
+        judged(1, "a", runs=("b", "b")),
+        judged(2, "a", runs=("a", "b")),
+        judged(3, "a", writers=("policy", "policy")),
+        judged(4, "a", writers=("reference", "reference")),
+        judged(5, "a", writers=("policy", "human")),
+        judged(6, "skip"),
+    ]
+    without = judged(7, "a")
+    others.append(replace(without, comparison=replace(without.comparison, origins=())))
+    three = Comparison(prompt="", completions=("x", "y", "z"), origins=(*judged(8, "a").comparison.origins, Origin()))
+    others.append(Preference(comparison=three, judgement=Judgement(ranking=((0,), (1,), (2,)))))
+    assert human_evaluation(others, "a") is None
+    found = evaluated(*others, judged(9, "b"))
+    assert (found.comparisons, found.losses) == (1, 1)
+    assert human_evaluation([], "a") is None
+
+
+def test_the_last_word_of_each_labeller_counts(tmp_path: Path) -> None:
+    with PreferenceStore(tmp_path / "preferences.db") as store:
+        store.add(judged(1, "a"))
+        undone = store.add(judged(2, "a"))
+        store.add(judged(1, "b"))
+        store.add(judged(1, "skip"))
+        store.add(judged(1, "tie", labeller="ben"))
+        store.undo(undone, "ann")
+        found = evaluated(*store.preferences())
+    assert (found.wins, found.ties, found.losses, found.labellers) == (0, 1, 1, 2)
+    assert found.comparisons == 2
+
+
+def test_it_is_of_the_newest_policy_that_was_judged_unless_told_otherwise() -> None:
+    labels = [judged(1, "a", iteration=7), judged(2, "b", iteration=12), judged(3, "b", iteration=9)]
+    assert evaluated(*labels).iteration == 12
+    told = human_evaluation(labels, "a", 40)
+    assert told is not None
+    assert told.iteration == 40
+
+
+def test_a_run_that_has_ended_finds_it_in_its_journal_and_is_as_it_was(tmp_path: Path) -> None:
+    record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=2", "eval.every=0"))
+    run = tmp_path / "runs/a"
+    before, source, view = outcome(run), RunOnDisk(run), RunView()
+    for event in source.take():
+        view.take(event)
+    source.tell(TOLD)
+    assert source.take() == [TOLD]
+    view.take(TOLD)
+    assert view.ended is not None
+    assert read_journal(run / "events.jsonl").events[-1] == TOLD
+    assert not read_journal(run / "events.jsonl").problems
+    assert outcome(run) == before
+    assert not RunFolder(run).is_live()
+    assert [(summary.state, summary.iteration) for summary in list_runs(tmp_path / "runs")] == [("done", 2)]
+    resumed = record(tiny_config(tmp_path, "eval.every=0"), resume=run)
+    assert [iteration.iteration for iteration in resumed.of(Iteration)] == [3]
+    assert TOLD in read_journal(run / "events.jsonl").events
+
+
+def test_what_was_found_out_of_iterations_that_are_done_anew_still_stands(tmp_path: Path) -> None:
+    control = Control()
+    abort = Recorder(lambda event: control.abort() if within(event, "update", 3) else None)
+    config = tiny_config(tmp_path, "run.name=a", "eval.every=0", "checkpoint.every=0")
+    train(config, sinks=[abort], control=control)
+    tell_run(tmp_path / "runs/a", TOLD)
+    record(config, resume=tmp_path / "runs/a")
+    assert TOLD in read_journal(tmp_path / "runs/a/events.jsonl").events
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no run in '.*': name the folder of a run that was started"):
+        tell_run(tmp_path, TOLD)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_process_tells_a_run_under_way_which_emits_it_and_computes_the_same(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from trainer.events import event_from_dict; import json; "
+        "from trainer.evaluation.human import tell_run; "
+        "tell_run(Path(sys.argv[1]), event_from_dict(json.loads(sys.argv[2])))"
+    )
+    run = tmp_path / "runs/a"
+    control = Control()
+
+    def watch(event: Event) -> None:
+        if isinstance(event, Iteration) and event.iteration == 2:
+            control.pause()  # until it is heard
+            told = run_python("-c", script, str(run), json.dumps(TOLD.as_dict()))
+            assert told.returncode == 0, told.stderr
+        elif event == TOLD:
+            control.resume()
+
+    recorder = Recorder(watch)
+    train(tiny_config(tmp_path, "run.name=a", "eval.every=0"), sinks=[recorder], control=control)
+    assert recorder.of(HumanEvaluation) == [TOLD]
+    assert TOLD in read_journal(run / "events.jsonl").events
+    record(tiny_config(tmp_path, "run.name=whole", "eval.every=0"))
+    assert outcome(run) == outcome(tmp_path / "runs/whole")
+
+
+def test_a_session_tells_the_run_that_it_trains(tmp_path: Path) -> None:
+    with Session(tiny_config(tmp_path, "run.name=a", "eval.every=0")) as session:
+        session.tell(TOLD)
+        assert session.result().state == "done"
+        assert [event for event in session.take() if isinstance(event, HumanEvaluation)] == [TOLD]
+    assert TOLD in read_journal(tmp_path / "runs/a/events.jsonl").events
+
+
+def test_a_run_of_another_kind_hears_it_too(tmp_path: Path) -> None:
+    from preference_samples import labelled, reward_config
+
+    control = Control()
+    control.tell(TOLD)
+    recorder = Recorder()
+    train_reward_model(
+        reward_config(tmp_path, "run.name=a"), preferences=labelled(24), sinks=[recorder], control=control
+    )
+    assert recorder.of(HumanEvaluation, RunEnded)[0] == TOLD
+
+
+BROKEN: dict[str, Any] = {
+    "nothing": {},
+    "no object": {"event": [1]},
+    "an event of the trainer's own": {
+        "event": {"event": "end", "state": "done", "exit_code": 0, "reason": "", "iteration": 1}
+    },
+    "unknown": {"event": {"event": "party"}},
+    "a number that is text": {"event": {**TOLD.as_dict(), "wins": "2"}},
+    "a field too few": {"event": {key: value for key, value in TOLD.as_dict().items() if key != "wins"}},
+    "too large": {"event": {**TOLD.as_dict(), "iteration": 2**80}},
+}
+
+
+@pytest.mark.parametrize("request_values", BROKEN.values(), ids=BROKEN.keys())
+def test_nothing_else_can_be_told(request_values: dict[str, Any], tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    complaints: list[str] = []
+    with run.lock():
+        inbox = Inbox(run.control, complaints.append)
+        send(tmp_path, "tell", **request_values)
+        send(tmp_path, "tell", event=TOLD.as_dict())
+        assert inbox.take() == [Request("tell", event=TOLD)]
+    (complaint,) = complaints
+    assert "left out: it" in complaint
+    assert "\n" not in complaint

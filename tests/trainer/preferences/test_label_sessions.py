@@ -1,0 +1,392 @@
+"""Sessions in the store: items in their order, labels that name them, undo, history, and several windows at once."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from preferences_helper import preference
+from store_damage import alter
+
+from trainer.errors import DataError, StorageError, UsageError
+from trainer.preferences.agreement import agreement
+from trainer.preferences.items import Item, QueuePlan, SessionPlan
+from trainer.preferences.records import Comparison, Judgement, Origin, Preference
+from trainer.preferences.sessions import LabelSession, begin_session, guidelines_text, open_session, sessions
+from trainer.preferences.store import PreferenceStore
+
+PLAN = SessionPlan(
+    queues=(
+        QueuePlan(queue="samples", weight=2.0, source="runs/r", models=("m", "n"), keys=("k",)),
+        QueuePlan(queue="again"),
+    ),
+    repeats=0.1,
+    random=0.3,
+    limit=7,
+    seed=3,
+)
+A, B, TIE = (Judgement.chosen(choice) for choice in ("a", "b", "tie"))
+
+
+def item(prompt: str = "Once", *, order: tuple[int, ...] = (0, 1), repeats: int = 0) -> Item:
+    origins = (Origin(run="r", row=0), Origin(run="r", row=1))
+    comparison = Comparison(prompt=prompt, completions=("x", "y"), origins=origins, columns={"score": [1.0, 2.0]})
+    return Item(comparison=comparison, queue="repeat" if repeats else "samples", order=order, repeats=repeats)
+
+
+def items(n: int) -> list[Item]:
+    return [item(f"prompt {number}") for number in range(n)]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[PreferenceStore]:
+    with PreferenceStore(tmp_path / "preferences.db") as store:
+        yield store
+
+
+@pytest.fixture
+def session(store: PreferenceStore) -> LabelSession:
+    """With five items."""
+    session = begin_session(store, "ann", PLAN, "Be kind.")
+    session.put(items(5))
+    return session
+
+
+def current(session: LabelSession) -> int | None:
+    found = session.next_open()
+    return None if found is None else found.position
+
+
+def labelled(session: LabelSession) -> list[int]:
+    return [one.position for one in session.history()]
+
+
+def test_sessions_are_listed_newest_first_with_how_far_they_are(store: PreferenceStore) -> None:
+    first = begin_session(store, "ann", PLAN, "Be kind.")
+    second = begin_session(store, "bob", SessionPlan(queues=()))
+    first.put(items(3))
+    for position, judgement in enumerate((A, Judgement.chosen("skip"))):
+        first.label(position, judgement)
+    first.relabel(0, B)
+    assert sessions(store) == [second.record, first.record]
+    assert sessions(store, "ann") == [first.record]
+    assert sessions(store, "eve") == []
+    record = first.record
+    assert (record.labeller, record.plan, record.items, record.done) == ("ann", PLAN, 3, 2)
+    assert record.began == pytest.approx(next(store.events()).time, abs=60)
+    assert guidelines_text(store, record.guidelines) == "Be kind."
+    assert second.record.guidelines == guidelines_text(store, "") == ""
+
+
+def test_the_same_guidelines_are_kept_once(store: PreferenceStore) -> None:
+    texts = ("Be kind.", "Be kind.", "Be curt.\ud800\x00", "")
+    hashes = [begin_session(store, "ann", PLAN, text).record.guidelines for text in texts]
+    assert hashes[0] == hashes[1] != hashes[2]
+    assert guidelines_text(store, hashes[2]) == "Be curt.\\ud800\x00", "as the labeller's name, which has a UTF-8 form"
+    assert store.check() == []
+
+
+def test_what_is_not_there_is_told(store: PreferenceStore, session: LabelSession) -> None:
+    with pytest.raises(UsageError, match="no labelling session 9 in"):
+        open_session(store, 9)
+    with pytest.raises(UsageError, match="no guidelines f00 in"):
+        guidelines_text(store, "f00")
+    for position in (-1, 5):
+        with pytest.raises(UsageError, match=r"session 1 has no item -?\d+: it has 5"):
+            session.item(position)
+        with pytest.raises(UsageError, match="has no item"):
+            session.label(position, A)
+
+
+def test_an_item_comes_back_as_it_was_put_in(store: PreferenceStore) -> None:
+    session = begin_session(store, "ann", PLAN)
+    ranked = Item(
+        comparison=Comparison(prompt=[{"role": "user", "content": "\x1b\ud800"}], completions=("x", "y", "x", "")),
+        queue="disagreement",
+        order=(2, 0, 3, 1),
+    )
+    session.put([item(order=(1, 0)), ranked])
+    again = open_session(store, session.record.id)
+    assert [again.item(position).item for position in (0, 1)] == [item(order=(1, 0)), ranked]
+
+
+def test_an_item_takes_the_order_of_the_store_and_keeps_its_own_origins_and_columns(store: PreferenceStore) -> None:
+    store.add(Preference(comparison=Comparison(prompt="Once", completions=("y", "x")), judgement=A))
+    session = begin_session(store, "ann", PLAN)
+    session.put([item(order=(0, 1))])
+    found = session.item(0).item
+    assert found.comparison.completions == ("y", "x")
+    assert [found.comparison.completions[place] for place in found.order] == ["x", "y"], "as it was to be shown"
+    assert [origin.row for origin in found.comparison.origins] == [1, 0]
+    session.label(0, B)
+    kept = session.item(0).label
+    assert kept is not None
+    assert kept.comparison == found.comparison
+    assert (kept.comparison.columns, kept.judgement.order_shown) == ({"score": [1.0, 2.0]}, (1, 0))
+    assert next(store.comparisons()).origins == ()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "rule"),
+    [
+        (item(order=(0,)), "its order shows 1 of 2 completions"),
+        (item(order=(0, 2)), "the order shown"),
+        (item(repeats=99), "it repeats 99, no label of its comparison"),
+        (replace(item(), comparison=Comparison(prompt="p", completions=("x",))), "at least 2 completions"),
+    ],
+)
+def test_items_that_make_no_sense_are_not_put_in_nor_those_with_them(
+    store: PreferenceStore, session: LabelSession, wrong: Item, rule: str
+) -> None:
+    with pytest.raises(DataError, match=rule):
+        session.put([item("fine"), wrong])
+    assert session.record.items == 5
+    session.put([item("fine")])
+    assert session.item(5).item.comparison.prompt == "fine"
+    assert store.check() == []
+
+
+def test_only_a_label_of_the_same_comparison_is_repeated(store: PreferenceStore, session: LabelSession) -> None:
+    label = session.label(0, A)
+    undo = store.undo(label, "ann")
+    for event in (undo, session.label(1, A)):
+        with pytest.raises(DataError, match=f"repeats {event}, no label of its comparison"):
+            session.put([item("prompt 0", repeats=event)])
+
+
+def test_a_label_says_who_by_what_guidelines_how_shown_and_when(store: PreferenceStore, session: LabelSession) -> None:
+    session.put([item("swapped", order=(1, 0))])
+    given = Judgement.chosen("b", strength=3, note="n", flags=("f",), seconds=1.5, labeller="eve", time=12.5)
+    id_ = session.label(5, given)
+    (kept,) = store.preferences()
+    assert kept.id == id_
+    filled = replace(given, labeller="ann", guidelines=session.record.guidelines, order_shown=(1, 0))
+    assert kept.judgement == filled
+    assert session.item(5).label == kept
+    assert session.label(0, A) == id_ + 1
+    now = session.history(1)[0].label
+    assert now is not None
+    assert now.judgement.time == pytest.approx(list(store.events())[-1].time, abs=60)
+
+
+def test_the_next_item_is_the_first_without_a_label_and_a_skip_is_a_label(session: LabelSession) -> None:
+    assert current(session) == 0
+    for position in (0, 2, 1):
+        session.label(position, A)
+    assert current(session) == 3
+    session.label(3, Judgement.chosen("skip"))
+    session.label(4, TIE)
+    assert session.next_open() is None
+    session.put(items(1))
+    assert current(session) == 5
+    assert session.record.done == 5
+
+
+def test_undo_goes_back_label_by_label_to_the_beginning(store: PreferenceStore, session: LabelSession) -> None:
+    for position in (0, 3, 1):
+        session.label(position, A)
+    assert [session.undo() for _ in range(4)] == [1, 3, 0, None]
+    assert (current(session), session.record.done, labelled(session)) == (0, 0, [])
+    assert list(store.preferences(with_skips=True)) == []
+    log = [(e.kind, e.session, e.position) for e in store.events()]
+    assert log == [("label", 1, 0), ("label", 1, 3), ("label", 1, 1), ("undo", 1, 1), ("undo", 1, 3), ("undo", 1, 0)]
+    session.label(0, B)
+    assert current(session) == 1
+    assert store.check() == []
+
+
+def test_undo_leaves_other_sessions_alone(store: PreferenceStore, session: LabelSession) -> None:
+    store.add(preference())
+    other = begin_session(store, "bob", PLAN)
+    other.put(items(1))
+    session.label(0, A)
+    other.label(0, B)
+    assert [session.undo(), session.undo()] == [0, None]
+    assert (other.record.done, store.counts().labels) == (1, 2)
+
+
+def test_relabelling_undoes_what_stood_and_is_the_newest_label(store: PreferenceStore, session: LabelSession) -> None:
+    first = [session.label(position, A) for position in range(3)]
+    new = session.relabel(1, B)
+    kept = {one.position: one.label and (one.label.id, one.label.judgement.choice) for one in session.history()}
+    assert kept == {1: (new, "b"), 2: (first[2], "a"), 0: (first[0], "a")}
+    assert labelled(session) == [1, 2, 0]
+    assert session.record.done == 3
+    assert [e.undoes for e in store.events() if e.kind == "undo"] == [first[1]]
+    assert session.undo() == 1
+    assert current(session) == 1
+    with pytest.raises(UsageError, match="item 2 has no label that could be changed"):
+        session.relabel(1, A)
+    with pytest.raises(DataError, match="each of the places"):
+        session.relabel(0, Judgement(ranking=((0,),)))
+    assert session.item(0).label is not None, "the undo went with the label that could not be kept"
+    assert store.check() == []
+
+
+def test_history_is_read_page_by_page_from_the_newest(session: LabelSession) -> None:
+    for position in (4, 0, 2, 1):
+        session.label(position, A)
+    pages = [session.history(3)]
+    last = pages[0][-1].label
+    assert last is not None
+    pages.append(session.history(3, before=last.id))
+    assert [[one.position for one in page] for page in pages] == [[1, 2, 0], [4]]
+
+
+def test_a_repeats_label_stands_beside_the_first_and_counts_as_agreement_with_oneself(
+    store: PreferenceStore, session: LabelSession
+) -> None:
+    firsts = [session.label(position, A) for position in (0, 1)]
+    session.put([item(f"prompt {n}", order=(1, 0), repeats=first) for n, first in enumerate(firsts)])
+    session.label(5, A)
+    session.label(6, B)
+    assert [p.judgement.choice for p in store.labels_of(item("prompt 1").comparison.key)] == ["a", "b"]
+    (ann,) = agreement(store.preferences()).selves
+    assert (ann.units, ann.observed) == (2, 0.5)
+    assert session.progress(None).same.value == 0.5
+    assert session.served() == {one.comparison.key for one in items(5)}
+
+
+def test_an_item_that_another_window_labelled_is_told(store: PreferenceStore, session: LabelSession) -> None:
+    with PreferenceStore(store.path) as window:
+        other = open_session(window, session.record.id)
+        assert current(session) == current(other) == 0
+        other.label(0, A)
+        with pytest.raises(UsageError, match="item 1 has been labelled in another window: go on with the next"):
+            session.label(0, B)
+        assert (current(session), session.record.done, session.progress(0).done) == (1, 1, 1)
+        session.put(items(6)[5:])
+        assert (other.record.items, other.item(5).item) == (6, session.item(5).item)
+        assert session.undo() == 0, "the newest label of the session, whoever made it"
+        assert (current(other), other.progress(0).done, labelled(other)) == (0, 0, [])
+    assert [p.judgement.choice for p in store.preferences()] == []
+
+
+def test_progress_kept_up_is_that_of_a_session_read_anew(store: PreferenceStore, session: LabelSession) -> None:
+    session.progress(None)
+    timed = (replace(judgement, time=float(when), seconds=when / 7) for when, judgement in enumerate((A, B, TIE, A, B)))
+    for position, judgement in enumerate(timed):
+        session.label(position, judgement)
+    session.undo()
+    session.relabel(1, replace(A, time=9.0, seconds=2.0))
+    assert session.progress(3).done == 4
+    assert repr(session.progress(3)) == repr(open_session(store, 1).progress(3)), "a NaN equals nothing"
+
+
+def test_a_repeat_is_compared_with_labels_of_earlier_sessions_that_still_stand(
+    store: PreferenceStore, session: LabelSession
+) -> None:
+    kept, undone = (session.label(position, A) for position in (0, 1))
+    later = begin_session(store, "ann", PLAN)
+    later.put([item(f"prompt {n}", repeats=first) for n, first in enumerate((kept, undone))])
+    store.undo(undone, "ann")
+    for position in (0, 1):
+        later.label(position, A)
+    assert later.progress(None).same.total == 1
+    assert later.served() == set(), "a repeat is not what was put in"
+
+
+def test_a_refused_write_changes_nothing_and_can_be_made_again(store: PreferenceStore, session: LabelSession) -> None:
+    session.label(0, A)
+    (pages,) = store.log.connection.execute("PRAGMA page_count").fetchone()
+    store.log.connection.execute(f"PRAGMA max_page_count = {pages}")
+    long = replace(B, note="n" * 99_999)
+    for write in (lambda: session.label(1, long), lambda: session.relabel(0, long), lambda: session.put(items(999))):
+        with pytest.raises(StorageError, match="the disk is full; free space"):
+            write()
+    assert (session.record.items, labelled(session), current(session)) == (5, [0], 1)
+    store.log.connection.execute("PRAGMA max_page_count = 1000000")
+    session.label(1, long)
+    session.relabel(0, long)
+    assert labelled(session) == [0, 1]
+    assert store.check() == []
+
+
+@pytest.mark.parametrize("table", ["guidelines", "sessions", "session_items"])
+@pytest.mark.parametrize("statement", ["DELETE FROM {}", "UPDATE {} SET rowid = 9", "REPLACE INTO {} SELECT * FROM {}"])
+def test_the_database_itself_lets_nobody_change_a_session(session: LabelSession, table: str, statement: str) -> None:
+    with closing(sqlite3.connect(session._log.path)) as raw:
+        before = list(raw.iterdump())
+        with pytest.raises(sqlite3.IntegrityError, match=f"{table} are append-only"):
+            raw.execute(statement.format(table, table))
+        raw.rollback()
+        assert list(raw.iterdump()) == before
+
+
+@pytest.mark.parametrize(
+    ("statement", "problem"),
+    [
+        ("UPDATE guidelines SET text = 'Be rude.'", "guidelines 1: their hash is not that of their text"),
+        ("UPDATE sessions SET plan = '{}'", "session 1: its plan cannot be read (KeyError"),
+        ("UPDATE sessions SET guidelines = 'f00'", "sessions 1: refers to a row of guidelines that is not there"),
+        ("DELETE FROM session_items WHERE position = 1", "session 1: an item is missing"),
+        ("UPDATE session_items SET payload = '{}' WHERE id = 2", "session item 2: cannot be read (KeyError"),
+        ("UPDATE session_items SET payload = '{\"order_shown\":[0]}'", "session item 1: cannot be read (ValueError"),
+        ("UPDATE session_items SET repeats = 1 WHERE id = 2", "session item 2: repeats event 1, which is no label of"),
+        ("UPDATE session_items SET session = 7 WHERE id = 5", "session_items 5: refers to a row of sessions"),
+        ("UPDATE events SET position = 4 WHERE id = 1", "event 1: labels item 4 of session 1, which is not there or"),
+        ("UPDATE events SET position = 9 WHERE id = 1", "event 1: labels item 9 of session 1, which is not there or"),
+        (
+            "UPDATE events SET labeller = 'eve' WHERE id = 1",
+            "event 1: labels item 0 of session 1, which is not there or",
+        ),
+        ("UPDATE events SET position = 3 WHERE kind = 'undo'", "event 3: undoes label 2, which is of another item"),
+        (
+            "INSERT INTO events (time, kind, comparison, labeller, source, choice, payload, session, position) "
+            "SELECT time, kind, comparison, labeller, source, choice, payload, session, position FROM events LIMIT 1",
+            "event 4: labels item 0 of session 1, which has label 1",
+        ),
+        ("DROP TRIGGER session_items_no_delete", "schema: 'session_items_no_delete' is missing"),
+        ("DROP INDEX events_of_session", "schema: 'events_of_session' is missing"),
+    ],
+)
+def test_a_check_tells_what_is_wrong_with_a_session(
+    store: PreferenceStore, session: LabelSession, statement: str, problem: str
+) -> None:
+    session.label(0, A)
+    session.label(1, A)
+    session.undo()
+    assert store.check() == []
+    store.close()
+    alter(store.path, statement)
+    with PreferenceStore(store.path) as damaged:
+        found = [line for line in damaged.check() if not line.startswith("schema: ") or problem.startswith("schema")]
+    assert any(line.startswith(problem) for line in found), found
+    assert all("\n" not in line for line in found)
+
+
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        ("UPDATE session_items SET payload = '[]'", "item 0 of session 1"),
+        ("UPDATE comparisons SET completions = '7'", "item 0 of session 1"),
+        ("UPDATE events SET payload = '{'", "item 0 of session 1"),
+        ("UPDATE events SET labeller = x'00ff'", "item 0 of session 1"),
+        ("DELETE FROM session_items WHERE position = 0", "session 1"),
+        ("UPDATE session_items SET position = 9223372036854775807 WHERE position = 4", "session 1"),
+        ("UPDATE session_items SET position = 1e308 WHERE position = 4", "session 1"),
+        ("UPDATE events SET position = 7", "session 1"),
+        ("UPDATE sessions SET labeller = x'00ff'", "session 1"),
+        ("UPDATE sessions SET time = 'noon'", "session 1"),
+    ],
+)
+def test_damage_is_told_by_whoever_reads_it(
+    store: PreferenceStore, session: LabelSession, statement: str, what: str
+) -> None:
+    session.label(0, A)
+    alter(store.path, statement)
+    with pytest.raises(StorageError, match=f"is damaged: {what} cannot be read; check the store"):
+        open_session(store, 1).history()
+    with pytest.raises(StorageError, match="is damaged"):
+        open_session(store, 1).progress(None)
+
+
+def test_a_damaged_plan_is_told(store: PreferenceStore, session: LabelSession) -> None:
+    alter(store.path, "UPDATE sessions SET plan = '{'")
+    for read in (lambda: sessions(store), lambda: open_session(store, 1)):
+        with pytest.raises(StorageError, match="is damaged: session 1 cannot be read"):
+            read()

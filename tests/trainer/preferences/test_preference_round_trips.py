@@ -1,0 +1,128 @@
+"""What a format holds comes back as it was: the table of docs/preferences.md, format by format."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apart import ROOT
+from hypothesis import given
+from hypothesis import strategies as st
+from preference_rows import bare, messages, ordered, preferences, prompts, read_all, texts, user, words
+
+from trainer.preferences.conversations import as_messages
+from trainer.preferences.formats_out import FORMATS_OUT, write_preferences
+from trainer.preferences.records import Comparison, Judgement, Preference
+
+DOCS = ROOT / "docs" / "preferences.md"
+SUFFIXES = [(name, suffix) for name, format in FORMATS_OUT.items() for suffix in format.suffixes]
+KINDS = {"ranked": "better", "tie": "tie", "both_bad": "both bad", "skip": "skip"}
+
+
+def documented() -> dict[str, tuple[tuple[str, ...], list[str]]]:
+    """What docs/preferences.md says of each format: its suffixes, and the judgements that it holds."""
+    rows = re.findall(
+        r"^\| `([\w-]+)` \| (.+) \| (.+) \| .+ \|$", DOCS.read_text().partition("## Out")[2], re.MULTILINE
+    )
+    return {name: (tuple(suffixes.split()), judgements.split(", ")) for name, suffixes, judgements in rows}
+
+
+def held(format: str) -> tuple[str, ...]:
+    """The kinds of judgement that a format holds, as `judgements` calls them."""
+    _, told = documented()[format]
+    return tuple(kind for kind, name in KINDS.items() if name in told)
+
+
+def round_trip(rows: list[Preference], folder: Path, format: str, suffix: str, *, provenance: bool) -> list[Preference]:
+    path = folder / f"rows{suffix}"
+    written = write_preferences(rows, path, format=format, provenance=provenance, overwrite=True)
+    assert (written.rows, written.left_out) == (len(rows), {})
+    return read_all(path)
+
+
+def conversation(preference: Preference) -> Preference:
+    prompt, completions = as_messages(preference.comparison.prompt, preference.comparison.completions)
+    comparison = preference.comparison
+    return Preference(
+        comparison=Comparison(
+            prompt=prompt, completions=completions, origins=comparison.origins, columns=comparison.columns
+        ),
+        judgement=preference.judgement,
+    )
+
+
+def whole(preference: Preference) -> tuple[Any, ...]:
+    """The texts as an implicit prompt has them: with the prompt in front."""
+    prompt, completions = preference.comparison.prompt, preference.comparison.completions
+    return tuple(prompt + completion for completion in completions)  # type: ignore[operator]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("round-trips")
+
+
+@pytest.mark.parametrize(("format", "suffix"), [pair for pair in SUFFIXES if pair[0] in ("trl", "columns")])
+@given(data=st.data())
+def test_texts_and_choices_come_back_and_all_else_with_the_provenance(
+    data: st.DataObject, folder: Path, format: str, suffix: str
+) -> None:
+    kind = {} if suffix == ".csv" or data.draw(st.booleans()) else {"texts": messages, "prompts": prompts.map(user)}
+    rows = data.draw(st.lists(preferences(kinds=held(format), **kind), min_size=1, max_size=3))
+    found = round_trip(rows, folder, format, suffix, provenance=False)
+    assert [bare(ordered(row)) for row in found] == [bare(ordered(row)) for row in rows]
+    found = round_trip(rows, folder, format, suffix, provenance=True)
+    assert [ordered(row) for row in found] == [ordered(row) for row in rows]
+
+
+@pytest.mark.parametrize("suffix", FORMATS_OUT["trl-conversational"].suffixes)
+@given(data=st.data())
+def test_the_conversational_format_holds_plain_text_as_messages(data: st.DataObject, folder: Path, suffix: str) -> None:
+    rows = data.draw(st.lists(preferences(texts=texts | messages), min_size=1, max_size=3))
+    found = round_trip(rows, folder, "trl-conversational", suffix, provenance=True)
+    assert [ordered(row) for row in found] == [ordered(conversation(row)) for row in rows]
+
+
+@pytest.mark.parametrize("suffix", FORMATS_OUT["trl-implicit"].suffixes)
+@given(data=st.data())
+def test_an_implicit_prompt_comes_back_in_one_piece_with_what_follows_it(
+    data: st.DataObject, folder: Path, suffix: str
+) -> None:
+    kind = {} if data.draw(st.booleans()) else {"texts": messages, "prompts": prompts.map(user)}
+    beginnings = words.map(lambda text: f"p {text}") if not kind else prompts.map(user)
+    rows = data.draw(st.lists(preferences(**kind | {"prompts": beginnings}), min_size=1, max_size=3))
+    found = round_trip(rows, folder, "trl-implicit", suffix, provenance=True)
+    for row, again in zip(rows, found, strict=True):
+        chosen, rejected = row.judgement.ranking
+        assert whole(again) == tuple(whole(row)[place] for place in (*chosen, *rejected))
+        assert again.judgement.choice == "a"
+        assert again.comparison.columns == row.comparison.columns
+        assert ordered(again).judgement.labeller == row.judgement.labeller
+
+
+@given(data=st.data())
+def test_k_way_loses_nothing_whatever_the_judgement(data: st.DataObject, folder: Path) -> None:
+    either = texts | messages
+    drawn = preferences(kinds=held("k-way"), largest=4, texts=either, prompts=either)
+    rows = data.draw(st.lists(drawn, min_size=1, max_size=3))
+    assert round_trip(rows, folder, "k-way", ".jsonl", provenance=False) == rows
+
+
+def test_the_documented_formats_are_those_there_are() -> None:
+    assert {name: suffixes for name, (suffixes, _) in documented().items()} == {
+        name: format.suffixes for name, format in FORMATS_OUT.items()
+    }
+
+
+@pytest.mark.parametrize("format", FORMATS_OUT)
+def test_a_format_holds_the_judgements_that_are_documented_and_no_others(folder: Path, format: str) -> None:
+    better, *others = (
+        Preference(comparison=Comparison(prompt="p", completions=("x", "y")), judgement=Judgement.chosen(choice))
+        for choice in ("a", "tie", "both_bad", "skip")
+    )
+    for name, preference in zip(("tie", "both bad", "skip"), others, strict=True):
+        path = folder / "rows.jsonl"
+        written = write_preferences([better, preference], path, format=format, overwrite=True)
+        assert (written.left_out == {}) == (name in documented()[format][1]), name

@@ -1,0 +1,368 @@
+"""The file of a store: what it survives, who may write it, and what is said when it cannot be used."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from preferences_helper import preference, preferences
+from store_damage import alter
+
+from trainer.errors import StorageError, UsageError
+from trainer.preferences import connection
+from trainer.preferences.migrations import VERSION
+from trainer.preferences.store import PreferenceStore, default_store
+
+A, B, C = (preference(name) for name in "ABC")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[PreferenceStore]:
+    with PreferenceStore(tmp_path / "preferences.db") as store:
+        yield store
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_store_of_a_workspace_is_preferences_db() -> None:
+    assert default_store(Path("here")) == Path("here/preferences.db")
+
+
+def test_a_write_is_synced_into_a_write_ahead_log_and_closing_leaves_one_file(store: PreferenceStore) -> None:
+    store.add(A)
+    raw = store._connection
+    assert raw.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+    assert raw.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    store.close()
+    assert names(store.path.parent) == ["preferences.db"]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE events SET labeller = 'eve'",
+        "DELETE FROM events",
+        "UPDATE comparisons SET prompt = '\"\"'",
+        "DELETE FROM comparisons",
+        "INSERT OR REPLACE INTO events SELECT * FROM events",
+        "INSERT OR REPLACE INTO comparisons SELECT * FROM comparisons",
+        "INSERT OR REPLACE INTO comparisons SELECT id + 1, key, prompt, completions, origins, columns FROM comparisons",
+        "INSERT INTO events SELECT id + 2, time, kind, comparison, labeller, source, choice, payload, undoes, session, "
+        "position FROM events WHERE kind = 'undo'",
+    ],
+)
+def test_the_database_itself_lets_nobody_change_the_past(store: PreferenceStore, statement: str) -> None:
+    store.undo(store.add(A), "ann")
+    before = list(store.events())
+    with closing(sqlite3.connect(store.path)) as raw, pytest.raises(sqlite3.IntegrityError, match="append-only"):
+        raw.execute(statement)
+    assert list(store.events()) == before
+
+
+def test_a_full_disk_is_told_and_what_was_there_stays(store: PreferenceStore) -> None:
+    store.add(A)
+    (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
+    store._connection.execute(f"PRAGMA max_page_count = {pages + 1}")
+    with pytest.raises(StorageError, match="the disk is full; free space"):
+        store.add_many(preferences(500), source="file")
+    assert [p.comparison.prompt for p in store.preferences()] == ["A"]
+    store._connection.execute("PRAGMA max_page_count = 1000000")
+    assert store.add_many(preferences(500), source="file").count == 500
+
+
+def test_a_locked_store_can_be_read_and_says_that_it_is_locked(
+    store: PreferenceStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.add(A)
+    monkeypatch.setattr(connection, "BUSY_SECONDS", 0.01)
+    with connection.transaction(store._connection):
+        with PreferenceStore(store.path, create=False) as other:
+            assert len(list(other.preferences())) == 1
+            for write in (lambda: other.add(B), lambda: other.undo(1, "ann")):
+                with pytest.raises(StorageError, match=r"locked by another program .* try again"):
+                    write()
+        with pytest.raises(StorageError, match="locked by another program"):
+            PreferenceStore(store.path)
+
+
+def test_a_store_of_a_newer_version_is_told_and_not_touched(store: PreferenceStore) -> None:
+    store.close()
+    alter(store.path, f"PRAGMA user_version = {VERSION + 1}")
+    before = store.path.read_bytes()
+    for create in (True, False):
+        with pytest.raises(StorageError, match=r"newer version .* update ppo-workbench"):
+            PreferenceStore(store.path, create=create)
+    assert store.path.read_bytes() == before
+    assert names(store.path.parent) == ["preferences.db"]
+
+
+@pytest.mark.parametrize("create", [True, False])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE places (url TEXT)",
+        "CREATE TABLE labels (name TEXT)",
+        "CREATE TABLE comparisons (id INTEGER)",
+        "PRAGMA user_version = 1",
+        "PRAGMA application_id = 7",
+    ],
+)
+def test_the_database_of_another_program_is_not_touched(tmp_path: Path, statement: str, create: bool) -> None:
+    path = tmp_path / "other.db"
+    alter(path, statement)
+    before = path.read_bytes()
+    with pytest.raises(StorageError, match=r"other\.db' is a database of another program: name another file"):
+        PreferenceStore(path, create=create)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("create", [True, False])
+@pytest.mark.parametrize("content", [b"prompt,chosen,rejected\n" * 99, b"SQLite format 3\0" + b"\xff" * 5000])
+def test_a_file_that_is_no_database_is_told_and_not_touched(tmp_path: Path, content: bytes, create: bool) -> None:
+    path = tmp_path / "preferences.db"
+    path.write_bytes(content)
+    with pytest.raises(StorageError, match=r"no preference store|is damaged"):
+        PreferenceStore(path, create=create)
+    assert path.read_bytes() == content
+
+
+def test_a_missing_store_is_told_where_none_is_to_be_made(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"there is no preference store .* import or label"):
+        PreferenceStore(tmp_path / "preferences.db", create=False)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(("name", "rule"), [("", "is no file"), ("missing/preferences.db", "its folder is missing")])
+def test_a_place_where_no_store_can_be_is_told(tmp_path: Path, name: str, rule: str) -> None:
+    with pytest.raises(StorageError, match=rule):
+        PreferenceStore(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["a?mode=memory#x.db", "50% off.db", "ü\udc80.db"])
+def test_odd_names_are_names(tmp_path: Path, name: str) -> None:
+    with PreferenceStore(tmp_path / name) as store:
+        store.add(A)
+        assert name in names(tmp_path)
+    with PreferenceStore(tmp_path / name, create=False) as store:
+        assert store.counts().labels == 1
+
+
+@contextmanager
+def not_root() -> Iterator[None]:
+    """File permissions mean nothing to root."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.setresuid(65534, 65534, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(0, 0, 0)
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that others can enter, which pytest's own are not."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+def test_a_read_only_store_can_be_read_and_not_written(open_folder: Path) -> None:
+    path = open_folder / "preferences.db"
+    with PreferenceStore(path) as store:
+        store.add(A)
+    path.chmod(0o444)
+    open_folder.chmod(0o555)
+    with not_root():
+        with pytest.raises(StorageError, match="read-only; make both writable"):
+            PreferenceStore(path)
+        with PreferenceStore(path, create=False) as store:
+            assert [p.comparison.prompt for p in store.preferences()] == ["A"]
+            assert store.check() == []
+            for write in (lambda: store.add(B), lambda: store.undo(1, "ann")):
+                with pytest.raises(StorageError, match="read-only; make both writable"):
+                    write()
+        with pytest.raises(StorageError, match="may not write there"):
+            PreferenceStore(open_folder / "new.db")
+    assert names(open_folder) == ["preferences.db"]
+
+
+def test_reading_a_read_only_file_leaves_nothing_that_keeps_others_from_writing(open_folder: Path) -> None:
+    path = open_folder / "preferences.db"
+    with PreferenceStore(path) as store:
+        store.add(A)
+    path.chmod(0o444)
+    open_folder.chmod(0o777)
+    with not_root():
+        with pytest.raises(StorageError, match="read-only; make both writable"):
+            PreferenceStore(path)
+        with PreferenceStore(path, create=False) as store:
+            assert store.counts().labels == 1
+    assert names(open_folder) == ["preferences.db"]
+
+
+def test_a_store_in_use_is_read_by_one_who_may_only_read(open_folder: Path) -> None:
+    with PreferenceStore(open_folder / "preferences.db") as store:
+        store.add(A)
+        for file in open_folder.iterdir():
+            file.chmod(0o644)  # by its owner: a new one is private
+        open_folder.chmod(0o555)
+        with not_root(), PreferenceStore(store.path, create=False) as reader:
+            assert reader.counts().labels == 1
+            drawn = reader.preferences()
+            assert next(drawn).comparison.prompt == "A"
+
+
+def test_labels_in_a_log_that_cannot_be_read_are_not_passed_over(open_folder: Path) -> None:
+    with PreferenceStore(open_folder / "original.db") as store:
+        store.add(A)
+        for suffix in ("", "-wal"):
+            shutil.copy(f"{store.path}{suffix}", open_folder / f"copy.db{suffix}")
+    open_folder.chmod(0o555)
+    with not_root(), pytest.raises(StorageError, match="make the folder writable"):
+        PreferenceStore(open_folder / "copy.db", create=False)
+
+
+@pytest.mark.parametrize(
+    ("statement", "problem"),
+    [
+        ("UPDATE comparisons SET prompt = '\"other\"' WHERE id = 1", "comparison 1: its key is not that of its"),
+        ("UPDATE comparisons SET completions = '[\"x\"' WHERE id = 1", "comparison 1: cannot be read (JSONDecodeError"),
+        ("UPDATE comparisons SET prompt = '7' WHERE id = 1", "comparison 1: cannot be read (ValueError"),
+        ("UPDATE events SET payload = '{' WHERE id = 1", "event 1: cannot be read (JSONDecodeError"),
+        ("UPDATE events SET payload = '[]' WHERE id = 1", "event 1: cannot be read (AttributeError"),
+        (f"UPDATE events SET payload = '{'[' * 99999}' WHERE id = 1", "event 1: cannot be read (RecursionError"),
+        ("UPDATE events SET payload = '{\"mood\": 1}' WHERE id = 1", "event 1: cannot be read (TypeError"),
+        ("UPDATE events SET payload = '{\"ranking\": [[0]]}' WHERE id = 1", "event 1: cannot be read (ValueError"),
+        ("UPDATE events SET choice = 'b' WHERE id = 1", "event 1: its choice 'b' is not that of its payload"),
+        ("UPDATE events SET comparison = 9 WHERE id = 1", "events 1: refers to a row of comparisons that is not there"),
+        ("UPDATE events SET undoes = 9 WHERE id = 4", "event 4: undoes 9, which is no label"),
+        ("UPDATE events SET undoes = 3 WHERE id = 4", "event 4: undoes label 3 of another comparison"),
+        ("DROP TRIGGER events_no_delete", "schema: 'events_no_delete' is missing"),
+        ("DROP INDEX events_of_comparison", "schema: 'events_of_comparison' is missing"),
+        ("UPDATE events SET labeller = CAST(x'ff' AS TEXT) WHERE id = 1", "file: cannot be read to its end"),
+    ],
+)
+def test_a_check_tells_what_is_wrong(store: PreferenceStore, statement: str, problem: str) -> None:
+    for p in (A, B, C):
+        store.add(p)
+    store.undo(2, "ann")
+    assert store.check() == []
+    alter(store.path, statement)
+    found = [line for line in store.check() if not line.startswith("schema: ") or problem.startswith("schema")]
+    assert any(line.startswith(problem) for line in found), found
+    assert all("\n" not in line for line in found)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE comparisons SET completions = '[\"x\"' WHERE id = 1",
+        "UPDATE comparisons SET prompt = '7' WHERE id = 1",
+        "UPDATE events SET payload = '{' WHERE id = 1",
+        f"UPDATE events SET payload = '{'[' * 99999}' WHERE id = 1",
+        "UPDATE events SET labeller = CAST(x'ff' AS TEXT) WHERE id = 1",
+    ],
+)
+def test_a_damaged_row_is_told_by_whoever_reads_it(store: PreferenceStore, statement: str) -> None:
+    store.add(A)
+    alter(store.path, statement)
+    for read in (store.preferences, store.events, lambda: store.labels_of(A.comparison.key)):
+        with pytest.raises(StorageError, match="is damaged"):
+            list(read())
+
+
+def test_damaged_pages_are_told_and_never_a_traceback(store: PreferenceStore) -> None:
+    store.add_many(preferences(1000), source="file")
+    store.close()
+    whole = store.path.read_bytes()
+    told = 0
+    for page in range(1, len(whole) // 4096, 29):
+        store.path.write_bytes(whole[: page * 4096] + b"\xa5" * 4096 + whole[(page + 1) * 4096 :])
+        with PreferenceStore(store.path, create=False) as damaged:
+            assert damaged.check()
+            try:
+                assert len(list(damaged.preferences())) <= 1000
+                damaged.counts()
+            except StorageError as error:
+                told += "damaged" in str(error)
+    assert told > 5
+    store.path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(StorageError, match="damaged"), PreferenceStore(store.path, create=False) as cut:
+        list(cut.preferences())
+
+
+DAMAGED_LABELS = {
+    "a labeller that is no text": "labeller = x'00ff'",
+    "a time that has no date": """payload = '{"ranking": [[0], [1]], "time": 1e300}'""",
+    "a time that is none": """payload = '{"ranking": [[0], [1]], "time": NaN}'""",
+    "a note that is a number": """payload = '{"ranking": [[0], [1]], "note": 7}'""",
+    "a ranking of other places": """payload = '{"ranking": [[0], [7]]}'""",
+    "a strength that there is not": """payload = '{"ranking": [[0], [1]], "strength": 9}'""",
+}
+
+
+@pytest.mark.parametrize("change", DAMAGED_LABELS.values(), ids=DAMAGED_LABELS)
+def test_a_label_that_says_what_no_label_can_say_is_told_by_whoever_reads_it(
+    store: PreferenceStore, change: str
+) -> None:
+    store.add(A)
+    alter(store.path, f"UPDATE events SET {change}")
+    with pytest.raises(StorageError, match="is damaged: label 1 cannot be read; check the store"):
+        list(store.preferences())
+    assert [line.partition(" (")[0] for line in store.check() if line.startswith("event")] == [
+        "event 1: cannot be read"
+    ]
+
+
+def test_a_schema_with_text_that_is_not_utf8_is_told_as_damage(store: PreferenceStore) -> None:
+    store.add(A)
+    store.close()
+    content = store.path.read_bytes()
+    assert content.count(b"CREATE TABLE comparisons") == 1
+    store.path.write_bytes(content.replace(b"CREATE TABLE comparisons", b"CREATE TABLE compar\xec\xeains"))
+    with pytest.raises(StorageError, match=r"is damaged \(.*restore a copy"):
+        PreferenceStore(store.path, create=False)
+
+
+def test_a_comparison_that_is_not_the_one_of_its_key_takes_no_label(store: PreferenceStore) -> None:
+    store.add(A)
+    alter(store.path, """UPDATE comparisons SET completions = '["other", "words"]'""")
+    with pytest.raises(StorageError, match="is damaged: comparison 1 cannot be read"):
+        store.add(A)
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+
+
+def test_labels_are_for_their_owner_alone_from_the_first_byte_on(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with PreferenceStore(tmp_path / "preferences.db") as store:
+            store.add(A)
+            assert modes(tmp_path) == {f"preferences.db{end}": 0o600 for end in ("", "-wal", "-shm")}
+    finally:
+        os.umask(before)
+
+
+def test_a_store_that_its_owner_opened_to_others_stays_open(tmp_path: Path) -> None:
+    path = tmp_path / "preferences.db"
+    with PreferenceStore(path) as store:
+        store.add(A)
+    path.chmod(0o664)
+    with PreferenceStore(path) as store:
+        store.add(B)
+    assert modes(tmp_path) == {"preferences.db": 0o664}

@@ -1,0 +1,251 @@
+"""From preferences to groups of token sequences: what is read, linked, split, left out, and told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from preference_samples import labelled, preference, reward_config
+from tiny import END
+from wrapped_tokenizer import TEMPLATE, Wrapper
+
+from trainer.config import load_config, save_config
+from trainer.config.loading import load_config_as, parse_overrides
+from trainer.config.problems import validate_as
+from trainer.config.reward_model import PreferenceDataConfig, RewardModelConfig, RewardTrainConfig
+from trainer.errors import ConfigError, DataError, UsageError
+from trainer.preferences.records import Preference
+from trainer.preferences.store import PreferenceStore
+from trainer.reward_model.batches import micro_batches, step_groups, steps_in, to_batch
+from trainer.reward_model.encoding import Encoder
+from trainer.reward_model.pairs import Group, fingerprint, group_preferences, split_groups
+from trainer.reward_model.sources import load_preferences
+
+
+def encoder(template: str = "", **settings: Any) -> Encoder:
+    return Encoder(Wrapper(template), PreferenceDataConfig(**settings))
+
+
+def grouped(*preferences: Preference, **settings: Any) -> tuple[list[Group], list[str]]:
+    config = PreferenceDataConfig(**settings)
+    return group_preferences(preferences, Encoder(Wrapper(), config), config)
+
+
+def test_a_completion_of_plain_text_follows_its_prompt_as_it_is_without_an_end_token() -> None:
+    made = encoder().sequence("ab", " c")
+    assert Wrapper().decode(made.tokens) == "ab c"
+    assert (made.completion, made.is_cut) == (2, False)
+
+
+def test_a_conversation_is_rendered_by_the_template_up_to_its_last_word() -> None:
+    prompt = [{"role": "user", "content": "hi"}]
+    made = encoder(TEMPLATE).sequence(prompt, [{"role": "assistant", "content": "yes"}])
+    assert Wrapper().decode(made.tokens) == "<special0>user: hi<end><special0>assistant: yes"
+    assert made.completion == 3
+    assert encoder(TEMPLATE).sequence(prompt, "yes") == made
+    assert encoder(TEMPLATE, chat="always").sequence("hi", "yes") == made
+
+
+def test_several_turns_may_be_the_completion() -> None:
+    turns = [
+        {"role": "assistant", "content": "a"},
+        {"role": "user", "content": "b"},
+        {"role": "assistant", "content": "c"},
+    ]
+    text = Wrapper().decode(encoder(TEMPLATE).sequence([{"role": "user", "content": "hi"}], turns).tokens)
+    assert text.endswith("assistant: a<end><special0>user: b<end><special0>assistant: c")
+
+
+def test_a_sequence_that_is_too_long_keeps_its_last_tokens() -> None:
+    made = encoder(max_tokens=4).sequence("abc", "defg")
+    assert Wrapper().decode(made.tokens) == "defg"
+    assert (made.completion, made.is_cut) == (4, True)
+    assert Wrapper().decode(encoder(max_tokens=3).text("abcdef")) == "def"
+
+
+def test_the_end_token_of_a_policy_is_not_read_and_an_empty_answer_leaves_something() -> None:
+    plain = encoder()
+    assert plain.tokens([5, 6, 256, 256]) == [5, 6]
+    assert plain.tokens([5, 256, 6]) == [5, 256, 6]
+    assert plain.tokens([256]) == [256]
+    assert END in Wrapper().decode(plain.tokens([256]))
+
+
+def test_a_prompt_and_a_completion_without_a_token_are_refused_by_their_number() -> None:
+    with pytest.raises(DataError, match="preference 7 "):
+        encoder().sequence("", "", 7)
+
+
+def test_judgements_of_one_prompt_are_one_group_only_where_completions_link_them() -> None:
+    groups, _ = grouped(
+        preference("p", ["a", "b"]),
+        preference("p", ["c", "d"]),
+        preference("q", ["a", "b"]),
+        preference("p", ["b", "x"], "b"),
+    )
+    assert [(group.prompt, len(group.sequences)) for group in groups] == [(0, 3), (0, 2), (1, 2)]
+    first = groups[0]
+    assert [(pair.better, pair.worse) for pair in first.pairs] == [(0, 1), (2, 1)]
+    assert Wrapper().decode(first.sequences[2]) == "px"
+
+
+def test_a_ranking_gives_all_its_pairs_and_its_ties() -> None:
+    (group,), _ = grouped(preference("p", ["a", "b", "c", "d"], ((2,), (0, 3), (1,)), strength=2))
+    pairs = {(pair.better, pair.worse, pair.is_tie) for pair in group.pairs}
+    assert pairs == {(2, 0, False), (2, 3, False), (2, 1, False), (0, 1, False), (3, 1, False), (0, 3, True)}
+    assert {pair.strength for pair in group.pairs} == {2}
+    ranking = group.judged[0][1]
+    assert ranking is not None
+    assert dict(zip(ranking.places, ranking.ranks, strict=True)) == {2: 0, 0: 1, 3: 1, 1: 2}
+
+
+def test_what_is_left_out_is_counted_and_told() -> None:
+    groups, warnings = grouped(
+        preference("p", ["a", "b"]),
+        preference("p", ["a", "b"]),
+        preference("p", ["c", "c"]),
+        preference("p", ["d", "e"], "skip"),
+        preference("p", ["d", "e"], "both_bad"),
+        preference("p", ["d" * 30, "e"]),
+        max_tokens=20,
+        too_long="drop",
+    )
+    assert [len(group.pairs) for group in groups] == [2]
+    assert warnings == [
+        "2 judgements say that both are bad, or nothing, and were left out",
+        "1 comparisons are longer than data.max_tokens = 20 and were left out",
+        "1 pairs are of the same tokens twice and were left out",
+        "1 judgements repeat an earlier one of the same completions; they count together once",
+    ]
+
+
+def test_completions_that_only_the_cut_makes_equal_are_left_out() -> None:
+    groups, warnings = grouped(
+        preference("p", ["a" + "z" * 9, "b" + "z" * 9]), preference("p", ["a", "b"]), max_tokens=9
+    )
+    assert [len(group.sequences) for group in groups] == [2]
+    assert warnings == [
+        "1 comparisons are longer than data.max_tokens = 9 and were cut to their last tokens",
+        "1 pairs are of the same tokens twice and were left out",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("preferences", "told"),
+    [
+        ([], "holds no preference"),
+        ([preference("p", ["a", "b"], "tie"), preference("p", ["c", "d"], "skip")], "1 ties, 1 skipped"),
+        ([preference("p", ["a", "a"])], "1 between equal completions"),
+        ([preference("p", ["a", "b"], "both_bad")], "1 where both are bad"),
+    ],
+)
+def test_where_nothing_can_be_learnt_the_reason_is_told(preferences: list[Preference], told: str) -> None:
+    with pytest.raises(DataError, match=told):
+        grouped(*preferences)
+
+
+def test_all_comparisons_of_a_prompt_are_on_one_side_of_the_split() -> None:
+    config = PreferenceDataConfig()
+    groups, _ = group_preferences(labelled(100, prompts=20), encoder(), config)
+    train, held_out = split_groups(groups, 0.25, seed=3)
+    assert not {group.prompt for group in train} & {group.prompt for group in held_out}
+    assert len(held_out) == 25
+    assert len(train) == 75
+    assert split_groups(groups, 0.25, seed=3) == (train, held_out)
+    assert split_groups(groups, 0.25, seed=4).held_out != held_out
+    assert split_groups(groups, 0.0, seed=3).held_out == []
+    one, _ = group_preferences(labelled(5, prompts=1), encoder(), config)
+    assert split_groups(one, 0.5, seed=0).held_out == [], "never all"
+
+
+def test_the_fingerprint_tells_other_comparisons_and_another_order() -> None:
+    groups, _ = group_preferences(labelled(10), encoder(), PreferenceDataConfig())
+    assert fingerprint(groups) == fingerprint(list(groups))
+    assert fingerprint(groups) != fingerprint(groups[::-1])
+    assert fingerprint(groups) != fingerprint(groups[1:])
+
+
+def test_an_epoch_visits_every_group_once_and_the_next_in_another_order() -> None:
+    groups, _ = group_preferences(labelled(20), encoder(), PreferenceDataConfig())
+    config = RewardTrainConfig(batch_size=8, epochs=2)
+    assert steps_in(20, config) == 6
+    epochs = [
+        [group.prompt for number in numbers for group in step_groups(groups, number, config, seed=1)]
+        for numbers in ((1, 2, 3), (4, 5, 6))
+    ]
+    assert [sorted(epoch) for epoch in epochs] == [list(range(20))] * 2
+    assert epochs[0] != epochs[1]
+    assert len(step_groups(groups, 3, config, seed=1)) == 4
+
+
+def test_micro_batches_hold_whole_groups_of_like_length_within_the_budget() -> None:
+    lengths = [5, 30, 7, 28, 6, 100]
+    groups = [Group(number, [[1] * length, [1] * (length - 1)]) for number, length in enumerate(lengths)]
+    parts = list(micro_batches(groups, 64))
+    assert [[group.longest for group in part] for part in parts] == [[100], [30], [28], [7, 6, 5]]
+
+
+def test_a_group_counts_once_however_much_was_said_of_it() -> None:
+    groups, _ = grouped(
+        preference("p", ["a", "b", "c"], ((0,), (1,), (2,))), preference("q", ["a", "b"]), preference("q", ["a", "b"])
+    )
+    batch = to_batch(groups, RewardTrainConfig())
+    np.testing.assert_allclose(np.array(batch.weights), [1 / 3] * 3 + [1 / 2] * 2)
+    assert batch.rankings.size == 0
+    chosen = to_batch(groups, RewardTrainConfig(rankings="plackett-luce"))
+    np.testing.assert_allclose(np.array(chosen.weights), [0, 0, 0, 1 / 2, 1 / 2])
+    np.testing.assert_allclose(np.array(chosen.ranking_weights), [1])
+    assert chosen.rankings.tolist() == [[0, 1, 2]]
+
+
+def test_the_margin_grows_with_the_strength_and_a_tie_has_none() -> None:
+    groups, _ = grouped(
+        preference("p", ["a", "b"]),
+        preference("q", ["a", "b"], strength=3),
+        preference("r", ["a", "b"], "tie", strength=3),
+    )
+    batch = to_batch(groups, RewardTrainConfig(margin=0.5))
+    np.testing.assert_allclose(np.array(batch.margins), [0, 1, 0])
+    assert batch.is_tie.tolist() == [False, False, True]
+    assert batch.sequences.shape == (6, 2)
+    assert mx.array_equal(batch.lengths, mx.array([2] * 6))
+
+
+def test_preferences_come_from_a_store_or_a_file(tmp_path: Path) -> None:
+    given = labelled(6)
+    with PreferenceStore(tmp_path / "preferences.db") as store:
+        store.add_many([*given, preference("p", ["a", "b"], "skip")], source="test")
+    read, warnings = load_preferences(PreferenceDataConfig(preferences=str(tmp_path / "preferences.db")))
+    assert [one.comparison.key for one in read[:6]] == [one.comparison.key for one in given]
+    assert (len(read), warnings) == (7, [])
+    assert len(load_preferences(PreferenceDataConfig(preferences=str(tmp_path / "preferences.db"), limit=2))[0]) == 2
+    rows = tmp_path / "pairs.jsonl"
+    rows.write_text('{"prompt": "p", "chosen": "a", "rejected": "b"}\nbroken\n')
+    with pytest.raises(DataError, match=r"pairs\.jsonl:2"):
+        load_preferences(PreferenceDataConfig(preferences=str(rows)))
+    read, warnings = load_preferences(PreferenceDataConfig(preferences=str(rows), skip_broken=True))
+    assert len(read) == 1
+    assert "1 of 2 rows" in warnings[0]
+    assert "pairs.jsonl:2" in warnings[1]
+    with pytest.raises((DataError, UsageError)):
+        load_preferences(PreferenceDataConfig(preferences=str(tmp_path / "none.db")))
+
+
+def test_the_configuration_goes_through_toml_and_tells_all_its_problems(tmp_path: Path) -> None:
+    config = reward_config(tmp_path, "run.name=7", "train.epochs=2")
+    assert config.run.name == "7"
+    save_config(config, tmp_path / "rm.toml")
+    assert load_config_as(RewardModelConfig, tmp_path / "rm.toml") == config
+    with pytest.raises(UsageError, match="kind 'reward-model'"):
+        load_config(tmp_path / "rm.toml")
+    wrong = parse_overrides(["train.epoch=2", "optim.lr=-1", "eval.every=x"], RewardModelConfig)
+    with pytest.raises(ConfigError) as found:
+        validate_as(RewardModelConfig, wrong)
+    assert found.value.problems == [
+        "unknown key 'train.epoch': did you mean 'train.epochs'?",
+        "optim.lr = -1: must be at least 0.0",
+        "eval.every = 'x': must be a whole number",
+    ]

@@ -1,0 +1,426 @@
+"""A run's folder under attack and by accident: links in it, its folder moved or deleted, its journal or lock gone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from dpo_helper import dpo_config
+from preference_samples import labelled, reward_config
+from runs_helper import Killed, Recorder, record, tiny_config
+
+from trainer.control.control import Control
+from trainer.dpo.training import train_dpo
+from trainer.errors import RewardError, StorageError
+from trainer.events import CheckpointSaved, Event, Iteration, RewardModelStep, RunEnded, RunStarted
+from trainer.reward_model.predictions import HELD_OUT
+from trainer.reward_model.training import train_reward_model
+from trainer.runs.folder import RunFolder, create_run, newest_checkpoint
+from trainer.runs.journal import read_journal
+from trainer.session.training import train
+from workbench.cli import main as cli
+from workbench.system import output
+
+Watch = Callable[[Event], None]
+
+
+def ppo(folder: Path, *settings: str, watch: Watch = lambda event: None, resume: Path | None = None) -> Recorder:
+    """Three iterations, or what is left of them."""
+    names = () if resume else ("run.name=a",)
+    recorder = Recorder(watch)
+    train(tiny_config(folder, *names, *settings), resume=resume, sinks=[recorder])
+    return recorder
+
+
+def reward_model(
+    folder: Path, *settings: str, watch: Watch = lambda event: None, resume: Path | None = None
+) -> Recorder:
+    """Three steps, or what is left of them."""
+    names = () if resume else ("run.name=a",)
+    recorder = Recorder(watch)
+    config = reward_config(folder, "checkpoint.every=1", *names, *settings)
+    train_reward_model(config, preferences=labelled(30), resume=resume, sinks=[recorder])
+    return recorder
+
+
+@pytest.fixture(autouse=True)
+def _looks_at_every_small_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of these runs takes less than the time between two looks at the folder."""
+    monkeypatch.setattr("trainer.control.control.INBOX_SECONDS", 0.0)
+
+
+def dpo(folder: Path, *settings: str, watch: Watch = lambda event: None, resume: Path | None = None) -> Recorder:
+    """Three steps, or what is left of them."""
+    names = () if resume else ("run.name=a",)
+    recorder = Recorder(watch)
+    config = dpo_config(folder, "checkpoint.every=1", *names, *settings)
+    train_dpo(config, preferences=labelled(30), resume=resume, sinks=[recorder])
+    return recorder
+
+
+KINDS = pytest.mark.parametrize("run", [ppo, reward_model])
+
+
+def is_step(event: Event, number: int) -> bool:
+    return isinstance(event, Iteration | RewardModelStep) and event.iteration == number
+
+
+@pytest.fixture
+def thesis(tmp_path: Path) -> Path:
+    """A folder that is not the program's, with files of the names that the program gives its own."""
+    (folder := tmp_path / "thesis").mkdir()
+    for name in ("thesis.tex", "step-000001", ".step-000002.tmp", "1-2-3.json", ".x.json.tmp", "events.jsonl"):
+        (folder / name).write_text(f"three years of {name}")
+    (folder / ".step-000001.removed").mkdir()
+    (folder / ".step-000001.removed" / "chapter").write_text("one")
+    return folder
+
+
+def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Every file below `folder`, its permissions among them."""
+    return {
+        str(path.relative_to(folder)): (path.lstat().st_mode, path.read_bytes() if path.is_file() else b"")
+        for path in folder.rglob("*")
+    }
+
+
+# Links
+
+
+@KINDS
+@pytest.mark.parametrize("place", ["samples", "checkpoints", "control", "control/answers", "events.jsonl", "lock"])
+def test_a_run_with_a_link_in_the_place_of_its_own_is_not_resumed_and_the_way_out_is_told(
+    run: Callable[..., Recorder], place: str, thesis: Path, tmp_path: Path
+) -> None:
+    config = tiny_config(tmp_path, "run.name=a") if run is ppo else reward_config(tmp_path, "run.name=a")
+    folder = create_run(config, "tiny")
+    (folder.root / "control").mkdir()
+    path = folder.root / place
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    path.symlink_to(thesis if "." not in place and place != "lock" else thesis / "thesis.tex")
+    before, ours = tree(thesis), tree(folder.root)
+    with pytest.raises(
+        StorageError, match=rf"^'{path}' is a link to '{path.readlink()}', where the run keeps a .* of "
+    ):
+        run(tmp_path, resume=folder.root)
+    assert (tree(thesis), tree(folder.root)) == (before, ours), "nothing is touched"
+
+
+@KINDS
+def test_links_wherever_a_run_writes_are_replaced_and_never_followed(
+    run: Callable[..., Recorder], thesis: Path, tmp_path: Path
+) -> None:
+    def kill(event: Event) -> None:
+        if is_step(event, 2):
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(tmp_path, watch=kill)
+    root = tmp_path / "runs" / "a"
+    files = ["config.toml", "best.json", "progress.json", HELD_OUT]
+    temporary = [name for file in files for name in (f".{file}.tmp", f"{Path(file).stem}.tmp")]
+    names = [*files, *temporary, "control/1-2-3.json", "control/.x.json.tmp", "control/answers/1-2-3.json"]
+    names += [f"samples/{name}step-000002.parquet{end}" for name, end in (("", ""), (".", ".tmp"))]
+    (root / "control" / "answers").mkdir(exist_ok=True)
+    (root / "samples").mkdir(exist_ok=True)
+    saved_config = (root / "config.toml").read_text()
+    for name in names:
+        (root / name).unlink(missing_ok=True)
+        (root / name).symlink_to(thesis / "thesis.tex")
+    for name in ("step-000002", ".step-000002.tmp", ".step-000003.tmp", ".step-000009.removed"):
+        (root / "checkpoints" / name).symlink_to(thesis)
+    before = tree(thesis)
+    settings = ("checkpoint.keep=1",) if run is reward_model else ("checkpoint.keep=1", "eval.every=1")
+    recorder = run(tmp_path, *settings, resume=root)
+    assert recorder.of(RunEnded)[0].state == "done"
+    assert tree(thesis) == before
+    assert (root / "config.toml").read_text() != saved_config
+    written = ["config.toml", "samples/step-000002.parquet", "best.json"] if run is ppo else ["config.toml", HELD_OUT]
+    assert not [name for name in written if (root / name).is_symlink()]
+    assert not [path for path in (root / "checkpoints").iterdir() if path.is_symlink()]
+
+
+def test_a_run_whose_whole_folder_is_reached_by_a_link_goes_on(tmp_path: Path) -> None:
+    ppo(tmp_path, "ppo.iterations=1")
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "runs" / "a").rename(tmp_path / "disk" / "a")
+    (tmp_path / "runs" / "a").symlink_to(tmp_path / "disk" / "a")
+    assert ppo(tmp_path, "ppo.iterations=2", resume=tmp_path / "runs" / "a").of(RunEnded)[0].state == "done"
+    assert (tmp_path / "runs" / "a").is_symlink()
+
+
+@KINDS
+def test_a_link_that_comes_while_a_run_trains_ends_it_before_anything_is_written_there(
+    run: Callable[..., Recorder], thesis: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "runs" / "a" / "checkpoints"
+    before = tree(thesis)
+
+    def swap(event: Event) -> None:
+        if is_step(event, 2):
+            place.rename(place.with_name("moved"))
+            place.symlink_to(thesis)
+
+    with pytest.raises(StorageError, match="a link or a file is where the program keeps a folder of its own"):
+        run(tmp_path, watch=swap)
+    assert tree(thesis) == before
+
+
+@KINDS
+def test_hidden_files_of_other_programs_stay_and_stop_no_checkpoint(
+    run: Callable[..., Recorder], tmp_path: Path
+) -> None:
+    strays = [".DS_Store", ".syncthing.step-000001.tmp", ".step.swp", ".x.tmp", ".stfolder/marker", ".dir.tmp/marker"]
+    strays += [".step-1.tmp", ".step-000001.tmp.part", ".a.removed"]
+
+    def sync(event: Event) -> None:
+        if isinstance(event, RunStarted):
+            for folder in ("checkpoints", "samples", "control"):
+                for stray in strays:
+                    (path := Path(event.folder) / folder / stray).parent.mkdir(parents=True, exist_ok=True)
+                    path.write_text(folder)
+
+    recorder = run(tmp_path, "checkpoint.keep=1", watch=sync)
+    assert recorder.of(RunEnded)[0].state == "done"
+    assert len(recorder.of(CheckpointSaved)) >= 3
+    run(tmp_path, resume=tmp_path / "runs" / "a")
+    for folder in ("checkpoints", "samples", "control"):
+        for stray in strays:
+            assert (tmp_path / "runs" / "a" / folder / stray).read_text() == folder
+
+
+# A folder, a journal or a lock that is lost
+
+
+def lost(run: Callable[..., Recorder], tmp_path: Path, action: Callable[[Path], object]) -> tuple[str, Recorder]:
+    """What a run tells that is hurt by `action` after its second step, and its events."""
+    root = tmp_path / "runs" / "a"
+    recorder = Recorder(lambda event: action(root) if is_step(event, 2) else None)
+
+    def watch(event: Event) -> None:
+        recorder.emit(event)
+
+    with pytest.raises(StorageError) as failure:
+        run(tmp_path, "checkpoint.every=0", watch=watch)
+    (ended,) = recorder.of(RunEnded)
+    assert (ended.state, ended.exit_code, ended.reason) == ("failed", 3, str(failure.value))
+    assert max(e.iteration for e in recorder.events if isinstance(e, Iteration | RewardModelStep)) <= 2, "at once"
+    return str(failure.value), recorder
+
+
+def last_event(root: Path) -> Event:
+    return read_journal(root / "events.jsonl").events[-1]
+
+
+@KINDS
+def test_a_folder_that_is_deleted_ends_the_run_and_does_not_come_back(
+    run: Callable[..., Recorder], tmp_path: Path
+) -> None:
+    told, _ = lost(run, tmp_path, shutil.rmtree)
+    assert told == (
+        f"the folder of run 'a', '{tmp_path}/runs/a', was deleted or moved to another disk while it trained: "
+        "nothing could be saved; start it again"
+    )
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+@pytest.mark.parametrize("run", [ppo, reward_model, dpo])
+def test_a_folder_that_is_moved_keeps_the_run_whole_and_another_in_its_place_gets_nothing(
+    run: Callable[..., Recorder], tmp_path: Path
+) -> None:
+    moved = tmp_path / "elsewhere"
+
+    def move(root: Path) -> None:
+        root.rename(moved)
+        shutil.copytree(moved, root, ignore=shutil.ignore_patterns("lock"))
+
+    told, _ = lost(run, tmp_path, move)
+    number = 1 if run is ppo else 2  # the samples of iteration 2 come first
+    assert told.startswith(f"the folder of run 'a' was moved to '{moved}' while it trained: saved as step-00000")
+    assert told.endswith(f"; go on with --resume {moved}")
+    ended = last_event(moved)
+    assert isinstance(ended, RunEnded)
+    assert ended.reason == told
+    copy = tree(tmp_path / "runs" / "a")
+    assert not [name for name in copy if "checkpoints/" in name and int(name.split("step-")[1][:6]) >= number]
+    assert not isinstance(last_event(tmp_path / "runs" / "a"), RunEnded)
+    assert run(tmp_path, resume=moved).of(RunEnded)[0].state == "done"
+    assert tree(tmp_path / "runs" / "a") == copy
+
+
+@KINDS
+def test_a_journal_that_is_deleted_is_written_again_and_the_run_saved(
+    run: Callable[..., Recorder], tmp_path: Path
+) -> None:
+    told, recorder = lost(run, tmp_path, lambda root: (root / "events.jsonl").unlink())
+    root = tmp_path / "runs" / "a"
+    assert f"the journal of run 'a', '{root}/events.jsonl', was deleted while it trained: saved as step-" in told
+    told_of = [event for event in recorder.events if not event.transient]
+    begun = [isinstance(event, RunStarted) for event in told_of].index(True)
+    assert read_journal(root / "events.jsonl").events == told_of[begun:], "from the first event to the last"
+    assert stat.S_IMODE((root / "events.jsonl").stat().st_mode) == 0o600
+    assert run(tmp_path, resume=root).of(RunEnded)[0].state == "done"
+
+
+@KINDS
+def test_a_journal_that_is_replaced_is_left_alone_and_the_run_saved(
+    run: Callable[..., Recorder], tmp_path: Path
+) -> None:
+    def replace(root: Path) -> None:
+        (root / "other").write_text("another one's")
+        (root / "other").rename(root / "events.jsonl")
+
+    told, recorder = lost(run, tmp_path, replace)
+    assert "was replaced while it trained: saved as step-" in told
+    root = tmp_path / "runs" / "a"
+    assert (root / "events.jsonl").read_text() == "another one's"
+    assert newest_checkpoint(RunFolder(root)) == root / recorder.of(RunEnded)[0].checkpoint
+
+
+@KINDS
+def test_a_lock_that_vanished_ends_the_run_saved_under_a_new_one(run: Callable[..., Recorder], tmp_path: Path) -> None:
+    held: list[bool] = []
+    root = tmp_path / "runs" / "a"
+
+    def look(event: Event) -> None:
+        if isinstance(event, RunEnded):
+            held.append(RunFolder(root).is_live())
+
+    def remove(root: Path) -> None:
+        (root / "lock").unlink()
+
+    recorder = Recorder(lambda event: (look(event), remove(root) if is_step(event, 2) else None))
+    with pytest.raises(StorageError, match="the lock of run 'a' was deleted or replaced while it trained: saved as st"):
+        run(tmp_path, "checkpoint.every=0", watch=recorder.emit)
+    assert held == [True]
+    assert not RunFolder(root).is_live()
+    assert run(tmp_path, resume=root).of(RunEnded)[0].state == "done"
+
+
+@KINDS
+def test_a_run_that_another_process_took_over_meanwhile_writes_nothing_more(
+    run: Callable[..., Recorder], tmp_path: Path
+) -> None:
+    taken = []
+
+    def take_over(root: Path) -> None:
+        (root / "lock").unlink()
+        lock = RunFolder(root).lock()
+        lock.__enter__()  # as another process would: no lock is shared within one
+        taken.append((lock, tree(root / "checkpoints")))
+
+    told, _ = lost(run, tmp_path, take_over)
+    assert "nothing was saved, because run 'a' is being trained by process" in told
+    lock, before = taken[0]
+    assert tree(tmp_path / "runs" / "a" / "checkpoints") == before
+    lock.__exit__(None, None, None)
+
+
+@KINDS
+def test_a_folder_that_is_emptied_is_filled_with_what_a_resumed_run_needs(
+    run: Callable[..., Recorder], tmp_path: Path
+) -> None:
+    def empty(root: Path) -> None:
+        for path in root.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    lost(run, tmp_path, empty)
+    recorder = run(tmp_path, resume=tmp_path / "runs" / "a")
+    assert recorder.of(RunStarted)[0].resumed_at >= 1
+    assert recorder.of(RunEnded)[0].state == "done"
+
+
+def test_a_reason_of_its_own_is_not_hidden_by_a_folder_that_is_lost(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path, "run.name=a")
+    (tmp_path / "rewards.py").write_text(
+        f"import shutil\ndef score(**_):\n    shutil.rmtree({str(tmp_path / 'runs' / 'a')!r}, True)\n    return 1\n"
+    )
+    with pytest.raises(RewardError):
+        record(config)
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_paused_run_notices_as_well(tmp_path: Path) -> None:
+    control, root = Control(), tmp_path / "runs" / "a"
+
+    def watch(event: Event) -> None:
+        if is_step(event, 1):
+            control.pause()
+        elif getattr(event, "state", "") == "paused":
+            shutil.rmtree(root)
+
+    with pytest.raises(StorageError, match="was deleted"):
+        train(tiny_config(tmp_path, "run.name=a"), sinks=[Recorder(watch)], control=control)
+
+
+def test_the_command_line_ends_with_3_and_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "runs" / "a"
+    tiny_config(tmp_path)
+    (tmp_path / "rewards.py").write_text(
+        "import shutil\ncalls = []\ndef score(completions, **_):\n    calls.append(1)\n"
+        f"    shutil.rmtree({str(root)!r}) if len(calls) == 3 else None\n    return [1.0 for _ in completions]\n"
+    )
+    given = ["--config", str(tmp_path / "tiny.toml"), "--trust-code", "--name", "a"]
+    assert cli.main(["--no-ui", *given, "--display", "plain"]) == 3
+    assert "error: the folder of run 'a'" in capsys.readouterr().err
+    assert not root.exists()
+
+
+# Who may read and steer
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@KINDS
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_a_run_wrote_is_for_its_owner_unless_it_is_shared(
+    run: Callable[..., Recorder], shared: bool, tmp_path: Path
+) -> None:
+    found: dict[str, int] = {}
+    texts = ["events.jsonl", "samples/step-000001.parquet"] if run is ppo else ["events.jsonl", HELD_OUT]
+
+    def look(event: Event) -> None:
+        if is_step(event, 2):
+            root = tmp_path / "runs" / "a"
+            found.update({name: mode(root / name) for name in ("control", "lock", "progress.json", *texts)})
+
+    umask = os.umask(0o022)
+    try:
+        run(tmp_path, f"run.shared={str(shared).lower()}", watch=look)
+    finally:
+        os.umask(umask)
+    public = 0o644 if shared else 0o600
+    expected = {"control": 0o700, "lock": 0o600, "progress.json": public, **dict.fromkeys(texts, public)}
+    assert found == expected
+
+
+def test_a_run_of_an_older_version_is_made_private_when_it_goes_on_and_public_when_that_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    ppo(tmp_path, "ppo.iterations=1")
+    root = tmp_path / "runs" / "a"
+    for name in ("lock", "events.jsonl"):
+        (root / name).chmod(0o644)
+    (root / "control").chmod(0o755)
+    ppo(tmp_path, "ppo.iterations=2", resume=root)
+    assert [mode(root / name) for name in ("lock", "events.jsonl", "control")] == [0o600, 0o600, 0o700]
+    ppo(tmp_path, "ppo.iterations=3", "run.shared=true", resume=root)
+    assert [mode(root / name) for name in ("lock", "events.jsonl", "control")] == [0o600, 0o644, 0o700]
+
+
+def test_a_crash_log_is_for_the_owner_alone_and_replaces_a_link(
+    tmp_path: Path, thesis: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "crash.log").symlink_to(thesis / "thesis.tex")
+    before = tree(thesis)
+    output.crash(RuntimeError("mine"), tmp_path)
+    assert mode(tmp_path / "crash.log") == 0o600
+    assert "RuntimeError: mine" in (tmp_path / "crash.log").read_text()
+    assert tree(thesis) == before
+    assert "this is a bug" in capsys.readouterr().err

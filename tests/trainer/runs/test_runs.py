@@ -1,0 +1,621 @@
+"""A run's folder has one owner, one name and one trainer, and the list of runs tells how each one stands."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import math
+import os
+import platform
+import re
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_folders import checkpoint, config
+
+from trainer.config import load_config
+from trainer.errors import StorageError, UsageError, cannot_write
+from trainer.events import Alarm, Event, Iteration, RunEnded, RunStarted
+from trainer.runs.folder import (
+    RunFolder,
+    check_name_is_free,
+    checkpoints,
+    create_run,
+    newest_checkpoint,
+    open_run,
+    prune_checkpoints,
+    trash_run,
+    versions,
+)
+from trainer.runs.journal import Journal
+from trainer.runs.listing import RunSummary, list_runs
+from workbench.cli.main import main
+
+
+def iteration(number: int, **values: Any) -> Iteration:
+    numbers: dict[str, Any] = {f.name: 0.5 for f in dataclasses.fields(Iteration) if f.type == "float"}
+    numbers |= {f.name: 3 for f in dataclasses.fields(Iteration) if f.type == "int"}
+    return Iteration(**(numbers | {"seconds": {}, "iteration": number} | values))
+
+
+def started(resumed_at: int | None = None) -> RunStarted:
+    return RunStarted(
+        name="a", folder="runs/a", model="SmolLM2", device="cpu", dtype="float32", parameters=1, trainable=1,
+        prompts=1, eval_prompts=0, iterations=10, seed=0, versions={}, resumed_at=resumed_at,
+    )  # fmt: skip
+
+
+def ended(state: Any, reason: str = "", **alarms: str) -> RunEnded:
+    return RunEnded(state=state, exit_code=0, reason=reason, iteration=3, alarms=alarms)
+
+
+def journal(folder: RunFolder, *events: Event) -> None:
+    sink = Journal(folder.events)
+    for event in events:
+        sink.emit(event)
+    sink.close()
+
+
+def summary(folder: RunFolder) -> RunSummary:
+    [found] = list_runs(folder.root.parent)
+    return found
+
+
+@contextmanager
+def other_trainer(folder: RunFolder) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds the run's lock until it is killed."""
+    script = """
+import pathlib, sys
+from trainer.runs.folder import RunFolder
+with RunFolder(pathlib.Path(sys.argv[1])).lock():
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+    command = [sys.executable, "-c", script, folder.root]
+    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "locked\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return create_run(config(tmp_path, "alpha"), "quickstart")
+
+
+def test_a_run_without_a_name_is_numbered_after_its_preset(tmp_path: Path) -> None:
+    names = [create_run(config(tmp_path / "new" / "runs"), "quickstart").name for _ in range(3)]
+    assert names == ["quickstart-0001", "quickstart-0002", "quickstart-0003"]
+
+
+def test_numbers_go_on_after_the_highest_one_so_that_no_old_name_returns(tmp_path: Path) -> None:
+    (tmp_path / "quickstart-0007").mkdir()
+    (tmp_path / "quickstart-0099-copy").mkdir()
+    (tmp_path / "other-0500").mkdir()
+    assert create_run(config(tmp_path), "quickstart").name == "quickstart-0008"
+
+
+@pytest.mark.parametrize(
+    ("preset", "name"),
+    [
+        ("my/own config.toml", "own-config-0001"),
+        ("qwen3-0.6b", "qwen3-0.6b-0001"),
+        ("..", "run-0001"),
+        ("", "run-0001"),
+    ],
+)
+def test_a_configuration_file_gives_a_name_that_is_a_plain_folder(tmp_path: Path, preset: str, name: str) -> None:
+    folder = create_run(config(tmp_path), preset)
+    assert folder.root == tmp_path / name
+
+
+def test_runs_that_start_at_once_get_different_names(tmp_path: Path) -> None:
+    gate = threading.Barrier(8)
+
+    def start(_: int) -> str:
+        gate.wait()
+        return create_run(config(tmp_path), "quickstart").name
+
+    with ThreadPoolExecutor(8) as pool:
+        names = list(pool.map(start, range(8)))
+    assert sorted(names) == [f"quickstart-{number:04d}" for number in range(1, 9)]
+
+
+def test_the_saved_configuration_loads_as_what_ran_with_its_name(tmp_path: Path) -> None:
+    wanted = config(tmp_path, iterations=42)
+    folder = create_run(wanted, "quickstart")
+    saved = load_config(folder.config)
+    assert saved.run.name == folder.name == "quickstart-0001"
+    assert saved.model_copy(update={"run": wanted.run}) == wanted
+    text = folder.config.read_text()
+    for name, version in versions().items():
+        assert f"# {name} {version}\n" in text
+
+
+def test_a_name_in_use_is_refused_with_the_way_out_and_the_run_is_left_alone(folder: RunFolder) -> None:
+    before = folder.config.read_bytes()
+    with pytest.raises(UsageError, match=r"run\.name = 'alpha' is in use .*another name.*--resume alpha"):
+        create_run(config(folder.root.parent, "alpha", iterations=99), "quickstart")
+    assert folder.config.read_bytes() == before
+
+
+def test_a_name_can_be_checked_before_the_folder_is_made(folder: RunFolder) -> None:
+    runs_dir = folder.root.parent
+    with pytest.raises(UsageError, match="'alpha' is in use"):
+        check_name_is_free(config(runs_dir, "alpha"))
+    check_name_is_free(config(runs_dir, "beta"))
+    check_name_is_free(config(runs_dir))
+    with pytest.raises(StorageError, match="File name too long"):
+        check_name_is_free(config(runs_dir, "x" * 300))
+    assert list(runs_dir.iterdir()) == [folder.root]
+
+
+@pytest.mark.parametrize("name", ["", "alpha"])
+def test_a_runs_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match=r"cannot write .*; .*run\.dir=FOLDER"):
+        create_run(config(tmp_path / "file" / "runs", name), "quickstart")
+
+
+def test_a_run_whose_configuration_cannot_be_written_frees_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill_disk(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("trainer.runs.folder.config_text", fill_disk)
+        with pytest.raises(StorageError, match="No space left on device"):
+            create_run(config(tmp_path, "alpha"), "quickstart")
+    assert create_run(config(tmp_path, "alpha"), "quickstart").name == "alpha"
+
+
+def test_a_run_opens_by_name_and_by_path(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert open_run("alpha", folder.root.parent) == folder
+    assert open_run(folder.root, Path("elsewhere")) == folder
+    monkeypatch.chdir(folder.root)
+    assert open_run(".", Path("elsewhere")) == folder
+    assert open_run(".", Path("elsewhere")).name == "alpha"
+
+
+def test_a_misspelt_run_is_answered_with_near_names(folder: RunFolder) -> None:
+    create_run(config(folder.root.parent, "omega"), "quickstart")
+    with pytest.raises(UsageError, match=r"no run 'alpah' in '.*': there is 'alpha'$"):
+        open_run("alpah", folder.root.parent)
+
+
+@pytest.mark.parametrize("name", ["", "..", "x" * 300, "a/b"])
+def test_what_is_no_run_is_a_usage_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="no run was started there yet"):
+        open_run(name, tmp_path / "runs")
+
+
+def test_versions_are_those_of_the_installed_packages() -> None:
+    found = versions()
+    assert list(found) == ["ppo-workbench", "mlx", "mlx-lm", "transformers", "python"]
+    assert found["python"] == platform.python_version()
+    assert found["mlx"].startswith("0.")
+
+
+def test_a_lock_is_held_once_and_tells_the_process(folder: RunFolder) -> None:
+    assert not folder.is_live()
+    with folder.lock():
+        assert folder.is_live()
+        with (
+            pytest.raises(UsageError, match=rf"run 'alpha' is being trained by process {os.getpid()}: "),
+            folder.lock(),
+        ):
+            pass
+        assert folder.is_live()
+    assert not folder.is_live()
+    with folder.lock():
+        assert folder.is_live()
+
+
+def test_a_lock_ends_with_a_killed_process(folder: RunFolder) -> None:
+    with other_trainer(folder) as process:
+        assert folder.is_live()
+        with pytest.raises(UsageError, match=f"process {process.pid}"), folder.lock():
+            pass
+        assert summary(folder).state == "training"
+        process.kill()
+        process.wait()
+        assert not folder.is_live()
+        with folder.lock():
+            pass
+
+
+def test_asking_whether_a_run_is_live_never_keeps_a_trainer_out(folder: RunFolder) -> None:
+    with folder.lock():  # makes the file
+        pass
+    done = threading.Event()
+    answers: list[bool] = []
+
+    def ask() -> None:
+        while not done.is_set():
+            answers.append(folder.is_live())
+
+    askers = [threading.Thread(target=ask) for _ in range(2)]
+    for asker in askers:
+        asker.start()
+    try:
+        for _ in range(300):
+            with folder.lock():
+                pass
+    finally:
+        done.set()
+        for asker in askers:
+            asker.join()
+    assert answers
+
+
+def test_an_error_inside_the_lock_passes_through_and_frees_it(folder: RunFolder) -> None:
+    with pytest.raises(OSError, match="mine"), folder.lock():
+        raise OSError("mine")
+    assert not folder.is_live()
+
+
+def test_a_folder_that_is_gone_takes_no_lock(tmp_path: Path) -> None:
+    gone = RunFolder(tmp_path / "gone")
+    assert not gone.is_live()
+    with pytest.raises(StorageError, match="cannot lock run"), gone.lock():
+        pass
+
+
+def test_a_summary_tells_how_far_the_run_came(folder: RunFolder) -> None:
+    scores = [9.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    journal(folder, started(), *(iteration(n, score_mean=s, kl=n / 2) for n, s in enumerate(scores, 1)), ended("done"))
+    found = summary(folder)
+    assert (found.name, found.state, found.iteration, found.iterations) == ("alpha", "done", 6, 10)
+    assert found.score == pytest.approx(3.0)  # of the last five
+    assert found.kl == pytest.approx(2.0)  # of the same five
+    assert (found.model, found.problem) == ("SmolLM2", "")
+    assert found.started == pytest.approx(folder.config.stat().st_mtime, abs=60)
+
+
+def test_numbers_that_are_not_finite_are_none_in_a_summary(folder: RunFolder) -> None:
+    journal(folder, started(), iteration(1, score_mean=math.nan, kl=math.inf))
+    assert (summary(folder).score, summary(folder).kl) == (None, None)
+    journal(folder, iteration(2, score_mean=2.0))
+    assert (summary(folder).score, summary(folder).kl) == (2.0, 0.5)
+
+
+@pytest.mark.parametrize("state", ["done", "stopped", "failed"])
+def test_a_run_that_ended_has_the_state_of_its_end(folder: RunFolder, state: str) -> None:
+    journal(folder, started(), iteration(1), ended(state, "disk full"))
+    assert summary(folder).state == state
+    assert summary(folder).problem == ("disk full" if state == "failed" else "")
+
+
+def test_a_summary_has_the_alarms_that_are_open_the_worst_first(folder: RunFolder) -> None:
+    told = Alarm(iteration=3, level="error", code="kl_high", message="far", evidence={}, advice="")
+    journal(folder, started(), iteration(3), told, ended("done"))
+    assert summary(folder).alarms == {"kl_high": "error"}
+    journal(folder, started(3), iteration(30), ended("done"))
+    assert summary(folder).alarms == {}, "told 27 iterations ago"
+    journal(folder, started(30), ended("done", throughput="warning", step_nan="error"))
+    assert list(summary(folder).alarms.items()) == [("step_nan", "error"), ("throughput", "warning")]
+
+
+def test_a_run_without_an_end_is_interrupted_unless_it_is_locked(folder: RunFolder) -> None:
+    journal(folder, started(), iteration(1))
+    assert summary(folder).state == "interrupted"
+    with folder.lock():
+        assert summary(folder).state == "training"
+
+
+def test_a_resumed_run_counts_from_its_checkpoint_and_forgets_its_old_end(folder: RunFolder) -> None:
+    old = [iteration(n, score_mean=100.0) for n in (3, 4)]
+    journal(folder, started(), iteration(1), iteration(2), *old, ended("stopped"), started(resumed_at=2))
+    found = summary(folder)
+    assert (found.state, found.iteration, found.score) == ("interrupted", 2, 0.5)
+
+
+def test_runs_are_listed_by_name_and_hidden_folders_and_files_are_not(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        create_run(config(tmp_path, name), "quickstart")
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / "notes.txt").write_text("")
+    assert [run.name for run in list_runs(tmp_path)] == ["a", "b"]
+    assert list_runs(tmp_path / "nowhere") == []
+
+
+def test_a_run_that_did_not_begin_is_listed_from_its_configuration(folder: RunFolder) -> None:
+    found = summary(folder)
+    assert (found.state, found.iteration, found.iterations, found.model) == ("interrupted", 0, 10, "starter")
+    assert (found.score, found.kl, found.started) == (None, None, None)
+    assert "cannot read journal" in found.problem
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"ppo = 3", b"[ppo]\niterations = 'x'"])
+def test_a_damaged_configuration_is_a_problem_of_one_line(folder: RunFolder, content: bytes) -> None:
+    journal(folder, started(), iteration(1))
+    folder.config.write_bytes(content)
+    found = summary(folder)
+    assert (found.iteration, found.iterations, found.model) == (1, 10, "SmolLM2")
+    assert "config.toml" in found.problem
+    assert "\n" not in found.problem
+
+
+@pytest.mark.parametrize("content", [b"", b"\0\0\0", b"garbage\n" * 50_000, b'{"journal": 1}\n'])
+def test_a_damaged_journal_is_a_problem_of_one_line(folder: RunFolder, content: bytes) -> None:
+    folder.events.write_bytes(content)
+    found = summary(folder)
+    assert (found.state, found.iteration) == ("interrupted", 0)
+    assert "holds no event" in found.problem
+
+
+def test_damage_at_the_end_of_a_journal_is_told_with_where_the_numbers_are_from(folder: RunFolder) -> None:
+    journal(
+        folder, started(), *(iteration(number, kl=number, score_mean=number) for number in range(1, 11)), ended("done")
+    )
+    assert (summary(folder).damaged, summary(folder).problem) == (False, "")
+    lines = folder.events.read_bytes().splitlines(keepends=True)
+    folder.events.write_bytes(b"".join(lines[:-3]) + b"".join(line[:40] + b"\0\n" for line in lines[-3:]))
+    found = summary(folder)
+    assert (found.state, found.iteration, found.kl, found.score, found.damaged) == ("interrupted", 8, 6.0, 6.0, True)
+    assert found.problem == (
+        "journal damaged near its end: 3 lines cannot be read; state and numbers are from the others, up to iteration 8"
+    )
+    folder.events.write_bytes(b"".join(lines)[:-5])
+    assert summary(folder).problem.startswith("journal damaged near its end: 1 line cannot be read; state and numbers")
+    with other_trainer(folder):
+        assert (summary(folder).damaged, summary(folder).problem) == (False, ""), "its trainer is writing the line"
+
+
+def test_runs_and_its_json_say_which_run_is_damaged(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    journal(folder, started(), iteration(1), iteration(2))
+    folder.events.write_bytes(folder.events.read_bytes() + b'{"time": 1\n')
+    assert main(["runs", "--dir", str(folder.root.parent)]) == 0
+    out, err = capsys.readouterr()
+    assert "interrupted, damaged" in out
+    assert "alpha: journal damaged near its end: 1 line cannot be read" in err
+    assert main(["runs", "--dir", str(folder.root.parent), "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert values["damaged"] is True
+    assert values["problem"].endswith("up to iteration 2")
+
+
+def test_folders_that_are_no_runs_are_listed_with_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "odd" / "events.jsonl").mkdir(parents=True)
+    (tmp_path / "odd" / "config.toml").mkdir()
+    assert [(run.name, bool(run.problem)) for run in list_runs(tmp_path)] == [("empty", True), ("odd", True)]
+
+
+def test_the_newest_checkpoint_is_the_highest_number(folder: RunFolder) -> None:
+    assert newest_checkpoint(folder) is None
+    paths = [checkpoint(folder, number) for number in (20, 5, 1_000_000)]
+    assert checkpoints(folder).paths == [paths[1], paths[0], paths[2]]
+    assert newest_checkpoint(folder) == paths[2]
+
+
+def test_folders_under_construction_are_no_checkpoints(folder: RunFolder) -> None:
+    for name in (".step-000010.tmp", "step-000010.tmp", "step-10", "other"):
+        checkpoint(folder, 10).rename(folder.checkpoints / name)
+    assert checkpoints(folder) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "damage"),
+    [
+        ("policy/adapters.safetensors", b"x" * 99, r"policy/adapters\.safetensors has 99 bytes instead of 100"),
+        ("policy/adapters.safetensors", None, r"policy/adapters\.safetensors is missing"),
+        ("state.json", None, r"state\.json is missing"),
+        ("state.json", b'{"files": {"pol', r"state\.json cannot be read"),
+        ("state.json", b'{"files": 3}', r"state\.json cannot be read"),
+        ("state.json", b"[]", r"state\.json cannot be read"),
+        ("state.json", b"{}", r"state\.json cannot be read"),
+    ],
+)
+def test_a_damaged_checkpoint_is_told_and_the_one_before_is_taken(
+    folder: RunFolder, file: str, content: bytes | None, damage: str
+) -> None:
+    whole, damaged = checkpoint(folder, 5), checkpoint(folder, 10)
+    if content is None:
+        (damaged / file).unlink()
+    else:
+        (damaged / file).write_bytes(content)
+    assert newest_checkpoint(folder) == whole
+    found, [problem] = checkpoints(folder)
+    assert found == [whole]
+    assert re.search(f"'step-000010' left out: {damage}", problem)
+
+
+def test_pruning_keeps_the_newest_and_returns_the_deleted(folder: RunFolder) -> None:
+    paths = [checkpoint(folder, number) for number in (5, 10, 15, 20)]
+    assert prune_checkpoints(folder, 0) == []
+    assert prune_checkpoints(folder, 4) == []
+    assert prune_checkpoints(folder, 3) == paths[:1]
+    assert prune_checkpoints(folder, 1) == paths[1:3]
+    assert list(folder.checkpoints.iterdir()) == paths[3:]
+
+
+def test_pruning_counts_whole_checkpoints_only_so_that_one_always_remains(folder: RunFolder) -> None:
+    whole, damaged = checkpoint(folder, 5), checkpoint(folder, 10)
+    (damaged / "state.json").unlink()
+    assert prune_checkpoints(folder, 1) == []
+    assert newest_checkpoint(folder) == whole
+
+
+def test_what_a_killed_pruning_left_is_cleared_by_the_next(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    newest = [checkpoint(folder, number) for number in (5, 10)][1]
+
+    def killed(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("trainer.runs.folder.shutil.rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            prune_checkpoints(folder, 1)
+    assert checkpoints(folder) == ([newest], [])
+    assert prune_checkpoints(folder, 1) == []
+    assert list(folder.checkpoints.iterdir()) == [newest]
+
+
+def test_a_checkpoint_that_cannot_be_deleted_is_a_storage_error(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (5, 10):
+        checkpoint(folder, number)
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("trainer.runs.folder.shutil.rmtree", refuse)
+    with pytest.raises(StorageError, match=r"cannot delete old checkpoints: .*Permission denied"):
+        prune_checkpoints(folder, 1)
+
+
+def test_listing_runs_imports_no_tensor_library() -> None:
+    script = "import sys, trainer.runs.folder; sys.exit(bool({'mlx', 'pyarrow', 'transformers'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+
+
+# A start that was killed before it wrote config.toml
+
+
+@pytest.mark.parametrize(
+    "left",
+    [[], ["lock"], ["samples/", "lock"], ["samples/", "checkpoints/", "lock", ".config.toml.tmp", "pairs.sha256"]],
+    ids=["folder", "lock", "samples", "all"],
+)
+def test_the_name_of_a_start_that_was_killed_is_free_and_there_is_nothing_to_resume(
+    tmp_path: Path, left: list[str]
+) -> None:
+    (half := tmp_path / "half").mkdir()
+    for name in left:
+        (half / name).mkdir() if name.endswith("/") else (half / name).write_text("")
+    with pytest.raises(UsageError, match=r"run 'half' was ended before it began, .*: start it with --name half$"):
+        open_run("half", tmp_path)
+    named = config(tmp_path, "half")
+    check_name_is_free(named)
+    folder = create_run(named, "quickstart")
+    assert sorted(path.name for path in half.iterdir() if path.name != "pairs.sha256") == [
+        "checkpoints", "config.toml", "lock", "samples",
+    ]  # fmt: skip
+    assert open_run("half", tmp_path) == folder
+    with pytest.raises(UsageError, match=r"is in use in .*--resume half"):
+        create_run(named, "quickstart")
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "samples/step-000001.parquet", ".hidden", "checkpoints", "events.jsonl"])
+def test_a_folder_with_anything_else_in_it_is_in_use_and_left_alone(tmp_path: Path, name: str) -> None:
+    (path := tmp_path / "mine" / name).parent.mkdir(parents=True)
+    path.write_text("mine")
+    for start in (check_name_is_free, lambda named: create_run(named, "quickstart")):
+        with pytest.raises(UsageError, match="is in use"):
+            start(config(tmp_path, "mine"))
+    assert [p for p in (tmp_path / "mine").rglob("*") if p.is_file()] == [path]
+
+
+def test_a_start_under_way_keeps_its_name(tmp_path: Path) -> None:
+    half = RunFolder(tmp_path / "half")
+    half.root.mkdir()
+    with half.lock(), pytest.raises(UsageError, match="is in use"):
+        create_run(config(tmp_path, "half"), "quickstart")
+    assert [path.name for path in half.root.iterdir()] == ["lock"]
+
+
+def test_a_start_that_fails_in_a_folder_that_was_there_leaves_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "half").mkdir()
+
+    def fill_disk(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("trainer.runs.folder.config_text", fill_disk)
+    with pytest.raises(StorageError, match="No space left on device"):
+        create_run(config(tmp_path, "half"), "quickstart")
+    assert (tmp_path / "half").is_dir()
+
+
+# Links, and other users
+
+
+def test_a_run_is_not_moved_through_a_link(folder: RunFolder, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / ".trash").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match="cannot move"):
+        trash_run(folder)
+    assert folder.config.is_file()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_link_in_the_place_of_a_lock_is_not_followed(folder: RunFolder, tmp_path: Path) -> None:
+    (tmp_path / "thesis").write_text("three years")
+    (folder.root / "lock").unlink()
+    (folder.root / "lock").symlink_to(tmp_path / "thesis")
+    with pytest.raises(StorageError, match=r"cannot lock run .*: it is a symbolic link"), folder.lock():
+        pass
+    assert not folder.is_live()
+    assert (tmp_path / "thesis").read_text() == "three years"
+
+
+def test_nobody_else_may_open_a_lock_and_so_hold_it(folder: RunFolder) -> None:
+    (folder.root / "lock").chmod(0o644)  # as older versions made it
+    with folder.lock():
+        assert stat.S_IMODE((folder.root / "lock").stat().st_mode) == 0o600
+
+
+def test_the_run_of_another_user_is_live_while_its_progress_goes_on(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, *_: object) -> int:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("trainer.runs.lock.open_file", refuse)
+    assert not folder.is_live()
+    folder.progress.write_text("{}")
+    assert folder.is_live()
+    assert summary(folder).state == "training"
+    long_ago = folder.progress.stat().st_mtime - 120
+    os.utime(folder.progress, (long_ago, long_ago))  # its trainer was killed
+    assert not folder.is_live()
+    with (
+        pytest.raises(StorageError, match="only the user who started a run can train it; copy its folder"),
+        folder.lock(),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.ENOSPC, "No space left on device; free space, or so"),
+        (errno.EDQUOT, "Disk quota exceeded; free space, or so"),
+        (errno.EACCES, "Permission denied; change the permissions, or so"),
+        (errno.EROFS, "Read-only file system; make it writable, or so"),
+        (errno.ENOENT, "No such file or directory; check the path, or so"),
+        (errno.ENOTDIR, "Not a directory; check the path, or so"),
+        (errno.EFBIG, "File too large; raise the limit on the size of files (ulimit -f), or so"),
+        (errno.EOWNERDEAD, "Owner died; check the disk, its free space and your permissions, or so"),
+    ],
+)
+def test_the_advice_on_what_cannot_be_written_fits_the_cause(number: int, advice: str) -> None:
+    error = OSError(number, os.strerror(number))
+    assert str(cannot_write("'x'", error, ", or so")) == f"cannot write 'x': {advice}"
+
+
+def test_what_does_not_say_why_it_cannot_be_written_gets_all_advice() -> None:
+    error = RuntimeError("[save_safetensors] Failed to open file x\nand more")
+    told = "cannot write 'x': [save_safetensors] Failed to open file x; check the free space and your permissions"
+    assert str(cannot_write("'x'", error)) == told
+
+
+def test_a_folder_of_runs_where_there_can_be_none_is_told_with_advice_that_helps(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"cannot write '/proc/x': No such file or directory; check the path, or"):
+        create_run(config(Path("/proc/x"), "a"), "quickstart")

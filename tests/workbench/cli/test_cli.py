@@ -1,0 +1,314 @@
+"""The command line as its users meet it: what it prints where, its exit codes, its signals, what it loads."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apart import ROOT
+from scripted_run import ERROR, alarm, ended, lines, make_run
+
+from trainer import doctor
+from trainer.config import Config
+from trainer.config.dpo import DPOConfig
+from trainer.config.reward_model import RewardModelConfig
+from trainer.doctor import Check
+from trainer.runs.journal import Journal
+from workbench.cli import main as cli
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs land in a folder of their own, not in the working tree."""
+    monkeypatch.chdir(tmp_path)
+
+
+# usage
+
+
+@pytest.mark.parametrize(
+    ("argv", "names"),
+    [
+        ([], "--no-ui"),
+        (["--bogus"], "--bogus"),
+        (["--no-ui", "--display", "loud"], "loud"),
+        (["--no-ui", "--config", "nope"], "nope"),
+        (["--no-ui", "--set", "kl_coef"], "kl_coef"),
+        (["--no-ui", "--resume", "nope"], "nope"),
+        (["--no-ui", "--resume", "nope", "--name", "x"], "--name"),
+        (["config"], "config"),
+        (["runs", "--dir", "nope"], "nope"),
+    ],
+)
+def test_wrong_usage_is_one_line_on_stderr_that_names_it_and_exit_2(
+    argv: list[str], names: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = cli.main(argv)
+    except SystemExit as exit_:  # argparse's way
+        code = exit_.code  # type: ignore[assignment]
+    out, err = lines(capsys)
+    assert (code, out, len(err)) == (2, [], 1)
+    assert err[0].startswith(ERROR)
+    assert names in err[0]
+
+
+def test_every_problem_of_a_configuration_is_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["config", "validate", "--set", "ppo.epochs=0", "--set", "ppo.klcoef=1"]
+    assert cli.main(argv) == 2
+    out, err = lines(capsys)
+    assert out == []
+    assert [line.startswith(ERROR) for line in err] == [True, True]
+    assert "ppo.epochs = 0" in err[0]
+    assert "did you mean 'ppo.kl_coef'" in err[1]
+
+
+def test_help_lists_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    shown = capsys.readouterr().out
+    assert {int(code) for code in re.findall(r"^ +(\d+)  ", shown, re.MULTILINE)} == set(cli.EXIT_CODES)
+
+
+# config
+
+
+def test_config_show_prints_toml_that_gives_the_same_configuration_back(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["config", "show", "--config", "qwen3-0.6b", "--set", "rollout.top_k=5"]) == 0
+    captured = capsys.readouterr()
+    Path("shown.toml").write_text(captured.out)
+    assert tomllib.loads(captured.out)["rollout"]["top_k"] == 5
+    assert captured.err.startswith("ppo-workbench: warning: rollout.top_p or rollout.top_k")
+    cli.main(["config", "show", "--config", "shown.toml"])
+    assert capsys.readouterr().out == captured.out
+
+
+def test_options_before_and_after_the_command_add_up(capsys: pytest.CaptureFixture[str]) -> None:
+    before = ["--config", "qwen3-0.6b", "--set", "ppo.epochs=7"]
+    assert cli.main([*before, "config", "show", "--set", "ppo.clip=0.3"]) == 0
+    shown = tomllib.loads(capsys.readouterr().out)
+    assert (shown["model"]["lora_rank"], shown["ppo"]["epochs"], shown["ppo"]["clip"]) == (16, 7, 0.3)
+
+
+def test_config_validate_says_ok(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["config", "validate"]) == 0
+    assert lines(capsys) == (["ok"], [])
+
+
+def test_config_schema_explains_every_key_in_each_format(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["config", "schema"])
+    text = capsys.readouterr().out
+    cli.main(["config", "schema", "--format", "markdown"])
+    markdown = capsys.readouterr().out
+    cli.main(["config", "schema", "--kind", "dpo"])
+    assert "train.beta" in capsys.readouterr().out
+    cli.main(["config", "schema", "--format", "json"])
+    schema = json.loads(capsys.readouterr().out)
+    for table, values in Config().model_dump().items():
+        assert table in schema["properties"]
+        for key in values:
+            assert f"{table}.{key}  " in text
+            assert f"`{table}.{key}`" in markdown
+    assert re.search(r"^ppo\.kl_coef  .*default 0\.05 score per nat  live$", text, re.MULTILINE)
+
+
+# runs
+
+
+def test_runs_are_listed_with_state_progress_score_and_kl(capsys: pytest.CaptureFixture[str]) -> None:
+    make_run("a-0001")
+    make_run("b\x1b[2J")
+    assert cli.main(["runs"]) == 0
+    out, err = lines(capsys)
+    assert out[0].split() == ["run", "state", "iteration", "score", "KL", "started", "model"]
+    assert out[2].split()[:5] == ["a-0001", "stopped", "2/100", "0.150", "0.75"]
+    assert out[3].startswith("b␛[2J")
+    assert err == []
+
+
+def test_runs_as_json_are_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_run("a-0001")
+    assert cli.main(["runs", "--json", "--dir", "runs"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    run = json.loads(line)
+    assert (run["name"], run["state"], run["iteration"], run["kl"]) == ("a-0001", "stopped", 2, 0.75)
+    assert run["alarms"] == {}
+    assert Path(run["folder"]).samefile(folder)
+
+
+def test_a_run_that_is_done_with_an_error_says_which(capsys: pytest.CaptureFixture[str]) -> None:
+    journal = Journal(make_run("a-0001") / "events.jsonl")
+    left = ended("done", 4, alarms={"step_nan": "error"})
+    for event in (alarm(3, code="truncation"), alarm(4, level="error"), left):
+        journal.emit(event)
+    journal.close()
+    assert cli.main(["runs"]) == 0
+    out, _ = lines(capsys)
+    assert "  done, step NaN +1  " in out[2]
+    assert cli.main(["runs", "--json"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["alarms"] == {"step_nan": "error", "kl_high": "error", "truncation": "warning"}
+
+
+def test_a_damaged_run_is_listed_and_its_problem_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_run("a-0001")
+    (folder / "config.toml").write_text("[ppo")
+    assert cli.main(["runs"]) == 0
+    out, err = lines(capsys)
+    assert out[2].startswith("a-0001")
+    assert "warning: a-0001: cannot read" in err[0]
+
+
+def test_without_runs_the_way_to_start_one_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["runs"]) == 0
+    out, err = lines(capsys)
+    assert out == []
+    assert "ppo-workbench --no-ui" in err[0]
+
+
+# doctor
+
+
+@pytest.mark.parametrize(("status", "code"), [("ok", 0), ("warn", 0), ("fail", 3)])
+def test_doctor_prints_a_line_a_check_and_fails_when_one_does(
+    status: Any, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = [Check("mlx", "ok", "runs"), Check("compiler", status, "no g++", "apt install g++")]
+    monkeypatch.setattr(doctor, "checks", lambda: iter(found))
+    assert cli.main(["doctor"]) == code
+    out, _ = lines(capsys)
+    assert [line.split()[:2] for line in out] == [["ok", "mlx"], [status, "compiler"]]
+    assert out[1].endswith("no g++: apt install g++")
+
+
+def test_the_checks_name_what_is_missing_and_a_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PPO_WORKBENCH_CACHE", str(tmp_path))
+    monkeypatch.setattr(doctor.starter, "PACKAGE", "no_such_package")
+    monkeypatch.setattr(doctor.sys, "platform", "linux")
+    monkeypatch.setattr(doctor, "QUICKSTART_BYTES", 10**18)
+    found = {check.name: check for check in doctor.checks()}
+    assert list(found) == ["packages", "mlx", "matmul", "compiler", "starter", "cache", "memory"]
+    assert found["mlx"].status == "ok"
+    assert (found["compiler"].status, found["compiler"].advice) == ("fail", "apt install g++")
+    assert (found["starter"].status, found["memory"].status) == ("warn", "warn")
+    assert all(check.advice for check in found.values() if check.status != "ok")
+
+
+def test_a_machine_without_a_working_mlx_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mlx.core", None)  # an import that fails
+    found = {check.name: check for check in doctor.checks()}
+    assert found["mlx"].status == "fail"
+    assert "ppo-workbench[cpu]" in found["mlx"].advice
+    assert "matmul" not in found
+
+
+# version
+
+
+def test_the_version_comes_without_loading_the_schema_and_at_once() -> None:
+    code = (
+        "import sys; from workbench.cli.main import main\n"
+        "try: main(['--version'])\n"
+        "finally: print(*(m for m in ('pydantic', 'rich', 'trainer') if m in sys.modules))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert seconds < 1  # of the processor, whatever else it does; 0.1 s
+    assert done.stdout.splitlines()[0].startswith("ppo-workbench ")
+    assert done.stdout.splitlines()[1:] == [""]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["watch", "x"],
+        ["samples", "x"],
+        ["evaluate", "x"],
+        ["compare", "x", "y"],
+        ["label", "--run", "x"],
+        ["label", "--model", "x"],
+        ["reward-model", "eval", "x"],
+        ["reward-model", "score", "x", "--completion", "a"],
+        ["reward-model", "train", "--resume", "x"],
+        ["dpo", "--resume", "x"],
+        ["--no-ui", "--resume", "x"],
+        ["--resume", "x"],
+    ],
+    ids=" ".join,
+)
+def test_runs_are_looked_up_by_name_in_the_folder_of_dir(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("elsewhere").mkdir()
+    for command in ([*argv, "--dir", "elsewhere"], ["--dir", "elsewhere", *argv]):
+        assert cli.main(command) == 2
+        _, err = lines(capsys)
+        assert err == [f"{ERROR}no run 'x' in 'elsewhere': no run was started there yet"]
+    assert cli.main([*argv, "--dir", "nowhere"]) == 2
+    assert "--dir nowhere: no such folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["ppo", "reward-model", "dpo"])
+def test_a_new_run_goes_into_the_folder_of_dir(kind: str) -> None:
+    from workbench.cli import preference_runs, sources
+
+    command = {"ppo": ["--no-ui"], "reward-model": ["reward-model", "train"], "dpo": ["dpo"]}[kind]
+    args = cli.parser().parse_args(["--dir", "new 'runs'", *command])
+    args.config, args.overrides = "quickstart", []
+    if kind == "ppo":
+        assert sources.configuration(args).run.dir == "new 'runs'"
+    else:
+        schema = RewardModelConfig if kind == "reward-model" else DPOConfig
+        assert preference_runs.configuration(args, schema).run.dir == "new 'runs'"
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["wach"], "unknown command 'wach'; did you mean 'watch'? 'ppo-workbench --help'"),
+        (["zzz"], "unknown command 'zzz'; choose from compare, config, doctor, dpo, evaluate, label, preferences"),
+        (["config", "valdate"], "unknown command 'valdate'; did you mean 'validate'? 'ppo-workbench config --help'"),
+        (["reward-model", "trian"], "unknown command 'trian'; did you mean 'train'?"),
+        (["config"], "a command is missing; choose from show, validate, schema: 'ppo-workbench config --help'"),
+        (["preferences"], "a command is missing; choose from import, export, card, agreement, check, list:"),
+        (["--display", "jsn"], "--display 'jsn': no such choice; did you mean 'json'?"),
+        (["config", "schema", "--format", "xx"], "--format 'xx': no such choice; choose from json, markdown, text:"),
+        (["samples", "x", "--sort", "scores"], "--sort 'scores': no such choice; did you mean 'score'?"),
+        (["--dispaly", "json"], "unknown option '--dispaly'; did you mean '--display'?"),
+        (["runs", "--jsn"], "unknown option '--jsn'; did you mean '--json'?"),
+        (["samples", "x", "--fliter=a"], "unknown option '--fliter'; did you mean '--filter'?"),
+        (["x" * 5000], f"unknown command '{'x' * 60}'; choose from"),
+        (["--" + "x" * 5000], f"unknown option '--{'x' * 58}': 'ppo-workbench --help'"),
+    ],
+)
+def test_a_mistyped_word_is_named_with_what_was_probably_meant(
+    words: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(words)
+    assert end.value.code == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"ppo-workbench: error: {problem}")
+
+
+def test_words_after_two_dashes_are_no_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["watch", "--", "--gone"]) == 2
+    assert "no run '--gone'" in capsys.readouterr().err

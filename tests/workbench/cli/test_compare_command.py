@@ -1,0 +1,246 @@
+"""`ppo-workbench compare` on folders of runs: whole, broken, under way, of any kind; as a report and as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apart import ROOT
+from compared_runs import HOSTILE, add_samples, evaluation, events_of_kind, make_run, ppo_events
+from rich.cells import cell_len
+from runs_helper import run_python
+from scripted_run import ERROR, lines
+
+from trainer.config import Config
+from trainer.runs.folder import RunFolder
+from workbench.cli import main as cli
+from workbench.run.kinds import DPO, REWARD_MODEL
+
+WARNING = "ppo-workbench: warning: "
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, RunFolder]:
+    """Runs of every kind, in the folder that is worked in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    root = tmp_path / "runs"
+    root.mkdir()
+    made = {
+        "a": make_run(root, "a", [*ppo_events(), evaluation(12)]),
+        "b": make_run(root, "b", ppo_events(20, seed=1)[:-1], config=Config.model_validate({"ppo": {"epochs": 7}})),
+        "d": make_run(root, "d", events_of_kind(DPO), kind=DPO),
+        "r": make_run(root, "r", events_of_kind(REWARD_MODEL), kind=REWARD_MODEL),
+    }
+    add_samples(made["a"], 12, Once=" there was joy.", The_end=HOSTILE)
+    add_samples(made["b"], 20, Other=" nothing.")
+    add_samples(made["b"], 3, Once=" it rained.")
+    return made
+
+
+def compare(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, list[str], list[str]]:
+    code = cli.main(["compare", *argv])
+    return code, *lines(capsys)
+
+
+def as_json(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
+    code, (out,), err = compare(capsys, *argv, "--json")
+    assert (code, err) == (0, [])
+    values: dict[str, Any] = json.loads(out, parse_constant=pytest.fail)
+    return values
+
+
+def test_runs_of_every_kind_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = compare(capsys, "a", "b", "d", "r", "--width", "80")
+    assert (code, err) == (0, [])
+    assert [line.split()[:4] for line in out[1:5]] == [
+        ["A", "a", "ppo", "done"],
+        ["B", "b", "ppo", "interrupted"],
+        ["C", "d", "dpo", "done"],
+        ["D", "r", "reward-model", "done"],
+    ]
+    assert all(cell_len(line) <= 80 and line.isprintable() for line in out)
+
+
+def test_without_a_terminal_there_is_no_colour_and_the_width_is_that_of_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    _, out, _ = compare(capsys, "a", "b")
+    assert "\x1b" not in "".join(out)
+    assert max(map(cell_len, out)) == 100
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("no_color", [False, True])
+def test_on_a_terminal_runs_have_colours_unless_no_color_says_otherwise(
+    no_color: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, plain, _ = compare(capsys, "a", "b", "d")
+    for name in ("COLORTERM", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    if no_color:
+        monkeypatch.setenv("NO_COLOR", "1")
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    cli.main(["compare", "a", "b", "d"])
+    shown = terminal.getvalue()
+    assert ("\x1b[36m A" in shown) is not no_color
+    assert [line.rstrip() for line in re.sub(r"\x1b\[[\d;]*m", "", shown).splitlines()] == plain
+
+
+def test_the_answers_to_a_prompt_are_found_in_older_samples(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = compare(capsys, "a", "b")
+    start = out.index("prompt Once")
+    assert "A  it 12" in out[start + 1]
+    assert "│ B  it 3" in out[start + 1]
+    assert [part.strip() for part in out[start + 2].split("│")] == ["there was joy.", "it rained."]
+
+
+def test_a_broken_journal_is_compared_as_far_as_it_goes_and_told(
+    runs: dict[str, RunFolder], capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = runs["b"].events
+    content = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join([*content[:6], b'{"event": "iteration", "ti\x1b[31m\n', *content[7:], b'{"ti']))
+    code, out, err = compare(capsys, "a", "b")
+    assert code == 0
+    assert "interrupted, damaged  20/20" in out[2]
+    assert err == [
+        f"{WARNING}B b: line 7 left out: it was cut or damaged",
+        f"{WARNING}B b: the last line is cut: its event is lost",
+    ]
+
+
+def test_a_run_without_journal_or_configuration_does_not_keep_the_others_from_being_compared(
+    runs: dict[str, RunFolder], capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs["a"].events.unlink()
+    runs["b"].config.write_text("[")
+    runs["d"].samples_file(1).write_bytes(b"PAR1")
+    code, out, err = compare(capsys, "a", "b", "d")
+    assert code == 0
+    assert "damaged" in out[1]
+    assert [line.removeprefix(WARNING).partition(":")[0] for line in err] == ["A a", "B b", "C d"]
+    assert "no journal" in err[0]
+    assert "config.toml" in err[1]
+
+
+def test_a_run_that_trains_is_told_to(runs: dict[str, RunFolder], capsys: pytest.CaptureFixture[str]) -> None:
+    with runs["b"].lock():
+        _, out, _ = compare(capsys, "a", "b")
+    assert out[2].split()[3] == "training"
+
+
+def test_one_run_alone_is_an_error_with_a_way_out(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = compare(capsys, "a")
+    assert (code, out) == (2, [])
+    assert err == [f"{ERROR}compare needs two runs or more, and there is only 'a': name another one"]
+
+
+def test_the_same_run_twice_is_compared_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare(capsys, "a", "runs/a")[0] == 2
+    code, out, err = compare(capsys, "a", "b", "runs/../runs/a")
+    assert code == 0
+    assert err == [f"{WARNING}'runs/../runs/a' is named twice: it is compared once"]
+    assert [line.split()[:2] for line in out[1:3]] == [["A", "a"], ["B", "b"]]
+    assert out[3] == ""
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["a", "nowhere"], "no run 'nowhere' in 'runs'"),
+        (["a", "b", "--width", "20"], "--width 20: give 60 to 400 columns"),
+        (["a", "b", "--width", "999999999"], "--width 999999999: give 60 to 400 columns"),
+    ],
+)
+def test_wrong_usage_is_one_line(argv: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = compare(capsys, *argv)
+    assert (code, out) == (2, [])
+    assert len(err) == 1
+    assert err[0].startswith(ERROR + told)
+
+
+def test_runs_that_have_told_nothing_yet_cannot_be_compared(
+    runs: dict[str, RunFolder], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        runs[name].events.write_bytes(b"")
+    code, out, err = compare(capsys, "a", "b")
+    assert (code, out, len(err)) == (3, [], 1)
+
+
+def test_more_runs_than_letters_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [make_run(tmp_path / "runs", f"n{number}", []).name for number in range(27)]
+    code, _, err = compare(capsys, *names)
+    assert (code, err) == (2, [f"{ERROR}27 runs are too many to compare at once: name at most 26"])
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path / "elsewhere", "a", ppo_events(3))
+    values = as_json(capsys, "runs/a", "elsewhere/a")
+    assert [run["name"] for run in values["runs"]] == ["runs/a", "elsewhere/a"]
+
+
+def test_json_has_the_fields_that_the_documentation_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    values = as_json(capsys, "a", "b", "d", "r")
+    documented = (ROOT / "docs" / "compare.md").read_text()
+    assert values["comparison"] == 1
+    assert list(values) == [
+        "comparison",
+        "runs",
+        "cautions",
+        "numbers",
+        "frontier",
+        "curves",
+        "settings",
+        "prompts",
+    ]
+    for name in [*values, *values["runs"][0], *values["numbers"], *values["frontier"], *values["settings"]]:
+        assert f"`{name}`" in documented, name
+
+
+def test_json_has_the_numbers_in_plain_units_and_null_for_what_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:
+    values = as_json(capsys, "a", "d")
+    numbers = values["numbers"]
+    assert numbers["truncated"] == {"A": 0.125, "B": None}
+    assert numbers["memory_bytes"] == {"A": 1_640_000_000, "B": 1_640_000_000}
+    assert numbers["pair_accuracy_interval"] == {"A": None, "B": [0.644, 0.769]}
+    assert values["frontier"]["runs"]["B"]["compared"] == "held_out"
+    assert values["frontier"]["runs"]["A"]["training"][-1] == {
+        "iteration": 12,
+        "kl": numbers["kl"]["A"],
+        "score": numbers["score"]["A"],
+    }
+    assert values["curves"]["A"]["iteration"] == [*range(1, 13)]
+    assert len(values["curves"]["B"]["loss"]) == 8
+
+
+def test_json_has_settings_and_whole_texts(capsys: pytest.CaptureFixture[str]) -> None:
+    values = as_json(capsys, "a", "b")
+    assert values["settings"]["differences"] == [{"key": "ppo.epochs", "values": {"A": Config().ppo.epochs, "B": 7}}]
+    (shared,) = values["prompts"]
+    assert shared["prompt"] == "Once"
+    assert shared["answers"]["A"]["completion"] == " there was joy."
+    assert shared["answers"]["B"]["iteration"] == 3
+
+
+def test_comparing_loads_neither_a_tensor_library_nor_a_screen() -> None:
+    program = (
+        "import sys; from workbench.cli import main as cli; code = cli.main(['compare', 'a', 'd', '--width', '80']);"
+        "print(code, *sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
+    )
+    found = run_python("-c", program)
+    code, *modules = found.stderr.splitlines()[-1].split()
+    assert code == "0", found.stderr
+    assert not {"mlx", "mlx_lm", "transformers", "datasets", "textual"} & {*modules}

@@ -1,0 +1,248 @@
+"""`ppo-workbench preferences` as its users meet it: import, export, card, agreement, check, list."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apart import ROOT
+from preference_rows import pair, read_lines, write_lines
+from scripted_run import ERROR, lines
+
+from trainer.preferences.formats_in import FORMATS_IN
+from trainer.preferences.formats_out import FORMATS_OUT
+from trainer.preferences.records import Comparison, Judgement, Preference
+from trainer.preferences.store import PreferenceStore
+from workbench.cli import main as cli
+from workbench.cli import preferences_arguments
+from workbench.cli.preferences import ACTIONS
+
+ROWS = [{"prompt": f"prompt {n}", "chosen": f"good {n}", "rejected": f"bad {n}"} for n in range(3)]
+KWAY = {"prompt": "p", "completions": ["x", "y"], "ranking": [[1], [0]], "labeller": "bob", "note": "n", "seconds": 2}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that the commands run in; the store is there."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, list[str], list[str]]:
+    """Exit code, lines of stdout, lines of stderr."""
+    capsys.readouterr()
+    try:
+        code = cli.main(["preferences", *argv])
+    except SystemExit as exit_:  # argparse's way
+        code = exit_.code  # type: ignore[assignment]
+    return code, *lines(capsys)
+
+
+def stored(**options: Any) -> list[Preference]:
+    with PreferenceStore(Path("preferences.db"), create=False) as store:
+        return list(store.preferences(**options))
+
+
+def keep(*preferences: Preference) -> None:
+    with PreferenceStore(Path("preferences.db")) as store:
+        store.add_many(preferences, source="test")
+
+
+def judged(prompt: str, choice: str, labeller: str) -> Preference:
+    comparison = Comparison(prompt=prompt, completions=("x", "y"))
+    return Preference(comparison=comparison, judgement=Judgement.chosen(choice, labeller=labeller))  # type: ignore[arg-type]
+
+
+def test_the_grammar_knows_the_formats_and_every_command_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ("auto", *FORMATS_IN) == preferences_arguments.FORMATS_IN
+    assert tuple(FORMATS_OUT) == preferences_arguments.FORMATS_OUT
+    _, out, _ = run(capsys, "--help")
+    assert {line.split()[0] for line in out if line.strip()} >= set(ACTIONS)
+
+
+def test_an_import_says_which_format_it_took_and_how_many_there_were(capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_lines(Path("rows.jsonl"), *ROWS, ROWS[0])
+    code, out, err = run(capsys, "import", source)
+    assert (code, out) == (0, [])
+    assert err == [
+        "ppo-workbench: rows.jsonl: 4 rows, format trl, 1 say what an earlier one says",
+        f"ppo-workbench: imported 3 preferences into '{Path('preferences.db').resolve()}', 1 were there already",
+    ]
+    assert [row.comparison.completions for row in stored()] == [(f"good {n}", f"bad {n}") for n in range(3)]
+    assert len(stored(source="rows.jsonl")) == 3
+
+
+def test_a_broken_row_ends_an_import_and_nothing_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_lines(Path("rows.jsonl"), *ROWS, "no JSON")
+    code, out, err = run(capsys, "import", source)
+    assert (code, out, len(err)) == (3, [], 1)
+    assert err[0].startswith(f"{ERROR}rows.jsonl:4: not JSON")
+    assert not Path("preferences.db").exists()
+
+
+def test_broken_rows_are_left_out_told_and_counted_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_lines(Path("rows.jsonl"), *ROWS, *["no JSON"] * 25)
+    code, _, err = run(capsys, "import", source, "--skip-broken")
+    assert code == 0
+    assert "28 rows, format trl, 25 broken and left out" in err[0]
+    assert sum("not JSON" in line for line in err) == 20
+    assert any("5 more broken rows" in line for line in err)
+    assert len(stored()) == 3
+
+
+def test_a_dry_run_reads_everything_and_keeps_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "import", write_lines(Path("rows.jsonl"), *ROWS), "--dry-run")
+    assert code == 0
+    assert "would import 3 preferences: nothing is kept" in err[1]
+    assert not Path("preferences.db").exists()
+
+
+def test_a_labeller_is_named_where_the_source_does_not_say(capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "import", write_lines(Path("ours.jsonl"), KWAY, KWAY | {"labeller": ""}), "--labeller", "ann")
+    assert [row.judgement.labeller for row in stored()] == ["bob", "ann"]
+
+
+def test_columns_are_named_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("poll.csv").write_text("question,left,right,choice\nsky?,blue,green,b\n")
+    names = ["--column", "prompt=question", "--column", "a=left", "--column", "b=right"]
+    assert run(capsys, "import", "poll.csv", *names)[0] == 0
+    [row] = stored()
+    assert (row.comparison.prompt, row.comparison.completions, row.judgement.choice) == ("sky?", ("blue", "green"), "b")
+
+
+def test_everything_comes_back_through_k_way(capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "import", write_lines(Path("ours.jsonl"), KWAY, KWAY | {"ranking": [], "verdict": "skip"}))
+    code, out, err = run(capsys, "export", "all.jsonl", "--format", "k-way")
+    assert (code, out, err) == (0, ["all.jsonl"], ["ppo-workbench: 2 rows of k-way"])
+    run(capsys, "import", "all.jsonl", "--store", "again.db")
+    with PreferenceStore(Path("again.db")) as again:
+        assert list(again.preferences(with_skips=True)) == stored(with_skips=True)
+
+
+def test_an_export_tells_what_it_leaves_out_and_overwrites_only_by_force(capsys: pytest.CaptureFixture[str]) -> None:
+    keep(pair("p", "x", "y", labeller="ann"), judged("q", "tie", "ann"), judged("r", "skip", "bob"))
+    code, out, err = run(capsys, "export", "out.jsonl", "--format", "trl")
+    assert (code, out) == (0, ["out.jsonl"])
+    assert err == ["ppo-workbench: 1 rows of trl, 1 skip left out, 1 tie left out"]
+    code, _, err = run(capsys, "export", "out.jsonl", "--format", "columns")
+    assert code == 2
+    assert "overwrite it with --force" in err[0]
+    assert (
+        run(capsys, "export", "out.jsonl", "--format", "columns", "--ties", "drop", "--provenance", "--force")[0] == 0
+    )
+    [row] = read_lines(Path("out.jsonl"))
+    assert (row["choice"], row["judgement"]["labeller"]) == ("a", "ann")
+    code, _, err = run(capsys, "export", "out2.jsonl", "--format", "trl", "--labeller", "cay")
+    assert code == 2
+    assert "no preferences in" in err[0]
+    assert "with --labeller cay" in err[0]
+
+
+def test_the_card_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    keep(judged("p", "a", "ann"), judged("p", "b", "bob"))
+    code, out, err = run(capsys, "card")
+    assert (code, err) == (0, [])
+    assert "| judgements | 2 |" in out
+    assert "| judgements | 1 |" in run(capsys, "card", "--labeller", "ann")[1]
+
+
+def test_agreement_is_a_table_and_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, choices in (("ann", "aabb"), ("bob", "aaba")):
+        keep(*(judged(str(number), choice, name) for number, choice in enumerate(choices)))
+    code, out, err = run(capsys, "agreement")
+    assert (code, err) == (0, [])
+    assert out[0].endswith("2 labellers, 4 common units")
+    assert next(line.split() for line in out if "bob" in line)[:5] == ["ann,", "bob", "4", "75.0%", "0.500"]
+    _, out, _ = run(capsys, "agreement", "--json")
+    [found] = map(json.loads, out)
+    assert found["pairs"][0]["kappa"] == pytest.approx(0.5)
+    assert found["selves"][0] == {"labeller": "ann", "units": 0, "observed": None, "alpha": None}
+
+
+def test_agreement_of_one_labeller_says_that_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    keep(judged("p", "a", "ann"))
+    code, _, err = run(capsys, "agreement")
+    assert (code, len(err)) == (0, 1)
+    assert "no comparison was judged twice" in err[0]
+
+
+def test_a_check_says_ok_and_a_damaged_store_is_exit_3(capsys: pytest.CaptureFixture[str]) -> None:
+    keep(judged("p", "a", "ann"))
+    code, out, err = run(capsys, "check")
+    assert (code, out) == (0, ["ok"])
+    assert "1 preferences on 1 comparisons" in err[0]
+    path = Path("preferences.db")
+    path.write_bytes(b"SQLite?" * 1000)
+    code, out, err = run(capsys, "check")
+    assert (code, out) == (3, [])
+    assert all(line.startswith(ERROR) for line in err)
+
+
+def test_the_newest_are_listed_first_and_no_text_of_others_reaches_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    keep(*(judged(f"\x1b[2Jprompt {number}\nend", "a", "\x1b]0;x\x07") for number in range(4)))
+    code, out, err = run(capsys, "list", "--limit", "2")
+    assert (code, len(out), err) == (0, 2, [])
+    assert "prompt 3␊end" in out[0]
+    assert "prompt 2␊end" in out[1]
+    assert "\x1b" not in "".join(out)
+    keep(judged("the beginning " * 9 + "and the end", "a", "ann"))
+    (line,) = run(capsys, "list", "--limit", "1")[1]
+    assert re.search(r"  …\S.*beginning and the end$", line)
+    found = [json.loads(line) for line in run(capsys, "list", "--json")[1]]
+    assert [row["id"] for row in found] == [5, 4, 3, 2, 1]
+    assert found[1]["prompt"] == "\x1b[2Jprompt 3\nend"
+
+
+@pytest.mark.parametrize(
+    ("argv", "names"),
+    [
+        ([], "preferences --help"),
+        (["import", "rows.jsonl", "--format", "dpo"], "dpo"),
+        (["import", "rows.jsonl", "--column", "question"], "--column question: must be ROLE=NAME with one of prompt"),
+        (["import", "rows.jsonl", "--column", "x=y"], "--column x=y"),
+        (["export", "out.jsonl"], "--format"),
+        (["export", "out.txt", "--format", "trl"], "no preferences in"),
+        (["list", "--limit", "0"], "--limit 0"),
+        (["card"], "import some with ppo-workbench preferences import SOURCE"),
+        (["agreement", "--store", "gone.db"], "no preferences in 'gone.db'"),
+        (["check"], "no preferences in"),
+    ],
+)
+def test_wrong_usage_and_an_empty_workspace_are_one_line_and_exit_2(
+    argv: list[str], names: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, *argv)
+    assert (code, out, len(err)) == (2, [], 1)
+    assert err[0].startswith(ERROR)
+    assert names in err[0]
+    assert not list(Path.cwd().iterdir())
+
+
+def test_a_store_without_preferences_says_how_to_get_some(capsys: pytest.CaptureFixture[str]) -> None:
+    keep()
+    for argv in (["card"], ["list"], ["agreement"], ["export", "out.jsonl", "--format", "k-way"]):
+        code, out, err = run(capsys, *argv)
+        assert (code, out) == (2, [])
+        assert "import some with ppo-workbench preferences import SOURCE" in err[0]
+
+
+def test_the_command_loads_neither_mlx_nor_textual(folder: Path) -> None:
+    source = write_lines(folder / "rows.jsonl", *ROWS)
+    code = (
+        "import sys; from workbench.cli import main as cli; "
+        f"assert cli.main(['preferences', 'import', {source!r}]) == 0; "
+        "print(sorted({'mlx', 'textual', 'datasets', 'transformers'} & set(sys.modules)))"
+    )
+    root = str(ROOT)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": root}
+    )
+    assert result.stdout.strip() == "[]"

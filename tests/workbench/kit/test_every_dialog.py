@@ -1,0 +1,213 @@
+"""What holds of every dialog: help, escape and quit work in it, and it keeps what is typed until it is done with it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import scripted_run
+from scripted_run import FIXES, Script, make_run
+from snapshots import written_run
+from textual.pilot import Pilot
+from textual.screen import ModalScreen, Screen
+from textual.widgets import Input, OptionList
+from token_samples import token_sample
+from workbench_app import screen_text, status, until, workbench
+
+from trainer.rewards.code import Code
+from trainer.runs.folder import RunFolder
+from workbench.kit.answer_screen import Answer, AnswerScreen
+from workbench.kit.confirm import ConfirmScreen
+from workbench.kit.dialog import Dialog
+from workbench.kit.help import HelpScreen
+from workbench.kit.keys import known_bindings
+from workbench.kit.text_prompt import TextPromptScreen
+from workbench.labelling.export_screen import ExportScreen as ExportPreferencesScreen
+from workbench.labelling.guidelines_screen import GuidelinesScreen
+from workbench.labelling.history_screen import HistoryScreen
+from workbench.labelling.import_screen import ImportScreen
+from workbench.labelling.note_screen import NoteScreen
+from workbench.labelling.start_screen import LabelStartScreen
+from workbench.run.sample_records import Sample, SampleKey
+from workbench.runs.pane import RunsPane
+from workbench.samples.advantage_screen import AdvantageScreen
+from workbench.samples.ask_screen import AskScreen
+from workbench.samples.asked import Asked
+from workbench.samples.export_screen import ExportScreen
+from workbench.samples.prompt_history import PromptHistoryScreen
+from workbench.screen.main import MainScreen
+from workbench.screen.quit import QuitScreen
+from workbench.screen.trust_code import TrustScreen
+from workbench.training.alarm_fix_screen import FixScreen
+from workbench.training.alarm_screen import AlarmScreen
+from workbench.training.choose_metrics import ChooseMetricsScreen
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path / "config"))
+
+
+def no_labels(*_: object) -> Future[list[Any]]:
+    found: Future[list[Any]] = Future()
+    found.set_result([])
+    return found
+
+
+SAMPLE = Sample(SampleKey(1, 0), "Once", " there was", 0.5, 1.0, 3, truncated=False)
+STORE = Path("preferences.db")
+DIALOGS: dict[type[Dialog[Any]], Callable[[], Dialog[Any]]] = {
+    AdvantageScreen: lambda: AdvantageScreen(token_sample(), 0),
+    AlarmScreen: lambda: AlarmScreen([scripted_run.alarm(1)], lambda _: FIXES),
+    AnswerScreen: lambda: AnswerScreen("Which?", [Answer("a", "A")]),
+    AskScreen: lambda: AskScreen(cast("Any", no_labels), Asked(), temperature=1.0, max_new_tokens=4),
+    ChooseMetricsScreen: lambda: ChooseMetricsScreen(["kl"]),
+    ConfirmScreen: lambda: ConfirmScreen("Do it?"),
+    ExportPreferencesScreen: lambda: ExportPreferencesScreen(STORE),
+    ExportScreen: lambda: ExportScreen({"this": 1}, Path.cwd(), "a"),
+    FixScreen: lambda: FixScreen(scripted_run.alarm(1), FIXES[0]),
+    GuidelinesScreen: lambda: GuidelinesScreen("Be kind."),
+    HistoryScreen: lambda: HistoryScreen(cast("Any", SimpleNamespace(history=no_labels))),
+    ImportScreen: lambda: ImportScreen(STORE),
+    LabelStartScreen: lambda: LabelStartScreen([], STORE, "anna", []),
+    NoteScreen: lambda: NoteScreen(""),
+    PromptHistoryScreen: lambda: PromptHistoryScreen(RunFolder(Path("runs/past")), SAMPLE),
+    QuitScreen: lambda: QuitScreen("a run"),
+    TextPromptScreen: lambda: TextPromptScreen("Name", "", lambda _: ""),
+    TrustScreen: lambda: TrustScreen([Code("rewards.py", "0" * 64, "def score(): ...")]),
+}
+
+
+def ours(kind: type[Screen[Any]]) -> Iterator[type[Screen[Any]]]:
+    """All classes of the workbench that derive from `kind`."""
+    for found in kind.__subclasses__():
+        if found.__module__.startswith("workbench."):
+            yield found
+        yield from ours(found)
+
+
+def test_every_modal_screen_is_a_dialog_that_these_tests_know() -> None:
+    known_bindings()  # imports every module that has one
+    assert set(ours(ModalScreen)) == {Dialog, HelpScreen, *DIALOGS}
+
+
+async def test_help_escape_and_quit_work_in_every_dialog() -> None:
+    async with workbench(scripted_run.wait) as (screen, pilot):
+        await pilot.press("space")
+        await until(pilot, lambda: "iteration 1/12" in status(screen))
+        app = screen.app
+        for kind, make in DIALOGS.items():
+            app.push_screen(dialog := make())
+            await until(pilot, lambda dialog=dialog: app.screen is dialog and dialog.is_mounted)
+            await pilot.press("f1")
+            await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+            await pilot.press("f1")
+            await until(pilot, lambda dialog=dialog: app.screen is dialog)
+            await pilot.press("ctrl+q")
+            await until(pilot, lambda dialog=dialog: app.screen is not dialog)
+            assert isinstance(app.screen, QuitScreen), kind
+            await pilot.press("ctrl+q", "q", "escape")
+            await until(pilot, lambda dialog=dialog: app.screen is dialog)
+            await pilot.press("escape")
+            await until(pilot, lambda: app.screen is screen)
+        assert screen.supervisor.trains_here
+
+
+async def test_keys_of_the_users_work_in_dialogs_and_are_those_that_they_name(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    keys = '[keys]\n"app.help" = "f9"\n"app.leave" = "f10"\n"prompt.cancel" = "f12"\n"pane.runs" = "f11"\n'
+    (tmp_path / "config" / "keys.toml").write_text(keys)
+    async with workbench() as (screen, pilot):
+        app = screen.app
+        await pilot.press("f11")
+        await pilot.pause()
+        assert "Runs F11" in screen_text(screen)
+        app.push_screen(dialog := DIALOGS[TextPromptScreen]())
+        await until(pilot, lambda: "F12 cancels" in screen_text(cast("MainScreen", dialog)))
+        for _ in range(2):
+            await pilot.press("f9")
+            await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+            await pilot.press("f9")
+            await until(pilot, lambda: app.screen is dialog)
+        await pilot.press("f10")
+        await until(pilot, lambda: not app.is_running)
+
+
+async def typed(pilot: Pilot[str], keys: list[str], text: str) -> None:
+    """Open the dialog by `keys`, and put `text` into its first line."""
+    await pilot.press(*keys)
+    main = pilot.app.screen_stack[1]
+    await until(pilot, lambda: pilot.app.screen is not main and bool(pilot.app.screen.query(Input)))
+    line = pilot.app.screen.query(Input).first()
+    line.value = text
+    line.focus()
+    await pilot.pause()
+
+
+async def rename(pilot: Pilot[str]) -> None:
+    await pilot.press("f7")
+    pane = pilot.app.screen.query_one(RunsPane)
+    await until(pilot, lambda: pane.selected is not None)
+    assert pane.selected is not None
+    await typed(pilot, ["n"], "past" if pane.selected.name == "other" else "other")
+
+
+async def open_file(pilot: Pilot[str]) -> None:
+    Path("bytes.toml").write_bytes(b"\xff")
+    await pilot.press("f2", "o")
+    await until(pilot, lambda: isinstance(pilot.app.screen, AnswerScreen))
+    pilot.app.screen.query_one(OptionList).action_last()
+    await pilot.press("enter")
+    await typed(pilot, [], "bytes.toml")
+
+
+async def export_samples(pilot: Pilot[str]) -> None:
+    await pilot.press("f4")
+    pane = pilot.app.screen.query_one("#samples")
+    await until(pilot, lambda: pane.check_action("export", ()) is True)
+    await typed(pilot, ["x"], "/proc/nowhere/a.jsonl")
+
+
+async def draw_sample(pilot: Pilot[str]) -> None:
+    await pilot.press("f4")
+    pane = pilot.app.screen.query_one("#samples")
+    await until(pilot, lambda: pane.check_action("export", ()) is True)
+    await typed(pilot, ["x", "down", "down"], "/proc/nowhere/a.svg")
+
+
+PROVOKED: dict[str, tuple[Callable[[Pilot[str]], Awaitable[None]], str]] = {
+    "rename": (rename, "is there already: choose another name"),
+    "save as": (lambda pilot: typed(pilot, ["f2", "W"], "/proc/nowhere/a.toml"), "cannot write"),
+    "open": (open_file, "UTF-8"),
+    "export samples": (export_samples, "cannot write '/proc/nowhere/a.jsonl'"),
+    "draw a sample": (draw_sample, "cannot write '/proc/nowhere/a.svg'"),
+    "import": (lambda pilot: typed(pilot, ["f5", "i"], "nowhere.jsonl"), "nowhere.jsonl"),
+    "export": (lambda pilot: typed(pilot, ["f5", "e"], "a.jsonl"), "preferences.db"),
+}
+
+
+@pytest.mark.parametrize("name", PROVOKED)
+async def test_a_dialog_stays_on_an_error_and_nothing_that_is_typed_reaches_the_run(name: str) -> None:
+    provoke, problem = PROVOKED[name]
+    written_run(Path("runs/past"))
+    make_run("other")
+    script = Script(scripted_run.done)
+    async with workbench(script, watch=Path("runs/past")) as (screen, pilot):
+        await until(pilot, lambda: "past" in status(screen) or "quickstart" in status(screen))
+        await provoke(pilot)
+        dialog = pilot.app.screen
+        await pilot.press("enter")
+        await until(pilot, lambda: problem in " ".join(screen_text(cast("MainScreen", dialog)).split()))
+        assert pilot.app.screen is dialog
+        await pilot.press("end", "s", "x", "space", "X", "q")
+        await pilot.pause()
+        assert pilot.app.screen is dialog
+        line = pilot.app.focused
+        assert isinstance(line, Input)
+        assert line.value.endswith("sx Xq")
+        assert script.received == {}

@@ -1,0 +1,350 @@
+"""Theme files: what is refused and how it is told, users' own over the shipped, live reload, and no colour at all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import tomli_w
+from apart import ROOT
+from rich.style import Style
+from textual.app import App, ComposeResult
+from textual.widgets import Input, OptionList, Static
+from workbench_app import until
+
+from trainer.errors import ConfigError
+from workbench.app import WorkbenchApp
+from workbench.kit import theming
+from workbench.kit.screen_settings import ScreenSettings
+from workbench.kit.theming import (
+    DEFAULT_THEME,
+    EXTRA_VARIABLES,
+    FEW_COLORS_THEME,
+    ThemeWatcher,
+    apply_themes,
+    load_themes,
+    no_color,
+    parse_theme,
+    read_theme,
+    shipped_themes_dir,
+)
+from workbench.opening import Opening
+from workbench.styles import ALL_STYLES
+
+TABLES = ("colors", "chart", "heat", "labels", "text")
+
+
+class Probe(App[None]):
+    """The workbench's own stylesheets, text in every variable of ours, and a list with a cursor."""
+
+    CSS_PATH: ClassVar = ALL_STYLES
+    CSS = "\n".join(f"#{name} {{ color: ${name}; }}" for name in EXTRA_VARIABLES)
+
+    def __init__(self) -> None:
+        super().__init__(ansi_color=True if no_color() else None)
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return EXTRA_VARIABLES
+
+    def compose(self) -> ComposeResult:
+        yield from (Static(name, id=name) for name in EXTRA_VARIABLES)
+        yield OptionList("one", "two")
+        yield Input("typed", select_on_focus=False)
+
+
+def raw_theme(**changes: Any) -> dict[str, Any]:
+    """What the default theme's file says, with top-level `changes`."""
+    spec = read_theme(shipped_themes_dir() / f"{DEFAULT_THEME}.toml")
+    raw: dict[str, Any] = {"name": spec.name, "dark": spec.dark, "colors": dict(spec.colors)}
+    for table, prefix in (("chart", "chart-"), ("heat", "heat-"), ("labels", "label-"), ("text", "text-")):
+        raw[table] = {name.removeprefix(prefix): c for name, c in spec.variables.items() if name.startswith(prefix)}
+    return raw | changes
+
+
+def write_theme(folder: Path, file: str = "mine.toml", **changes: Any) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / file
+    path.write_text(tomli_w.dumps(raw_theme(**changes)), encoding="utf-8")
+    return path
+
+
+def problems_of(raw: dict[str, Any]) -> list[str]:
+    with pytest.raises(ConfigError) as refused:
+        parse_theme(raw, "mine.toml")
+    return refused.value.problems
+
+
+def styles_on_screen(app: App[None]) -> list[tuple[str, Style]]:
+    """Every stretch of text as it goes to the terminal, with its style."""
+    return [
+        (segment.text, segment.style or Style())
+        for strip in app.screen._compositor.render_strips()
+        for segment in strip
+    ]
+
+
+def test_at_least_six_themes_are_shipped_and_the_default_is_one_of_them(tmp_path: Path) -> None:
+    themes, problems = load_themes(tmp_path / "none")
+    assert problems == []
+    assert len(themes) >= 6
+    assert DEFAULT_THEME in themes
+    assert any(not theme.dark for theme in themes.values())
+    assert any(theme.ansi for theme in themes.values())
+
+
+def test_a_shipped_theme_is_in_a_file_of_its_name() -> None:
+    for path in shipped_themes_dir().glob("*.toml"):
+        assert read_theme(path).name == path.stem
+
+
+def test_a_theme_sets_every_variable_of_ours() -> None:
+    for path in shipped_themes_dir().glob("*.toml"):
+        assert EXTRA_VARIABLES.keys() <= theming.to_textual(read_theme(path)).variables.keys()
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"nmae": "x"}, "nmae is not a key of a theme: did you mean name?"),
+        ({"colours": {}}, "colours is not a key of a theme: did you mean colors?"),
+        ({"zzz": 1}, "zzz is not a key of a theme"),
+        ({"name": "My Theme"}, 'name: give the theme one, in small letters, digits and dashes, like name = "my-theme"'),
+        ({"dark": "yes"}, "dark: say true or false"),
+        ({"heat": "red"}, "heat = 'red': write it as a table of colours, [heat]"),
+        ({"heat": {}}, "[heat] lacks low, mid, high"),
+        ({"heat": {"low": "#000", "mid": "#888"}}, "[heat] lacks high"),
+        (
+            {"heat": {"low": "#000", "mid": "#888", "high": "#fff", "lwo": "#111"}},
+            "heat.lwo is not a key of a theme: did you mean heat.low?",
+        ),
+        (
+            {"heat": {"low": "tael", "mid": "#888", "high": "#fff"}},
+            'heat.low = \'tael\': not a colour: write "#rrggbb", a CSS name like "teal", or "ansi_blue": '
+            "did you mean teal?",
+        ),
+        (
+            {"heat": {"low": 5, "mid": "#888", "high": "#fff"}},
+            'heat.low = 5: not a colour: write "#rrggbb", a CSS name like "teal", or "ansi_blue"',
+        ),
+        (
+            {"heat": {"low": "#11223344", "mid": "#888", "high": "#fff"}},
+            "heat.low = '#11223344': a theme's colours are opaque: leave the alpha out",
+        ),
+        (
+            {"heat": {"low": "ansi_red", "mid": "#888", "high": "#fff"}},
+            "heat.low is one of the terminal's colours and others are not: use one kind in a file",
+        ),
+    ],
+)
+def test_a_problem_is_told_in_one_line_with_the_way_out(changes: dict[str, Any], problem: str) -> None:
+    assert problems_of(raw_theme(**changes)) == [problem]
+
+
+def test_all_problems_of_a_file_are_told_at_once() -> None:
+    assert len(problems_of({"tables": 1})) == 3 + len(TABLES) - 1  # the key, name, dark, and each required table
+
+
+def test_the_text_table_may_be_left_out() -> None:
+    raw = raw_theme()
+    del raw["text"]
+    theme = theming.to_textual(parse_theme(raw, "mine.toml"))
+    assert theme.variables["text-muted"] not in (theme.foreground, theme.background)
+
+
+def test_a_users_theme_overrides_the_shipped_one_of_its_name(tmp_path: Path) -> None:
+    write_theme(tmp_path, colors={**raw_theme()["colors"], "primary": "#123456"})
+    themes, problems = load_themes(tmp_path)
+    assert problems == []
+    assert themes[DEFAULT_THEME].primary == "#123456"
+    assert themes.keys() == load_themes(tmp_path / "none")[0].keys()
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"name = ", "is not TOML"),
+        (b"\xff\xfe", "is not UTF-8 text"),
+        (b"", "name: give the theme one"),
+        (b"[colors]\nprimary = '\x1b[31m'", "is not TOML"),
+        (b'[colors]\nprimary = "\\u001b[31m"', "not a colour"),
+    ],
+)
+def test_a_broken_file_is_told_and_leaves_the_shipped_theme(tmp_path: Path, content: bytes, told: str) -> None:
+    (tmp_path / f"{DEFAULT_THEME}.toml").write_bytes(content)
+    themes, problems = load_themes(tmp_path)
+    assert any(told in problem for problem in problems)
+    assert all(problem.isprintable() and "workbench.toml" in problem for problem in problems)
+    assert themes == load_themes(tmp_path / "none")[0]
+
+
+def test_of_two_user_files_with_one_name_the_second_is_told(tmp_path: Path) -> None:
+    write_theme(tmp_path, "a.toml", name="mine", dark=True)
+    write_theme(tmp_path, "b.toml", name="mine", dark=False)
+    themes, problems = load_themes(tmp_path)
+    assert problems == [f"{tmp_path / 'b.toml'}: name = 'mine' is taken by a.toml"]
+    assert themes["mine"].dark
+
+
+def test_what_is_not_a_file_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "folder.toml").mkdir()
+    os.mkfifo(tmp_path / "pipe.toml")
+    assert load_themes(tmp_path)[1] == []
+
+
+def test_a_file_that_cannot_be_read_is_told_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"gone\.toml: cannot be read: No such file or directory"):
+        read_theme(tmp_path / "gone.toml")
+
+
+def test_a_watcher_tells_of_new_changed_and_removed_files_once(tmp_path: Path) -> None:
+    now = 0.0
+    watcher = ThemeWatcher(tmp_path / "themes", clock=lambda: now)
+
+    def changed_after(seconds: float) -> bool:
+        nonlocal now
+        now += seconds
+        return watcher.changed()
+
+    assert not changed_after(2)
+    path = write_theme(tmp_path / "themes")
+    assert [changed_after(2), changed_after(2)] == [True, False]
+    os.utime(path, ns=(1, 1))
+    assert [changed_after(2), changed_after(2)] == [True, False]
+    path.unlink()
+    assert [changed_after(2), changed_after(2)] == [True, False]
+
+
+def test_a_watcher_looks_at_most_once_a_second(tmp_path: Path) -> None:
+    now = 0.0
+    watcher = ThemeWatcher(tmp_path, clock=lambda: now)
+    write_theme(tmp_path)
+    now = 0.9
+    assert not watcher.changed()
+    now = 1.0
+    assert watcher.changed()
+
+
+@pytest.mark.parametrize("name", sorted(load_themes(Path("none"))[0]))
+async def test_an_app_shows_every_theme(name: str, tmp_path: Path) -> None:
+    async with (app := Probe()).run_test() as pilot:
+        apply_themes(app, themes := load_themes(tmp_path)[0])
+        app.theme = name
+        await pilot.pause()
+        for variable in EXTRA_VARIABLES:
+            shown = app.query_one(f"#{variable}").styles.color.hex
+            assert shown.lower() == themes[name].variables[variable].lower()
+
+
+async def test_a_changed_file_of_the_current_theme_changes_the_screen(tmp_path: Path) -> None:
+    async with (app := Probe()).run_test() as pilot:
+        apply_themes(app, load_themes(tmp_path)[0])
+        app.theme = DEFAULT_THEME
+        await pilot.pause()
+        write_theme(tmp_path, heat={"low": "#123456", "mid": "#888888", "high": "#ffffff"})
+        apply_themes(app, load_themes(tmp_path)[0])
+        await pilot.pause()
+        assert app.query_one("#heat-low").styles.color.hex == "#123456"
+
+
+async def test_a_file_broken_while_its_theme_is_shown_leaves_the_screen_as_it_is(tmp_path: Path) -> None:
+    path = write_theme(tmp_path, name="mine", heat={"low": "#123456", "mid": "#888888", "high": "#ffffff"})
+    async with (app := Probe()).run_test() as pilot:
+        apply_themes(app, load_themes(tmp_path)[0])
+        app.theme = "mine"
+        await pilot.pause()
+        path.write_text("name = ", encoding="utf-8")
+        apply_themes(app, load_themes(tmp_path)[0])
+        await pilot.pause()
+        assert app.query_one("#heat-low").styles.color.hex == "#123456"
+
+
+@pytest.mark.parametrize("theme", [DEFAULT_THEME, "paper", "ansi-16"])
+async def test_without_colour_nothing_is_coloured_and_the_cursor_is_still_seen(
+    theme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with (app := Probe()).run_test(size=(60, 30)) as pilot:
+        apply_themes(app, load_themes(tmp_path)[0])
+        app.theme = theme
+        app.query_one(OptionList).focus()
+        await pilot.press("down")
+        await pilot.pause()
+        shown = styles_on_screen(app)
+        for color in (c for _, style in shown for c in (style.color, style.bgcolor)):
+            assert color is None or color.is_default
+        (one,), (two,) = ([style for text, style in shown if text.strip() == name] for name in ("one", "two"))
+        assert two.underline
+        assert not one.underline
+        app.query_one(Input).focus()
+        await pilot.pause()
+        assert " " in [text for text, style in styles_on_screen(app) if style.reverse]  # the cursor after the text
+
+
+async def test_with_colour_the_same_screen_is_coloured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    async with (app := Probe()).run_test() as pilot:
+        apply_themes(app, load_themes(tmp_path)[0])
+        app.theme = DEFAULT_THEME
+        await pilot.pause()
+        assert any(style.color and not style.color.is_default for _, style in styles_on_screen(app))
+
+
+async def test_the_theme_that_a_user_chose_is_kept_where_there_are_few_colours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path))
+
+    def opened(app: WorkbenchApp) -> bool:
+        return app.main is not None and app.main.ready
+
+    app = WorkbenchApp(Opening(), FEW_COLORS_THEME)
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: opened(app))
+        assert app.theme == FEW_COLORS_THEME
+    assert ScreenSettings.load(tmp_path).theme == "", "nobody chose it"
+    app = WorkbenchApp(Opening())
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: opened(app))
+    app = WorkbenchApp(Opening(), FEW_COLORS_THEME)
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: opened(app))
+        assert app.theme == FEW_COLORS_THEME
+        app.theme = "ember"
+        await pilot.pause()
+    app = WorkbenchApp(Opening(), FEW_COLORS_THEME)
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: opened(app))
+        assert app.theme == "ember"
+
+
+def test_an_empty_no_color_means_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "")
+    assert not no_color()
+
+
+def test_a_wheel_carries_the_themes_and_finds_them(tmp_path: Path) -> None:
+    build = "import os, runpy, sys; os.chdir(sys.argv.pop(1)); runpy.run_module('hatchling', run_name='__main__')"
+    arguments = [str(ROOT), "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run([sys.executable, "-c", build, *arguments], check=True, capture_output=True)
+    site = tmp_path / "site"
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        wheel.extractall(site)
+    assert (site / "workbench" / "kit" / "keymaps" / "vim.toml").is_file()
+    assert (site / "workbench" / "kit" / "help.tcss").is_file()
+    code = "from workbench.kit.theming import *; print(len(load_themes(Path('none'))[0]), shipped_themes_dir())"
+    told = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(site)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    count, _, where = told.stdout.strip().partition(" ")
+    assert int(count) >= 6
+    assert where == str(site / "workbench" / "themes")

@@ -1,0 +1,75 @@
+"""The label pane at three sizes, as text that a reviewer can read.
+
+UPDATE_SNAPSHOTS=1 writes tests/snapshots/ anew; look at the difference before you keep it.
+"""
+
+from __future__ import annotations
+
+import pytest
+from label_desk import FakeDesk, item, labelling
+from snapshots import SNAPSHOTS, check, contrasts, drawn
+
+from trainer.preferences.items import Item, Share
+from trainer.preferences.records import Origin
+from workbench.kit.theming import DEFAULT_THEME, load_themes
+
+SIZES = [(80, 24), (120, 40), (200, 60)]
+NAMES = ["80x24", "120x40", "200x60"]
+FIGURES = {
+    "done": 31,
+    "left": 169,
+    "per_hour": 212.0,
+    "median_seconds": 9.0,
+    "eta_seconds": 2870.0,
+    "streak": 31,
+    "left_side": Share(14, 28, 0.5, 0.33, 0.67),
+    "longer": Share(18, 25, 0.72, 0.52, 0.86),
+    "same": Share(4, 4, 1.0, 0.51, 1.0),
+    "kappa": 1.0,
+}
+
+
+def written() -> list[Item]:
+    """A pair that was judged, one of chat messages, four completions, and one that is longer than any screen."""
+    origins = (
+        Origin(source="run", run="quickstart-0003", iteration=12, row=3, writer="policy"),
+        Origin(source="run", run="quickstart-0003", iteration=12, row=4, writer="reference"),
+    )
+    columns = {"scores": [0.81, 0.27], "lengths": [43, 31]}
+    long = "".join(
+        f"Line {n}: sunlight is made of all the colours of the rainbow, and air bounces blue.\n" for n in range(70)
+    )
+    return [
+        item("first", "second", order=(1, 0), origins=origins, columns=columns),
+        item(
+            "Sunlight looks white, but it is made of all the colours of the rainbow. The air bounces blue around the "
+            "most, so blue comes at us from everywhere.",
+            "The sky appears blue due to Rayleigh scattering, which is inversely proportional to the fourth power of "
+            "the wavelength.",
+            prompt=[
+                {"role": "system", "content": "Answer in one or two sentences."},
+                {"role": "user", "content": "Explain to a child why the sky is blue."},
+            ],
+        ),
+        item("One.", "Two words.", "Three words, no more.", "日本 四.", prompt="Count to ten. 🎉"),
+        item(long, long.upper(), prompt="Go on and on."),
+    ]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=NAMES)
+async def test_the_pane_is_as_it_was_looked_at(size: tuple[int, int]) -> None:
+    desk = FakeDesk(written(), guidelines="hash")
+    desk.figures = FIGURES
+    name = f"{size[0]}x{size[1]}"
+    async with labelling(desk, size=size) as (app, pilot):
+        for theme in load_themes(SNAPSHOTS)[0].values():
+            app.register_theme(theme)
+        app.theme = DEFAULT_THEME
+        await pilot.press("1")
+        check(app.text, SNAPSHOTS / f"label-pair-{name}.txt")
+        await pilot.press("d", "f")
+        assert min(contrasts(drawn(app.screen))) >= 3  # type: ignore[arg-type]
+        await pilot.press("f", "d", "1", "3", "equals_sign")
+        check(app.text, SNAPSHOTS / f"label-ranking-{name}.txt")
+        await pilot.press("0", "pagedown")
+        check(app.text, SNAPSHOTS / f"label-long-{name}.txt")

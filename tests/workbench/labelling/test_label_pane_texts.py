@@ -1,0 +1,383 @@
+"""Texts of items as the label pane draws them: long, hostile, in Markdown, compared, and on a terminal that changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from completions import HOSTILE
+from hypothesis import given
+from hypothesis import strategies as st
+from label_desk import FakeDesk, Labelling, item, items, labelling
+from rich.cells import cell_len
+
+from trainer.preferences.items import Progress, Share
+from trainer.preferences.reliability import wilson_interval
+from workbench.kit.drawing import Line, plain
+from workbench.labelling.layout import LONGEST, Style, lay_out
+from workbench.labelling.markdown import markdown_lines
+from workbench.labelling.progress_lines import figures, fitting, packed
+from workbench.labelling.shown import Shown, Turn, shown
+from workbench.text import visible
+
+STYLES = [Style(), Style(markdown=True), Style(diff=True)]
+TEXTS = st.text(st.sampled_from("jx *_`#>-|[]()\n\t日é\u0301\x1b\u202e\u200b🎉"), max_size=60)
+
+
+def one(*completions: Any, prompt: Any = "Why?") -> Shown:
+    return shown(item(*completions, prompt=prompt))
+
+
+def drawn(lines: list[Line]) -> list[str]:
+    return [plain(line) for line in lines]
+
+
+def marked(lines: list[Line], role: str) -> str:
+    return "".join(text for line in lines for text, own in line if own == role)
+
+
+@pytest.mark.parametrize("style", STYLES)
+@given(
+    texts=st.lists(TEXTS, min_size=2, max_size=4), prompt=TEXTS, width=st.integers(12, 130), height=st.integers(1, 30)
+)
+def test_no_line_is_wider_than_its_place_and_no_character_is_obeyed(
+    style: Style, texts: list[str], prompt: str, width: int, height: int
+) -> None:
+    layout = lay_out(one(*texts, prompt=prompt), width, height, style)
+    for line in drawn(layout.lines):
+        assert cell_len(line) <= width
+        assert visible(line) == line
+
+
+@pytest.mark.parametrize("style", STYLES)
+@given(texts=st.lists(TEXTS, min_size=2, max_size=4), width=st.integers(12, 130))
+def test_every_letter_of_every_text_is_seen(style: Style, texts: list[str], width: int) -> None:
+    texts = [text.replace("`", "") for text in texts]  # but for the language of a block of code
+    lines = drawn(lay_out(one(*texts, prompt="q"), width, 10, style).lines)
+    for letter in "xj日é":
+        assert sum(line.count(letter) for line in lines) == sum(text.count(letter) for text in texts)
+
+
+@pytest.mark.parametrize("width", [98, 99, 118, 119])
+def test_both_sides_have_the_same_width(width: int) -> None:
+    texts = ("word " * 60, "word " * 60)
+    lines = drawn(lay_out(one(*texts), width, 10, Style()).lines)
+    sides = [line.split("│") for line in lines if "│" in line]
+    assert sides
+    assert all(left == right for left, right in sides)
+
+
+def test_completions_stand_side_by_side_where_there_is_room_and_else_below_each_other() -> None:
+    texts = ("left text", "right text")
+    wide, narrow = (drawn(lay_out(one(*texts), width, 10, Style()).lines) for width in (98, 97))
+    assert any("left text" in line and "right text" in line for line in wide)
+    assert narrow.index(" left text".ljust(97)) < narrow.index(" right text".ljust(97))
+
+
+def test_words_that_the_other_side_does_not_have_are_marked_alike_on_both() -> None:
+    lines = lay_out(one("the cat sat down", "the dog sat down"), 120, 5, Style(diff=True)).lines
+    assert marked(lines, "differs") == "catdog"
+
+
+def test_a_difference_in_white_space_alone_can_be_seen() -> None:
+    lines = lay_out(one("a b\n", "a  b"), 120, 5, Style(diff=True)).lines
+    assert "␣" in marked(lines, "differs")
+    assert "␊" in marked(lines, "differs")
+
+
+def test_messages_are_compared_one_by_one() -> None:
+    def chat(*texts: str) -> list[dict[str, str]]:
+        return [{"role": "user", "content": text} for text in texts]
+
+    lines = lay_out(one(chat("same", "one"), chat("same", "two", "three")), 120, 5, Style(diff=True)).lines
+    assert marked(lines, "differs") == "onetwothree"
+
+
+def test_what_has_no_text_says_so() -> None:
+    lines = drawn(lay_out(one("", " \n "), 80, 5, Style()).lines)
+    assert any(line.strip() == "empty" for line in lines)
+    assert any(line.strip() == "only white space" for line in lines)
+
+
+def test_a_text_without_end_is_cut_and_says_by_how_much() -> None:
+    lines = drawn(lay_out(one("x" * (LONGEST + 1234), "y"), 120, 5, Style()).lines)
+    assert any("1,234 more characters are not shown" in line for line in lines)
+    assert sum(line.count("x") for line in lines) == LONGEST
+
+
+def test_markdown_is_drawn_and_no_letter_of_it_is_lost() -> None:
+    text = "# Title\n\nsome *weak* and **strong** `code` [link](http://x.y)\n\n- first\n\n```python\nprint(1)\n```"
+    lines = markdown_lines(text, 40)
+    assert lines is not None
+    assert marked(lines, "strong").split() == ["Titlestrong", "•"]
+    assert marked(lines, "emphasis") == "weak"
+    assert "code" in marked(lines, "code")
+    assert "print(1)" in marked(lines, "code")
+    assert "http://x.y" in "".join(drawn(lines))
+
+
+def test_html_and_entities_are_text_to_markdown() -> None:
+    lines = markdown_lines("**strong** <i>&lt;&#27;</i>", 40)
+    assert lines is not None
+    assert marked(lines, "strong") == "strong"
+    assert "<i>&lt;&#27;</i>" in drawn(lines)[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<b>bold</b> &amp; &#27;[31m",
+        "[hidden]: http://example.com",
+        "<!-- a comment -->",
+        "![picture](http://x.y/z.png)",
+        HOSTILE,
+    ],
+)
+def test_what_markdown_would_hide_or_decode_is_seen_as_it_is(text: str) -> None:
+    lines = drawn(lay_out(one(text, "other"), 80, 5, Style(markdown=True)).lines)
+    words = (
+        visible(text, keep_newlines=True).replace("![picture](http://x.y/z.png)", "picture http://x.y/z.png").split()
+    )
+    assert all(any(word in line for line in lines) for word in words)
+
+
+@pytest.mark.parametrize(
+    "text", [">" * 40 + " deep", "|a" * 50 + "\n" + "|-" * 50 + "\n" + "|word" * 50, "7. one\n7. two"]
+)
+def test_what_markdown_cannot_show_whole_is_shown_as_it_is(text: str) -> None:
+    assert markdown_lines(text, 40) is None
+    as_markdown, as_it_is = (lay_out(one(text, "b"), 42, 5, Style(markdown=markdown)) for markdown in (True, False))
+    assert drawn(as_markdown.lines) == drawn(as_it_is.lines)
+
+
+async def test_hostile_texts_are_shown_and_change_nothing_else() -> None:
+    desk = FakeDesk([item(HOSTILE, HOSTILE + "!", prompt=[{"role": HOSTILE, "content": HOSTILE}]), *items(1)])
+    async with labelling(desk) as (app, pilot):
+        for key in ("d", "m", "d"):
+            assert "[/x] ␛[31m [@click=app.quit]go[/]\\x9b\\u202e␍" in app.text
+            assert "\x1b" not in app.text
+            await pilot.press(key)
+        await pilot.press("2")
+        assert desk.judgements[0].choice == "b"
+
+
+def rows(app: Labelling) -> list[str]:
+    return [line.strip("│").strip() for line in app.text.splitlines()]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 36)])
+async def test_of_an_item_longer_than_the_screen_every_line_can_be_scrolled_to(size: tuple[int, int]) -> None:
+    def lines(name: str) -> str:
+        return "\n".join(f"{name} {n}." for n in range(60))
+
+    desk = FakeDesk([item(lines("one"), lines("two"), prompt=lines("prompt")), *items(1)])
+    async with labelling(desk, size=size) as (app, pilot):
+        assert "prompt 59." in app.text
+        assert "one 0." in app.text
+        await pilot.press("home")
+        seen = [app.text]
+        while "more lines" in seen[-1]:
+            await pilot.press("pagedown")
+            seen.append(app.text)
+            assert len(seen) < 30
+        for name in ("prompt", "one", "two"):
+            assert all(f"{name} {n}." in "".join(seen) for n in range(60))
+        await pilot.press("up")
+        assert "↓ 2 more lines" in app.text
+        await pilot.press("down")
+        assert app.text == seen[-1]
+
+
+async def test_both_sides_scroll_together() -> None:
+    text = "\n".join(f"line {n}." for n in range(60))
+    async with labelling(FakeDesk([item(text, text)])) as (app, pilot):
+        for key in ("down", "pagedown", "down", "up"):
+            await pilot.press(key)
+            sides = [line.strip("│").split("│") for line in app.text.splitlines() if line.count("line") == 2]
+            assert sides
+            assert all(left.strip() == right.strip() for left, right in sides)
+
+
+async def test_the_next_item_begins_at_its_start_wherever_the_last_one_was_read() -> None:
+    long = "\n".join(f"line {n}." for n in range(60))
+    desk = FakeDesk([item(long, long + "!"), item(long.upper(), long)])
+    async with labelling(desk) as (app, pilot):
+        await pilot.press("end", "1")
+        assert "LINE 0." in app.text
+        assert "Why is the sky blue?" in app.text
+
+
+async def test_a_terminal_that_changes_its_size_keeps_the_item_and_what_was_begun() -> None:
+    desk = FakeDesk([item("first text", "second text", "third text"), *items(2)])
+    async with labelling(desk) as (app, pilot):
+        await pilot.press("f", "2", "1")
+        for size in ((60, 20), (200, 60), (80, 24), (20, 5), (120, 40)):
+            await pilot.resize_terminal(*size)
+            await pilot.pause()
+        assert "first text" in app.text
+        assert "ranking: 2 > 1   ⚑ flagged" in app.told("hint")
+        await pilot.press("3")
+        assert desk.judgements[0].ranking == ((1,), (0,), (2,))
+        assert desk.judgements[0].flags == ("flagged",)
+
+
+async def test_an_item_that_comes_before_there_is_a_screen_begins_at_its_start() -> None:
+    desk = FakeDesk([item("first " * 200, "second " * 200), *items(1)])
+
+    class Early(Labelling):
+        def on_mount(self) -> None:
+            self.pane.begin(desk, desk.now())  # type: ignore[arg-type]
+
+    async with Early().run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        assert isinstance(pilot.app, Early)
+        assert "Why is the sky blue?" in pilot.app.text
+        assert "first first" in pilot.app.text
+
+
+async def test_a_resize_leaves_the_place_where_one_reads() -> None:
+    text = "\n".join(f"line {n}." for n in range(100))
+    async with labelling(FakeDesk([item(text, text)]), size=(120, 40)) as (app, pilot):
+        await pilot.resize_terminal(120, 30)
+        await pilot.pause()
+        assert "Why is the sky blue?" in app.text, "nothing was scrolled"
+        await pilot.press("pagedown", "pagedown")
+        first = app.text.splitlines()[4]
+        await pilot.resize_terminal(130, 34)
+        await pilot.pause()
+        assert app.text.splitlines()[4].split() == first.split()
+
+
+async def test_a_pair_is_laid_out_anew_for_every_width() -> None:
+    async with labelling(FakeDesk(items(1))) as (app, pilot):
+        assert any("left 0" in line and "right 0" in line for line in app.text.splitlines())
+        await pilot.resize_terminal(99, 30)
+        await pilot.pause()
+        assert not any("left 0" in line and "right 0" in line for line in app.text.splitlines())
+        await pilot.resize_terminal(100, 30)
+        await pilot.pause()
+        assert any("left 0" in line and "right 0" in line for line in app.text.splitlines())
+
+
+async def test_markdown_and_diff_stay_for_the_items_that_follow() -> None:
+    desk = FakeDesk([item("**one** a", "**one** b", prompt="p"), item("**two** a", "**two** b", prompt="q")])
+    async with labelling(desk) as (app, pilot):
+        await pilot.press("m")
+        assert "**" not in app.text
+        await pilot.press("1")
+        assert "two a" in app.text
+        assert "**" not in app.text
+        await pilot.press("d")
+        assert "**two** a" in app.text
+        assert "underlined: not in the other one" in app.told("hint")
+        await pilot.press("d", "m")
+        assert app.told("hint") == ""
+
+
+@pytest.mark.parametrize(
+    ("texts", "hint"),
+    [
+        (("same", "same"), "the same to the character: = is a tie"),
+        (("a b", "a  b"), "they differ in white space alone: d shows where, = is a tie"),
+    ],
+)
+async def test_completions_that_do_not_differ_are_offered_as_a_tie(texts: tuple[str, str], hint: str) -> None:
+    desk = FakeDesk([item(*texts), *items(1)])
+    async with labelling(desk) as (app, pilot):
+        assert hint in app.told("hint")
+        await pilot.press("equals_sign")
+        assert desk.judgements[0].choice == "tie"
+        assert app.told("hint") == ""
+
+
+def progress(**changes: Any) -> Progress:
+    values: dict[str, Any] = {
+        "done": 31,
+        "left": 169,
+        "per_hour": 212.4,
+        "median_seconds": 9.0,
+        "eta_seconds": 2880.0,
+        "streak": 31,
+        "left_side": Share(14, 28, 0.5, 0.33, 0.67),
+        "longer": Share(18, 25, 0.72, 0.52, 0.86),
+        "same": Share(3.5, 4, 0.875, 0.4, 0.98),
+        "kappa": 0.75,
+    }
+    return Progress(**values | changes)
+
+
+def test_figures_are_told_with_their_units_and_intervals() -> None:
+    assert figures("ann\x1b", progress()) == [
+        "ann␛",
+        "31 done · 169 left",
+        "212/h",
+        "median 9.0s",
+        "ETA 48m 00s",
+        "31 in a row",
+        "agreement with yourself 3.5/4, κ 0.75",
+        "left chosen 50% (33 to 67)",
+        "longer (chars) chosen 72% (52 to 86)",
+    ]
+
+
+@pytest.mark.parametrize(("count", "told"), [(1, "100% (n = 1)"), (11, "100% (n = 11)"), (12, "100% (76 to 100)")])
+def test_a_share_of_few_labels_has_no_interval_but_their_number(count: int, told: str) -> None:
+    share = Share(count, count, 1.0, *wilson_interval(count, count))
+    assert figures("ann", progress(left_side=share, longer=share))[-2:] == [
+        f"left chosen {told}",
+        f"longer (chars) chosen {told}",
+    ]
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    nan, nothing = float("nan"), Share(0, 0, *[float("nan")] * 3)
+    unknown = progress(
+        done=0,
+        left=None,
+        per_hour=nan,
+        median_seconds=nan,
+        eta_seconds=nan,
+        streak=0,
+        left_side=nothing,
+        longer=nothing,
+        same=nothing,
+        kappa=nan,
+    )
+    assert figures("ann", unknown) == ["ann", "0 done"]
+    assert figures("ann", progress(kappa=nan))[6] == "agreement with yourself 3.5/4"
+
+
+@given(st.lists(st.text("ab日", min_size=1, max_size=9), min_size=1, max_size=8), st.integers(4, 60))
+def test_figures_fit_their_line_and_all_of_them_their_lines(told: list[str], width: int) -> None:
+    line = fitting(told, "g", width)
+    assert cell_len(line) <= width
+    lines = packed(told, width)
+    assert all(cell_len(line) <= width for line in lines)
+    if all(cell_len(text) <= width for text in told):
+        assert [text for line in lines for text in line.split("   ")] == told
+
+
+async def test_figures_that_a_line_has_no_room_for_are_a_key_away() -> None:
+    desk = FakeDesk(items(3), guidelines="hash")
+    desk.figures = {name: getattr(progress(), name) for name in Progress.__slots__}
+    async with labelling(desk, size=(80, 24)) as (app, pilot):
+        assert app.told("progress") == "ann   31 done · 169 left   212/h   median 9.0s   ETA 48m 00s   guidelines g"
+        await pilot.press("p")
+        assert "longer (chars) chosen 72% (52 to 86)" in app.text
+        assert "guidelines g" in app.text
+        await pilot.press("1")
+        assert "longer (chars) chosen 72% (52 to 86)" in app.text
+        await pilot.press("p")
+        assert "longer (chars)" not in app.text
+
+
+async def test_a_turn_without_a_role_or_text_is_shown_as_one() -> None:
+    broken: Any = [{"content": "no role"}, {"role": "user"}]
+    async with labelling(FakeDesk([item("a", "b", prompt=broken)])) as (app, _):
+        assert rows(app)[3:8] == ["?", "no role", "", "user", "empty"]
+
+
+def test_turns_are_laid_out_with_their_roles() -> None:
+    turns = (Turn("user", "hi"), Turn("assistant", "yes"))
+    lines = drawn(lay_out(Shown(turns, ((Turn("", "a"),), (Turn("", "b"),))), 40, 5, Style()).lines)
+    assert [line.strip() for line in lines[1:6]] == ["user", "hi", "", "assistant", "yes"]

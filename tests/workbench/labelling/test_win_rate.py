@@ -1,0 +1,143 @@
+"""The win rate follows the labels on a thread of its own, and is told to the run when it changes."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from pathlib import Path
+
+import pytest
+from human_judgements import judged
+
+from trainer.errors import StorageError
+from trainer.events import HumanEvaluation, StateChanged
+from trainer.preferences.store import PreferenceStore
+from trainer.runs.journal import Journal, read_journal
+from workbench.labelling import win_rate
+from workbench.labelling.win_rate import WinRate
+
+DEADLINE = 30.0
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """The folder of a run `a` that has ended."""
+    (tmp_path / "a").mkdir()
+    journal = Journal(tmp_path / "a/events.jsonl")
+    journal.emit(StateChanged(state="done"))
+    journal.close()
+    return tmp_path / "a"
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(win_rate, "_PAUSE", 0.0)
+    monkeypatch.setattr(win_rate, "_SHARE", 0)
+
+
+def label(store: Path, number: int, choice: str = "a", run: str = "a") -> int:
+    with PreferenceStore(store) as kept:
+        return kept.add(judged(number, choice, runs=(run, run)))  # type: ignore[arg-type]
+
+
+def test_each_change_of_the_labels_is_told_and_an_undone_one_too(run: Path, tmp_path: Path) -> None:
+    store, told = tmp_path / "preferences.db", queue.SimpleQueue[HumanEvaluation]()
+    counting = WinRate(store, run, tell=told.put)
+    label(store, 1)
+    counting.labelled()
+    assert told.get(timeout=DEADLINE).win_rate == 1.0
+    id_ = label(store, 2, "b")
+    counting.labelled()
+    assert told.get(timeout=DEADLINE).win_rate == 0.5
+    with PreferenceStore(store) as kept:
+        kept.undo(id_, "ann")
+    counting.labelled()
+    assert told.get(timeout=DEADLINE).comparisons == 1
+    counting.close()
+    counting.join(DEADLINE)
+    assert told.empty()
+    assert counting.problem == ""
+
+
+def test_what_the_run_knows_and_what_is_not_of_it_is_not_told(run: Path, tmp_path: Path) -> None:
+    store, told = tmp_path / "preferences.db", list[HumanEvaluation]()
+    first = WinRate(store, run, tell=told.append)
+    label(store, 1)
+    first.labelled()
+    first.close()
+    first.join(DEADLINE)
+    assert len(told) == 1
+    again = WinRate(store, run, tell=told.append, told=told[0])
+    label(store, 2, run="another")
+    again.labelled()
+    again.close()
+    again.join(DEADLINE)
+    assert len(told) == 1
+    unchanged = WinRate(store, run, tell=told.append)
+    unchanged.close()
+    unchanged.join(DEADLINE)
+    assert len(told) == 1, "nothing was labelled"
+
+
+def test_a_close_right_after_a_label_still_tells_it_to_the_run(run: Path, tmp_path: Path) -> None:
+    counting = WinRate(tmp_path / "preferences.db", run)
+    label(tmp_path / "preferences.db", 1)
+    counting.labelled()
+    counting.close()
+    counting.join(DEADLINE)
+    last = read_journal(run / "events.jsonl").events[-1]
+    assert isinstance(last, HumanEvaluation)
+    assert last == counting.told
+    assert last.wins == 1
+
+
+def test_many_labels_at_once_are_counted_together(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(win_rate, "_PAUSE", DEADLINE)
+    store, told, first = tmp_path / "preferences.db", list[HumanEvaluation](), threading.Event()
+    counting = WinRate(store, run, tell=lambda event: (told.append(event), first.set()))  # type: ignore[func-returns-value, arg-type, return-value]
+    label(store, 0)
+    counting.labelled()
+    assert first.wait(DEADLINE)
+    for number in range(1, 20):
+        label(store, number)
+        counting.labelled()
+    counting.close()
+    counting.join(DEADLINE)
+    assert [event.comparisons for event in told] == [1, 20]
+
+
+def test_a_run_that_cannot_be_told_is_told_with_the_next_label(run: Path, tmp_path: Path) -> None:
+    store, told, tries = tmp_path / "preferences.db", list[HumanEvaluation](), queue.SimpleQueue[int]()
+
+    def tell(event: HumanEvaluation) -> None:
+        tries.put(event.comparisons)
+        if event.comparisons == 1:
+            raise StorageError("cannot write\nthe journal")
+        told.append(event)
+
+    counting = WinRate(store, run, tell=tell)
+    label(store, 1)
+    counting.labelled()
+    assert tries.get(timeout=DEADLINE) == 1
+    label(store, 2)
+    counting.labelled()
+    counting.close()
+    counting.join(DEADLINE)
+    assert [event.comparisons for event in told] == [2]
+    assert counting.problem == ""
+
+
+def test_a_store_that_is_not_there_and_a_run_that_is_gone_are_told_in_a_line(run: Path, tmp_path: Path) -> None:
+    missing = WinRate(tmp_path / "none.db", run)
+    missing.labelled()
+    missing.close()
+    missing.join(DEADLINE)
+    assert "none.db" in missing.problem
+    assert "\n" not in missing.problem
+    label(tmp_path / "preferences.db", 1, run="gone")
+    gone = WinRate(tmp_path / "preferences.db", tmp_path / "gone")
+    gone.labelled()
+    gone.close()
+    gone.join(DEADLINE)
+    assert gone.problem.startswith("no run in")
+    assert gone.told is None

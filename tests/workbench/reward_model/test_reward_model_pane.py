@@ -1,0 +1,315 @@
+"""The reward-model pane: which run it shows, what its keys do, and how it looks.
+
+UPDATE_SNAPSHOTS=1 writes tests/snapshots/ anew; look at the difference before you keep it.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from preference_samples import labelled, reward_config
+from reward_pane_app import REPORT, Run, Workbench, evaluation, look, pair, settle, some_pairs, step
+from scripted_run import started
+from snapshots import SNAPSHOTS, check
+from textual.message import Message
+from textual.worker import Worker, WorkerState
+
+from trainer.reward_model.predictions import HELD_OUT, read_predictions
+from trainer.reward_model.training import train_reward_model
+from trainer.runs.folder import RunFolder, rename_run
+from workbench.kit.drawing import Drawn
+from workbench.reward_model.charts import RewardCharts
+from workbench.reward_model.listing import Listing, RewardRunLister
+from workbench.run.view import RunView
+
+SIZES = [(80, 24), (120, 40), (200, 60)]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def charts(app: Workbench) -> list[str]:
+    """Names of the charts that are shown."""
+    return [type(chart).__name__.removeprefix("Reward") for chart in app.query(Drawn) if chart.display]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["80x24", "120x40", "200x60"])
+async def test_the_pane_is_as_it_was_looked_at(size: tuple[int, int]) -> None:
+    Run("old", 1).train()
+    Run("liked", 2).train()
+    app = Workbench()
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        app.pane.take_focus()
+        await pilot.press("down", "m")
+        check(app.screen_text, SNAPSHOTS / f"reward-model-{size[0]}x{size[1]}.txt")
+        await pilot.press("enter")
+        await pilot.pause()
+        check(app.screen_text, SNAPSHOTS / f"reward-pair-{size[0]}x{size[1]}.txt")
+
+
+async def test_what_a_training_leaves_is_what_is_shown(tmp_path: Path) -> None:
+    config = reward_config(tmp_path, "run.name=a", "data.eval_fraction=0.3")
+    train_reward_model(config, preferences=labelled(60))
+    app = Workbench()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        assert "step 6 of 6   42 comparisons, 18 held out" in app.text("heading")
+        found = read_predictions(tmp_path / "runs/a" / HELD_OUT)
+        assert f"{100 * found.report.accuracy.value:.1f} %" in app.screen_text
+        assert app.pane.selected == found.pairs[0]
+        app.pane.take_focus()
+        await pilot.press("l")
+        assert app.asked == [(found.pairs[0].key,)]
+
+
+async def test_without_a_reward_model_the_way_to_one_is_told() -> None:
+    app = Workbench()
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settle(pilot)
+        assert "no reward model in" in app.screen_text
+        assert "reward-model train" in app.screen_text
+        assert not app.query_one(RewardCharts).display
+        await pilot.press("enter", "l", "L", "m", "left", "right", "v", "n", "escape")
+        assert app.asked == []
+
+
+async def test_the_newest_run_is_shown_and_left_and_right_go_through_the_others() -> None:
+    for day, name in enumerate("abc", 1):
+        Run(name, day).train()
+    app = Workbench()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        app.pane.take_focus()
+        seen = [app.text("heading")]
+        for key in ("left", "left", "left", "right", "right", "right"):
+            await pilot.press(key)
+            await settle(pilot)
+            seen.append(app.text("heading"))
+        assert [heading[0] for heading in seen] == ["c", "b", "a", "a", "b", "c", "c"]
+        assert "✓ done   step 75 of 75   600 comparisons, 200 held out   run 1 of 3" in seen[0]
+        assert "run 3 of 3" in seen[2]
+
+
+async def test_a_run_that_begins_is_shown_unless_another_was_chosen() -> None:
+    Run("a", 1).train(), Run("b", 2).train()
+    app = Workbench()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        Run("c", 3)
+        await look(pilot)
+        assert app.text("heading").startswith("c ")
+        app.pane.take_focus()
+        await pilot.press("left")
+        Run("d", 4)
+        await look(pilot)
+        assert app.text("heading").startswith("b ")
+        rename_run(RunFolder(Path("runs/b")), "e")
+        await look(pilot)
+        assert app.text("heading").startswith("d "), "what was chosen is there no more"
+
+
+async def test_a_live_run_is_followed_from_its_start_to_its_end() -> None:
+    run = Run("live", 1, steps=4)
+    app = Workbench()
+    with run.folder.lock():
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            assert "will stand here after the first evaluation" in app.screen_text
+            assert "no step has been taken yet" in app.screen_text
+            run.tell(evaluation(0, accuracy=0.5, accuracy_low=0.4, accuracy_high=0.6))
+            run.keep([pair(1, -1.0), pair(2, 1.0)], iteration=0)
+            await look(pilot)
+            assert "after step 75" not in app.screen_text
+            assert "✗ 1 of 2" in app.text("pairs")
+            run.tell(step(1), step(2), evaluation(2))
+            await look(pilot)
+            assert "step 2 of 4" in app.text("heading")
+            app.pane.take_focus()
+            await pilot.press("down")
+            run.keep([pair(3, -2.0), pair(1, -1.0), pair(2, 1.0)], iteration=2)
+            await look(pilot)
+            assert app.pane.selected is not None
+            assert "Question 2" in str(app.pane.selected.prompt), "the cursor stays with its pair"
+            assert app.listed.cursor == 2
+
+
+async def test_a_run_of_an_older_version_shows_what_its_journal_tells() -> None:
+    run = Run("a", 1)
+    run.tell(step(1), evaluation(1, accuracy=0.71))
+    app = Workbench()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        assert "71.0 %" in app.screen_text
+        assert "an older version trained it" in app.screen_text
+        await pilot.press("l", "enter")
+        assert app.asked == []
+
+
+async def test_the_run_on_the_screen_is_chosen_wherever_it_lies() -> None:
+    Run("a", 1).train(), Run("b", 2).train()
+    app = Workbench()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        for kind, name in (("ppo", "b"), ("reward-model", "a")):
+            view = RunView()
+            view.take(started(folder=str(Path("runs/a").resolve()), run_kind=kind))
+            app.pane.show_run(view)
+            await settle(pilot)
+            assert app.text("heading").startswith(f"{name} ")
+        app.pane.set_runs_dir(Path("elsewhere"))
+        await settle(pilot)
+        assert "no reward model in" in app.screen_text
+        app.pane.choose(Path("runs/b"))
+        await settle(pilot)
+        assert app.text("heading").startswith("b   ✓ done")
+
+
+async def test_the_selected_pair_or_the_marked_ones_are_asked_for_again() -> None:
+    run = Run("a", 1)
+    pairs = [pair(number, number - 3.5) for number in range(6)]
+    twice = pair(1, -2.0, chosen_reward=9.0)  # another labeller's judgement of the same comparison
+    run.keep([*pairs, twice, pair(9, -9.0, is_tie=True)])
+    app = Workbench()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        app.pane.take_focus()
+        await pilot.press("l", "m", "down", "down", "m", "up", "l", "L")
+        key = [one.key for one in pairs]
+        assert app.asked == [(key[0],), (key[0], key[1]), (key[0], key[1], key[2], key[3])]
+        assert "◆ 2 marked" in app.text("pairs")
+        assert app.screen_text.count("◆  ") == 3, "both pairs of the comparison have the mark"
+        await pilot.press("m", "l")
+        assert app.asked[-1] == (key[0],), "the mark was taken away again"
+
+
+async def test_a_pair_is_read_whole_and_the_next_one_after_it() -> None:
+    run = Run("a", 1)
+    run.keep([pair(1, -2.0, chosen="\x1b[31m[b]" + "word " * 500), pair(2, -1.0), pair(3, 1.0)])
+    app = Workbench()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        app.pane.take_focus()
+        await pilot.press("enter")
+        assert "␛[31m[b]word word" in app.opened
+        assert "because the sea is" not in app.opened
+        await pilot.press("end")
+        assert "because the sea is" in app.opened
+        await pilot.press("n")
+        assert "Question 2" in app.opened
+        await pilot.press("n", "n", "N", "N")
+        assert "Question 1" in app.opened
+        await pilot.press("m", "l")
+        assert len(app.asked[0]) == 1
+        await pilot.press("escape")
+        assert app.opened == ""
+        assert app.listed.has_focus
+
+
+async def test_where_there_is_little_room_one_chart_is_shown_at_a_time() -> None:
+    Run("a", 1).train()
+    app = Workbench()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        app.pane.take_focus()
+        seen = []
+        for _ in range(5):
+            seen += charts(app)
+            await pilot.press("v")
+        assert seen == ["Accuracy", "Curve", "Calibration", "Histogram", "Accuracy"]
+        await pilot.resize_terminal(120, 40)
+        await pilot.pause()
+        assert charts(app) == ["Accuracy", "Curve", "Calibration", "Histogram"]
+        before = app.screen_text
+        await pilot.press("v")
+        assert app.screen_text == before
+        await pilot.resize_terminal(60, 20)
+        await pilot.pause()
+        assert len(charts(app)) == 1
+        assert app.listed.size.height >= 5
+
+
+async def test_a_slow_folder_blocks_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    Run("a", 1).train()
+    waiting, go_on = threading.Event(), threading.Event()
+    original = RewardRunLister.list
+
+    def slow(lister: RewardRunLister) -> Listing:
+        waiting.set()
+        go_on.wait(30)
+        return original(lister)
+
+    monkeypatch.setattr(RewardRunLister, "list", slow)
+    app = Workbench()
+    async with app.run_test(size=(80, 24)) as pilot:
+        try:
+            app.pane.choose(Path("runs/a"))
+            while not (waiting.is_set() and app.pane.run_seen):
+                await pilot.pause(0.01)
+            app.pane.take_focus()
+            await pilot.press("down", "enter")
+            assert app.opened != ""
+            assert app.pane.runs == []
+        finally:
+            go_on.set()
+        await settle(pilot)
+        assert [run.folder.name for run in app.pane.runs] == ["a"]
+
+
+async def test_a_look_whose_result_is_not_yet_taken_is_not_replaced_by_one_that_finds_nothing_new() -> None:
+    Run("a", 1).train()
+    app = Workbench()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        post, reads = app.pane.post_message, ["the clock"]
+
+        def post_after_the_clock(message: Message) -> bool:
+            over = isinstance(message, Worker.StateChanged) and message.state is WorkerState.SUCCESS
+            if reads and over and message.worker.group == "reward-run":
+                reads.clear()
+                app.pane._read()
+            return post(message)
+
+        app.pane.post_message = post_after_the_clock  # type: ignore[method-assign]
+        app.pane._follower = None
+        app.pane.choose(Path("runs/a"))
+        await settle(pilot)
+        assert reads == []
+        assert app.pane.run_seen is not None
+        assert "63.0 %" in app.screen_text
+
+
+async def test_damage_is_told_above_what_can_be_shown() -> None:
+    run = Run("a\u202e", 1).train()
+    (run.folder.root / "held_out.parquet").write_bytes(b"nothing")
+    app = Workbench()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        assert "✖" in app.text("problem")
+        assert "held_out.parquet' is damaged" in app.text("problem")
+        assert "\u202e" not in app.screen_text
+        assert "63.0 %" in app.screen_text
+        run.keep(some_pairs(), report=REPORT)
+        app.pane._follower = None
+        app.pane.choose(None)
+        await settle(pilot)
+        assert app.text("problem") == ""
+
+
+async def test_what_is_not_seen_reads_nothing() -> None:
+    Run("a", 1).train()
+    app = Workbench()
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.pane.display = False
+        await settle(pilot)
+        Run("b", 2).train()
+        await look(pilot)
+        assert "b" not in [run.folder.name for run in app.pane.runs]
+        app.pane.display = True
+        await pilot.pause()
+        await look(pilot)
+        assert app.text("heading").startswith("b ")

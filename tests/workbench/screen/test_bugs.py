@@ -1,0 +1,135 @@
+"""What nobody expected: it is reported where it is seen, and takes no run with it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import scripted_run
+from scripted_run import make_run
+from terminal_helper import ROOT, Terminal
+from workbench_app import screen_text, status, until, workbench
+
+from workbench.kit.banner import Banner
+from workbench.log.pane import LogPane
+from workbench.run.view import RunView
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path / "config"))
+
+
+def broken(*_: Any, **__: Any) -> Any:
+    raise ZeroDivisionError("a bug of ours [/x]")
+
+
+BUG = "ZeroDivisionError('a bug of ours [/x]')"
+
+
+async def test_a_listing_that_fails_is_reported_once_and_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def failing(*_: object) -> None:
+        calls.append(threading.get_ident())
+        broken()
+
+    monkeypatch.setattr("workbench.runs.pane.read_runs", failing)
+    async with workbench(scripted_run.steered, bugs=[BUG]) as (screen, pilot):
+        banner = screen.query_one(Banner)
+        await pilot.press("space", "f7")
+        await until(pilot, lambda: banner.display)
+        assert "unexpected ZeroDivisionError: a bug of ours [/x]: this is a bug" in str(banner.render())
+        await pilot.press("escape")
+        screen.query_one("#runs").refresh_runs()  # type: ignore[attr-defined]
+        await until(pilot, lambda: len(calls) > 2)
+        reached = screen.supervisor.view.iteration
+        await until(pilot, lambda: screen.supervisor.view.iteration > reached + 2)
+        assert not banner.display, "it was read"
+        assert screen.supervisor.trains_here
+        await pilot.press("f8")
+        assert screen.query_one(LogPane).display
+        await until(pilot, lambda: "ZeroDivisionError: a bug of ours [/x]" in screen_text(screen))
+
+
+@pytest.mark.parametrize(
+    ("where", "keys"),
+    [
+        ("workbench.screen.labelling.labelling_material", ["f5", "enter"]),
+        ("workbench.screen.main.whole_history", ["f7", "m", "down", "m"]),
+        ("workbench.runs.pane.read_detail", ["f7", "down"]),
+    ],
+)
+async def test_whatever_worker_fails_the_screen_stays(
+    where: str, keys: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run("first")
+    make_run("second")
+    monkeypatch.setattr(where, broken)
+    async with workbench(scripted_run.wait, bugs=[BUG]) as (screen, pilot):
+        await pilot.press("space")
+        await until(pilot, lambda: "iteration 1/12" in status(screen))
+        await pilot.press("f7")
+        await until(pilot, lambda: "second" in screen_text(screen))
+        await pilot.press(*keys)
+        await until(pilot, lambda: bool(screen.bugs))
+        assert screen.app.is_running
+        assert screen.supervisor.trains_here
+
+
+async def test_a_bug_in_showing_a_run_is_reported_and_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with workbench(scripted_run.steered, bugs=[BUG]) as (screen, pilot):
+        await pilot.press("space")
+        await until(pilot, lambda: screen.supervisor.view.iteration > 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(RunView, "take", broken)
+            await until(pilot, lambda: bool(screen.bugs))
+        reached = screen.supervisor.view.iteration
+        await until(pilot, lambda: screen.supervisor.view.iteration > reached)
+        assert screen.supervisor.trains_here
+
+
+CRASHING = """
+import sys
+
+sys.path.insert(0, {tests!r})
+import scripted_run
+from workbench.cli.main import main
+from workbench.screen.main import MainScreen
+
+
+def zoom(self):
+    raise ZeroDivisionError("a bug of ours")
+
+
+MainScreen.action_zoom = zoom
+sys.modules["trainer.session.training"] = scripted_run.training_module(scripted_run.Script(scripted_run.wait))
+sys.exit(main())
+"""
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    """The workbench with a bug behind the key z."""
+    (tmp_path / "crashing.py").write_text(CRASHING.format(tests=str(ROOT / "tests" / "support")))
+    opened = Terminal(tmp_path, "wait", tmp_path / "crashing.py")
+    yield opened
+    opened.close()
+    if opened.process.poll() is None:
+        opened.process.kill()
+    opened.process.wait()
+
+
+def test_a_bug_that_ends_the_screen_saves_the_run(terminal: Terminal) -> None:
+    terminal.wait_for("Training F3")
+    terminal.press(" ")
+    terminal.wait_for("iteration 1/12")
+    terminal.press("z")
+    assert terminal.wait() == 1
+    told = terminal.raw.decode(errors="replace")
+    assert "the screen has ended: saving a checkpoint" in told
+    assert "unexpected ZeroDivisionError: a bug of ours" in told

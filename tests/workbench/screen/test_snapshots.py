@@ -1,0 +1,115 @@
+"""The whole screen at three sizes and in three colour schemes, as text that a reviewer can read.
+
+UPDATE_SNAPSHOTS=1 writes tests/snapshots/ anew; look at the difference before you keep it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import scripted_run
+from rich.color import ColorType
+from snapshots import SCHEMES, SIZES, SNAPSHOTS, check, contrasts, drawn, luminance, written_run
+from workbench_app import screen_text, status, until, workbench
+
+from trainer.control.control import Control
+from trainer.events import Alert, PhaseProgress, RunEnded, StateChanged
+from workbench.samples.sample_list import SampleList
+from workbench.samples.sample_view import SampleView
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path / "config"))
+
+
+def learning(emit: Any, control: Control) -> RunEnded:
+    """Forty iterations of a run that learns, with what a timeline shows, then a pause."""
+    random.seed(0)
+    emit(scripted_run.started(iterations=60))
+    for number in range(1, 41):
+        noise = random.gauss(0, 0.08)
+        progress = 1 - math.exp(-number / 15)
+        emit(
+            scripted_run.samples(
+                number,
+                ("The concert last night", " was a triumph! The band played with such joy."),
+                ("From the top of the mountain, Thandi could see", " a beautiful sunrise below the clouds."),
+            )
+        )
+        emit(
+            scripted_run.iteration(
+                number,
+                score_mean=0.1 + 0.5 * progress + noise,
+                kl=9 * progress + 4 * noise,
+                entropy=3.4 - 0.6 * progress + noise,
+                policy_loss=-0.03 + noise / 10,
+                value_loss=0.06 * (1 - progress) + 0.02 + abs(noise) / 10,
+                clip_fraction=0.02 + abs(noise) / 4,
+                explained_variance=0.5 * progress + noise if number != 20 else math.nan,
+                grad_norm=3 + 5 * noise,
+            )
+        )
+        if number == 9:
+            message = "18 % of the responses were cut short: raise rollout.max_new_tokens"
+            emit(Alert(iteration=9, level="warning", code="truncated", message=message))
+    emit(PhaseProgress(iteration=41, phase="update", done=3, total=8))
+    emit(StateChanged(state="paused"))
+    return scripted_run.wait(lambda *_: None, control)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("size", SIZES, ids=["80x24", "120x36", "200x60"])
+async def test_the_screen_is_as_it_was_looked_at(
+    size: tuple[int, int], scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if scheme == "NO_COLOR":
+        monkeypatch.setenv("NO_COLOR", "1")
+    async with workbench(learning, size=size) as (screen, pilot):
+        if scheme != "NO_COLOR":
+            screen.app.theme = scheme
+        await pilot.press("space")
+        await until(pilot, lambda: "‖ paused" in status(screen))
+        await pilot.pause(0.3)
+        check(screen_text(screen), SNAPSHOTS / f"{size[0]}x{size[1]}.txt")
+        colours = drawn(screen)
+        if scheme == "NO_COLOR":
+            kinds = {color.type for style in colours for color in (style.color, style.bgcolor) if color}
+            assert kinds <= {ColorType.DEFAULT}
+        else:
+            dark = scheme == "workbench"
+            backgrounds = [luminance(style.bgcolor) for style in colours if style.bgcolor]
+            assert (sum(backgrounds) / len(backgrounds) < 0.5) == dark
+            assert min(contrasts(colours)) >= 3
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("size", SIZES, ids=["80x24", "120x36", "200x60"])
+async def test_an_open_sample_is_as_it_was_looked_at(
+    size: tuple[int, int], scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if scheme == "NO_COLOR":
+        monkeypatch.setenv("NO_COLOR", "1")
+    async with workbench(watch=written_run(Path("runs/quickstart-0001")), size=size) as (screen, pilot):
+        if scheme != "NO_COLOR":
+            screen.app.theme = scheme
+        await pilot.press("f4", "z")
+        await until(pilot, lambda: screen.query_one(SampleList).selected is not None)
+        await pilot.press("enter")
+        await until(pilot, lambda: screen.query_one(SampleView).display)
+        await pilot.press(*["right"] * 8, "K", *([] if scheme == "NO_COLOR" else ["g"]))
+        await pilot.pause(0.3)
+        check(screen_text(screen), SNAPSHOTS / f"sample-{size[0]}x{size[1]}.txt")
+        colours = drawn(screen)
+        if scheme == "NO_COLOR":
+            kinds = {color.type for style in colours for color in (style.color, style.bgcolor) if color}
+            assert kinds <= {ColorType.DEFAULT}
+            assert any(style.underline for style in colours)
+        else:
+            assert min(contrasts(colours)) >= 3
+            assert len({style.bgcolor for style in colours}) > 5, "tokens have the colours of their numbers"

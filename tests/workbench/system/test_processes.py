@@ -1,0 +1,57 @@
+"""Processes that the program starts: what lies in the working folder is not imported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from apart import ROOT
+
+from trainer.errors import ModelError
+from workbench.labelling.reward_training import RewardTraining
+from workbench.labelling.scoring import Scoring
+from workbench.run.detach import LOG, go_on_headless
+
+PLANTED = ("random.py", "trainer.py", "workbench.py", "pydantic.py")
+
+
+def detach(folder: Path) -> str:
+    os.waitpid(go_on_headless(folder), 0)
+    return (folder / LOG).read_text()
+
+
+def train(folder: Path) -> str:
+    training = RewardTraining(folder / "preferences.db", folder)
+    training._process.wait()
+    training.poll()
+    return training.problem
+
+
+def score(folder: Path) -> str:
+    with pytest.raises(ModelError) as refused:
+        Scoring()("nowhere", [("Once", " there was joy.")])
+    return str(refused.value)
+
+
+@pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")  # nobody waits for a run that goes on headless
+@pytest.mark.parametrize(
+    ("start", "told"),
+    [(detach, "no run was started there"), (train, "preferences.db"), (score, "nowhere")],
+    ids=["detach", "reward training", "scoring"],
+)
+def test_a_child_imports_nothing_from_the_working_folder(
+    start: Callable[[Path], str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    for name in PLANTED:
+        (tmp_path / name).write_text(f"open({str(tmp_path / 'executed')!r}, 'w').close()\nraise SystemExit(99)\n")
+    assert told in start(tmp_path)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_no_other_place_starts_the_interpreter() -> None:
+    modules = [path for package in ("trainer", "workbench") for path in (ROOT / package).rglob("*.py")]
+    assert [path.name for path in modules if "sys.executable" in path.read_text()] == ["processes.py"]

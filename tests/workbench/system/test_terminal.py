@@ -1,0 +1,156 @@
+"""The workbench in a real terminal: it opens, obeys, leaves the terminal as it was, and outlives it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from apart import ROOT
+from terminal_helper import DEADLINE, Terminal
+
+from trainer.events import CheckpointSaved, RunEnded
+from trainer.runs.journal import read_journal
+from workbench.system.signals import REASONS
+
+
+@pytest.fixture
+def terminals(tmp_path: Path) -> Iterator[list[Terminal]]:
+    opened: list[Terminal] = []
+    yield opened
+    for terminal in opened:
+        terminal.close()
+        if terminal.process.poll() is None:
+            terminal.process.kill()
+        terminal.process.wait()
+
+
+def test_it_trains_and_leaves_the_terminal_as_it_was(terminals: list[Terminal], tmp_path: Path) -> None:
+    terminals.append(terminal := Terminal(tmp_path, "done"))
+    terminal.wait_for("Training F3")
+    terminal.press(" ")
+    terminal.wait_for("iteration 12/12")
+    terminal.press("q")
+    assert terminal.wait() == 0
+    for on, off in ((b"\x1b[?1049h", b"\x1b[?1049l"), (b"\x1b[?25l", b"\x1b[?25h")):  # second screen, hidden cursor
+        assert terminal.raw.rindex(off) > terminal.raw.rindex(on)
+
+
+def test_a_terminal_of_few_colours_gets_a_theme_of_its_own_colours(terminals: list[Terminal], tmp_path: Path) -> None:
+    terminals.append(terminal := Terminal(tmp_path, "done", term="xterm"))
+    terminal.wait_for("Training F3")
+    terminal.press(" ")
+    terminal.wait_for("iteration 12/12")
+    terminal.press("q")
+    assert terminal.wait() == 0
+    codes = {int(code) for codes in re.findall(rb"\x1b\[([0-9;]+)m", terminal.raw) for code in codes.split(b";")}
+    coloured = {code for code in codes if 30 <= code <= 49 or 90 <= code <= 107}
+    assert {36, 90} <= coloured, "cyan for what has the focus, bright black for what is muted"
+    assert not coloured & {38, 48}, "none of a palette of 256, none of 24 bits"
+    assert not (tmp_path / "workbench.toml").exists() or 'theme = ""' in (tmp_path / "workbench.toml").read_text()
+
+
+def test_a_terminal_that_cannot_place_text_is_refused_with_the_way_out(
+    terminals: list[Terminal], tmp_path: Path
+) -> None:
+    terminals.append(terminal := Terminal(tmp_path, "done", term="dumb"))
+    assert terminal.wait() == 2
+    assert b"TERM = 'dumb' cannot show the workbench" in terminal.raw
+    assert b"--no-ui" in terminal.raw
+    assert b"\x1b[?1049h" not in terminal.raw
+
+
+@pytest.mark.parametrize(
+    ("term", "colorterm", "shown"),
+    [
+        ("xterm", "", 8),
+        ("linux", "", 8),
+        ("vt100", "", 0),
+        ("xterm-256color", "", 256),
+        ("screen-256color", "", 256),
+        ("xterm-kitty", "", 256),
+        ("no-such-terminal", "", 16),
+        ("", "", 16),
+        ("xterm", "truecolor", 2**24),
+        ("xterm", "24bit", 2**24),
+    ],
+)
+def test_colours_are_counted_by_what_the_environment_says(term: str, colorterm: str, shown: int) -> None:
+    done = subprocess.run(  # for terminfo is read once in a process
+        [sys.executable, "-c", "from workbench.system.terminal import colors; print(colors())"],
+        env=os.environ | {"TERM": term, "COLORTERM": colorterm},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=True,
+    )
+    assert int(done.stdout) == shown
+
+
+def test_a_run_outlives_its_terminal(terminals: list[Terminal], tmp_path: Path) -> None:
+    terminals.append(terminal := Terminal(tmp_path, "patient"))
+    terminal.wait_for("Training F3")
+    terminal.press(" ")
+    terminal.wait_for("iteration 1/12")
+    terminal.close()  # SIGHUP
+    (tmp_path / "go").touch()
+    assert terminal.process.wait(DEADLINE) == 0
+    assert (tmp_path / "ended").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_saves_and_leaves(number: signal.Signals, terminals: list[Terminal], tmp_path: Path) -> None:
+    terminals.append(terminal := Terminal(tmp_path, "recorded"))
+    terminal.wait_for("Training F3")
+    terminal.press(" ")
+    terminal.wait_for("iteration 1/12")
+    for _ in range(50):  # as a scheduler that does not wait
+        terminal.process.send_signal(number)
+    assert terminal.wait() == 130
+    assert_stopped(tmp_path, REASONS[number])
+
+
+def test_a_run_that_outlived_its_terminal_is_saved_by_a_signal(terminals: list[Terminal], tmp_path: Path) -> None:
+    terminals.append(terminal := Terminal(tmp_path, "recorded"))
+    terminal.wait_for("Training F3")
+    terminal.press(" ")
+    terminal.wait_for("iteration 1/12")
+    terminal.close()  # SIGHUP
+    terminal.wait_until((tmp_path / "gone").exists)
+    for _ in range(50):
+        terminal.process.send_signal(signal.SIGHUP)  # heard before: the run goes on
+        terminal.process.send_signal(signal.SIGTERM)
+    assert terminal.process.wait(DEADLINE) == 130
+    assert_stopped(tmp_path, REASONS[signal.SIGTERM])
+
+
+def assert_stopped(folder: Path, reason: str) -> None:
+    """The run in `folder` saved a checkpoint and says in its journal that it stopped for `reason`."""
+    saved, end = read_journal(folder / "events.jsonl").events[-2:]
+    assert isinstance(saved, CheckpointSaved)
+    assert isinstance(end, RunEnded)
+    assert (end.state, end.reason) == ("stopped", reason)
+
+
+def test_what_cannot_be_opened_is_one_line_and_exit_2(terminals: list[Terminal], tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "tests" / "support" / "scripted_run.py"), "--config", "nowhere.toml"]
+    master, inner = pty.openpty()
+    done = subprocess.run(
+        command,
+        stdin=inner,
+        stdout=inner,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    os.close(master)
+    os.close(inner)
+    assert done.returncode == 2
+    assert b"no preset or file 'nowhere.toml'" in done.stderr
+    assert b"Traceback" not in done.stderr

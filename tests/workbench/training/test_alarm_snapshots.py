@@ -1,0 +1,94 @@
+"""A run with alarms, decisions and evaluations at three sizes and in three colour schemes, as text."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import scripted_run
+from scripted_run import alarm, evaluation
+from snapshots import SCHEMES, SIZES, SNAPSHOTS, check, contrasts, drawn
+from workbench_app import screen_text, status, until, workbench
+
+from trainer.control.control import Control
+from trainer.events import Decision, RolledBack, RunEnded, StateChanged
+from workbench.training.alarm_screen import AlarmScreen
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path / "config"))
+
+
+def going_wrong(emit: Any, control: Control) -> RunEnded:
+    """Forty iterations whose KL runs away, rolled back once, with evaluations and three alarms; then a pause."""
+    random.seed(0)
+    emit(scripted_run.started(iterations=60))
+    for number in range(1, 41):
+        noise = random.gauss(0, 0.08)
+        emit(
+            scripted_run.iteration(
+                number,
+                score_mean=0.1 + 0.5 * (1 - math.exp(-number / 15)) + noise,
+                kl=0.6 * number + 4 * noise,
+                kl_coef=0.02 * 1.02**number,
+                clip_fraction=0.1 + 0.008 * number,
+                entropy=3.4 - 0.05 * number,
+            )
+        )
+        if number % 10 == 0:
+            share = 0.5 + number / 100
+            emit(
+                evaluation(
+                    number, score_mean=0.3 + number / 100, win_rate=share, win_rate_low=share - 0.1, win_rate_high=0.95
+                )
+            )
+        if number == 18:
+            reason = "the score fell by more than a deviation below its best"
+            values = {"level": "warning", "code": "convergence_degradation", "message": reason}
+            emit(Decision(iteration=18, rule="degradation", action="rollback", evidence={"score": 0.2}, **values))
+            emit(RolledBack(iteration=18, to=10, reason=reason))
+    emit(
+        alarm(
+            33,
+            code="truncation",
+            message="18 % of the responses were cut short",
+            evidence={"truncated": 0.18},
+            advice="Raise rollout.max_new_tokens, or set reward.overlong_penalty.",
+            fixes=[],
+        )
+    )
+    message = "43 % of the ratios were clipped, on the mean of five iterations"
+    emit(alarm(37, code="clip_saturation", level="error", message=message, evidence={"clip_fraction": 0.43}))
+    emit(alarm(40))
+    emit(StateChanged(state="paused"))
+    return scripted_run.wait(lambda *_: None, control)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("size", SIZES, ids=["80x24", "120x36", "200x60"])
+async def test_alarms_are_as_they_were_looked_at(
+    size: tuple[int, int], scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if scheme == "NO_COLOR":
+        monkeypatch.setenv("NO_COLOR", "1")
+    async with workbench(going_wrong, size=size) as (screen, pilot):
+        if scheme != "NO_COLOR":
+            screen.app.theme = scheme
+        await pilot.press("space")
+        await until(pilot, lambda: "‖ paused" in status(screen))
+        await pilot.pause(0.3)
+        check(screen_text(screen), SNAPSHOTS / f"alarms-{size[0]}x{size[1]}.txt")
+        if scheme != "NO_COLOR":
+            assert min(contrasts(drawn(screen))) >= 3
+        await pilot.press("exclamation_mark")
+        await until(pilot, lambda: isinstance(screen.app.screen, AlarmScreen))
+        await pilot.pause(0.3)
+        over: Any = screen.app.screen
+        check(screen_text(over), SNAPSHOTS / f"alarm-{size[0]}x{size[1]}.txt")
+        if scheme != "NO_COLOR":
+            assert min(contrasts(drawn(over))) >= 3

@@ -13,7 +13,7 @@ import pytest
 
 from trainer.config import load_config, parse_overrides
 from trainer.errors import ConfigError, UsageError
-from trainer.reading import DEEPEST, TOML_BYTES, open_regular, parse_toml, read_given, read_regular, read_toml
+from trainer.files import DEEPEST, TOML_BYTES, open_regular, parse_toml, read_given, read_regular, read_toml
 
 ENDLESS: dict[str, Callable[[Path], None]] = {  # what reading to the end would never come back from
     "a pipe that nobody writes to": os.mkfifo,

@@ -13,7 +13,7 @@ from trainer.config.fields import Section
 from trainer.config.problems import Schema, validate_as
 from trainer.config.schema import Config
 from trainer.errors import ConfigError, UsageError
-from trainer.reading import DEEPEST, parse_toml, read_given
+from trainer.files import DEEPEST, parse_toml, read_given
 
 PRESETS = Path(__file__).parent.parent / "presets"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.errors import DataError
-from trainer.reading import open_regular
+from trainer.files import open_regular
 
 
 class SourceRow(NamedTuple):

@@ -10,9 +10,9 @@ from mlx.utils import tree_flatten
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from trainer.errors import StorageError
+from trainer.files import read_regular
 from trainer.models.adapters import ADAPTER_FILE, Parameters, save_adapter
 from trainer.ppo.loop import PPO
-from trainer.reading import read_regular
 from trainer.runs.checkpoint_files import (
     DamagedCheckpointError,
     check_all_used,

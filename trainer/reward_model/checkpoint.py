@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from trainer.config.reward_model import RewardModelConfig
 from trainer.errors import StorageError
+from trainer.files import read_regular
 from trainer.models.adapters import ADAPTER_FILE, Parameters, save_adapter
-from trainer.reading import read_regular
 from trainer.reward_model.model import ADAPTER
 from trainer.reward_model.report import Baseline
 from trainer.runs.checkpoint_files import (

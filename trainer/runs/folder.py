@@ -26,8 +26,7 @@ from trainer.config import AnyConfig
 from trainer.config.fields import PATTERNS, RUN_NAME
 from trainer.config.loading import config_text
 from trainer.errors import StorageError, UsageError, cannot_write
-from trainer.files import is_file, is_folder, own_folder, remove, write_whole
-from trainer.reading import TOML_BYTES, read_regular
+from trainer.files import TOML_BYTES, is_file, is_folder, own_folder, read_regular, remove, write_whole
 from trainer.runs.lock import Lock, hold_lock, lock_is_held
 
 _DISTRIBUTIONS = ("ppo-workbench", "mlx", "mlx-lm", "transformers")

@@ -36,8 +36,7 @@ from trainer.events import (
     RunStarted,
     SamplesWritten,
 )
-from trainer.files import PRIVATE, SHARED, is_same, open_file, whole_file
-from trainer.reading import open_regular
+from trainer.files import PRIVATE, SHARED, is_same, open_file, open_regular, whole_file
 from trainer.runs.journal_lines import (
     Damaged,
     TimedEvent,

@@ -10,8 +10,8 @@ from typing import Literal
 
 from trainer.errors import StorageError
 from trainer.events import Iteration, RewardModelStep, RunEnded, RunStarted
+from trainer.files import read_toml
 from trainer.monitoring.alarms import open_alarms
-from trainer.reading import read_toml
 from trainer.runs.folder import RunFolder, newest_checkpoint, run_folders
 from trainer.runs.journal import JournalEnds, read_journal_ends
 

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainer.events import Event, PhaseProgress
-from trainer.files import PRIVATE, SHARED, is_same, write_whole
-from trainer.reading import read_regular
+from trainer.files import PRIVATE, SHARED, is_same, read_regular, write_whole
 from trainer.runs.journal_lines import event_in, values_in
 
 _A_SECOND = 4

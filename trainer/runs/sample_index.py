@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer.errors import StorageError
-from trainer.files import own_folder, whole_file
-from trainer.reading import open_regular
+from trainer.files import open_regular, own_folder, whole_file
 from trainer.runs.samples import SAMPLES_VERSION, read_samples, sample_schema
 
 if TYPE_CHECKING:  # see `trainer.runs.samples`

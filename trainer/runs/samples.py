@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.errors import StorageError, cannot_write
-from trainer.files import PRIVATE, own_folder, whole_file
-from trainer.reading import open_regular
+from trainer.files import PRIVATE, open_regular, own_folder, whole_file
 
 if TYPE_CHECKING:  # importing pyarrow takes 0.3 s, which a command that writes no samples need not wait
     import pyarrow as pa

@@ -27,11 +27,11 @@ from trainer.evaluation.intervals import (
 from trainer.evaluation.measure import Baseline, Measured, Scores, measure
 from trainer.evaluation.report import BestOfN, EvaluationReport
 from trainer.events import Event
+from trainer.files import read_toml
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.loading import LoadedModel, load_backbone
 from trainer.ppo.checkpoint import Snapshot, load_checkpoint
 from trainer.ppo.loop import PPO
-from trainer.reading import read_toml
 from trainer.reward_model.pairs import fingerprint
 from trainer.reward_model.sources import load_preferences
 from trainer.rewards import Trust, build_rewards, load_functions

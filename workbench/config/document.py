@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from trainer.config import PRESETS, Config, config_warnings, preset_names
 from trainer.config.problems import located_problems, setting_keys
 from trainer.errors import StorageError, UsageError
-from trainer.reading import parse_toml
+from trainer.files import parse_toml
 from trainer.runs.listing import PPO
 from workbench.config.fields import fields_by_key
 from workbench.config.files import bytes_of, expanded, read_text, write_whole

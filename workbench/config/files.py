@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trainer.config import preset_names
 from trainer.errors import UsageError, cannot_write
-from trainer.reading import read_given
+from trainer.files import read_given
 
 
 def expanded(path: Path) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainer.errors import StorageError
-from trainer.reading import open_regular, read_toml
+from trainer.files import open_regular, read_toml
 from trainer.runs.folder import RunFolder, run_folders
 
 KIND = "reward-model"

@@ -11,7 +11,7 @@ from trainer.control.questions import Answer, Question
 from trainer.errors import StorageError, UsageError
 from trainer.evaluation.human import tell_run
 from trainer.events import Event, HumanEvaluation
-from trainer.reading import read_toml
+from trainer.files import read_toml
 from trainer.runs.folder import RunFolder
 from workbench.run.event_source import EventSource
 from workbench.run.history import History

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trainer.errors import StorageError
-from trainer.reading import read_toml
+from trainer.files import read_toml
 from trainer.runs.folder import RunFolder
 
 _TELLS_RUNS_APART = "run.name"  # differs always

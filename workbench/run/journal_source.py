@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainer.errors import StorageError
 from trainer.events import Event, Iteration, PhaseProgress, RewardModelStep, RunStarted
-from trainer.reading import read_toml
+from trainer.files import read_toml
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import JournalReader
 from trainer.runs.journal_lines import TimedEvent

@@ -11,8 +11,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from trainer.errors import StorageError
-from trainer.files import whole_file
-from trainer.reading import read_regular
+from trainer.files import read_regular, whole_file
 from trainer.runs.folder import RunFolder
 from workbench.run.sample_records import SampleKey
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.errors import DataError, StorageError, UsageError
+from trainer.files import read_toml
 from trainer.preferences.formats.values import text
 from trainer.preferences.queues.context import Tell
 from trainer.preferences.records import Text
-from trainer.reading import read_toml
 from trainer.runs.folder import RunFolder, open_run
 from trainer.runs.samples import read_samples, sample_schema, sample_settings
 

@@ -19,8 +19,7 @@ from trainer.control.inbox import Inbox
 from trainer.errors import StorageError, TrainerError
 from trainer.events import Alert, EndState, Event, HumanEvaluation, RunEnded, RunStarted, State, StateChanged
 from trainer.models.loading import LoadedModel
-from trainer.runs import folder as runs
-from trainer.runs.folder import RunFolder
+from trainer.runs.folder import RunFolder, newest_checkpoint, versions
 from trainer.runs.guard import RunGuard
 from trainer.runs.journal import Journal
 from trainer.runs.lock import Lock
@@ -151,7 +150,7 @@ class RunUnderWay(Steered):
                 eval_prompts=eval_prompts,
                 iterations=iterations,
                 seed=config.run.seed,
-                versions=runs.versions(),
+                versions=versions(),
                 warnings=self.warnings,
                 resumed_at=self.iteration if self.resume else None,
                 run_kind=kind,
@@ -215,7 +214,7 @@ class RunUnderWay(Steered):
             self.save()
         except StorageError as error:
             return str(error)
-        newest = runs.newest_checkpoint(self.folder)
+        newest = newest_checkpoint(self.folder)
         what = f"saved as {newest.name}" if newest else "there is no checkpoint yet"
         return f"{what}; go on with --resume {self.folder.root}"
 
@@ -228,7 +227,7 @@ class RunUnderWay(Steered):
 
     def _end(self, state: EndState, exit_code: int, reason: str) -> RunEnded:
         self.control.detach()  # who waits for an answer hears of the end while the folder is still ours
-        newest = runs.newest_checkpoint(self.folder)
+        newest = newest_checkpoint(self.folder)
         event = RunEnded(
             state=state,
             exit_code=exit_code,

@@ -26,9 +26,15 @@ from trainer.reward_model.pairs import fingerprint
 from trainer.reward_model.sources import load_preferences
 from trainer.rewards import Rewards, Trust, build_rewards, load_functions, trust_all
 from trainer.rewards.model import unfinished_models, with_checkpoints
-from trainer.runs import folder as runs
 from trainer.runs.checkpoint_files import load_newest
-from trainer.runs.folder import RunFolder
+from trainer.runs.folder import (
+    RunFolder,
+    check_name_is_free,
+    create_run,
+    open_to_train,
+    prune_checkpoints,
+    write_config,
+)
 from trainer.runs.sinks import Sink, Sinks
 from trainer.runs.trackers import build_trackers
 
@@ -85,9 +91,9 @@ class _Run(RunUnderWay):
         c = self.config
         self.state("loading")
         if self.resume:
-            self.folder = runs.open_to_train(self.resume, Path(c.run.dir))
+            self.folder = open_to_train(self.resume, Path(c.run.dir))
         else:
-            runs.check_name_is_free(c)
+            check_name_is_free(c)
         if preferences is None:
             preferences, warnings = load_preferences(c.data)
             self.warnings += warnings
@@ -103,10 +109,10 @@ class _Run(RunUnderWay):
         self.dpo = DPO(c, model, data, rewards, emit=self.emit, control=self.control)
         self.snapshot = self.dpo.snapshot()
         if not self.resume:
-            self.folder = runs.create_run(c, preset, pairs=pairs)
+            self.folder = create_run(c, preset, pairs=pairs)
         with self.folder.lock() as self.lock:
             if self.resume:
-                runs.write_config(self.folder, c)  # what runs from here on
+                write_config(self.folder, c)  # what runs from here on
             names, settings = c.run.trackers, c.model_dump()
             trackers = functools.partial(build_trackers, names, self.folder.name, self.folder.root, settings)
             self.open(trackers, shared=c.run.shared)
@@ -122,14 +128,14 @@ class _Run(RunUnderWay):
         path = self.folder.checkpoint(self.iteration)
         save_checkpoint(path, self.snapshot)
         self.saved_at = self.iteration
-        runs.prune_checkpoints(self.folder, self.config.checkpoint.keep)
+        prune_checkpoints(self.folder, self.config.checkpoint.keep)
         where, seconds = str(path.relative_to(self.folder.root)), time.perf_counter() - started
         self.emit(CheckpointSaved(iteration=self.saved_at, path=where, seconds=seconds))
 
     def move_to(self, folder: RunFolder) -> None:
         """Make `folder` the run's own from here on."""
         self.folder, self.saved_at = folder, -1
-        runs.write_config(folder, self.config)
+        write_config(folder, self.config)
 
     def _rewards(self, model: LoadedModel, modules: dict[str, ModuleType]) -> Rewards | None:
         """What samples are scored by; None where nothing is to be sampled."""

@@ -17,8 +17,7 @@ from trainer.reward_model.checkpoint import CARD, Scale, load_parameters, read_w
 from trainer.reward_model.encoding import Encoder
 from trainer.reward_model.model import RewardModel
 from trainer.reward_model.scoring import score_sequences
-from trainer.runs import folder as runs
-from trainer.runs.folder import RunFolder
+from trainer.runs.folder import RunFolder, newest_checkpoint
 from trainer.seeding import Purpose, key_for
 
 _MICRO_BATCH_TOKENS = 4096  # of a forward pass, padding counted
@@ -96,7 +95,7 @@ def reward_model_folder(folder: Path) -> Path:
     """The checkpoint that `folder` is, or the newest of the run that it is. Raises UsageError."""
     if (folder / CARD).is_file():
         return folder
-    found = runs.newest_checkpoint(RunFolder(folder))
+    found = newest_checkpoint(RunFolder(folder))
     if found is None or not (found / CARD).is_file():
         raise UsageError(
             f"'{folder}' holds no reward model: name a run of `ppo-workbench reward-model train`, or one of its "

@@ -21,9 +21,15 @@ from trainer.reward_model.comparisons import Comparisons, comparisons
 from trainer.reward_model.fitting import Fitting
 from trainer.reward_model.predictions import HELD_OUT, write_predictions
 from trainer.reward_model.sources import load_preferences
-from trainer.runs import folder as runs
 from trainer.runs.checkpoint_files import load_newest
-from trainer.runs.folder import RunFolder
+from trainer.runs.folder import (
+    RunFolder,
+    check_name_is_free,
+    create_run,
+    open_to_train,
+    prune_checkpoints,
+    write_config,
+)
 from trainer.runs.sinks import Sink, Sinks
 from trainer.runs.trackers import build_trackers
 
@@ -72,9 +78,9 @@ class _Run(RunUnderWay):
         """Load everything, then create or open the run, so that a broken start leaves nothing behind."""
         self.state("loading")
         if self.resume:
-            self.folder = runs.open_to_train(self.resume, Path(self.config.run.dir))
+            self.folder = open_to_train(self.resume, Path(self.config.run.dir))
         else:
-            runs.check_name_is_free(self.config)
+            check_name_is_free(self.config)
         if preferences is None:
             preferences, self.warnings = load_preferences(self.config.data)
         model = load_backbone(self.config.model)
@@ -84,10 +90,10 @@ class _Run(RunUnderWay):
         self.fitting = Fitting(self.config, model.backbone, data, emit=self.emit, control=self.control)
         self.snapshot = self.fitting.snapshot()
         if not self.resume:
-            self.folder = runs.create_run(self.config, preset)
+            self.folder = create_run(self.config, preset)
         with self.folder.lock() as self.lock:
             if self.resume:
-                runs.write_config(self.folder, self.config)  # what runs from here on
+                write_config(self.folder, self.config)  # what runs from here on
             names, settings = self.config.run.trackers, self.config.model_dump()
             trackers = functools.partial(build_trackers, names, self.folder.name, self.folder.root, settings)
             self.open(trackers, shared=self.config.run.shared)
@@ -103,14 +109,14 @@ class _Run(RunUnderWay):
         path = self.folder.checkpoint(self.snapshot.iteration)
         save_snapshot(path, self.snapshot, self.config)
         self.saved_at = self.snapshot.iteration
-        runs.prune_checkpoints(self.folder, self.config.checkpoint.keep)
+        prune_checkpoints(self.folder, self.config.checkpoint.keep)
         where, seconds = str(path.relative_to(self.folder.root)), time.perf_counter() - started
         self.emit(CheckpointSaved(iteration=self.saved_at, path=where, seconds=seconds))
 
     def move_to(self, folder: RunFolder) -> None:
         """Make `folder` the run's own from here on."""
         self.folder, self.saved_at = folder, -1
-        runs.write_config(folder, self.config)
+        write_config(folder, self.config)
 
     def _keep_predictions(self) -> None:
         if self.fitting.predictions is not None:

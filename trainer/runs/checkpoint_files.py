@@ -20,8 +20,7 @@ from pydantic import ValidationError
 from trainer.errors import StorageError, cannot_write
 from trainer.files import own_folder, remove
 from trainer.models.adapters import Parameters
-from trainer.runs import folder as runs
-from trainer.runs.folder import RunFolder
+from trainer.runs.folder import RunFolder, checkpoints, left_behind
 
 STATE = "state.json"
 _UNSIGNED = "0" * 64  # where state.json has its own SHA-256, while that is computed
@@ -46,7 +45,7 @@ def write_folder(folder: Path, fill: Callable[[Path], None], state: dict[str, An
     temporary = folder.with_name(f".{folder.name}.tmp")
     try:
         own_folder(folder.parent)
-        for left in runs.left_behind(folder.parent, "tmp"):  # by a process that was killed here
+        for left in left_behind(folder.parent, "tmp"):  # by a process that was killed here
             remove(left)
         temporary.mkdir()
     except OSError as error:
@@ -109,7 +108,7 @@ def load_newest(folder: RunFolder, load: Callable[[Path], Loaded]) -> tuple[Load
     A damaged one is put aside, renamed to `.step-000012.damaged`: it must not count as one of those that are kept.
     Raises StorageError for one of a newer version, or that cannot be put aside.
     """
-    found = runs.checkpoints(folder)
+    found = checkpoints(folder)
     problems = found.problems
     for path in reversed(found.paths):
         try:

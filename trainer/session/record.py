@@ -14,8 +14,7 @@ from trainer.ppo.checkpoint import Snapshot, save_checkpoint
 from trainer.ppo.loop import IterationResult
 from trainer.ppo.metrics import sample_rows
 from trainer.rewards.normalization import SMALLEST_DEVIATION, RunningMoments
-from trainer.runs import folder as runs
-from trainer.runs.folder import RunFolder
+from trainer.runs.folder import Best, RunFolder, best_checkpoint, prune_checkpoints, read_best, write_best
 from trainer.runs.sample_index import update_index
 from trainer.runs.samples import write_samples
 
@@ -52,7 +51,7 @@ class RunRecord:
         path = self.folder.checkpoint(snapshot.iteration)
         save_checkpoint(path, snapshot)
         self.saved_at = snapshot.iteration
-        runs.prune_checkpoints(self.folder, self._config.checkpoint.keep)
+        prune_checkpoints(self.folder, self._config.checkpoint.keep)
         where = str(path.relative_to(self.folder.root))
         seconds = time.perf_counter() - started
         self._emit(CheckpointSaved(iteration=snapshot.iteration, path=where, seconds=seconds))
@@ -66,18 +65,16 @@ class RunRecord:
         if metric == "off":
             return
         score = evaluation.score_mean if metric == "score" else evaluation.reward_mean
-        found = runs.Best(
-            snapshot.iteration, metric, _in_scale(score, snapshot.rewards), snapshot.rewards.get("sources")
-        )
+        found = Best(snapshot.iteration, metric, _in_scale(score, snapshot.rewards), snapshot.rewards.get("sources"))
         if not math.isfinite(found.value) or not _is_better(found, self._best()):
             return
         self.save(snapshot)
-        runs.write_best(self.folder, found)
-        runs.prune_checkpoints(self.folder, self._config.checkpoint.keep)  # the best so far may be an old one
+        write_best(self.folder, found)
+        prune_checkpoints(self.folder, self._config.checkpoint.keep)  # the best so far may be an old one
 
-    def _best(self) -> runs.Best | None:
+    def _best(self) -> Best | None:
         """The best that is still there."""
-        return runs.read_best(self.folder) if runs.best_checkpoint(self.folder) else None
+        return read_best(self.folder) if best_checkpoint(self.folder) else None
 
     def write_samples(self, number: int, result: IterationResult) -> None:
         """Write the sequences of iteration `number`, where `run.save_samples` wants them, and tell the first few."""
@@ -110,7 +107,7 @@ class RunRecord:
         self._emit(SamplesWritten(iteration=number, path=where, rows=len(rows), previews=previews))
 
 
-def _is_better(found: runs.Best, best: runs.Best | None) -> bool:
+def _is_better(found: Best, best: Best | None) -> bool:
     """Whether `found` takes the place of `best`: also where the two cannot be compared."""
     if best is None or (best.metric, best.sources) != (found.metric, found.sources):
         return True

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trainer.errors import StorageError, UsageError
-from trainer.runs import folder as runs
-from trainer.runs.folder import RunFolder
+from trainer.runs.folder import RunFolder, best_checkpoint, checkpoints, read_best
 
 
 def older_checkpoint(folder: RunFolder, to: int | None, *, before: int) -> Path:
@@ -14,14 +13,14 @@ def older_checkpoint(folder: RunFolder, to: int | None, *, before: int) -> Path:
 
     Raises UsageError when there is none.
     """
-    older = {number: path for path in runs.checkpoints(folder).paths if (number := _iteration(path)) < before}
+    older = {number: path for path in checkpoints(folder).paths if (number := _iteration(path)) < before}
     if not older:
         raise UsageError(
             f"no checkpoint from before iteration {before} is kept: raise checkpoint.keep, or set eval.every and "
             "checkpoint.best"
         )
     if to is None:
-        best = runs.best_checkpoint(folder)
+        best = best_checkpoint(folder)
         return best if best and best in older.values() else older[min(older)]
     if to not in older:
         raise UsageError(f"no older checkpoint after iteration {to} is kept: there is {', '.join(map(str, older))}")
@@ -30,7 +29,7 @@ def older_checkpoint(folder: RunFolder, to: int | None, *, before: int) -> Path:
 
 def forget_best(folder: RunFolder, iteration: int) -> None:
     """Let the checkpoint after `iteration`, which is to be that of another state, be the best no more."""
-    best = runs.read_best(folder)
+    best = read_best(folder)
     if best is None or best.iteration != iteration:
         return
     try:

@@ -24,8 +24,7 @@ from trainer.ppo.checkpoint import Rollback, Snapshot, load_checkpoint, restore_
 from trainer.ppo.loop import PPO
 from trainer.rewards import Rewards, Trust, build_rewards
 from trainer.rewards.model import unfinished_models, with_checkpoints
-from trainer.runs import folder as runs
-from trainer.runs.folder import RunFolder
+from trainer.runs.folder import RunFolder, write_config
 from trainer.runs.sinks import Sinks
 from trainer.session.answers import answer
 from trainer.session.record import RunRecord
@@ -93,7 +92,7 @@ class SteeredRun(RunUnderWay):
         """Make `folder` the run's own from here on."""
         self.folder = self.record.folder = folder
         self.record.saved_at = -1
-        runs.write_config(folder, self.config)
+        write_config(folder, self.config)
 
     def between_iterations(self, decision: Decision | None) -> None:
         """Let what was asked for hold from the next iteration on, or the rollback of `decision`."""
@@ -223,7 +222,7 @@ class SteeredRun(RunUnderWay):
         self.guard.check()
         self._save_in_between()  # what came before must not be done anew by what holds from here on
         self.config = self.wanted
-        runs.write_config(self.folder, self.config)
+        write_config(self.folder, self.config)
         for change in changed:
             self.emit(SettingChanged(iteration=self.snapshot.iteration + 1, **change._asdict()))
         self.ppo.configure(self.config, rewards)

@@ -20,8 +20,8 @@ from trainer.ppo.checkpoint import Snapshot, load_checkpoint
 from trainer.ppo.loop import PPO
 from trainer.ppo.value_init import check_value_init, init_value_model
 from trainer.rewards import Trust, load_functions, trust_all
-from trainer.runs import folder as runs
 from trainer.runs.checkpoint_files import load_newest
+from trainer.runs.folder import check_name_is_free, create_run, open_to_train, write_config
 from trainer.runs.journal import read_journal
 from trainer.runs.sinks import Sink, Sinks
 from trainer.runs.trackers import build_trackers
@@ -72,9 +72,9 @@ class _Run(SteeredRun):
         """Load everything, then create or open the run, so that a broken start leaves nothing behind."""
         self.state("loading")
         if self.resume:
-            self.folder = runs.open_to_train(self.resume, Path(self.config.run.dir))
+            self.folder = open_to_train(self.resume, Path(self.config.run.dir))
         else:
-            runs.check_name_is_free(self.config)
+            check_name_is_free(self.config)
         rows = load_prompts(self.config.data)
         functions = load_functions(self.config.reward, trust=self.trust)
         check_value_init(self.config.model)
@@ -91,10 +91,10 @@ class _Run(SteeredRun):
         self.held_out = held_out[: self.config.eval.prompts]
         self.baseline = reference_baseline(self.ppo, self.held_out) if self.config.eval.reference else None
         if not self.resume:
-            self.folder = runs.create_run(self.config, preset)
+            self.folder = create_run(self.config, preset)
         with self.folder.lock() as self.lock:
             if self.resume:
-                runs.write_config(self.folder, self.config)  # what runs from here on
+                write_config(self.folder, self.config)  # what runs from here on
             self.open(self._trackers, shared=self.config.run.shared)
             self.record = RunRecord(self.folder, self.config, self.emit, self.guard.check)
             return self.guarded(lambda: self._iterations(prompts))

@@ -28,8 +28,7 @@ from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.model import RewardModel
 from trainer.rewards import build_rewards
 from trainer.rewards.model import load_model_reward
-from trainer.runs import folder as runs
-from trainer.runs.folder import RunFolder
+from trainer.runs.folder import RunFolder, checkpoints
 from trainer.runs.samples import read_samples
 from trainer.session.saved_policy import SavedPolicy
 from trainer.session.training import train
@@ -204,7 +203,7 @@ def test_a_run_mixes_it_with_rules_and_python_by_weight(made: Path, folder: Path
 
 
 def newest(run: Path) -> Path:
-    return runs.checkpoints(RunFolder(run)).paths[-1]
+    return checkpoints(RunFolder(run)).paths[-1]
 
 
 def mixed(folder: Path, sources: list[dict[str, Any]], *overrides: str) -> Config:

@@ -25,9 +25,9 @@ from trainer.events import (
     RunStarted,
     StateChanged,
 )
-from trainer.runs import folder as runs
 from trainer.runs.folder import RunFolder, read_best
 from trainer.runs.journal import read_journal
+from trainer.session import record as run_record
 from trainer.session.training import train
 
 AT_TARGET = (
@@ -117,7 +117,7 @@ def test_the_best_checkpoint_of_a_killed_run_is_that_of_one_that_never_was(
     def die(*_: Any) -> None:
         raise Killed
 
-    monkeypatch.setattr(runs, "write_best", die)  # its checkpoint is there by then
+    monkeypatch.setattr(run_record, "write_best", die)  # its checkpoint is there by then
     with pytest.raises(Killed):
         train(tiny_config(tmp_path, "run.name=killed", *settings))
     monkeypatch.undo()

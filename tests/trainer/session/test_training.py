@@ -17,8 +17,8 @@ from trainer.errors import DivergedError, RewardError
 from trainer.events import Alarm, Alert, Iteration, RunEnded, RunStarted
 from trainer.ppo.learner import Learner, LossSums
 from trainer.ppo.loop import PPO
-from trainer.runs import folder as runs
 from trainer.runs import sample_index
+from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.samples import TOKEN_COLUMNS, read_samples
 from trainer.session.training import train
@@ -84,7 +84,7 @@ def test_the_samples_agree_with_the_metrics_and_the_maths(tmp_path: Path) -> Non
     kl_coef = 0.5
     recorder = record(tiny_config(tmp_path, "run.name=a", f"ppo.kl_coef={kl_coef}", 'rollout.stop=["a", "b", "c"]'))
     for iteration in recorder.of(Iteration):
-        path = runs.RunFolder(tmp_path / "runs" / "a").samples_file(iteration.iteration)
+        path = RunFolder(tmp_path / "runs" / "a").samples_file(iteration.iteration)
         rows = read_samples(path).to_pylist()
         assert [row["row"] for row in rows] == [0, 1, 2, 3]
         assert sum(len(row["tokens"]) for row in rows) / 4 == iteration.response_length
@@ -102,7 +102,7 @@ def test_the_samples_agree_with_the_metrics_and_the_maths(tmp_path: Path) -> Non
 def test_a_run_keeps_an_index_of_its_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sample_index, "ITERATIONS", 2)
     record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=3"))
-    folder = runs.RunFolder(tmp_path / "runs" / "a")
+    folder = RunFolder(tmp_path / "runs" / "a")
     files = {number: folder.samples_file(number) for number in (1, 2, 3)}
     sizes = {number: path.stat().st_size for number, path in files.items()}
     assert sample_index.read_index(folder.samples, {3: sizes.pop(3)}) is None

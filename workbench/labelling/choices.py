@@ -83,7 +83,7 @@ def labelling_material(runs_dir: Path) -> Material:
     from trainer.runs.listing import PPO, list_runs
     from workbench.run.sample_reader import kept_iterations
 
-    runs = sorted(list_runs(runs_dir), key=lambda run: run.started or 0.0, reverse=True)
+    runs = sorted(list_runs(runs_dir), key=lambda run: (run.started or 0.0, run.name), reverse=True)
     return Material(
         [run.folder.root for run in runs if run.kind == PPO and (run.folder.is_live() or kept_iterations(run.folder))],
         [run.folder.root for run in runs if run.kind == "reward-model" and newest_checkpoint(run.folder)],

@@ -126,7 +126,7 @@ def text_of(row: dict[str, Any]) -> str:
 
 def named_tests() -> list[tuple[str, str]]:
     """Every `tests/file.py::test_name` of the page."""
-    return re.findall(r"`(tests/\w+\.py)::(\w+)`", PAGE.read_text(encoding="utf-8"))
+    return re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE.read_text(encoding="utf-8"))
 
 
 @cache

@@ -373,7 +373,10 @@ def test_kept_iterations_are_those_with_a_file(folder: RunFolder) -> None:
     "modules",
     [
         ["workbench.samples.pane", "workbench.runs.pane"],
-        [f"workbench.samples.{name}" for name in ("reader", "table", "query", "bookmarks", "appearances", "whole_run")],
+        [
+            *(f"workbench.run.sample_{name}" for name in ("reader", "table", "query")),
+            *(f"workbench.samples.{name}" for name in ("bookmarks", "appearances", "whole_run")),
+        ],
     ],
     ids=["panes", "readers"],
 )

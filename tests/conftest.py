@@ -1,5 +1,6 @@
 """Settings of the whole test run: no network, nothing of the user's is touched, the same examples every time."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -49,6 +50,14 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     yield
     seen, WATCH.seen = WATCH.seen, []
     assert not seen, f"{seen}: the checkout may hold the user's runs and labels; work in the folder of the test"
+
+
+@pytest.fixture(autouse=True)
+def _garbage_of_its_own() -> Iterator[None]:
+    """What was there before a test is not looked through for garbage: of a worker that has loaded all, it is much."""
+    gc.freeze()
+    yield
+    gc.collect()
 
 
 @pytest.fixture(autouse=True)

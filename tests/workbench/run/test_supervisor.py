@@ -255,6 +255,7 @@ def make_checkpoint(folder: Path, iteration: int) -> None:
 
 
 def test_what_was_loaded_is_garbage_again_once_the_run_is_over() -> None:
+    gc.unfreeze()  # what was frozen before the test
     supervisor = supervise(scripted_run.steered)
     poll_until(supervisor, lambda: supervisor.view.started is not None)
     assert gc.get_freeze_count() > 0, "keys do not wait for the collector to look through a model"

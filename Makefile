@@ -21,11 +21,12 @@ run: setup ## open the workbench on the starter model; without a terminal, train
 test: setup ## run the tests, three at a time, for some wait (ARGS="-k gae" chooses, one at a time)
 	$(BIN)/python -m pytest $(or $(ARGS),--numprocesses 3 --dist worksteal)
 
-check: setup ## lint, format check, types, import contracts
+check: setup ## lint, format check, types, import contracts and the picture of them
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python docs/architecture.py --check
 
 bench: setup ## measure one PPO iteration
 	$(BIN)/python benchmarks/bench_iteration.py $(ARGS)

@@ -21,7 +21,7 @@ EVERYWHERE = {"trainer.arrays", "trainer.errors", "trainer.events", "trainer.fil
 
 def imports() -> dict[str, set[str]]:
     """Return which parts each part of the program imports; a part is what lies directly in `trainer` or `workbench`."""
-    graph = grimp.build_graph("trainer", "workbench", exclude_type_checking_imports=True)
+    graph = grimp.build_graph("trainer", "workbench", exclude_type_checking_imports=True, cache_dir=None)
     found: dict[str, set[str]] = defaultdict(set)
     for module in graph.modules:
         part = _part(module)

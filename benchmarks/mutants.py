@@ -95,7 +95,6 @@ def _told_apart(mutants: list[Mutant]) -> list[Mutant]:
 
 def _changes(tree: ast.Module, modules: set[str]) -> Iterator[tuple[str, Any, ast.AST]]:
     """(function, node, what takes its place) of all functions."""
-
     effects: set[ast.AST] = set()  # calls whose result nobody takes, so that another result is no change
 
     def visit(node: ast.AST, inside: str, scope: str) -> Iterator[tuple[str, Any, ast.AST]]:

@@ -45,7 +45,7 @@ def shoot(app: WorkbenchApp, name: str) -> None:
 
 
 async def opened(app: WorkbenchApp, pilot: Pilot[str]) -> MainScreen:
-    """The main screen, once it shows everything."""
+    """Return the main screen, once it shows everything."""
     await until(pilot, lambda: app.main is not None and app.main.is_attached and app.main.ready)
     assert app.main is not None
     return app.main
@@ -78,7 +78,7 @@ async def train() -> None:
 
 
 async def alarm() -> None:
-    """A learning rate that is far too high, and the alarm that it raises."""
+    """Draw the alarm that a far too high learning rate raises."""
     settings = ("optim.policy_lr=0.02", "run.name=too-fast")
     app = WorkbenchApp(Opening(overrides=settings))
     async with app.run_test(size=(120, 36)) as pilot:
@@ -143,7 +143,7 @@ def is_at(pane: LabelPane, position: int) -> bool:
 
 
 async def reward_model() -> None:
-    """The reward model that learnt the hidden rule."""
+    """Draw the reward model that learnt the hidden rule."""
     app = WorkbenchApp(Opening(watch=REWARD_MODEL))
     async with app.run_test(size=(120, 36)) as pilot:
         screen = await opened(app, pilot)

@@ -1,4 +1,4 @@
-"""Reinforcement learning from human feedback on MLX, as a library: it knows nothing of any screen.
+"""Reinforcement learning from human feedback on MLX, as a library without a user interface.
 
 from trainer import load_config, train
 
@@ -68,7 +68,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is asked for, and only that: a configuration needs no tensors, and MLX takes seconds."""
+    """Import only what is asked for: a configuration needs no tensors, and importing MLX takes seconds."""
     for home, names in _HOMES.items():
         if name in names:
             return getattr(importlib.import_module(home), name)

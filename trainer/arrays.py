@@ -1,4 +1,4 @@
-"""MLX arrays to plain Python and back, with types that a checker can follow."""
+"""Conversion of MLX arrays to plain Python, with types that a checker can follow."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from mlx.utils import tree_flatten
 
 
 def to_list(array: mx.array) -> list[Any]:
-    """The numbers of an array of one or more dimensions, as nested lists."""
+    """Return the numbers of an array of one or more dimensions, as nested lists."""
     return cast("list[Any]", array.tolist())
 
 
 def leaves(tree: Any) -> list[mx.array]:
-    """The arrays of a tree of dicts, lists and tuples."""
+    """Return the arrays in a tree of dicts, lists and tuples."""
     return [cast("mx.array", pair[1]) for pair in tree_flatten(tree)]
 
 
 def filled(value: mx.array | None) -> mx.array:
-    """A field of a record that a former step must have filled."""
+    """Return a record's field that an earlier step must have filled. Raises ValueError if it is None."""
     if value is None:
         raise ValueError("a step of the iteration was left out: its field of Experience is not filled")
     return value

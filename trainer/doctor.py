@@ -1,4 +1,4 @@
-"""What training would run on here, what is slow about it, and what to do about that."""
+"""Checks of what training would run on here, what is slow about it, and what to do about that."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OTHER_CACHE = "free space there, or name a writable folder in PPO_WORKBENCH_CAC
 
 
 class Check(NamedTuple):
-    """What one check found: ok, warn (training is slow, or works in part) or fail (it does not work)."""
+    """Result of one check: ok, warn (training is slow, or works in part) or fail (it does not work)."""
 
     name: str
     status: Literal["ok", "warn", "fail"]
@@ -33,7 +33,7 @@ class Check(NamedTuple):
 
 
 def checks() -> Iterator[Check]:
-    """Every check in turn, made when it is asked for. Imports MLX on the calling thread; never raises."""
+    """Yield every check in turn, run when it is requested. Imports MLX on the calling thread; never raises."""
     yield _packages()
     mlx = _mlx()
     yield mlx
@@ -47,7 +47,7 @@ def checks() -> Iterator[Check]:
 
 
 def _packages() -> Check:
-    """MLX is one package and its backend another."""
+    """Check that MLX has exactly one backend: backends are separate packages."""
     backends = [f"{name} {version}" for name in _BACKENDS if (version := _version(name))]
     mlx = f"mlx {_version('mlx') or 'absent'}"
     detail = ", ".join([f"Python {platform.python_version()}", mlx, *(backends or ["no backend"])])
@@ -82,7 +82,7 @@ def _matmul() -> Check:
 
 
 def _compiler() -> Check:
-    """MLX calls the compiler of its CPU kernels by this very name."""
+    """Check for g++: MLX calls the compiler of its CPU kernels by this very name."""
     path = shutil.which("g++")
     if path is None:
         return Check("compiler", "fail", "no g++, with which MLX compiles its CPU kernels", "apt install g++")

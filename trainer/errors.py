@@ -1,10 +1,10 @@
-"""The one exception tree. Every message names the thing, the rule and the way out, in one line."""
+"""Exceptions of the trainer. Every message names the thing, the rule and the way out, one line per problem."""
 
 from __future__ import annotations
 
 import errno
 
-_ADVICE = {  # what helps, by what the system says is wrong
+_ADVICE = {  # what helps, by the system's error number
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free space"),
     errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
     **dict.fromkeys((errno.EACCES, errno.EPERM), "change the permissions"),
@@ -17,7 +17,7 @@ _ADVICE = {  # what helps, by what the system says is wrong
 
 
 class TrainerError(Exception):
-    """Base of every error that a user can cause and mend. `exit_code` is what the command line returns."""
+    """Base of every error that a user can cause and fix. `exit_code` is what the command line returns."""
 
     exit_code = 3
 
@@ -34,7 +34,7 @@ class ConfigError(TrainerError):
 
 
 class UsageError(TrainerError):
-    """A command that cannot be carried out as given: a run name in use, a run that is not there."""
+    """A command that cannot be carried out as given: a run name in use, a run that does not exist."""
 
     exit_code = 2
 
@@ -62,8 +62,7 @@ class StorageError(TrainerError):
 def cannot_write(what: str, error: Exception, then: str = "") -> StorageError:
     """Return the error for `what`, as in "checkpoint 'a'", that could not be written because of `error`.
 
-    The advice fits the cause: a path that is not there needs no space. then: what else helps, as in ", or choose
-    another folder".
+    The advice fits the cause: a missing path needs no space. then: further advice, as in ", or choose another folder".
     """
     number = error.errno if isinstance(error, OSError) else None
     reason = getattr(error, "strerror", None) or (str(error).splitlines() or [type(error).__name__])[0]
@@ -73,6 +72,6 @@ def cannot_write(what: str, error: Exception, then: str = "") -> StorageError:
 
 
 class DivergedError(TrainerError):
-    """Training produced NaN or inf three times in a row and was ended at the last good checkpoint."""
+    """Training that produced NaN or inf three times in a row and was ended at the last good checkpoint."""
 
     exit_code = 4

@@ -1,4 +1,4 @@
-"""What a trainer tells the world: frozen, typed events of plain Python values, and the sinks that take them.
+"""Events of a trainer: frozen, typed records of plain Python values.
 
 Every reader (journal, headless display, workbench, trackers) sees the same stream; nothing else leaves the trainer.
 """
@@ -26,14 +26,14 @@ class Event:
     transient: ClassVar[bool] = False
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values under `event` and the field names; numbers that are not finite become None (JSON has none)."""
+        """Return plain values by `event` and field name; numbers that are not finite become None (JSON has none)."""
         values = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
         return {"event": self.kind, **values}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(Event):
-    """The first event of a run, and again of each resumption."""
+    """First event of a run, and of each time it is resumed."""
 
     kind: ClassVar[str] = "run"
     name: str
@@ -49,14 +49,14 @@ class RunStarted(Event):
     seed: int
     versions: dict[str, str]
     warnings: list[str] = field(default_factory=list)
-    resumed_at: int | None = None  # the iteration of the checkpoint that this resumption continues from
+    resumed_at: int | None = None  # the iteration of the checkpoint that the run continues from
     run_kind: str = "ppo"  # or "reward-model" or "dpo": its iterations are optimiser steps, its prompts comparisons
     schema: int = SCHEMA_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateChanged(Event):
-    """The run entered `state`."""
+    """Change of the run's state to `state`."""
 
     kind: ClassVar[str] = "state"
     state: State
@@ -64,7 +64,7 @@ class StateChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseProgress(Event):
-    """How far the phase under way is: `done` of `total` units."""
+    """Progress of the current phase: `done` of `total` units."""
 
     kind: ClassVar[str] = "phase"
     transient: ClassVar[bool] = True
@@ -86,11 +86,11 @@ class Iteration(Event):
     score_min: float
     reward_mean: float  # mean of score minus KL penalty, summed over each sequence
     kl: float  # nats; mean over sequences of the summed k1
-    entropy: float  # nats a token
+    entropy: float  # nats per token
     policy_loss: float
     value_loss: float
     clip_fraction: float
-    approx_kl: float  # new against old policy, nats a token
+    approx_kl: float  # new against old policy, nats per token
     ratio_mean: float
     ratio_max: float
     explained_variance: float
@@ -101,7 +101,7 @@ class Iteration(Event):
     truncated: float  # share of responses that were cut short
     sampler_mismatch: float  # mean |log-prob of the sampler - teacher-forced one|, nats
     steps: int  # optimiser steps taken
-    skipped_steps: int  # not taken: no signal, NaN or inf
+    skipped_steps: int  # not taken: NaN, inf, or too large a ratio
     kl_coef: float
     policy_lr: float
     value_lr: float
@@ -116,7 +116,7 @@ class Iteration(Event):
     spiked_steps: int = 0  # of skipped_steps, those with too large a ratio
     epochs_done: float = math.nan  # passes over the batch; fewer than configured after an early stop
     length_correlation: float = math.nan  # Pearson's, of score and response length; NaN where one does not vary
-    repetition: float = math.nan  # mean share of a response's 4-grams that it has had before
+    repetition: float = math.nan  # mean share of a response's 4-grams that occurred in it before
     unique: float = math.nan  # distinct responses over all of the batch
 
 
@@ -133,7 +133,7 @@ class SamplePreview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplesWritten(Event):
-    """The sequences of an iteration are on disk in `path` (relative to the run), or not kept when it is empty."""
+    """Sequences of an iteration, on disk in `path` (relative to the run), or not saved if it is empty."""
 
     kind: ClassVar[str] = "samples"
     iteration: int
@@ -156,46 +156,46 @@ class Evaluation(Event):
     truncated: float
     seconds: float
     parts: dict[str, float] = field(default_factory=dict)  # mean raw score by reward source
-    score_low: float = math.nan  # 95 % interval of the mean score
+    score_low: float = math.nan  # 95% interval of the mean score
     score_high: float = math.nan
     reward_mean: float = math.nan  # mean of score minus KL penalty, at the kl_coef of the iteration
-    win_rate: float = math.nan  # share of prompts where the policy's score beats the reference's; a tie counts half
-    win_rate_low: float = math.nan  # Wilson's 95 % interval
+    win_rate: float = math.nan  # share of prompts on which the policy's score beats the reference's; a tie counts half
+    win_rate_low: float = math.nan  # Wilson's 95% interval
     win_rate_high: float = math.nan
     reference_score: float = math.nan  # mean score of the reference's responses to the same prompts
-    best_of: int = 1  # n of the next
+    best_of: int = 1  # n of best_of_score
     best_of_score: float = math.nan  # mean of the best of n responses of the reference
-    explained_variance: float = math.nan  # of the returns of these rollouts by the critic, which has not seen them
+    explained_variance: float = math.nan  # of these rollouts' returns by the critic, which has not seen them
     value_error: float = math.nan  # root of the mean squared error of the critic on them
-    averaged: bool = False  # the policy judged is the moving average
+    averaged: bool = False  # the evaluated policy is the moving average
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HumanEvaluation(Event):
-    """How often people prefer what the policy wrote to what the reference did, by all that they have judged so far."""
+    """How often people prefer the policy's completions to the reference's, over all judgements so far."""
 
     kind: ClassVar[str] = "human_evaluation"
-    iteration: int  # that of the newest policy which was judged
+    iteration: int  # of the newest policy that was judged
     comparisons: int  # judgements; wins, ties and losses together
     wins: int  # the policy's completion was preferred
     ties: int  # neither was, or both were bad
     losses: int
     win_rate: float  # a tie counts half
-    low: float  # Wilson's 95 % interval
+    low: float  # Wilson's 95% interval
     high: float
     labellers: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardModelStep(Event):
-    """Metrics of one optimiser step of a reward model, over the comparisons that it was taken on, before it."""
+    """Metrics of one optimiser step of a reward model, over its comparisons, measured before the step."""
 
     kind: ClassVar[str] = "reward_model_step"
     iteration: int  # from 1
     comparisons: int
     loss: float  # mean over the comparisons
     accuracy: float  # share of the decided pairs whose better completion is ahead
-    lead: float  # of the better one, logits, mean over the decided pairs
+    lead: float  # of the better completion, logits, mean over the decided pairs
     grad_norm: float  # before clipping
     skipped: bool  # not taken: NaN or inf
     learning_rate: float
@@ -207,9 +207,9 @@ class RewardModelStep(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardModelEvaluation(Event):
-    """A reward model on held-out comparisons after `iteration` steps, beside what knows less than it.
+    """Evaluation of a reward model on held-out comparisons after `iteration` steps, beside simpler models.
 
-    Log-loss and calibration are of the decided pairs; what is not known is NaN.
+    Log-loss and calibration are of the decided pairs; unknown numbers are NaN.
     """
 
     kind: ClassVar[str] = "reward_model_evaluation"
@@ -217,9 +217,9 @@ class RewardModelEvaluation(Event):
     pairs: int  # decided ones
     ties: int
     accuracy: float
-    accuracy_low: float  # Wilson's 95 % interval
+    accuracy_low: float  # Wilson's 95% interval
     accuracy_high: float
-    log_loss: float  # nats a pair
+    log_loss: float  # nats per pair
     calibration_error: float
     length_accuracy: float  # of the model that sees only lengths
     untrained_accuracy: float
@@ -228,32 +228,32 @@ class RewardModelEvaluation(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DPOStep(RewardModelStep):
-    """Metrics of one optimiser step of DPO: those of its implicit reward, and these, means over its pairs."""
+    """Metrics of one optimiser step of DPO: those of its implicit reward, and these, which are means over its pairs."""
 
     kind: ClassVar[str] = "dpo_step"
     chosen_reward: float  # implicit: beta (log pi - log pi_ref); the lead is the difference of the two
     rejected_reward: float
-    chosen_logprob: float  # nats a sequence
+    chosen_logprob: float  # nats per sequence
     rejected_logprob: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DPOEvaluation(RewardModelEvaluation):
-    """A policy's implicit reward on held-out comparisons after step `iteration`, 0 before the first."""
+    """Evaluation of a policy's implicit reward on held-out comparisons after step `iteration`, 0 before the first."""
 
     kind: ClassVar[str] = "dpo_evaluation"
-    loss: float  # that which is trained
+    loss: float  # the one that is trained
     lead: float  # of the better one's implicit reward, mean over the decided pairs; so are the next four
     chosen_reward: float
     rejected_reward: float
-    chosen_logprob: float  # nats a sequence
+    chosen_logprob: float  # nats per sequence
     rejected_logprob: float
-    kl: float  # of policy against reference, over all words at each place of the completions, nats a token
+    kl: float  # of policy against reference, over the vocabulary at each completion position, nats per token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSaved(Event):
-    """A checkpoint is whole on disk in `path` (relative to the run)."""
+    """A whole checkpoint on disk in `path` (relative to the run)."""
 
     kind: ClassVar[str] = "checkpoint"
     iteration: int
@@ -263,7 +263,7 @@ class CheckpointSaved(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingChanged(Event):
-    """A live setting has another value from `iteration` on; config.toml holds it by now."""
+    """Change of a live setting from `iteration` on; config.toml contains it already."""
 
     kind: ClassVar[str] = "setting"
     iteration: int
@@ -285,9 +285,9 @@ class Alert(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fix:
-    """Something that can be done about an alarm with one key."""
+    """Remedy for an alarm that takes one key."""
 
-    label: str  # what it does, as in "lower policy_lr to 5e-05"
+    label: str  # what it does, for example "lower policy_lr to 5e-05"
     action: Literal["set", "rollback", "pause"]
     key: str = ""  # of set, dotted
     value: Any = None  # of set
@@ -295,17 +295,17 @@ class Fix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm(Alert):
-    """A sign that the run goes wrong; `message` says what, and by which numbers."""
+    """Sign that the run goes wrong; `message` says what, and which numbers show it."""
 
     kind: ClassVar[str] = "alarm"
-    evidence: dict[str, float]  # the numbers that it rests on, by name
+    evidence: dict[str, float]  # the numbers behind it, by name
     advice: str  # what to do about it, in plain words
     fixes: list[Fix] = field(default_factory=list)  # likeliest first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision(Alert):
-    """What the convergence check decided, and in `message` why; `code` is `convergence_` and the rule."""
+    """Decision of the convergence check, with the reason in `message`; `code` is `convergence_` and the rule."""
 
     kind: ClassVar[str] = "decision"
     rule: Literal["target", "plateau", "collapse", "degradation", "kl"]
@@ -315,7 +315,7 @@ class Decision(Alert):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolledBack(Event):
-    """The policy after `iteration` is again what it was after iteration `to`; the next iteration goes on from it."""
+    """Rollback of the policy after `iteration` to that after iteration `to`; the next iteration continues from it."""
 
     kind: ClassVar[str] = "rollback"
     iteration: int
@@ -325,7 +325,7 @@ class RolledBack(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded(Event):
-    """The last event: why the run ended, the process's exit code, and where it stands."""
+    """Last event of a run: why it ended, the process's exit code, and its final state."""
 
     kind: ClassVar[str] = "end"
     state: EndState
@@ -334,7 +334,7 @@ class RunEnded(Event):
     iteration: int
     checkpoint: str = ""  # newest whole checkpoint, relative to the run
     seconds: float = 0.0
-    alarms: dict[str, str] = field(default_factory=dict)  # code and level of those whose sign is still there
+    alarms: dict[str, str] = field(default_factory=dict)  # code and level of the open ones
 
 
 def _descendants(cls: type[Event]) -> Iterator[type[Event]]:
@@ -347,9 +347,9 @@ EVENT_TYPES: dict[str, type[Event]] = {cls.kind: cls for cls in _descendants(Eve
 
 
 def event_from_dict(values: dict[str, Any]) -> Event | None:
-    """The event that `as_dict` gave, or None for a kind that this version does not know.
+    """Return the event that `as_dict` gave, or None for a kind that this version does not know.
 
-    Fields that this version does not know are dropped, absent numbers come back as NaN.
+    Unknown fields are dropped, and absent numbers become NaN.
     """
     cls = EVENT_TYPES.get(values.get("event", ""))
     if cls is None:

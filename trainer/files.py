@@ -1,4 +1,4 @@
-"""Files: the program's own are written whole or not at all, never through a link; any are read up to a limit.
+"""Access to files: the program's own are written whole or not at all, never through a link; reading has a limit.
 
 A file that others may have left or damaged is opened without waiting for a pipe.
 """
@@ -19,36 +19,34 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 SHARED = 0o666
-"""Permissions of a file that whoever the umask admits may read."""
+"""Permissions of a file that others may read, as far as the umask allows."""
 
 PRIVATE = 0o600
 """Permissions of a file that only its owner may read."""
 
 TOML_BYTES = 256 << 10
-"""Most of a TOML file that is parsed, ten times a configuration with every option: the worst takes some 2 s."""
+"""Largest TOML file that is parsed: ten times a configuration with every option. The worst takes about 2 s."""
 
 JSON_BYTES = 16 << 20
-"""Most of a JSON file that is parsed."""
+"""Largest JSON file that is parsed."""
 
 DEEPEST = 32
-"""Most tables within tables."""
+"""Deepest nesting that is parsed."""
 
 _DESCRIPTOR = re.compile(r"/dev/(stdin|fd/\d+)|/proc/(self|\d+)/fd/\d+")
-_STRING_OR_COMMENT = (
-    re.compile(  # one without its end goes to the end of the line or text: a single pass, whatever comes
-        r'"""(?:\\.|[^\\])*?(?:"""|\Z)' r"|'''.*?(?:'''|\Z)" r'|"(?:\\.|[^"\\\n])*+"?' r"|'[^'\n]*+'?" r"|#[^\n]*+",
-        re.DOTALL,
-    )
+_STRING_OR_COMMENT = re.compile(  # an unclosed one extends to the end of the line or text, so that one pass is enough
+    r'"""(?:\\.|[^\\])*?(?:"""|\Z)' r"|'''.*?(?:'''|\Z)" r'|"(?:\\.|[^"\\\n])*+"?' r"|'[^'\n]*+'?" r"|#[^\n]*+",
+    re.DOTALL,
 )
 _DEEP_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{DEEPEST}}}")
 
 
 @contextlib.contextmanager
 def whole_file(path: Path, *, mode: int = SHARED, sync: bool = False) -> Iterator[BinaryIO]:
-    """Open a new file that replaces `path` when the block ends, or is removed when the block raises.
+    """Open a new file that replaces `path` when the block ends, or is removed if the block raises.
 
-    mode: permissions before the umask. sync: wait for the disk before the file takes the place of the one before.
-    A link at `path` is replaced, not followed; so is a file that a killed process left half-written. Raises OSError.
+    mode: permissions before the umask. sync: wait for the disk before the file replaces the previous one. A link at
+    `path` is replaced, not followed; so is a half-written file that a killed process left. Raises OSError.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.unlink(missing_ok=True)
@@ -73,9 +71,9 @@ def write_whole(path: Path, content: str | bytes, *, mode: int = SHARED, sync: b
 
 
 def open_file(path: Path, flags: int = os.O_RDONLY, mode: int = SHARED) -> int:
-    """Open a regular file and return its descriptor; never through a link, and without waiting for a pipe.
+    """Open a regular file and return its descriptor, never through a link, and without waiting for a pipe.
 
-    flags: as for os.open. mode: permissions before the umask, where it is created. Raises OSError, also where a link or
+    flags: as for os.open. mode: permissions before the umask, if it is created. Raises OSError, also if a link or
     anything but a file is at `path`.
     """
     try:
@@ -91,7 +89,7 @@ def open_file(path: Path, flags: int = os.O_RDONLY, mode: int = SHARED) -> int:
 
 
 def own_folder(path: Path, *, mode: int = 0o777) -> None:
-    """Make the folder `path` where there is none. Raises OSError, also where a link or a file stands in its place."""
+    """Create the folder `path` if there is none. Raises OSError, also if a link or a file is in its place."""
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode)
     if not is_folder(path):
@@ -124,7 +122,7 @@ def remove(path: Path) -> None:
 
 
 def is_same(path: Path, descriptor: int) -> bool:
-    """Return whether `path` leads to what `descriptor` has open. Only what is surely gone or another counts as not."""
+    """Return whether `path` leads to what `descriptor` has open; False only if it is surely gone or another."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except (FileNotFoundError, NotADirectoryError):
@@ -134,7 +132,7 @@ def is_same(path: Path, descriptor: int) -> bool:
 
 
 def path_of(descriptor: int) -> Path | None:
-    """Return where the open folder `descriptor` is now, however it was moved; None where it is deleted or not found."""
+    """Return where the open folder `descriptor` is now, even if it was moved; None if it is deleted or not found."""
     try:
         if sys.platform == "darwin":
             name = fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0").decode()
@@ -150,7 +148,7 @@ def path_of(descriptor: int) -> Path | None:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open the regular file `path`, or the one that a link there leads to, to be read.
+    """Open the regular file `path`, or the one that a link there leads to, for reading.
 
     Raises OSError, also for a pipe, a device or a folder: reading one might never end.
     """
@@ -162,7 +160,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_regular(path: Path, most: int = JSON_BYTES) -> bytes:
-    """Return the bytes of the regular file `path`. Raises OSError, also where there are more than `most`."""
+    """Return the bytes of the regular file `path`. Raises OSError, also if there are more than `most`."""
     with open_regular(path) as file:
         return _bounded(file, path, most)
 
@@ -170,7 +168,7 @@ def read_regular(path: Path, most: int = JSON_BYTES) -> bytes:
 def read_given(path: Path, most: int = TOML_BYTES) -> bytes:
     """Return the bytes of a file that a user names: a regular one, or /dev/stdin and other descriptors.
 
-    Raises OSError, also where there are more than `most`.
+    Raises OSError, also if there are more than `most`.
     """
     if not _DESCRIPTOR.fullmatch(str(path)):
         return read_regular(path, most)
@@ -186,8 +184,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 def parse_toml(content: bytes | str) -> dict[str, Any]:
     """Return the tables of a TOML document, with or without a byte-order mark.
 
-    Raises ValueError for what is not TOML in UTF-8, and for keys and values nested deeper than `DEEPEST`, on which
-    the time of parsing grows with the square of the length.
+    Raises ValueError for what is not TOML in UTF-8, and for keys and values nested deeper than `DEEPEST`, whose parsing
+    time grows with the square of their length.
     """
     text = content.decode("utf-8-sig") if isinstance(content, bytes) else content.removeprefix("\ufeff")
     # No string holds a key, and outside of strings only keys have many dots.
@@ -214,7 +212,7 @@ def _placeholder(match: re.Match[str]) -> str:
 
 
 def _depth_exceeds(values: Any, most: int) -> bool:
-    """Return whether tables and lists lie deeper within each other than `most`; without recursion."""
+    """Return whether tables and lists are nested deeper than `most`, without recursion."""
     level = [values]
     for _ in range(most + 1):
         level = [

@@ -1,6 +1,6 @@
-"""The mathematics of PPO for language models, and of reward models: arrays in, arrays out.
+"""Mathematics of PPO for language models and of reward models: arrays in, arrays out.
 
-Shapes: B sequences, T response tokens (right-padded), V words of the vocabulary. `mask` is 1 on real response tokens
+Shapes: B sequences, T response tokens (right-padded), V tokens of the vocabulary. `mask` is 1 on real response tokens
 and 0 on padding. Logarithms are natural, so KL and entropy are in nats.
 """
 
@@ -15,7 +15,7 @@ Aggregation = Literal["token", "sequence", "constant"]
 
 
 def token_logprobs(logits: mx.array, tokens: mx.array) -> mx.array:
-    """Log-probability of each token, log softmax(logits)[token], in float32.
+    """Return the log-probability of each token, log softmax(logits)[token], in float32.
 
     logits: [..., V]; tokens: [...] of ids. Returns [...].
     """
@@ -24,24 +24,24 @@ def token_logprobs(logits: mx.array, tokens: mx.array) -> mx.array:
 
 
 def entropy(logits: mx.array) -> mx.array:
-    """Entropy of the full distribution, H = log Z - sum_v p_v l_v, in nats.
+    """Return the entropy of the full distribution, H = log Z - sum_v p_v l_v, in nats.
 
     logits: [..., V]. Returns [...], float32.
     """
     logits = logits.astype(mx.float32)
-    logits = logits - mx.stop_gradient(logits.max(axis=-1, keepdims=True))  # the difference of two large sums is lost
+    logits = logits - mx.stop_gradient(logits.max(axis=-1, keepdims=True))  # large sums would cancel
     probabilities = mx.softmax(logits, axis=-1)
     possible = mx.where(probabilities > 0, logits, 0.0)  # 0 times a logit of -inf is 0 here
     return mx.logsumexp(logits, axis=-1) - (probabilities * possible).sum(axis=-1)
 
 
 def kl_estimate(logprobs: mx.array, ref_logprobs: mx.array, estimator: KLEstimator = "k1") -> mx.array:
-    """Estimate of KL(pi || pi_ref) from tokens sampled by pi, with log r = log pi_ref - log pi.
+    """Estimate KL(pi || pi_ref) from tokens sampled by pi, with log r = log pi_ref - log pi.
 
         k1 = -log r,   k2 = (log r)^2 / 2,   k3 = r - 1 - log r,   abs = |log r|
 
-    k1 and k3 are unbiased, k3 is never negative; k2 and abs are biased but never negative.
-    logprobs, ref_logprobs: any one shape, returned. Schulman 2020, "Approximating KL divergence".
+    k1 and k3 are unbiased, and k3 is never negative; k2 and abs are biased but never negative. logprobs, ref_logprobs:
+    any one shape. Returns that shape. Schulman 2020, "Approximating KL divergence".
     """
     log_r = ref_logprobs - logprobs
     if estimator == "k1":
@@ -54,17 +54,17 @@ def kl_estimate(logprobs: mx.array, ref_logprobs: mx.array, estimator: KLEstimat
 
 
 def masked_mean(x: mx.array, mask: mx.array) -> mx.array:
-    """Mean of x where mask is 1; 0 where there is nothing to average. x, mask: one shape. Returns a scalar."""
+    """Return the mean of x where mask is 1, as a scalar; 0 if the mask is empty. x, mask: one shape."""
     return mx.where(mask > 0, x, 0.0).sum() / mx.maximum(mask.sum(), 1)
 
 
 def masked_variance(x: mx.array, mask: mx.array) -> mx.array:
-    """Population variance of x where mask is 1. x, mask: one shape. Returns a scalar."""
+    """Return the population variance of x where mask is 1, as a scalar. x, mask: one shape."""
     return masked_mean(mx.square(x - masked_mean(x, mask)), mask)
 
 
 def whiten(x: mx.array, mask: mx.array, *, shift_mean: bool = True, eps: float = 1e-8) -> mx.array:
-    """x scaled to deviation 1 over the real tokens, and to mean 0 unless `shift_mean` is false.
+    """Scale x to deviation 1 over the real tokens, and to mean 0 unless `shift_mean` is false.
 
     Rewards are whitened with their mean kept ("N Implementation Details", detail 1.4). x, mask: [B, T]. Returns [B, T],
     0 outside the mask.
@@ -75,9 +75,9 @@ def whiten(x: mx.array, mask: mx.array, *, shift_mean: bool = True, eps: float =
 
 
 def shaped_rewards(kl: mx.array, scores: mx.array, mask: mx.array, *, kl_coef: float) -> mx.array:
-    """r_t = -beta KL_t, plus the score on the last real token.
+    """Return r_t = -beta KL_t, plus the score on the last real token.
 
-    kl, mask: [B, T]; scores: [B]. Returns [B, T], 0 outside the mask. A row without real tokens keeps no score.
+    kl, mask: [B, T]; scores: [B]. Returns [B, T], 0 outside the mask. A row without real tokens loses its score.
     Ziegler et al. 2019 (arXiv 1909.08593), eq. 2.
     """
     last = mx.arange(mask.shape[1])[None] == mask.sum(axis=1, keepdims=True) - 1
@@ -87,10 +87,10 @@ def shaped_rewards(kl: mx.array, scores: mx.array, mask: mx.array, *, kl_coef: f
 def td_errors(
     rewards: mx.array, values: mx.array, mask: mx.array, *, gamma: float, final_values: mx.array | None = None
 ) -> mx.array:
-    """delta_t = r_t + gamma V(s_{t+1}) - V(s_t).
+    """Return delta_t = r_t + gamma V(s_{t+1}) - V(s_t).
 
-    V after the last real token is 0, or `final_values` [B] where a response that was cut short is to be continued by
-    the critic's estimate. rewards, values, mask: [B, T]. Returns [B, T], 0 outside the mask.
+    V after the last real token is 0, or `final_values` [B] if given: the critic's estimate for a truncated response.
+    rewards, values, mask: [B, T]. Returns [B, T], 0 outside the mask.
     """
     padded = mx.where(mask > 0, values, 0.0)
     next_values = mx.concatenate([padded[:, 1:], mx.zeros_like(padded[:, :1])], axis=1)
@@ -101,18 +101,18 @@ def td_errors(
 
 
 def discounted_sums(x: mx.array, mask: mx.array, discount: float) -> mx.array:
-    """sum_{l >= 0} discount^l x_{t+l} over the real tokens: one product with a triangular matrix.
+    """Return sum_{l >= 0} discount^l x_{t+l} over the real tokens, as one product with a triangular matrix.
 
     x, mask: [B, T]. Returns [B, T], 0 outside the mask.
     """
     steps = mx.arange(x.shape[1])
-    ahead = steps[:, None] - steps[None]  # [source, target]: how far what is summed lies ahead
+    ahead = steps[:, None] - steps[None]  # [source, target]: how far the source lies ahead
     weights = mx.where(ahead >= 0, mx.power(mx.array(discount), mx.maximum(ahead, 0)), 0.0)
     return mx.where(mask > 0, mx.where(mask > 0, x, 0.0) @ weights, 0.0)
 
 
 def gae_advantages(deltas: mx.array, mask: mx.array, *, gamma: float, lam: float) -> mx.array:
-    """Generalised advantage estimates, the definition taken at its word.
+    """Return generalised advantage estimates, computed directly from their definition.
 
         A_t = sum_{l >= 0} (gamma lambda)^l delta_{t+l}
 
@@ -122,7 +122,7 @@ def gae_advantages(deltas: mx.array, mask: mx.array, *, gamma: float, lam: float
 
 
 def leave_one_out_mean(x: mx.array, group: int) -> mx.array:
-    """Of each member of a group the mean of the others: a baseline that does not know what it is taken from.
+    """Return, for each member of a group, the mean of the others: a baseline independent of that member.
 
         b_i = 1 / (n - 1) sum_{j != i} x_j
 
@@ -134,10 +134,10 @@ def leave_one_out_mean(x: mx.array, group: int) -> mx.array:
 
 
 def group_moments(x: mx.array, group: int) -> tuple[mx.array, mx.array]:
-    """Of each member the mean and the deviation (the sample's, by n - 1) of its group.
+    """Return, for each member, the mean and the sample standard deviation (by n - 1) of its group.
 
-    x: [B], consecutive groups of n = `group` > 1 members. Returns two of [B]. Shao et al. 2024 (arXiv 2402.03300),
-    section 4.1.2, with the deviation as TRL and the authors' code take it.
+    x: [B], consecutive groups of n = `group` > 1 members. Returns two arrays [B]. Shao et al. 2024 (arXiv 2402.03300),
+    section 4.1.2, with the deviation as in TRL and the authors' code.
     """
     groups = x.reshape(-1, group)
     mean = mx.broadcast_to(groups.mean(axis=1, keepdims=True), groups.shape)
@@ -154,12 +154,16 @@ def clipped_policy_loss(
     clip_high: float | None = None,
     dual_clip: float | None = None,
 ) -> mx.array:
-    """PPO's clipped surrogate, as a loss per token: max(-A rho, -A clip(rho, 1 - eps, 1 + eps)), rho = pi / pi_old.
+    """Return PPO's clipped surrogate, as a loss per token.
 
-    All: [B, T]. Returns [B, T]. The gradient is zero where clipping takes hold. clip_high: another eps for the upper
-    bound, so that unlikely tokens may rise further (Yu et al. 2025, arXiv 2503.14476, eq. 10). dual_clip: c > 1, by
-    which the loss is at most -c A where A < 0: without it one token that has become very likely outweighs all others
-    (Ye et al. 2020, arXiv 1912.09729, eq. 5). Schulman et al. 2017 (arXiv 1707.06347), eq. 7, negated.
+        max(-A rho, -A clip(rho, 1 - eps, 1 + eps)),   rho = pi / pi_old
+
+    All arrays: [B, T]. Returns [B, T]. The gradient is zero where clipping is active. Schulman et al. 2017
+    (arXiv 1707.06347), eq. 7, negated.
+
+    clip_high: another eps for the upper bound, so that unlikely tokens may rise further (Yu et al. 2025,
+    arXiv 2503.14476, eq. 10). dual_clip: c > 1, which limits the loss to -c A where A < 0. Without it, one token that
+    has become very likely outweighs all others (Ye et al. 2020, arXiv 1912.09729, eq. 5).
     """
     ratio = mx.exp(logprobs - old_logprobs)
     upper = 1 + (clip if clip_high is None else clip_high)
@@ -170,21 +174,28 @@ def clipped_policy_loss(
 
 
 def importance_weights(old_logprobs: mx.array, sampler_logprobs: mx.array, cap: float) -> mx.array:
-    """min(pi_old / pi_sampler, cap): what a token sampled by a slightly other distribution counts for.
+    """Return min(pi_old / pi_sampler, cap), the weight of a token sampled from a slightly different distribution.
 
-    Sampler and trainer compute the same policy by other kernels, or in another precision; the ratio of the two takes
-    the difference out of the gradient's mean, the cap bounds what that costs in variance. All: any one shape, returned,
-    without gradient. Truncated importance sampling, Ionides 2008; for sampler and trainer Yao et al. 2025.
+    Sampler and trainer compute the same policy with different kernels or in different precision. The ratio removes that
+    difference from the gradient's mean, and the cap bounds the variance that this adds. Both arrays: any one shape.
+    Returns that shape, without gradient. Truncated importance sampling, Ionides 2008; for sampler and trainer Yao
+    et al. 2025.
     """
     return mx.stop_gradient(mx.minimum(mx.exp(old_logprobs - sampler_logprobs), cap))
 
 
 def aggregated(x: mx.array, mask: mx.array, aggregation: Aggregation) -> mx.array:
-    """Losses of tokens summed as `aggregation` weighs them; divided by `aggregation_total` of the batch it is its mean.
+    """Return the sum of token losses, weighted as `aggregation` says.
 
-    token: every token counts the same (PPO; DAPO); sequence: every sequence does, so that a token of a long one counts
-    less (GRPO, Shao et al. 2024); constant: every token the same, whatever the other lengths of the batch (Dr. GRPO,
-    Liu et al. 2025, arXiv 2503.20783). x, mask: [B, T]. Returns a scalar. Sums of parts of a batch add up to its own.
+    Divided by `aggregation_total` of the batch, it is the batch's mean. Sums of parts of a batch add up to the batch's
+    sum.
+
+    - token: every token counts the same (PPO; DAPO).
+    - sequence: every sequence counts the same, so a token of a long one counts less (GRPO, Shao et al. 2024).
+    - constant: every token counts the same, whatever the other lengths of the batch (Dr. GRPO, Liu et al. 2025,
+      arXiv 2503.20783).
+
+    x, mask: [B, T]. Returns a scalar.
     """
     x = mx.where(mask > 0, x, 0.0)
     if aggregation == "sequence":
@@ -193,18 +204,18 @@ def aggregated(x: mx.array, mask: mx.array, aggregation: Aggregation) -> mx.arra
 
 
 def aggregation_total(mask: mx.array, aggregation: Aggregation, max_tokens: int) -> mx.array:
-    """What `aggregated` is divided by: tokens, sequences, or sequences times `max_tokens`. mask: [B, T]."""
+    """Return the divisor of `aggregated`: tokens, sequences, or sequences times `max_tokens`. mask: [B, T]."""
     if aggregation == "token":
         return mask.sum()
     return mx.array(float(mask.shape[0] * (max_tokens if aggregation == "constant" else 1)))
 
 
 def clipped_value_loss(values: mx.array, old_values: mx.array, returns: mx.array, *, clip: float | None) -> mx.array:
-    """Half the larger of the squared errors of the value and of the value held within `clip` of the old one.
+    """Return half the larger squared error of the value and of the value clipped to within `clip` of the old one.
 
         L = 1/2 max((V - G)^2, (V_old + clip(V - V_old, -eps, eps) - G)^2)
 
-    All: [B, T]. Returns [B, T]; plain halved squared error where `clip` is None.
+    All arrays: [B, T]. Returns [B, T]; the plain halved squared error if `clip` is None.
     """
     error = mx.square(values - returns)
     if clip is not None:
@@ -214,14 +225,17 @@ def clipped_value_loss(values: mx.array, old_values: mx.array, returns: mx.array
 
 
 def approx_kl(log_ratio: mx.array) -> mx.array:
-    """KL(pi_old || pi) per token by k3, (rho - 1) - log rho, from log rho = log pi - log pi_old of any shape."""
+    """Estimate KL(pi_old || pi) per token by k3, (rho - 1) - log rho, where log rho = log pi - log pi_old.
+
+    log_ratio: log rho, any shape. Returns that shape.
+    """
     return mx.expm1(log_ratio) - log_ratio
 
 
 def explained_variance(values: mx.array, returns: mx.array, mask: mx.array) -> mx.array:
-    """1 - Var(G - V) / Var(G) over real tokens: 1 is a perfect critic, 0 no better than the mean.
+    """Return 1 - Var(G - V) / Var(G) over real tokens: 1 is a perfect critic, 0 no better than the mean.
 
-    values, returns, mask: [B, T]. Returns a scalar, NaN where the returns do not vary.
+    values, returns, mask: [B, T]. Returns a scalar, NaN if the returns do not vary.
     """
     variance = masked_variance(returns, mask)
     unexplained = masked_variance(returns - values, mask)
@@ -229,37 +243,37 @@ def explained_variance(values: mx.array, returns: mx.array, mask: mx.array) -> m
 
 
 def bradley_terry_loss(lead: mx.array, margin: mx.array | float = 0.0) -> mx.array:
-    """-log P(the better one wins) = -log sigmoid(lead - margin), lead = r_better - r_worse.
+    """Return -log P(the better one wins) = -log sigmoid(lead - margin), where lead = r_better - r_worse.
 
-    lead, margin: any one shape, returned. Only differences count, so a shift of all rewards changes nothing.
+    lead, margin: any one shape. Returns that shape. Only differences count, so a shift of all rewards changes nothing.
     Bradley and Terry 1952; the margin is that of Touvron et al. 2023 (Llama 2, arXiv 2307.09288), eq. 2.
     """
     return mx.logaddexp(0.0, margin - lead)
 
 
 def davidson_logprobs(lead: mx.array, log_nu: mx.array) -> mx.array:
-    """Log-probabilities of (first wins, tie, second wins) where ties are possible.
+    """Return the log-probabilities of (first wins, tie, second wins) where ties are possible.
 
         P(i wins) = p_i / Z,   P(tie) = nu sqrt(p_i p_j) / Z,   Z = p_i + p_j + nu sqrt(p_i p_j),   p = exp(r)
 
-    that is softmax(lead / 2, log nu, -lead / 2) with lead = r_i - r_j. nu = 0 is Bradley-Terry, and so is the
-    distribution given that it is no tie, whatever nu: ties do not change what a lead means for the decided, as they do
-    with the threshold of Rao and Kupper 1967. lead: any shape; log_nu: scalar. Returns [..., 3].
-    Davidson 1970, "On Extending the Bradley-Terry Model to Accommodate Ties".
+    This is softmax(lead / 2, log nu, -lead / 2) with lead = r_i - r_j. With nu = 0 it is Bradley-Terry. For any nu, so
+    is the distribution given that there is no tie: ties do not change what a lead means for decided pairs, unlike with
+    the threshold of Rao and Kupper 1967. lead: any shape; log_nu: scalar. Returns [..., 3]. Davidson 1970, "On
+    Extending the Bradley-Terry Model to Accommodate Ties".
     """
     logits = mx.stack([lead / 2, mx.broadcast_to(log_nu, lead.shape), -lead / 2], axis=-1)
     return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
 
 
 def plackett_luce_loss(rewards: mx.array, ranks: mx.array, mask: mx.array) -> mx.array:
-    """-log P(ranking), as a mean over its choices: the best of all is chosen, then the best of the rest, and so on.
+    """Return -log P(ranking), as a mean over its choices: first the best of all, then the best of the rest, and so on.
 
         L = 1/C sum_i [log sum_{j: rank_j >= rank_i} exp(r_j) - r_i]
 
-    Those of one rank are each chosen from all that are not ranked above them, their equals included (Breslow's
-    approximation), so they are drawn together; C counts the choices from more than one. Of two without a tie it is
-    the Bradley-Terry loss. rewards, ranks, mask: [R, K], rank 0 the best, mask 0 where a ranking has no further
-    member. Returns [R], 0 without a choice. Plackett 1975; Luce 1959; ties: Breslow 1974.
+    Members of one rank are each chosen from all that are not ranked above them, their equals included (Breslow's
+    approximation), which draws their rewards together. C counts the choices from more than one member. For two members
+    without a tie, this is the Bradley-Terry loss. rewards, ranks, mask: [R, K], rank 0 the best, mask 0 where a ranking
+    has no further member. Returns [R], 0 without a choice. Plackett 1975; Luce 1959; ties: Breslow 1974.
     """
     pool = (ranks[:, None, :] >= ranks[:, :, None]) & (mask[:, None, :] > 0)  # [R, chosen, candidate]
     is_choice = (mask > 0) & (pool.sum(axis=-1) > 1)
@@ -270,12 +284,12 @@ def plackett_luce_loss(rewards: mx.array, ranks: mx.array, mask: mx.array) -> mx
 
 
 def dpo_loss(lead: mx.array, *, beta: float, label_smoothing: float = 0.0) -> mx.array:
-    """-(1 - eps) log sigmoid(beta h) - eps log sigmoid(-beta h), h the lead of the chosen completion:
+    """Return -(1 - eps) log sigmoid(beta h) - eps log sigmoid(-beta h), where h is the lead of the chosen completion.
 
         h = (log pi(c) - log pi_ref(c)) - (log pi(r) - log pi_ref(r))
 
-    with log-probs summed over each completion; eps is the share of labels that are taken to be wrong. lead: any
-    shape, returned; log 2 at h = 0 whatever eps. Rafailov et al. 2023 (arXiv 2305.18290), eq. 7; with eps: Mitchell
+    Log-probs are summed over each completion; eps is the share of labels that are assumed to be wrong. lead: any shape.
+    Returns that shape, log 2 at h = 0 for every eps. Rafailov et al. 2023 (arXiv 2305.18290), eq. 7; with eps: Mitchell
     2023, "A note on DPO with noisy preferences and relationship to IPO", eq. 3.
     """
     wrong, right = mx.logaddexp(0.0, -beta * lead), mx.logaddexp(0.0, beta * lead)
@@ -283,16 +297,17 @@ def dpo_loss(lead: mx.array, *, beta: float, label_smoothing: float = 0.0) -> mx
 
 
 def ipo_loss(lead: mx.array, *, beta: float) -> mx.array:
-    """(h - 1 / (2 beta))^2, h as in `dpo_loss`: the lead has an aim and does not grow for ever.
+    """Return (h - 1 / (2 beta))^2, with h as in `dpo_loss`: the lead has a target and does not grow without end.
 
-    Azar et al. 2023 (arXiv 2310.12036), eq. 17, sum the log-probs over each completion; TRL, as we do, hands in a lead
-    of their means a token, so that the aim means the same at every length. lead: any shape, returned.
+    Azar et al. 2023 (arXiv 2310.12036), eq. 17, sum the log-probs over each completion. Like TRL, our caller passes a
+    lead of their means per token, so that the target means the same at every length. lead: any shape. Returns that
+    shape.
     """
     return mx.square(lead - 1 / (2 * beta))
 
 
 def kl_divergence(logits: mx.array, ref_logits: mx.array) -> mx.array:
-    """KL(p || q) = sum_v p_v (log p_v - log q_v) of two full distributions, in nats.
+    """Return KL(p || q) = sum_v p_v (log p_v - log q_v) of two full distributions, in nats.
 
     logits, ref_logits: [..., V]. Returns [...], float32.
     """
@@ -300,5 +315,5 @@ def kl_divergence(logits: mx.array, ref_logits: mx.array) -> mx.array:
     logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
     ref_logprobs = ref_logits - mx.logsumexp(ref_logits, axis=-1, keepdims=True)
     probabilities = mx.exp(logprobs)
-    # 0 times infinity is 0 here, for words that neither can write.
+    # 0 times infinity is 0 here, for tokens of probability 0.
     return mx.where(probabilities > 0, probabilities * (logprobs - ref_logprobs), 0.0).sum(axis=-1)

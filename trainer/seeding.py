@@ -1,4 +1,4 @@
-"""Explicit random keys: a draw is a function of the seed, a purpose and a number, so no state needs saving."""
+"""Explicit random keys: a draw depends only on the seed, a purpose and numbers, so no state needs saving."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Purpose(IntEnum):
-    """What a key is for; the numbers are part of what a seed means, so never change one."""
+    """Purpose of a key. The numbers are part of what a seed means, so never change one."""
 
     ADAPTER = 1
     ROLLOUT = 2
@@ -18,6 +18,6 @@ class Purpose(IntEnum):
 
 
 def key_for(seed: int, purpose: Purpose, *numbers: int) -> mx.array:
-    """The MLX random key of `purpose` in a run of `seed`; `numbers` are the iteration and the like."""
+    """Return the MLX random key of `purpose` in a run with `seed`; `numbers` are the iteration and the like."""
     state = np.random.SeedSequence([seed, purpose, *numbers]).generate_state(1, np.uint64)
     return mx.random.key(int(state[0]))

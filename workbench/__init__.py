@@ -1,1 +1,1 @@
-"""The command line and the screen of ppo-workbench. Knows nothing of tensors: it never imports mlx."""
+"""The command line and the screen of ppo-workbench. They use no tensors and never import mlx."""

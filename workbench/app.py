@@ -1,4 +1,4 @@
-"""The workbench as an application: its screen, its themes and keys, and how it is left."""
+"""The Textual application: its screen, its themes and keys, and how it ends."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 
 class WorkbenchApp(App[str]):
-    """Shows a first frame at once, and right after it the main screen, which takes longer to import.
+    """The application. It shows a first frame at once, then the main screen, which takes longer to import.
 
-    The result is what to tell the user once the terminal is back.
+    The result is a message for the user, to print once the terminal is restored.
     """
 
     TITLE = "ppo-workbench"
@@ -50,20 +50,20 @@ class WorkbenchApp(App[str]):
 
     def __init__(self, opening: Opening, default_theme: str = DEFAULT_THEME) -> None:
         if os.environ.get("NO_COLOR") == "":
-            del os.environ["NO_COLOR"]  # no-color.org: only a value that is not empty counts; Textual takes any
-        super().__init__(ansi_color=True if no_color() else None)  # the filter that leaves no colour, not grey
+            del os.environ["NO_COLOR"]  # no-color.org: an empty value does not count; Textual accepts any
+        super().__init__(ansi_color=True if no_color() else None)  # a filter without colour, not grey
         self.animation_level = "none"
         self.opening = opening
-        self._default_theme = default_theme  # where the user has chosen none
+        self._default_theme = default_theme  # if the user has chosen none
         self.main: MainScreen | None = None
         self.terminal_gone = False
         self.ended_by: signal.Signals | None = None
         self._soon_on: tuple[asyncio.AbstractEventLoop, contextvars.Context] | None = None  # once mounted
-        self._leaving: Screen[Any] | None = None  # asks what becomes of what would be lost
+        self._leaving: Screen[Any] | None = None  # the open dialog about what would be lost
         self.bug: Exception | None = None  # what ended the application
         self.refusal: TrainerError | None = None  # why there is nothing to open
         self._settings = ScreenSettings.load(config_dir())
-        self._complaints: list[tuple[str, str]] = []  # titles and problems, told once there is a screen
+        self._complaints: list[tuple[str, str]] = []  # titles and problems, shown once there is a screen
 
     def compose(self) -> ComposeResult:
         yield StatusLine()
@@ -75,7 +75,7 @@ class WorkbenchApp(App[str]):
         self._use_themes()
         self.set_interval(1.0, self._reload_themes)
         self._soon_on = asyncio.get_running_loop(), contextvars.copy_context()
-        if self.terminal_gone or self.ended_by is not None:  # since before there was a loop
+        if self.terminal_gone or self.ended_by is not None:  # a signal came before there was a loop
             self.exit()
         self.call_after_refresh(self._open)
 
@@ -88,15 +88,15 @@ class WorkbenchApp(App[str]):
             self.refusal = error
             self.exit()
             return
-        self._use_keys()  # first: what the screen says of keys is right from the start
+        self._use_keys()  # first, so that the screen shows the right keys from the start
         await self.push_screen(self.main)
         self._tell_complaints()
 
     def _handle_exception(self, error: Exception) -> None:
-        """Report what a worker did not expect, and go on: a bug in a listing must not end the run that trains here.
+        """Report an unexpected error of a worker and go on: a bug in a listing must not end the run that trains here.
 
-        Textual calls this for every exception. One of a message handler ends the application, for its widget is dead;
-        the run is then saved by the command that opened the screen.
+        Textual calls this for every exception. One in a message handler ends the application, because its widget is
+        dead. The command that opened the screen then saves the run.
         """
         if isinstance(error, WorkerFailed) and isinstance(error.error, Exception) and self.main is not None:
             self.main.report(error.error)
@@ -118,7 +118,7 @@ class WorkbenchApp(App[str]):
         self._complain("Theme", problems)
 
     def _remember_theme(self, theme: Theme) -> None:
-        """Remember what the user chose, not what stands there by itself: another terminal may need another."""
+        """Save a theme that the user chose, but not the default one: another terminal may need another."""
         if theme.name != (self._settings.theme or self._default_theme):
             self._settings.theme = theme.name
             self._settings.save(config_dir())
@@ -132,7 +132,7 @@ class WorkbenchApp(App[str]):
 
     def _use_keys(self) -> None:
         path = config_dir() / "keys.toml"
-        if path.exists():  # only then: to know all bindings, every widget is imported
+        if path.exists():  # only then, because finding all bindings imports every widget
             keymap, problems = load_keymap(path, known_bindings())
             self.set_keymap(keymap)
             self._complain("Keys", problems)
@@ -157,12 +157,12 @@ class WorkbenchApp(App[str]):
     # Leaving
 
     def action_leave(self) -> None:
-        """Ask what becomes of a run that is trained here; leave at once where there is none."""
+        """Ask what should happen to a run that is trained here. Without one, leave if nothing else would be lost."""
         if self.main is None:
             self.exit()
             return
         if self._leaving is not None and self._leaving in self.screen_stack:
-            return  # it is asked already
+            return  # already asked
         if not self.main.supervisor.trains_here:
             self._leaving = self.main.when_nothing_is_lost(self.exit)
             return
@@ -179,7 +179,7 @@ class WorkbenchApp(App[str]):
     def heed_signal(self, number: signal.Signals) -> bool:
         """Close the screen when the terminal is gone; end the run and the screen on any other signal.
 
-        Called inside a signal handler of the main thread, also before the screen is there and after it has gone.
+        Called inside a signal handler of the main thread, also before the screen exists and after it has closed.
         Returns whether the signal ends the process.
         """
         if number == signal.SIGHUP:
@@ -196,12 +196,12 @@ class WorkbenchApp(App[str]):
         """Call `action` on the screen's loop, if there still is one."""
         if self._soon_on is not None:
             loop, context = self._soon_on
-            with contextlib.suppress(RuntimeError):  # it is closed
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(lambda: action(*arguments), context=context)
 
     @work(exclusive=True, group="leaving")
     async def leave(self, choice: Choice, reason: str = "stopped by the user") -> None:
-        """End the run as chosen, show how that goes, and exit."""
+        """End the run as chosen, show the progress, and exit."""
         if self.main is None:
             self.exit()
             return
@@ -210,7 +210,7 @@ class WorkbenchApp(App[str]):
             supervisor.abort()
         else:
             supervisor.stop("detached" if choice == "detach" else reason)
-        while supervisor.trains_here:  # the screen goes on showing how far it is
+        while supervisor.trains_here:  # the screen keeps showing the progress
             await asyncio.sleep(0.05)
             self.main.poll()
         message = supervisor.failure

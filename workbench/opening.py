@@ -1,4 +1,4 @@
-"""What the workbench is opened on."""
+"""The configuration, run or labels that the workbench opens."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Opening:
-    """A configuration to work on, and maybe a run to watch or to go on with."""
+    """A configuration to work on, and maybe a run to watch or to continue."""
 
     source: str = "quickstart"  # preset or TOML file
     overrides: tuple[str, ...] = ()  # of --set, as `ppo.kl_coef=0.1`
     watch: Path | None = None  # folder of a run that another process trains, or that has ended
-    resume: Path | None = None  # folder of a run to go on with at once
+    resume: Path | None = None  # folder of a run to continue at once
     log: Path | None = None  # where native output goes
-    train: Callable[..., Any] | None = None  # stands in for the trainer
-    label: LabelOpening | None = None  # what is to be labelled, on the Label pane
+    train: Callable[..., Any] | None = None  # replaces the trainer
+    label: LabelOpening | None = None  # what to label on the Label pane
 
     def document(self) -> ConfigDocument:
-        """The configuration to show: of the run that is watched or gone on with, else the source with the overrides.
+        """Return the configuration to show: of the run to watch or continue, else of the source; with the overrides.
 
-        Raises UsageError where there is none to read.
+        Raises UsageError if there is none to read.
         """
         from trainer.config import parse_overrides
         from workbench.config.document import ConfigDocument

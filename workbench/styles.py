@@ -1,4 +1,4 @@
-"""The stylesheets, each in the room of what it styles."""
+"""The stylesheets, each in the package of the widgets that it styles."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def visible(text: str, *, keep_newlines: bool = False) -> str:
-    """`text` on one line with every character that a terminal would obey shown as a symbol.
+    """Return `text` on one line, with every character that a terminal would obey shown as a symbol.
 
     Escape becomes ␛, newline ␊, delete ␡; C1 controls, bidi marks, zero-width characters and lone surrogates
     become their escape, as in \\x9b and \\u202e. The result can always be encoded as UTF-8.
@@ -24,12 +24,12 @@ def visible(text: str, *, keep_newlines: bool = False) -> str:
 
 
 def typed(text: str) -> str:
-    """`text` as it may stand where text is typed: newlines and tabs as they are, other control characters shown."""
+    """Return `text` for an input field: newlines and tabs stay, other control characters are shown as symbols."""
     return "\t".join(visible(part, keep_newlines=True) for part in text.split("\t"))
 
 
 def as_sent(text: str, prompt: str) -> str:
-    """`text`, typed over `prompt`: what stands in it for a control character of the prompt is that one again."""
+    """Restore the control characters of `prompt` from their symbols in `text`, which was typed over it."""
     for character in set(prompt):
         if (shown := typed(character)) != character and shown not in prompt:
             text = text.replace(shown, character)
@@ -37,7 +37,7 @@ def as_sent(text: str, prompt: str) -> str:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The last `width` values as bars between their least and their greatest; a gap where one is not finite.
+    """Draw the last `width` values as bars between their least and greatest; a gap where one is not finite.
 
     Values that do not differ give bars of middle height, not noise blown up to full height.
     """
@@ -54,7 +54,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`seconds` to a reader: 4.2s, 42s, 6m 20s, 3h 05m; - when unknown (NaN or infinite)."""
+    """Format `seconds` for a reader: 4.2s, 42s, 6m 20s, 3h 05m; - when unknown (NaN or infinite)."""
     if not abs(seconds) < float("inf"):
         return "-"
     if seconds < 10:
@@ -68,7 +68,7 @@ def duration(seconds: float) -> str:
 
 
 def gigabytes(count: int) -> str:
-    """`count` bytes in GB (10^9 bytes)."""
+    """Format `count` bytes in GB (10^9 bytes)."""
     return f"{count / 1e9:.1f} GB"
 
 

@@ -1,4 +1,4 @@
-"""The one configuration schema, TOML in and out. Imports no tensor library."""
+"""The configuration schema, read from and written to TOML. Imports no tensor library."""
 
 from trainer.config.kinds import AnyConfig
 from trainer.config.loading import (

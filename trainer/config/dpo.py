@@ -1,4 +1,4 @@
-"""The schema of a DPO run: a tree of its own, which shares what it can with a reward model's and with PPO's."""
+"""The schema of a DPO run: a separate tree that shares sections with the schemas of reward models and PPO."""
 
 from __future__ import annotations
 
@@ -108,18 +108,18 @@ class DPOConfig(Section):
 
 
 def as_ppo(config: DPOConfig) -> Config:
-    """The PPO run that samples and scores as `config` does, with its model."""
+    """Return a PPO configuration with the model, the sampling and the reward of `config`."""
     tables: dict[str, Any] = {
         name: getattr(config, name).model_dump() for name in ("model", "rollout", "run", "reward")
     }
     if not config.reward.sources:
-        del tables["reward"]  # PPO must have one
-    tables["ppo"] = {"estimator": "reinforce", "kl_coef": 0.0}  # no critic to judge, no penalty to take off
+        del tables["reward"]  # PPO needs at least one source
+    tables["ppo"] = {"estimator": "reinforce", "kl_coef": 0.0}  # no critic and no penalty
     return Config.model_validate({**tables, "optim": {"micro_batch_tokens": config.optim.micro_batch_tokens}})
 
 
 def resolve_dpo_paths(config: DPOConfig, base: Path) -> DPOConfig:
-    """`config` with the files that it names relative to `base` made absolute, to resume from anywhere."""
+    """Return `config` with paths relative to `base` made absolute, so that the run resumes from any folder."""
     resolved = resolve_paths(as_ppo(config), base)
     preferences = absolute(config.data.preferences, base)
     model = {"path": resolved.model.path, "adapter": resolved.model.adapter}

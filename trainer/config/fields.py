@@ -1,4 +1,4 @@
-"""How a field of the configuration is declared: default, rule, help, unit, source, and whether it is live."""
+"""Declaration of a configuration field: default, rule, help, unit, source, and whether it is live."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ PATTERNS = {  # the rule of each pattern, in words
 }
 
 LARGEST_INT = 2**31 - 1
-"""Most that a whole number may be: the arrays count their elements so, and nothing else needs more."""
+"""Largest whole number allowed: arrays count their elements in 32 bits, and no setting needs more."""
 
-_LONGEST_NAME, _LONGEST_PATH = 255, 1023  # bytes; no system that we run on allows less
+_LONGEST_NAME, _LONGEST_PATH = 255, 1023  # bytes; every supported system allows these
 
 
 def _usable_path(path: str) -> str:
-    """Return `path`. Raises ValueError where no file can be called so, which opening it would find out too late."""
+    """Return `path`. Raises ValueError now for a name that no file can have, rather than when it is opened."""
     if "\0" in path:
         raise ValueError("must not hold the character NUL")
     if len(os.fsencode(path)) > _LONGEST_PATH or any(len(os.fsencode(p)) > _LONGEST_NAME for p in path.split("/")):
@@ -55,11 +55,11 @@ def setting(
     advice: str = "",
     **rules: Any,
 ) -> Any:
-    """A field of a section.
+    """Declare a field of a section.
 
     help: one line, shown wherever the field is; unit: of the value; live: may change during a run;
     source: where the default comes from; advice: when to raise or lower it; rules: pydantic's ge, gt, le, lt,
-    min_length and pattern (one of PATTERNS). A whole number is at most LARGEST_INT where no rule says less.
+    min_length and pattern (one of PATTERNS). Without le or lt, a whole number is at most LARGEST_INT.
     """
     if isinstance(default, int) and not isinstance(default, bool) and not {"le", "lt"} & rules.keys():
         rules["le"] = LARGEST_INT

@@ -19,14 +19,14 @@ PRESETS = Path(__file__).parent.parent / "presets"
 
 
 def preset_names() -> list[str]:
-    """Names of the shipped presets."""
+    """Return the names of the shipped presets."""
     return sorted(path.stem for path in PRESETS.glob("*.toml"))
 
 
 def load_config(source: str | Path, overrides: dict[str, Any] | None = None) -> Config:
-    """The configuration of a preset or a TOML file, with `overrides` (tables of `parse_overrides`) on top.
+    """Load a preset or a TOML file, with `overrides` (tables of `parse_overrides`) on top.
 
-    Raises UsageError when there is no such preset or file, ConfigError with every problem of its content.
+    Raises UsageError if there is no such preset or file, ConfigError with every problem of its content.
     """
     return load_config_as(Config, source, overrides, preset_names())
 
@@ -37,7 +37,7 @@ def load_config_as(
     overrides: dict[str, Any] | None = None,
     presets: Sequence[str] = (),
 ) -> Schema:
-    """`load_config` for the configuration of another kind of run; presets: the names that stand for one."""
+    """Load the configuration of any kind of run, as `load_config` does; presets: the preset names it accepts."""
     path = PRESETS / f"{source}.toml" if str(source) in presets else Path(source)
     try:
         raw = parse_toml(read_given(path))
@@ -47,14 +47,14 @@ def load_config_as(
         raise UsageError(f"no preset or file '{source}': the presets are {', '.join(presets)}") from None
     except OSError as error:
         raise UsageError(f"cannot read configuration '{source}': {error.strerror}") from None
-    except ValueError as error:  # tomllib lets what int() and str.decode() raise through
+    except ValueError as error:  # tomllib lets errors of int() and str.decode() through
         raise ConfigError([f"not TOML: {error}"], str(source)) from None
     _check_kind(raw.get("kind"), schema, source)
     return validate_as(schema, _merged(raw, overrides or {}), str(source))
 
 
 def parse_overrides(assignments: list[str], schema: type[Section] = Config) -> dict[str, Any]:
-    """Tables from `["ppo.kl_coef=0.1", "rollout.stop=['END']"]`: values are TOML, bare words are strings.
+    """Return tables from `["ppo.kl_coef=0.1", "rollout.stop=['END']"]`: values are TOML, bare words are strings.
 
     Raises UsageError for an assignment that is not `table.key=value`.
     """
@@ -79,20 +79,20 @@ def parse_overrides(assignments: list[str], schema: type[Section] = Config) -> d
 
 
 def config_text(config: Section, header: str = "") -> str:
-    """Return `config` as TOML, every field spelt out; `header` goes above as comment lines."""
+    """Return `config` as TOML with every field; `header` goes above as comment lines."""
     comments = "".join(f"# {line}\n" for line in header.splitlines())
     return f"{comments}\n{tomli_w.dumps(config.model_dump())}".lstrip("\n")
 
 
 def save_config(config: Section, path: Path, header: str = "") -> None:
-    """Write `config` to `path`, as `config_text` has it."""
+    """Write the `config_text` of `config` to `path`."""
     path.write_text(config_text(config, header), encoding="utf-8")
 
 
 def resolve_paths(config: Config, base: Path) -> Config:
-    """`config` with the files that it names relative to `base` made absolute, to resume from anywhere.
+    """Return `config` with paths relative to `base` made absolute, so that the run resumes from any folder.
 
-    Raises ConfigError for a path that is too long then.
+    Raises ConfigError if an absolute path is too long.
     """
 
     def source(table: dict[str, Any]) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def resolve_paths(config: Config, base: Path) -> Config:
     raw = config.model_dump()
     raw["model"]["adapter"] = absolute(config.model.adapter, base)
     raw["model"]["value_init"] = absolute(config.model.value_init, base)
-    if config.model.path != "starter":  # a name, whatever folders lie about
+    if config.model.path != "starter":  # a name, even beside a folder called so
         raw["model"]["path"] = absolute(config.model.path, base)
     if Path(raw["data"]["prompts"]).suffix:
         raw["data"]["prompts"] = absolute(raw["data"]["prompts"], base)
@@ -118,15 +118,15 @@ def resolve_paths(config: Config, base: Path) -> Config:
 
 
 def absolute(path: str, base: Path) -> str:
-    """Return `path` made absolute by `base`; as it is where it is empty, or nothing is there."""
+    """Return `path` made absolute by `base`, or unchanged if it is empty or nothing is there."""
     try:
         return str((base / path).resolve()) if path and (base / path).exists() else path
-    except (OSError, RuntimeError):  # a loop of links, a folder that may not be entered: who opens it says so
+    except (OSError, RuntimeError):  # a loop of links or a closed folder: opening the file reports it
         return path
 
 
 def _check_kind(kind: Any, schema: type[Section], source: str | Path) -> None:
-    """Raise UsageError for the configuration of a run of another kind, where it says so."""
+    """Raise UsageError if `kind` names another kind of run than that of `schema`."""
     own = schema.model_fields["kind"].default if "kind" in schema.model_fields else "ppo"
     if isinstance(kind, str) and kind != own:
         raise UsageError(f"'{source}' configures a run of kind '{kind}', not '{own}': name another configuration")
@@ -142,11 +142,11 @@ def _value(parts: list[str], text: str, schema: type[Section]) -> Any:
         parsed = parse_toml(f"value = {text}")
     except ValueError:
         return text
-    return parsed["value"] if len(parsed) == 1 else text  # a second line is no part of a value
+    return parsed["value"] if len(parsed) == 1 else text  # a second line is not part of the value
 
 
 def _is_text(text: str) -> bool:
-    """Return whether `text` has no half surrogate pairs, which stand for bytes of a command line that are not UTF-8."""
+    """Return whether `text` has no lone surrogates, which stand for command-line bytes that are not UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:

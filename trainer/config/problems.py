@@ -1,4 +1,4 @@
-"""Every problem of a configuration at once: each with its key, the value, the rule and a way out."""
+"""All problems of a configuration at once, each with its key, value, rule and way out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainer.config.rules import Conflict, conflicts
 from trainer.config.schema import Config
 from trainer.errors import ConfigError
 
-_RULES = {  # pydantic's names of broken rules, in our words
+_RULES = {  # pydantic's error types, in our words
     "greater_than_equal": "must be at least {ge}",
     "greater_than": "must be greater than {gt}",
     "less_than_equal": "must be at most {le}",
@@ -32,7 +32,7 @@ _RULES = {  # pydantic's names of broken rules, in our words
     "too_short": "must not be empty",
 }
 Schema = TypeVar("Schema", bound=Section)
-_MOST = 50  # problems that are told: finding what each unknown key was meant to be takes half a millisecond
+_MOST = 50  # problems reported; guessing what an unknown key was meant to be takes half a millisecond
 _SOURCE_RULE = f"must be 'file.py:function', 'lexicon' or a table whose kind is one of {', '.join(SOURCES)}"
 
 
@@ -40,13 +40,13 @@ class SettingProblem(NamedTuple):
     """One problem of a configuration."""
 
     key: str
-    """Where it is, `ppo.kl_coef` or `reward.sources[0].pattern`; of a rule between settings, the one to change."""
+    """`ppo.kl_coef` or `reward.sources[0].pattern`; for a rule between settings, the one to change."""
     message: str
     """The whole line: key, value, rule and a way out."""
 
 
 def validate(raw: dict[str, Any], source: str = "") -> Config:
-    """The configuration that `raw` (tables of plain values) describes; `source` names it in messages.
+    """Return the configuration that `raw` (tables of plain values) describes; `source` names it in messages.
 
     Raises ConfigError with every problem.
     """
@@ -54,19 +54,19 @@ def validate(raw: dict[str, Any], source: str = "") -> Config:
 
 
 def validate_as(schema: type[Schema], raw: dict[str, Any], source: str = "") -> Schema:
-    """`validate` for the configuration of another kind of run."""
+    """Validate the configuration of any kind of run, as `validate` does."""
     if problems := located_problems(raw, schema):
         raise ConfigError([problem.message for problem in problems], source)
     return schema.model_validate(raw)
 
 
 def config_problems(raw: dict[str, Any]) -> list[str]:
-    """What is wrong with `raw`, one line a problem; empty when nothing is."""
+    """Return the problems of `raw`, one line each; empty if there are none."""
     return [problem.message for problem in located_problems(raw)]
 
 
 def located_problems(raw: dict[str, Any], schema: type[Section] = Config) -> list[SettingProblem]:
-    """What is wrong with `raw` (tables of plain values), each with the key that it is about."""
+    """Return the problems of `raw` (tables of plain values), each with its key."""
     try:
         return [
             SettingProblem(conflict.keys[0], conflict.message) for conflict in _conflicts(schema.model_validate(raw))
@@ -79,10 +79,10 @@ def located_problems(raw: dict[str, Any], schema: type[Section] = Config) -> lis
         key = _key(problem["loc"])
         broken.add(key)
         if problem["type"] == "extra_forbidden" and place < _MOST:
-            # What a misspelt key was meant to set is unknown as well.
+            # The value of the key that was meant is unknown too.
             broken.add(_guess(key, problem["loc"], schema))
         _remove(pruned, problem["loc"])
-    # Rules between fields are judged too, defaults standing in for broken fields: those are not blamed twice.
+    # Rules between fields are checked with defaults in place of broken fields, which are not reported twice.
     told = [SettingProblem(_key(problem["loc"]), _message(problem, raw, schema)) for problem in problems[:_MOST]]
     if more := problems[_MOST:]:
         told.append(SettingProblem(_key(more[0]["loc"]), f"and {len(more)} more: mend these first"))
@@ -94,9 +94,9 @@ def located_problems(raw: dict[str, Any], schema: type[Section] = Config) -> lis
 
 
 def broken_rule(key: str, value: Any) -> str:
-    """The rule that `value` breaks as the setting `key`, as in `must be at least 0`; "" when it breaks none.
+    """Return the rule that `value` breaks as the setting `key`, as in `must be at least 0`; "" if it breaks none.
 
-    Rules between settings are not looked at.
+    Rules between settings are not checked.
     """
     table, _, name = key.partition(".")
     try:
@@ -108,7 +108,7 @@ def broken_rule(key: str, value: Any) -> str:
 
 
 def setting_keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:
-    """All dotted keys, `ppo.kl_coef` and the like, in the order of the schema."""
+    """Yield all dotted keys, such as `ppo.kl_coef`, in the order of the schema."""
     for name, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from setting_keys(field.annotation, f"{prefix}{name}.")
@@ -117,11 +117,11 @@ def setting_keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[
 
 
 def _conflicts(config: Section) -> list[Conflict]:
-    return list(conflicts(config)) if isinstance(config, Config) else []  # those of the other kinds do not conflict
+    return list(conflicts(config)) if isinstance(config, Config) else []  # only PPO has rules between settings
 
 
 def _key(loc: tuple[int | str, ...]) -> str:
-    """`reward.sources[0].pattern` from pydantic's path, in which a union puts the name of its branch."""
+    """Return `reward.sources[0].pattern` for pydantic's path, leaving out the branch name that a union adds."""
     parts = [p for i, p in enumerate(loc) if not (p in SOURCES and i and isinstance(loc[i - 1], int))]
     return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in parts).removeprefix(".")
 
@@ -154,7 +154,7 @@ def _shown(value: Any) -> str:
 
 
 def _guess(key: str, loc: tuple[int | str, ...], schema: type[Section]) -> str:
-    """The key probably meant by an unknown one: a near name in its own table, or any; "" for none."""
+    """Return the key probably meant by an unknown one: a similar name in its table, or in any; "" if there is none."""
     table, _, name = key.lower().rpartition(".")
     if len(loc) > 3:  # inside a reward source
         near = [f"{table}.{field}" for field in SOURCES[str(loc[3])].model_fields]
@@ -168,7 +168,7 @@ def _guess(key: str, loc: tuple[int | str, ...], schema: type[Section]) -> str:
 
 
 def _remove(raw: dict[str, Any], loc: tuple[int | str, ...]) -> None:
-    """Take what is at pydantic's path out of `raw`; one broken element of a list takes the list with it."""
+    """Remove what is at pydantic's path from `raw`; one broken element of a list removes the whole list."""
     node: Any = raw
     for i, part in enumerate(loc):
         if not isinstance(node, dict) or part not in node:

@@ -1,6 +1,6 @@
-"""The reference of all options, made from the schema: as rows, as docs/configuration.md and as a JSON schema.
+"""Reference of all options, generated from the schema: as rows, as docs/configuration.md and as a JSON schema.
 
-`python -m trainer.config.reference > docs/configuration.md` writes the page anew.
+`python -m trainer.config.reference > docs/configuration.md` updates the page.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ scored, to compare it with PPO; nothing is learnt from them.
 
 
 class ReferenceRow(NamedTuple):
-    """One option, in words; a cell is empty when there is nothing to say."""
+    """One option, in words; a cell without content is empty."""
 
     key: str
     """`ppo.kl_coef`; `reward.sources[].kind=length` is a kind of source, whose own fields follow it."""
@@ -100,7 +100,7 @@ class ReferenceRow(NamedTuple):
 
 
 def reference_rows(schema: type[Section] = Config) -> list[ReferenceRow]:
-    """Every option in the order of `schema`; the kinds of reward source follow `reward.sources`."""
+    """Return every option in the order of `schema`; the kinds of reward source follow `reward.sources`."""
     rows = []
     for table, section in _tables(schema):
         for row in _section_rows(section, f"{table}."):
@@ -111,7 +111,7 @@ def reference_rows(schema: type[Section] = Config) -> list[ReferenceRow]:
 
 
 def reference_markdown() -> str:
-    """The whole of docs/configuration.md: an introduction and one table for each section of each kind of run."""
+    """Return docs/configuration.md: an introduction and one table for each section of each kind of run."""
     parts = [_INTRODUCTION, *_tables_markdown(Config)]
     for kind, introduction in _KINDS.items():
         parts += [introduction, *_tables_markdown(SCHEMAS[kind])]
@@ -119,7 +119,7 @@ def reference_markdown() -> str:
 
 
 def json_schema(schema: type[Section] = Config) -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of a configuration file, for editors that check TOML by one."""
+    """Return the JSON Schema (draft 2020-12) of a configuration file, for editors that check TOML by one."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema.model_json_schema()}
 
 
@@ -185,7 +185,7 @@ def _type(schema: dict[str, Any]) -> str:
 
 
 def _rule(schema: dict[str, Any]) -> str:
-    """What a value must satisfy, in the words of the messages; empty for anything of its type."""
+    """Return the rule of a value, in the words of the messages; empty if any value of its type is allowed."""
     bounds = {name: schema[name] for name in _BOUNDS if schema.get(name) not in (None, LARGEST_INT)}
     rules = [_BOUNDS[name].format(bound) for name, bound in bounds.items()]
     if schema.get("minLength") or schema.get("minItems"):

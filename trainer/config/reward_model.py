@@ -1,4 +1,4 @@
-"""The schema of a reward model's run: a tree of its own, which shares what it can with PPO's."""
+"""The schema of a reward model's run: a separate tree that shares sections with PPO's."""
 
 from __future__ import annotations
 
@@ -120,13 +120,13 @@ class RewardModelConfig(Section):
 
 
 def resolve_reward_model_paths(config: RewardModelConfig, base: Path) -> RewardModelConfig:
-    """`config` with the files that it names relative to `base` made absolute, to resume from anywhere."""
+    """Return `config` with paths relative to `base` made absolute, so that the run resumes from any folder."""
 
     def absolute(path: str) -> str:
         return str((base / path).resolve()) if path and (base / path).exists() else path
 
     model = {"adapter": absolute(config.model.adapter)}
-    if config.model.path != "starter":  # a name, whatever folders lie about
+    if config.model.path != "starter":  # a name, even beside a folder called so
         model["path"] = absolute(config.model.path)
     return config.model_copy(
         update={

@@ -1,4 +1,4 @@
-"""What `reward.sources` may hold: one table a source, told apart by its kind; a plain string is shorthand."""
+"""Reward sources of `reward.sources`: one table each, distinguished by its kind; a plain string is shorthand."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class ModelSource(_Weighted):
 
 
 def _from_string(value: Any) -> Any:
-    """'lexicon' and 'rewards.py:score' stand for the tables that they abbreviate."""
+    """Expand shorthand such as 'lexicon' and 'rewards.py:score' to the table that it abbreviates."""
     if not isinstance(value, str):
         return value
     return {"kind": "python", "path": value} if ":" in value else {"kind": value}

@@ -1,4 +1,4 @@
-"""Rules between settings: what cannot hold together, and what is allowed but likely to disappoint."""
+"""Rules between settings: combinations that are refused, and those that are allowed but likely to disappoint."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from trainer.config.schema import Config
 
-_SMALL_BATCH = 16  # sequences, under which the statistics of a batch are noise: PPO concepts reference, "Whitening"
+_SMALL_BATCH = 16  # sequences; statistics of a smaller batch are noise: PPO concepts reference, "Whitening"
 
-_SMALLEST_BATCH = 8  # for advantages: each token has one of its own
+_SMALLEST_BATCH = 8  # sequences, for advantages: each token has its own
 
 
 class Conflict(NamedTuple):
-    """A rule between fields that is broken."""
+    """A broken rule between fields."""
 
     keys: tuple[str, ...]
     """The one to change comes first."""
@@ -21,14 +21,14 @@ class Conflict(NamedTuple):
 
 
 def conflicts(config: Config) -> Iterator[Conflict]:
-    """The rules that `config` breaks."""
+    """Yield the rules that `config` breaks."""
     yield from _sizes(config)
     yield from _algorithm(config)
     yield from _bounds(config)
 
 
 def config_warnings(config: Config) -> list[str]:
-    """What is allowed but likely to disappoint, one line each."""
+    """Return a warning for each combination that is allowed but likely to disappoint, one line each."""
     return [*_sampling_warnings(config), *_estimator_warnings(config), *_course_warnings(config)]
 
 
@@ -100,7 +100,7 @@ def _algorithm(config: Config) -> Iterator[Conflict]:
 
 
 def _bounds(config: Config) -> Iterator[Conflict]:
-    """Settings of which 0 switches something off, and small numbers would break it."""
+    """Check settings that 0 switches off and that small positive numbers would break."""
     ppo, reward, rollout = config.ppo, config.reward, config.rollout
     for name, value, why in (
         ("dual_clip", ppo.dual_clip, "would bound losses that clipping leaves alone"),

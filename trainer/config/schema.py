@@ -15,7 +15,7 @@ _N_DETAILS = "The N Implementation Details of RLHF with PPO"
 _ZIEGLER = "Ziegler et al. 2019, section 2.2"
 _DAPO = "Yu et al. 2025 (DAPO)"
 
-_COLDEST = 0.01  # a temperature; below, the log-probs are thousands of nats and their gradients diverge
+_COLDEST = 0.01  # lowest temperature; below it, log-probs are thousands of nats and their gradients diverge
 
 
 class BackboneConfig(Section):

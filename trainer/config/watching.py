@@ -1,4 +1,4 @@
-"""The part of the schema that is about watching a run: alarms, and what is decided when it goes wrong or is done."""
+"""Sections about watching a run: alarms, and the action when it goes wrong or reaches its goal."""
 
 from __future__ import annotations
 

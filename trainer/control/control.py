@@ -1,4 +1,4 @@
-"""How others steer the trainer: stop, pause, steps, checkpoints, rollbacks, live settings, questions, news."""
+"""Steering of the trainer: stop, pause, steps, checkpoints, rollbacks, live settings, questions, human evaluations."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from trainer.control.questions import DROPPED, Answer, Dropped, Question, Questi
 from trainer.events import HumanEvaluation
 
 INBOX_SECONDS = 0.2
-"""How often the inbox is looked into, at most."""
+"""Shortest time between two looks into the inbox."""
 
 Command = Literal["pause", "resume", "step", "checkpoint", "rollback", "set", "ask", "tell", "stop", "abort"]
 
 
 class Interrupted(Exception):  # noqa: N818  nothing went wrong
-    """Raised inside the trainer, between two token steps or micro-batches, when it was told to stop."""
+    """End of the run on request, raised in the trainer between two token steps or micro-batches."""
 
     def __init__(self, reason: str, *, save: bool) -> None:
         self.reason = reason
@@ -28,7 +28,7 @@ class Interrupted(Exception):  # noqa: N818  nothing went wrong
 
 
 class Request(NamedTuple):
-    """Something asked of a running trainer."""
+    """A request to a running trainer."""
 
     command: Command
     reason: str = ""  # of stop, abort and rollback
@@ -42,30 +42,30 @@ class Request(NamedTuple):
 
 
 class Steered:
-    """What a run does about requests, on the trainer's thread, within `Control.check`; nothing unless overridden."""
+    """Handlers of a run for requests, called on the trainer's thread in `Control.check`; by default they do nothing."""
 
     def paused(self) -> None:
-        """The trainer is held from now on."""
+        """Handle the start of a pause."""
 
     def resumed(self) -> None:
-        """The trainer goes on."""
+        """Handle the end of a pause."""
 
     def checkpoint(self) -> None:
         """Save a checkpoint now."""
 
     def rollback(self, to: int | None, reason: str) -> None:
-        """Go on from the checkpoint after iteration `to` before the next iteration."""
+        """Continue from the checkpoint after iteration `to` before the next iteration."""
 
     def set(self, key: str, value: Any) -> None:
-        """Let the live setting `key` be `value` from the next iteration on."""
+        """Set the live setting `key` to `value` from the next iteration on."""
 
     def tell(self, event: HumanEvaluation) -> None:
-        """Take up among the run's events what others found out about it."""
+        """Add what others found out about the run to its events."""
 
     def answer(self, question: Question, heed: Callable[[], None]) -> Answer:
-        """Let the model write; `heed` between its smallest steps raises Interrupted if the run is to end.
+        """Answer with the model. Between its smallest steps, `heed` raises Interrupted if the run is to end.
 
-        It raises QuestionDroppedError where nobody waits for the answer any more, which is this answer's `problem`.
+        It raises QuestionDroppedError if nobody waits for the answer any more, which is this answer's `problem`.
         """
         return unanswered(question, "this trainer takes no questions")
 
@@ -77,10 +77,10 @@ class Control:
     """
 
     def __init__(self) -> None:
-        # Takes no lock that a signal handler could find held by the thread which it interrupts.
+        # Takes no lock that the thread interrupted by a signal handler could hold.
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()  # None: a question waits
         self._questions = QuestionQueue()
-        # Of the trainer's thread alone:
+        # Used by the trainer's thread alone:
         self._run = Steered()
         self._inbox: Callable[[], Sequence[Request]] = tuple
         self._inbox_due = 0.0
@@ -90,7 +90,7 @@ class Control:
         self._held = 0.0
 
     def stop(self, reason: str = "stopped by the user") -> None:
-        """End the run after a checkpoint of the last whole iteration; honoured within a token step or micro-batch."""
+        """End the run, within a token step or micro-batch, after a checkpoint of the last whole iteration."""
         self._requests.put(Request("stop", reason))
 
     def abort(self, reason: str = "aborted by the user") -> None:
@@ -98,15 +98,15 @@ class Control:
         self._requests.put(Request("abort", reason))
 
     def pause(self) -> None:
-        """Hold the run where it is, within a token step or micro-batch. Other requests are heard meanwhile."""
+        """Pause the run within a token step or micro-batch. Other requests are still handled."""
         self._requests.put(Request("pause"))
 
     def resume(self) -> None:
-        """Go on, and do not stop for a single step."""
+        """Continue, and do not stop after a single step."""
         self._requests.put(Request("resume"))
 
     def step(self) -> None:
-        """Go on, and pause when the iteration under way is done, or the next one where none is under way."""
+        """Continue, and pause after the current iteration, or after the next one if none is under way."""
         self._requests.put(Request("step"))
 
     def checkpoint(self) -> None:
@@ -114,66 +114,65 @@ class Control:
         self._requests.put(Request("checkpoint"))
 
     def rollback(self, to: int | None = None, reason: str = "asked for by the user") -> None:
-        """Go on from the checkpoint after iteration `to` before the next iteration; its number stays what it is.
+        """Continue from the checkpoint after iteration `to` before the next iteration, which keeps its number.
 
-        None: the best checkpoint, or the oldest where none is kept as the best. The run tells in an Alert why it does
-        not.
+        None: the best checkpoint, or the oldest if none is kept as the best. If the run refuses, an Alert says why.
         """
         self._requests.put(Request("rollback", reason, to=to))
 
     def set(self, key: str, value: Any) -> None:
-        """Change a live setting before the next iteration; the run tells in an Alert why it does not."""
+        """Change a live setting before the next iteration. If the run refuses, an Alert says why."""
         self._requests.put(Request("set", key=key, value=value))
 
     def tell(self, event: HumanEvaluation) -> None:
-        """Let the run emit `event` as one of its own; a run that has ended does not hear it."""
+        """Emit `event` as one of the run's own; a run that has ended ignores it."""
         self._requests.put(Request("tell", event=event))
 
     def ask(self, question: Question, reply: Reply, dropped: Dropped = never) -> None:
-        """Let the model write within a token step or micro-batch, after what was asked before.
+        """Ask the model to write, within a token step or micro-batch and after earlier questions.
 
-        `reply` gets the answer in any case, on the trainer's thread, or on this one when the run has ended: then, and
-        when it ends first, the Answer's `problem` says so. So it does where `dropped` is true before the end: the
-        writing ends within a token step.
+        `reply` always gets an answer, on the trainer's thread, or on this one if the run has ended. If the run has
+        ended, or ends first, the Answer's `problem` says so. It also does if `dropped` becomes true before the end: the
+        writing then stops within a token step.
         """
         self._questions.put(Waiting(question, reply, dropped))
         self._requests.put(None)
 
     def attach(self, run: Steered, inbox: Callable[[], Sequence[Request]] = tuple) -> None:
-        """Let `run` answer to requests, those that `inbox` returns among them."""
+        """Make `run` the one that handles requests, including those that `inbox` returns."""
         self._run = run
         self._inbox = inbox
         self._questions.open()
 
     def detach(self) -> None:
-        """Let go of the run, and with it of its model, on the thread that the model belongs to.
+        """Release the run, and with it its model, on the thread that the model belongs to.
 
-        Every question without an answer gets one that says so.
+        Every unanswered question gets an answer that says so.
         """
         self._questions.close()
         self._run = Steered()
         self._inbox = tuple
 
     def check(self) -> None:
-        """Heed requests: answer questions, hold while paused, raise Interrupted if the run is to end.
+        """Handle requests: answer questions, wait while paused, raise Interrupted if the run is to end.
 
-        Called by the trainer between its smallest steps.
+        The trainer calls it between its smallest steps.
         """
         began = time.perf_counter()
         self._hear()
         if not self._paused:
             self._answer()
-        if self._paused:  # maybe only since then
+        if self._paused:  # perhaps only since the answers
             self._hold()
         self._held += time.perf_counter() - began
 
     def between_iterations(self) -> None:
-        """`check` before an iteration begins, which is where a single step ends."""
+        """Call `check` before an iteration begins, which is where a single step ends."""
         self._paused = self._paused or self._stepping
         self.check()
 
     def clock(self) -> float:
-        """Seconds on a clock that stands still while the trainer heeds requests: paused, or answering."""
+        """Return seconds on a clock that stops while the trainer handles requests: paused, or answering."""
         return time.perf_counter() - self._held
 
     def _hold(self) -> None:
@@ -185,7 +184,7 @@ class Control:
         self._run.resumed()
 
     def _answer(self) -> None:
-        """Answer the questions that wait, one after the other. Other requests are heard meanwhile."""
+        """Answer waiting questions one after the other. Other requests are handled meanwhile."""
         while (waiting := self._questions.take()) is not None:
             answer = unanswered(waiting.question, ENDED)
             try:
@@ -204,7 +203,7 @@ class Control:
         return self._run.answer(waiting.question, heed)
 
     def _hear(self, wait: float = 0.0) -> None:
-        """Heed what was requested, after waiting for at most `wait` seconds."""
+        """Handle requests, after waiting for at most `wait` seconds."""
         with contextlib.suppress(queue.Empty):
             self._heed(self._requests.get(wait > 0, wait))
             while True:

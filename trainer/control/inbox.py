@@ -1,9 +1,9 @@
-"""The run folder's `control/`: what other processes ask of the one that trains the run.
+"""The run folder's `control/`: requests of other processes to the one that trains the run.
 
-One small JSON file a request, `{"command": "set", "key": "ppo.kl_coef", "value": 0.1}`, renamed into place; names sort
-in the order of sending. A request is removed when it is taken; a question stays until it is answered, and is dropped by
-removing its file. What the model wrote lies in `control/answers/` under the name of the request, until it is read.
-All of it is for the user who trains the run alone.
+Each request is one small JSON file, `{"command": "set", "key": "ppo.kl_coef", "value": 0.1}`, renamed into place; names
+sort in the order of sending. The trainer removes a request when it takes it. A question stays until it is answered, and
+removing its file drops it. The answer is in `control/answers/` under the name of the request, until it is read. Only
+the user who trains the run has access.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from trainer.runs.journal_lines import event_in
 
 _MAX_BYTES = 512 * 1024  # a prompt and a response of 30,000 tokens each
 _ANSWERS = "answers"
-_OURS = re.compile(r"[^.].*\.json|\..*\.json\.tmp")  # what requests and answers are called, whole and half-written
+_OURS = re.compile(r"[^.].*\.json|\..*\.json\.tmp")  # names of requests and answers, whole and half-written
 _COMMANDS = get_args(Command)
 _REASONS = {
     "stop": "stopped from another process",
@@ -43,17 +43,17 @@ _count = itertools.count()
 
 
 def send(folder: Path, command: Command, **values: Any) -> None:
-    """Ask the process that trains the run in `folder` for something; returns before it is done.
+    """Send a request to the process that trains the run in `folder`; return before it is handled.
 
     values: `key` and `value` of "set", which must be plain; `event` of "tell", as its `as_dict` gives it; `reason` of
-    "stop", "abort" and "rollback"; `to` of "rollback", an iteration. Raises UsageError when no process trains the run,
-    StorageError when the request cannot be written.
+    "stop", "abort" and "rollback"; `to` of "rollback", an iteration. Raises UsageError if no process trains the run,
+    StorageError if the request cannot be written.
     """
     _leave(RunFolder(folder), command, json.dumps({"command": command, **values}))
 
 
 def ask(folder: Path, question: Question) -> Path:
-    """Let the model of the run that another process trains in `folder` write; returns where its answer will be.
+    """Ask the model of the run that another process trains in `folder`; return where the answer will be.
 
     Raises what `send` does, and UsageError for a question that is too long for a file.
     """
@@ -65,9 +65,9 @@ def ask(folder: Path, question: Question) -> Path:
 
 
 def read_answer(path: Path) -> Answer | None:
-    """Take the answer that `ask` said would be at `path`; None while it is not there.
+    """Read and remove the answer at the path that `ask` returned; None while it is not there.
 
-    Raises StorageError for one that cannot be read.
+    Raises StorageError if it cannot be read.
     """
     try:
         with os.fdopen(open_file(path), "rb") as file:
@@ -82,16 +82,17 @@ def read_answer(path: Path) -> Answer | None:
 
 
 def withdraw(path: Path) -> None:
-    """Let nobody answer what `ask` was told would be answered at `path`; an answer that is there is removed."""
+    """Withdraw the question whose answer belongs at `path`, and remove an answer that is there."""
     for left in (path.parent.parent / path.name, path):
         with contextlib.suppress(OSError):
             left.unlink()
 
 
 class Inbox:
-    """The trainer's end of `control/`. What lies there at first is of an earlier time and dropped.
+    """The trainer's end of `control/`. Requests that are there at first are outdated and removed.
 
-    complain: is told of a file that holds no request, in a line. Raises StorageError when the folder cannot be made.
+    complain: receives one line about each file that contains no request. Raises StorageError if the folder cannot be
+    made.
     """
 
     def __init__(self, path: Path, complain: Callable[[str], None]) -> None:
@@ -111,7 +112,7 @@ class Inbox:
             raise StorageError(f"cannot use '{path}' for requests: {error.strerror}; mend the folder") from None
 
     def take(self) -> list[Request]:
-        """The requests since the last call, in the order of sending. An inbox that cannot be read is an empty one."""
+        """Return the requests since the last call, in the order of sending; none if the inbox cannot be read."""
         try:
             paths = sorted(self._path.glob("[!.]*.json")) if is_folder(self._path) else []
         except OSError:
@@ -135,7 +136,7 @@ class Inbox:
         return request
 
     def _request(self, data: bytes, name: str) -> Request:
-        """The request in `data`. ValueError when there is none."""
+        """Parse the request in `data`. Raises ValueError if there is none."""
         try:
             values = json.loads(data)
         except ValueError:
@@ -173,11 +174,11 @@ class Inbox:
         try:
             path.unlink(missing_ok=True)
         except OSError:
-            self._undeletable.add(path.name)  # a folder, or not ours: heeded once all the same
+            self._undeletable.add(path.name)  # a folder, or not ours: still handled only once
 
 
 def _human_evaluation(values: Any) -> HumanEvaluation:
-    """The event in `values`. ValueError for anything else: what the trainer does, nobody else may tell."""
+    """Return the event in `values`. Raises ValueError for any other: only the trainer may report what it does."""
     event = event_in({**values, "time": 0.0}) if isinstance(values, dict) else None
     if not isinstance(event, HumanEvaluation):
         raise ValueError(f"its event is no whole '{HumanEvaluation.kind}'")
@@ -185,7 +186,7 @@ def _human_evaluation(values: Any) -> HumanEvaluation:
 
 
 def _leave(run: RunFolder, command: Command, text: str) -> str:
-    """Put a request into the inbox of `run`; returns its name there."""
+    """Put a request into the inbox of `run`; return its name there."""
     if not run.is_live():
         raise UsageError(f"run '{run.name}' is not being trained, so nobody hears '{command}': resume it first")
     name = f"{time.time_ns():020d}-{os.getpid()}-{next(_count):06d}.json"
@@ -198,6 +199,6 @@ def _leave(run: RunFolder, command: Command, text: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file of the inbox whole or not at all, its folder too where there is none."""
+    """Write a file of the inbox whole or not at all, and its folder if there is none."""
     own_folder(path.parent, mode=_PRIVATE_FOLDER)
     write_whole(path, text.encode(errors="replace"), mode=PRIVATE)

@@ -1,4 +1,4 @@
-"""What a run of any kind does besides training: events, requests, checkpoints on the way, and its end."""
+"""Life cycle of a run of any kind: events, requests, checkpoints on the way, and its end."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from trainer.runs.sinks import Sink, Sinks
 
 
 class RunUnderWay(Steered):
-    """One run under way, in the folder `folder`; a subclass says what it trains and how it is saved.
+    """One run under way in `folder`. A subclass defines what it trains and how it is saved.
 
-    resume: the run to go on with; None for a new one.
+    resume: the run to continue; None for a new one.
     """
 
     folder: RunFolder
@@ -49,7 +49,7 @@ class RunUnderWay(Steered):
     @property
     @abstractmethod
     def iteration(self) -> int:
-        """The last whole iteration, or step of a run that has no iterations."""
+        """Number of the last whole iteration, or of the last step in a run without iterations."""
 
     @abstractmethod
     def save(self) -> None:
@@ -57,59 +57,59 @@ class RunUnderWay(Steered):
 
     @abstractmethod
     def move_to(self, folder: RunFolder) -> None:
-        """Make `folder` the run's own from here on: write config.toml, and let `save` write the checkpoint again."""
+        """Use `folder` as the run's own from now on: write config.toml, and let `save` write the checkpoint again."""
 
     @property
     def open_alarms(self) -> dict[str, str]:
-        """Code and level of the alarms that are not over; nobody watches this kind of run unless overridden."""
+        """Code and level of the open alarms; empty unless a subclass watches the run."""
         return {}
 
     def stopped(self) -> None:
-        """The run was told to stop, and is saved; nothing more unless overridden."""
+        """Act on a stop, after the run is saved; does nothing unless overridden."""
 
     def emit(self, event: Event) -> None:
-        """Hand an event to every sink."""
+        """Pass an event to every sink."""
         if isinstance(event, StateChanged):
             self.now = event.state
         self.out.emit(event)
 
     def state(self, state: State) -> None:
-        """Tell what the run is at."""
+        """Report the run's state."""
         self.emit(StateChanged(state=state))
 
     def alert(self, level: Literal["info", "warning"], code: str, message: str) -> None:
-        """Tell something that a user should know."""
+        """Report something that a user should know."""
         self.emit(Alert(iteration=self.iteration, level=level, code=code, message=message))
 
     def paused(self) -> None:
-        """Tell that the run is held."""
+        """Report that the run is paused."""
         self._before_pause = self.now
         self.state("paused")
 
     def resumed(self) -> None:
-        """Tell that it goes on with what it was at."""
+        """Report the state that the run was in before the pause."""
         self.state(self._before_pause)
 
     def checkpoint(self) -> None:
-        """Save the last whole iteration, in the midst of the next one."""
+        """Save the last whole iteration, in the middle of the next one."""
         now = self.now
         self.save()
         self.state(now)
 
     def rollback(self, to: int | None, reason: str) -> None:
-        """Tell that nothing can be rolled back."""
+        """Report that this kind of run cannot be rolled back."""
         self.alert("warning", "rollback_refused", "this kind of run cannot be rolled back")
 
     def set(self, key: str, value: Any) -> None:
-        """Tell that nothing can be set."""
+        """Report that this kind of run has no settings to change."""
         self.alert("warning", "setting_refused", f"{key} cannot change in this kind of run")
 
     def tell(self, event: HumanEvaluation) -> None:
-        """Hand on what others found out about the run."""
+        """Emit what others found out about the run."""
         self.emit(event)
 
     def open(self, more: Callable[[], Sequence[Sink]] = tuple, *, shared: bool) -> None:
-        """Listen to requests, begin the journal, add `more` sinks; what cannot begin leaves no new folder behind.
+        """Listen to requests, begin the journal, and add `more` sinks. If that fails, a new run's folder is removed.
 
         shared: other users may read journal and progress.
         """
@@ -136,7 +136,7 @@ class RunUnderWay(Steered):
         iterations: int,
         kind: str = "ppo",
     ) -> None:
-        """Tell what is trained, once it is known after which iteration the run goes on."""
+        """Report what is trained, once it is known which iteration the run continues after."""
         self.emit(
             RunStarted(
                 name=self.folder.name,
@@ -158,13 +158,13 @@ class RunUnderWay(Steered):
         )
 
     def tell_damaged(self, problems: Sequence[str]) -> None:
-        """Tell which newer checkpoints could not be used."""
+        """Report newer checkpoints that could not be used."""
         for problem in problems:
             message = f"{problem}: resumed after iteration {self.iteration} instead"
             self.emit(Alert(iteration=self.iteration, level="warning", code="checkpoint_damaged", message=message))
 
     def guarded(self, loop: Callable[[], str]) -> RunEnded:
-        """`loop`, with what must happen however it ends: a checkpoint where one can be had, and an `end` event.
+        """Run `loop`; however it ends, save a checkpoint if possible and emit an `end` event.
 
         loop: returns why it is done.
         """
@@ -178,7 +178,7 @@ class RunUnderWay(Steered):
         return self._end(*ended)
 
     def _ended(self, loop: Callable[[], str]) -> tuple[EndState, int, str]:
-        """Do `loop` and save; returns the run's state at its end, its exit code and the reason."""
+        """Run `loop` and save; return the run's final state, its exit code and the reason."""
         try:
             reason = loop()
         except Interrupted as interruption:
@@ -190,9 +190,9 @@ class RunUnderWay(Steered):
         return "done", 0, reason
 
     def _failed(self, error: Exception) -> Exception:
-        """Save the last good state and tell why the run ended; a full disk on the way must not hide `error`.
+        """Save the last good state and report why the run ended; a full disk must not hide `error`.
 
-        Returns the error to raise: what the folder has lost, where that is behind it.
+        Returns the error to raise: what the folder has lost, if that is the cause.
         """
         if lost := self.guard.lost():
             found = self._recovered()
@@ -208,7 +208,7 @@ class RunUnderWay(Steered):
         return error
 
     def _recovered(self) -> str:
-        """Save the last whole iteration where the folder is now; returns how that went."""
+        """Save the last whole iteration where the folder is now; return how that went."""
         try:
             self.move_to(self.guard.recover())
             self.save()
@@ -219,14 +219,14 @@ class RunUnderWay(Steered):
         return f"{what}; go on with --resume {self.folder.root}"
 
     def _requests(self, inbox: Inbox) -> list[Request]:
-        self.guard.check()  # several times a second, so no iteration is done for nothing
+        self.guard.check()  # several times a second, so that no iteration is wasted
         return inbox.take()
 
     def _complain(self, message: str) -> None:
         self.alert("warning", "request_broken", message)
 
     def _end(self, state: EndState, exit_code: int, reason: str) -> RunEnded:
-        self.control.detach()  # who waits for an answer hears of the end while the folder is still ours
+        self.control.detach()  # answers waiting questions while the folder is still ours
         newest = newest_checkpoint(self.folder)
         event = RunEnded(
             state=state,

@@ -1,4 +1,4 @@
-"""The settings that may change while a run goes on, and a configuration with one of them changed."""
+"""Settings that may change during a run, and a configuration with one of them changed."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Change(NamedTuple):
 
 @functools.cache
 def live_keys() -> tuple[str, ...]:
-    """The dotted keys that may change during a run, in the order of the schema."""
+    """Return the dotted keys that may change during a run, in the order of the schema."""
     return tuple(row.key for row in reference_rows() if row.live)
 
 
 def with_setting(config: Config, key: str, value: Any) -> Config:
-    """`config` with the live setting `key` at `value`.
+    """Return `config` with the live setting `key` set to `value`.
 
-    Raises UsageError for a key that is not live, ConfigError with all that the value would break.
+    Raises UsageError for a key that is not live, ConfigError with every rule that the value would break.
     """
     live = live_keys()
     if key not in live:
@@ -42,7 +42,7 @@ def with_setting(config: Config, key: str, value: Any) -> Config:
 
 
 def changes(old: Config, new: Config) -> list[Change]:
-    """The live settings in which `new` differs from `old`."""
+    """Return the live settings in which `new` differs from `old`."""
     before, after = old.model_dump(), new.model_dump()
     found = []
     for key in live_keys():
@@ -53,7 +53,7 @@ def changes(old: Config, new: Config) -> list[Change]:
 
 
 def in_words(value: Any) -> str:
-    """The value of a live setting in a sentence: of reward sources what and how much they are."""
+    """Format the value of a live setting for a sentence; reward sources become their names and weights."""
     return " + ".join(map(_source, value)) if isinstance(value, list) else str(value)
 
 

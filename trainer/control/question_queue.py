@@ -1,4 +1,4 @@
-"""Questions on their way to the trainer's thread, none of which may stay without an answer."""
+"""Queue of questions to the trainer's thread; each of them gets an answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ENDED = "the run ended before it was answered"
 
 
 class Waiting(NamedTuple):
-    """A question, whom to give the answer, and whether they still wait for it."""
+    """A waiting question, who gets the answer, and whether they still wait for it."""
 
     question: Question
     reply: Reply
@@ -20,18 +20,18 @@ class Waiting(NamedTuple):
 
 
 class QuestionQueue:
-    """Keeps questions in the order they came; may be used by any thread, but not in a signal handler.
+    """Questions in the order they came, for any thread, but not for a signal handler.
 
-    Once closed, every question is answered at once by the problem that nobody is there to answer it.
+    Once closed, the queue answers every question at once with the problem that the run has ended.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[Waiting] = deque()
         self._closed = False
-        self._lock = threading.Lock()  # a question must not slip in behind the last look into the queue
+        self._lock = threading.Lock()  # no question may slip in while `close` empties the queue
 
     def put(self, waiting: Waiting) -> None:
-        """Let the question wait for its turn."""
+        """Add a question to the queue, or answer it with a problem if the queue is closed."""
         with self._lock:
             if not self._closed:
                 self._waiting.append(waiting)
@@ -39,16 +39,16 @@ class QuestionQueue:
         waiting.reply(unanswered(waiting.question, ENDED))
 
     def take(self) -> Waiting | None:
-        """The question whose turn it is, None when there is none. Who takes it replies."""
+        """Return the next question, None if there is none. The caller must reply to it."""
         with self._lock:
             return self._waiting.popleft() if self._waiting else None
 
     def open(self) -> None:
-        """Let questions wait again."""
+        """Accept questions again."""
         self._closed = False
 
     def close(self) -> None:
-        """Answer all that wait, and all that come from now on, by a problem."""
+        """Answer all waiting questions, and all that come from now on, with a problem."""
         with self._lock:
             self._closed = True
             left = list(self._waiting)

@@ -1,4 +1,4 @@
-"""What the model of a run may be asked to write, and its answer: plain values, so that they go between processes."""
+"""Questions to the model of a run, and its answers: plain values, so that they can pass between processes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 
 Writer = Literal["policy", "reference"]
 Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
-"""May be NaN, which JSON has as null."""
+"""A float that may be NaN, which is null in JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Continue a prompt, or a response that was begun, `count` times.
+    """A request to continue a prompt, or the beginning of a response, `count` times.
 
-    prompt: as in the data, and rendered as the run renders it; where `prompt_tokens` say what the model reads, only the
-    rewards are given it. None of the numbers: as the run's rollouts have it.
+    prompt: as in the data; rendered as the run renders it. If `prompt_tokens` say what the model reads, only the
+    rewards see it. Numbers that are None are those of the run's rollouts.
     """
 
     prompt: str | list[dict[str, str]] | None = None
@@ -44,60 +44,63 @@ class Completion:
     token_texts: list[str]  # joined they are the decoded response
     logprobs: list[Number]  # nats, under the policy, whoever wrote
     ref_logprobs: list[Number]  # nats
-    score: Number  # by the run's reward; NaN where it could not be had
+    score: Number  # by the run's reward; NaN if not available
     parts: dict[str, Number]  # raw scores by reward source
     truncated: bool  # cut at max_new_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What was written, by the policy of which iteration; or why nothing was."""
+    """Responses to a question and the iteration of the policy that wrote them, or why there are none."""
 
     writer: Writer
-    iteration: int  # whole iterations that the policy had been trained for
+    iteration: int  # completed iterations of the policy's training
     prompt: str  # as rendered
     completions: list[Completion]
     seconds: float
-    problem: str = ""  # in one line: why nothing was written, or why what was has no score
+    problem: str = ""  # one line: why nothing was written, or why it has no score
 
 
 Reply = Callable[[Answer], None]
-"""Takes an answer, on whatever thread it is had; does not raise."""
+"""Function that receives an answer, on any thread; does not raise."""
 Dropped = Callable[[], bool]
-"""Tells, on any thread and within microseconds, whether nobody waits for the answer any more."""
+"""Function that returns, on any thread and within microseconds, whether nobody waits for the answer any more."""
 
 DROPPED = "nobody waits for the answer any more"
 
 
 class QuestionDroppedError(Exception):
-    """Raised between two token steps of an answer that nobody waits for any more; never leaves who answers."""
+    """End of an answer that nobody waits for any more, raised between two token steps; whoever answers catches it."""
 
     def __init__(self) -> None:
         super().__init__(DROPPED)
 
 
 def never() -> bool:
-    """Somebody always waits."""
+    """Return False: somebody always waits."""
     return False
 
 
 def unanswered(question: Question, problem: str) -> Answer:
-    """The answer to a question that nobody answers any more."""
+    """Return the answer to a question that will not be answered, with `problem` as the reason."""
     return Answer(writer=question.writer, iteration=0, prompt="", completions=[], seconds=0.0, problem=problem)
 
 
 def to_json(record: Question | Answer) -> str:
-    """`record` as a JSON object; a number that is not finite as null, a column's value that JSON lacks as text."""
+    """Return `record` as a JSON object.
+
+    A number that is not finite becomes null, a column's value that JSON lacks becomes text.
+    """
     return TypeAdapter(type(record)).dump_json(record, fallback=str, warnings=False).decode()
 
 
 def question_from(text: str | bytes) -> Question:
-    """The question that `to_json` wrote. ValueError says in one line what is not one."""
+    """Parse the question that `to_json` wrote. Raises ValueError, with the problem in one line."""
     return _record(Question, text)
 
 
 def answer_from(text: str | bytes) -> Answer:
-    """The answer that `to_json` wrote, with NaN for null. ValueError in one line."""
+    """Parse the answer that `to_json` wrote, with NaN for null. Raises ValueError, with the problem in one line."""
     return _record(Answer, text)
 
 

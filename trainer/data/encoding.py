@@ -13,7 +13,7 @@ from trainer.errors import DataError
 class Prompt(NamedTuple):
     """A prompt that is ready for the model."""
 
-    index: int  # type: ignore[assignment]  # position in the source, from 0; tuple.index gives way
+    index: int  # type: ignore[assignment]  # position in the source, from 0; hides tuple.index
     prompt: str | list[dict[str, str]]  # as in the source; reward functions get it
     text: str  # what the model reads: rendered, and cut if `tokens` are
     tokens: list[int]
@@ -21,7 +21,7 @@ class Prompt(NamedTuple):
 
 
 class EncodedPrompts(NamedTuple):
-    """The prompts that are left, in the order of the source, and how many were changed on the way."""
+    """The prompts that are left, in the order of the source, and how many were dropped or truncated."""
 
     prompts: list[Prompt]
     dropped: int  # prompts left out because they are too long
@@ -29,17 +29,17 @@ class EncodedPrompts(NamedTuple):
 
 
 def encode_prompts(rows: Sequence[PromptRow], tokenizer: Any, config: DataConfig) -> EncodedPrompts:
-    """Render and tokenise `rows` by `tokenizer`, mlx-lm's wrapper or one of transformers.
+    """Render and tokenise `rows` with `tokenizer`, mlx-lm's wrapper or one of transformers.
 
-    Messages go through the chat template, strings do so if `chat = "always"`. A template brings its own
-    special tokens; plain text gets those that the tokenizer adds by default, except an end token, as it is
-    to be continued. A last message of the assistant is continued, not closed.
+    Messages go through the chat template; strings do so if `chat = "always"`. A template brings its own special tokens.
+    Plain text gets those that the tokenizer adds by default, except an end token, because the model continues the text.
+    A last message of the assistant is continued, not closed.
 
-    A prompt of more than `max_prompt_tokens` tokens is dropped, refused, or cut to its last tokens; a begin
-    token in front stays, because models that were trained with one go astray without it.
+    A prompt of more than `max_prompt_tokens` tokens is dropped, refused, or cut to its last tokens. A begin token in
+    front stays, because models that were trained with one fail without it.
 
-    Raises DataError for messages without a chat template, a template that refuses them, a prompt without
-    tokens, a too long one under `too_long = "error"`, and if no prompt is left.
+    Raises DataError for messages without a chat template or under `chat = "never"`, a template that refuses them, a
+    prompt without tokens, one that is too long under `too_long = "error"`, and if no prompt is left.
     """
     limit = config.max_prompt_tokens
     prompts: list[Prompt] = []
@@ -107,7 +107,7 @@ def _rendered(row: PromptRow, tokenizer: Any, config: DataConfig) -> str:
     answering = messages[-1]["role"] == "assistant"
     turn = {"continue_final_message": True} if answering else {"add_generation_prompt": True}
     try:
-        # A template is a program of the model's authors: many raise for a system message or two user turns.
+        # A template is a program by the model's authors: many raise for a system message or two user turns.
         return str(tokenizer.apply_chat_template(messages, tokenize=False, **turn))
     except Exception as error:
         roles = ", ".join(message["role"] for message in messages)
@@ -118,7 +118,7 @@ def _rendered(row: PromptRow, tokenizer: Any, config: DataConfig) -> str:
 
 
 def _has_chat_template(tokenizer: Any) -> bool:
-    # mlx-lm knows of templates that are not in the tokenizer's own attribute.
+    # mlx-lm also finds templates that are not in the tokenizer's own attribute.
     return bool(getattr(tokenizer, "has_chat_template", False) or tokenizer.chat_template)
 
 

@@ -1,4 +1,4 @@
-"""Rows of a data file: JSON lines (also gzipped), JSON, CSV, Parquet and plain text, told apart by the suffix."""
+"""Rows of a data file: JSON lines (also gzipped), JSON, CSV, Parquet or plain text, depending on the suffix."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainer.files import open_regular
 
 
 class SourceRow(NamedTuple):
-    """A row as it stands in its source; `place` is what errors call it: `data.jsonl:3`, `data.parquet[2]`."""
+    """A row as it is in its source; errors call it by its `place`: `data.jsonl:3`, `data.parquet[2]`."""
 
     place: str
     columns: dict[str, Any]
@@ -28,18 +28,18 @@ Reader = Callable[[Path, str, OnBroken], Iterator[SourceRow]]
 
 
 def refuse(error: DataError) -> None:
-    """What becomes of a broken row unless a caller decides otherwise: it ends the reading."""
+    """Raise the error of a broken row, which ends the reading; the default for `broken`."""
     raise error
 
 
 def read_rows(path: Path, column: str = "", broken: OnBroken = refuse) -> Iterator[SourceRow]:
-    """The rows of the file `path`, lazily; `column` names the only column of plain text.
+    """Yield the rows of the file `path`; `column` names the only column of plain text.
 
-    A row that can be left out by itself (a line that is not JSON, a line with too many fields) goes to `broken` as
-    the DataError that names its place; where that returns, reading goes on.
+    A row that can be left out by itself (a line that is not JSON, a line with too many fields) goes to `broken` as the
+    DataError that names its place; if `broken` returns, reading goes on.
 
-    Raises DataError for an unknown suffix, an unreadable file, text that is not UTF-8 and content that is not
-    what the suffix says.
+    Raises DataError for an unknown suffix, an unreadable file, text that is not UTF-8 and content that does not match
+    the suffix.
     """
     reader = READERS.get(suffix(path))
     if reader is None:
@@ -52,7 +52,7 @@ def read_rows(path: Path, column: str = "", broken: OnBroken = refuse) -> Iterat
 
 
 def suffix(path: Path) -> str:
-    """The suffix of `path` in lower case, with what was compressed: `.jsonl.gz`."""
+    """Return the suffix of `path` in lower case, including that of a compressed file: `.jsonl.gz`."""
     return "".join(path.suffixes[-2 if path.suffix.lower() == ".gz" else -1 :]).lower()
 
 
@@ -74,7 +74,7 @@ def _text(path: Path) -> str:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:
-    # Not splitlines(): it also breaks at U+2028 and U+0085, which may stand inside a JSON string.
+    # Not splitlines(): it also breaks at U+2028 and U+0085, which may occur inside a JSON string.
     for number, line in enumerate(io.StringIO(_text(path), newline=None), 1):
         if line.strip():
             yield f"{path}:{number}", line.rstrip("\n")
@@ -143,15 +143,18 @@ def _read_parquet(path: Path, column: str, broken: OnBroken) -> Iterator[SourceR
         with open_regular(path) as content, pyarrow.parquet.ParquetFile(content) as file:
             for batch in file.iter_batches():
                 yield from _rows_of(batch, path, places, broken)
-    except (pyarrow.ArrowException, UnicodeDecodeError, OverflowError) as error:  # of the names of columns, of dates
+    except (pyarrow.ArrowException, UnicodeDecodeError, OverflowError) as error:  # of names of columns, of dates
         raise DataError(f"{path}: not a Parquet file: {' '.join(str(error).split())}") from None
 
 
 def _rows_of(batch: Any, path: Path, places: Iterator[int], broken: OnBroken) -> Iterator[SourceRow]:
-    """The rows of a batch of a Parquet file; those with text that is not UTF-8 or too large a value go to `broken`."""
+    """Yield the rows of a batch of a Parquet file.
+
+    Rows with text that is not UTF-8, or with a value that is too large, go to `broken`.
+    """
     try:
         rows = batch.to_pylist()
-    except (ValueError, OverflowError):  # one by one, to find it
+    except (ValueError, OverflowError):  # one by one, to find the broken row
         if batch.num_rows == 1:
             place = f"{path}[{next(places)}]"
             broken(DataError(f"{place}: {_unreadable_columns(batch)}: save its text as UTF-8"))
@@ -164,7 +167,7 @@ def _rows_of(batch: Any, path: Path, places: Iterator[int], broken: OnBroken) ->
 
 
 def _unreadable_columns(batch: Any) -> str:
-    """What is wrong with the first column of a batch that cannot be read."""
+    """Describe what is wrong with the first column of a batch that cannot be read."""
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         try:
             column.to_pylist()

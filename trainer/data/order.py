@@ -1,4 +1,4 @@
-"""Which prompts are held out, and in which order the others are visited."""
+"""Choice of the prompts that are held out, and the order in which the others are visited."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from trainer.data.encoding import Prompt
 
 
 def split_prompts(prompts: Sequence[Prompt], eval_fraction: float, seed: int) -> tuple[list[Prompt], list[Prompt]]:
-    """(training, evaluation) prompts, both in the order of the source; the same ones for the same seed.
+    """Split `prompts` into (training, evaluation), both in the order of the source; the same for the same seed.
 
-    Prompts of the same tokens stay on one side. The evaluation side holds eval_fraction of all prompts,
-    rounded, and one at least if eval_fraction > 0; fewer where only larger groups of equal prompts are left,
-    never all.
+    Prompts with the same tokens stay on one side. The evaluation side has eval_fraction of all prompts, rounded, and at
+    least one if eval_fraction > 0. It has fewer if only larger groups of equal prompts are left, and never all.
     """
     wanted = min(max(1, round(eval_fraction * len(prompts))), len(prompts) - 1) if eval_fraction > 0 else 0
     groups: dict[tuple[int, ...], list[int]] = {}
@@ -30,11 +29,11 @@ def split_prompts(prompts: Sequence[Prompt], eval_fraction: float, seed: int) ->
 
 
 def prompt_indices(start: int, count: int, total: int, *, seed: int, shuffle: bool) -> list[int]:
-    """Positions (0 <= i < total) of the prompts number start .. start + count - 1 of an endless walk.
+    """Return positions (0 <= i < total) of the prompts number start .. start + count - 1 of an endless walk.
 
-    The walk visits every prompt once a pass, each pass in an order of its own drawn from (seed, pass), or
-    always in the order of the source. It needs no state, so a resumed run goes on exactly where it was.
-    Raises ValueError unless start, count >= 0 and total >= 1.
+    The walk visits every prompt once per pass. Each pass has its own order, drawn from (seed, pass); without `shuffle`,
+    it is always the order of the source. The walk needs no state, so a resumed run goes on exactly where it was. Raises
+    ValueError unless start, count >= 0 and total >= 1.
     """
     if start < 0 or count < 0 or total < 1:
         raise ValueError(f"start = {start}, count = {count} must be >= 0 and total = {total} >= 1")

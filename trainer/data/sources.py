@@ -1,4 +1,4 @@
-"""Where prompts come from: a shipped set, a file, or a dataset of the `datasets` library."""
+"""Prompts from a shipped set, a file, or a dataset of the `datasets` library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 class PromptRow(NamedTuple):
-    """A prompt as it stands in its source."""
+    """A prompt as it is in its source."""
 
     index: int  # type: ignore[assignment]  # position in the source, from 0, blank lines not counted
     prompt: str | list[dict[str, str]]  # plain text, or chat messages with the keys role and content
@@ -27,16 +27,15 @@ class PromptRow(NamedTuple):
 
 
 def shipped_sets() -> list[str]:
-    """Names of the prompt sets that come with the trainer."""
+    """Return the names of the prompt sets that come with the trainer."""
     return sorted(path.stem for path in SHIPPED.glob("*.jsonl"))
 
 
 def load_prompts(config: DataConfig) -> list[PromptRow]:
-    """The first `limit` prompts (0: all) of `config.prompts`, in the order of the source.
+    """Load the first `limit` prompts (0: all) of `config.prompts`, in the order of the source.
 
-    `config.prompts` is the name of a shipped set, a .jsonl, .json (list of objects), .csv, .parquet or .txt
-    (a prompt a line) file, a folder written by `Dataset.save_to_disk`, or else a name that
-    `datasets.load_dataset` takes.
+    `config.prompts` is the name of a shipped set, a .jsonl, .json (list of objects), .csv, .parquet or .txt (one prompt
+    per line) file, a folder written by `Dataset.save_to_disk`, or else a name for `datasets.load_dataset`.
 
     Raises DataError for a source that cannot be read, has no rows, or has a row without a usable prompt.
     """
@@ -62,7 +61,7 @@ def _rows(config: DataConfig) -> Iterator[SourceRow]:
         return read_rows(path, config.column)
     if suffix(path) in READERS or not _HUB_NAME.fullmatch(name):
         raise DataError(f"data.prompts = '{name}': no such file: paths are relative to {Path.cwd()}")
-    # Before the hub is asked: a mistyped name should not cost an import and a time-out.
+    # Before asking the hub: a mistyped name should not cost an import and a time-out.
     if close := difflib.get_close_matches(name, shipped_sets(), n=1, cutoff=0.8):
         raise DataError(f"data.prompts = '{name}': no such file or shipped set: did you mean '{close[0]}'?")
     return _dataset_rows(config, None)
@@ -71,7 +70,7 @@ def _rows(config: DataConfig) -> Iterator[SourceRow]:
 def _dataset_rows(config: DataConfig, folder: Path | None) -> Iterator[SourceRow]:
     import datasets  # 5 s
 
-    # A terminal interface owns the screen.
+    # Progress bars would draw over a terminal interface.
     bars = datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
     try:

@@ -1,1 +1,1 @@
-"""Direct preference optimisation: a policy learnt from preferences, without a reward model and without samples."""
+"""Direct preference optimisation: trains a policy on preferences, without a reward model and without samples."""

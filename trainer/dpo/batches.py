@@ -1,4 +1,4 @@
-"""Groups as arrays: completions that the policy could have written, and which of them was preferred to which."""
+"""Groups as arrays: completions, and pairs of a preferred and a rejected one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainer.reward_model.pairs import Group
 
 
 class Completions(NamedTuple):
-    """N sequences of up to L tokens, right-padded, whose completions have up to T."""
+    """N sequences of up to L tokens, right-padded; their completions have up to T tokens."""
 
     sequences: mx.array  # [N, L] ids of prompt and completion
     prompt_lengths: mx.array  # [N]
@@ -30,7 +30,10 @@ class PairBatch(NamedTuple):
 
 
 def to_completions(sequences: Sequence[list[int]], counts: Sequence[int]) -> Completions:
-    """counts: tokens of each sequence, its last, that are the completion's."""
+    """Build arrays of `sequences`.
+
+    counts: number of tokens of each completion, which are the last of its sequence.
+    """
     starts = [len(tokens) - count for tokens, count in zip(sequences, counts, strict=True)]
     written = [tokens[start:] for tokens, start in zip(sequences, starts, strict=True)]
     width = max(1, *counts)
@@ -43,7 +46,7 @@ def to_completions(sequences: Sequence[list[int]], counts: Sequence[int]) -> Com
 
 
 def to_batch(groups: Sequence[Group]) -> PairBatch:
-    """`groups`, none of them with ties. Rankings are their pairs."""
+    """Build a batch of `groups`, none of them with ties. A ranking counts as its pairs."""
     sequences: list[list[int]] = []
     counts: list[int] = []
     better, worse, weights = [], [], []
@@ -51,7 +54,7 @@ def to_batch(groups: Sequence[Group]) -> PairBatch:
         pairs = group.pairs
         better += [len(sequences) + pair.better for pair in pairs]
         worse += [len(sequences) + pair.worse for pair in pairs]
-        # A group counts once, however much was said of it (Ouyang et al. 2022, section 3.4).
+        # A group counts once, however many pairs it has (Ouyang et al. 2022, section 3.4).
         weights += [1 / len(pairs)] * len(pairs)
         sequences += group.sequences
         counts += group.completions

@@ -1,4 +1,4 @@
-"""Prompt and completion as the policy reads and writes them: the prompt's tokens as PPO has them, then its own."""
+"""Encoding of prompt and completion for the policy: the prompt's tokens as in PPO, then the completion's own."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _UNLIMITED = LARGEST_INT
 
 
 class PolicyEncoder(Encoder):
-    """Renders prompts as PPO does. A completion is tokenised by itself, for that is how a policy comes to write it.
+    """Encoder that renders prompts as PPO does.
 
-    The end token follows where `data.end_token` wants it. A sequence that is too long loses its first tokens, all but
-    one of the prompt's at most.
+    A completion is tokenised by itself, because that is how a policy writes it. The end token follows if
+    `data.end_token` is set. A sequence that is too long loses its first tokens; the first one left always counts as
+    prompt.
     """
 
     def __init__(self, tokenizer: Any, config: DPODataConfig) -> None:
@@ -33,9 +34,9 @@ class PolicyEncoder(Encoder):
         self._last: tuple[Text, Prompt] | None = None
 
     def sequence(self, prompt: Text, completion: Text, number: int = 0) -> Sequenced:
-        """`completion` to `prompt`; `completion` of the result counts the tokens that the policy is to write.
+        """Encode `completion` to `prompt`; the result's `completion` is the number of tokens that the policy writes.
 
-        Raises DataError where they cannot be rendered, or the prompt has no tokens.
+        Raises DataError if they cannot be rendered, or the prompt has no tokens.
         """
         if isinstance(prompt, str) and isinstance(completion, str) and not self._always_chat:
             start, text = self._start(prompt, number), completion
@@ -61,11 +62,11 @@ class PolicyEncoder(Encoder):
         return [begin]
 
     def _answer(self, start: str, messages: Messages, answer: Messages, number: int) -> str:
-        """What the chat template makes of `answer` after `start`, up to the last word."""
+        """Return what the chat template writes for `answer` after `start`, without closing the last message."""
         text = self._rendered([*messages, *answer], number, keep=False).text
         if text.startswith(start):
             return text.removeprefix(start)
-        if len(answer) == 1:  # the template writes a past turn otherwise than one that is to come
+        if len(answer) == 1:  # the template writes past turns differently from the next one
             return answer[0]["content"]
         raise DataError(
             f"preference {number} (counted from 0) goes on for {len(answer)} messages, and the chat template writes "
@@ -73,7 +74,7 @@ class PolicyEncoder(Encoder):
         )
 
     def _rendered(self, prompt: Text, number: int, *, keep: bool = True) -> Prompt:
-        if self._last is not None and self._last[0] == prompt:  # the completions of one follow each other
+        if self._last is not None and self._last[0] == prompt:  # the completions of one prompt follow each other
             return self._last[1]
         rendered = encode_prompts([PromptRow(number, prompt, {})], self._wrapper, self._data).prompts[0]
         if keep:

@@ -1,4 +1,4 @@
-"""The implicit reward on held-out pairs: judged as a reward model is, so that the two can be compared."""
+"""Evaluation of the implicit reward on held-out pairs, by the same measures as a reward model."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from trainer.reward_model.pairs import Group
 from trainer.reward_model.report import Baseline
 from trainer.rollout.experience import micro_batch_rows
 
-# Before the first step policy and reference are one, so that every pair is even.
+# Before the first step, policy and reference are the same, so every pair is even.
 _UNTRAINED = Baseline(accuracy=0.5, log_loss=math.log(2))
 
 
 class Read(NamedTuple):
-    """What the policy makes of N completions."""
+    """Implicit rewards, log-probs and KL of the policy on N completions."""
 
     rewards: Leads  # [N] implicit
-    logprobs: Leads  # [N] nats a sequence
+    logprobs: Leads  # [N] nats per sequence
     kl: float  # of policy against reference, mean over all tokens of all completions
 
 
@@ -45,7 +45,7 @@ def evaluate_pairs(
     clock: Callable[[], float],
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> DPOEvaluation:
-    """The policy after `iteration` steps on held-out `groups`. length_slope: as for `report`."""
+    """Evaluate the policy on held-out `groups`, after `iteration` steps. length_slope: as for `report`."""
     started = clock()
     read = read_completions(actor, groups, config, progress)
     found = report(outcomes(groups, read.rewards, 1.0), length_slope=length_slope, untrained=_UNTRAINED)
@@ -79,7 +79,7 @@ def read_completions(
     config: DPOConfig,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Read:
-    """Policy and reference on all completions of `groups`, one group after the other."""
+    """Run policy and reference on all completions of `groups`; the results are in the order of the groups."""
     sequences = [tokens for group in groups for tokens in group.sequences]
     counts = [count for group in groups for count in group.completions]
     rewards, logprobs = np.empty(len(sequences)), np.empty(len(sequences))
@@ -103,7 +103,7 @@ def read_completions(
 
 
 def _rows(groups: Sequence[Group]) -> tuple[list[int], list[int]]:
-    """Rows of the better and of the worse completion of each decided pair."""
+    """Return the rows of the better and of the worse completion of each decided pair."""
     chosen, rejected, first = [], [], 0
     for group in groups:
         decided = [pair for pair in group.pairs if not pair.is_tie]

@@ -1,4 +1,4 @@
-"""The training of a policy by DPO, step by step: holds no files; its events and snapshots are for others to keep."""
+"""Training of a policy by DPO, step by step. It writes no files: others store its events and snapshots."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from trainer.seeding import Purpose, key_for
 
 
 class DPO:
-    """The algorithm over a model and pairs. `prepare` once, then `step`, and `evaluate` where it is due.
+    """The DPO algorithm on a model and pairs. Call `step`, and `evaluate` when it is due.
 
-    rewards: what samples are scored by; None to sample nothing.
+    rewards: scores the samples; None to sample nothing.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class DPO:
         self.learner = DPOLearner(self.actor, config, total_steps=self.total_steps)
         self.number = 0  # steps taken
         self.tokens = 0
-        # Samples are judged by PPO's own evaluation, so that the two can be compared.
+        # PPO's own evaluation scores the samples, so that the two algorithms can be compared.
         self._ppo = (
             PPO(as_sampled, self.actor, model.tokenizer, [], rewards, emit=emit, control=self.control)
             if rewards is not None and data.prompts
@@ -67,7 +67,10 @@ class DPO:
         self._skipped = SkippedSteps(config.optim.lr)
 
     def step(self) -> DPOStep:
-        """The next step: the gradient over its comparisons, then Adam. DivergedError at the third NaN in a row."""
+        """Take the next step: the gradient over its comparisons, then Adam.
+
+        Raises DivergedError at the third NaN in a row.
+        """
         number = self.number + 1
         groups = step_groups(self.data.train, number, self._order, self.config.run.seed)
         mx.reset_peak_memory()
@@ -95,12 +98,12 @@ class DPO:
         return event
 
     def is_evaluation_due(self) -> bool:
-        """Whether the step just taken is one after which the policy is evaluated."""
+        """Return whether the policy is evaluated after the step just taken."""
         every = self.config.eval.every
         return self.number >= self.total_steps or bool(every and self.number % every == 0)
 
     def evaluate(self) -> None:
-        """The policy as it is: on the held-out comparisons, and by its samples where there is a reward."""
+        """Evaluate the current policy on the held-out comparisons, and by its samples if there is a reward."""
         if self.data.held_out:
             self.emit(
                 evaluate_pairs(
@@ -117,7 +120,7 @@ class DPO:
             self.emit(evaluate(self._ppo, self.data.prompts, self.number, self._baseline))
 
     def snapshot(self) -> Snapshot:
-        """The state now: that of a PPO run without a critic."""
+        """Return the current state, as that of a PPO run without a critic."""
         return Snapshot(
             iteration=self.number,
             policy=self.actor.policy_parameters(),
@@ -130,7 +133,7 @@ class DPO:
         )
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go on from `snapshot`."""
+        """Continue from `snapshot`."""
         self.actor.update_policy(snapshot.policy)
         self.learner.optimizer.restore(snapshot.optimizer["policy"])
         self.number, self.tokens = snapshot.iteration, snapshot.tokens

@@ -20,7 +20,7 @@ from trainer.reward_model.pairs import Group
 
 
 class PolicyStep(NamedTuple):
-    """What one optimiser step saw, before it was taken; means over its pairs."""
+    """Measurements of one optimiser step, before it is taken; means over its pairs."""
 
     loss: float  # mean over the groups
     accuracy: float
@@ -42,7 +42,10 @@ class DPOLearner:
         self.optimizer = StepOptimizer(config.optim, actor.policy_parameters(), total_steps=total_steps)
 
     def train(self, groups: Sequence[Group], number: int, progress: Callable[[int, int], None]) -> PolicyStep:
-        """Step `number`, from 1: the gradient of the groups' mean loss, accumulated over micro-batches, and Adam."""
+        """Take step `number`, from 1: the gradient of the groups' mean loss, then Adam.
+
+        The gradient is accumulated over micro-batches.
+        """
         gradients, sums = self.gradients(groups, progress)
         norm = global_norm(gradients)
         loss = float(sums.loss)
@@ -67,10 +70,11 @@ class DPOLearner:
     def gradients(
         self, groups: Sequence[Group], progress: Callable[[int, int], None] = lambda done, total: None
     ) -> tuple[Parameters, LossSums]:
-        """Of the mean loss over `groups`, whatever micro-batches they are cut into; and the sums over all of them.
+        """Return the gradient of the mean loss over `groups`, and the sums over all of them.
 
-        The reference reads each micro-batch just before the policy does: in one epoch every pair comes once, so that
-        costs what reading all in advance would, and at the start the two agree to the bit.
+        The split into micro-batches does not change the result. The reference reads each micro-batch just before the
+        policy does: in one epoch every pair comes once, so this costs what reading all in advance would, and at the
+        start the two agree to the bit.
         """
         before, total, sums, done = self.actor.policy_parameters(), None, None, 0
 

@@ -1,4 +1,4 @@
-"""The loss of a micro-batch of pairs, and the implicit reward that it is about."""
+"""Loss of a micro-batch of pairs, and the implicit reward that it is computed from."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from trainer.models.logprobs import token_logprobs
 
 
 class LossSums(NamedTuple):
-    """Sums over the pairs of a micro-batch, but for the loss, in which a group counts once."""
+    """Sums over the pairs of a micro-batch; in the loss, a group counts once."""
 
     loss: mx.array
-    right: mx.array  # pairs whose better one is ahead; half of those that are equal
+    right: mx.array  # pairs whose better completion is ahead; equal ones count half
     lead: mx.array
     chosen_reward: mx.array
     rejected_reward: mx.array
@@ -28,7 +28,10 @@ class LossSums(NamedTuple):
 
 
 def pair_loss(actor: ActorCriticLLM, batch: PairBatch, reference: mx.array, config: DPOTrainConfig) -> LossSums:
-    """DPO's or IPO's loss of the policy as it is. reference: [N] log-probs of the completions under the reference."""
+    """Compute DPO's or IPO's loss of the current policy.
+
+    reference: [N] log-probs of the completions under the reference.
+    """
     logprobs = completion_logprobs(actor, batch.completions)
     rewards = implicit_rewards(logprobs, reference, batch.completions.mask, config)
     chosen, rejected = rewards[batch.better], rewards[batch.worse]
@@ -47,7 +50,7 @@ def pair_loss(actor: ActorCriticLLM, batch: PairBatch, reference: mx.array, conf
 
 
 def completion_logprobs(actor: ActorCriticLLM, completions: Completions) -> mx.array:
-    """log pi(completion | prompt), summed over the completion's own tokens. Returns [N]."""
+    """Return log pi(completion | prompt), summed over the completion's own tokens: [N]."""
     width = completions.tokens.shape[1]
     forward = actor(completions.sequences, completions.prompt_lengths, width, want="logits")
     logprobs = token_logprobs(filled(forward.logits), completions.tokens)
@@ -55,7 +58,10 @@ def completion_logprobs(actor: ActorCriticLLM, completions: Completions) -> mx.a
 
 
 def implicit_rewards(logprobs: mx.array, reference: mx.array, mask: mx.array, config: DPOTrainConfig) -> mx.array:
-    """beta (log pi - log pi_ref) of each completion; for IPO a mean over its tokens. [N], [N], [N, T] -> [N]."""
+    """Return beta (log pi - log pi_ref) of each completion; for IPO a mean over its tokens.
+
+    [N], [N], [N, T] -> [N].
+    """
     log_ratios = logprobs - reference
     if config.loss == "ipo":
         log_ratios = log_ratios / mx.maximum(mask.sum(axis=1), 1)
@@ -63,7 +69,7 @@ def implicit_rewards(logprobs: mx.array, reference: mx.array, mask: mx.array, co
 
 
 def losses(lead: mx.array, config: DPOTrainConfig) -> mx.array:
-    """Of pairs whose better completion leads by so much implicit reward. [P] -> [P]."""
+    """Return the losses of pairs whose better completion has `lead` more implicit reward. [P] -> [P]."""
     beta = config.beta
     if config.loss == "ipo":
         return maths.ipo_loss(lead / beta, beta=beta)

@@ -1,4 +1,4 @@
-"""The comparisons of a DPO run, split as those of a reward model are, and the prompts that are sampled after."""
+"""Comparisons of a DPO run, split as for a reward model, and the prompts to sample responses to."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from trainer.reward_model.pairs import Group, group_preferences, split_groups
 
 
 class Pairs(NamedTuple):
-    """Groups to train on, groups to evaluate on, and what a user should know of them, one line each."""
+    """Groups to train on, groups to evaluate on, prompts to sample, and warnings for the user, one line each."""
 
     train: list[Group]  # without ties
     held_out: list[Group]
-    prompts: list[Prompt]  # of held-out groups, to sample after
+    prompts: list[Prompt]  # of held-out groups, to sample responses to
     warnings: list[str]
 
 
 def load_pairs(preferences: Sequence[Preference], model: LoadedModel, config: DPOConfig) -> Pairs:
-    """`preferences` as pairs for the policy of `model`.
+    """Encode `preferences` as pairs for the policy of `model`, and split them.
 
-    The same prompts are held out as by a reward model with these data and this seed, and, where each prompt has one
-    pair, as by PPO. Raises DataError where no pair is left to learn from, or one exceeds the model's context.
+    The same prompts are held out as by a reward model with these data and this seed and, if each prompt has one pair,
+    as by PPO. Raises DataError if no pair is left to learn from, or one exceeds the model's context.
     """
     encoder = PolicyEncoder(model.tokenizer, config.data)
     groups, warnings = group_preferences(preferences, encoder, config.data)
@@ -58,9 +58,9 @@ def load_pairs(preferences: Sequence[Preference], model: LoadedModel, config: DP
 def held_out_prompts(
     preferences: Sequence[Preference], held_out: Sequence[Group], model: LoadedModel, config: DPOConfig
 ) -> list[Prompt]:
-    """The first `eval.prompts` prompts of `held_out`, as PPO has its own.
+    """Return the first `eval.prompts` prompts of `held_out`, in PPO's form.
 
-    Raises DataError where one leaves no room in the model's context for what is sampled after it.
+    Raises DataError if one leaves no room in the model's context for a response.
     """
     encoder = PolicyEncoder(model.tokenizer, config.data)
     wanted = min(config.eval.prompts, len({group.prompt for group in held_out}))

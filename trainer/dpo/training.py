@@ -1,4 +1,4 @@
-"""A whole DPO run: from preferences to a policy in the run's folder, with a journal and checkpoints as PPO's."""
+"""A whole DPO run: from preferences to a policy in the run's folder, with a journal and checkpoints like PPO's."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def train_dpo(
 ) -> RunEnded:
     """Train as `config` says, wholly on the calling thread, and return how the run ended.
 
-    preferences: those to train on, instead of `config.data.preferences`. resume, preset, sinks, control, trust: as
-    for `trainer.session.training.train`. Raises TrainerError for what a user can mend; the journal then says why.
+    preferences: those to train on, instead of `config.data.preferences`. resume, preset, sinks, control, trust: as for
+    `trainer.session.training.train`. Raises TrainerError for what a user can fix; the journal then says why.
     """
     out, control = Sinks(sinks), control or Control()
     try:
@@ -83,11 +83,11 @@ class _Run(RunUnderWay):
 
     @property
     def iteration(self) -> int:
-        """The last whole step."""
+        """Number of the last whole step."""
         return self.snapshot.iteration
 
     def train(self, preferences: Iterable[Preference] | None, preset: str) -> RunEnded:
-        """Load everything, then create or open the run, so that a broken start leaves nothing behind."""
+        """Load everything, then create or open the run, so that a failed start leaves nothing behind."""
         c = self.config
         self.state("loading")
         if self.resume:
@@ -112,7 +112,7 @@ class _Run(RunUnderWay):
             self.folder = create_run(c, preset, pairs=pairs)
         with self.folder.lock() as self.lock:
             if self.resume:
-                write_config(self.folder, c)  # what runs from here on
+                write_config(self.folder, c)  # the config that applies from now on
             names, settings = c.run.trackers, c.model_dump()
             trackers = functools.partial(build_trackers, names, self.folder.name, self.folder.root, settings)
             self.open(trackers, shared=c.run.shared)
@@ -133,12 +133,12 @@ class _Run(RunUnderWay):
         self.emit(CheckpointSaved(iteration=self.saved_at, path=where, seconds=seconds))
 
     def move_to(self, folder: RunFolder) -> None:
-        """Make `folder` the run's own from here on."""
+        """Use `folder` as the run's folder from now on."""
         self.folder, self.saved_at = folder, -1
         write_config(folder, self.config)
 
     def _rewards(self, model: LoadedModel, modules: dict[str, ModuleType]) -> Rewards | None:
-        """What samples are scored by; None where nothing is to be sampled."""
+        """Build the rewards that score samples; None if nothing is to be sampled."""
         c = self.config
         if not c.reward.sources:
             return None
@@ -165,7 +165,7 @@ class _Run(RunUnderWay):
         self.tell_damaged(problems)
 
     def _steps(self, model: LoadedModel, data: Pairs) -> str:
-        """Take the steps that are left; returns why there are no more."""
+        """Take the steps that are left, and return why there are no more."""
         self._begin(model, data)
         dpo, every = self.dpo, self.config.checkpoint.every
         if not self.is_prepared:
@@ -181,7 +181,7 @@ class _Run(RunUnderWay):
             if dpo.is_evaluation_due():
                 self.state("evaluating")
                 dpo.evaluate()
-            # Only now: a run that ends within its evaluation takes the step again, and evaluates again.
+            # Only now: a run that ends during its evaluation takes the step again, and evaluates again.
             self.snapshot = dpo.snapshot()
             if every and self.iteration % every == 0:
                 self.save()

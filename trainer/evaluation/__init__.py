@@ -1,1 +1,1 @@
-"""Evaluations of a policy: held-out prompts, intervals, what people say."""
+"""Evaluations of a policy: held-out prompts, intervals, human preferences."""

@@ -1,4 +1,4 @@
-"""How often people prefer the policy to its reference, and how a run, under way or ended, is told of it."""
+"""Win rate of the policy against its reference in human preferences, and its report to the run."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from trainer.runs.journal import Journal
 def human_evaluation(
     preferences: Iterable[Preference], run: str, iteration: int | None = None
 ) -> HumanEvaluation | None:
-    """What `preferences` say of the policy of `run` against its reference; None where they compare the two nowhere.
+    """Evaluate the policy of `run` against its reference by `preferences`; return None if none compares the two.
 
-    Pairs count of which both completions are of `run`, one written by the policy, after whichever iteration, and one by
-    the reference. Both bad is a tie, a skip says nothing. Of each labeller the last word on a pair counts; judgements
-    of one pair by several people count as independent. The interval takes a tie for half a success, which makes it
-    wider than it need be, never narrower. iteration: that the event is of; None for that of the newest policy judged.
+    A pair counts if both completions are of `run`, one written by the policy, after any iteration, and one by the
+    reference. Both bad counts as a tie; skips are ignored. Only a labeller's last judgement of a pair counts;
+    judgements of one pair by several people count as independent. The interval counts a tie as half a success, which
+    makes it wider than necessary, never narrower.
+
+    iteration: iteration of the event; None for that of the latest policy judged.
     """
-    found: dict[tuple[str, str], tuple[float, int]] = {}  # by labeller and pair: what the policy got, its iteration
+    found: dict[tuple[str, str], tuple[float, int]] = {}  # by labeller and pair: the policy's points, its iteration
     for preference in preferences:
         if (result := _result(preference, run)) is not None:
             found[preference.judgement.labeller, preference.comparison.key] = result
@@ -48,11 +50,10 @@ def human_evaluation(
 
 
 def tell_run(folder: Path, event: HumanEvaluation) -> None:
-    """Let `event` stand among the events of the run in `folder`.
+    """Add `event` to the events of the run in `folder`.
 
-    The process that trains the run, whichever it is, emits it soon; of a run that has ended it is appended to the
-    journal. Raises UsageError where there is no run, or it begins or ends at this moment, StorageError where the event
-    cannot be written.
+    If the run is active, the process that trains it emits the event soon; otherwise it is appended to the journal.
+    Raises UsageError if there is no run, or it is just starting or ending, StorageError if the event cannot be written.
     """
     run = RunFolder(folder)
     if not run.events.is_file():
@@ -65,7 +66,7 @@ def tell_run(folder: Path, event: HumanEvaluation) -> None:
 
 
 def _result(preference: Preference, run: str) -> tuple[float, int] | None:
-    """1 where the policy's completion was preferred, 0.5 for a tie, 0; and after which iteration it was written."""
+    """Return the policy's points (1 if preferred, 0.5 for a tie, else 0) and its iteration; None if not applicable."""
     origins, choice = preference.comparison.origins, preference.judgement.choice
     if len(origins) != 2 or choice in (None, "skip") or any(origin.run != run for origin in origins):
         return None

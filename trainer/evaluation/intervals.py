@@ -1,6 +1,6 @@
-"""Pure: what P prompts tell of all prompts. Means and shares over them with 95 % intervals, and best of n.
+"""Statistics over P prompts: means and shares with 95% intervals, and best of n. Pure functions.
 
-A prompt is the unit: responses to one prompt are alike, so that several of them count as one mean.
+A prompt is the unit: responses to one prompt are correlated, so several of them count as one mean.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RESAMPLES = 2000
 
 
 class Interval(NamedTuple):
-    """A statistic and its 95 % interval; NaN where it is not defined."""
+    """A statistic and its 95% interval; NaN where undefined."""
 
     value: float
     low: float
@@ -28,7 +28,10 @@ class Interval(NamedTuple):
 
 
 def mean_interval(values: Floats) -> Interval:
-    """The mean of `values` [P] by Student's t: mean +- t s / sqrt(P), s the sample's deviation; no bounds for P < 2."""
+    """Estimate the mean of `values` [P] by Student's t.
+
+    The interval is mean +- t s / sqrt(P), with s the sample's deviation; its bounds are NaN for P < 2.
+    """
     count = len(values)
     mean = float(values.mean()) if count else math.nan
     if count < 2:
@@ -38,9 +41,9 @@ def mean_interval(values: Floats) -> Interval:
 
 
 def share_interval(shares: Floats) -> Interval:
-    """The mean of `shares` [P], each within [0, 1], by Wilson's interval.
+    """Estimate the mean of `shares` [P], each within [0, 1], by Wilson's interval.
 
-    It takes each prompt for one trial, which makes it wider than it need be where shares lie between 0 and 1, never
+    Each prompt counts as one trial. This makes the interval wider than necessary if shares lie between 0 and 1, never
     narrower.
     """
     value = float(shares.mean()) if len(shares) else math.nan
@@ -48,10 +51,10 @@ def share_interval(shares: Floats) -> Interval:
 
 
 def bootstrap_interval(rows: Floats, statistic: Callable[[Floats], Floats]) -> Interval:
-    """The percentile bootstrap over prompts, for what is no mean of theirs.
+    """Estimate a statistic that is not a mean over prompts, by the percentile bootstrap over prompts.
 
-    rows: [P, C] what each prompt gives; statistic: [..., C], sums of rows, to [...]. The draws are always the same.
-    Efron 1979.
+    rows: [P, C] contributions of the prompts; statistic: maps sums of rows [..., C] to [...]. The draws are always the
+    same. Efron 1979.
     """
     value, count = float(statistic(rows.sum(axis=0))), len(rows)
     if count < 2:
@@ -63,7 +66,7 @@ def bootstrap_interval(rows: Floats, statistic: Callable[[Floats], Floats]) -> I
 
 
 def t_quantile(df: int) -> float:
-    """The 97.5 % quantile of Student's t with `df` >= 1 degrees of freedom, where P(|T| <= t) = 0.95.
+    """Return the 97.5% quantile of Student's t with `df` >= 1 degrees of freedom, where P(|T| <= t) = 0.95.
 
     With x = atan(t / sqrt(df)) the probability is sin x (1 + 1/2 cos^2 x + 1 3 / (2 4) cos^4 x + ...) for even df,
     2/pi (x + sin x (cos x + 2/3 cos^3 x + ...)) for odd, up to the power df - 2. Abramowitz and Stegun, 26.7.3 and 4.
@@ -76,10 +79,10 @@ def t_quantile(df: int) -> float:
 
 
 def win_shares(policy: Floats, reference: Floats, same: npt.NDArray[np.bool_]) -> Floats:
-    """Of each prompt the share of pairs in which the policy's response scores higher; a tie counts half.
+    """Return, for each prompt, the share of pairs in which the policy's response scores higher; a tie counts half.
 
-    policy: [P, K] scores; reference: [P, L]; same: [P, K, L] where the two responses are one, which is a tie whatever
-    rounding made of their scores. Returns [P].
+    policy: [P, K] scores; reference: [P, L]; same: [P, K, L] true where the two responses are equal. These are ties,
+    even if their scores differ by rounding. Returns [P].
     """
     ahead = np.sign(policy[:, :, None] - reference[:, None])
     shares: Floats = (0.5 + 0.5 * np.where(same, 0.0, ahead)).mean(axis=(1, 2))
@@ -87,11 +90,11 @@ def win_shares(policy: Floats, reference: Floats, same: npt.NDArray[np.bool_]) -
 
 
 def best_of_n(scores: Floats, n: int) -> Floats:
-    """Of each prompt the expected highest score of n of its m responses, drawn without putting one back.
+    """Return, for each prompt, the expected highest score of n of its m responses, drawn without replacement.
 
         sum_i C(i - 1, n - 1) / C(m, n) s_(i),   s_(1) <= ... <= s_(m)
 
-    which has no bias, and is the highest of all for n = m. scores: [P, m], 1 <= n <= m. Returns [P].
+    This is unbiased; for n = m it is the highest score. scores: [P, m], 1 <= n <= m. Returns [P].
     """
     m = scores.shape[1]
     weights = np.array([math.comb(i - 1, n - 1) / math.comb(m, n) for i in range(1, m + 1)])
@@ -100,7 +103,7 @@ def best_of_n(scores: Floats, n: int) -> Floats:
 
 
 def best_of_kl(n: int) -> float:
-    """The most that best of n can be away from what it samples from, in nats a sequence: log n - (n - 1)/n.
+    """Return the upper bound of the KL of best of n from its sampling policy, nats a sequence: log n - (n - 1)/n.
 
     Beirami et al. 2024 (arXiv 2401.01879), theorem 1.
     """
@@ -108,24 +111,24 @@ def best_of_kl(n: int) -> float:
 
 
 def critic_sums(values: Floats, returns: Floats, mask: Floats) -> Floats:
-    """Sums over the real tokens of each row: their number, G, G^2, G - V, (G - V)^2. All [B, T]. Returns [B, 5]."""
+    """Sum over the real tokens of each row: 1, G, G^2, G - V, (G - V)^2. All inputs are [B, T]. Returns [B, 5]."""
     real = mask > 0
     gains, errors = np.where(real, returns, 0.0), np.where(real, returns - values, 0.0)
     return np.stack([x.sum(axis=1) for x in (real.astype(float), gains, gains**2, errors, errors**2)], axis=1)
 
 
 def explained_variance(sums: Floats) -> Floats:
-    """1 - Var(G - V) / Var(G) from `critic_sums` [..., 5] of all rows together; NaN where the returns do not vary."""
+    """Compute 1 - Var(G - V) / Var(G) from the total `critic_sums` [..., 5]; NaN where the returns do not vary."""
     count, gains, gains_squared, errors, errors_squared = np.moveaxis(sums, -1, 0)
     variance = gains_squared / count - (gains / count) ** 2
     unexplained = errors_squared / count - (errors / count) ** 2
-    varies = variance > 1e-12 * np.maximum(gains_squared / count, 1e-300)  # rounding leaves a little of nothing
+    varies = variance > 1e-12 * np.maximum(gains_squared / count, 1e-300)  # rounding leaves a tiny variance
     found: Floats = np.where(varies, 1 - unexplained / np.where(varies, variance, 1.0), math.nan)
     return found
 
 
 def root_mean_square(sums: Floats) -> Floats:
-    """Root of the mean of (G - V)^2 from `critic_sums` [..., 5] of all rows together."""
+    """Compute the root of the mean of (G - V)^2 from the total `critic_sums` [..., 5]."""
     found: Floats = np.sqrt(sums[..., 4] / sums[..., 0])
     return found
 

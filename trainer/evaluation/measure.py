@@ -1,4 +1,4 @@
-"""Scores of the policy on held-out prompts, beside what the reference writes to them."""
+"""Scores of the policy on held-out prompts, compared with the responses of the reference."""
 
 from __future__ import annotations
 
@@ -36,35 +36,35 @@ Progress = Callable[[int, int], None]
 
 
 class Scores(NamedTuple):
-    """What the reward says of n responses to each of P prompts, and how long they are; all [P, n]."""
+    """Scores and lengths of n responses to each of P prompts; all [P, n]."""
 
     total: Floats
     parts: Mapping[str, Floats]  # raw, by reward source
     lengths: Floats  # tokens
-    truncated: Floats  # 1.0 where cut short
+    truncated: Floats  # 1.0 if cut short
 
     def cut(self, where: slice) -> Scores:
-        """Those of some of the responses to each prompt."""
+        """Return the scores of some of the responses to each prompt."""
         parts = {name: part[:, where] for name, part in self.parts.items()}
         return Scores(self.total[:, where], parts, self.lengths[:, where], self.truncated[:, where])
 
 
 class Measured(NamedTuple):
-    """What K responses to each of P prompts tell of a policy; [P, K] unless it says otherwise."""
+    """Measurements of a policy on K responses to each of P prompts; [P, K] unless noted."""
 
     scores: Scores
     kl: Floats  # k1, nats a sequence
-    rewards: Floats  # score less the KL penalty
+    rewards: Floats  # score minus the KL penalty
     critic: Floats | None  # [P, 5] of `critic_sums`; None without a critic
-    reference: Scores | None  # [P, n >= K], the first K of each by the policy's draws; None without a baseline
-    wins: Floats | None  # [P] share of the K^2 pairs with the reference's that the policy wins; a tie counts half
+    reference: Scores | None  # [P, n >= K], the first K by the policy's draws; None without a baseline
+    wins: Floats | None  # [P] share of the K^2 pairs with the reference that the policy wins; ties count half
 
 
 class Baseline:
-    """What the reference writes to some prompts: sampled when it is first needed, and scored by the run's reward.
+    """Responses of the reference to some prompts, sampled when first needed and scored by the run's reward.
 
-    A function of the seed, so that a resumed run has the same. Sampled anew when the settings of sampling have changed,
-    scored anew when the rewards or their statistics have.
+    They depend on the seed, so that a resumed run has the same. They are sampled again when the settings of sampling
+    change, and scored again when the rewards or their statistics change.
     """
 
     def __init__(self, prompts: Sequence[Prompt], *, draws: int) -> None:
@@ -76,11 +76,11 @@ class Baseline:
         self._scores: Scores | None = None
 
     def passes(self, ppo: PPO) -> int:
-        """Passes over the prompts that `sample` is going to take."""
+        """Return the number of passes over the prompts that `sample` will take."""
         return 0 if self._sampled_with == ppo.config.rollout else self.draws
 
     def sample(self, ppo: PPO, progress: Progress) -> None:
-        """Let the reference write what is not there yet."""
+        """Sample the responses, unless they are there already."""
         if not self.passes(ppo):
             return
         with ppo.actor.reference():
@@ -88,7 +88,7 @@ class Baseline:
         self._sampled_with, self._scored_with = ppo.config.rollout, None
 
     def scores(self, ppo: PPO) -> Scores:
-        """What the reward of the run says of the responses now."""
+        """Score the responses by the run's reward as it is now."""
         known, now = self._scored_with, ppo.rewards.state()
         if self._scores is None or known is None or known[0] is not ppo.rewards or known[1] != now:
             self._scores = _rewarded(ppo, self.prompts, self.responses).scores
@@ -97,15 +97,15 @@ class Baseline:
 
 
 def reference_baseline(ppo: PPO, prompts: Sequence[Prompt]) -> Baseline:
-    """The reference's responses to `prompts`, `eval.best_of` to each, the first by the draws of the evaluations."""
+    """Return a baseline of `eval.best_of` responses to each of `prompts`; the first uses the draws of evaluations."""
     return Baseline(prompts, draws=ppo.config.eval.best_of)
 
 
 def evaluate(ppo: PPO, prompts: Sequence[Prompt], iteration: int, baseline: Baseline | None = None) -> Evaluation:
     """Sample one response to each of `prompts` with the same draws every time, and score them.
 
-    The policy is its moving average where one is kept. The statistics of the rewards are not moved by it, and nothing
-    is learned. baseline: the reference's responses to the same prompts, to compare with.
+    The policy is its moving average if one is kept. Neither the statistics of the rewards nor the weights change.
+    baseline: the reference's responses to the same prompts, to compare with.
     """
     started = ppo.control.clock()
     found = measure(ppo, prompts, iteration, baseline)
@@ -141,9 +141,9 @@ def evaluate(ppo: PPO, prompts: Sequence[Prompt], iteration: int, baseline: Base
 def measure(
     ppo: PPO, prompts: Sequence[Prompt], iteration: int, baseline: Baseline | None, *, samples: int = 1
 ) -> Measured:
-    """What `samples` responses to each of `prompts` tell of the policy, or of its moving average where one is kept.
+    """Measure the policy, or its moving average if one is kept, on `samples` responses to each of `prompts`.
 
-    Their draws follow from `run.seed` alone. baseline: with at least as many responses to the same prompts.
+    The draws depend on `run.seed` alone. baseline: has at least as many responses to the same prompts.
     """
     average, critic_apart = ppo.learner.average, ppo.has_critic and not ppo.actor.shares_trunk
     passes = samples + 2 + critic_apart + (baseline.passes(ppo) if baseline else 0)
@@ -154,7 +154,7 @@ def measure(
         if baseline:
             baseline.sample(ppo, progress)
     reference: Scores | None = None
-    if baseline and ppo.config.reward.normalize == "batch":  # scores of two batches could not be compared
+    if baseline and ppo.config.reward.normalize == "batch":  # scores of two batches are not comparable
         rewarded = _rewarded(ppo, prompts, responses + baseline.responses)
         reference = rewarded.scores.cut(slice(samples, None))
     else:
@@ -178,10 +178,10 @@ def measure(
 
 
 def _written(ppo: PPO, prompts: Sequence[Prompt], draws: int, progress: Progress) -> list[Response]:
-    """The responses to `prompts` draw by draw; a draw is the same whoever writes, and however many others there are."""
+    """Sample responses to `prompts`, draw by draw. A draw's key is independent of policy and number of draws."""
 
     def sampled(done: int, total: int) -> None:
-        progress(min(done, total - 1), total)  # responses may all end early, so the last token is not known
+        progress(min(done, total - 1), total)  # the last token is not known: all responses may end early
 
     c, responses = ppo.config, list[Response]()
     for draw in range(draws):
@@ -194,7 +194,7 @@ def _written(ppo: PPO, prompts: Sequence[Prompt], draws: int, progress: Progress
 
 
 def _judged(ppo: PPO, batch: Experience, progress: Progress) -> Experience:
-    """The batch with what policy, reference and critic make of it."""
+    """Return the batch with the log-probs and values of policy, reference and critic."""
     c = ppo.config
     how: Any = {"micro_batch_tokens": c.optim.micro_batch_tokens, "progress": progress}
     tempered = {**how, "temperature": c.rollout.temperature}
@@ -204,14 +204,14 @@ def _judged(ppo: PPO, batch: Experience, progress: Progress) -> Experience:
 
 
 class _Rewarded(NamedTuple):
-    """Responses in the order in which they were given, and their scores by prompt."""
+    """Responses in their given order, and their scores by prompt."""
 
     batch: Experience
     scores: Scores
 
 
 def _rewarded(ppo: PPO, prompts: Sequence[Prompt], responses: Sequence[Response]) -> _Rewarded:
-    """`responses`, draw by draw, with what the reward says of them. Raises RewardError."""
+    """Score `responses`, ordered draw by draw, by the run's reward. Raises RewardError."""
     draws = len(responses) // len(prompts)
     repeated = [*prompts] * draws
     batch = lay_out(repeated, responses)
@@ -229,13 +229,13 @@ def _rewarded(ppo: PPO, prompts: Sequence[Prompt], responses: Sequence[Response]
 
 
 def _by_prompt(values: Any, draws: int) -> Floats:
-    """[draws P], draw by draw, as [P, draws]."""
+    """Reshape values [draws P], ordered draw by draw, to [P, draws]."""
     rows: Floats = np.array(values, dtype=np.float64).reshape(draws, -1).T
     return rows
 
 
 def _critic(ppo: PPO, batch: Experience, samples: int) -> Floats:
-    """How far the critic is from what came: of lambda = 1, for other returns have its own values in them. [P, 5]."""
+    """Compare the critic with returns of lambda = 1, since others contain its own values. Returns sums [P, 5]."""
     c = ppo.config.ppo
     batch = steps.adjust_rewards_with_kl(batch, kl_coef=ppo.kl_coef_in_rewards, whiten=c.whiten_rewards)
     batch = steps.compute_td_errors(batch, gamma=c.gamma, bootstrap_truncated=c.bootstrap_truncated)
@@ -246,7 +246,7 @@ def _critic(ppo: PPO, batch: Experience, samples: int) -> Floats:
 
 
 def _wins(scores: Scores, reference: Scores, policys: Sequence[Response], references: Sequence[Response]) -> Floats:
-    """[P], of the policy's responses against those that the reference wrote by the same draws."""
+    """Return the win shares [P] of the policy's responses against the reference's from the same draws."""
     count, samples = scores.total.shape
     same = np.empty((count, samples, samples), dtype=bool)
     for prompt, one, other in np.ndindex(same.shape):

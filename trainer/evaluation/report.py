@@ -1,4 +1,4 @@
-"""The record of an evaluation of a checkpoint: plain numbers with their intervals, to be printed."""
+"""Record of the evaluation of a checkpoint: plain numbers with their intervals, for printing."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from trainer.evaluation.intervals import Interval
 
 
 class BestOfN(NamedTuple):
-    """The mean over prompts of the expected best score of n responses of the reference."""
+    """Mean over prompts of the expected best score of n responses of the reference."""
 
     n: int
-    kl: float  # the most that best of n can be away from the reference, nats a sequence
+    kl: float  # upper bound of the KL from the reference, nats a sequence
     score: Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationReport:
-    """An evaluation of a checkpoint. Every interval is of 95 %, over the prompts.
+    """An evaluation of a checkpoint. Every interval is a 95% interval over the prompts.
 
-    policy, reference: score, reward (score less the KL penalty), kl (nats a sequence), length (tokens), truncated
-    (share), and under `parts.` and its name the raw score of each reward source.
+    Keys of policy and reference: score, reward (score minus the KL penalty), kl (nats a sequence), length (tokens),
+    truncated (share), and `parts.NAME` with the raw score of each reward source.
     """
 
     run: str
     kind: str  # "ppo" or "dpo"
     checkpoint: str
     iteration: int
-    averaged: bool  # the policy judged is the moving average
-    kl_coef: float  # of the penalty
+    averaged: bool  # whether the policy is its moving average
+    kl_coef: float  # of the KL penalty
     prompts: int
-    samples: int  # responses to each
+    samples: int  # responses to each prompt
     seed: int
     policy: dict[str, Interval]
     reference: dict[str, Interval]
-    gain: Interval  # the policy's score less the reference's
-    win_rate: Interval  # share of the pairs in which the policy scores higher than the reference; a tie counts half
+    gain: Interval  # the policy's score minus the reference's
+    win_rate: Interval  # share of pairs in which the policy scores higher than the reference; ties count half
     pairs: int
     best_of: list[BestOfN]
-    critic: dict[str, Interval]  # explained_variance and error, on rollouts that it has not seen; empty without one
+    critic: dict[str, Interval]  # explained_variance and error, on unseen rollouts; empty without a critic
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values; numbers that are not finite become None (JSON has none)."""
+        """Return plain values; numbers that are not finite become None, since JSON lacks them."""
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
 
 

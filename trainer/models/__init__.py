@@ -1,1 +1,1 @@
-"""Models: loading, adapters, heads, the starter model, and the BLAS under MLX on a CPU."""
+"""Models: loading, adapters, heads, the starter model, and the BLAS that MLX uses on a CPU."""

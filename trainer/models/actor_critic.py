@@ -26,10 +26,10 @@ Want = Literal["both", "logits", "values"]
 
 
 class Forward(NamedTuple):
-    """What one pass over B sequences gives for the T response positions of each."""
+    """Outputs of one pass over B sequences, at the T response positions of each."""
 
-    logits: mx.array | None  # [B, T, V] before token t, or None when only values were asked for
-    values: mx.array | None  # [B, T + 1] V(s_t) and, last in each row's own length, V after the last token
+    logits: mx.array | None  # [B, T, V] before token t; None if only values were requested
+    values: mx.array | None  # [B, T + 1] V(s_t), then V after the last token (at index length of each row)
 
 
 class ActorCriticLLM:
@@ -37,7 +37,7 @@ class ActorCriticLLM:
 
     policy = backbone + LoRA adapter; reference = the same backbone with the adapter off; value = a linear head on the
     policy's hidden states, or (`value_model = "adapter"`) on those of an adapter of its own. Only adapters and head are
-    trainable. The logits come from the model's own head, whatever its family puts there.
+    trainable. The logits come from the model's own head, whatever that is in its family.
     """
 
     def __init__(self, backbone: nn.Module, config: ModelConfig, *, key: mx.array) -> None:
@@ -46,7 +46,7 @@ class ActorCriticLLM:
         self._check_family()
         self.adapter_config = attach_lora(backbone, config, policy_key)
         self.shares_trunk = config.value_model == "head"
-        # From zero, so that the first advantages are the rewards themselves and not a random head's noise.
+        # Zero, so that the first advantages are the rewards themselves and not the noise of a random head.
         self._value = {"head.weight": mx.zeros((hidden_size(backbone),)), "head.bias": mx.zeros(())}
         if not self.shares_trunk:
             policy = lora_parameters(backbone)
@@ -64,10 +64,12 @@ class ActorCriticLLM:
         *,
         want: Want = "both",
     ) -> Forward:
-        """One pass over right-padded sequences; attention is causal, so padding on the right changes nothing before it.
+        """Run one pass over right-padded sequences.
 
-        sequences: [B, L] ids; prompt_lengths: [B]; width: T, the longest response. The state before response token t
-        is the hidden state of position prompt_length - 1 + t.
+        Attention is causal, so padding on the right changes nothing before it. The state before response token t is the
+        hidden state of position prompt_length - 1 + t.
+
+        sequences: [B, L] ids; prompt_lengths: [B]; width: T, the longest response.
         """
         needs_policy = want != "values" or self.shares_trunk
         states = self._response_states(sequences, prompt_lengths, width) if needs_policy else None
@@ -85,15 +87,15 @@ class ActorCriticLLM:
 
     @contextmanager
     def reference(self) -> Iterator[None]:
-        """Inside, the policy is the reference: the backbone with its adapter off."""
+        """Make the policy the reference inside the block: the backbone with its adapter off."""
         with adapter_off(self.backbone):
             yield
 
     @contextmanager
     def policy(self, parameters: Parameters) -> Iterator[None]:
-        """Inside, the policy is the backbone with the adapter `parameters` on, even within `reference`.
+        """Use the adapter `parameters` as the policy inside the block, even within `reference`.
 
-        Afterwards all is as it was before, arrays and adapter, whatever arrays those were.
+        The adapter's arrays and its scale are restored afterwards.
         """
         before = self.policy_parameters()
         try:
@@ -104,25 +106,25 @@ class ActorCriticLLM:
             self.update_policy(before)
 
     def policy_parameters(self) -> Parameters:
-        """The policy's LoRA arrays by full name."""
+        """Return the policy's LoRA arrays by full name."""
         return lora_parameters(self.backbone)
 
     def value_parameters(self) -> Parameters:
-        """Everything of the critic: `head.weight` [D], `head.bias`, and its adapter's arrays if it has one."""
+        """Return all arrays of the critic: `head.weight` [D], `head.bias`, and its adapter's arrays if it has one."""
         return dict(self._value)
 
     def update_policy(self, parameters: Parameters) -> None:
-        """Put other arrays in the policy's adapter. Raises ModelError where they are not those of this model."""
+        """Replace the arrays of the policy's adapter. Raises ModelError if they do not fit this model."""
         _check_fit(parameters, self.policy_parameters(), "adapter of the policy")
         update_lora(self.backbone, parameters)
 
     def update_value(self, parameters: Parameters) -> None:
-        """Put other arrays in the critic. Raises ModelError where they are not those of this model."""
+        """Replace the arrays of the critic. Raises ModelError if they do not fit this model."""
         _check_fit(parameters, self._value, "critic")
         self._value = dict(parameters)
 
     def _check_family(self) -> None:
-        """Refuse a family whose trunk and head cannot be taken apart, on a pass over two tokens."""
+        """Raise ModelError for a family whose trunk and head cannot be separated, found by a pass over two tokens."""
         tokens, problem = mx.array([[0, 1]]), ""
         try:
             states = language_model(self.backbone).model(tokens)
@@ -151,14 +153,14 @@ class ActorCriticLLM:
     def _response_states(self, sequences: mx.array, prompt_lengths: mx.array, width: int) -> mx.array:
         hidden = language_model(self.backbone).model(sequences)  # [B, L, D], after the final norm
         positions = prompt_lengths[:, None] - 1 + mx.arange(width + 1)[None]
-        positions = mx.minimum(positions, sequences.shape[1] - 1)  # padding; masked by every user
+        positions = mx.minimum(positions, sequences.shape[1] - 1)  # padding; every caller masks it
         states: mx.array = mx.take_along_axis(hidden, positions[..., None], axis=1)
         return states
 
     def _logits(self, states: mx.array) -> mx.array:
-        """The model's own head on hidden states: its call, with the trunk replaced by one that hands them over.
+        """Apply the model's own head to hidden states: call the model with a trunk that returns them.
 
-        Families differ in what follows the trunk (tied embeddings, soft caps, scales), so none of it is written again.
+        Families differ in what follows the trunk (tied embeddings, soft caps, scales), so none of it is reimplemented.
         """
         model = language_model(self.backbone)
         trunk = model.model
@@ -171,7 +173,7 @@ class ActorCriticLLM:
 
 
 class _HandOver(nn.Module):
-    """Stands in for a trunk: returns the states it was given, and is the trunk in everything else."""
+    """Substitute for a trunk that returns the states it was given; otherwise it behaves like the trunk."""
 
     def __init__(self, trunk: nn.Module, states: mx.array) -> None:
         super().__init__()
@@ -187,24 +189,24 @@ class _HandOver(nn.Module):
 
 
 def language_model(backbone: nn.Module) -> nn.Module:
-    """The text model inside a backbone: itself, or the `language_model` of a multimodal wrapper."""
+    """Return the text model of a backbone: itself, or the `language_model` of a multimodal wrapper."""
     return backbone.language_model if "language_model" in backbone else backbone
 
 
 def vocabulary_size(backbone: nn.Module) -> int:
-    """How many token ids the model knows; they begin at 0."""
+    """Return the number of token ids that the model knows, from 0 on."""
     args = language_model(backbone).args
     return int(args.vocab_size)
 
 
 def hidden_size(backbone: nn.Module) -> int:
-    """Width of the hidden states."""
+    """Return the width of the hidden states."""
     args = language_model(backbone).args
     return int(args.hidden_size)
 
 
 def _check_fit(parameters: Parameters, own: Parameters, what: str) -> None:
-    """Raise ModelError where `parameters` do not have the names and shapes of the model's `own`."""
+    """Raise ModelError unless `parameters` have the names and shapes of the model's `own`."""
     for name in sorted(parameters.keys() | own.keys()):
         if name not in parameters or name not in own or parameters[name].shape != own[name].shape:
             there, wanted = (list(arrays[name].shape) if name in arrays else "none" for arrays in (parameters, own))

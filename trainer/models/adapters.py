@@ -1,4 +1,4 @@
-"""LoRA adapters on a frozen backbone: attach, switch off, save and load in mlx-lm's own format."""
+"""LoRA adapters on a frozen backbone: attach, switch off, save and load in mlx-lm's format."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def attach_lora(backbone: nn.Module, config: ModelConfig, key: mx.array) -> dict
     """Freeze `backbone` and put LoRA layers on the configured targets. Returns mlx-lm's adapter_config.
 
     A is drawn from `key`, uniform in +-1/sqrt(inputs) as in mlx-lm; B is 0, so the policy starts as the backbone.
-    Raises ModelError when a target is not there, naming the linear layers that are.
+    Raises ModelError for an unknown target; the message lists the linear layers of the model.
     """
     blocks = backbone.layers
-    linears = sorted(  # of all blocks, for in hybrid models they differ
+    linears = sorted(  # of all blocks, because they differ in hybrid models
         {
             name
             for block in blocks
@@ -62,33 +62,33 @@ def reset_lora(backbone: nn.Module, key: mx.array) -> None:
 
 
 def lora_layers(backbone: nn.Module) -> list[tuple[str, LoRALinear]]:
-    """The LoRA layers with their names, in a fixed order."""
+    """Return the LoRA layers with their names, in a fixed order."""
     return sorted((name, module) for name, module in backbone.named_modules() if isinstance(module, LoRALinear))
 
 
 def lora_parameters(backbone: nn.Module) -> Parameters:
-    """The adapter's arrays under their full names, `model.layers.0.self_attn.q_proj.lora_a` and so on."""
+    """Return the adapter's arrays by full name, such as `model.layers.0.self_attn.q_proj.lora_a`."""
     return {f"{name}.{leaf}": layer[leaf] for name, layer in lora_layers(backbone) for leaf in ("lora_a", "lora_b")}
 
 
 def update_lora(backbone: nn.Module, parameters: Parameters) -> None:
-    """Put other arrays in the LoRA layers of `backbone`."""
+    """Replace the arrays in the LoRA layers of `backbone`."""
     for name, layer in lora_layers(backbone):
         layer.lora_a, layer.lora_b = parameters[f"{name}.lora_a"], parameters[f"{name}.lora_b"]
 
 
 @contextmanager
 def adapter_off(backbone: nn.Module) -> Iterator[None]:
-    """Inside, `backbone` is the base model bit for bit; the adapter is on again afterwards, also after an error."""
+    """Make `backbone` the base model, bit for bit, inside the block; restore the adapter afterwards, even on error."""
     with adapter_scaled(backbone, 0.0):
         yield
 
 
 @contextmanager
 def adapter_scaled(backbone: nn.Module, scale: float) -> Iterator[None]:
-    """Inside, the adapter's output counts `scale` times; as it was before afterwards, also after an error.
+    """Scale the adapter's output by `scale` inside the block; restore the scale afterwards, even on error.
 
-    mx.compile bakes the scale in: never reuse a function compiled outside.
+    mx.compile bakes the scale in: never reuse a function that was compiled outside.
     """
     layers = [layer for _, layer in lora_layers(backbone)]
     scales = [layer.scale for layer in layers]
@@ -102,14 +102,14 @@ def adapter_scaled(backbone: nn.Module, scale: float) -> Iterator[None]:
 
 
 def save_adapter(parameters: Parameters, config: dict[str, Any], folder: Path) -> None:
-    """Write an adapter that `mlx_lm.generate --adapter-path` and `mlx_lm.fuse` accept."""
+    """Write an adapter to `folder` in the format of `mlx_lm.generate --adapter-path` and `mlx_lm.fuse`."""
     folder.mkdir(exist_ok=True)
     mx.save_safetensors(str(folder / ADAPTER_FILE), parameters)
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def check_adapter(folder: Path) -> None:
-    """Raise ModelError where `folder` is not that of an adapter in mlx-lm's format."""
+    """Raise ModelError unless `folder` holds an adapter in mlx-lm's format."""
     for name in ("adapter_config.json", ADAPTER_FILE):
         if not (folder / name).is_file():
             raise ModelError(f"model.adapter = '{folder}' has no {name}: name a folder that `mlx_lm.lora` wrote")
@@ -130,6 +130,6 @@ def fuse_adapter(backbone: nn.Module, folder: Path) -> None:
 
 
 def reason_of(error: BaseException) -> str:
-    """What a foreign exception says, in one line of at most 200 characters."""
+    """Return the message of an exception in one line of at most 200 characters."""
     reason = " ".join(str(error).split()) or type(error).__name__
     return reason if len(reason) <= 200 else f"{reason[:199]}…"

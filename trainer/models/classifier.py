@@ -1,4 +1,4 @@
-"""Sequence-classification checkpoints with one label, as others train reward models: a trunk and `score.weight`."""
+"""Sequence-classification checkpoints with one label, a common form of reward models: a trunk and `score.weight`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _HEAD = "score.weight"
 
 
 class SequenceClassifier:
-    """r(sequence) = w . h, with h the hidden state of the last real token after the final norm, as in transformers.
+    """Score r(sequence) = w . h, with h the hidden state of the last real token after the final norm.
 
-    The checkpoint in `folder` is loaded on the calling thread. Raises ModelError for what `load_backbone` refuses, for
-    a checkpoint without `score.weight` and for one of several labels.
+    This is the score of transformers. The checkpoint in `folder` is loaded on the calling thread. Raises ModelError for
+    what `load_backbone` refuses, for a checkpoint without `score.weight`, and for one with several labels.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -31,7 +31,7 @@ class SequenceClassifier:
         self._head: nn.Module = loaded.backbone.score
 
     def scores(self, sequences: mx.array, lengths: mx.array) -> mx.array:
-        """Scores. sequences: [N, L] ids, padded on the right by whatever; lengths: [N], at least 1. Returns [N]."""
+        """Compute scores [N]. sequences: [N, L] ids, padded on the right with any ids; lengths: [N], at least 1."""
         hidden = self._trunk(sequences)  # [N, L, D]
         last = mx.take_along_axis(hidden, (lengths - 1)[:, None, None], axis=1)[:, 0]
         scores: mx.array = self._head(last.astype(mx.float32))[:, 0]
@@ -39,11 +39,11 @@ class SequenceClassifier:
 
 
 def _classes(config: dict[str, Any]) -> tuple[type[nn.Module], type]:
-    """The family's classes in mlx-lm, the model with the classifier's head in place of the language model's."""
+    """Return the family's classes in mlx-lm, with the classifier's head instead of the language model's."""
     from mlx_lm.utils import _get_classes
 
     family, arguments = _get_classes(config)
-    config["tie_word_embeddings"] = True  # so that mlx-lm asks for no head of a language model
+    config["tie_word_embeddings"] = True  # so that mlx-lm does not require the head of a language model
 
     class Classifier(family):  # type: ignore[misc, valid-type]
         def __init__(self, args: Any) -> None:

@@ -1,6 +1,6 @@
-"""A Llama with a byte-level BPE tokenizer, from llama.cpp's GGUF to the folder of mlx-lm and transformers.
+"""Conversion of a Llama with a byte-level BPE tokenizer from llama.cpp's GGUF to a folder for mlx-lm and transformers.
 
-Covers what the starter model needs: tensors in F32, Q4_1 and Q8_0, tied embeddings, the `smollm`
+It supports what the starter model needs: tensors in F32, Q4_1 and Q8_0, tied embeddings, and the `smollm`
 pre-tokenizer.
 """
 
@@ -31,9 +31,9 @@ _IN_BLOCK = {
 def convert_gguf(source: Path, folder: Path) -> None:
     """Write the model of the GGUF file `source` into `folder`, which exists and is empty.
 
-    Leaves config.json, generation_config.json, model.safetensors (float32), tokenizer.json and
-    tokenizer_config.json. Raises OSError where one cannot be written. `source` must be whole: MLX maps it
-    into memory, where a cut file is not an exception but a bus error.
+    The files are config.json, generation_config.json, model.safetensors (float32), tokenizer.json and
+    tokenizer_config.json. Raises OSError if one cannot be written. `source` must be complete: MLX maps it into memory,
+    where a truncated file causes a bus error instead of an exception.
     """
     import mlx.core as mx
 
@@ -47,10 +47,10 @@ def convert_gguf(source: Path, folder: Path) -> None:
     weights = _weights(tensors, config["num_attention_heads"], config["num_key_value_heads"])
     try:
         mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
-    except RuntimeError as problem:  # MLX's word for a full disk
+    except RuntimeError as problem:  # raised by MLX if the disk is full
         raise OSError(str(problem)) from problem
     del tensors, weights
-    mx.clear_cache()  # or MLX would keep half a gigabyte for arrays of these sizes
+    mx.clear_cache()  # otherwise MLX keeps half a gigabyte for arrays of these sizes
     _write_json(folder / "config.json", config)
     generation = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
     _write_json(folder / "generation_config.json", generation)
@@ -59,7 +59,7 @@ def convert_gguf(source: Path, folder: Path) -> None:
 
 
 def _weights(tensors: dict[str, mx.array], heads: int, kv_heads: int) -> dict[str, mx.array]:
-    """Float32 weights under the names of LlamaForCausalLM; `lm_head` is tied to the embedding."""
+    """Return float32 weights under the names of LlamaForCausalLM; `lm_head` is tied to the embedding."""
     weights = {}
     for key in [key for key in tensors if key.endswith(".weight")]:
         stem = key.removesuffix(".weight")
@@ -76,7 +76,7 @@ def _weights(tensors: dict[str, mx.array], heads: int, kv_heads: int) -> dict[st
 
 
 def _dequantised(tensors: dict[str, mx.array], stem: str) -> mx.array:
-    """Q4_1 and Q8_0 blocks are MLX's affine groups of 32: w = scale q + bias, exact in float32."""
+    """Dequantise Q4_1 and Q8_0 blocks, which are MLX's affine groups of 32: w = scale q + bias, exact in float32."""
     import mlx.core as mx
 
     weight = tensors[f"{stem}.weight"]
@@ -84,12 +84,12 @@ def _dequantised(tensors: dict[str, mx.array], stem: str) -> mx.array:
         return weight.astype(mx.float32)
     scales = tensors[f"{stem}.scales"].astype(mx.float32)
     biases = tensors[f"{stem}.biases"].astype(mx.float32)
-    bits = weight.shape[-1] // scales.shape[-1]  # a group of 32 values at b bits is b words of 32 bits
+    bits = weight.shape[-1] // scales.shape[-1]  # a group of 32 values of b bits takes b 32-bit words
     return mx.dequantize(weight, scales, biases, group_size=32, bits=bits)
 
 
 def _undo_rope_permutation(weight: mx.array, heads: int) -> mx.array:
-    """Rows of a q or k projection from llama.cpp's order (x0 y0 x1 y1 ...) to Llama's (x0 x1 ... y0 y1 ...).
+    """Reorder rows of a q or k projection from llama.cpp's order (x0 y0 x1 y1 ...) to Llama's (x0 x1 ... y0 y1 ...).
 
     weight: [heads * head_dim, hidden]. Inverse of `LlamaModel.permute` in llama.cpp's convert_hf_to_gguf.py.
     """
@@ -98,7 +98,7 @@ def _undo_rope_permutation(weight: mx.array, heads: int) -> mx.array:
 
 
 def _config(facts: dict[str, Any]) -> dict[str, Any]:
-    """config.json of LlamaForCausalLM."""
+    """Build config.json of LlamaForCausalLM."""
     hidden, heads = facts["llama.embedding_length"], facts["llama.attention.head_count"]
     epsilon = facts["llama.attention.layer_norm_rms_epsilon"]
     end_of_text = facts["tokenizer.ggml.tokens"].index("<|endoftext|>")
@@ -135,7 +135,7 @@ _CONTROL = 3  # llama.cpp's LLAMA_TOKEN_TYPE_CONTROL
 
 
 def _tokenizer(facts: dict[str, Any]) -> dict[str, Any]:
-    """tokenizer.json: byte-level BPE, digits split one by one (the GGUF says `pre = smollm`)."""
+    """Build tokenizer.json: byte-level BPE, digits split one by one (the GGUF says `pre = smollm`)."""
     tokens = facts["tokenizer.ggml.tokens"]
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}

@@ -1,4 +1,4 @@
-"""From `model.path` to a backbone and a tokenizer, by mlx-lm's own loader."""
+"""Loading of backbone and tokenizer from `model.path`, with mlx-lm's loader."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from trainer.models.starter import starter_model
 
 
 class LoadedModel(NamedTuple):
-    """A backbone with its tokenizer, and what was found out about it."""
+    """A backbone with its tokenizer and properties."""
 
     backbone: nn.Module
     tokenizer: Any  # mlx_lm's TokenizerWrapper
     folder: Path
     dtype: mx.Dtype
-    context: int  # longest sequence the model was made for, in tokens; 0 when its configuration does not say
-    adapter: str = ""  # as in BackboneConfig, and so is the next
-    quantize: str = "off"
+    context: int  # longest sequence that the model was made for, in tokens; 0 if its configuration does not say
+    adapter: str = ""  # as in BackboneConfig
+    quantize: str = "off"  # as in BackboneConfig
 
 
 def load_backbone(config: BackboneConfig, *, classes: Callable[[dict[str, Any]], Any] | None = None) -> LoadedModel:
     """Load weights (safetensors only) and tokenizer; code that comes with a model is never executed.
 
-    classes: from config.json to the classes of model and arguments, as mlx-lm's `get_model_classes`; else mlx-lm's own.
-    Must run on the thread that will train. Raises ModelError for a folder that is not there, is damaged, holds a
-    family that mlx-lm does not know, or cannot be fetched from the hub.
+    classes: returns the classes of model and arguments for a config.json, as mlx-lm's `get_model_classes`; defaults to
+    mlx-lm's own. Call this on the thread that will train. Raises ModelError if the folder is missing or damaged, holds
+    a family that mlx-lm does not know, or cannot be fetched from the hub.
     """
     import mlx_lm.utils  # 2.8 s
 
@@ -56,15 +56,15 @@ def load_backbone(config: BackboneConfig, *, classes: Callable[[dict[str, Any]],
     tokenizer = _tokenizer(config.path, folder, settings.get("eos_token_id"))
     dtype = _cast(backbone, config.dtype)
     if config.adapter:
-        # After the cast, so that a small change is not rounded away in 4 or 16 bits.
+        # After the cast, so that small changes are not rounded away in 4 or 16 bits.
         fuse_adapter(backbone, Path(config.adapter).expanduser())
-        _cast(backbone, config.dtype)  # an adapter of whole weights comes in its own precision
+        _cast(backbone, config.dtype)  # an adapter with full weights has its own precision
     if config.quantize != "off":
         quantize_backbone(backbone, int(config.quantize.removesuffix("-bit")))
     if mx.default_device() == mx.Device(mx.cpu):
         use_vector_swiglu(backbone)
     try:
-        mx.eval(backbone)  # reads the weights, which were lazy so far, on this thread
+        mx.eval(backbone)  # reads the weights, which are lazy until here, on this thread
     except (RuntimeError, ValueError) as error:
         raise ModelError(f"model.path = '{config.path}' cannot be read: {reason_of(error)}") from error
     text = settings.get("text_config") or {}
@@ -73,9 +73,9 @@ def load_backbone(config: BackboneConfig, *, classes: Callable[[dict[str, Any]],
 
 
 def quantize_backbone(backbone: nn.Module, bits: int) -> None:
-    """Hold the weights of linear layers and embeddings in `bits` bits, in groups of 64 or else 32.
+    """Quantise the weights of linear layers and embeddings to `bits` bits, in groups of 64 or else 32.
 
-    Layers whose inputs are no multiple of 32 stay as they are.
+    Layers whose number of inputs is not a multiple of 32 stay as they are.
     """
 
     def how(_: str, module: nn.Module) -> bool | dict[str, int]:
@@ -89,7 +89,7 @@ def quantize_backbone(backbone: nn.Module, bits: int) -> None:
 
 
 def quantize_warning(config: BackboneConfig) -> str:
-    """What a user should know of `model.quantize` on this device; empty for nothing."""
+    """Return a warning about `model.quantize` on this device, or an empty string."""
     if config.quantize == "off" or _on_gpu():
         return ""
     return (
@@ -99,7 +99,10 @@ def quantize_warning(config: BackboneConfig) -> str:
 
 
 def model_folder(config: BackboneConfig) -> Path:
-    """The local folder of `model.path`: the starter's, a folder as named, or a hub snapshot (fetched when absent)."""
+    """Return the local folder of `model.path`: the starter model's, the named folder, or a hub snapshot.
+
+    A snapshot is fetched if it is not there. Raises ModelError.
+    """
     if config.path == "starter":
         return starter_model()
     path = Path(config.path).expanduser()
@@ -124,7 +127,7 @@ def _tokenizer(path: str, folder: Path, eos_token_ids: int | list[int] | None) -
     try:
         tokenizer = mlx_lm.utils.load_tokenizer(
             folder,
-            # Else transformers asks on the terminal whether to run code of the model's.
+            # Otherwise transformers asks on the terminal whether to run the model's code.
             tokenizer_config_extra={"trust_remote_code": False},
             eos_token_ids=eos_token_ids,
         )
@@ -155,13 +158,13 @@ def _hub_snapshot(config: BackboneConfig) -> Path:
 
 
 def _check_files(path: str, folder: Path) -> None:
-    """Refuse what mlx-lm and transformers would stumble over without naming it, and code to be run."""
+    """Raise ModelError for files on which mlx-lm or transformers would fail unclearly, and for a model with code."""
     for name in ("config.json", "tokenizer_config.json"):
         if not (folder / name).is_file():
             raise ModelError(f"model.path = '{path}' has no {name}: name a folder with a model in mlx-lm's format")
     settings = _json_object(folder / "config.json")
     for name in ("tokenizer_config.json", "tokenizer.json"):
-        if (folder / name).is_file():  # some tokenizers come in another format
+        if (folder / name).is_file():  # some tokenizers use another format
             _json_object(folder / name)
     if "model_type" not in settings:
         raise ModelError(f"{folder / 'config.json'} has no model_type: name a folder with a model in mlx-lm's format")
@@ -188,7 +191,7 @@ def _json_object(file: Path) -> dict[str, Any]:
 
 
 def precision(wanted: str) -> mx.Dtype:
-    """What `model.dtype` means on this device."""
+    """Return the dtype that `model.dtype` means on this device."""
     dtypes = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
     return dtypes["bfloat16" if _on_gpu() else "float32"] if wanted == "auto" else dtypes[wanted]
 
@@ -198,12 +201,12 @@ def _on_gpu() -> bool:
 
 
 def _cast(backbone: nn.Module, wanted: str) -> mx.Dtype:
-    """Bring the weights to the wanted precision; on the CPU, quantised ones too are held in float32."""
+    """Cast the weights to the wanted precision. On a CPU, quantised weights are dequantised first."""
     dtype = precision(wanted)
     if not _on_gpu() and any(isinstance(module, nn.QuantizedLinear) for module in backbone.modules()):
         from mlx_lm.utils import dequantize_model
 
-        dequantize_model(backbone)  # 4- and 8-bit products are scalar code there: 1 to 3 GFLOP/s against 125
+        dequantize_model(backbone)  # 4- and 8-bit products are scalar code there: 1 to 3 GFLOP/s instead of 125
     quantized = {
         id(leaf)
         for module in backbone.modules()

@@ -1,4 +1,4 @@
-"""Log-probs and entropy of a model's logits at a temperature, by the quickest exact way on this device."""
+"""Log-probs and entropy of a model's logits at a temperature, by the fastest exact method on this device."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import mlx.core as mx
 from trainer import maths
 from trainer.models.cpu import kernels as cpu
 
-_BLOCK = 64  # words; nearly every vocabulary is a multiple of it
+_BLOCK = 64  # tokens; nearly every vocabulary size is a multiple of it
 
 
 def token_logprobs(logits: mx.array, tokens: mx.array, temperature: float = 1.0) -> mx.array:
-    """`maths.token_logprobs` of the distribution sampled from, logits / temperature: [..., V], [...] -> [...]."""
+    """Compute `maths.token_logprobs` of the sampling distribution, logits / temperature: [..., V], [...] -> [...]."""
     logits = _scaled(logits, temperature)
     return cpu.token_logprobs(logits, tokens) if _on_cpu() else maths.token_logprobs(logits, tokens)
 
 
 def logprobs_and_entropy(logits: mx.array, tokens: mx.array, temperature: float = 1.0) -> tuple[mx.array, mx.array]:
-    """`token_logprobs` and `maths.entropy` of the same distribution, not to be differentiated. Two [...] arrays."""
+    """Compute `token_logprobs` and `maths.entropy` of the same distribution; not differentiable. Two [...] arrays."""
     logits = _scaled(logits, temperature)
     if _on_cpu():
         return cpu.logprobs_and_entropy(logits, tokens)
@@ -25,15 +25,16 @@ def logprobs_and_entropy(logits: mx.array, tokens: mx.array, temperature: float 
 
 
 def entropy(logits: mx.array, temperature: float = 1.0) -> mx.array:
-    """`maths.entropy` of the distribution that is sampled from; differentiable. [..., V] -> [...]."""
+    """Compute `maths.entropy` of the sampling distribution; differentiable. [..., V] -> [...]."""
     return maths.entropy(_scaled(logits, temperature))
 
 
 def likeliest_tokens(logits: mx.array, count: int) -> mx.array:
-    """Ids of the `count` largest logits, largest first: [..., V] -> [..., min(count, V)].
+    """Return the ids of the `count` largest logits, largest first: [..., V] -> [..., min(count, V)].
 
-    Exact, without sorting the vocabulary: each of the k largest lies in one of the k blocks with the largest maxima, so
-    only those are searched, which takes a tenth of the time on a CPU. What follows a tie is left open.
+    The result is exact but does not sort the vocabulary: each of the k largest logits lies in one of the k blocks with
+    the largest maxima, so only those are searched. This takes a tenth of the time on a CPU. The order of equal logits
+    is undefined.
     """
     vocabulary = logits.shape[-1]
     count, width = min(count, vocabulary), min(_BLOCK, vocabulary)
@@ -54,10 +55,12 @@ def likeliest_tokens(logits: mx.array, count: int) -> mx.array:
 def logprobs_of(
     logits: mx.array, words: mx.array, tokens: mx.array, logprobs: mx.array, temperature: float = 1.0
 ) -> mx.array:
-    """Log-probs of other words at each place, from that of one: log p_w = log p_t + (l_w - l_t) / temperature.
+    """Compute log-probs of other tokens at each place from that of one, without summing over the vocabulary again.
 
-    So the vocabulary is not summed again. logits: [..., V]; words: [..., k] ids; tokens, logprobs: [...], as
-    `token_logprobs` gives them for the same temperature. Returns [..., k]; NaN where the token's own logit is -inf.
+        log p_w = log p_t + (l_w - l_t) / temperature
+
+    logits: [..., V]; words: [..., k] ids of the other tokens; tokens, logprobs: [...], from `token_logprobs` at the
+    same temperature. Returns [..., k]; NaN where the token's own logit is -inf.
     """
     at_words = mx.take_along_axis(logits, words, axis=-1).astype(mx.float32)
     at_tokens = mx.take_along_axis(logits, tokens[..., None], axis=-1).astype(mx.float32)
@@ -65,12 +68,15 @@ def logprobs_of(
 
 
 def exponentials(x: mx.array) -> mx.array:
-    """exp(x) for x <= 0, good to 1e-5 of itself down to exp(-10) and to 1e-9 of exp(0) below; exactly 0 at -inf."""
+    """Compute exp(x) for x <= 0, exactly 0 at -inf.
+
+    The relative error is at most 1e-5 down to exp(-10), the absolute error below that at most 1e-9.
+    """
     return cpu.exponentials(x) if _on_cpu() else mx.exp(x)
 
 
 def _largest(x: mx.array, count: int) -> mx.array:
-    """Places of the `count` largest in the last axis, in any order; of all where there are no more."""
+    """Return the indices of the `count` largest in the last axis, in any order; at most all of them."""
     return mx.argpartition(-x, min(count, x.shape[-1]) - 1, axis=-1)[..., :count]
 
 

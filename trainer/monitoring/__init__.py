@@ -1,4 +1,4 @@
-"""Rules that watch a run's events and say when it goes wrong: no tensors, no files, no screen."""
+"""Rules that watch a run's events and report when it goes wrong. No tensors, files or screen."""
 
 from trainer.monitoring.monitor import HealthMonitor
 from trainer.monitoring.rules import RULES

@@ -1,4 +1,4 @@
-"""Which alarms of a run are open, as its events tell it."""
+"""Open alarms of a run, from its events."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Iterable
 from trainer.events import Alarm, Event, RolledBack, RunEnded, RunStarted, SettingChanged
 
 STANDS = 20
-"""Iterations that an alarm stands for: it is told when it begins, its end is not."""
+"""Iterations for which an alarm stays open: events report its beginning, not its end."""
 
 _SEVERITY = {"info": 0, "warning": 1, "error": 2}
 
 
 def severity(level: str) -> int:
-    """A number that is higher for a worse level; one that only a newer version has counts as a warning."""
+    """Return a number that is higher for a worse level; a level of a newer version counts as a warning."""
     return _SEVERITY.get(level, _SEVERITY["warning"])
 
 
 def stands_after(alarm: Alarm, event: Event) -> bool:
-    """Whether `alarm`, which stood, still does once `event` was told.
+    """Return whether `alarm`, open before `event`, is still open after it.
 
-    A rollback ends it, a change of a setting that one of its fixes sets, another alarm of its code, and time.
+    It ends with a rollback, a change of a setting that one of its fixes sets, another alarm of its code, or time.
     """
     match event:
         case RolledBack():
@@ -34,7 +34,7 @@ def stands_after(alarm: Alarm, event: Event) -> bool:
 
 
 def open_alarms(events: Iterable[Event]) -> dict[str, str]:
-    """Code and level of the alarms that stand after `events`, or whose sign a run had to its end; the worst first."""
+    """Return code and level of the alarms open after `events` or when the run ended, the worst first."""
     standing: list[Alarm] = []
     left: dict[str, str] = {}
     for event in events:

@@ -1,4 +1,4 @@
-"""Whether a run has got where it should, or goes where it should not: rules over its events, and what they decide."""
+"""Convergence rules: whether a run has reached its goal or goes wrong, and the decisions that follow."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from trainer.config.watching import Action, ConvergenceConfig
 from trainer.events import Decision, Evaluation, Event, Iteration, RolledBack, SettingChanged
 
 COLLAPSED_ENTROPY = 0.2
-"""Share of its start under which the entropy has collapsed: a policy that sure of each word tries no others."""
+"""Share of the first entropy below which it has collapsed: a policy that sure of each token tries no others."""
 RUNAWAY_KL = 8.0
-"""Factor from one window to the next by which the KL runs away. PPO on the starter model, 3 seeds: at most 3.6."""
+"""Growth factor between windows above which the KL runs away. PPO on the starter model, 3 seeds: at most 3.6."""
 UNSTABLE_KL = 3.0
-"""Factor on the target of an adaptive controller beyond which it has lost the KL."""
+"""Multiple of its target above which an adaptive controller has lost control of the KL."""
 
 Rule = Literal["target", "plateau", "collapse", "degradation", "kl"]
 Level = Literal["info", "warning", "error"]
 
 
 class Finding(NamedTuple):
-    """That a rule holds: what was seen, and the numbers in it."""
+    """Message and numbers of a rule that holds."""
 
     message: str
     evidence: dict[str, float]
 
 
 class Scores(NamedTuple):
-    """Scores of a window of iterations, or of one evaluation, which is of few prompts and so has an interval."""
+    """Scores of a window of iterations, or of one evaluation, which has an interval because its prompts are few."""
 
     mean: float
     std: float  # of the scores of single responses
@@ -37,10 +37,10 @@ class Scores(NamedTuple):
 
 
 class Course:
-    """What the rules look at: the newest iterations since the run was last set back, and the best before them.
+    """Data of the rules: the newest iterations since the last rollback, and the best scores so far.
 
     scores: of the newest window, None before there is one; held_out: of the newest evaluation; best, best_held_out:
-    the best that these have been. start_entropy: nats a token, of the first iteration.
+    the best of each so far. start_entropy: of the first iteration, in nats a token.
     """
 
     def __init__(self) -> None:
@@ -49,19 +49,19 @@ class Course:
         self.begin_scores()
 
     def begin_scores(self) -> None:
-        """Forget all scores: those to come are not to be compared with them."""
+        """Forget all scores: later ones are not comparable with them."""
         self.best: Scores | None = None
         self.best_held_out: Scores | None = None
         self.begin_windows()
 
     def begin_windows(self) -> None:
-        """Look at iterations to come alone, but compare their scores with the best so far."""
+        """Forget the iterations and the newest scores, but keep the best for comparison."""
         self.scores: Scores | None = None
         self.held_out: Scores | None = None
         self._recent: list[Iteration] = []
 
     def add_iteration(self, event: Iteration, window: int, *, warms_up: bool) -> None:
-        """Go on by an iteration; one in which the policy does not learn yet says nothing of its scores and KL."""
+        """Add an iteration; while the critic warms up and the policy does not learn, its scores and KL do not count."""
         if self.start_entropy is None:
             self.start_entropy = event.entropy
         if warms_up:
@@ -72,22 +72,22 @@ class Course:
             self.best = _better(self.best, self.scores)
 
     def add_evaluation(self, event: Evaluation) -> None:
-        """Go on by an evaluation."""
+        """Add an evaluation."""
         self.is_evaluated = True
         self.held_out = Scores(event.score_mean, event.score_std, event.score_low, event.score_high)
         self.best_held_out = _better(self.best_held_out, self.held_out)
 
     def window(self, size: int, *, before: int = 0) -> Sequence[Iteration]:
-        """The newest `size` iterations but `before`; none where there are not so many."""
+        """Return the `size` iterations before the newest `before`; none if there are fewer."""
         end = len(self._recent) - before
         return self._recent[end - size : end] if end >= size else []
 
 
 class ConvergenceCheck:
-    """The rules of [convergence] over a run's events, which are fed in order: what is decided is a function of them.
+    """The rules of [convergence] on a run's events, fed in order. Decisions depend on these events alone.
 
-    A rule decides when it begins to hold, and again once it has not held in between or the run was rolled back. A
-    decision is made when it is fed itself, so that a journal's own decisions stand and are not made anew.
+    A rule decides when it begins to hold, and again after it has not held in between or the run was rolled back. A
+    decision takes effect when it is fed as an event itself, so that those in a journal are not made again.
     """
 
     def __init__(self, config_of: Callable[[], Config]) -> None:
@@ -97,7 +97,7 @@ class ConvergenceCheck:
         self._rollbacks = 0
 
     def take(self, event: Event) -> list[Decision]:
-        """What is decided after `event`."""
+        """Return the decisions after `event`."""
         match event:
             case Iteration():
                 config = self._config_of()
@@ -118,7 +118,7 @@ class ConvergenceCheck:
         return []
 
     def due(self, iteration: int) -> Decision | None:
-        """What is to be done between `iteration` and the next: the decision to stop, or else to roll back."""
+        """Return the decision due between `iteration` and the next: to stop, or else to roll back, or None."""
         due = [decision for decision in self._standing.values() if decision.iteration == iteration]
         for action in ("stop", "rollback"):
             for decision in due:
@@ -152,7 +152,7 @@ class ConvergenceCheck:
         )
 
     def _action(self, name: Rule) -> Action:
-        """What a rule does now: one that has rolled back often enough stops, one of a newer version does nothing."""
+        """Return the current action of a rule: "stop" after max_rollbacks, "off" for a rule of a newer version."""
         settings = self._config_of().convergence
         action: Action = next((rule.action(settings) for rule in _RULES if rule.name == name), "off")
         return "stop" if action == "rollback" and self._rollbacks >= settings.max_rollbacks else action
@@ -210,7 +210,7 @@ def _degradation(course: Course, config: Config) -> Finding | None:
     for of, scores, best in pairs:
         if scores is None or best is None:
             continue
-        std = max(scores.std, best.std)  # where all were alike once, the least difference would be a fall
+        std = max(scores.std, best.std)  # if all scores were equal once, any difference would be a fall
         if best.mean - scores.mean > config.convergence.degradation * std and scores.high < best.low:
             message = (
                 f"the mean score {of}fell to {scores.mean:.3g} from {best.mean:.3g} at its best, by more than "
@@ -235,7 +235,7 @@ def _kl(course: Course, config: Config) -> Finding | None:
         return None
     kl_before = _mean([event.kl for event in older])
     is_rising = _mean(kls[size // 2 :]) > _mean(kls[: size // 2])
-    # Under what a controller would aim at, it may grow as it will: it begins at 0.
+    # Below a controller's target the KL may grow at any rate: it begins at 0.
     if kl > max(RUNAWAY_KL * kl_before, target) and is_rising:
         message = f"the KL runs away: {kl:.3g} nats a sequence over {size} iterations, {kl_before:.3g} before"
         return Finding(message, {"kl": kl, "kl_before": kl_before})

@@ -1,6 +1,6 @@
-"""What can be done about an alarm with one key, computed from the configuration; None where there is nothing to do.
+"""Fixes for an alarm, each applied with one key and computed from the configuration; None if nothing would change.
 
-How far a value moves is the tuning guide's of the PPO concepts reference: half or double (kl_coef 0.05 to 0.1).
+Step sizes follow the tuning guide of the PPO concepts reference: half or double (kl_coef 0.05 to 0.1).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _SMALLEST_CLIP = 0.05
 
 
 def raise_kl_coef(config: Config, now: float) -> Fix | None:
-    """Double the penalty; now: the coefficient of the newest iteration, where a controller moves it."""
+    """Double the KL coefficient; now: that of the newest iteration, which a controller may have moved."""
     strongest = max(config.ppo.kl_coef, now)
     return _set("ppo.kl_coef", config.ppo.kl_coef, strongest * 2 or _default(PPOConfig, "kl_coef"), most=100)
 
@@ -26,18 +26,18 @@ def lower_policy_lr(config: Config) -> Fix | None:
 
 
 def raise_policy_lr(config: Config) -> Fix | None:
-    """Ten times the policy's learning rate, or the default's where it is 0."""
+    """Multiply the policy's learning rate by ten, or set its default if it is 0."""
     rate = config.optim.policy_lr
     return _set("optim.policy_lr", rate, rate * 10 or _default(OptimConfig, "policy_lr"), most=1)
 
 
 def lower_value_lr(config: Config) -> Fix | None:
-    """A tenth of the critic's learning rate."""
+    """Divide the critic's learning rate by ten."""
     return _set("optim.value_lr", config.optim.value_lr, config.optim.value_lr / 10)
 
 
 def raise_value_lr(config: Config) -> Fix | None:
-    """Three times the critic's learning rate, or the default's where it is 0."""
+    """Multiply the critic's learning rate by three, or set its default if it is 0."""
     rate = config.optim.value_lr
     return _set("optim.value_lr", rate, rate * 3 or _default(OptimConfig, "value_lr"), most=1)
 
@@ -49,23 +49,23 @@ def lower_clip(config: Config) -> Fix | None:
 
 
 def fewer_epochs(config: Config) -> Fix | None:
-    """Half the passes over each batch."""
+    """Halve the passes over each batch."""
     return _set("ppo.epochs", config.ppo.epochs, max(config.ppo.epochs // 2, 1))
 
 
 def entropy_bonus(config: Config) -> Fix | None:
-    """Begin or double the bonus."""
+    """Start or double the entropy bonus."""
     return _set("ppo.entropy_coef", config.ppo.entropy_coef, config.ppo.entropy_coef * 2 or 0.01)
 
 
 def sample_everything(config: Config) -> list[Fix | None]:
-    """Draw from all tokens, as the KL takes it."""
+    """Sample from all tokens, as the KL assumes."""
     rollout = config.rollout
     return [_set("rollout.top_p", rollout.top_p, 1.0), _set("rollout.top_k", rollout.top_k, 0)]
 
 
 def wish_length(config: Config, target: float, deviation: float) -> Fix | None:
-    """Reward a length too: 16 tokens off it cost a deviation of the score."""
+    """Reward a length too: 16 tokens off cost one deviation of the score."""
     if not (target >= 1 and deviation > 0):
         return None
     sources = [source.model_dump() for source in config.reward.sources]
@@ -79,12 +79,12 @@ def wish_length(config: Config, target: float, deviation: float) -> Fix | None:
 
 
 def roll_back(history: History) -> Fix | None:
-    """Go on from a checkpoint, where there is one."""
+    """Roll back to the best checkpoint, if there is one."""
     return Fix(label="roll back to the best checkpoint kept", action="rollback") if history.has_checkpoint else None
 
 
 def pause() -> Fix:
-    """Hold the run, so that someone can look."""
+    """Pause the run, so that someone can look."""
     return Fix(label="pause and look at the samples", action="pause")
 
 

@@ -1,4 +1,4 @@
-"""What the rules look at: a run's first and newest iterations, and those since something about it changed."""
+"""Data for the rules: a run's first and newest iterations, overall and since the last change."""
 
 from __future__ import annotations
 
@@ -22,51 +22,51 @@ from trainer.events import (
 )
 
 FIRST = 20
-"""Iterations kept of the beginning of a stretch; no rule's baseline is longer."""
+"""First iterations kept of a stretch; no rule's baseline is longer."""
 
 NEWEST = 60
-"""Newest iterations kept; no rule looks further back but at the beginning."""
+"""Newest iterations kept; apart from the first ones, no rule looks further back."""
 
 MARGIN = 5
-"""Iterations before an evaluation over which the score in training is taken beside it."""
+"""Iterations before an evaluation whose mean training score is kept with it."""
 
 
 class Stretch:
-    """The iterations since something began anew: the first FIRST of them and the NEWEST newest."""
+    """The iterations since a change: the first FIRST of them and the newest NEWEST."""
 
     def __init__(self) -> None:
         self._first: list[Iteration] = []
         self._newest: deque[Iteration] = deque(maxlen=NEWEST)
 
     def add(self, row: Iteration) -> None:
-        """Take the next iteration."""
+        """Add the next iteration."""
         if len(self._first) < FIRST:
             self._first.append(row)
         self._newest.append(row)
 
     def cut(self, last: int) -> None:
-        """Forget the iterations after `last`: they are undone."""
+        """Forget the iterations after `last`, which were undone."""
         self._first = [row for row in self._first if row.iteration <= last]
         self._newest = deque((row for row in self._newest if row.iteration <= last), maxlen=NEWEST)
 
     def look_anew(self) -> None:
-        """Keep the beginning alone, so that what comes is judged by itself."""
+        """Forget the newest iterations and keep the first, so that later ones are judged on their own."""
         self._newest.clear()
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Forget all iterations."""
         self.cut(-1)
 
     def newest(self, count: int) -> list[Iteration]:
-        """The newest `count` iterations in order; none where there are fewer."""
+        """Return the newest `count` iterations in order; none if there are fewer."""
         return list(self._newest)[-count:] if len(self._newest) >= count else []
 
     def all_kept(self) -> list[Iteration]:
-        """Every iteration that is still known, in order."""
+        """Return every iteration that is kept, in order."""
         return list({row.iteration: row for row in chain(self._first, self._newest)}.values())
 
     def early_and_late(self, early: int, late: int) -> tuple[list[Iteration], list[Iteration]] | None:
-        """The first `early` and the newest `late` iterations; None while they overlap."""
+        """Return the first `early` and the newest `late` iterations; None while they overlap."""
         before, now = self._first[:early], self.newest(late)
         if not before or not now or before[-1].iteration >= now[0].iteration:
             return None
@@ -81,7 +81,7 @@ class HeldOut(NamedTuple):
 
 
 class History:
-    """A run's events so far, as much of them as the rules need."""
+    """A run's events so far, as far as the rules need them."""
 
     def __init__(self) -> None:
         self.iteration = 0
@@ -91,11 +91,11 @@ class History:
         self.speed = Stretch()  # since the process began or a setting changed
         self.evaluations: deque[HeldOut] = deque(maxlen=NEWEST)  # since the reward changed
         self.human: deque[HumanEvaluation] = deque(maxlen=NEWEST)
-        self.lost_steps = 0  # of the iteration under way: not taken for NaN or inf
+        self.lost_steps = 0  # of the current iteration: skipped because of NaN or inf
         self.has_checkpoint = False
 
     def take(self, event: Event) -> bool:
-        """Take up an event; whether the rules have something new to look at."""
+        """Add an event; return whether the rules have something new to check."""
         match event:
             case Iteration():
                 self.iteration = event.iteration
@@ -119,7 +119,7 @@ class History:
             case RolledBack():
                 self._cut(event.to)
                 for stretch in self._stretches:
-                    stretch.look_anew()  # it goes on with other learning rates
+                    stretch.look_anew()  # a rollback changes the learning rates
             case RunStarted():
                 self._cut(event.resumed_at or 0)
                 self.speed.clear()
@@ -149,11 +149,11 @@ class History:
 
 
 def mean(values: Iterable[float]) -> float:
-    """The mean of those that are finite; NaN where none is."""
+    """Return the mean of the finite values; NaN if there are none."""
     known = [value for value in values if math.isfinite(value)]
     return fmean(known) if known else math.nan
 
 
 def mean_of(rows: Iterable[Iteration], number: Callable[[Iteration], float]) -> float:
-    """The mean of a number over iterations, those left out in which it is not known."""
+    """Return the mean of a number over iterations, leaving out those in which it is unknown (NaN)."""
     return mean(map(number, rows))

@@ -1,4 +1,4 @@
-"""Holds every rule against every event, and tells each alarm once."""
+"""Health monitor: checks every rule after every event and reports each alarm once."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from trainer.monitoring.rule import Level, Sign
 from trainer.monitoring.rules import RULES
 
 AWAY = 10
-"""Iterations without its sign after which an alarm is over, and is told again when it comes back."""
+"""Iterations without its sign after which an alarm is over; if it comes back, it is reported again."""
 
 TRIED = 10
-"""Iterations that a setting of an alarm's fixes gets to help; where its sign stands after them, it is told again."""
+"""Iterations that a changed setting gets to help; an alarm whose sign persists is then reported again."""
 
 
 class _Told(NamedTuple):
     level: Level
-    seen: int  # the iteration in which its sign was last there
+    seen: int  # last iteration with its sign
     keys: frozenset[str]  # settings that its fixes change
-    tried: float = math.inf  # the iteration from which one of them has another value
+    tried: float = math.inf  # iteration in which one of them changed
 
 
 class HealthMonitor:
-    """Watches a run by its events: `take` each of them, in order.
+    """Monitor of a run: `take` each of its events, in order.
 
-    config_of: the configuration that holds now, [health] with it. An alarm is told when it begins, when a warning
-    becomes an error, and again only after it has been away, the run went back behind it, or a change of what it said
-    could be set did not help.
+    config_of: returns the current configuration, [health] included. An alarm is reported when it begins and when a
+    warning becomes an error. It is reported again only after it was over, after a rollback, or if a change of one of
+    the settings that it suggested did not help.
     """
 
     def __init__(self, config_of: Callable[[], Config]) -> None:
@@ -41,11 +41,11 @@ class HealthMonitor:
 
     @property
     def open(self) -> dict[str, str]:
-        """Code and level of the alarms that were told and are not over."""
+        """Code and level of the alarms that were reported and are not over."""
         return {code: told.level for code, told in self._told.items()} if self._config_of().health.alarms else {}
 
     def take(self, event: Event) -> list[Alarm]:
-        """The alarms that `event` gives reason to tell, most urgent first."""
+        """Return the alarms that `event` raises, most urgent first."""
         anything_new = self._history.take(event)
         if isinstance(event, RolledBack) or (isinstance(event, RunStarted) and event.resumed_at is None):
             self._told.clear()

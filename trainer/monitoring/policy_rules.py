@@ -1,4 +1,4 @@
-"""Rules over where the policy goes: its KL, its entropy, and whether it moves at all."""
+"""Rules on where the policy goes: its KL, its entropy, and whether it moves at all."""
 
 from __future__ import annotations
 
@@ -12,47 +12,46 @@ from trainer.monitoring.rule import Level, Sign
 from trainer.monitoring.scores import standard_errors, trained_scores
 
 WINDOW = 5
-"""Iterations whose mean is judged: a batch of 8 has a KL that varies by a third from one to the next."""
+"""Iterations averaged: the KL of a batch of 8 varies by a third from one iteration to the next."""
 
 KL_OVER_TARGET = 3.0
-"""KL over the controller's target: a warning."""
+"""KL over the controller's target, for a warning."""
 KL_FAR_OVER_TARGET = 8.0
-"""And an error."""
+"""The same, for an error."""
 KL_COST = 1.5
-"""What the penalty takes beyond what the score has gained, in deviations of a score: a warning. Six healthy runs of the
-starter model had 0.67 at most. That the KL has grown eightfold, rlprobe's sign, says nothing here: it begins at 0, and
-theirs grew 8 to 17 times."""
+"""Penalty less gain in score, in deviations of a score, for a warning. Six healthy runs of the starter model had 0.67
+at most. rlprobe's sign, a KL that has grown eightfold, says nothing here: it begins at 0 and grew 8 to 17 times in
+those runs."""
 KL_HIGH_COST = 3.0
-"""And an error."""
+"""The same, for an error."""
 KL_OF_ENTROPY = 0.5
-"""KL a token over the entropy that the policy began with, where the score has not gained: an error. Those runs had 0.17
-at most."""
+"""KL a token over the policy's first entropy, for an error if the score has not risen. Those runs had 0.17 at most."""
 RISEN = 3.0
-"""Standard errors by which a score must have risen to have gained."""
+"""Standard errors by which a score must rise to count as a gain."""
 
 STILL_ITERATIONS = 5
 """Iterations without any movement."""
 
 NEGATIVE_KL = -0.05
-"""Nats a sequence: less is too little to earn a reward by."""
+"""Nats a sequence; a KL closer to 0 earns too little reward to matter."""
 NEGATIVE_ITERATIONS = 12
-"""All of them negative. The k1 of a policy near its reference is below 0 in up to 45 % of the batches by chance, and
-0.45^12 is one in 14,000."""
+"""Consecutive iterations with a negative KL. Near the reference, k1 is below 0 in up to 45% of the batches by chance,
+and 0.45^12 is one in 14,000."""
 MISMATCH = 0.05
-"""Nats a token between sampler and trainer that name the cause; in float32 they differ by 1e-5."""
+"""Nats a token between sampler and trainer above which this is the cause; in float32 they differ by 1e-5."""
 
 ENTROPY_START = 3
 ENTROPY_WINDOW = 3
 ENTROPY_LEFT = 0.2
-"""Entropy over that of the start: a warning, before rldoctor's 0.1."""
+"""Entropy over that of the start, for a warning; earlier than rldoctor's 0.1."""
 ENTROPY_GONE = 0.05
-"""And an error."""
+"""The same, for an error."""
 SMALL_ENTROPY = 0.1
-"""Nats a token: a policy that begins below has nothing to lose."""
+"""Nats a token; a policy that begins below has no entropy to lose."""
 
 
 def kl_high(history: History, config: Config) -> Sign | None:
-    """The KL is far over the controller's target, or costs more than the score has gained."""
+    """Check for a KL that is far above the controller's target or costs more than the score has gained."""
     finding = _over_target(history, config) or _unpaid(history, config) or _for_nothing(history, config)
     if finding is None:
         return None
@@ -91,7 +90,7 @@ def _over_target(history: History, config: Config) -> _Finding | None:
 
 
 def _unpaid(history: History, config: Config) -> _Finding | None:
-    """Whether the penalty takes more than the score has gained, where both have one unit and one scale."""
+    """Check whether the penalty takes more than the score has gained, if both have the same unit and scale."""
     windows = history.scores.early_and_late(WINDOW, WINDOW)
     ppo, scaled = config.ppo, config.reward.normalize != "off"
     if windows is None or scaled or ppo.kl_controller == "adaptive" or ppo.kl_in == "loss":
@@ -110,7 +109,7 @@ def _unpaid(history: History, config: Config) -> _Finding | None:
 
 
 def _for_nothing(history: History, config: Config) -> _Finding | None:
-    """Whether the policy is far off in tokens and the score no higher, whatever the penalty."""
+    """Check whether the policy is far from the reference without a higher score, whatever the penalty."""
     windows = history.scores.early_and_late(WINDOW, WINDOW)
     if windows is None:
         return None
@@ -129,7 +128,7 @@ def _for_nothing(history: History, config: Config) -> _Finding | None:
 
 
 def not_training(history: History, config: Config) -> Sign | None:
-    """The policy is the reference to the bit after steps that should have moved it, or no gradient reaches it."""
+    """Check for a policy that equals the reference exactly after steps that should move it, or gets no gradient."""
     rows = history.run.newest(STILL_ITERATIONS)
     if not rows or rows[0].iteration <= config.ppo.critic_warmup or any(row.steps == 0 for row in rows):
         return None
@@ -149,7 +148,7 @@ def not_training(history: History, config: Config) -> Sign | None:
 
 
 def kl_negative(history: History, config: Config) -> Sign | None:
-    """The k1 estimate stays below 0, which the KL of what was truly sampled cannot."""
+    """Check for a k1 estimate that stays below 0, which is impossible for the KL of the sampled distribution."""
     rows = history.run.newest(NEGATIVE_ITERATIONS)
     kl = mean_of(rows, lambda row: row.kl)
     if not rows or not all(row.kl < 0 for row in rows) or not kl < NEGATIVE_KL:
@@ -176,7 +175,7 @@ def kl_negative(history: History, config: Config) -> Sign | None:
 
 
 def entropy_collapse(history: History, config: Config) -> Sign | None:
-    """The policy is nearly sure of every token, so it tries nothing any more."""
+    """Check for a policy that is nearly sure of every token and so explores no more."""
     windows = history.texts.early_and_late(ENTROPY_START, ENTROPY_WINDOW)
     if windows is None:
         return None

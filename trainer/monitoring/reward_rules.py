@@ -1,4 +1,4 @@
-"""The rule over what the reward is worth: whether what is not trained on agrees that the policy gets better."""
+"""Rule on reward hacking: whether measures that are not trained on agree that the policy gets better."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from trainer.monitoring.rule import Sign
 from trainer.monitoring.scores import source_parts, standard_errors, trained_scores
 
 WINDOW = 10
-"""Iterations compared, the first of the run with the newest."""
+"""Iterations compared: the first with the newest."""
 SURE = 4.0
-"""Standard errors beyond which a difference is none of chance: among 50 evaluations the best two are followed by a fall
-as deep once in 3,000 runs."""
+"""Standard errors beyond which a difference is not chance: with 50 evaluations, chance alone causes such a fall after
+the best two once in 3,000 runs."""
 SMALLEST_FALL = 0.1
-"""Share of what a watched part was at the start: less is not worth an alarm, however sure."""
+"""Fall of a watched part, as a share of its start; a smaller one is not worth an alarm, however sure."""
 FEWEST_JUDGEMENTS = 20
 
 
 class Fall(NamedTuple):
-    """Something that is not trained on and gets worse."""
+    """A measure that is not trained on and gets worse."""
 
     message: str
     evidence: dict[str, float]
 
 
 def reward_hacking(history: History, config: Config) -> Sign | None:
-    """The score that is trained on rises while held-out prompts, a watched source or people say otherwise."""
+    """Check whether the trained score rises while held-out prompts, a watched source or people disagree."""
     fall = _watched(history, config) or _judged(history, config) or _held_out(history, config)
     if fall is None:
         return None
@@ -53,7 +53,7 @@ def reward_hacking(history: History, config: Config) -> Sign | None:
 
 
 def _watched(history: History, config: Config) -> Fall | None:
-    """A source of weight 0 has fallen for sure, the trained ones together have risen for sure."""
+    """Check whether a source of weight 0 has fallen and the trained score has risen, both by more than chance."""
     windows = history.scores.early_and_late(WINDOW, WINDOW)
     if windows is None:
         return None
@@ -80,7 +80,7 @@ def _watched(history: History, config: Config) -> Fall | None:
 
 
 def _judged(history: History, config: Config) -> Fall | None:
-    """People prefer the reference, or like the policy less than they did, though the trained score has risen."""
+    """Check whether people prefer the reference, or the policy less than before, though the trained score rose."""
     windows = history.scores.early_and_late(WINDOW, WINDOW)
     if windows is None or not history.human:
         return None
@@ -98,9 +98,9 @@ def _judged(history: History, config: Config) -> Fall | None:
 
 
 def _held_out(history: History, config: Config) -> Fall | None:
-    """Two evaluations in a row are below the best two for sure, though training has not lost since."""
+    """Check whether the last two evaluations are below the best two by more than chance, without a fall in training."""
     held = list(history.evaluations)
-    if len(held) < 4 or config.reward.normalize == "batch":  # whose mean score is always 0
+    if len(held) < 4 or config.reward.normalize == "batch":  # its mean score is always 0
         return None
     pairs = list(pairwise(held))
     best = max(pairs[:-2], key=lambda pair: _mean_score(*pair), default=pairs[0])
@@ -121,5 +121,5 @@ def _mean_score(*held: tuple[Evaluation, float]) -> float:
 
 
 def _error(*held: tuple[Evaluation, float]) -> float:
-    """Standard error of one evaluation, the mean over some."""
+    """Return the standard error of one evaluation, averaged over `held`."""
     return fmean(evaluation.score_std / math.sqrt(max(evaluation.prompts, 1)) for evaluation, _ in held)

@@ -1,4 +1,4 @@
-"""What a rule is, and what it says when it finds something."""
+"""Type of a rule, and of the sign that it returns."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Level = Literal["warning", "error"]
 
 
 class Sign(NamedTuple):
-    """What is wrong, by which numbers, and what to do about it."""
+    """A problem: what is wrong, the numbers that show it, and what to do."""
 
     level: Level
     message: str
     evidence: dict[str, float]
     advice: str
-    fixes: Sequence[Fix | None]  # likeliest first; None: one that cannot be had
+    fixes: Sequence[Fix | None]  # likeliest first; None: not available
 
 
 Rule = Callable[[History, Config], Sign | None]
-"""Looks at a run so far and its configuration now. A number that is not known (NaN) is no sign of anything."""
+"""Check of a run so far under its current configuration. An unknown number (NaN) is never a sign."""

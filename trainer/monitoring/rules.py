@@ -1,4 +1,4 @@
-"""All rules, by the code that their alarm has."""
+"""All rules, by the code of their alarm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The score that is trained on, as the sources gave it, and whether two stretches of it differ for sure."""
+"""The trained score before normalisation, and the significance of a difference between two stretches of it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from trainer.events import Iteration
 
 
 def source_parts(parts: Iterable[str], sources: int) -> list[str]:
-    """Of the names in an event's `parts` those of the sources, in the order of `reward.sources`, without their details.
+    """Return the names of the sources in an event's `parts`, in the order of `reward.sources`, without their details.
 
-    None where there are not as many as `sources`.
+    The list is empty if their number is not `sources`.
     """
     names: list[str] = []
     for name in parts:
@@ -23,7 +23,7 @@ def source_parts(parts: Iterable[str], sources: int) -> list[str]:
 
 
 def trained_scores(rows: Iterable[Iteration], config: Config) -> list[float]:
-    """The weighted sum of the raw scores, one an iteration: normalised ones would hide a rise."""
+    """Return the weighted sum of the raw scores of each iteration; normalised scores would hide a rise."""
     sources = config.reward.sources
     sums = []
     for row in rows:
@@ -35,7 +35,7 @@ def trained_scores(rows: Iterable[Iteration], config: Config) -> list[float]:
 
 
 def standard_errors(high: Sequence[float], low: Sequence[float]) -> float:
-    """How many standard errors the mean of `high` is above that of `low` (Welch's t); NaN for fewer than two."""
+    """Return how many standard errors the mean of `high` is above that of `low` (Welch's t); NaN below two values."""
     if min(len(high), len(low)) < 2:
         return math.nan
     error = math.sqrt(variance(high) / len(high) + variance(low) / len(low))

@@ -1,4 +1,4 @@
-"""The rule over how fast the run is."""
+"""Rule on the speed of a run."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from trainer.monitoring.history import FIRST, History, mean_of
 from trainer.monitoring.rule import Sign
 
 SLOWER = 1.4
-"""Tokens a second of the run's first tenth over those of now. As in rlprobe."""
+"""Tokens a second of the run's first tenth over the current ones. As in rlprobe."""
 FEWEST, MOST = 5, 10
-"""Iterations of the beginning, whose median counts."""
+"""Bounds on the iterations at the start whose median is the baseline."""
 NOW = 10
-"""Newest iterations, whose fastest quarter counts: other programs that come and go are no rot. On two shared cores
-healthy runs had up to 6 slow iterations in a row."""
+"""Newest iterations; their fastest quarter counts, because other programs that come and go do not matter. On two shared
+cores healthy runs had up to 6 slow iterations in a row."""
 LONG = 120.0
-"""Seconds that those take at least: what is over sooner is no rot, and short runs are fast enough."""
+"""Seconds that those take at least: shorter slowdowns do not matter, and short runs are fast enough."""
 SIMILAR = 1.25
 """Factor within which lengths and passes must agree for speeds to be comparable: short texts cost more a token."""
 GROWN_MEMORY = 1.2
 
 
 def throughput(history: History, config: Config) -> Sign | None:
-    """The run has become slow at the same work, the first iteration left out, in which kernels are compiled."""
+    """Check whether the run has become slow at the same work; the first iteration compiles kernels and is ignored."""
     count = min(max(config.ppo.iterations // 10, FEWEST), MOST)
     rows = [row for row in history.speed.all_kept() if row.iteration > config.ppo.critic_warmup]
     if len(rows) < 1 + count + NOW:
@@ -60,7 +60,7 @@ def _seconds(row: Iteration) -> float:
 
 def _same_work(early: Sequence[Iteration], late: Sequence[Iteration]) -> bool:
     def similar(a: float, b: float) -> bool:
-        return not (a > SIMILAR * b or b > SIMILAR * a)  # NaN, as in journals of before, says nothing
+        return not (a > SIMILAR * b or b > SIMILAR * a)  # NaN, as in older journals, counts as similar
 
     lengths = (mean_of(rows, lambda row: row.response_length) for rows in (early, late))
     passes = (mean_of(rows, lambda row: row.epochs_done) for rows in (early, late))
@@ -68,7 +68,7 @@ def _same_work(early: Sequence[Iteration], late: Sequence[Iteration]) -> bool:
 
 
 def _slowest(early: Sequence[Iteration], late: Sequence[Iteration]) -> tuple[str, float]:
-    """The phase that takes the most time more than it did, and the factor."""
+    """Return the phase whose time has grown most, and the factor."""
 
     def seconds(rows: Sequence[Iteration], phase: str) -> float:
         return median(row.seconds.get(phase, 0.0) for row in rows)
@@ -79,4 +79,4 @@ def _slowest(early: Sequence[Iteration], late: Sequence[Iteration]) -> tuple[str
     return phase, now / before if before else SLOWER
 
 
-assert FIRST > MOST  # the baseline is kept whole
+assert FIRST > MOST  # so the history keeps the whole baseline

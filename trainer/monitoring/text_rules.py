@@ -1,4 +1,4 @@
-"""Rules over what is written: its length, whether it ends, whether it repeats itself."""
+"""Rules on the responses: their length, whether they end, whether they repeat themselves."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from trainer.monitoring.history import History, mean_of
 from trainer.monitoring.rule import Sign
 
 WINDOW = 5
-"""Iterations whose mean is judged, at the start and now."""
+"""Iterations averaged, at the start and now."""
 
 CORRELATION_ITERATIONS = 10
 KNOWN_CORRELATIONS = 5
-"""Of CORRELATION_ITERATIONS, where scores and lengths both vary: the correlation of one batch of 8 is noise, of which
-the mean of five is above 0.75 less than once in a million."""
+"""Fewest of CORRELATION_ITERATIONS in which scores and lengths both vary. The correlation of one batch of 8 is noise;
+the mean of five is above 0.75 by chance less than once in a million."""
 CORRELATION = 0.75
 LENGTH_GROWTH = 1.4
 """Correlation of score and length, and length over that of the start: as in rlprobe."""
 
 TRUNCATED = 0.15
-"""Share of responses cut short: a warning. As in rldoctor."""
+"""Share of responses cut short, for a warning. As in rldoctor."""
 MOSTLY_TRUNCATED = 0.5
-"""And an error. As in rlprobe."""
+"""The same, for an error. As in rlprobe."""
 CHANCE = 4.0
-"""Deviations of the difference of two shares beyond which it is none of chance."""
+"""Deviations beyond which a difference of two shares is not chance."""
 
 REPEATED = 0.3
-"""Share of 4-grams that a response has had before: a warning. As in rlprobe."""
+"""Share of a response's 4-grams that repeat earlier ones, for a warning. As in rlprobe."""
 MOSTLY_REPEATED = 0.6
-"""And an error."""
+"""The same, for an error."""
 REPEATED_MORE = 0.15
-"""And by so much more than at the start: small models repeat themselves from the beginning."""
+"""Least rise of this share since the start: small models repeat themselves from the beginning."""
 
 
 def length_exploitation(history: History, config: Config) -> Sign | None:
-    """Longer responses score higher, and responses have become longer, though no length is asked for."""
+    """Check whether longer responses score higher and responses have become longer, though no length is rewarded."""
     windows = history.scores.early_and_late(WINDOW, WINDOW)
     if windows is None or any(source.kind == "length" and source.weight for source in config.reward.sources):
         return None
@@ -64,7 +64,7 @@ def length_exploitation(history: History, config: Config) -> Sign | None:
 
 
 def truncation(history: History, config: Config) -> Sign | None:
-    """More responses are cut short than at the start; a task whose text is cut by design is left alone."""
+    """Check whether more responses are cut short than at the start; a task that ignores stops by design is exempt."""
     windows = history.texts.early_and_late(WINDOW, WINDOW)
     if windows is None or config.rollout.ignore_stop:
         return None
@@ -88,7 +88,7 @@ def truncation(history: History, config: Config) -> Sign | None:
 
 
 def repetition(history: History, config: Config) -> Sign | None:
-    """Responses repeat themselves, and more than at the start."""
+    """Check whether responses repeat themselves, and more than at the start."""
     windows = history.texts.early_and_late(WINDOW, WINDOW)
     if windows is None:
         return None

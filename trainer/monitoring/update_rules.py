@@ -1,4 +1,4 @@
-"""Rules over the optimiser's steps: how far they go, what drives them, and whether the critic helps."""
+"""Rules on the optimiser's steps: how far they go, what drives them, and whether the critic helps."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from trainer.monitoring.history import History, mean_of
 from trainer.monitoring.rule import Sign
 
 CLIP_ITERATIONS = 3
-"""Each of them over the threshold."""
+"""Consecutive iterations above the threshold."""
 CLIP_START = 5
-"""Iterations that do not count: Adam's first steps clip 0.15 to 0.22 of the quickstart's tokens, and more of others."""
+"""First iterations, not counted: Adam's first steps clip 0.15 to 0.22 of the quickstart's tokens, others more."""
 CLIPPED = 0.2
-"""Clip fraction: a warning. As in rldoctor."""
+"""Clip fraction, for a warning. As in rldoctor."""
 MUCH_CLIPPED = 0.4
-"""And an error, as there."""
+"""The same, for an error. As in rldoctor."""
 
 MEAN_RATIO = 10.0
 """Mean ratio of the steps: TRL's threshold, and the default of ppo.ratio_threshold."""
@@ -26,32 +26,32 @@ LOG_RATIO = 20.0
 """|log pi - log pi_old| of one token; healthy runs of the quickstart reach 2.3."""
 SPIKE_ITERATIONS = 5
 OFTEN_SPIKED = 3
-"""Of SPIKE_ITERATIONS: an error."""
+"""Spikes among SPIKE_ITERATIONS, for an error."""
 
 SILENT_ITERATIONS = 3
 LONG_SILENT_ITERATIONS = 10
 NO_SPREAD = 1e-6
-"""Deviation of raw advantages, and spread of scores as a share of the score, that are rounding: no step is taken on
-less."""
+"""Deviation of raw advantages, and spread of scores as a share of the score, that are still rounding errors: no step is
+taken on less."""
 
 CRITIC_ITERATIONS = 10
-"""Explained variance below 0 in all of them: rlprobe's sign."""
+"""Consecutive iterations with an explained variance below 0: rlprobe's sign."""
 CRITIC_START = 10
-"""Iterations in which a critic that began at zero may be worse than a constant."""
+"""First iterations, in which a critic that began at zero may be worse than a constant."""
 WORSE_THAN_A_CONSTANT = -0.25
-"""Median explained variance. A healthy run with batches of 8 had ten negative iterations in a row, with a median of
--0.11."""
+"""Median explained variance, for a warning. A healthy run with batches of 8 had ten negative iterations in a row, with
+a median of -0.11."""
 LOST = -1.0
-"""And an error: the critic's error is twice the variance of the returns."""
+"""The same, for an error: the critic's error is twice the variance of the returns."""
 GROWN_VALUE_LOSS = 3.0
-"""Value loss over that of the start: the critic runs away. As in rlprobe."""
+"""Value loss over that of the start at which the critic runs away. As in rlprobe."""
 
 GRADIENT_ITERATIONS = 10
 GRADIENT_WINDOW = 50
 GRADIENT_OVER_MEDIAN = 10.0
-"""Gradient norm over the median of those before: a warning. As in rlprobe."""
+"""Gradient norm over the median of earlier ones, for a warning. As in rlprobe."""
 GRADIENT_FAR_OVER_MEDIAN = 100.0
-"""And an error."""
+"""The same, for an error."""
 
 _UNSTABLE = (
     "Training is unstable: lower the policy's learning rate or the clip, take smaller steps (more minibatches), whiten "
@@ -60,7 +60,7 @@ _UNSTABLE = (
 
 
 def clip_saturation(history: History, config: Config) -> Sign | None:
-    """Much of the batch is clipped, so more passes over it teach nothing."""
+    """Check whether so much of the batch is clipped that more passes over it teach nothing."""
     rows = history.run.newest(CLIP_ITERATIONS)
     if not rows or rows[0].iteration <= CLIP_START or not all(row.clip_fraction > CLIPPED for row in rows):
         return None
@@ -75,7 +75,7 @@ def clip_saturation(history: History, config: Config) -> Sign | None:
 
 
 def ratio_spike(history: History, config: Config) -> Sign | None:
-    """A step found the policy far from the one that wrote the batch."""
+    """Check for a step that found the policy far from the one that wrote the batch."""
     last = history.run.newest(1)
     if not last or not _spiked(last[0]):
         return None
@@ -100,7 +100,7 @@ def _spiked(row: Iteration) -> bool:
 
 
 def no_signal(history: History, config: Config) -> Sign | None:
-    """The reward does not tell one response from another. A task that is solved is no such case."""
+    """Check for a reward that does not distinguish responses; a solved task does not count."""
     rows = history.run.newest(SILENT_ITERATIONS)
     if not rows or not all(map(_silent, rows)) or _solved(history):
         return None
@@ -129,14 +129,14 @@ def _silent(row: Iteration) -> bool:
 
 
 def _solved(history: History) -> bool:
-    """Whether all now get the best score that there ever was, which not all got before."""
+    """Return whether all responses now get the best score of the run, after some iteration in which they differed."""
     rows = history.scores.all_kept()
     best = max((row.score_max for row in rows), default=math.inf)
     return bool(rows) and rows[-1].score_min >= best and not all(map(_no_spread, rows))
 
 
 def critic_lost(history: History, config: Config) -> Sign | None:
-    """The critic's values explain the returns worse than a constant would, and have done for long."""
+    """Check for a critic whose values have long explained the returns worse than a constant would."""
     rows = history.scores.newest(CRITIC_ITERATIONS)
     if not rows or rows[0].iteration <= max(CRITIC_START, config.ppo.critic_warmup):
         return None
@@ -149,7 +149,7 @@ def critic_lost(history: History, config: Config) -> Sign | None:
     start = mean_of(history.scores.all_kept()[:CRITIC_ITERATIONS], lambda row: row.value_loss)
     loss = mean_of(rows, lambda row: row.value_loss)
     runs_away = loss > GROWN_VALUE_LOSS * start
-    # Values below a constant vary more than what they know is worth: mostly noise of steps on few sequences.
+    # Values worse than a constant vary more than they explain: mostly noise of steps on few sequences.
     slower, faster = fixes.lower_value_lr(config), fixes.raise_value_lr(config)
     return Sign(
         "error" if middle < LOST else "warning",
@@ -169,7 +169,7 @@ def critic_lost(history: History, config: Config) -> Sign | None:
 
 
 def gradient_spike(history: History, config: Config) -> Sign | None:
-    """A gradient stands out from those before, and is large enough to be cut."""
+    """Check for a gradient that stands out from earlier ones and is large enough to be scaled down."""
     newest = history.scores.all_kept()[-GRADIENT_WINDOW:]
     rows = [row for row in newest if row.iteration > config.ppo.critic_warmup]
     norms = [norm for row in rows[:-1] if math.isfinite(norm := _gradient(row))]
@@ -192,7 +192,7 @@ def _gradient(row: Iteration) -> float:
 
 
 def step_nan(history: History, config: Config) -> Sign | None:
-    """A loss or gradient was NaN or inf."""
+    """Check for a step that was skipped because a loss or gradient was NaN or inf."""
     last = history.run.newest(1)
     lost = history.lost_steps or (last[0].skipped_steps - last[0].spiked_steps if last else 0)
     if lost <= 0:

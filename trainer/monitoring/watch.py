@@ -1,4 +1,4 @@
-"""What watches a run while it trains: the health monitor and the convergence check, fed every event."""
+"""Watch over a training run: the health monitor and the convergence check, which get every event."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from trainer.monitoring.convergence import ConvergenceCheck
 
 
 class RunWatch:
-    """Alarms and decisions about the events of a run, `past` ones first; what is to be told of those was told then.
+    """Alarms and decisions about the events of a run.
 
-    config_of: the configuration of now.
+    config_of: returns the current configuration; past: earlier events, whose alarms and decisions were reported then.
     """
 
     def __init__(self, config_of: Callable[[], Config], past: Sequence[Event]) -> None:
@@ -28,9 +28,9 @@ class RunWatch:
         return self._health.open
 
     def take(self, event: Event) -> list[Alert]:
-        """What is to be told right after `event`, and to be fed then."""
+        """Return the alarms and decisions to report right after `event`, and then to `take` as well."""
         return [*self._health.take(event), *self._convergence.take(event)]
 
     def due(self, iteration: int) -> Decision | None:
-        """What is to be done between `iteration` and the next: the decision to stop, or else to roll back."""
+        """Return the decision due between `iteration` and the next: to stop, or else to roll back, or None."""
         return self._convergence.due(iteration)

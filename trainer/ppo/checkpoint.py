@@ -1,4 +1,4 @@
-"""Checkpoints: everything that a run needs to go on exactly, written whole or not at all."""
+"""Checkpoints: everything that a run needs to resume exactly, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FORMAT = 1
 
 
 class Rollback(NamedTuple):
-    """That a state is that of an older checkpoint, and the learning rates that go with it."""
+    """Record of a rollback: the older checkpoint, the reason, and the learning rates to continue with."""
 
     to: int  # the iteration of that checkpoint
     reason: str
@@ -37,7 +37,7 @@ class Rollback(NamedTuple):
 
 
 class _Statistics(BaseModel):
-    """Those of the rewards, as far as there are any; `sources` may be anything."""
+    """Statistics of the rewards, as far as there are any; `sources` may be anything."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -47,7 +47,7 @@ class _Statistics(BaseModel):
 
 
 class _State(BaseModel):
-    """What state.json must be."""
+    """Schema of state.json."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -62,9 +62,9 @@ class _State(BaseModel):
 
 
 class Snapshot(NamedTuple):
-    """The state of a run between two iterations. MLX arrays never change in place, so keeping one costs references."""
+    """State of a run between two iterations. Keeping one is cheap: MLX arrays never change in place."""
 
-    iteration: int  # whole iterations done
+    iteration: int  # completed iterations
     policy: Parameters
     value: Parameters
     optimizer: dict[str, Any]
@@ -72,14 +72,14 @@ class Snapshot(NamedTuple):
     rewards: dict[str, Any]
     tokens: int  # response tokens so far
     adapter_config: dict[str, Any]
-    kl_coef: float | None = None  # of the coming iteration; None: that of the configuration
-    kl_coef_start: float | None = None  # ppo.kl_coef, at which the controller began
-    average: Parameters | None = None  # of the policy's adapter; None: none is kept
-    rollback: Rollback | None = None  # by which the run came here from another state after `iteration`
+    kl_coef: float | None = None  # of the next iteration; None: that of the configuration
+    kl_coef_start: float | None = None  # ppo.kl_coef when the controller began
+    average: Parameters | None = None  # of the policy's adapter; None: disabled
+    rollback: Rollback | None = None  # that replaced another state after `iteration`
 
 
 def take_snapshot(iteration: int, ppo: PPO) -> Snapshot:
-    """What the run is now."""
+    """Return the run's current state."""
     return Snapshot(
         iteration,
         ppo.actor.policy_parameters(),
@@ -96,17 +96,17 @@ def take_snapshot(iteration: int, ppo: PPO) -> Snapshot:
 
 
 def restore_snapshot(snapshot: Snapshot, ppo: PPO) -> None:
-    """Make the run what it was, as far as its configuration has it so.
+    """Restore the run's state from `snapshot`, as far as its configuration allows.
 
-    The controller of the KL goes on only from the ppo.kl_coef that it began at. An average that the snapshot lacks
-    begins as the policy.
+    The KL controller resumes only if ppo.kl_coef is still the value that it began with. If the snapshot has no average,
+    the average begins as a copy of the policy.
     """
     ppo.actor.update_policy(snapshot.policy)
     ppo.actor.update_value(snapshot.value)
     ppo.learner.restore(snapshot.optimizer, snapshot.optimizer_steps)
     if ppo.learner.average is not None:
         average = snapshot.average or snapshot.policy
-        ppo.learner.average = {name: average[name] for name in ppo.learner.average}  # in the order that is saved
+        ppo.learner.average = {name: average[name] for name in ppo.learner.average}  # in the order in which it is saved
     ppo.rewards.restore(snapshot.rewards)
     ppo.tokens = snapshot.tokens
     goes_on = ppo.config.ppo.kl_controller == "adaptive" and snapshot.kl_coef_start == ppo.config.ppo.kl_coef
@@ -115,9 +115,9 @@ def restore_snapshot(snapshot: Snapshot, ppo: PPO) -> None:
 
 
 def save_checkpoint(folder: Path, snapshot: Snapshot) -> None:
-    """Write `snapshot` as `folder` by renaming a finished copy into place; one that is there is replaced.
+    """Write `snapshot` to `folder` by renaming a finished copy into place, replacing an existing checkpoint.
 
-    policy/ is an adapter in mlx-lm's own format, and so is average/; critic and optimiser lie beside them, for mlx-lm
+    policy/ and average/ are adapters in mlx-lm's own format. Critic and optimiser are beside them, because mlx-lm
     refuses tensors that are not an adapter's. Raises StorageError.
     """
 
@@ -144,8 +144,8 @@ def save_checkpoint(folder: Path, snapshot: Snapshot) -> None:
 def load_checkpoint(folder: Path, adapter_config: dict[str, Any]) -> Snapshot:
     """Read what `save_checkpoint` wrote, to the bit.
 
-    Raises DamagedCheckpointError where something else is there now, StorageError for one that cannot be read, or that a
-    newer version wrote.
+    Raises DamagedCheckpointError if the content differs from what was written, StorageError if it cannot be read or if
+    a newer version wrote it.
     """
     try:
         state = json.loads(read_regular(folder / "state.json"))

@@ -1,7 +1,7 @@
-"""Advantages without a critic: what a sequence got, less a baseline that other samples give.
+"""Advantages without a critic: a sequence's reward minus a baseline from other samples.
 
-Rows are in groups: the `samples_per_prompt` samples of a prompt follow one another. Each function takes a batch whose
-rewards are shaped and returns it with `advantages`, `returns` (rewards-to-go) and `baselines` filled.
+Rows are in groups: the `samples_per_prompt` samples of a prompt are consecutive. Each function takes a batch with
+shaped rewards and returns it with `advantages`, `returns` (rewards-to-go) and `baselines` filled.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from trainer.arrays import filled
 from trainer.config.schema import PPOConfig
 from trainer.rollout.experience import Experience
 
-GROUP_EPSILON = 1e-4  # added to a group's deviation, as in TRL: groups that all got the same have advantages of 0
+GROUP_EPSILON = 1e-4  # added to a group's deviation, as in TRL: a group with equal rewards has advantages of 0
 
 
 def reinforce(batch: Experience, ppo: PPOConfig, samples_per_prompt: int) -> Experience:
-    """A_t = G_t - b, b the mean total reward of all other sequences of the batch.
+    """Compute A_t = G_t - b, where b is the mean total reward of all other sequences of the batch.
 
-    Williams 1992; the others' mean instead of a moving average needs no memory and has no bias.
+    Williams 1992. Unlike a moving average, the mean of the others needs no memory and has no bias.
     """
     totals = filled(batch.rewards).sum(axis=1)
     return _against(batch, ppo, maths.leave_one_out_mean(totals, batch.size))
 
 
 def rloo(batch: Experience, ppo: PPOConfig, samples_per_prompt: int) -> Experience:
-    """A_t = R - b for every token: the response is one action, b the mean R of the prompt's other samples.
+    """Compute A_t = R - b for every token, where b is the mean R of the prompt's other samples.
 
-    Ahmadian et al. 2024 (arXiv 2402.14740). ppo.gamma plays no part.
+    The whole response is one action, and `ppo.gamma` is ignored. Ahmadian et al. 2024 (arXiv 2402.14740).
     """
     totals = filled(batch.rewards).sum(axis=1)
     baselines = maths.leave_one_out_mean(totals, samples_per_prompt)
@@ -38,18 +38,18 @@ def rloo(batch: Experience, ppo: PPOConfig, samples_per_prompt: int) -> Experien
 
 
 def remax(batch: Experience, ppo: PPOConfig, samples_per_prompt: int) -> Experience:
-    """A_t = G_t - b, b the score of the policy's greedy response to the prompt (`add_greedy_baselines`).
+    """Compute A_t = G_t - b, where b is the score of the policy's greedy response to the prompt.
 
-    Li et al. 2023 (arXiv 2310.10505).
+    `add_greedy_baselines` provides b. Li et al. 2023 (arXiv 2310.10505).
     """
     return _against(batch, ppo, filled(batch.baselines))
 
 
 def grpo(batch: Experience, ppo: PPOConfig, samples_per_prompt: int) -> Experience:
-    """A_t = (R - mean R) / std R over the prompt's samples, for every token; without `ppo.group_std` R - mean R.
+    """Compute A_t = (R - mean R) / std R over the prompt's samples, for every token.
 
-    Shao et al. 2024 (arXiv 2402.03300); without the deviation, which favours prompts that are nearly always or nearly
-    never answered well, Liu et al. 2025 (arXiv 2503.20783). ppo.gamma plays no part.
+    Shao et al. 2024 (arXiv 2402.03300). Without `ppo.group_std` it is R - mean R, because the deviation favours prompts
+    that are nearly always or nearly never answered well (Liu et al. 2025, arXiv 2503.20783). `ppo.gamma` is ignored.
     """
     totals = filled(batch.rewards).sum(axis=1)
     baselines, deviations = maths.group_moments(totals, samples_per_prompt)
@@ -67,13 +67,13 @@ ESTIMATORS: dict[str, Callable[[Experience, PPOConfig, int], Experience]] = {
 
 
 def _against(batch: Experience, ppo: PPOConfig, baselines: mx.array) -> Experience:
-    """Each token's reward-to-go less its sequence's baseline."""
+    """Set each token's advantage to its reward-to-go minus its sequence's baseline."""
     returns = maths.discounted_sums(filled(batch.rewards), batch.mask, ppo.gamma)
     advantages = mx.where(batch.mask > 0, returns - baselines[:, None], 0.0)
     return batch._replace(returns=returns, advantages=advantages, baselines=baselines)
 
 
 def _one_action(batch: Experience, advantages: mx.array) -> Experience:
-    """One advantage [B] for all tokens of each sequence."""
+    """Give all tokens of a sequence the same advantage. advantages: [B]."""
     returns = maths.discounted_sums(filled(batch.rewards), batch.mask, 1.0)
     return batch._replace(returns=returns, advantages=mx.where(batch.mask > 0, advantages[:, None], 0.0))

@@ -1,4 +1,4 @@
-"""The coefficient of the KL penalty from one iteration to the next."""
+"""Adaptive coefficient of the KL penalty."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ _LARGEST_ERROR = 0.2
 
 
 def adapted_kl_coef(kl_coef: float, kl: float, *, target: float, horizon: int, sequences: int) -> float:
-    """beta (1 + error n / horizon), error = clip(KL / target - 1, -0.2, 0.2): up where the KL is too high, else down.
+    """Return beta (1 + error n / horizon), where error = clip(KL / target - 1, -0.2, 0.2).
 
-    kl, target: nats a sequence; sequences: n, those that `kl` is the mean of. A KL that is not finite changes nothing.
-    Ziegler et al. 2019 (arXiv 1909.08593), section 2.2.
+    The coefficient rises if the KL is above the target, and falls if it is below. kl, target: nats per sequence;
+    sequences: n, the number of sequences that `kl` is the mean of. A KL that is not finite changes nothing. Ziegler
+    et al. 2019 (arXiv 1909.08593), section 2.2.
     """
     if not math.isfinite(kl):
         return kl_coef

@@ -18,25 +18,25 @@ from trainer.models.logprobs import entropy, token_logprobs
 from trainer.ppo.steps import Progress, micro_batches, silent
 from trainer.rollout.experience import Experience
 
-Trainables = dict[str, Parameters]  # "policy" and "value", whichever a step trains
+Trainables = dict[str, Parameters]  # by "policy" and "value", as far as the step trains them
 Objective = Literal["joint", "policy", "value"]
 _WANT: dict[Objective, Want] = {"joint": "both", "policy": "logits", "value": "values"}
 Outcome = Literal["taken", "not_finite", "ratio_spike", "target_kl"]
 MAX_LOG_RATIO = 20.0
-"""A token whose log-ratio is beyond this either way is no step of the policy's, but a sign that something broke."""
+"""Largest plausible |log-ratio| of a token; beyond it something broke."""
 
 
 class How(TypedDict):
-    """How a step is taken."""
+    """Options of one optimiser step."""
 
     temperature: float
     progress: Progress
-    kl_coef: NotRequired[float]  # of a KL in the loss
+    kl_coef: NotRequired[float]  # of the KL penalty in the loss
     max_new_tokens: NotRequired[int]  # for loss_aggregation = "constant"
 
 
 class LossSums(NamedTuple):
-    """Sums over the real tokens of a micro-batch, losses as `maths.aggregated` sums them."""
+    """Sums over the real tokens of a micro-batch; losses are summed as in `maths.aggregated`."""
 
     policy_loss: mx.array
     value_loss: mx.array
@@ -47,7 +47,7 @@ class LossSums(NamedTuple):
     log_ratio_max: mx.array
 
     def joined(self, other: LossSums) -> LossSums:
-        """Of both micro-batches together."""
+        """Return the sums over both micro-batches."""
         both = [mx.add(mine, theirs) for mine, theirs in zip(self, other, strict=True)]
         return LossSums(*both)._replace(
             ratio_max=mx.maximum(self.ratio_max, other.ratio_max),
@@ -56,7 +56,7 @@ class LossSums(NamedTuple):
 
 
 class StepMetrics(NamedTuple):
-    """What one optimiser step saw, before it was taken; NaN of a side that it does not train."""
+    """Metrics of one optimiser step, measured before it is taken; NaN for a side that it does not train."""
 
     policy_loss: float
     value_loss: float
@@ -70,29 +70,29 @@ class StepMetrics(NamedTuple):
 
     @property
     def taken(self) -> bool:
-        """Whether anything was changed."""
+        """Whether the step changed anything."""
         return self.outcome == "taken"
 
     def with_critic(self, critic: StepMetrics) -> StepMetrics:
-        """This step of the actor, with what the critic's own step saw."""
+        """Return the metrics of this actor step, combined with those of the critic's own step."""
         norm = math.hypot(self.grad_norm, critic.grad_norm)
         outcome = self.outcome if critic.taken else critic.outcome
         return self._replace(value_loss=critic.value_loss, grad_norm=norm, outcome=outcome)
 
 
 class Step(NamedTuple):
-    """One optimiser step: its numbers, and the policy it found against the one that wrote."""
+    """One optimiser step: its metrics, and the policy's ratios before it."""
 
     metrics: StepMetrics
-    ratios: mx.array | None  # [B, T] pi / pi_old of each token before the step, 0 in the padding; None of a critic's
+    ratios: mx.array | None  # [B, T] pi / pi_old of each token before the step, 0 in the padding; None for a critic
 
     def with_critic(self, critic: Step) -> Step:
-        """This step of the actor, with what the critic's own step saw."""
+        """Return this actor step with the metrics of the critic's own step."""
         return self._replace(metrics=self.metrics.with_critic(critic.metrics))
 
 
 class Gradients(NamedTuple):
-    """The gradient of a minibatch, and what was computed on the way."""
+    """Gradient of a minibatch, with the sums and ratios computed on the way."""
 
     of: Trainables
     sums: LossSums
@@ -102,46 +102,49 @@ class Gradients(NamedTuple):
 class Learner:
     """Optimisers of the policy's adapter and of the value model, and the steps they take.
 
-    Adam with decoupled weight decay and bias correction; separate learning rates, one schedule. The clipped gradient's
-    norm is that of everything the step trains together.
+    Adam with decoupled weight decay and bias correction; separate learning rates, one schedule. Clipping uses the
+    gradient's norm over everything that the step trains.
     """
 
     def __init__(self, actor: ActorCriticLLM, config: OptimConfig, *, total_steps: int) -> None:
         self.actor = actor
         self.config = config
         self.total_steps = total_steps
-        self.steps = 0  # minibatches trained on: the place in the schedule, moved by the caller
+        self.steps = 0  # minibatches trained on: the position in the schedule; the caller counts
         self.policy_optimizer = self._adam()
         self.value_optimizer = self._adam()
         self.policy_optimizer.init(actor.policy_parameters())
         self.value_optimizer.init(actor.value_parameters())
         self.average: Parameters | None = actor.policy_parameters() if config.ema_decay else None
-        """Exponential moving average of the policy's adapter over the steps taken; None where none is kept."""
+        """Exponential moving average of the policy's adapter over the steps taken; None if disabled."""
 
     def configure(self, config: OptimConfig, *, total_steps: int) -> None:
-        """Go by `config` from the next step on; Adam's own settings, which are not live, stay as they are."""
+        """Use `config` from the next step on. Adam's own settings are not live and stay as they are."""
         self.config = config
         self.total_steps = total_steps
 
     def learning_rates(self) -> tuple[float, float]:
-        """Of policy and value model, for the coming step."""
+        """Return the learning rates of the policy and the value model for the next step."""
         factor = schedule_factor(self.config, self.steps, self.total_steps)
         return self.config.policy_lr * factor, self.config.value_lr * factor
 
     def train_joint(self, batch: Experience, ppo: PPOConfig, **how: Unpack[How]) -> Step:
-        """One step of actor and critic on a minibatch, L = L_clip + c1 L_vf - c2 H, one pass over the shared trunk."""
+        """Take one step of actor and critic on a minibatch: L = L_clip + c1 L_vf - c2 H (+ beta KL).
+
+        Both share one pass over the trunk.
+        """
         return self._train(batch, ppo, "joint", **how)
 
     def train_policy_model(self, batch: Experience, ppo: PPOConfig, **how: Unpack[How]) -> Step:
-        """One step of the actor alone on a minibatch: L = L_clip - c2 H (+ beta KL)."""
+        """Take one step of the actor alone on a minibatch: L = L_clip - c2 H (+ beta KL)."""
         return self._train(batch, ppo, "policy", **how)
 
     def train_value_model(self, batch: Experience, ppo: PPOConfig, **how: Unpack[How]) -> Step:
-        """One step of the critic alone on a minibatch: L = L_vf."""
+        """Take one step of the critic alone on a minibatch: L = L_vf."""
         return self._train(batch, ppo, "value", **how)
 
     def ratios(self, batch: Experience, **how: Unpack[How]) -> mx.array:
-        """pi / pi_old of each token of a minibatch under the policy as it is now. [B, T], 0 in the padding."""
+        """Return pi / pi_old of each token of a minibatch under the current policy: [B, T], 0 in the padding."""
         ratios, order = [], []
         for rows, part in micro_batches(batch, self.config.micro_batch_tokens, how["progress"]):
             forward = self.actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want="logits")
@@ -153,12 +156,15 @@ class Learner:
         return batch.gathered(ratios, order)
 
     def state(self) -> dict[str, Any]:
-        """Moments and step counts of both optimisers, as one tree of arrays (a copy: Adam changes its own in place)."""
+        """Return the moments and step counts of both optimisers as one tree of arrays.
+
+        The tree is a copy, because Adam changes its own in place.
+        """
         state = {"policy": self.policy_optimizer.state, "value": self.value_optimizer.state}
         return cast("dict[str, Any]", tree_map(lambda x: x, state))
 
     def restore(self, state: dict[str, Any], steps: int) -> None:
-        """Go back to what `state` and `steps` were."""
+        """Restore the optimisers to `state`, and the step count to `steps`."""
         state = tree_map(lambda x: x, state)
         self.policy_optimizer.state = state["policy"]
         self.value_optimizer.state = state["value"]
@@ -195,10 +201,10 @@ class Learner:
         kl_coef: float = 0.0,
         max_new_tokens: int = 0,
     ) -> Gradients:
-        """Gradient of the minibatch's mean loss, the values of LossSums over all of it, and the ratios of its tokens.
+        """Return the gradient of the minibatch's mean loss, its LossSums, and the ratios of its tokens.
 
-        Each micro-batch's sum is divided by the token count of the whole minibatch (or what else the losses are
-        aggregated over), so that any cut of it into micro-batches gives the gradient of one big batch.
+        Each micro-batch's sum is divided by the token count of the whole minibatch, or by whatever
+        `maths.aggregation_total` gives. Any split into micro-batches therefore gives the gradient of one big batch.
         """
         total_weight = maths.aggregation_total(batch.mask, ppo.loss_aggregation, max_new_tokens)
         actor = self.actor
@@ -224,7 +230,7 @@ class Learner:
                 sums = sums.joined(found)
                 ratios += [] if ratio is None else [ratio]
                 order += rows
-                mx.eval(total, sums, ratios)  # frees this micro-batch's graph: 2.9 MB, not 16.0, at the peak of a toy
+                mx.eval(total, sums, ratios)  # frees this micro-batch's graph: a toy peaks at 2.9 MB, not 16.0
         finally:
             self._put(before)  # the traced arrays must not stay in the model
         assert total is not None
@@ -243,11 +249,11 @@ class Learner:
         if "value" in gradients:
             before = self.actor.value_parameters()
             self.actor.update_value(self.value_optimizer.apply_gradients(gradients["value"], before))
-        # One step's graph must not hang on the next.
+        # Otherwise the next step's graph would include this one's.
         mx.eval(self.actor.policy_parameters(), self.actor.value_parameters(), self.state(), self.average)
 
     def _move_average(self) -> None:
-        """average <- d average + (1 - d) policy."""
+        """Update the moving average: average <- d average + (1 - d) policy."""
         if self.average is None:
             return
         decay, policy = self.config.ema_decay, self.actor.policy_parameters()
@@ -261,7 +267,10 @@ class Learner:
 
 
 def schedule_factor(config: OptimConfig, step: int, total: int) -> float:
-    """Factor on the learning rates at `step` (from 0) of `total`: a linear rise over the warm-up, then the schedule."""
+    """Return the factor on the learning rates at `step` (from 0) of `total`.
+
+    It rises linearly over the warm-up, then follows the schedule.
+    """
     if step < config.warmup_steps:
         return (step + 1) / config.warmup_steps
     if config.schedule == "constant":
@@ -271,13 +280,16 @@ def schedule_factor(config: OptimConfig, step: int, total: int) -> float:
 
 
 def has_signal(batch: Experience) -> bool:
-    """Whether the raw advantages differ at all: without that, Adam would make a full step out of rounding noise."""
+    """Return whether the raw advantages vary.
+
+    If they do not, Adam would turn rounding noise into a full step.
+    """
     variance = float(maths.masked_variance(filled(batch.advantages), batch.mask))
-    return not variance <= 1e-12  # NaN goes on, to be reported as the skipped step that it will be
+    return not variance <= 1e-12  # NaN passes: its step will be skipped and reported
 
 
 def _metrics(sums: LossSums, objective: Objective, *, tokens: float, total: float, norm: float) -> StepMetrics:
-    """Means of a minibatch from its sums; losses are divided by `total`, everything else by its tokens."""
+    """Compute a minibatch's metrics from its sums: losses are divided by `total`, other sums by `tokens`."""
     policy_loss, value_loss, clipped, kl, ratio, ratio_max, log_ratio_max = (float(number) for number in sums)
     nan = math.nan
     if objective == "value":
@@ -296,8 +308,8 @@ def _metrics(sums: LossSums, objective: Objective, *, tokens: float, total: floa
 
 
 def _outcome(metrics: StepMetrics, sums: LossSums, ppo: PPOConfig) -> Outcome:
-    """What becomes of a step by what its minibatch shows."""
-    # Before the test for inf: exp of a log-ratio of 100 is one, and the loss with it.
+    """Decide whether a step is taken, from the metrics of its minibatch."""
+    # Before the test for inf: exp of a log-ratio of 100 is inf, and so is the loss.
     spiked = metrics.ratio_mean > ppo.ratio_threshold or metrics.log_ratio_max > MAX_LOG_RATIO
     if ppo.ratio_threshold and spiked and math.isfinite(metrics.log_ratio_max):
         return "ratio_spike"
@@ -317,15 +329,16 @@ def _loss(
     total_weight: mx.array,
     kl_coef: float,
 ) -> tuple[mx.array, LossSums, mx.array | None]:
-    """L = L_clip + c1 L_vf - c2 H (+ beta KL), summed over the micro-batch and divided by the minibatch's weight.
+    """Compute L = L_clip + c1 L_vf - c2 H (+ beta KL), summed over the micro-batch.
 
-    And LossSums, and pi / pi_old of each token where the policy takes part.
+    Returns the loss divided by the minibatch's `total_weight`, the LossSums, and pi / pi_old of each token. The ratios
+    are None if the policy is not trained.
     """
     mask, zero = batch.mask > 0, mx.array(0.0)
     forward = actor(batch.sequences, batch.prompt_lengths, batch.responses.shape[1], want=_WANT[objective])
 
     def real(x: mx.array) -> mx.array:
-        return mx.where(mask, x, 0.0)  # on the way in too: before exp, and 0 times NaN is NaN in the gradient
+        return mx.where(mask, x, 0.0)  # inputs too, before exp: 0 times NaN is NaN in the gradient
 
     def total(x: mx.array) -> mx.array:
         return real(x).sum()

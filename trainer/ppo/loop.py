@@ -1,4 +1,4 @@
-"""Proximal policy optimisation of a language model: one iteration reads as its diagram.
+"""Proximal policy optimisation (PPO) of a language model; `PPO.iteration` reads as the algorithm's diagram.
 
 Schulman et al. 2017 (arXiv 1707.06347); for language models Ziegler et al. 2019 (arXiv 1909.08593).
 """
@@ -36,26 +36,26 @@ MAX_SKIPPED_IN_A_ROW = 3
 
 
 class Update(NamedTuple):
-    """What the epochs over a batch leave."""
+    """Result of the epochs over a batch."""
 
     steps: list[StepMetrics]
-    ratios: npt.NDArray[np.float32] | None = None  # [B, T, passes] pi / pi_old as each pass found it; None: no step
+    ratios: npt.NDArray[np.float32] | None = None  # [B, T, passes] pi / pi_old in each pass; None: no policy step
 
 
 class IterationResult(NamedTuple):
-    """What one iteration leaves: the batch with every field filled, its rewards in parts, its metrics."""
+    """Result of one iteration: the batch with every field filled, its rewards in parts, and its metrics."""
 
     batch: Experience
-    prompts: list[Prompt]  # B, those of the rows
+    prompts: list[Prompt]  # B, one per row
     rewards: RewardResult
     metrics: Iteration
     ratios: npt.NDArray[np.float32] | None  # as in Update
-    settings: SampleSettings  # that held in it
-    token_texts: TokenTexts  # by which its tokens are read
+    settings: SampleSettings  # used in this iteration
+    token_texts: TokenTexts  # decodes its tokens
 
 
 class PPO:
-    """The algorithm over a model, prompts and a reward. Holds no files; `emit` takes its events."""
+    """PPO on a model, prompts and a reward. It writes no files; `emit` receives its events."""
 
     def __init__(
         self,
@@ -77,16 +77,16 @@ class PPO:
         self.control = control or Control()
         self.learner = Learner(actor, config.optim, total_steps=_total_steps(config))
         self.kl_coef = config.ppo.kl_coef
-        """Of the coming iteration; an adaptive controller moves it."""
+        """KL coefficient of the next iteration; an adaptive controller changes it."""
         self.tokens = 0
         self.skipped_in_a_row = 0
         self.phase = Phases(self.emit, self.control)
         self._token_texts = TokenTexts(tokenizer)
 
     def configure(self, config: Config, rewards: Rewards | None = None) -> None:
-        """Go by `config` from the next iteration on, as a run resumed with it would. Only live settings may differ.
+        """Use `config` from the next iteration on, as a run resumed with it would. Only live settings may differ.
 
-        rewards: those of `config`, where they are other ones.
+        rewards: those of `config`, if they differ from the current ones.
         """
         if config.ppo.kl_coef != self.config.ppo.kl_coef:
             self.kl_coef = config.ppo.kl_coef
@@ -95,7 +95,7 @@ class PPO:
         self.learner.configure(config.optim, total_steps=_total_steps(config))
 
     def iteration(self, number: int) -> IterationResult:
-        """Iteration `number`, from 1: roll out, score, shape, estimate advantages, learn."""
+        """Run iteration `number`, from 1: roll out, score, shape rewards, estimate advantages, learn."""
         c, scoring = self.config, {"micro_batch_tokens": self.config.optim.micro_batch_tokens}
         temperature, kl_coef = c.rollout.temperature, self.kl_coef
         alternatives = c.run.alternatives if c.run.save_samples else 0
@@ -146,7 +146,7 @@ class PPO:
             batch = steps.add_reward_to_go(batch)
         else:
             batch = ESTIMATORS[c.ppo.estimator](batch, c.ppo, c.rollout.samples_per_prompt)
-        mx.eval([field for field in batch if isinstance(field, mx.array)])  # the update must not redo any of it
+        mx.eval([field for field in batch if isinstance(field, mx.array)])  # so that the update does not recompute it
 
         learning_rates = self.learner.learning_rates()
         with self.phase(number, "update", passes=self.update_passes) as progress:
@@ -176,7 +176,7 @@ class PPO:
         return IterationResult(batch, prompts, rewards, metrics, update.ratios, settings, self._token_texts)
 
     def learn(self, number: int, batch: Experience, progress: Callable[[int, int], None]) -> Update:
-        """Several epochs over the batch in reshuffled minibatches, one optimiser step each."""
+        """Train for several epochs over the batch in reshuffled minibatches, one optimiser step each."""
         ppo = self.config.ppo
         warms_up = self._critic_learns_alone(number)
         if not warms_up and not has_signal(batch):
@@ -194,7 +194,7 @@ class PPO:
                 step = self.learner.train_value_model(minibatch, ppo, **how)
             else:
                 step = self._train(minibatch, how)
-                if step.metrics.taken:  # a ratio says what a token was pushed by: of a skipped step there is none
+                if step.metrics.taken:  # a ratio shows how a step pushed a token; a skipped step pushed none
                     ratios.put(epoch, rows, step.ratios)
             self.learner.steps += step.metrics.outcome != "target_kl"
             results.append(step.metrics)
@@ -210,7 +210,7 @@ class PPO:
         return Update(results, ratios.array())
 
     def _train(self, minibatch: Experience, how: How) -> Step:
-        """One optimiser step of what the estimator needs: actor and critic in one pass, apart, or the actor alone."""
+        """Take one optimiser step for the estimator: actor and critic in one pass, separately, or the actor alone."""
         ppo = self.config.ppo
         if not self.has_critic:
             return self.learner.train_policy_model(minibatch, ppo, **how)
@@ -220,7 +220,7 @@ class PPO:
         return self.learner.train_policy_model(minibatch, ppo, **how).with_critic(value)
 
     def batch_prompts(self, number: int) -> list[Prompt]:
-        """The prompts of iteration `number`, each repeated `samples_per_prompt` times."""
+        """Return the prompts of iteration `number`, each repeated `samples_per_prompt` times."""
         c = self.config
         count = c.rollout.batch_size // c.rollout.samples_per_prompt
         places = prompt_indices((number - 1) * count, count, len(self.prompts), seed=c.run.seed, shuffle=c.data.shuffle)
@@ -228,7 +228,7 @@ class PPO:
 
     @property
     def update_passes(self) -> int:
-        """Passes over minibatches in `learn`, by which its progress is told."""
+        """Number of minibatch passes in `learn`, for its progress."""
         epochs = self.config.ppo.epochs * (2 if self._critic_is_apart else 1)
         return (epochs + self._measures_final_ratios) * self.config.ppo.minibatches
 
@@ -239,7 +239,7 @@ class PPO:
 
     @property
     def kl_coef_in_rewards(self) -> float:
-        """The coefficient of the KL penalty in each token's reward: 0 where the penalty is in the loss."""
+        """Coefficient of the KL penalty in each token's reward; 0 if the penalty is in the loss."""
         return self.kl_coef if self.config.ppo.kl_in == "reward" else 0.0
 
     def _critic_learns_alone(self, number: int) -> bool:
@@ -254,7 +254,7 @@ class PPO:
         return self.config.run.final_ratios and self.config.run.save_samples
 
     def _passes(self, number: int, size: int) -> Iterator[tuple[int, list[int]]]:
-        """The minibatches of every epoch, each with its epoch's number, from 0."""
+        """Yield the minibatches of every epoch, each with its epoch's number, from 0."""
         for epoch in range(self.config.ppo.epochs):
             for rows in self._minibatches(number, size, epoch):
                 yield epoch, rows
@@ -273,7 +273,7 @@ class PPO:
         )
 
     def _check_step(self, number: int, step: StepMetrics) -> None:
-        """Tell of a step that was skipped; DivergedError at the third NaN in a row, in one iteration or several."""
+        """Report a skipped step. Raise DivergedError at the third NaN in a row, in one iteration or several."""
         if step.outcome == "ratio_spike":
             message = (
                 f"a minibatch was skipped: its mean ratio was {step.ratio_mean:.3g}, its largest log-ratio "
@@ -295,5 +295,5 @@ class PPO:
 
 
 def _total_steps(config: Config) -> int:
-    """Optimiser steps of the whole run."""
+    """Return the number of optimiser steps of the whole run."""
     return config.ppo.iterations * config.ppo.epochs * config.ppo.minibatches

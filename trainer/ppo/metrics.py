@@ -1,4 +1,4 @@
-"""From a batch and its optimiser steps to the numbers of one iteration."""
+"""Metrics of one iteration, computed from its batch and its optimiser steps."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ TOP_COLUMNS = ("top_tokens", "top_logprobs", "top_ref_logprobs")
 
 
 def rollout_metrics(batch: Experience, *, kl_coef: float) -> dict[str, Any]:
-    """Fields of the `iteration` event that the batch alone decides; means over sequences or real tokens.
+    """Return the fields of the `iteration` event that depend on the batch alone.
 
-    kl is the mean over sequences of the summed k1, whatever estimator the penalty uses.
+    They are means over sequences or real tokens. kl is the mean over sequences of the summed k1, whatever estimator the
+    penalty uses.
     """
     mask = batch.mask
     scores = np.array(filled(batch.scores) + _sums(filled(batch.token_scores), mask), dtype=np.float64)
@@ -60,28 +61,29 @@ def rollout_metrics(batch: Experience, *, kl_coef: float) -> dict[str, Any]:
 
 
 def correlation(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> float:
-    """Pearson's correlation of two series of one length; NaN where one of them does not vary."""
+    """Return Pearson's correlation of two series of one length; NaN if one of them does not vary."""
     if not (np.std(x) > 0 and np.std(y) > 0):
         return math.nan
     return float(np.corrcoef(x, y)[0, 1])
 
 
 def repetition(tokens: Sequence[int], n: int = 4) -> float:
-    """Share of the n-grams of a response that it has had before: 0 where all differ, or where there is none."""
+    """Return the share of a response's n-grams that occurred in it before; 0 if all differ or there are none."""
     grams = list(zip(*(tokens[start:] for start in range(n)), strict=False))
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
 def mean_parts(parts: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Mean raw score by reward source, and by detail of one."""
+    """Return the mean raw score by reward source, and by detail of a source."""
     return {name: float(np.mean(scores)) for name, scores in parts.items()}
 
 
 def update_metrics(steps: Sequence[StepMetrics], *, minibatches: int = 1) -> dict[str, Any]:
-    """Fields of the `iteration` event that the optimiser steps decide: means over the steps that were computed.
+    """Return the fields of the `iteration` event that depend on the optimiser steps.
 
-    NaN where there was no step at all; a skipped step counts in `skipped_steps` and in no mean, and one that was not
-    taken because the policy had gone far enough (`ppo.target_approx_kl`) in neither. minibatches: of an epoch.
+    They are means over the steps taken, NaN if there are none. A skipped step counts in `skipped_steps` and in no mean.
+    A step that was not taken because the policy had moved far enough (`ppo.target_approx_kl`) counts in neither.
+    minibatches: per epoch.
     """
     taken = [step for step in steps if step.taken]
     skipped = [step for step in steps if step.outcome in ("not_finite", "ratio_spike")]
@@ -93,7 +95,7 @@ def update_metrics(steps: Sequence[StepMetrics], *, minibatches: int = 1) -> dic
     return {
         **{name: mean(name) for name in names},
         "ratio_max": max((step.ratio_max for step in taken), default=math.nan),
-        # Of every step that was computed: what a skipped one shows is what it was skipped for.
+        # Over all computed steps: it shows why a step was skipped.
         "log_ratio_max": max((step.log_ratio_max for step in steps), default=math.nan),
         "grad_norm_max": max((step.grad_norm for step in taken), default=math.nan),
         "steps": len(taken),
@@ -112,10 +114,10 @@ def sample_rows(
     token_texts: TokenTexts | None = None,
     ratios: npt.NDArray[np.float32] | None = None,
 ) -> list[dict[str, Any]]:
-    """One dict a sequence for the samples file: texts, ids, scores, and every per-token array cut to its length.
+    """Return one dict per sequence for the samples file: texts, ids, scores, and per-token arrays cut to its length.
 
-    token_texts: of the tokenizer, for the columns of texts; ratios: [B, T, passes]. What is not given, or not kept in
-    the batch, is no column.
+    token_texts: of the tokenizer, for the columns of texts; ratios: [B, T, passes]. Arguments that are None and fields
+    that the batch lacks get no column.
     """
     # Without a critic there are no values and no TD errors.
     arrays = {name: np.array(value) for name in TOKEN_COLUMNS if (value := getattr(batch, name)) is not None}
@@ -168,9 +170,10 @@ def sample_rows(
 
 
 def settings_of(batch: Experience, config: Config, *, kl_coef: float, trains_policy: bool = True) -> SampleSettings:
-    """What the numbers of the batch's tokens follow from, by the configuration that held when it was made.
+    """Return the settings that determine the numbers of the batch's tokens.
 
-    kl_coef: that held in the iteration, in the rewards or the loss; trains_policy: not while the critic alone learns.
+    config: the one that the batch was made with; kl_coef: used in the iteration, in the rewards or the loss;
+    trains_policy: false while the critic alone learns.
     """
     ppo = config.ppo
     plain = adjust_rewards_with_kl(batch, kl_coef=kl_coef if ppo.kl_in == "reward" else 0.0)
@@ -208,6 +211,6 @@ def _sums(x: mx.array, mask: mx.array) -> mx.array:
 
 
 def _moments(x: mx.array, mask: mx.array) -> tuple[float, float]:
-    """Mean and deviation of the real tokens."""
+    """Return the mean and standard deviation over the real tokens."""
     real = np.array(x, dtype=np.float64)[np.array(mask) > 0]
     return float(real.mean()), float(real.std())

@@ -1,4 +1,4 @@
-"""The phases of an iteration: how long each takes, and how far it is."""
+"""Phases of an iteration: the duration and the progress of each."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from trainer.events import Event, Phase, PhaseProgress
 
 
 class Phases:
-    """Times phases without their pauses, and tells their progress.
+    """Timer of phases that excludes pauses and reports progress.
 
-    seconds: of each phase since whoever counts has emptied it.
+    seconds: duration of each phase since the caller last cleared it.
     """
 
     def __init__(self, emit: Callable[[Event], None], control: Control) -> None:
@@ -24,7 +24,7 @@ class Phases:
 
     @contextmanager
     def __call__(self, iteration: int, phase: Phase, *, passes: int = 1) -> Iterator[Callable[[int, int], None]]:
-        """Inside, the function given reports (done, total) of each of `passes` in turn, and heeds requests."""
+        """Time a phase; yield a function that reports (done, total) of each of `passes` and checks for requests."""
         finished = 0
 
         def progress(done: int, total: int) -> None:
@@ -39,5 +39,5 @@ class Phases:
         self._emit(PhaseProgress(iteration=iteration, phase=phase, done=0, total=1))
         started = self._control.clock()
         yield progress
-        mx.clear_cache()  # the phases differ in shapes, so buffers of one are of no use to the next
+        mx.clear_cache()  # phases differ in shapes, so the next cannot reuse these buffers
         self.seconds[phase] = self._control.clock() - started

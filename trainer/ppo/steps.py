@@ -1,4 +1,4 @@
-"""The named steps of one PPO iteration, in the order they are taken; each takes a batch and returns it, fuller."""
+"""Steps of one PPO iteration, in order. Each takes a batch and returns it with more fields filled."""
 
 from __future__ import annotations
 
@@ -35,13 +35,16 @@ Progress = Callable[[int, int], None]
 
 
 def silent(done: int, total: int) -> None:
-    """No progress wanted."""
+    """Ignore progress."""
 
 
 def micro_batches(
     batch: Experience, budget: int, progress: Progress = silent
 ) -> Iterator[tuple[list[int], Experience]]:
-    """The batch in parts of at most `budget` padded tokens, each with its rows; tells the sequences that are done."""
+    """Yield the batch in parts of at most `budget` padded tokens, each with its rows.
+
+    progress: called after each part with the number of sequences done and the total.
+    """
     done = 0
     for rows in micro_batch_rows(range(batch.size), batch.lengths(), budget):
         yield rows, batch.take(rows)
@@ -59,10 +62,11 @@ def add_policy_logprobs_and_values(
     critic: bool = True,
     progress: Progress = silent,
 ) -> Experience:
-    """Old log-probs, entropy and, where the critic shares the policy's forward, V(s_t): one teacher-forced pass.
+    """Add old log-probs, entropy and, if the critic shares the policy's forward pass, V(s_t).
 
-    The log-probs are those of the distribution that was sampled: the same temperature scales the logits. alternatives:
-    how many of the likeliest tokens are kept at each place. critic: whether values are wanted at all.
+    This takes one teacher-forced pass. The log-probs are those of the sampled distribution: the same temperature scales
+    the logits. alternatives: how many of the likeliest tokens are kept at each position. critic: whether values are
+    needed at all.
     """
     critic = critic and actor.shares_trunk
     logprobs, entropies, values, top_tokens, top_logprobs = [], [], [], [], []
@@ -95,7 +99,7 @@ def add_policy_logprobs_and_values(
 def add_values_to_sa_pairs(
     actor: ActorCriticLLM, batch: Experience, *, micro_batch_tokens: int, progress: Progress = silent
 ) -> Experience:
-    """V(s_t) from the critic's own pass; nothing to do where `add_policy_logprobs_and_values` gave it."""
+    """Add V(s_t) from the critic's own pass, unless `add_policy_logprobs_and_values` has added it."""
     if batch.values is not None:
         return batch
     values, order = [], []
@@ -116,7 +120,7 @@ def add_kl_to_sa_pairs(
     micro_batch_tokens: int,
     progress: Progress = silent,
 ) -> Experience:
-    """Reference log-probs (the adapter is off), those of the alternatives too, and KL_t of policy against reference."""
+    """Add reference log-probs (adapter off), also of the alternatives, and KL_t of policy against reference."""
     logprobs, top_logprobs, order = [], [], []
     with actor.reference():
         for rows, part in micro_batches(batch, micro_batch_tokens, progress):
@@ -137,9 +141,9 @@ def add_kl_to_sa_pairs(
 def compute_rewards(
     rewards: Rewards, batch: Experience, prompts: Sequence[Prompt], *, update_statistics: bool = True
 ) -> tuple[Experience, RewardResult]:
-    """One score a sequence, and rewards of single tokens where a source gives them.
+    """Add one score per sequence, and rewards of single tokens where a source gives them.
 
-    prompts: B, those of the rows. The reward sees the response as it was cut. Raises RewardError.
+    prompts: B, one per row. The reward sees the response as it was cut. Raises RewardError.
     """
     tokens, counts = to_list(batch.responses), to_list(batch.response_lengths)
     result = rewards(
@@ -166,12 +170,12 @@ def add_greedy_baselines(
     *,
     progress: Progress = silent,
 ) -> Experience:
-    """Of each prompt the score of the policy's greedy response, for all its samples: the baseline of ReMax.
+    """Add the baseline of ReMax: the score of the policy's greedy response to each prompt, for all its samples.
 
-    prompts: B, those of the rows. The greedy response moves no statistics of the rewards. Raises RewardError.
+    prompts: B, one per row. The greedy response does not change the statistics of the rewards. Raises RewardError.
     """
     once = prompts[:: rollout.samples_per_prompt]
-    greedy, key = rollout.model_copy(update={"top_k": 1}), mx.random.key(0)  # of one token there is nothing to draw
+    greedy, key = rollout.model_copy(update={"top_k": 1}), mx.random.key(0)  # top-1 draws nothing
     written = generate_sequences(backbone, tokenizer, once, greedy, key=key, progress=progress)
     written, _ = compute_rewards(rewards, written, once, update_statistics=False)
     scores = filled(written.scores) + filled(written.token_scores).sum(axis=1)
@@ -179,26 +183,29 @@ def add_greedy_baselines(
 
 
 def adjust_rewards_with_kl(batch: Experience, *, kl_coef: float, whiten: bool = False) -> Experience:
-    """r_t = -beta KL_t (+ the token's own reward), plus the score on the last real token."""
+    """Compute r_t = -beta KL_t (+ the token's own reward), plus the score on the last real token."""
     scores, kl = filled(batch.scores), filled(batch.kl)
     rewards = maths.shaped_rewards(kl, scores, batch.mask, kl_coef=kl_coef) + filled(batch.token_scores)
     return batch._replace(rewards=maths.whiten(rewards, batch.mask, shift_mean=False) if whiten else rewards)
 
 
 def compute_td_errors(batch: Experience, *, gamma: float, bootstrap_truncated: bool = False) -> Experience:
-    """delta_t = r_t + gamma V(s_{t+1}) - V(s_t); V after the end is 0, or the critic's where a response was cut."""
+    """Compute delta_t = r_t + gamma V(s_{t+1}) - V(s_t).
+
+    V after the end is 0, or with `bootstrap_truncated` the critic's value where a response was truncated.
+    """
     final = filled(batch.final_values) * batch.truncated if bootstrap_truncated else None
     deltas = maths.td_errors(filled(batch.rewards), filled(batch.values), batch.mask, gamma=gamma, final_values=final)
     return batch._replace(td_errors=deltas)
 
 
 def compute_gae_advantages(batch: Experience, *, gamma: float, lam: float) -> Experience:
-    """A_t = sum over l of (gamma lambda)^l delta_{t+l}."""
+    """Compute A_t = sum over l of (gamma lambda)^l delta_{t+l}."""
     return batch._replace(advantages=maths.gae_advantages(filled(batch.td_errors), batch.mask, gamma=gamma, lam=lam))
 
 
 def add_reward_to_go(batch: Experience) -> Experience:
-    """G_t = A_t + V(s_t), from the advantages before any whitening."""
+    """Add G_t = A_t + V(s_t), from the advantages before any whitening."""
     returns = filled(batch.advantages) + filled(batch.values)
     return batch._replace(returns=mx.where(batch.mask > 0, returns, 0.0))
 

@@ -1,4 +1,4 @@
-"""The critic begins as a reward model: both are an adapter and a scalar head on the same backbone."""
+"""Initialisation of the critic from a reward model: both are an adapter and a scalar head on the same backbone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HEAD = ("head.weight", "head.bias")
 
 
 def check_value_init(config: ModelConfig) -> None:
-    """Raise ModelError where `config.value_init` names no reward model, before minutes go into loading the backbone."""
+    """Raise ModelError if `config.value_init` names no reward model, before the backbone is loaded for minutes."""
     if config.value_init:
         try:
             read_card(reward_model_folder(Path(config.value_init).expanduser()))
@@ -27,12 +27,12 @@ def check_value_init(config: ModelConfig) -> None:
 
 
 def init_value_model(actor: ActorCriticLLM, loaded: LoadedModel, config: ModelConfig) -> None:
-    """Let the critic of `actor`, on the backbone of `loaded`, begin as the reward model in `config.value_init`.
+    """Initialise the critic of `actor`, on the backbone of `loaded`, from the reward model in `config.value_init`.
 
-    V of a state is then the reward model's score of the tokens so far, of mean 0 and deviation 1 on its reference
-    samples, as the reward source `reward-model` gives it. Nothing happens where `config.value_init` is empty. Call it
-    before optimisers are made for the critic. Raises ModelError where there is no such reward model, or adapter or
-    backbone are others than the critic's.
+    V of a state is then the reward model's score of the tokens so far, with mean 0 and deviation 1 on its reference
+    samples, as from the reward source `reward-model`. Does nothing if `config.value_init` is empty. Call it before
+    creating optimisers for the critic. Raises ModelError if there is no such reward model, or if its adapter or
+    backbone differs from the critic's.
     """
     if not config.value_init:
         return
@@ -56,17 +56,17 @@ def init_value_model(actor: ActorCriticLLM, loaded: LoadedModel, config: ModelCo
             f"model.dtype = '{model.dtype}' and model.quantize = '{model.quantize}', as it was trained with"
         )
     _check_adapter(name, actor.value_parameters(), found, model)
-    # The layers scale by the policy's factor, so that the other one goes into B.
+    # The layers scale by the policy's factor, so B absorbs the quotient.
     factor = model.lora_scale / config.lora_scale
     begin = {key: found[key] * factor if key.endswith("lora_b") else found[key] for key in actor.value_parameters()}
-    # (w h + b - mean) / std, as a head of its own
+    # fold (w h + b - mean) / std into the head
     begin["head.weight"] = found["head.weight"] / scale.std
     begin["head.bias"] = (found["head.bias"] - scale.mean) / scale.std
     actor.update_value(begin)
 
 
 def _check_adapter(name: str, mine: Parameters, found: Parameters, model: BackboneConfig) -> None:
-    """Refuse a reward model whose adapter has other arrays than the critic's."""
+    """Raise ModelError if the arrays of the reward model's adapter differ from the critic's."""
     adapter = found.keys() - {*_HEAD, "tie.log_nu"}
     if adapter | {*_HEAD} == mine.keys() and all(found[key].shape == mine[key].shape for key in mine):
         return

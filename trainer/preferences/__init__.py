@@ -1,1 +1,1 @@
-"""What people prefer: records, the store that keeps them, formats in and out, agreement. Imports no tensor library."""
+"""Human preferences: records, their store, formats in and out, agreement. Imports no tensor library."""

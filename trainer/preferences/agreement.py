@@ -1,4 +1,4 @@
-"""How far labellers agree with each other, and with themselves on comparisons that they judged more than once."""
+"""Agreement between labellers, and of each labeller with themselves on comparisons judged more than once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainer.preferences.rankings import ranked_pairs, tied_pairs
 from trainer.preferences.records import Comparison, Judgement, Preference
 from trainer.preferences.reliability import Kappa, cohen_kappa, krippendorff_alpha
 
-Unit = tuple[str, int, int]  # two completions of a comparison: its key and their places where it was first seen
+Unit = tuple[str, int, int]  # two completions of a comparison: its key, and their places in the order first seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,16 @@ class SelfAgreement:
 
     labeller: str
     units: int
-    observed: float  # share of the pairs of judgements of one unit that say the same
+    observed: float  # share of the pairs of judgements of one unit that agree
     alpha: float  # Krippendorff's, with the repeats as observers; NaN where nothing varies
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """labellers: everyone who judged a unit, by name; units: those that two or more of them judged."""
+    """Agreement between labellers, and of each labeller with themselves.
+
+    labellers: everyone who judged a unit, by name. units: number of units that two or more labellers judged.
+    """
 
     labellers: tuple[str, ...]
     units: int
@@ -44,12 +47,12 @@ class Agreement:
 
 
 def agreement(preferences: Iterable[Preference]) -> Agreement:
-    """Agreement between labellers and of each with itself.
+    """Measure the agreement between labellers, and of each labeller with themselves.
 
-    A unit is two completions to a prompt; its value is the first, the second, tie or both_bad. Two completions are the
-    same unit in whatever order they were shown. A ranking of k gives k (k - 1) / 2 units, which are not
-    independent: a standard error takes them as if they were. A skip says nothing. Where a labeller judged a
-    comparison again, the last word counts between labellers, all of them count within the labeller.
+    A unit is two completions to a prompt; its value is first, second, tie or both_bad. Two completions are the same
+    unit in whatever order they were shown. A ranking of k completions gives k (k - 1) / 2 units. These are not
+    independent, but standard errors treat them as if they were. Skips are ignored. Where a labeller judged a comparison
+    more than once, only the last judgement counts between labellers; all of them count within the labeller.
     """
     said: dict[str, dict[Unit, list[str]]] = {}
     seen: dict[str, Comparison] = {}
@@ -76,7 +79,7 @@ def agreement(preferences: Iterable[Preference]) -> Agreement:
 
 
 def _values(judgement: Judgement, k: int) -> dict[tuple[int, int], str]:
-    """What `judgement` says of each two places i < j."""
+    """Return the value that `judgement` gives each two places i < j."""
     if judgement.verdict == "skip":
         return {}
     if judgement.verdict == "both_bad":

@@ -1,4 +1,4 @@
-"""What open sessions show now, so that two sessions of one labeller do not show the same comparison at once."""
+"""Claims on the comparisons shown in open sessions, so that a labeller's sessions do not show the same one at once."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from pathlib import Path
 from trainer.files import is_file
 
 _MARK = "-claim-"
-_BYTES = 64  # of a claim: a SHA-256 in hex
+_BYTES = 64  # length of a claim: a SHA-256 in hex
 
 
 class Claim:
-    """The one comparison that a session shows; for the other sessions of its labeller on the store at `path`.
+    """A session's claim on the one comparison that it shows, for its labeller's other sessions on the store at `path`.
 
-    It is a small file beside the store, NAME-claim-PID-RANDOM, locked as long as it is held: when its process ends,
-    however that ends, the system lets go of the lock, and the next session to look removes the file. Where files cannot
-    be written or locked there are no claims: a label is refused where the comparison has got one meanwhile.
+    The claim is a small file beside the store, NAME-claim-PID-RANDOM, locked as long as the claim is held. When its
+    process ends, for whatever reason, the system releases the lock, and the next session that looks removes the file.
+    Where files cannot be written or locked, there are no claims; a label is then refused if its comparison was labelled
+    in the meantime.
     """
 
     def __init__(self, path: Path, labeller: str) -> None:
@@ -30,7 +31,7 @@ class Claim:
         self._file: int | None = None  # locked
 
     def take(self, key: str) -> bool:
-        """Claim the comparison with this key in place of the one before; False where another session shows it."""
+        """Claim the comparison with this key in place of the previous one; return False if another session shows it."""
         claim = hashlib.sha256(f"{self._labeller}\n{key}".encode(errors="backslashreplace")).hexdigest().encode()
         if claim in self._others():
             return False
@@ -40,10 +41,10 @@ class Claim:
             os.pwrite(self._file, claim, 0)
         except OSError:
             self.release()
-        return claim not in self._others()  # of two that claim at once, one at least sees the other
+        return claim not in self._others()  # of two sessions that claim at once, at least one sees the other
 
     def release(self) -> None:
-        """Let others show it."""
+        """Release the claim, so that other sessions can show the comparison."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._path.unlink()
@@ -51,7 +52,7 @@ class Claim:
         self._file = None
 
     def _opened(self) -> int:
-        """A new file, locked before it can be found. Raises OSError."""
+        """Create a new file, locked before others can find it. Raises OSError."""
         part = self._path.with_name(f".{self._path.name}")
         file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
@@ -64,7 +65,7 @@ class Claim:
         return file
 
     def _others(self) -> set[bytes]:
-        """What other sessions show. Files that nobody holds are removed."""
+        """Return the claims of other sessions, and remove files that nobody holds."""
         prefix, found = f"{self._store.name}{_MARK}", set()
         for name in os.listdir(self._store.parent):  # noqa: PTH208  a workspace may hold many names
             path = self._store.with_name(name)
@@ -75,7 +76,7 @@ class Claim:
 
 
 def _claim_in(path: Path) -> bytes:
-    """The claim that a file holds; empty, and the file removed, where nobody holds it. Raises OSError."""
+    """Return the claim in a file; if nobody holds it, remove the file and return no bytes. Raises OSError."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Connections to a preference store's file: opened, their transactions and pages, their errors as ours."""
+"""Connections to a preference store's file: transactions, paged reads, and SQLite's errors as ours."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from typing import Any
 from trainer.errors import StorageError, UsageError
 from trainer.files import PRIVATE, open_file
 
-BUSY_SECONDS = 5.0  # how long one waits for another's write
+BUSY_SECONDS = 5.0  # how long to wait for another connection's write
 PAGE = 500  # rows read at once
-_WRITE_AHEAD_LOG = "-wal"  # what SQLite adds to the name of a file for its log
+_WRITE_AHEAD_LOG = "-wal"  # what SQLite adds to a file's name for its log
 
 
 def connect(path: Path, *, create: bool) -> sqlite3.Connection:
-    """A connection to `path`, of which the schema can be read; for reading only where nothing can be written.
+    """Open `path` and check that its schema can be read; read-only where nothing can be written.
 
-    UsageError when there is no such file and none is to be created, StorageError when it cannot be opened.
+    Raises UsageError if there is no such file and none is to be created, StorageError if it cannot be opened.
     """
     is_there = _look(path, create)
     real = path.resolve()  # SQLite keeps its other files beside this one
     writable = os.access(real, os.W_OK) and os.access(real.parent, os.W_OK)
     with storage_errors(path):
         if is_there and not writable and not real.with_name(real.name + _WRITE_AHEAD_LOG).exists():
-            # Readers of a write-ahead log write files beside it: none can where the folder is read-only, and where only
-            # the file is, what they leave would keep others from writing. A file without a log is whole.
+            # Readers of a write-ahead log write files beside it. They cannot in a read-only folder; where only the file
+            # is read-only, the files that they leave would keep others from writing. A file without a log is complete.
             return _connect(real, "mode=ro&immutable=1")
         if not is_there:
-            with contextlib.suppress(OSError):  # SQLite says why
+            with contextlib.suppress(OSError):  # SQLite reports the reason
                 create_private(real)
         return _connect(real, "mode=rw")
 
 
 def create_private(path: Path) -> None:
-    """Make an empty file that only its owner may read, unless there is one. Raises OSError.
+    """Create an empty file that only its owner may read, unless the file exists. Raises OSError.
 
     SQLite gives the files that it keeps beside it the same permissions.
     """
@@ -46,8 +46,11 @@ def create_private(path: Path) -> None:
 
 
 def make_writable(connection: sqlite3.Connection) -> None:
-    """See that `connection` can write, and into a write-ahead log; sqlite3.OperationalError where it cannot."""
-    connection.execute("BEGIN IMMEDIATE")  # which alone succeeds on a file that is read-only
+    """Check that `connection` can write, and switch it to a write-ahead log.
+
+    Raises sqlite3.OperationalError if it cannot.
+    """
+    connection.execute("BEGIN IMMEDIATE")  # succeeds even on a read-only file, hence the write below
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         connection.execute(f"PRAGMA user_version = {version}")
@@ -58,14 +61,14 @@ def make_writable(connection: sqlite3.Connection) -> None:
         try:
             connection.execute("PRAGMA journal_mode = WAL")  # readers and a writer do not wait for each other
         except sqlite3.OperationalError as error:
-            # SQLite waits for no lock here. Another process is opening the new file too; that or a later one does it.
+            # SQLite waits for no lock here. Another process is opening the new file too; it or a later one does this.
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                 raise
 
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """A transaction that holds the write lock from its beginning; on disk when the block is left."""
+    """Run the block in a transaction that holds the write lock from its beginning; on disk when the block ends."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -77,9 +80,10 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def paged(connection: sqlite3.Connection, path: Path, query: str, **values: Any) -> Iterator[tuple[Any, ...]]:
-    """The rows of `query`, page by page: no read transaction is open between two rows, so the log can be emptied.
+    """Yield the rows of `query`, read page by page.
 
-    query: gives rows in the order of their first column, an id, from behind `:after` on.
+    No read transaction is open between two rows, so the log can be emptied. query: returns rows after `:after`, in the
+    order of their first column, an id.
     """
     after = 0
     while True:
@@ -93,17 +97,17 @@ def paged(connection: sqlite3.Connection, path: Path, query: str, **values: Any)
 
 @contextlib.contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Errors of SQLite become StorageErrors that name `path` and the way out; those of its callers stay."""
+    """Turn SQLite errors into StorageErrors that name `path` and the way out; a ProgrammingError passes through."""
     try:
         yield
     except sqlite3.ProgrammingError:
         raise
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the second where the message quotes a damaged schema
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter if the message quotes a damaged schema
         raise StorageError(_message(path, error)) from None
 
 
 def _look(path: Path, create: bool) -> bool:
-    """Whether there is such a file; raises where it is none, or none is to be created."""
+    """Return whether the file exists; raise if it is not a file, or is missing and none is to be created."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -124,8 +128,8 @@ def _connect(path: Path, how: str) -> sqlite3.Connection:
     try:
         connection.execute("SELECT name FROM sqlite_master").fetchone()  # opens the file
         connection.execute("PRAGMA foreign_keys = ON")
-        # With a write-ahead log NORMAL would sync only now and then, and a power cut could take the last labels;
-        # fullfsync makes macOS empty the drive's cache too and does nothing elsewhere.
+        # With a write-ahead log, NORMAL syncs only now and then, and a power cut could lose the last labels. fullfsync
+        # makes macOS empty the drive's cache too, and does nothing elsewhere.
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA fullfsync = ON")
     except BaseException:
@@ -135,7 +139,7 @@ def _connect(path: Path, how: str) -> sqlite3.Connection:
 
 
 def _message(path: Path, error: Exception) -> str:
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF  # text that is no UTF-8 has no code
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF  # a UnicodeDecodeError has no code
     match code:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return (

@@ -1,4 +1,4 @@
-"""Prompts and completions as plain text, as transcripts and as chat messages: told apart, split and converted."""
+"""Prompts and completions as plain text, transcripts or chat messages: recognise, split and convert them."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ _ROLES = {"Human": "user", "Assistant": "assistant"}
 
 
 def is_transcript(prompt: Text) -> bool:
-    """Whether `prompt` is the beginning of an HH-RLHF transcript, up to where the assistant answers."""
+    """Return whether `prompt` is the beginning of an HH-RLHF transcript, up to where the assistant answers."""
     return isinstance(prompt, str) and prompt.startswith(HUMAN) and prompt.endswith(ASSISTANT)
 
 
 def split_transcripts(first: str, second: str) -> tuple[str, str, str] | None:
-    """(prompt, completions) of two transcripts, cut after the last "Assistant:" of their common beginning.
+    """Split two transcripts into (prompt, first completion, second completion).
 
-    Prompt and completion together are the transcript, character by character. None where the two share no turn of
-    the assistant's.
+    The cut is after the last "Assistant:" of their common beginning. Prompt and completion together are the transcript,
+    character by character. Returns None if the two share no assistant turn.
     """
     start = first.rfind(ASSISTANT, 0, common_length(first, second))
     return None if start < 0 else _cut(first, second, start + len(ASSISTANT))
 
 
 def split_texts(first: str, second: str) -> tuple[str, str, str] | None:
-    """(prompt, completions) of two texts that begin alike, cut before the last word boundary of what they share.
+    """Split two texts that begin alike into (prompt, first completion, second completion).
 
-    A word that both begin with goes to the completions, whole, with the white space in front of it. None where the two
-    share no word.
+    The cut is before the last word boundary of what they share. A word that differs only after its first letters goes
+    to the completions, whole, with the white space in front of it. Returns None if the two share no word.
     """
     beginning = first[: common_length(first, second)]
     after = first[len(beginning) :][:1], second[len(beginning) :][:1]
@@ -42,14 +42,17 @@ def split_texts(first: str, second: str) -> tuple[str, str, str] | None:
 
 
 def split_messages(first: Messages, second: Messages) -> tuple[Messages, Messages, Messages]:
-    """(prompt, completions) of two conversations: the messages that both begin with, and at least one of each."""
+    """Split two conversations into (prompt, first completion, second completion).
+
+    The prompt is the messages that both begin with; each completion keeps at least one message.
+    """
     room = min(len(first), len(second)) - 1
     cut = next((place for place in range(room) if first[place] != second[place]), room)
     return first[:cut], first[cut:], second[cut:]
 
 
 def common_length(first: str, second: str) -> int:
-    """How many characters two texts have in common at their beginning, by bisection."""
+    """Return how many characters two texts have in common at their beginning, by bisection."""
     low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2
@@ -61,10 +64,11 @@ def common_length(first: str, second: str) -> int:
 
 
 def as_messages(prompt: Text, completions: Sequence[Text]) -> tuple[Messages, tuple[Messages, ...]]:
-    """`prompt` and `completions` as chat messages.
+    """Convert `prompt` and `completions` to chat messages.
 
-    Messages stay as they are. A transcript becomes its turns, without the white space around them, neighbours of one
-    role joined; any other prompt becomes a message of the user's, and a completion one of the assistant's.
+    Messages stay as they are. A transcript is split into its turns, without the white space around them; neighbouring
+    turns of one role are joined. Any other text prompt becomes a user message, and a text completion an assistant
+    message.
     """
     if isinstance(prompt, str) and is_transcript(prompt):
         turns = _turns(prompt.removesuffix(ASSISTANT))
@@ -76,12 +80,12 @@ def as_messages(prompt: Text, completions: Sequence[Text]) -> tuple[Messages, tu
 
 
 def length_in_characters(text: Text) -> int:
-    """Characters of a text, or of the contents of messages."""
+    """Return the number of characters of a text, or of the contents of messages."""
     return len(text) if isinstance(text, str) else sum(len(message["content"]) for message in text)
 
 
 def length_in_words(text: Text) -> int:
-    """Words, as white space parts them, of a text or of the contents of messages."""
+    """Return the number of words, separated by white space, of a text or of the contents of messages."""
     texts = [text] if isinstance(text, str) else [message["content"] for message in text]
     return sum(len(one.split()) for one in texts)
 
@@ -91,7 +95,10 @@ def _cut(first: str, second: str, end: int) -> tuple[str, str, str]:
 
 
 def _turns(transcript: str) -> Messages:
-    """The turns of a transcript that begins with one. Many chat templates refuse two turns of one role in a row."""
+    """Split a transcript that begins with a turn into messages.
+
+    Neighbouring turns of one role are joined, because many chat templates refuse them.
+    """
     pieces = _TURN.split(transcript)[1:]
     messages: Messages = []
     for speaker, text in zip(pieces[::2], pieces[1::2], strict=True):

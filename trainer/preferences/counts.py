@@ -1,4 +1,4 @@
-"""How much is in a preference store."""
+"""Counts of what is in a preference store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How much there is. All but `comparisons` and `undone` is of the labels that stand, skips among them."""
+    """Counts of a store. All but `comparisons` and `undone` cover the labels that are not undone, including skips."""
 
     comparisons: int
     labels: int
@@ -20,7 +20,7 @@ class Counts:
 
 
 def counts_of(connection: sqlite3.Connection) -> Counts:
-    """The counts at one moment; sqlite3.DatabaseError as the database has it."""
+    """Return the counts as of one moment. Raises sqlite3.DatabaseError."""
     (comparisons, _, _), (undone, _, _), *standing = connection.execute(
         """SELECT count(*), NULL, NULL FROM comparisons
         UNION ALL SELECT count(*), NULL, NULL FROM events WHERE kind = 'undo'

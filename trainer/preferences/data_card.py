@@ -1,4 +1,4 @@
-"""What a set of preferences is made of, as a page of Markdown to publish with it."""
+"""A data card for a set of preferences: a page of Markdown to publish with it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from trainer.preferences.records import Preference
 from trainer.preferences.reliability import wilson_interval
 
 _ENTITIES = {ord(mark): f"&#{ord(mark)};" for mark in string.punctuation if mark not in "-_.,:/()"}
-Pair = tuple[int, int]  # of a better and a worse completion
+Pair = tuple[int, int]  # lengths of a better and a worse completion
 
 
 def data_card(preferences: Iterable[Preference]) -> str:
-    """The card of `preferences`; the same ones in the same order give the same text.
+    """Return the data card of `preferences`; the same ones in the same order give the same text.
 
-    Lengths are those of every pair of completions of which one is better: a ranking of k without ties counts
-    k (k - 1) / 2 times. Names and paths of others are never taken as markup.
+    Lengths are those of every pair of completions where one is better: a ranking of k without ties counts k (k - 1) / 2
+    times. Names and paths from others are never read as markup.
     """
     rows = list(preferences)
     return "\n".join(
@@ -114,12 +114,12 @@ def _agreement(found: Agreement) -> list[str]:
 
 
 def number(value: float) -> str:
-    """A coefficient to a reader: three digits, or that it is not defined."""
+    """Format a coefficient with three decimals, or as undefined where it is NaN."""
     return "undefined" if math.isnan(value) else f"{value:.3f}"
 
 
 def name(text: str) -> str:
-    """`text` of somebody else's in Markdown: on one line, and never markup."""
+    """Escape `text` from others for Markdown: on one line, and never markup."""
     shown = "".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in text)
     return shown.translate(_ENTITIES) or "(none)"
 
@@ -161,7 +161,7 @@ def _day(time: float) -> str:
 
 
 def _counted(heading: str, what: str, counts: Counter[str]) -> list[str]:
-    """A section with a table of `counts`, the most frequent first; nothing where there is nothing to tell."""
+    """Return a section with a table of `counts`, the most frequent first; no lines where every key is empty."""
     if not any(counts):
         return []
     order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))

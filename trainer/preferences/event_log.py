@@ -36,14 +36,17 @@ class Found(NamedTuple):
 
 
 class Place(NamedTuple):
-    """An item of a session, as an event names it."""
+    """An item of a session, as an event refers to it."""
 
     session: int
     position: int
 
 
 class EventLog:
-    """The log in the store at `path`; `append_label`, `find_or_add` and `stands` are called within a transaction."""
+    """The log in the store at `path`.
+
+    Call `append_label`, `find_or_add` and `stands` within a transaction.
+    """
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self.connection = connection
@@ -51,10 +54,10 @@ class EventLog:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """A transaction that holds the write lock, or a part of the one under way.
+        """Run the block in a transaction that holds the write lock, or as a part of the one already open.
 
-        It is on disk when the outermost block is left, and nothing of it when that raises; StorageErrors as the store
-        tells them.
+        The changes are on disk when the outermost block ends; if that raises, nothing is written. SQLite errors become
+        StorageErrors.
         """
         if self.connection.in_transaction:
             yield
@@ -63,7 +66,7 @@ class EventLog:
                 yield
 
     def find_or_add(self, comparison: Comparison) -> Found:
-        """The comparison of these completions to this prompt, as it was first seen."""
+        """Return the comparison of these completions to this prompt as it was first seen; add it if it is new."""
         values = comparison_values(comparison)
         row = self.connection.execute(
             f"SELECT c.id, {COMPARISON} FROM comparisons c WHERE c.key = ?",  # noqa: S608  our own names
@@ -71,7 +74,7 @@ class EventLog:
         ).fetchone()
         if row is not None:
             found = Found(row[0], self.comparison(*row), is_new=False)
-            if found.comparison.key != values[0]:  # else the places of its completions would be nobody's
+            if found.comparison.key != values[0]:  # else places could not be mapped to its completions
                 raise self.unreadable(f"comparison {found.id}")
             return found
         cursor = self.connection.execute(
@@ -81,7 +84,7 @@ class EventLog:
         return Found(cursor.lastrowid, comparison, is_new=True)
 
     def append_label(self, found: Found, label: Preference, source: str, now: float, place: Place | None = None) -> int:
-        """Append a label on `found`, in whose order its completions stand, and return its id."""
+        """Append a label, whose completions are in the order of `found`, and return its id."""
         judgement, payload = label.judgement, as_json(label_values(label, found.comparison))
         labeller, choice = as_utf8(judgement.labeller), choice_of(judgement)
         return self._append(
@@ -91,7 +94,8 @@ class EventLog:
     def undo(self, event_id: int, labeller: str) -> int:
         """Append that `labeller` undoes the label `event_id`, and return the id of that event.
 
-        UsageError when there is no such label or it is undone; an undo is not undone, the label is made anew.
+        Raises UsageError if there is no such label or it is already undone. An undo cannot be undone; label the
+        comparison again.
         """
         with self.transaction():
             row = self.connection.execute(
@@ -111,7 +115,7 @@ class EventLog:
             )
 
     def stands(self, found: Found, judgement: Judgement, source: str) -> bool:
-        """Whether this very judgement of `found` is there and not undone."""
+        """Return whether this exact judgement of `found` is stored and not undone."""
         payloads = self.connection.execute(
             """SELECT payload FROM events e WHERE comparison = ? AND kind = 'label' AND labeller = ? AND source = ?
             AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id)""",
@@ -124,14 +128,14 @@ class EventLog:
             raise self.unreadable(f"a label on comparison {found.id}") from None
 
     def comparison(self, id_: int, *values: str) -> Comparison:
-        """The comparison `id_` of these columns; StorageError when it is damaged."""
+        """Build the comparison `id_` from these columns. Raises StorageError if it is damaged."""
         try:
             return read_comparison(*values)
         except DAMAGES:
             raise self.unreadable(f"comparison {id_}") from None
 
     def unreadable(self, what: str) -> StorageError:
-        """The error that says that `what` is damaged."""
+        """Return the error that reports `what` as damaged."""
         return StorageError(f"'{self.path}' is damaged: {what} cannot be read; check the store, or restore a copy")
 
     def _append(self, *values: float | str | None) -> int:

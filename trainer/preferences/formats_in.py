@@ -28,21 +28,21 @@ FORMATS_IN: dict[str, Callable[[SourceRow, ColumnNames, str], Preference]] = {
     "columns": read_columns,
     "k-way": read_k_way,
 }
-_TOLD = 20  # broken rows told one by one
+_TOLD = 20  # broken rows reported one by one
 
 
 @dataclass(slots=True)
 class Reading:
-    """Preferences, read as they are asked for, once; the counts are those of the rows read so far.
+    """Preferences, read lazily and once. The counts cover the rows read so far.
 
-    Iterating raises DataError at a broken row, unless those are skipped.
+    Iterating raises DataError at a broken row, unless broken rows are skipped.
     """
 
     source: str
     format: str  # one of FORMATS_IN
     rows: int = 0  # broken ones included
     broken: int = 0
-    duplicates: int = 0  # rows that say just what an earlier one said
+    duplicates: int = 0  # rows that say the same as an earlier one
     problems: list[str] = field(default_factory=list)  # the first broken rows: place and rule
     preferences: Iterator[Preference] = field(default_factory=lambda: iter(()), repr=False)
 
@@ -59,14 +59,14 @@ def read_preferences(
     skip_broken: bool = False,
     conversational: bool = False,
 ) -> Reading:
-    """The preferences of `source`: a file (.jsonl, .jsonl.gz, .json, .csv, .parquet), a folder or a `datasets` name.
+    """Read `source`: a file (.jsonl, .jsonl.gz, .json, .csv, .parquet), a folder or a `datasets` name.
 
-    format: one of FORMATS_IN, or auto: by the columns of the first row. split: of a dataset. columns: what the
-    source calls its columns. skip_broken: leave rows out that break a rule, and count them. conversational: turn
-    plain text and transcripts into chat messages.
+    format: one of FORMATS_IN, or auto: by the columns of the first row. split: of a dataset. columns: the source's
+    names for its columns. skip_broken: leave out and count rows that break a rule. conversational: turn plain text and
+    transcripts into chat messages.
 
     Raises UsageError for an unknown format, and DataError for a source that cannot be read, has no rows, or whose
-    format cannot be told.
+    format cannot be recognised.
     """
     if format != "auto" and format not in FORMATS_IN:
         raise UsageError(f"format '{format}': must be one of auto, {', '.join(FORMATS_IN)}")
@@ -128,7 +128,7 @@ def _check_distinct(preference: Preference, place: str) -> None:
 
 
 def _detect(row: SourceRow, names: ColumnNames) -> str:
-    """The format of a source whose first row is `row`. Raises DataError where its columns fit none."""
+    """Return the format of a source whose first row is `row`. Raises DataError if its columns fit none."""
     has = row.columns.keys()
     if "completions" in has:
         return "k-way" if {"ranking", "verdict"} & has else "ultrafeedback"

@@ -1,4 +1,4 @@
-"""Preferences as the files that other trainers read, and as our own, which hold all of them."""
+"""Preferences written in the formats of other trainers, and in our own, which can hold all of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of the preferences: rows in the file, and what it does not hold, by reason."""
+    """Result of writing preferences: rows in the file, and how much was left out, by reason."""
 
     path: Path
     rows: int
@@ -31,7 +31,7 @@ class Written:
 
 
 class FormatOut(NamedTuple):
-    """A format to write: the rows of one preference, and the suffixes that can hold them."""
+    """A format to write: how to make the rows of a preference, and the suffixes that can hold them."""
 
     rows: Callable[[Preference, _Options, Counter[str]], Iterator[Row]]
     suffixes: tuple[str, ...] = (".jsonl", ".parquet")
@@ -54,12 +54,12 @@ def write_preferences(
 ) -> Written:
     """Write `preferences` to `path` in one of FORMATS_OUT.
 
-    ties: keep those that the format can hold, or drop all of them. provenance: add columns with all else that is
-    known: origins, judgement, the source's other columns. overwrite: an existing file may be replaced.
+    ties: keep those that the format can hold, or drop all of them. provenance: add columns with everything else that is
+    known: origins, judgement, the source's other columns. overwrite: replace an existing file.
 
-    Raises UsageError for an unknown format, a suffix that the format has not, and an existing file; DataError when
-    nothing is left to write, and for text among messages in a format that leaves both as they are; StorageError when
-    the file cannot be written. Then nothing is left behind.
+    Raises UsageError for an unknown format, a suffix that the format does not support, and an existing file; DataError
+    if nothing is left to write, or if text and messages are mixed in a format that keeps both as they are; StorageError
+    if the file cannot be written. On an error, nothing is left behind.
     """
     if format not in FORMATS_OUT:
         raise UsageError(f"format '{format}': must be one of {', '.join(FORMATS_OUT)}")
@@ -92,7 +92,7 @@ def _rows(
 
 
 def _uniform(preference: Preference, *, always: bool) -> Preference:
-    """`preference` with texts of one kind: messages where one of them is, or `always`."""
+    """Return `preference` with texts of one kind: messages if one of them is, or if `always`."""
     comparison = preference.comparison
     if not always and len({isinstance(text, str) for text in (comparison.prompt, *comparison.completions)}) == 1:
         return preference
@@ -101,7 +101,10 @@ def _uniform(preference: Preference, *, always: bool) -> Preference:
 
 
 def _alike(first: Row, rows: Iterator[Row], format: str) -> Iterator[Row]:
-    """`rows` while their texts are of the kind of the first one's: other trainers take a file's first row for all."""
+    """Yield `rows`; raise DataError where their texts are not of the kind of the first one's.
+
+    Other trainers assume that all rows of a file are like the first one.
+    """
     [(name, text), *_] = first.items()
     for number, row in enumerate(rows, 2):
         if isinstance(row[name], str) != isinstance(text, str):
@@ -127,7 +130,7 @@ def _trl_implicit(preference: Preference, options: _Options, left_out: Counter[s
 
 
 def _kto(preference: Preference, options: _Options, left_out: Counter[str]) -> Iterator[Row]:
-    """The best completions are desirable, the worst are not; those between are left out."""
+    """Yield the best completions as desirable and the worst as not; those between are left out."""
     comparison, judgement = preference.comparison, preference.judgement
     if judgement.verdict == "skip" or is_tie(judgement):
         left_out["skip" if judgement.verdict == "skip" else "tie"] += 1
@@ -177,7 +180,7 @@ def _k_way(preference: Preference, options: _Options, left_out: Counter[str]) ->
 
 
 def _pairs(preference: Preference, left_out: Counter[str]) -> Iterator[Preference]:
-    """Every two completions of which one is better, that one first."""
+    """Yield every two completions where one is better, that one first."""
     judgement = preference.judgement
     if judgement.verdict != "ranked":
         left_out[judgement.verdict] += 1
@@ -189,7 +192,7 @@ def _pairs(preference: Preference, left_out: Counter[str]) -> Iterator[Preferenc
 
 
 def _part(preference: Preference, places: tuple[int, ...], judgement: Judgement) -> Preference:
-    """`preference` with the completions at `places` alone, in that order, judged by `judgement`."""
+    """Return `preference` with only the completions at `places`, in that order, judged by `judgement`."""
     comparison = preference.comparison
     shown = preference.judgement.order_shown
     return Preference(

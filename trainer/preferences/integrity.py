@@ -1,4 +1,4 @@
-"""What is wrong with a preference store: in the file, in the schema, in what the rows say."""
+"""Integrity checks of a preference store: the file, the schema and the contents of its rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainer.preferences.rows import (
 
 
 def problems(connection: sqlite3.Connection, path: Path) -> list[str]:
-    """A line for each problem; none when the store is whole."""
+    """Return a line for each problem; an empty list if the store is intact."""
     found: list[str] = []
     try:
         found += [f"file: {line}" for (line,) in connection.execute("PRAGMA integrity_check") if line != "ok"]
@@ -74,7 +74,7 @@ def _labels(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
         try:
             comparison = read_comparison(*values)
         except DAMAGES:
-            continue  # told of the comparison
+            continue  # reported with the comparison
         try:
             preference = read_preference(id_, labeller, payload, comparison)
             checked(preference)
@@ -127,7 +127,7 @@ def _items(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
         try:
             comparison = read_comparison(*values)
         except DAMAGES:
-            continue  # told of the comparison
+            continue  # reported with the comparison
         try:
             read_item(queue, payload, repeats, comparison)
         except DAMAGES as error:
@@ -141,7 +141,7 @@ def _labelled_items(connection: sqlite3.Connection, path: Path) -> Iterator[str]
         FROM events e LEFT JOIN sessions s ON s.id = e.session
         LEFT JOIN session_items i ON i.session = e.session AND i.position = e.position
         WHERE e.id > :after AND e.session IS NOT NULL ORDER BY e.id"""
-    labels: dict[tuple[int, int], int] = {}  # that stand
+    labels: dict[tuple[int, int], int] = {}  # not undone
     for id_, session, position, undoes, fits in paged(connection, path, query):
         place = session, position
         if undoes is not None:

@@ -1,4 +1,4 @@
-"""What a labelling session asks: items, the queues that they come from, and how a session stands."""
+"""Records of labelling sessions: items, the queues that they come from, and a session's progress."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Item:
     comparison: Comparison
     queue: Queue
     order: tuple[int, ...]  # places in `comparison.completions`, as shown from left to right
-    repeats: int = 0  # id of the labeller's own label that is asked for again; 0 for none
+    repeats: int = 0  # id of the labeller's own label that this item repeats; 0 for none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionItem:
-    """An item of a session. label: that which stands, made in this session."""
+    """An item of a session. label: the one made in this session, if it is not undone."""
 
     position: int  # in the session, from 0
     item: Item
@@ -33,12 +33,12 @@ class SessionItem:
 class QueuePlan:
     """One queue of a session.
 
-    source: a run's folder; of "dataset" a file or a datasets name. models: reward models that "uncertain" (the first)
-    and "disagreement" (all) order by. keys: of the comparisons that "again" asks for.
+    source: a run's folder; for "dataset", a file or a datasets name. models: the reward models that order the pairs;
+    "uncertain" uses the first, "disagreement" all of them. keys: the comparisons that "again" asks for.
     """
 
     queue: Queue
-    weight: float = 1.0  # share of the items, against the other queues'
+    weight: float = 1.0  # share of the items, relative to the other queues
     source: str = ""
     models: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
@@ -46,11 +46,11 @@ class QueuePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionPlan:
-    """What a session asks.
+    """Plan of what a session asks.
 
-    repeats: share of the items that ask for a label of the labeller's own again, with the sides swapped. random: least
-    share of the items of "uncertain" and "disagreement" that are drawn at random instead. limit: items of the
-    session; 0 for all that there are. seed: of what is drawn, and of the sides.
+    repeats: share of the items that ask for one of the labeller's own labels again, with the sides swapped. random:
+    smallest share of the items of "uncertain" and "disagreement" that are drawn at random instead. limit: number of
+    items in the session; 0 for all that there are. seed: of the random draws and of the sides.
     """
 
     queues: tuple[QueuePlan, ...]
@@ -69,19 +69,19 @@ class SessionRecord:
     plan: SessionPlan
     guidelines: str  # hash of the text; empty for none
     began: float  # seconds since 1970
-    items: int  # put in so far
-    done: int  # of these, those with a label that stands, skips too
-    elsewhere: int = 0  # of the others, those that the labeller has judged in another session or imported: not asked
+    items: int  # added so far
+    done: int  # items with a label that is not undone, including skips
+    elsewhere: int = 0  # other items that the labeller judged in another session or imported: not asked
 
     @property
     def left(self) -> int:
-        """Items that are still to be judged."""
+        """Number of items still to be judged."""
         return self.items - self.done - self.elsewhere
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """count of total, with Wilson's 95 % interval; NaN where there is nothing."""
+    """`count` of `total` as a share, with Wilson's 95% interval; NaN where `total` is 0."""
 
     count: float  # a tie may count half
     total: int
@@ -92,15 +92,15 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How a session goes. Seconds are those between being shown and being judged; NaN where nothing is known."""
+    """Progress of a session; NaN where nothing is known."""
 
     done: int
-    left: int | None  # of the plan's limit, or of what was put in once no more comes; None: not known
+    left: int | None  # of the plan's limit, or of the items added once no more come; None: not known
     per_hour: float  # over the last 50 labels, pauses of more than 5 minutes left out
-    median_seconds: float
+    median_seconds: float  # from being shown to being judged
     eta_seconds: float
     streak: int  # labels since the last pause of more than 5 minutes
-    left_side: Share  # of the decided pairs: the one on the left was chosen
-    longer: Share  # of the decided pairs whose completions differ in length: the longer one was chosen
-    same: Share  # of the repeats: judged as before
-    kappa: float  # Cohen's, of the repeats against what they repeat
+    left_side: Share  # decided pairs in which the left completion was chosen
+    longer: Share  # decided pairs of unequal length in which the longer completion was chosen
+    same: Share  # repeats judged as before
+    kappa: float  # Cohen's, of the repeats against the labels that they repeat

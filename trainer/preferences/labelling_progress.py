@@ -1,4 +1,4 @@
-"""How a labelling session goes: speed, biases and agreement with oneself, kept up label by label."""
+"""Progress of a labelling session: speed, biases and self-agreement, updated label by label."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from trainer.preferences.items import Progress, SessionItem, Share
 from trainer.preferences.records import Judgement
 from trainer.preferences.reliability import cohen_kappa, wilson_interval
 
-PAUSE = 300.0  # seconds between two labels, more than which are a pause
-_RECENT = 50  # labels that the speed is told of
+PAUSE = 300.0  # seconds; a longer gap between two labels is a pause
+_RECENT = 50  # newest labels, which the speed is measured on
 
 First = Callable[[int], Judgement | None]
 _Said = str | tuple[tuple[int, ...], ...]
 
 
 class ProgressCounter:
-    """The progress of a session, from its labels as they are made and taken back.
+    """Counter of a session's progress, updated as labels are made and undone.
 
-    A label costs the same however many there are, but for moving numbers within sorted lists: 3 us of 10,000.
+    The cost of a label does not depend on how many there are, except for moving numbers within sorted lists: 3 us at
+    10,000.
 
-    first: the judgement of a label by its id; None where it no longer stands. Repeats are compared with these.
+    first: returns the judgement of a label by its id; None if it is undone. Repeats are compared with it.
     """
 
     def __init__(self, first: First) -> None:
@@ -40,14 +41,14 @@ class ProgressCounter:
 
     @classmethod
     def of(cls, items: Iterable[SessionItem], first: First) -> Self:
-        """The progress of labelled `items`, in the order of labelling."""
+        """Count the labels of `items`, which are in the order of labelling."""
         counter = cls(first)
         for item in items:
             counter.add(item)
         return counter
 
     def add(self, item: SessionItem) -> None:
-        """Count the label of `item`, the newest."""
+        """Count the label of `item`, the newest one."""
         assert item.label is not None
         label, judgement = item.label.id, item.label.judgement
         if item.item.repeats:
@@ -59,7 +60,7 @@ class ProgressCounter:
         self._count(item, 1)
 
     def remove(self, item: SessionItem) -> None:
-        """Count the label of `item`, which has been counted, no more."""
+        """Remove the label of `item`, which was counted before."""
         assert item.label is not None
         label, judgement = item.label.id, item.label.judgement
         if judgement.time is not None:
@@ -70,7 +71,7 @@ class ProgressCounter:
         self._count(item, -1)
 
     def progress(self, left: int | None) -> Progress:
-        """How it goes. left: items still to be judged; None where that is not known."""
+        """Return the progress. left: number of items still to be judged; None if not known."""
         per_hour = self._pace.per_hour()
         same, kappa = self._repeats.agreement()
         return Progress(
@@ -99,7 +100,7 @@ class ProgressCounter:
 
 
 class _Tally:
-    """How often something was so."""
+    """Count of how often something was true."""
 
     def __init__(self) -> None:
         self._so = self._total = 0
@@ -113,12 +114,12 @@ class _Tally:
 
 
 class _Pace:
-    """When the labels that stand were made: ids and times side by side, in the order of labelling."""
+    """Times of the labels that are not undone, side by side with their ids, in the order of labelling."""
 
     def __init__(self) -> None:
         self._ids: list[int] = []
         self._times: list[float] = []
-        self._starts: list[int] = []  # ids of the labels before which there was a pause, or nothing; sorted
+        self._starts: list[int] = []  # ids of the labels that follow a pause, or nothing; sorted
 
     def add(self, id_: int, time: float) -> None:
         self._ids.append(id_)
@@ -133,7 +134,7 @@ class _Pace:
             self._look(place)
 
     def per_hour(self) -> float:
-        """NaN where no two labels follow each other without a pause."""
+        """Return labels per hour; NaN if no two labels follow each other without a pause."""
         recent = self._times[-_RECENT:]
         gaps = [later - earlier for earlier, later in pairwise(recent) if _is_work(later - earlier)]
         return 3600 * len(gaps) / total if (total := sum(gaps)) else math.nan
@@ -142,7 +143,7 @@ class _Pace:
         return len(self._ids) - bisect_left(self._ids, self._starts[-1]) if self._ids else 0
 
     def _look(self, place: int) -> None:
-        """Whether the label at `place` begins a streak now."""
+        """Record whether the label at `place` begins a streak."""
         id_ = self._ids[place]
         self._forget_start(id_)
         if place == 0 or not _is_work(self._times[place] - self._times[place - 1]):
@@ -155,12 +156,12 @@ class _Pace:
 
 
 class _Repeats:
-    """What was said of items that repeat a label, beside what was said first. A skip says nothing."""
+    """Judgements of items that repeat a label, beside the first judgements. Skips are ignored."""
 
     def __init__(self) -> None:
-        self._said: dict[int, tuple[_Said, _Said]] = {}  # of each repeat's label: first, and again
+        self._said: dict[int, tuple[_Said, _Said]] = {}  # first and repeated judgement, by the repeat's label
         self._repeats_of: dict[int, list[int]] = {}
-        self._agreement: tuple[Share, float] | None = None  # None: it has changed
+        self._agreement: tuple[Share, float] | None = None  # None: to be computed again
 
     def add(self, label: int, judgement: Judgement, repeats: int, first: Judgement | None) -> None:
         if first is None or "skip" in (first.verdict, judgement.verdict):
@@ -170,13 +171,13 @@ class _Repeats:
         self._agreement = None
 
     def remove(self, label: int) -> None:
-        """Forget the label, be it a repeat, repeated, or both."""
+        """Remove the label, whether it is a repeat, repeated, or both."""
         for gone in (label, *self._repeats_of.pop(label, ())):
             if self._said.pop(gone, None) is not None:
                 self._agreement = None
 
     def agreement(self) -> tuple[Share, float]:
-        """The share that says the same, and Cohen's kappa."""
+        """Return the share of repeats that say the same, and Cohen's kappa."""
         if self._agreement is None:
             first = [said for said, _ in self._said.values()]
             again = [said for _, said in self._said.values()]

@@ -1,8 +1,8 @@
-"""The schema of preference stores and the way to it from each older one.
+"""Schema of preference stores, and the migrations to it from each older one.
 
 Version 0 is a table `labels` of pairs, without the version in the file. Version 1 is a log of events on comparisons,
-which the database itself keeps append-only. Version 2 adds labelling sessions: what they ask, and which events are
-theirs.
+which the database itself keeps append-only. Version 2 adds labelling sessions: what they ask, and which events belong
+to them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trainer.errors import StorageError
 from trainer.preferences.connection import create_private, transaction
 from trainer.preferences.records import Comparison
 
-APPLICATION_ID = int.from_bytes(b"PPOw")  # in the file's header, so that `file` and we tell it from other databases
+APPLICATION_ID = int.from_bytes(b"PPOw")  # in the file's header, so that `file` and we recognise it
 _LABELS = ["id", "time", "labeller", "prompt", "first", "second", "choice", "undone"]
 _CHOICES = {"first": "a", "second": "b", "tie": "tie", "both_bad": "both_bad", "skip": "skip"}
 _RANKINGS = {"a": [[0], [1]], "b": [[1], [0]], "tie": [[0, 1]]}
@@ -51,7 +51,7 @@ _SCHEMA_1 = (
         for table in ("comparisons", "events")
         for verb in ("update", "delete")
     ),
-    # INSERT OR REPLACE deletes without asking the triggers above.
+    # INSERT OR REPLACE deletes without firing the triggers above.
     """CREATE TRIGGER comparisons_no_replace BEFORE INSERT ON comparisons
         WHEN EXISTS (SELECT 1 FROM comparisons WHERE id = NEW.id OR key = NEW.key)
         BEGIN SELECT RAISE(ABORT, 'comparisons are append-only'); END""",
@@ -82,7 +82,7 @@ _SCHEMA_2 = (
         repeats INTEGER REFERENCES events (id),  -- the label that is asked for again
         UNIQUE (session, position)
     )""",
-    # Of the item that a label is made on; an undo has those of the label that it undoes.
+    # The item that a label is made on; an undo has that of the label that it undoes.
     "ALTER TABLE events ADD COLUMN session INTEGER REFERENCES sessions (id)",
     "ALTER TABLE events ADD COLUMN position INTEGER CHECK ((position IS NULL) = (session IS NULL))",
     "CREATE INDEX events_of_session ON events (session) WHERE session IS NOT NULL",
@@ -105,7 +105,10 @@ _SCHEMA_2 = (
 
 
 def schema_version(connection: sqlite3.Connection, path: Path) -> int:
-    """The version of the store; 0 for an empty file. StorageError for a newer version, or another program's file."""
+    """Return the version of the store; 0 for an empty file.
+
+    Raises StorageError for a newer version, or another program's file.
+    """
     version, owner, tables, labels = connection.execute(
         """SELECT (SELECT user_version FROM pragma_user_version),
                   (SELECT application_id FROM pragma_application_id),
@@ -125,10 +128,10 @@ def schema_version(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Bring the store to VERSION in one transaction: a crash leaves it as it was, whole.
+    """Bring the store to VERSION in one transaction: a crash leaves it as it was.
 
-    Before, the file is copied to NAME.vN.bak beside it, N being its version. StorageError when the copy cannot be
-    written or what is in the store cannot be understood; sqlite3.DatabaseError as the database has it.
+    First, a file that is not empty is copied to NAME.vN.bak beside it, where N is its version. Raises StorageError if
+    the copy cannot be written or the store's contents cannot be understood, and sqlite3.DatabaseError.
     """
     if schema_version(connection, path) == VERSION:
         return
@@ -151,13 +154,13 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _keep_copy(path: Path, version: int) -> None:
-    """Copy the store as it is on disk; it is written under another name first, so that a copy is always whole."""
+    """Copy the store as it is on disk. The copy has another name until it is complete."""
     target = path.with_name(f"{path.name}.v{version}.bak")
     part = target.with_name(f"{target.name}.part")
     try:
         part.unlink(missing_ok=True)
         create_private(part)
-        # A connection of its own: one that writes cannot be copied from.
+        # On a connection of its own: SQLite cannot copy from one that writes.
         with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(part)) as copy:
             source.backup(copy)
         part.replace(target)
@@ -168,7 +171,7 @@ def _keep_copy(path: Path, version: int) -> None:
 
 
 def _to_events(connection: sqlite3.Connection) -> None:
-    """Version 0 to 1. Labels keep their ids; each that was undone gets an event that undoes it."""
+    """Migrate version 0 to 1. Labels keep their ids; each undone label gets an event that undoes it."""
     for statement in _SCHEMA_1:
         connection.execute(statement)
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'labels'").fetchone():
@@ -197,7 +200,7 @@ def _to_events(connection: sqlite3.Connection) -> None:
 
 
 def _comparison_1(connection: sqlite3.Connection, prompt: str, first: str, second: str) -> tuple[int, bool]:
-    """The id of the comparison in version 1, added if need be, and whether its completions stand the other way."""
+    """Return a comparison's id in version 1, added if need be, and whether its completions are swapped there."""
     key = Comparison(prompt=prompt, completions=(first, second)).key
     row = connection.execute("SELECT id, completions FROM comparisons WHERE key = ?", (key,)).fetchone()
     if row is not None:
@@ -211,12 +214,12 @@ def _comparison_1(connection: sqlite3.Connection, prompt: str, first: str, secon
 
 
 def _to_sessions(connection: sqlite3.Connection) -> None:
-    """Version 1 to 2. Events stay as they are, of no session."""
+    """Migrate version 1 to 2. Events stay as they are, without a session."""
     for statement in _SCHEMA_2:
         connection.execute(statement)
 
 
 MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_to_events, _to_sessions]
-"""MIGRATIONS[n] brings version n to n + 1. It goes on working when the records change: it spells out what it writes."""
+"""MIGRATIONS[n] brings version n to n + 1. It spells out what it writes, so that it works when the records change."""
 
 VERSION = len(MIGRATIONS)

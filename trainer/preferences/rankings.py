@@ -1,4 +1,4 @@
-"""What a judgement says: the pairs that it ranks, and whether another one says the same."""
+"""Pairs that a judgement ranks or ties, and a hash to recognise preferences that say the same."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainer.preferences.records import Judgement, Preference
 
 
 def ranked_pairs(judgement: Judgement) -> Iterator[tuple[int, int]]:
-    """(better, worse): every two places of which one is ranked above the other, the best ones' first."""
+    """Yield (better, worse) for every two places where one is ranked above the other, the best ones first."""
     for better, worse in combinations(judgement.ranking, 2):
         for first in better:
             for second in worse:
@@ -17,18 +17,18 @@ def ranked_pairs(judgement: Judgement) -> Iterator[tuple[int, int]]:
 
 
 def tied_pairs(judgement: Judgement) -> Iterator[tuple[int, int]]:
-    """Every two places that are ranked as good as each other."""
+    """Yield every two places that are ranked equal."""
     for group in judgement.ranking:
         yield from combinations(group, 2)
 
 
 def is_tie(judgement: Judgement) -> bool:
-    """Whether all completions are as good as each other."""
+    """Return whether all completions are ranked equal."""
     return len(judgement.ranking) == 1
 
 
 def what_it_says(preference: Preference) -> int:
-    """A number that is the same for preferences that say the same, whatever the order of their completions."""
+    """Return a hash that is the same for preferences that say the same, whatever the order of their completions."""
     comparison, judgement = preference.comparison, preference.judgement
     texts = [str(completion) for completion in comparison.completions]
     ranked = tuple(tuple(sorted(texts[place] for place in group)) for group in judgement.ranking)

@@ -1,4 +1,4 @@
-"""A preference: what was compared, how it was judged, by whom, and where the compared came from."""
+"""Records of preferences: what was compared, how and by whom it was judged, where the completions came from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STRENGTHS = (1, 2, 3)  # slightly, clearly, strongly
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where a completion came from, as far as that is known."""
+    """Origin of a completion, as far as it is known."""
 
     source: str = ""  # a file, a dataset, or "run"
     run: str = ""
@@ -32,22 +32,22 @@ class Origin:
 class Comparison:
     """A prompt and k >= 2 completions to it. The order of the completions means nothing.
 
-    columns: what else the source's row says; plain JSON values.
+    columns: other columns of the source's row; plain JSON values.
     """
 
     prompt: Text
     completions: tuple[Text, ...]
-    origins: tuple[Origin, ...] = ()  # one a completion, or none at all
+    origins: tuple[Origin, ...] = ()  # one per completion, or none at all
     columns: dict[str, Any] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
-        """The same for every comparison of these completions to this prompt, in whatever order; 32 hex digits."""
+        """Identifier of these completions to this prompt, in whatever order; 32 hex digits."""
         texts = [_canonical(self.prompt), *sorted(map(_canonical, self.completions))]
         return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:32]
 
     def order_of(self, other: Comparison) -> tuple[int, ...]:
-        """Where each completion of `other`, which has this one's key, stands here."""
+        """Return the place here of each completion of `other`, which has the same key."""
         places: dict[str, list[int]] = {}
         for place, completion in enumerate(self.completions):
             places.setdefault(_canonical(completion), []).append(place)
@@ -56,10 +56,10 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """How one person judged one comparison.
+    """One person's judgement of one comparison.
 
-    ranking: groups of places in `Comparison.completions`, best first, those of a group as good as each other; empty
-    unless the verdict is "ranked".
+    ranking: groups of places in `Comparison.completions`, best first; the completions of a group are equally good.
+    Empty unless the verdict is "ranked".
     """
 
     ranking: tuple[tuple[int, ...], ...] = ()
@@ -70,12 +70,12 @@ class Judgement:
     flags: tuple[str, ...] = ()
     seconds: float | None = None  # from being shown to being judged
     order_shown: tuple[int, ...] = ()  # places in `Comparison.completions`, as shown from left to right
-    guidelines: str = ""  # hash of the text that the labeller went by
+    guidelines: str = ""  # hash of the text that the labeller followed
     time: float | None = None  # seconds since 1970
 
     @classmethod
     def chosen(cls, choice: Choice, **more: Any) -> Judgement:
-        """A judgement of a pair: a is the first completion, b the second."""
+        """Build a judgement of a pair: a is the first completion, b the second."""
         if choice in ("both_bad", "skip"):
             return cls(verdict=choice, **more)
         rankings: dict[Choice, tuple[tuple[int, ...], ...]] = {"a": ((0,), (1,)), "b": ((1,), (0,)), "tie": ((0, 1),)}
@@ -83,14 +83,14 @@ class Judgement:
 
     @property
     def choice(self) -> Choice | None:
-        """What was chosen of a pair; None for a ranking of more."""
+        """Choice between two completions; None for a ranking of more."""
         if self.verdict != "ranked":
             return self.verdict
         choices: dict[tuple[tuple[int, ...], ...], Choice] = {((0,), (1,)): "a", ((1,), (0,)): "b"}
         return "tie" if sorted(map(sorted, self.ranking)) == [[0, 1]] else choices.get(self.ranking)
 
     def reordered(self, order: Sequence[int]) -> Judgement:
-        """The same judgement where completion i stands at place `order[i]`."""
+        """Return the same judgement with completion i at place `order[i]`."""
         return Judgement(
             ranking=tuple(tuple(sorted(order[place] for place in group)) for group in self.ranking),
             verdict=self.verdict,
@@ -107,7 +107,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preference:
-    """A comparison with a judgement of it. id: of the label event in the store; 0 where it is in none."""
+    """A comparison with a judgement of it. id: of the label event in the store; 0 outside a store."""
 
     comparison: Comparison
     judgement: Judgement

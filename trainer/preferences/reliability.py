@@ -1,4 +1,4 @@
-"""Pure: how far judgements agree beyond chance, and the interval of a share."""
+"""Agreement of judgements beyond chance, and the interval of a share. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
-Z95 = 1.959963984540054  # the normal distribution's 97.5 % quantile
+Z95 = 1.959963984540054  # the normal distribution's 97.5% quantile
 
 
 class Kappa(NamedTuple):
@@ -20,7 +20,7 @@ class Kappa(NamedTuple):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95 % interval of the large-sample normal approximation, within [-1, 1]."""
+        """The 95% interval of the large-sample normal approximation, within [-1, 1]."""
         if math.isnan(self.value):
             return math.nan, math.nan
         margin = Z95 * self.standard_error
@@ -28,7 +28,7 @@ class Kappa(NamedTuple):
 
 
 def cohen_kappa(first: Sequence[Hashable], second: Sequence[Hashable]) -> Kappa:
-    """Cohen's kappa of two observers' nominal values of the same units.
+    """Compute Cohen's kappa of two observers' nominal values of the same units.
 
         kappa = (p_o - p_e) / (1 - p_e),   p_o = sum_i p_ii,   p_e = sum_i p_i. p_.i
 
@@ -37,8 +37,8 @@ def cohen_kappa(first: Sequence[Hashable], second: Sequence[Hashable]) -> Kappa:
         n (1 - p_e)^2 SE^2 = sum_i p_ii (1 - (p_i. + p_.i)(1 - kappa))^2
                              + (1 - kappa)^2 sum_{i != j} p_ij (p_.i + p_j.)^2 - (kappa - p_e (1 - kappa))^2
 
-    NaN where both used one and the same value throughout (p_e = 1), and without units. Raises ValueError for
-    sequences of two lengths. Cohen 1960; Fleiss, Cohen and Everitt 1969, eq. 13.
+    NaN if both used the same single value throughout (p_e = 1), and without units. Raises ValueError for sequences
+    of different lengths. Cohen 1960; Fleiss, Cohen and Everitt 1969, eq. 13.
     """
     pairs = Counter(zip(first, second, strict=True))
     n = pairs.total()
@@ -57,13 +57,13 @@ def cohen_kappa(first: Sequence[Hashable], second: Sequence[Hashable]) -> Kappa:
 
 
 def krippendorff_alpha(units: Iterable[Sequence[Hashable]]) -> float:
-    """Krippendorff's alpha for nominal values; a unit is the values it was given, by any number of observers.
+    """Compute Krippendorff's alpha for nominal values; a unit is its values from any number of observers.
 
         alpha = 1 - D_o / D_e,   D_o = 1/n sum_{c != k} o_ck,   D_e = 1/(n (n - 1)) sum_{c != k} n_c n_k
 
     where a unit of m >= 2 values adds, for each ordered pair of them, 1/(m - 1) to the coincidence o_ck, n_c is the
     number of values c in such units, and n their sum. Units of fewer values say nothing and are left out; missing
-    values need no more than not being there. NaN where nothing varies (D_e = 0). Krippendorff 2011, "Computing
+    values are simply absent. NaN where nothing varies (D_e = 0). Krippendorff 2011, "Computing
     Krippendorff's Alpha-Reliability", section C.
     """
     totals: Counter[Hashable] = Counter()
@@ -81,7 +81,7 @@ def krippendorff_alpha(units: Iterable[Sequence[Hashable]]) -> float:
 
 
 def wilson_interval(successes: float, n: int, z: float = Z95) -> tuple[float, float]:
-    """The score interval of a share of `successes` in `n`; NaN for n = 0.
+    """Return the score interval of a share of `successes` in `n`; NaN for n = 0.
 
         (p + z^2/2n +- z sqrt(p (1 - p)/n + z^2/4n^2)) / (1 + z^2/n)
 

@@ -1,6 +1,6 @@
-"""Comparisons, judgements, items and plans as the values of a store's rows, and back.
+"""Conversion of comparisons, judgements, items and plans to the values of a store's rows, and back.
 
-Fields that are empty are left out of the JSON; text stays readable in it.
+Empty fields are left out of the JSON; text stays readable in it.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ Record = TypeVar("Record", Origin, Judgement, QueuePlan, SessionPlan)
 QUEUES = get_args(Queue)
 
 DAMAGES = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
-"""What reading a damaged row raises."""
+"""Exceptions that reading a damaged row raises."""
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _EMPTY: tuple[Any, ...] = ("", None, (), {})
 
 
 def checked(preference: Preference) -> None:
-    """Raise DataError when `preference` makes no sense: what is in a store stays there."""
+    """Raise DataError if `preference` makes no sense, because what is in a store stays there."""
     if rule := _broken_rule(preference):
         raise DataError(f"a preference that cannot be kept: {rule}; mend it where it is made")
 
 
 def _broken_rule(preference: Preference) -> str:
-    """The rule of `preference` that is broken; empty for none."""
+    """Return the rule that `preference` breaks; empty for none."""
     comparison, judgement = preference.comparison, preference.judgement
     k = len(comparison.completions)
     places = sorted(place for group in judgement.ranking for place in group)
@@ -55,7 +55,7 @@ def _broken_rule(preference: Preference) -> str:
 
 
 def comparison_values(comparison: Comparison) -> tuple[str, str, str, str, str]:
-    """key, prompt, completions, origins, columns. DataError when the columns are no JSON values."""
+    """Return key, prompt, completions, origins and columns. Raises DataError if the columns are not JSON values."""
     return (
         comparison.key,
         as_json(comparison.prompt),
@@ -66,7 +66,7 @@ def comparison_values(comparison: Comparison) -> tuple[str, str, str, str, str]:
 
 
 def read_comparison(prompt: str, completions: str, origins: str, columns: str) -> Comparison:
-    """The comparison in a row; one of DAMAGES when the row is damaged."""
+    """Build the comparison in a row. Raises one of DAMAGES if the row is damaged."""
     values = [json.loads(value) for value in (prompt, completions, origins, columns)]
     if list(map(type, values[1:])) != [list, list, dict]:
         raise TypeError("completions, origins or columns are of another type")
@@ -82,10 +82,10 @@ def read_comparison(prompt: str, completions: str, origins: str, columns: str) -
 
 
 def placed(preference: Preference, stored: Comparison) -> Preference:
-    """`preference` with the completions in the order of `stored`, which has the key of its comparison."""
+    """Return `preference` with the completions in the order of `stored`, which has the same key."""
     given = preference.comparison
     places = range(len(given.completions)) if given is stored else stored.order_of(given)
-    origins = dict(zip(places, given.origins, strict=False))  # none are given, or one a place
+    origins = dict(zip(places, given.origins, strict=False))  # none are given, or one per place
     comparison = replace(
         given, completions=stored.completions, origins=tuple(origins[place] for place in sorted(origins))
     )
@@ -93,12 +93,15 @@ def placed(preference: Preference, stored: Comparison) -> Preference:
 
 
 def label_values(preference: Preference, stored: Comparison) -> dict[str, Any]:
-    """What a label on `stored` says, by name: the judgement; origins and columns, if given and others than stored."""
+    """Return the fields of a label on `stored` by name.
+
+    These are the judgement's fields, and origins and columns if they are given and differ from the stored ones.
+    """
     return judgement_values(preference.judgement) | _values_given(preference.comparison, stored)
 
 
 def judgement_values(judgement: Judgement) -> dict[str, Any]:
-    """What a judgement says, by name, as JSON gives it back; without the labeller, who has a column."""
+    """Return the fields of a judgement by name, as JSON returns them; without the labeller, who has a column."""
     values = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in _filled(judgement).items()
@@ -110,14 +113,14 @@ def judgement_values(judgement: Judgement) -> dict[str, Any]:
 
 
 def choice_of(judgement: Judgement) -> str:
-    """What stands in the column `choice`."""
+    """Return the value of the column `choice`."""
     return judgement.choice or "ranking"
 
 
 def read_preference(id_: int, labeller: str, payload: str, comparison: Comparison) -> Preference:
-    """The label `id_` on `comparison` as it was given: with the origins and columns that came with it.
+    """Build the label `id_` on `comparison`, with the origins and columns that came with it.
 
-    One of DAMAGES when the payload is damaged.
+    Raises one of DAMAGES if the payload is damaged.
     """
     values = json.loads(payload)
     comparison = _as_given(comparison, values)
@@ -132,12 +135,18 @@ def read_preference(id_: int, labeller: str, payload: str, comparison: Compariso
 
 
 def item_values(item: Item, stored: Comparison) -> dict[str, Any]:
-    """What an item with the completions in the order of `stored` says beside its queue and what it repeats, by name."""
+    """Return the fields of an item by name, without its queue and what it repeats.
+
+    The item's completions are in the order of `stored`.
+    """
     return {"order_shown": list(item.order)} | _values_given(item.comparison, stored)
 
 
 def read_item(queue: Queue, payload: str, repeats: int | None, comparison: Comparison) -> Item:
-    """The item on `comparison`, with the origins and columns that came with it; one of DAMAGES when it is damaged."""
+    """Build the item on `comparison`, with the origins and columns that came with it.
+
+    Raises one of DAMAGES if it is damaged.
+    """
     values = json.loads(payload)
     comparison = _as_given(comparison, values)
     order = tuple(values["order_shown"])
@@ -149,7 +158,7 @@ def read_item(queue: Queue, payload: str, repeats: int | None, comparison: Compa
 
 
 def read_plan(text: str) -> SessionPlan:
-    """The plan in a session's row, whose JSON has the fields by name; one of DAMAGES when it is damaged."""
+    """Build the plan in a session's row from JSON with its fields by name. Raises one of DAMAGES if it is damaged."""
     values = json.loads(text)
     queues = (
         _typed(QueuePlan(**queue | {name: tuple(queue[name]) for name in ("models", "keys")}))
@@ -159,12 +168,12 @@ def read_plan(text: str) -> SessionPlan:
 
 
 def guidelines_hash(text: str) -> str:
-    """What sessions and labels name guidelines by: 32 hex digits; empty for no text."""
+    """Return the hash that identifies guidelines in sessions and labels: 32 hex digits; empty for no text."""
     return hashlib.sha256(as_utf8(text).encode()).hexdigest()[:32] if text else ""
 
 
 def as_json(value: Any) -> str:
-    """`value` as JSON text that has a UTF-8 form; DataError when it is no JSON value."""
+    """Return `value` as JSON text that can be encoded in UTF-8. Raises DataError if it is not a JSON value."""
     try:
         return as_utf8(_ENCODER.encode(value))
     except (TypeError, ValueError, RecursionError) as error:
@@ -172,7 +181,7 @@ def as_json(value: Any) -> str:
 
 
 def as_utf8(text: str) -> str:
-    r"""`text` with lone surrogates, which UTF-8 has none for, as \udc80: in JSON that is the same character."""
+    r"""Write lone surrogates, which UTF-8 cannot encode, as \udc80: in JSON that is the same character."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -186,7 +195,7 @@ def _values_given(given: Comparison, stored: Comparison) -> dict[str, Any]:
 
 
 def _as_given(stored: Comparison, values: dict[str, Any]) -> Comparison:
-    """`stored` with the origins and columns that are among `values`, which are taken out of these."""
+    """Return `stored` with the origins and columns from `values`, which are removed from these."""
     if "origins" in values:
         stored = replace(stored, origins=tuple(_typed(Origin(**origin)) for origin in values.pop("origins")))
     if "columns" in values:
@@ -195,7 +204,10 @@ def _as_given(stored: Comparison, values: dict[str, Any]) -> Comparison:
 
 
 def _typed(record: Record) -> Record:
-    """`record`; TypeError where a field is of another type than it must be, as in a row that another program wrote."""
+    """Return `record`; raise TypeError if a field has the wrong type, as in a row that another program wrote.
+
+    Raises ValueError for NaN and for numbers that are too large.
+    """
     for name, types, members in _TYPES[type(record)]:
         value: Any = getattr(record, name)
         sound = isinstance(value, types)
@@ -217,7 +229,7 @@ def _filled(record: Origin | Judgement) -> dict[str, Any]:
     return {name: value for name, value in values if value not in _EMPTY}
 
 
-_LATEST = 2**36  # of times that have a date, seconds since 1970
+_LATEST = 2**36  # bound of times that have a date, seconds since 1970
 _Rows = tuple[tuple[str, type | tuple[type, ...], type | tuple[type, ...] | None], ...]
 _TYPES: dict[type, _Rows] = {  # name, type, type of the members
     Origin: (

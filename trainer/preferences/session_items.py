@@ -22,7 +22,7 @@ from trainer.preferences.rows import (
 
 
 def append_session_item(log: EventLog, session: int, position: int, item: Item) -> None:
-    """Append `item`, within a transaction; DataError when it makes no sense."""
+    """Append `item`, within a transaction. Raises DataError if it makes no sense."""
     shown = Preference(comparison=item.comparison, judgement=Judgement(verdict="skip", order_shown=item.order))
     checked(shown)
     k = len(item.comparison.completions)
@@ -44,7 +44,7 @@ def append_session_item(log: EventLog, session: int, position: int, item: Item) 
 
 
 def read_session_item(log: EventLog, session: int, position: int, label: int | None) -> SessionItem:
-    """The item at `position`, which is there, with the label of this id, which is one of its own."""
+    """Read the item at `position`, which must exist, with the label of this id, which must be one of its own."""
     with storage_errors(log.path):
         row = log.connection.execute(
             f"""SELECT i.queue, i.payload, i.repeats, e.labeller, e.payload, {COMPARISON}
@@ -63,7 +63,7 @@ def read_session_item(log: EventLog, session: int, position: int, label: int | N
 
 
 def standing_judgement(log: EventLog, label: int) -> Judgement | None:
-    """What the label of this id says; None where it does not stand."""
+    """Return the judgement of the label with this id; None if it is undone."""
     with storage_errors(log.path):
         row = log.connection.execute(
             f"""SELECT e.labeller, e.payload, {COMPARISON} FROM events e JOIN comparisons c ON c.id = e.comparison

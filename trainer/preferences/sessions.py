@@ -1,4 +1,4 @@
-"""Labelling sessions in a preference store: what is asked, in which order, what was said, and where one goes on."""
+"""Labelling sessions in a preference store: what they ask and in which order, and the labels given so far."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _SESSIONS = """SELECT s.id, s.time, s.labeller, s.plan, coalesce(s.guidelines, '
     (SELECT coalesce(max(i.position) + 1, 0) FROM session_items i WHERE i.session = s.id),
     (SELECT coalesce(sum(CASE e.kind WHEN 'label' THEN 1 ELSE -1 END), 0) FROM events e WHERE e.session = s.id)
     FROM sessions s"""
-# Items that need no label any more: the labeller has judged their comparison outside the session; for one that is to be
-# judged again, since the session began. Repeats ask how far a labeller agrees with themselves.
+# Items that no longer need a label, because the labeller judged their comparison outside the session; for the queue
+# "again", only since the session began. Repeats always need one: they measure self-agreement.
 _ELSEWHERE = """SELECT i.position FROM session_items i JOIN sessions s ON s.id = i.session
     WHERE i.session = :session AND i.position BETWEEN :first AND :last AND i.repeats IS NULL AND EXISTS (
         SELECT 1 FROM events e WHERE e.comparison = i.comparison AND e.kind = 'label' AND e.labeller = s.labeller
@@ -39,7 +39,7 @@ _TOUCHED = """SELECT DISTINCT i.position FROM events e CROSS JOIN session_items 
 
 
 def sessions(store: PreferenceStore, labeller: str | None = None) -> list[SessionRecord]:
-    """The sessions in `store`, the newest first; those of one labeller, or all."""
+    """Return the sessions in `store`, the newest first: those of one labeller, or all."""
     query = f"{_SESSIONS} WHERE s.labeller = :labeller OR :labeller IS NULL ORDER BY s.id DESC"
     with storage_errors(store.path):
         rows = store.log.connection.execute(
@@ -50,7 +50,7 @@ def sessions(store: PreferenceStore, labeller: str | None = None) -> list[Sessio
 
 
 def begin_session(store: PreferenceStore, labeller: str, plan: SessionPlan, guidelines: str = "") -> LabelSession:
-    """Begin a session without items. guidelines: the text that the labeller goes by; kept once, under its hash."""
+    """Begin a session without items. guidelines: the text that the labeller follows; stored once, by its hash."""
     connection, text = store.log.connection, as_utf8(guidelines)
     key = guidelines_hash(text)
     with store.log.transaction():
@@ -65,7 +65,7 @@ def begin_session(store: PreferenceStore, labeller: str, plan: SessionPlan, guid
 
 
 def open_session(store: PreferenceStore, session_id: int) -> LabelSession:
-    """The session `session_id`, to go on with; UsageError when there is none."""
+    """Open the session `session_id` to continue it. Raises UsageError if there is none."""
     with storage_errors(store.path):
         row = store.log.connection.execute(f"{_SESSIONS} WHERE s.id = ?", (session_id,)).fetchone()
     if row is None:
@@ -76,7 +76,7 @@ def open_session(store: PreferenceStore, session_id: int) -> LabelSession:
 
 
 def guidelines_text(store: PreferenceStore, key: str) -> str:
-    """The guidelines with this hash; empty for the empty hash. UsageError when the store has none such."""
+    """Return the guidelines with this hash; empty for the empty hash. Raises UsageError if the store has none."""
     if not key:
         return ""
     with storage_errors(store.path):
@@ -89,28 +89,28 @@ def guidelines_text(store: PreferenceStore, key: str) -> str:
 class LabelSession:
     """A session of one labeller, for the thread that opened its store; made by `begin_session` and `open_session`.
 
-    Several windows may have one session open, each with one of these: a method sees what the others have done.
-    Methods that write do so durably, or raise and change nothing. What a label costs does not grow with the session.
+    Several windows may have one session open, each with one of these: a method sees what the others have done. Methods
+    that write do so durably, or raise and change nothing. The cost of a label does not grow with the session.
     """
 
     def __init__(self, store: PreferenceStore, record: SessionRecord) -> None:
         self._log = store.log
         self._begun = record
         self._items = 0
-        self._labels: dict[int, int] = {}  # of each labelled position the label that stands, in the order of labelling
+        self._labels: dict[int, int] = {}  # current label of each labelled position, in the order of labelling
         self._elsewhere: set[int] = set()  # positions without a label whose comparison was judged in another session
         self._open: list[int] = []  # a heap of all positions that are in neither, and of some that are
-        self._seen = 0  # the newest event that the above know of
-        self._counter: ProgressCounter | None = None  # made when first asked for
+        self._seen = 0  # the newest event that these take into account
+        self._counter: ProgressCounter | None = None  # made on first use
 
     @property
     def record(self) -> SessionRecord:
-        """The session as it stands now."""
+        """Current record of the session."""
         self._follow()
         return replace(self._begun, items=self._items, done=len(self._labels), elsewhere=len(self._elsewhere))
 
     def put(self, items: Sequence[Item]) -> None:
-        """Append `items`, all or none of them; DataError when one makes no sense.
+        """Append all of `items` or none. Raises DataError if one makes no sense.
 
         Where the store has a comparison in another order, the item's order is mapped to that one.
         """
@@ -120,9 +120,9 @@ class LabelSession:
                 append_session_item(self._log, self._begun.id, position, item)
 
     def next_open(self, claim: Claim | None = None) -> SessionItem | None:
-        """The first item that is still to be judged; None when there is none.
+        """Return the first item still to be judged; None if there is none.
 
-        claim: takes its comparison; an item that another session shows is passed over until that lets go of it.
+        claim: takes the item's comparison; items that another session shows are passed over until it releases them.
         """
         self._follow()
         passed, found = [], None
@@ -141,21 +141,21 @@ class LabelSession:
         return found
 
     def newest(self) -> SessionItem | None:
-        """The item that was labelled last, of those with a label."""
+        """Return the most recently labelled item; None if none has a label."""
         return next(iter(self.history(limit=1)), None)
 
     def item(self, position: int) -> SessionItem:
-        """The item at `position`; UsageError when there is none."""
+        """Return the item at `position`. Raises UsageError if there is none."""
         self._follow()
         if not 0 <= position < self._items:
             raise UsageError(f"session {self._begun.id} has no item {position + 1}: it has {self._items}")
         return self._read(position, self._labels.get(position))
 
     def label(self, position: int, judgement: Judgement) -> int:
-        """Keep what was said of the item at `position` and return the label's id.
+        """Store the judgement of the item at `position` and return the label's id.
 
-        Labeller, guidelines and the order shown are the session's and the item's; a judgement without a time gets the
-        present one. UsageError when the item has a label, or its comparison has one of another session.
+        Labeller, guidelines and the order shown come from the session and the item; a judgement without a time gets the
+        present one. Raises UsageError if the item has a label, or its comparison was judged in another session.
         """
         with self._log.transaction():
             item = self.item(position)
@@ -169,9 +169,9 @@ class LabelSession:
             return self._append_label(item, judgement)
 
     def relabel(self, position: int, judgement: Judgement) -> int:
-        """Keep another judgement in place of the one that stands, as `label` does; that one is undone.
+        """Undo the item's label and store another judgement in its place, as `label` does.
 
-        UsageError when the item has no label.
+        Raises UsageError if the item has no label.
         """
         with self._log.transaction():
             item = self.item(position)
@@ -181,7 +181,7 @@ class LabelSession:
             return self._append_label(item, judgement)
 
     def undo(self) -> int | None:
-        """Undo the newest label that stands and return its position; None when there is none."""
+        """Undo the newest label and return its position; None if there is none."""
         with self._log.transaction():
             self._follow()
             if not self._labels:
@@ -191,7 +191,7 @@ class LabelSession:
             return position
 
     def history(self, limit: int = 200, before: int | None = None) -> list[SessionItem]:
-        """The items with a label, that which was labelled last first.
+        """Return the items with a label, the most recently labelled first.
 
         before: id of a label; only items with an older one.
         """
@@ -201,7 +201,7 @@ class LabelSession:
         return [self._read(position, label) for position, label in itertools.islice(older, limit)]
 
     def served(self) -> set[str]:
-        """Keys of the comparisons that were put in, but for repeats."""
+        """Return the keys of the comparisons that were added, except repeats."""
         with storage_errors(self._log.path):
             rows = self._log.connection.execute(
                 """SELECT c.key FROM session_items i JOIN comparisons c ON c.id = i.comparison
@@ -211,7 +211,7 @@ class LabelSession:
         return {key for (key,) in rows}
 
     def progress(self, left: int | None) -> Progress:
-        """How the session goes. left: items still to be judged; None where that is not known."""
+        """Return the session's progress. left: number of items still to be judged; None if not known."""
         self._follow()
         if self._counter is None:
             labelled = (self._read(position, label) for position, label in self._labels.items())
@@ -219,7 +219,7 @@ class LabelSession:
         return self._counter.progress(left)
 
     def _follow(self) -> None:
-        """Take in what has happened since, in whatever window."""
+        """Update to what any window has written since the last call."""
         connection, session, after = self._log.connection, self._begun.id, self._seen
         with storage_errors(self._log.path):
             (self._seen,) = connection.execute("SELECT coalesce(max(id), 0) FROM events").fetchone()
@@ -258,7 +258,7 @@ class LabelSession:
                 heapq.heappush(self._open, position)
 
     def _judged_elsewhere(self, first: int, last: int) -> set[int]:
-        """Of the items from `first` to `last` those that need no label any more."""
+        """Return those of the items from `first` to `last` that no longer need a label."""
         values = {"session": self._begun.id, "first": first, "last": last}
         with storage_errors(self._log.path):
             return {position for (position,) in self._log.connection.execute(_ELSEWHERE, values)}

@@ -1,4 +1,4 @@
-"""Where preferences are read from: a file, or a dataset of the `datasets` library."""
+"""Rows of preferences from a file, or from a dataset of the `datasets` library."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def source_rows(source: str, split: str, broken: OnBroken) -> Iterator[SourceRow]:
-    """The rows of `source`: a file, a folder written by `Dataset.save_to_disk`, or a name for `load_dataset`.
+    """Read the rows of `source`: a file, a folder written by `Dataset.save_to_disk`, or a name for `load_dataset`.
 
-    A row of a file that can be left out by itself goes to `broken`. Raises DataError for what cannot be read.
+    A broken row of a file that can be left out by itself goes to `broken`. Raises DataError for what cannot be read.
     """
     try:
         path = Path(source).expanduser()
@@ -34,7 +34,7 @@ def source_rows(source: str, split: str, broken: OnBroken) -> Iterator[SourceRow
 def _dataset_rows(source: str, split: str, folder: Path | None) -> Iterator[SourceRow]:
     import datasets  # 5 s
 
-    # A terminal interface owns the screen.
+    # Progress bars would draw over a terminal interface.
     bars = datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
     try:

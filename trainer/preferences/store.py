@@ -17,7 +17,7 @@ from trainer.preferences.migrations import VERSION, migrate, schema_version
 from trainer.preferences.records import Comparison, Judgement, Preference
 from trainer.preferences.rows import DAMAGES, as_utf8, checked, placed, read_comparison, read_preference
 
-_BATCH = 1000  # preferences of a transaction: each waits for the disk once
+_BATCH = 1000  # preferences per transaction; each transaction waits for the disk once
 _LABELS = f"""SELECT e.id, e.labeller, e.payload, {COMPARISON}
     FROM events e JOIN comparisons c ON c.id = e.comparison
     WHERE e.id > :after AND e.kind = 'label'
@@ -26,7 +26,7 @@ _LABELS = f"""SELECT e.id, e.labeller, e.payload, {COMPARISON}
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """count: preferences added; duplicates: those that were there already."""
+    """Result of adding preferences. count: those added. duplicates: those that were there already."""
 
     count: int
     duplicates: int
@@ -34,7 +34,7 @@ class Added:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredEvent:
-    """A line of the log. time: when it was written, seconds since 1970; key: of the comparison."""
+    """An entry of the log. time: when it was written, seconds since 1970. key: of the comparison."""
 
     id: int
     time: float
@@ -44,12 +44,12 @@ class StoredEvent:
     source: str
     undoes: int | None  # the label's id
     judgement: Judgement | None  # of a label
-    session: int | None  # and position: of the item that was labelled; None outside a session
+    session: int | None  # and position: of the labelled item; None outside a session
     position: int | None
 
 
 def default_store(folder: Path) -> Path:
-    """Where the preferences of the workspace `folder` are kept."""
+    """Return the path of the preferences of the workspace `folder`."""
     return folder / "preferences.db"
 
 
@@ -57,22 +57,22 @@ class PreferenceStore:
     """The preferences in the file `path`; a context manager, for the thread that opened it.
 
     Several processes and threads may read and write at once, each with a store of its own. A write is on disk when the
-    method returns; where another one is writing, it waits for up to 5 s.
+    method returns; it waits up to 5 s for another writer.
 
-    Comparisons of the same completions to the same prompt are one, in whatever order they are given: completions stand
-    as they were first seen, and the places of later judgements are mapped to these. Origins and columns are kept with
-    each label that brings others than the comparison has.
+    Comparisons of the same completions to the same prompt are stored once, whatever their order: completions keep the
+    order in which they were first seen, and the places of later judgements are mapped to it. Origins and columns are
+    stored with each label whose own differ from the comparison's.
 
-    create: the store is made where there is none, and must be writable. Without it, UsageError when there is none; one
-    that is read-only can be read. A store of an older version is migrated. Every method raises StorageError when the
-    file is locked, read-only, damaged or of a newer version.
+    create: create the store if there is none; it must be writable. Without it, a missing store raises UsageError, and a
+    read-only one can be read. A store of an older version is migrated. Every method raises StorageError if the file is
+    locked, read-only, damaged or of a newer version.
     """
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
         self.path = path
         self.version = VERSION
         self._connection = connect(path, create=create)
-        self.log = EventLog(self._connection, path)  # for sessions, which are kept in it
+        self.log = EventLog(self._connection, path)  # for sessions, which are stored in it
         try:
             with storage_errors(path):
                 if schema_version(self._connection, path) < VERSION or create:
@@ -89,13 +89,13 @@ class PreferenceStore:
         self.close()
 
     def close(self) -> None:
-        """Close the file; the last one to do so leaves `path` as the only file, whole."""
+        """Close the file; the last connection to close leaves `path` as the only file, complete."""
         self._connection.close()
 
     def add(self, preference: Preference, *, source: str = "") -> int:
-        """Keep a label that was just made and return its id. A judgement without a time gets the present one.
+        """Store a label that was just made and return its id. A judgement without a time gets the present one.
 
-        source: what `preferences` tells labels apart by; empty for one made here. DataError when `preference` makes no
+        source: what `preferences` filters labels by; empty for one made here. Raises DataError if `preference` makes no
         sense, such as a ranking that leaves out a completion.
         """
         checked(preference)
@@ -107,10 +107,10 @@ class PreferenceStore:
             return self.log.append_label(found, placed(preference, found.comparison), source, now)
 
     def add_many(self, preferences: Iterable[Preference], *, source: str) -> Added:
-        """Keep preferences that came from `source`, in transactions of 1,000: an error leaves those before it.
+        """Store preferences that came from `source`, in transactions of 1,000: an error leaves those before it.
 
-        What stands already is not added again: the same comparison judged the same, to the note and the seconds, by
-        the same labeller from the same source.
+        Duplicates are not added again: the same comparison judged the same, including the note and the seconds, by the
+        same labeller from the same source.
         """
         count = duplicates = 0
         pending = iter(preferences)
@@ -130,18 +130,20 @@ class PreferenceStore:
         return Added(count, duplicates)
 
     def undo(self, event_id: int, labeller: str) -> int:
-        """Undo the label `event_id` and return the id of the event that says so; `labeller` is who undoes it.
+        """Undo the label `event_id` as `labeller`, and return the id of the undo event.
 
-        UsageError when there is no such label or it is undone; an undo is not undone, the label is made anew.
+        Raises UsageError if there is no such label or it is already undone. An undo cannot be undone; label the
+        comparison again.
         """
         return self.log.undo(event_id, labeller)
 
     def preferences(
         self, *, labeller: str | None = None, source: str | None = None, with_skips: bool = False
     ) -> Iterator[Preference]:
-        """What stands, in the order of labelling: labels not undone, made before the first one is drawn.
+        """Yield the labels that are not undone, in the order of labelling.
 
-        They are read as they are drawn; what is undone meanwhile may still come.
+        Labels are read lazily, up to the newest one at the first read. A label that is undone meanwhile may still be
+        yielded.
         """
         conditions, values = "", dict[str, Any]()
         if labeller is not None:
@@ -155,18 +157,21 @@ class PreferenceStore:
             yield self._preference(*row)
 
     def comparisons(self) -> Iterator[Comparison]:
-        """All comparisons in the order in which they came, labels standing or not."""
+        """Yield all comparisons in the order in which they were added, even if all their labels are undone."""
         query = f"SELECT c.id, {COMPARISON} FROM comparisons c WHERE c.id > :after AND c.id <= :last ORDER BY c.id"  # noqa: S608
         for id_, *values in paged(self._connection, self.path, query, last=self._last("comparisons")):
             yield self.log.comparison(id_, *values)
 
     def labels_of(self, key: str) -> list[Preference]:
-        """The labels that stand of the comparison with this `Comparison.key`, skips too, in the order of labelling."""
+        """Return the labels of the comparison with this `Comparison.key`, in the order of labelling.
+
+        Skips are included, undone labels are not.
+        """
         query = f"{_LABELS} AND c.key = :key ORDER BY e.id"
         return [self._preference(*row) for row in paged(self._connection, self.path, query, key=key)]
 
     def events(self) -> Iterator[StoredEvent]:
-        """The whole log, from its beginning."""
+        """Yield the whole log, from its beginning."""
         query = f"""SELECT e.id, e.time, e.kind, e.labeller, e.source, e.undoes, e.session, e.position, e.payload,
                 c.key, {COMPARISON}
             FROM events e JOIN comparisons c ON c.id = e.comparison
@@ -188,12 +193,12 @@ class PreferenceStore:
             )
 
     def counts(self) -> Counts:
-        """How much there is, at one moment."""
+        """Return the counts as of one moment."""
         with storage_errors(self.path):
             return counts_of(self._connection)
 
     def check(self) -> list[str]:
-        """A line for each thing that is wrong with the file or what it says; none when all is well."""
+        """Return a line for each problem with the file or its contents; an empty list if there are none."""
         return problems(self._connection, self.path)
 
     def _last(self, table: str) -> int:

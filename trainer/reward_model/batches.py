@@ -1,4 +1,4 @@
-"""Groups as arrays: in the order of an epoch, in steps, in micro-batches of like lengths."""
+"""Groups of comparisons as arrays, split into steps and into micro-batches of similar length."""
 
 from __future__ import annotations
 
@@ -20,33 +20,36 @@ class PairBatch(NamedTuple):
 
     sequences: mx.array  # [N, L] ids
     lengths: mx.array  # [N]
-    better: mx.array  # [P] rows; of a tie either
+    better: mx.array  # [P] rows; for a tie, either one
     worse: mx.array  # [P] rows
     is_tie: mx.array  # [P]
     margins: mx.array  # [P] logits; 0 for a tie
-    weights: mx.array  # [P] in the loss; each group's weights, with those of its rankings, sum to 1
+    weights: mx.array  # [P] weights in the loss; those of a group's pairs and rankings sum to 1
     rankings: mx.array  # [R, K] rows
-    ranks: mx.array  # [R, K] 0 the best
+    ranks: mx.array  # [R, K] 0 is the best
     ranking_mask: mx.array  # [R, K]
     ranking_weights: mx.array  # [R]
 
 
 def steps_in(groups: int, config: RewardTrainConfig) -> int:
-    """Optimiser steps of the whole run over so many groups."""
+    """Return the number of optimiser steps of the whole run over `groups` groups."""
     return config.epochs * math.ceil(groups / config.batch_size)
 
 
 def step_groups(groups: Sequence[Group], number: int, config: RewardTrainConfig, seed: int) -> list[Group]:
-    """The groups of step `number`, from 1: each epoch visits all, in an order of its own. Needs no state."""
+    """Return the groups of step `number`, counted from 1.
+
+    Each epoch visits all groups in its own order, which depends on `seed` and the epoch alone.
+    """
     epoch, step = divmod(number - 1, math.ceil(len(groups) / config.batch_size))
     order = np.random.default_rng([seed, Purpose.MINIBATCHES, epoch]).permutation(len(groups))
     return [groups[place] for place in order[step * config.batch_size : (step + 1) * config.batch_size]]
 
 
 def micro_batches(groups: Sequence[Group], budget: int) -> Iterator[list[Group]]:
-    """`groups` in parts of like length whose padded tokens stay within `budget`; a larger group goes alone.
+    """Yield `groups` in parts of similar length whose padded tokens stay within `budget`; a larger group goes alone.
 
-    Longest first, so that the peak of memory comes at once.
+    The longest come first, so that memory peaks at the start.
     """
     part: list[Group] = []
     rows = 0
@@ -61,15 +64,15 @@ def micro_batches(groups: Sequence[Group], budget: int) -> Iterator[list[Group]]
 
 
 def to_batch(groups: Sequence[Group], config: RewardTrainConfig) -> PairBatch:
-    """`groups` as arrays."""
+    """Return `groups` as arrays."""
     sequences: list[list[int]] = []
-    pairs: list[tuple[Pair, int, float]] = []  # with the first row of its group, and its weight
+    pairs: list[tuple[Pair, int, float]] = []  # pair, first row of its group, weight
     rankings: list[tuple[Ranking, int, float]] = []
     for group in groups:
         first = len(sequences)
         sequences += group.sequences
         choice = config.rankings == "plackett-luce"
-        # In one loss or the other: a group counts once, however much was said of it (Ouyang et al. 2022, section 3.4).
+        # A judgement goes into one loss. A group counts once, however many it has (Ouyang et al. 2022, section 3.4).
         terms = sum(1 if choice and ranking else len(found) for found, ranking in group.judged)
         for found, ranking in group.judged:
             as_ranking = choice and ranking is not None
@@ -97,7 +100,7 @@ def to_batch(groups: Sequence[Group], config: RewardTrainConfig) -> PairBatch:
 
 
 def pad(sequences: Sequence[Sequence[int]]) -> npt.NDArray[np.int32]:
-    """[N, L] ids, 0 behind the end of each."""
+    """Return `sequences` as ids [N, L], padded with 0 on the right."""
     rows = np.zeros((len(sequences), max(map(len, sequences))), dtype=np.int32)
     for row, sequence in zip(rows, sequences, strict=True):
         row[: len(sequence)] = sequence

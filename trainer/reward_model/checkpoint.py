@@ -1,7 +1,7 @@
-"""A reward model on disk: what a run needs to go on exactly, and what others need to use it.
+"""Checkpoints of a reward model: what a run needs to resume exactly, and what others need to use the model.
 
-adapter/ is an adapter in mlx-lm's own format; head.safetensors, the optimiser and the best parameters lie beside it.
-reward_model.json tells how to use it, state.json how to go on.
+adapter/ is an adapter in mlx-lm's format; head.safetensors, the optimiser and the best parameters lie beside it.
+reward_model.json describes how to use the model, state.json how to resume its training.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CARD = "reward_model.json"
 
 
 class Scale(NamedTuple):
-    """As in RewardModel."""
+    """Mean and deviations of the raw scores, as in `RewardModel`."""
 
     mean: float
     std: float
@@ -44,7 +44,7 @@ class Scale(NamedTuple):
 
 
 class _State(BaseModel):
-    """What state.json must be."""
+    """Schema of state.json."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -57,7 +57,7 @@ class _State(BaseModel):
 
 
 class _Card(BaseModel):
-    """What reward_model.json must be for training to go on."""
+    """Schema of the part of reward_model.json that resuming needs."""
 
     model_config = ConfigDict(strict=True)
 
@@ -69,15 +69,15 @@ class _Card(BaseModel):
 
 
 class Best(NamedTuple):
-    """The parameters of the lowest held-out log-loss so far."""
+    """Parameters with the lowest held-out log-loss so far."""
 
     parameters: Parameters
-    report: dict[str, Any]  # the evaluation of them
-    iteration: int  # the step after which they were that
+    report: dict[str, Any]  # their evaluation
+    iteration: int  # the step after which they were reached
 
 
 class Snapshot(NamedTuple):
-    """The state of a run between two steps. MLX arrays never change in place, so keeping one costs references."""
+    """State of a run between two steps. MLX arrays never change in place, so keeping one costs only references."""
 
     iteration: int  # steps taken
     parameters: Parameters
@@ -88,14 +88,14 @@ class Snapshot(NamedTuple):
     length_slope: float  # of the length-only baseline
     tokens: int = 0
     untrained: dict[str, Any] | None = None  # the evaluation before the first step
-    report: dict[str, Any] | None = None  # the newest evaluation of `parameters`
+    report: dict[str, Any] | None = None  # the latest evaluation of `parameters`
     best: Best | None = None
     without_better: int = 0  # evaluations since the best
     finished: bool = False
 
 
 def save_snapshot(folder: Path, snapshot: Snapshot, config: RewardModelConfig) -> None:
-    """Write `snapshot` as `folder`, whole or not at all. Raises StorageError."""
+    """Write `snapshot` as `folder`, in full or not at all. Raises StorageError."""
     adapter, head = _parted(snapshot.parameters)
 
     def fill(temporary: Path) -> None:
@@ -119,10 +119,10 @@ def save_snapshot(folder: Path, snapshot: Snapshot, config: RewardModelConfig) -
 
 
 def load_snapshot(folder: Path) -> Snapshot:
-    """Read what `save_snapshot` wrote, to the bit.
+    """Read what `save_snapshot` wrote, bit for bit.
 
-    Raises DamagedCheckpointError where something else is there now, StorageError for one that cannot be read, or that a
-    newer version wrote.
+    Raises DamagedCheckpointError if the files have changed since then, StorageError if they cannot be read or a newer
+    version wrote them.
     """
     card = read_whole_card(folder)
     try:
@@ -137,7 +137,7 @@ def load_snapshot(folder: Path) -> Snapshot:
         best = state["best"] and Best(
             read_arrays(folder / "best.safetensors"),
             state["best"],
-            state.get("best_iteration", state["iteration"]),  # older ones do not say
+            state.get("best_iteration", state["iteration"]),  # older checkpoints lack it
         )
         return Snapshot(
             iteration=state["iteration"],
@@ -159,7 +159,7 @@ def load_snapshot(folder: Path) -> Snapshot:
 
 
 def load_parameters(folder: Path) -> Parameters:
-    """Adapter and head of the checkpoint in `folder`. Raises StorageError."""
+    """Read adapter and head of the checkpoint in `folder`. Raises StorageError."""
     try:
         adapter = read_arrays(folder / "adapter" / ADAPTER_FILE)
         head = read_arrays(folder / "head.safetensors")
@@ -169,7 +169,7 @@ def load_parameters(folder: Path) -> Parameters:
 
 
 def read_card(folder: Path) -> dict[str, Any]:
-    """reward_model.json: base model, data settings, scale, evaluation. Raises StorageError."""
+    """Read reward_model.json: base model, data settings, scale, evaluation. Raises StorageError."""
     try:
         card = json.loads(read_regular(folder / CARD))
         if card["format"] > FORMAT:
@@ -180,7 +180,7 @@ def read_card(folder: Path) -> dict[str, Any]:
 
 
 def read_whole_card(folder: Path) -> dict[str, Any]:
-    """Return the card of a checkpoint that is to be loaded, once every file of it is seen to be what was written.
+    """Read reward_model.json after checking that every file of the checkpoint is as it was written.
 
     Raises DamagedCheckpointError, StorageError.
     """

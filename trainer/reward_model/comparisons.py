@@ -1,4 +1,4 @@
-"""The comparisons of a run: tokens of a length that the model can take, a part of them held out."""
+"""Comparisons of a run: tokenised to a length that the model can take, with a part held out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainer.reward_model.pairs import Group, group_preferences, split_groups
 
 
 class Comparisons(NamedTuple):
-    """Groups to train on, groups to evaluate on, and what a user should know of them, one line each."""
+    """Groups to train on, groups to evaluate on, and warnings for the user, one line each."""
 
     train: list[Group]
     held_out: list[Group]
@@ -22,9 +22,9 @@ class Comparisons(NamedTuple):
 
 
 def comparisons(preferences: Iterable[Preference], model: LoadedModel, config: RewardModelConfig) -> Comparisons:
-    """`preferences` as comparisons for `model`.
+    """Return `preferences` as comparisons for `model`.
 
-    Raises DataError where none is left to learn from, or one exceeds the model's context.
+    Raises DataError if no preference is left to learn from, or one exceeds the model's context.
     """
     groups, warnings = group_preferences(preferences, Encoder(model.tokenizer, config.data), config.data)
     longest = max(group.longest for group in groups)

@@ -1,4 +1,4 @@
-"""Prompt and completion as the reward model reads them: one sequence of tokens."""
+"""Encoding of prompt and completion as one sequence of tokens, which the reward model reads."""
 
 from __future__ import annotations
 
@@ -19,31 +19,32 @@ _UNLIMITED = LARGEST_INT
 class Sequenced(NamedTuple):
     """A prompt with a completion."""
 
-    tokens: list[int]  # at most data.max_tokens, the last ones
-    completion: int  # tokens of the completion, before anything was cut
+    tokens: list[int]  # the last data.max_tokens at most
+    completion: int  # tokens of the completion before cutting
     is_cut: bool
 
 
 class Encoder:
-    """Renders and tokenises as PPO does with its prompts, by mlx-lm's tokenizer wrapper.
+    """Renderer and tokeniser that treats prompts as PPO does, with mlx-lm's tokenizer wrapper.
 
-    Completions of plain text follow the prompt as they are, those of a conversation through the chat template, up to
-    the last word: no end token is read, for a response that was cut short has none.
+    A plain-text completion is appended to the prompt as it is; one of a conversation goes through the chat template.
+    Sequences end with the last token of the text, without an end token: a response that was cut short has none.
     """
 
     def __init__(self, tokenizer: Any, config: PreferenceDataConfig) -> None:
         self._tokenizer = tokenizer
         self._config = config
-        # `encode_prompts` renders; the length is ours to limit, of prompt and completion together.
+        # `encode_prompts` only renders: the limit here is on prompt and completion together.
         self._rendering = DataConfig(chat=config.chat, system=config.system, max_prompt_tokens=_UNLIMITED)
         self._as_it_is = DataConfig(max_prompt_tokens=_UNLIMITED)
         self._prompt: Text | None = None
         self._prompt_tokens: list[int] = []
 
     def sequence(self, prompt: Text, completion: Text, number: int = 0) -> Sequenced:
-        """`completion` to `prompt`. number: by which errors call the preference, counted from 0.
+        """Encode `prompt` and `completion` as one sequence.
 
-        Raises DataError where they cannot be rendered or have no tokens.
+        number: the preference's number in error messages, counted from 0. Raises DataError if the two cannot be
+        rendered or have no tokens.
         """
         if isinstance(prompt, str) and isinstance(completion, str) and self._config.chat != "always":
             if not prompt:
@@ -59,17 +60,17 @@ class Encoder:
         return self._limited(tokens, max(len(tokens) - len(start), 0))
 
     def text(self, text: str) -> list[int]:
-        """A whole text, prompt and completion in one, as it is."""
+        """Encode a whole text, prompt and completion in one, as it is."""
         return self._limited(self._plain(text), 0).tokens
 
     def tokens(self, tokens: Sequence[int]) -> list[int]:
-        """Tokens of a policy with this tokenizer, without the end token that it may have written."""
+        """Return tokens of a policy with this tokenizer, without end tokens at their end."""
         ends = self._tokenizer.eos_token_ids
         end = next((place for place in range(len(tokens), 1, -1) if tokens[place - 1] not in ends), 1)
         return self._limited(list(tokens[:end]), 0).tokens
 
     def _encoded_prompt(self, prompt: Text, number: int) -> list[int]:
-        if prompt != self._prompt:  # the completions of one follow each other
+        if prompt != self._prompt:  # cached: the completions of one prompt follow each other
             self._prompt, self._prompt_tokens = prompt, self._encoded(prompt, number)
         return self._prompt_tokens
 
@@ -85,6 +86,6 @@ class Encoder:
         limit, begin = self._config.max_tokens, self._tokenizer.bos_token_id
         if len(tokens) <= limit:
             return Sequenced(tokens, completion, is_cut=False)
-        # As in `encode_prompts`: models that were trained with a begin token go astray without it.
+        # As in `encode_prompts`: models that were trained with a begin token perform badly without it.
         kept = tokens[:1] + tokens[1 - limit :] if limit > 1 and tokens[0] == begin else tokens[-limit:]
         return Sequenced(kept, completion, is_cut=True)

@@ -1,4 +1,4 @@
-"""How good a reward model is on held-out pairs, beside what knows less than it."""
+"""Evaluation of a reward model on held-out pairs, next to simpler baselines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainer.reward_model.outcomes import Leads, Outcomes, accuracy_of, log_loss
 from trainer.reward_model.report import Accuracy, Baseline, CalibrationBin, RewardModelReport, TieMass
 
 BINS = 10
-# Bounds of how much longer the better completion is, as a share of the longer one, and what lies between them.
+# Bounds of (better length - worse length) / longer length, and the names of the ranges between them.
 _LENGTH_BOUNDS = (-0.5, -0.1, 0.1, 0.5)
 _LENGTHS = ("half as long or less", "shorter", "about as long", "longer", "twice as long or more")
 
@@ -22,7 +22,10 @@ _LENGTHS = ("half as long or less", "shorter", "about as long", "longer", "twice
 def report(
     found: Outcomes, *, length_slope: float, untrained: Baseline | None = None, log_nu: float | None = None
 ) -> RewardModelReport:
-    """`found` in numbers. length_slope: of `fit_length_slope`; log_nu: of the model, where it allows ties."""
+    """Compute the report on `found`.
+
+    length_slope: from `fit_length_slope`; log_nu: the model's, if it allows ties.
+    """
     decided = found.decided()
     bins = calibration(decided.leads)
     by_length = length_slope * decided.longer_by
@@ -40,13 +43,13 @@ def report(
 
 
 def baseline(found: Outcomes) -> Baseline:
-    """Of the model that gave `found`."""
+    """Compute accuracy and log-loss of the model whose outcomes are `found`."""
     leads = found.decided().leads
     return Baseline(accuracy_of(leads), log_loss_of(leads))
 
 
 def calibration(leads: Leads) -> list[CalibrationBin]:
-    """Ten bins of equal width over the probability of the preferred completion, 0.5 to 1; empty ones are left out.
+    """Split the probability of the preferred completion, 0.5 to 1, into ten bins of equal width; leave out empty ones.
 
     leads: [P] logits of the better completions.
     """
@@ -67,7 +70,12 @@ def calibration(leads: Leads) -> list[CalibrationBin]:
 
 
 def calibration_error(bins: Sequence[CalibrationBin]) -> float:
-    """ECE = sum_b n_b / n |confidence_b - accuracy_b|; NaN without pairs. Guo et al. 2017 (arXiv 1706.04599), eq. 3."""
+    """Return the expected calibration error; NaN without pairs.
+
+        ECE = sum_b n_b / n |confidence_b - accuracy_b|
+
+    Guo et al. 2017 (arXiv 1706.04599), eq. 3.
+    """
     pairs = sum(one.pairs for one in bins)
     off = sum(one.pairs * abs(one.confidence - one.accuracy) for one in bins)
     return off / pairs if pairs else math.nan

@@ -1,4 +1,4 @@
-"""The training of a reward model, step by step: holds no files; its events and snapshots are for others to keep."""
+"""Training of a reward model, step by step. It writes no files: callers store its events and snapshots."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ from trainer.seeding import Purpose, key_for
 
 
 class Fitting:
-    """Bring the untrained model to scale, take the steps, watch the held-out comparisons, bring the result to scale.
+    """Training loop: normalise the untrained model, take steps, evaluate on held-out comparisons, normalise the result.
 
-    `prepare` once, then `step`, and `evaluate` and `finish` where they are due; `snapshot` and `restore` go between.
+    Call `prepare` once, then `step`, with `evaluate` and `finish` when they are due. `snapshot` and `restore` may be
+    called between steps.
     """
 
     def __init__(
@@ -62,17 +63,17 @@ class Fitting:
         self.untrained: Baseline | None = None
         self.report: dict[str, Any] | None = None
         self.best: Best | None = None
-        self.predictions: Predictions | None = None  # on the held-out pairs, of the newest evaluation
+        self.predictions: Predictions | None = None  # on the held-out pairs, from the latest evaluation
         self.without_better = 0
         self._fingerprint = fingerprint([*data.train, *data.held_out])
         no_scores = np.zeros(sum(len(group.sequences) for group in data.train))
         self.length_slope = fit_length_slope(outcomes(data.train, no_scores, 1.0).decided().longer_by)
-        self._held_out_scores = no_scores  # raw, of the newest look at the held-out comparisons
+        self._held_out_scores = no_scores  # raw, from the latest evaluation
         self._skipped = SkippedSteps(config.optim.lr)
 
     @property
     def reason(self) -> str:
-        """Why there are no more steps."""
+        """Reason why there are no more steps."""
         if self.number < self.total_steps:
             return f"the held-out log-loss got no better in {self.without_better} evaluations"
         return f"{self.number} steps done"
@@ -82,7 +83,7 @@ class Fitting:
         return Scale(self.model.mean, self.model.std, self.model.logit_std)
 
     def prepare(self) -> None:
-        """Bring rewards to deviation 1, so that a learning rate means the same for every backbone; evaluate once."""
+        """Scale rewards to deviation 1, so that a learning rate means the same for every backbone; evaluate once."""
         self._normalize()
         self.model.logit_std = self.model.std
         if self.data.held_out:
@@ -92,7 +93,10 @@ class Fitting:
         self.is_prepared = True
 
     def step(self) -> RewardModelStep:
-        """The next step: the gradient over its comparisons, then Adam. DivergedError at the third NaN in a row."""
+        """Take the next step: the gradient over its comparisons, then Adam.
+
+        Raises DivergedError when loss or gradient is NaN or inf for the third time in a row.
+        """
         number = self.number + 1
         groups = step_groups(self.data.train, number, self.config.train, self.config.run.seed)
         mx.reset_peak_memory()
@@ -121,17 +125,17 @@ class Fitting:
         return event
 
     def is_evaluation_due(self) -> bool:
-        """Whether the step just taken is one after which the held-out comparisons are looked at."""
+        """Return whether to evaluate on the held-out comparisons after the step just taken."""
         every = self.config.eval.every
         return bool(self.data.held_out and every and self.number % every == 0 and self.number < self.total_steps)
 
     def evaluate(self) -> RewardModelReport:
-        """The held-out comparisons under the model as it is; keeps its parameters if it is the best so far."""
+        """Evaluate the model on the held-out comparisons, and keep its parameters if it is the best so far."""
         found, seconds = self._held_out()
         result = self._report(found)
         self._tell(result, seconds)
         self.report = result.as_dict()
-        # At least one evaluation is the best, also where no pair is decided and the log-loss is NaN.
+        # The first evaluation always counts as best, even if no pair is decided and its log-loss is NaN.
         if self.best is None or result.log_loss < (self.best.report["log_loss"] or math.inf):
             self.best, self.without_better = Best(self.model.parameters(), self.report, self.number), 0
         else:
@@ -139,19 +143,19 @@ class Fitting:
         return result
 
     def is_at_the_end(self) -> bool:
-        """Whether the step just taken was the last."""
+        """Return whether the step just taken was the last."""
         patience = self.config.train.patience
         return self.number >= self.total_steps or bool(patience and self.without_better >= patience)
 
     def finish(self) -> None:
-        """Go back to the best parameters, and bring rewards to mean 0 and deviation 1 on the reference samples."""
+        """Restore the best parameters, and scale rewards to mean 0 and deviation 1 on the reference samples."""
         if self.data.held_out and self.number >= self.total_steps:
             self.evaluate()
         if self.config.train.patience and self.best:
             self.model.update(self.best.parameters)
             self.report = self.best.report
             if self.without_better:
-                self._held_out()  # the newest scores are of other parameters
+                self._held_out()  # the latest scores are of other parameters
         self._normalize()
         if self.report is not None:
             iteration = self.best.iteration if self.config.train.patience and self.best else self.number
@@ -159,7 +163,7 @@ class Fitting:
         self.finished = True
 
     def snapshot(self) -> Snapshot:
-        """The state now."""
+        """Return the current state."""
         return Snapshot(
             iteration=self.number,
             parameters=self.model.parameters(),
@@ -177,7 +181,7 @@ class Fitting:
         )
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go on from `snapshot`. Raises UsageError where the comparisons are not those that it was trained on."""
+        """Continue from `snapshot`. Raises UsageError if it was trained on other comparisons."""
         if snapshot.fingerprint != self._fingerprint:
             raise UsageError(
                 f"the preferences in '{self.config.data.preferences}' are not those that this run began with: start "
@@ -192,17 +196,17 @@ class Fitting:
         self.report, self.best, self.without_better = snapshot.report, snapshot.best, snapshot.without_better
 
     def _normalize(self) -> None:
-        """On some of the training completions, the same ones each time."""
+        """Set mean and deviation from a sample of the training completions, the same one each time."""
         sequences = [sequence for group in self.data.train for sequence in group.sequences]
         count = min(self.config.train.reference, len(sequences))
         seed = [self.config.run.seed, Purpose.EVALUATION]
         chosen = sorted(np.random.default_rng(seed).choice(len(sequences), count, replace=False).tolist())
         scores = self._scores([sequences[place] for place in chosen], "score")
         self.model.mean = float(scores.mean())
-        self.model.std = float(scores.std()) or 1.0  # of completions that are all the same to the model
+        self.model.std = float(scores.std()) or 1.0  # 0 if the model scores all of them the same
 
     def _held_out(self) -> tuple[Outcomes, float]:
-        """What the model says of the held-out comparisons, and the seconds that it took."""
+        """Score the held-out comparisons; return the outcomes and the seconds that it took."""
         started = self.control.clock()
         groups = self.data.held_out
         scores = self._scores([sequence for group in groups for sequence in group.sequences], "evaluate")
@@ -227,7 +231,7 @@ class Fitting:
         return progress
 
     def _predict(self, result: RewardModelReport, iteration: int) -> None:
-        """Have `predictions` say what the newest scores are in rewards of the present scale."""
+        """Set `predictions` to the latest scores, as rewards on the current scale."""
         pairs = pair_predictions(self.data.held_out, self._held_out_scores, self._scale)
         self.predictions = predictions(pairs, result, iteration)
 

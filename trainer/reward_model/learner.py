@@ -1,4 +1,4 @@
-"""The update: gradients of the preference loss, accumulated over micro-batches, and one step of adapter and head."""
+"""Update of a reward model: gradients accumulated over micro-batches, then one step of adapter and head."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from trainer.reward_model.model import RewardModel
 from trainer.reward_model.optimizer import StepOptimizer, global_norm
 from trainer.reward_model.pairs import Group
 
-Progress = Callable[[int, int], None]  # groups done, of all
+Progress = Callable[[int, int], None]  # groups done, groups in all
 
 
 class RewardStep(NamedTuple):
-    """What one optimiser step saw, before it was taken."""
+    """Measurements of one optimiser step, from before it was taken."""
 
     loss: float  # mean over the groups
-    accuracy: float  # share of the decided pairs whose better one is ahead; NaN without any
-    lead: float  # mean over them, logits
+    accuracy: float  # share of decided pairs whose better completion scores higher; NaN without any
+    lead: float  # mean over decided pairs, logits
     grad_norm: float  # before clipping
-    taken: bool  # false: loss or gradient was NaN or inf, nothing was changed
+    taken: bool  # false: loss or gradient was NaN or inf, and nothing changed
 
 
 class RewardLearner:
-    """Gradients of a preference loss, and steps of adapter and head together."""
+    """Gradients of the preference loss, and optimiser steps of adapter and head together."""
 
     def __init__(self, model: RewardModel, config: RewardModelConfig, *, total_steps: int) -> None:
         self.model = model
@@ -39,7 +39,10 @@ class RewardLearner:
         self.optimizer = StepOptimizer(config.optim, model.parameters(), total_steps=total_steps)
 
     def train(self, groups: Sequence[Group], number: int, progress: Progress) -> RewardStep:
-        """Step `number`, from 1: the gradient of the groups' mean loss, accumulated over micro-batches, and Adam."""
+        """Take step `number`, counted from 1, down the gradient of the mean loss over `groups`.
+
+        The gradient is accumulated over micro-batches.
+        """
         gradients, sums = self.gradients(groups, progress)
         norm = global_norm(gradients)
         loss, right, lead, decided = (float(value) for value in sums)
@@ -57,7 +60,10 @@ class RewardLearner:
     def gradients(
         self, groups: Sequence[Group], progress: Progress = lambda done, total: None
     ) -> tuple[Parameters, LossSums]:
-        """Of the mean loss over `groups`, whatever micro-batches they are cut into; and the sums over all of them."""
+        """Return the gradients of the mean loss over `groups`, and the sums over all of them.
+
+        The gradients do not depend on how the groups are split into micro-batches.
+        """
         before, total, sums, done = self.model.parameters(), None, None, 0
 
         def loss(parameters: Parameters, batch: PairBatch) -> tuple[mx.array, LossSums]:

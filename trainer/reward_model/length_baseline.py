@@ -1,4 +1,4 @@
-"""A model that sees nothing but lengths: what a reward model must beat to have learnt more than that long is good."""
+"""Baseline that sees only lengths. A reward model that does not beat it has learnt no more than to prefer length."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ _STEPS = 50
 
 
 def fit_length_slope(longer_by: Leads) -> float:
-    """The slope b, logits a token, of logistic regression on how much longer the better completion is.
+    """Fit the slope b, logits a token, of a logistic regression on how much longer the better completion is.
 
         max_b sum_i log sigmoid(b x_i) - ridge/2 (b s)^2,   s the root mean square of x
 
-    by Newton's method. Without an intercept, for which of the two is called first means nothing. 0 without pairs.
+    Solved by Newton's method. There is no intercept, because the order within a pair means nothing. Returns 0 without
+    pairs.
     """
     scale = float(np.sqrt(np.square(longer_by).mean())) if longer_by.size else 0.0
     if scale == 0:

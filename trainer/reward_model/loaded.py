@@ -1,4 +1,4 @@
-"""A reward model from a run's folder, ready to score."""
+"""Reward models loaded from a run's folder, ready to score."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from trainer.reward_model.scoring import score_sequences
 from trainer.runs.folder import RunFolder, newest_checkpoint
 from trainer.seeding import Purpose, key_for
 
-_MICRO_BATCH_TOKENS = 4096  # of a forward pass, padding counted
+_MICRO_BATCH_TOKENS = 4096  # of a forward pass, padding included
 
 
 class LoadedRewardModel:
-    """A trained reward model on the calling thread, which alone may use it.
+    """A trained reward model. Only the thread that created it may use it.
 
-    card: reward_model.json; shares_backbone: whether it stands on the backbone that it was given.
+    card: the content of reward_model.json; shares_backbone: whether the model uses the backbone that it was given.
     """
 
     def __init__(self, folder: Path, backbone: LoadedModel | None = None) -> None:
@@ -41,7 +41,7 @@ class LoadedRewardModel:
         self.shares_backbone = backbone is not None and is_same_backbone(backbone, self.config.model)
         self.base = backbone if backbone is not None and self.shares_backbone else load_backbone(self.config.model)
         self.encoder = Encoder(self.base.tokenizer, self.config.data)
-        self.model = RewardModel(self.base.backbone, self.config, key=key)  # untrained: as its training began
+        self.model = RewardModel(self.base.backbone, self.config, key=key)  # as before training
         self.model.mean, self.model.std, self.model.logit_std = scale
         self.untrained = self.model.parameters()
         self.trained = load_parameters(folder)
@@ -52,11 +52,11 @@ class LoadedRewardModel:
 
     @property
     def is_finished(self) -> bool:
-        """Whether its training came to the end; before that its scores are of no set mean and deviation."""
+        """Whether training is complete; until then, mean and deviation of the scores are not normalised."""
         return bool(self.card["finished"])
 
     def encode(self, prompt: Text, completion: Text) -> list[int]:
-        """Prompt and completion, texts or chat messages, as tokens to score. Raises DataError."""
+        """Encode prompt and completion, texts or chat messages, as tokens to score. Raises DataError."""
         return self.encoder.sequence(prompt, completion).tokens
 
     def score(
@@ -66,10 +66,10 @@ class LoadedRewardModel:
         micro_batch_tokens: int = _MICRO_BATCH_TOKENS,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> list[float]:
-        """Scores of prompt and completion in one, of mean 0 and deviation 1 on the reference samples.
+        """Score sequences of prompt and completion; mean 0 and deviation 1 on the reference samples.
 
-        sequences: texts as they are, or tokens of this model's tokenizer: of both the last max_tokens are read, and of
-        tokens a last end token is not. An empty sequence raises ValueError.
+        sequences: texts as they are, or tokens of this model's tokenizer, without their last end tokens. Only the last
+        max_tokens of each are read. An empty sequence raises ValueError.
         """
         encoder = self.encoder
         tokens = [encoder.text(one) if isinstance(one, str) else encoder.tokens(one) for one in sequences]
@@ -82,17 +82,17 @@ class LoadedRewardModel:
 
 
 def load_reward_model(folder: Path, backbone: LoadedModel | None = None) -> LoadedRewardModel:
-    """The reward model in `folder`: that of a checkpoint, or of the newest one of a run.
+    """Load the reward model in `folder`, which is a checkpoint or a run; of a run, load the newest checkpoint.
 
-    backbone: stands under it too, where it is the same model in the same precision; else its own is loaded. Must run
-    on the thread that is to score. Raises UsageError when there is none, StorageError for a damaged one, ModelError
-    when its base model cannot be loaded.
+    backbone: shared if it is the same model in the same precision; otherwise the reward model loads its own. Call this
+    on the thread that will score. Raises UsageError if there is no reward model, StorageError if it is damaged,
+    ModelError if its base model cannot be loaded.
     """
     return LoadedRewardModel(reward_model_folder(folder), backbone)
 
 
 def reward_model_folder(folder: Path) -> Path:
-    """The checkpoint that `folder` is, or the newest of the run that it is. Raises UsageError."""
+    """Return `folder` if it is a checkpoint, or the newest checkpoint if it is a run. Raises UsageError."""
     if (folder / CARD).is_file():
         return folder
     found = newest_checkpoint(RunFolder(folder))
@@ -105,7 +105,7 @@ def reward_model_folder(folder: Path) -> Path:
 
 
 def is_same_backbone(loaded: LoadedModel, config: BackboneConfig) -> bool:
-    """Whether `loaded` has the very weights that `config` would load."""
+    """Return whether `loaded` has exactly the weights that `config` would load."""
     return (
         (loaded.adapter, loaded.quantize) == (config.adapter, config.quantize)
         and loaded.dtype == precision(config.dtype)

@@ -1,4 +1,4 @@
-"""The loss of a micro-batch of comparisons."""
+"""Loss of a micro-batch of comparisons."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class LossSums(NamedTuple):
     """Sums over a micro-batch."""
 
     loss: mx.array  # over its groups
-    right: mx.array  # decided pairs whose better one is ahead; half of those that are equal
+    right: mx.array  # decided pairs whose better completion scores higher; equal scores count half
     lead: mx.array  # over decided pairs, logits
     decided: mx.array  # pairs
 
 
 def preference_loss(model: RewardModel, batch: PairBatch) -> LossSums:
-    """Pairs by Bradley-Terry with a margin, or by Davidson where the model allows ties; rankings by Plackett-Luce.
+    """Compute the loss of a batch, averaged over each group's terms and summed over the groups.
 
-    Each group's terms are averaged, and the groups summed.
+    Pairs use Bradley-Terry with a margin, or Davidson if the model allows ties; rankings use Plackett-Luce.
     """
     rewards = model.scores(batch.sequences, batch.lengths) / model.logit_std
     leads = rewards[batch.better] - rewards[batch.worse]

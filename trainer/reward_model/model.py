@@ -1,4 +1,4 @@
-"""The reward model: a LoRA adapter and a scalar head on a frozen backbone, which others may use at the same time."""
+"""Reward model: a LoRA adapter and a scalar head on a frozen backbone, which others may use at the same time."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from trainer.models.actor_critic import hidden_size, language_model
 from trainer.models.adapters import Parameters
 from trainer.reward_model.places import Place, adapter_places, linear_places
 
-ADAPTER = "adapter."  # how the names of the adapter's arrays begin among the parameters
+ADAPTER = "adapter."  # prefix of the adapter's arrays among the parameters
 
 
 class RewardModel:
-    """r(sequence) = w . h + b, with h the hidden state of the sequence's last real token.
+    """Reward r(sequence) = w . h + b, with h the hidden state of the sequence's last real token.
 
-    Its LoRA layers stand in the backbone only inside `on`, so a policy on the same weights keeps its own.
-    mean, std: of the raw scores on reference samples, which `normalized` takes out; logit_std: that by which a
-    difference of raw scores is the log-odds that it was trained as.
+    Its LoRA layers are in the backbone only inside `on`, so a policy on the same weights keeps its own.
+    mean, std: statistics of the raw scores on reference samples, for `normalized`; logit_std: the divisor that turns a
+    difference of raw scores into the log-odds that the model is trained on.
     """
 
     def __init__(self, backbone: nn.Module, config: RewardModelConfig, *, key: mx.array) -> None:
@@ -48,7 +48,7 @@ class RewardModel:
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Inside, the backbone has this adapter and no other; afterwards what was there, also after an error."""
+        """Put only this adapter into the backbone inside the block; restore the old ones afterwards, even on error."""
         before = {name: place.module for name, place in self._linears.items()}
         try:
             for name, place in self._linears.items():
@@ -60,27 +60,37 @@ class RewardModel:
                 place.put(before[name])
 
     def scores(self, sequences: mx.array, lengths: mx.array) -> mx.array:
-        """Raw scores. sequences: [N, L] ids, padded on the right by whatever; lengths: [N], at least 1. Returns [N]."""
+        """Compute raw scores [N].
+
+        sequences: [N, L] ids, padded on the right with any ids; lengths: [N], at least 1.
+        """
         with self.on():
             hidden = language_model(self.backbone).model(sequences)  # [N, L, D], after the final norm
         last = mx.take_along_axis(hidden, (lengths - 1)[:, None, None], axis=1)[:, 0]
         return last.astype(mx.float32) @ self._head["head.weight"] + self._head["head.bias"]
 
     def normalized(self, scores: mx.array) -> mx.array:
-        """Scores of mean 0 and deviation 1 on the reference samples."""
+        """Scale raw scores to mean 0 and deviation 1 on the reference samples."""
         return (scores - self.mean) / self.std
 
     def allow_ties(self, share: float) -> None:
-        """Let ties be possible: `tie.log_nu` is trained along, from what makes `share` of equals ties."""
+        """Allow ties: train `tie.log_nu` too.
+
+        Its start makes the probability of a tie `share` for completions of equal reward.
+        """
         self._head["tie.log_nu"] = mx.array(math.log(2 * share / (1 - share)))
 
     @property
     def log_nu(self) -> mx.array | None:
-        """Of `maths.davidson_logprobs`; None where there are no ties."""
+        """Parameter of `maths.davidson_logprobs`; None if the model allows no ties."""
         return self._head.get("tie.log_nu")
 
     def parameters(self) -> Parameters:
-        """All that is trained: `adapter.` and the full name of each LoRA array, `head.weight` [D], `head.bias`."""
+        """Return all trained arrays by name.
+
+        These are `adapter.` and the full name of each LoRA array, `head.weight` [D], `head.bias`, and `tie.log_nu` if
+        the model allows ties.
+        """
         adapter = {
             f"{ADAPTER}{name}.{leaf}": layer[leaf]
             for name, layer in sorted(self._adapter.items())
@@ -89,7 +99,7 @@ class RewardModel:
         return adapter | self._head
 
     def update(self, parameters: Parameters) -> None:
-        """Put other arrays in."""
+        """Replace all trained arrays with `parameters`."""
         for name, layer in self._adapter.items():
             layer.lora_a = parameters[f"{ADAPTER}{name}.lora_a"]
             layer.lora_b = parameters[f"{ADAPTER}{name}.lora_b"]

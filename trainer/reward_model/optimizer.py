@@ -1,4 +1,4 @@
-"""The optimiser of runs that take one step after another: Adam with decoupled weight decay, its course, its clip."""
+"""Optimiser of runs that count steps: Adam with decoupled weight decay, a schedule and gradient clipping."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainer.models.adapters import Parameters
 
 
 class StepOptimizer:
-    """Adam with bias correction over `parameters`, by a schedule over `total_steps`; steps are numbered from 1."""
+    """Adam with bias correction, with a schedule over `total_steps`; steps are numbered from 1."""
 
     def __init__(self, config: RewardOptimConfig, parameters: Parameters, *, total_steps: int) -> None:
         self.config = config
@@ -30,13 +30,13 @@ class StepOptimizer:
         self._adam.init(parameters)
 
     def learning_rate(self, number: int) -> float:
-        """Of step `number`."""
+        """Return the learning rate of step `number`."""
         return self.config.lr * schedule_factor(self.config, number - 1, self.total_steps)
 
     def apply(self, gradients: Parameters, norm: float, number: int, parameters: Parameters) -> Parameters:
-        """`parameters` after step `number`, evaluated: one step's graph must not hang on the next.
+        """Return `parameters` after step `number`, evaluated, so that one step's graph does not reach into the next.
 
-        norm: of the gradients, which are scaled down to the greatest that is allowed.
+        norm: the global norm of the gradients, which are scaled down to at most `max_grad_norm`.
         """
         scale = min(1.0, self.config.max_grad_norm / (norm + 1e-6))
         gradients = {name: gradient * scale for name, gradient in gradients.items()}
@@ -46,21 +46,24 @@ class StepOptimizer:
         return after
 
     def state(self) -> dict[str, Any]:
-        """Moments and step count, as one tree of arrays (a copy: Adam changes its own in place)."""
+        """Return moments and step count as one tree of arrays. It is a copy: Adam changes its own in place."""
         return cast("dict[str, Any]", tree_map(lambda x: x, self._adam.state))
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go back to what `state` was."""
+        """Restore what `state` returned."""
         self._adam.state = tree_map(lambda x: x, state)
 
 
 def global_norm(gradients: Parameters) -> float:
-    """The norm of all gradients together."""
+    """Return the norm of all gradients together."""
     return math.sqrt(sum(float(mx.square(gradient).sum()) for gradient in leaves(gradients)))
 
 
 def schedule_factor(config: RewardOptimConfig, step: int, total: int) -> float:
-    """Factor on the learning rate at `step` (from 0) of `total`: a linear rise over the warm-up, then the schedule."""
+    """Return the factor on the learning rate at `step` (from 0) of `total`.
+
+    It rises linearly over the warm-up, then follows the schedule.
+    """
     warmup = round(config.warmup * total)
     if step < warmup:
         return (step + 1) / warmup

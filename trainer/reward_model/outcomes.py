@@ -1,4 +1,4 @@
-"""What a model says of held-out pairs: the leads that every number of an evaluation is computed from."""
+"""Outcomes of a model on held-out pairs: the leads that all numbers of an evaluation are computed from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Leads = npt.NDArray[np.float64]
 
 
 class Outcomes(NamedTuple):
-    """P pairs as labelled, side by side with how far the better completion leads; of a tie the first leads."""
+    """P labelled pairs, and the lead of the better completion in each; in a tie, the lead of the first one."""
 
     leads: Leads  # [P] logits
     longer_by: Leads  # [P] tokens by which the better completion is longer
@@ -26,17 +26,20 @@ class Outcomes(NamedTuple):
     sources: list[str]  # [P]
 
     def decided(self) -> Outcomes:
-        """Those that are no ties."""
+        """Return the pairs that are not ties."""
         return self.where(~self.is_tie)
 
     def where(self, chosen: npt.NDArray[np.bool_]) -> Outcomes:
-        """Those for which `chosen` is true."""
+        """Return the pairs for which `chosen` is true."""
         sources = [source for source, is_chosen in zip(self.sources, chosen, strict=True) if is_chosen]
         return Outcomes(self.leads[chosen], self.longer_by[chosen], self.lengths[chosen], self.is_tie[chosen], sources)
 
 
 def outcomes(groups: Sequence[Group], scores: Scores, logit_std: float) -> Outcomes:
-    """Of all pairs of `groups`; scores: raw ones of their sequences, one group after the other."""
+    """Compute the outcomes of all pairs of `groups`.
+
+    scores: raw scores of their sequences, one group after the other.
+    """
     leads, longer_by, lengths, ties, sources = [], [], [], [], []
     first = 0
     for group in groups:
@@ -58,7 +61,7 @@ def outcomes(groups: Sequence[Group], scores: Scores, logit_std: float) -> Outco
 
 
 def pair_predictions(groups: Sequence[Group], scores: Scores, scale: Scale) -> list[PairPrediction]:
-    """What `scores`, as for `outcomes`, say of each pair of `groups`."""
+    """Build the prediction of each pair of `groups` from `scores`, which are as for `outcomes`."""
     found, first = [], 0
     for group in groups:
         rewards = ((scores[first : first + len(group.sequences)] - scale.mean) / scale.std).tolist()
@@ -83,10 +86,10 @@ def pair_predictions(groups: Sequence[Group], scores: Scores, scale: Scale) -> l
 
 
 def accuracy_of(leads: Leads) -> float:
-    """Share of the leads that are positive, those of 0 counted half; NaN for none."""
+    """Return the share of positive leads; a lead of 0 counts half. NaN without leads."""
     return float(((leads > 0) + 0.5 * (leads == 0)).mean()) if leads.size else float("nan")
 
 
 def log_loss_of(leads: Leads) -> float:
-    """Mean of -log sigmoid(lead), nats; log 2 is a coin's. NaN for none."""
+    """Return the mean of -log sigmoid(lead) in nats; guessing gives log 2. NaN without leads."""
     return float(np.logaddexp(0.0, -leads).mean()) if leads.size else float("nan")

@@ -1,4 +1,4 @@
-"""Preferences as training takes them: groups of completions to one prompt that were compared with each other."""
+"""Preferences in the form that training uses: groups of completions to one prompt that were compared."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from trainer.preferences.rankings import ranked_pairs, tied_pairs
 from trainer.preferences.records import Comparison, Judgement, Preference, Text
 from trainer.reward_model.encoding import Encoder, Sequenced
 
-_LEARNT = 5  # fields of a pair that the fingerprint of a run is made of; the key of its comparison is not
+_LEARNT = 5  # leading fields of `Pair` that go into the fingerprint; the comparison's key does not
 
 
 class Pair(NamedTuple):
-    """Two completions of a group, by their places in it."""
+    """Two completions of a group, by their index in it."""
 
     better: int
     worse: int
-    is_tie: bool  # then neither is better
+    is_tie: bool  # if true, neither is better
     strength: int
-    source: str  # where it comes from; "" when that is not known
-    key: str = ""  # of the comparison that it is of
+    source: str  # where it comes from; "" if unknown
+    key: str = ""  # key of its comparison
 
 
 class Ranking(NamedTuple):
-    """Three or more completions of a group, by their places in it."""
+    """Three or more completions of a group, by their index in it."""
 
     places: tuple[int, ...]
-    ranks: tuple[int, ...]  # of each, 0 the best
+    ranks: tuple[int, ...]  # rank of each; 0 is the best
 
 
 @dataclass(slots=True)
 class Group:
-    """Completions to one prompt that judgements link with each other: each is read once, however often it is judged."""
+    """Completions to one prompt that judgements link. Each is encoded once, however often it is judged."""
 
-    prompt: int  # number of the prompt: groups of one prompt stay on one side of the split
+    prompt: int  # number of the prompt; groups with the same prompt stay on one side of the split
     sequences: list[list[int]] = field(default_factory=list)  # prompt and completion
     completions: list[int] = field(default_factory=list)  # length of each completion, tokens
-    judged: list[tuple[list[Pair], Ranking | None]] = field(default_factory=list)  # what each judgement says
+    judged: list[tuple[list[Pair], Ranking | None]] = field(default_factory=list)  # pairs and ranking of each judgement
     prompt_text: Text = ""
-    texts: list[Text] = field(default_factory=list)  # of each completion
+    texts: list[Text] = field(default_factory=list)  # text of each completion
 
     @property
     def pairs(self) -> list[Pair]:
@@ -56,19 +56,19 @@ class Group:
 
     @property
     def longest(self) -> int:
-        """Tokens of its longest sequence."""
+        """Length of its longest sequence, tokens."""
         return max(map(len, self.sequences))
 
 
 class GroupedPreferences(NamedTuple):
-    """Groups in the order of the source, and what a user should know of them, one line each."""
+    """Groups in the order of the source, and warnings for the user, one line each."""
 
     groups: list[Group]
     warnings: list[str]
 
 
 class Split(NamedTuple):
-    """Groups to train on, and those held out."""
+    """Groups to train on, and held-out groups."""
 
     train: list[Group]
     held_out: list[Group]
@@ -79,8 +79,8 @@ def group_preferences(
 ) -> GroupedPreferences:
     """Encode `preferences` and put those of one prompt that share a completion into one group.
 
-    Left out and counted: `both_bad` and `skip`, pairs whose completions are the same tokens, under
-    `too_long = "drop"` comparisons with a longer sequence. Raises DataError where no preference is left.
+    Judgements `both_bad` and `skip` and pairs of completions with the same tokens are left out, and so are comparisons
+    with a too long sequence if `too_long = "drop"`; the warnings count them. Raises DataError without a decided pair.
     """
     counts: Counter[str] = Counter()
     by_prompt: dict[str, list[_Judged]] = {}
@@ -108,10 +108,10 @@ def group_preferences(
 
 
 def split_groups(groups: Sequence[Group], eval_fraction: float, seed: int) -> Split:
-    """Both in the order of the source; the same for the same seed. All groups of one prompt are on one side.
+    """Split groups into training and held-out, both in the order of the source; all groups of a prompt on one side.
 
-    The held-out side has `eval_fraction` of the groups, rounded, one at least if the fraction is not 0, fewer where
-    only prompts with more are left, never all.
+    The same seed gives the same split. The held-out side has `eval_fraction` of the groups, rounded: at least one if
+    the fraction is not 0, and never all. It has fewer if only prompts with more groups are left.
     """
     wanted = min(max(1, round(eval_fraction * len(groups))), len(groups) - 1) if eval_fraction > 0 else 0
     sizes = Counter(group.prompt for group in groups)
@@ -128,7 +128,7 @@ def split_groups(groups: Sequence[Group], eval_fraction: float, seed: int) -> Sp
 
 
 def fingerprint(groups: Sequence[Group]) -> str:
-    """The same for the same groups in the same order, as far as a model learns from them."""
+    """Return a SHA-256 hash of everything in `groups` that a model learns from, including their order."""
     content = json.dumps(
         [
             [
@@ -149,7 +149,7 @@ class _Judged(NamedTuple):
 
 
 def _groups(prompt: int, judged: Sequence[_Judged], counts: Counter[str]) -> list[Group]:
-    """The groups of one prompt: those of its judgements that completions link."""
+    """Build the groups of one prompt: judgements that share completions go into one group."""
     leader: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def find(tokens: tuple[int, ...]) -> tuple[int, ...]:

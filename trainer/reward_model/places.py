@@ -1,4 +1,4 @@
-"""Where in a backbone linear layers stand, with or without an adapter around them."""
+"""Places of linear layers in a backbone, with or without an adapter around them."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from mlx_lm.tuner.lora import LoRALinear
 from trainer.config.schema import BackboneConfig
 from trainer.errors import ModelError
 
-_WRAPPED = "linear"  # what LoRALinear calls the layer that it adds to
+_WRAPPED = "linear"  # LoRALinear's name for the layer that it wraps
 
 
 class Place(NamedTuple):
-    """Where a module stands: under `key` in its parent."""
+    """Place of a module: `key` in its parent."""
 
     parent: Any  # a module, a list or a dict of modules
     key: str | int
 
     @property
     def module(self) -> nn.Module:
-        """What stands there."""
+        """Module that is at this place now."""
         module: nn.Module = self.parent[self.key]
         return module
 
     def put(self, module: nn.Module) -> None:
-        """Let `module` stand there."""
+        """Put `module` at this place."""
         self.parent[self.key] = module
 
 
 def linear_places(backbone: nn.Module) -> dict[str, Place]:
-    """The places of all linear layers by full name; an adapter stands for the layer that it wraps."""
+    """Return the places of all linear layers by full name; an adapter counts as the layer that it wraps."""
     return {name: _place(backbone, name) for name in _linears(backbone)}
 
 
 def adapter_places(backbone: nn.Module, config: BackboneConfig) -> tuple[list[str], dict[str, Any]]:
-    """Full names of the linear layers that are to get an adapter, and mlx-lm's adapter_config.
+    """Return the full names of the linear layers that get an adapter, and mlx-lm's adapter_config.
 
-    Raises ModelError when a target is not there, naming the linear layers that are.
+    Raises ModelError for an unknown target; the message lists the linear layers of the model.
     """
     blocks = backbone.layers
     count = config.lora_layers or len(blocks)

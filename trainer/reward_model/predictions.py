@@ -1,6 +1,6 @@
-"""What a reward model says of the held-out pairs, as a Parquet file in the run's folder: one row a pair.
+"""Predictions of a reward model on the held-out pairs, as a Parquet file in the run's folder: one row per pair.
 
-Reading it loads no model and nothing of MLX.
+Reading the file loads no model and does not import MLX.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:  # importing pyarrow takes 0.3 s
     import pyarrow as pa
 
 HELD_OUT = "held_out.parquet"
-"""The file's name in the folder of a run."""
+"""Name of the file in the folder of a run."""
 
 _VERSION = 1
-_GROUP_ROWS = 500  # of a row group: the texts of the worst pairs are read without those of all others
+_GROUP_ROWS = 500  # rows of a row group; lets the texts of the worst pairs be read without all others
 _NUMBERS = ("chosen_reward", "rejected_reward", "is_tie")
 _TEXTS = ("prompt", "chosen", "rejected")
 
 
 class PairPrediction(NamedTuple):
-    """A held-out pair as it was labelled, and what the model says of it; of a tie `chosen` is just the first."""
+    """A held-out pair with its label and the model's rewards; in a tie, `chosen` is just the first completion."""
 
-    key: str  # of the comparison that it is of
-    source: str  # where it comes from; empty when that is not known
+    key: str  # key of its comparison
+    source: str  # where it comes from; empty if unknown
     strength: int
     is_tie: bool
     prompt: Text
@@ -43,24 +43,24 @@ class PairPrediction(NamedTuple):
     rejected: Text
     chosen_reward: float
     rejected_reward: float
-    lead: float  # of the chosen one, logits
+    lead: float  # of the chosen completion, logits
     chosen_tokens: int
     rejected_tokens: int
 
 
 class Predictions(NamedTuple):
-    """An evaluation pair by pair."""
+    """An evaluation, pair by pair."""
 
     iteration: int  # steps that the model had taken
     report: RewardModelReport
     chosen: array[float]  # rewards of the better completions of the decided pairs
-    rejected: array[float]  # and of the worse ones
-    pairs: list[PairPrediction]  # the first is the one that the model gets most wrong, ties come last
-    total: int  # pairs that there are; `pairs` may be the first of them
+    rejected: array[float]  # rewards of the worse ones
+    pairs: list[PairPrediction]  # sorted: the one that the model gets most wrong first, ties last
+    total: int  # number of all pairs; `pairs` may be only the first of them
 
 
 def predictions(pairs: Sequence[PairPrediction], report: RewardModelReport, iteration: int) -> Predictions:
-    """`pairs`, in any order, with the report on them."""
+    """Build predictions from `pairs`, in any order, and the report on them."""
     decided = [pair for pair in pairs if not pair.is_tie]
     return Predictions(
         iteration=iteration,
@@ -73,7 +73,7 @@ def predictions(pairs: Sequence[PairPrediction], report: RewardModelReport, iter
 
 
 def write_predictions(path: Path, found: Predictions, *, mode: int = PRIVATE) -> None:
-    """Write `found` to `path`, whole or not at all, with the permissions `mode`. Raises StorageError."""
+    """Write `found` to `path`, in full or not at all, with the permissions `mode`. Raises StorageError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -97,9 +97,10 @@ def write_predictions(path: Path, found: Predictions, *, mode: int = PRIVATE) ->
 
 
 def read_predictions(path: Path, pairs: int | None = None) -> Predictions:
-    """What `write_predictions` wrote; pairs: read only so many, the first ones.
+    """Read what `write_predictions` wrote.
 
-    Raises StorageError when the file is missing, damaged or of a newer version.
+    pairs: how many to read, from the first one; None reads all. Raises StorageError if the file is missing, damaged or
+    of a newer version.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -116,7 +117,7 @@ def read_predictions(path: Path, pairs: int | None = None) -> Predictions:
             groups = range(file.num_row_groups if pairs is None else min(-(-pairs // _GROUP_ROWS), file.num_row_groups))
             rows = file.read_row_groups(groups, columns=_schema().names).slice(0, pairs)
             rows = rows.select(_schema().names).cast(_schema())
-            rows.validate(full=True)  # that texts are UTF-8, which the Parquet reader takes on trust
+            rows.validate(full=True)  # checks that texts are UTF-8, which the Parquet reader does not
             decided = numbers.filter(pc.invert(numbers["is_tie"]))
             return Predictions(
                 iteration=int(metadata[b"iteration"]),
@@ -135,7 +136,7 @@ def read_predictions(path: Path, pairs: int | None = None) -> Predictions:
 
 @functools.cache
 def _schema() -> pa.Schema:
-    """prompt, chosen and rejected are JSON: a text, or messages."""
+    """Return the schema; prompt, chosen and rejected are JSON, a text or messages."""
     import pyarrow as pa
 
     return pa.schema(
@@ -152,7 +153,7 @@ def _schema() -> pa.Schema:
 
 
 def _wrongness(pair: PairPrediction) -> tuple[bool, float]:
-    """By which pairs are sorted; a lead that is no number is as wrong as can be."""
+    """Return the sort key of a pair; a NaN lead comes first among the decided pairs, or among the ties."""
     if math.isnan(pair.lead):
         return pair.is_tie, -math.inf
     return pair.is_tie, -abs(pair.lead) if pair.is_tie else pair.lead

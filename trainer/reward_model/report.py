@@ -1,4 +1,4 @@
-"""The record of an evaluation: plain numbers, which screens read without loading a model."""
+"""Record of an evaluation: plain numbers, which screens read without loading a model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _ABSENT = ("ties", "untrained")
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Share of `pairs` whose better completion is ahead; Wilson's 95 % interval takes pairs as independent."""
+    """Share of `pairs` whose better completion scores higher, with Wilson's 95% interval.
+
+    The interval treats pairs as independent.
+    """
 
     name: str
     pairs: int
@@ -26,7 +29,7 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationBin:
-    """Pairs for which the model gives the completion that it prefers a probability from `low` to `high`."""
+    """Pairs in which the model gives its preferred completion a probability from `low` to `high`."""
 
     low: float
     high: float
@@ -37,7 +40,7 @@ class CalibrationBin:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What knows less, on the same pairs."""
+    """Accuracy and log-loss of a simpler model on the same pairs."""
 
     accuracy: float
     log_loss: float  # nats
@@ -45,7 +48,7 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class TieMass:
-    """The probability of a tie, on average, where the label is one and where it is not."""
+    """Mean probability of a tie, over pairs labelled as ties and over decided pairs."""
 
     ties: int
     on_ties: float
@@ -54,11 +57,11 @@ class TieMass:
 
 @dataclass(frozen=True, slots=True)
 class RewardModelReport:
-    """An evaluation. Log-losses and calibration are of the decided pairs, given that they are decided."""
+    """An evaluation. Log-losses and calibration cover the decided pairs, given that they are decided."""
 
     accuracy: Accuracy
-    log_loss: float  # nats a pair; a coin's is 0.693
-    calibration_error: float  # mean |confidence - accuracy| over the pairs, by bins
+    log_loss: float  # nats a pair; guessing gives 0.693
+    calibration_error: float  # mean |confidence - accuracy| over the bins, weighted by pairs
     calibration: list[CalibrationBin]
     by_length: list[Accuracy]
     by_source: list[Accuracy]
@@ -67,13 +70,13 @@ class RewardModelReport:
     untrained: Baseline | None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values; numbers that are not finite become None (JSON has none)."""
+        """Return plain values; numbers that are not finite become None, since JSON lacks them."""
         plain: dict[str, Any] = _plain(asdict(self))
         return plain
 
 
 def report_from_dict(values: Any) -> RewardModelReport:
-    """The report that `as_dict` gave, absent numbers as NaN. Raises ValueError for anything else."""
+    """Rebuild a report from `as_dict`, with missing numbers as NaN. Raises ValueError for anything else."""
     return _adapter().validate_python(_numbers(values))
 
 
@@ -85,7 +88,7 @@ def _adapter() -> TypeAdapter[RewardModelReport]:
 
 
 def _numbers(value: Any) -> Any:
-    """`value` with NaN for what is None, but where None says that there is nothing."""
+    """Replace None by NaN, except in the fields that are None when absent."""
     if isinstance(value, dict):
         return {name: item if item is None and name in _ABSENT else _numbers(item) for name, item in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""A saved reward model on comparisons: its own held-out ones, or others."""
+"""Evaluation of a saved reward model on comparisons: its own held-out ones, or others."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from trainer.runs.folder import RunFolder
 
 
 class Evaluated(NamedTuple):
-    """An evaluation, and what a user should know of its comparisons, one line each."""
+    """An evaluation, and warnings on its comparisons for the user, one line each."""
 
     report: RewardModelReport
     warnings: list[str]
 
 
 def evaluate_held_out(loaded: LoadedRewardModel, folder: RunFolder) -> Evaluated:
-    """The model on the comparisons that its run held out. Raises a TrainerError where they cannot be had."""
+    """Evaluate the model on the comparisons that its run held out. Raises TrainerError if they are not available."""
     config = load_config_as(RewardModelConfig, folder.config)
     preferences, warnings = load_preferences(config.data)
     data = comparisons(preferences, loaded.base, config)
@@ -41,7 +41,7 @@ def evaluate_held_out(loaded: LoadedRewardModel, folder: RunFolder) -> Evaluated
 
 
 def evaluate_on(loaded: LoadedRewardModel, source: str) -> Evaluated:
-    """The model on all preferences of `source`, a store, file or dataset. Raises a TrainerError."""
+    """Evaluate the model on all preferences of `source`, a store, file or dataset. Raises TrainerError."""
     config = loaded.config.data.model_copy(update={"preferences": source})
     preferences, warnings = load_preferences(config)
     groups, found = group_preferences(preferences, loaded.encoder, config)

@@ -1,4 +1,4 @@
-"""Raw scores of many sequences."""
+"""Scoring of many sequences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Scorer(Protocol):
     """Anything that scores sequences of tokens in one pass."""
 
     def scores(self, sequences: mx.array, lengths: mx.array) -> mx.array:
-        """As of `RewardModel`."""
+        """Compute raw scores as `RewardModel.scores` does."""
 
 
 def score_sequences(
@@ -28,7 +28,7 @@ def score_sequences(
     micro_batch_tokens: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Scores:
-    """The raw score of each of `sequences`, which are tokens; tells how many are done. Returns [N]."""
+    """Compute the raw score of each sequence of tokens, reporting progress (done, total). Returns [N]."""
     scores, done = np.empty(len(sequences)), 0
     for rows in micro_batch_rows(range(len(sequences)), list(map(len, sequences)), micro_batch_tokens):
         part = [sequences[row] for row in rows]

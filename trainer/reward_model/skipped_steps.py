@@ -1,4 +1,4 @@
-"""Steps that were not taken, for loss or gradient was NaN or inf; so many in a row end the training."""
+"""Steps that were skipped because loss or gradient was NaN or inf. `MAX_IN_A_ROW` in a row end the training."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ MAX_IN_A_ROW = 3
 
 
 class SkippedSteps:
-    """Counts them. lr: the learning rate, to be told as what to lower."""
+    """Counter of skipped steps. lr: the learning rate, which the error suggests to lower."""
 
     def __init__(self, lr: float) -> None:
         self._lr = lr
         self._in_a_row = 0
 
     def after(self, number: int, *, taken: bool, emit: Callable[[Event], None]) -> None:
-        """Tell of step `number` if it was skipped; DivergedError at the third in a row."""
+        """Report step `number` if it was skipped. Raises DivergedError at the third in a row."""
         if taken:
             self._in_a_row = 0
             return

@@ -1,4 +1,4 @@
-"""Where the preferences of a run come from: a store, a file, or a dataset."""
+"""Sources of a run's preferences: a store, a file, or a dataset."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _STORES = (".db", ".sqlite", ".sqlite3")
 
 
 class ReadPreferences(NamedTuple):
-    """Preferences in the order of their source, and what a user should know of it, one line each."""
+    """Preferences in the order of their source, and warnings for the user, one line each."""
 
     preferences: list[Preference]
     warnings: list[str]
 
 
 def load_preferences(config: PreferenceDataConfig) -> ReadPreferences:
-    """The first `config.limit` preferences (0: all) of `config.preferences`, skips among them.
+    """Read the first `config.limit` preferences (0: all) of `config.preferences`, including skips.
 
-    Raises UsageError, DataError and StorageError for a source that is not there or cannot be read.
+    Raises UsageError, DataError or StorageError if the source is missing or cannot be read.
     """
     source, limit = config.preferences, config.limit or None
     if Path(source).suffix.lower() in _STORES:

@@ -1,4 +1,4 @@
-"""A whole run of a reward model: from preferences to a model in the run's folder, with a journal and checkpoints."""
+"""Run of a reward model: from preferences to a model in the run's folder, with a journal and checkpoints."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def train_reward_model(
     sinks: Sequence[Sink] = (),
     control: Control | None = None,
 ) -> RunEnded:
-    """Train as `config` says, wholly on the calling thread, and return how the run ended.
+    """Train as `config` says, entirely on the calling thread, and return how the run ended.
 
-    preferences: those to train on, instead of `config.data.preferences`. resume, preset, sinks, control: as for
-    `trainer.session.training.train`. Raises TrainerError for what a user can mend; the journal then says why.
+    preferences: used instead of `config.data.preferences`. resume, preset, sinks, control: as for
+    `trainer.session.training.train`. Raises TrainerError for what a user can fix; the journal then says why.
     """
     out, control = Sinks(sinks), control or Control()
     try:
@@ -57,7 +57,7 @@ def train_reward_model(
 
 
 class _Run(RunUnderWay):
-    """One run under way: its model, the loop over steps, and its checkpoints."""
+    """An active run: its model, the loop over steps, and its checkpoints."""
 
     fitting: Fitting
     snapshot: Snapshot
@@ -71,11 +71,11 @@ class _Run(RunUnderWay):
 
     @property
     def iteration(self) -> int:
-        """The last whole step."""
+        """Number of the last complete step."""
         return self.snapshot.iteration
 
     def train(self, preferences: Iterable[Preference] | None, preset: str) -> RunEnded:
-        """Load everything, then create or open the run, so that a broken start leaves nothing behind."""
+        """Load everything, then create or open the run and train. A failed start leaves nothing behind."""
         self.state("loading")
         if self.resume:
             self.folder = open_to_train(self.resume, Path(self.config.run.dir))
@@ -93,14 +93,14 @@ class _Run(RunUnderWay):
             self.folder = create_run(self.config, preset)
         with self.folder.lock() as self.lock:
             if self.resume:
-                write_config(self.folder, self.config)  # what runs from here on
+                write_config(self.folder, self.config)  # the settings that are active from here on
             names, settings = self.config.run.trackers, self.config.model_dump()
             trackers = functools.partial(build_trackers, names, self.folder.name, self.folder.root, settings)
             self.open(trackers, shared=self.config.run.shared)
             return self.guarded(lambda: self._steps(model, data))
 
     def save(self) -> None:
-        """Save the last whole step, unless it is saved already."""
+        """Save the last complete step, unless it is saved already."""
         self.guard.check()
         if self.snapshot.iteration == self.saved_at or not self.fitting.is_prepared:
             return
@@ -114,7 +114,7 @@ class _Run(RunUnderWay):
         self.emit(CheckpointSaved(iteration=self.saved_at, path=where, seconds=seconds))
 
     def move_to(self, folder: RunFolder) -> None:
-        """Make `folder` the run's own from here on."""
+        """Use `folder` as the run's folder from here on."""
         self.folder, self.saved_at = folder, -1
         write_config(folder, self.config)
 
@@ -142,7 +142,7 @@ class _Run(RunUnderWay):
         self.tell_damaged(problems)
 
     def _steps(self, model: LoadedModel, data: Comparisons) -> str:
-        """Take the steps that are left; returns why there are no more."""
+        """Take the remaining steps; return why there are no more."""
         self._begin(model, data)
         fitting, every = self.fitting, self.config.checkpoint.every
         if not fitting.is_prepared:
@@ -164,7 +164,7 @@ class _Run(RunUnderWay):
                 self.state("evaluating")
                 fitting.finish()
                 self._keep_predictions()
-            # Only now: a run that ends within its evaluation takes the step again, and evaluates again.
+            # Not earlier: a run that ends during its evaluation then repeats both the step and the evaluation.
             self.snapshot = fitting.snapshot()
             if every and self.snapshot.iteration % every == 0:
                 self.save()

@@ -1,4 +1,4 @@
-"""What a reward is: sources that score completions, and their weighted sum. Imports no tensor library."""
+"""Rewards: sources that score completions, and their weighted sum. Imports no tensor library."""
 
 from __future__ import annotations
 
@@ -48,12 +48,15 @@ def build_rewards(
     trust: Trust = trust_all,
     modules: dict[str, ModuleType] | None = None,
 ) -> Rewards:
-    """The rewards that `config` describes. Runs Python files once, as they are now. Raises RewardError.
+    """Build the rewards that `config` describes. Runs Python files once, as they are now. Raises RewardError.
 
-    Reward models are loaded on the calling thread, which alone may use them. backbone: stands under those that were
-    trained on it, with whatever adapter it has; the others load their own. max_new_tokens: the longest that a response
-    can be, for `overlong_penalty`; micro_batch_tokens: of one pass of reward models, padding counted; heed: called
-    after each, and may raise to end the scoring; trust: raises UntrustedCodeError for Python that must not run;
+    Reward models are loaded on the calling thread, and only that thread may use them.
+
+    backbone: shared by the reward models that were trained on it, whatever adapter it has; the others load their own.
+    max_new_tokens: the maximum length of a response, for `overlong_penalty`.
+    micro_batch_tokens: tokens of one pass of reward models, padding included.
+    heed: called after each pass; may raise to end the scoring.
+    trust: raises UntrustedCodeError for Python that must not run.
     modules: files that `load_functions` has run.
     """
     modules = {} if modules is None else modules
@@ -78,9 +81,10 @@ def build_rewards(
 
 
 def load_functions(config: RewardConfig, *, trust: Trust = trust_all) -> dict[str, ModuleType]:
-    """Find the Python functions of `config`, before minutes go into loading a model; returns the files that were run.
+    """Load the Python functions of `config`, and return the files that were run.
 
-    trust: as of `build_rewards`, which takes what is returned. Raises RewardError as that does.
+    Called before a model is loaded, so that errors do not wait for that. `build_rewards` takes the result as `modules`.
+    trust: as for `build_rewards`. Raises RewardError.
     """
     modules: dict[str, ModuleType] = {}
     for source in config.sources:

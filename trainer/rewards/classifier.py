@@ -1,4 +1,4 @@
-"""A sequence-classification model as a reward model: how it reads prompt and completion."""
+"""Sequence-classification models as reward models."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from trainer.reward_model.scoring import score_sequences
 
 
 class ClassifierModel:
-    """The checkpoint in `folder`, on the calling thread, which alone may use it. Its scores are as it gives them.
+    """A checkpoint from `folder`. Only the thread that created it may use it. Its scores are not scaled.
 
-    chat: whether prompts go through its chat template: `auto` messages only, `always` strings too, or `never`. A
-    conversation is read to the very end of the template, as such models are trained. Raises ModelError.
+    chat: what goes through the model's chat template: `auto` (messages only), `always` (strings too), or `never`. A
+    conversation is rendered to the very end of the template, as in the training of such models. Raises ModelError.
     """
 
     def __init__(self, folder: Path, chat: str) -> None:
@@ -25,7 +25,7 @@ class ClassifierModel:
         self._chat = chat
 
     def encode(self, prompt: Text, completion: Text) -> list[int]:
-        """Prompt and completion as tokens, the last ones that its context holds. Raises DataError."""
+        """Encode prompt and completion as tokens; only the last ones that fit its context. Raises DataError."""
         tokenizer, limit = self._model.tokenizer, self._model.context
         if isinstance(prompt, str) and isinstance(completion, str) and self._chat != "always":
             tokens = list(tokenizer.encode(prompt + completion))
@@ -45,7 +45,7 @@ class ClassifierModel:
         micro_batch_tokens: int,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> list[float]:
-        """One score a sequence of tokens."""
+        """Return one score per sequence of tokens."""
         return [float(score) for score in score_sequences(self._model, sequences, micro_batch_tokens, progress)]
 
     def _rendered(self, prompt: Text, completion: Text) -> str:
@@ -53,7 +53,7 @@ class ClassifierModel:
             raise DataError("it is a list of messages, and chat = 'never': set chat = 'auto'")
         messages, (answer,) = as_messages(prompt, [completion])
         try:
-            # A template is a program of the model's authors: it may raise anything.
+            # The template is code by the model's authors and may raise anything.
             return str(self._model.tokenizer.apply_chat_template([*messages, *answer], tokenize=False))
         except Exception as error:
             raise DataError(f"the model has no chat template that takes it: {reason_of(error)}") from error

@@ -1,4 +1,4 @@
-"""The Python that a reward source would run, read without running any of it, and whether a user has trusted it."""
+"""Python code that a reward source would run, read without running it, and checks that a user trusts it."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from trainer.errors import UntrustedCodeError
 
 
 class Code(NamedTuple):
-    """One file of Python as it was read. What is trusted is its content: nothing is read again to be run."""
+    """One Python file as it was read. Users trust exactly this content, and it is what runs: no file is read again."""
 
-    name: str  # absolute path, links resolved; 'package.module:function' of a module that is imported by its name
-    sha256: str  # of the bytes of the file, in hexadecimal; empty where no file can be found
-    source: str  # decoded as Python decodes it, so what is shown is what runs; empty where there is none
+    name: str  # absolute path, links resolved; or 'package.module:function' for an import by name
+    sha256: str  # of the file's bytes, in hexadecimal; empty if no file was found
+    source: str  # decoded as Python does, so what is shown is what runs; empty if there is none
 
 
 Trust = Callable[[Sequence[Code]], None]
-"""Raises UntrustedCodeError unless all of this code may run."""
+"""Callback that raises UntrustedCodeError unless all of the code may run."""
 
 
 def trust_all(codes: Sequence[Code]) -> None:
-    """Let everything run: who hands a configuration to the library has chosen its code."""
+    """Allow everything: who passes a configuration to the library has chosen its code."""
 
 
 def trust_none(codes: Sequence[Code]) -> None:
-    """Let nothing run. Raises UntrustedCodeError."""
+    """Allow nothing. Raises UntrustedCodeError if there is any code."""
     refuse(codes)
 
 
 def refuse(codes: Sequence[Code]) -> None:
-    """Raise UntrustedCodeError, which names `codes` and the way out; nothing where there are none."""
+    """Raise UntrustedCodeError, naming `codes` and the way out. Does nothing if `codes` is empty."""
     if codes:
         named = ", ".join(f"'{code.name}' (SHA-256 {code.sha256[:12] or 'unknown'})" for code in codes)
         raise UntrustedCodeError(
@@ -48,10 +48,10 @@ def refuse(codes: Sequence[Code]) -> None:
 
 
 def file_code(file: Path) -> list[Code]:
-    """Return `file`, and after it the files of its folder that it imports, and that those import.
+    """Return `file`, followed by the files of its folder that it imports, directly or through others.
 
-    A module of the standard library is never taken from that folder. Raises OSError, and what cannot be decoded
-    raises SyntaxError or UnicodeDecodeError.
+    Modules of the standard library are never taken from that folder. Raises OSError, or SyntaxError or
+    UnicodeDecodeError for a file that cannot be decoded.
     """
     root, found, waiting = file.parent, dict[Path, Code](), [file]
     while waiting:
@@ -65,9 +65,10 @@ def file_code(file: Path) -> list[Code]:
 
 
 def module_code(path: str) -> list[Code]:
-    """Return the module of 'package.module:function', found without importing it; nothing where there is none.
+    """Return the module of 'package.module:function', found without importing it; an empty list if there is none.
 
-    Trusted with the function: a module of the standard library is on every machine, and not made to score.
+    The name of the function is part of what is trusted, because modules that exist on every machine, such as those of
+    the standard library, were not written to score.
     """
     name, *rest = path.rpartition(":")[0].split(".")
     try:
@@ -81,14 +82,14 @@ def module_code(path: str) -> list[Code]:
         content = file.read_bytes()
         source = importlib.util.decode_source(content) if file.suffix == ".py" else ""
     except (ImportError, ValueError, AttributeError, OSError, SyntaxError):
-        return [Code(path, "", "")]  # built into Python, or found in some way of its own
+        return [Code(path, "", "")]  # built into Python, or found by an importer of its own
     return [Code(path, hashlib.sha256(content).hexdigest(), source)]
 
 
 class TrustedFiles(importlib.abc.MetaPathFinder):
-    """Imports modules of `root` from `codes`, which were read from there, and from nowhere else.
+    """Importer of modules of `root` from `codes`, which were read from there.
 
-    So what runs is what was trusted, whatever happened to the files since; bytecode that lies beside them is not used.
+    What runs is what was trusted, even if the files have changed since. Bytecode beside them is not used.
     """
 
     def __init__(self, root: Path, codes: Sequence[Code]) -> None:
@@ -98,12 +99,12 @@ class TrustedFiles(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return how to import a module that is among the files, or None."""
+        """Return the spec of a module that is among the files, or None."""
         for file in _candidates(fullname, self._root):
             if code := self._codes.get(file):
                 spec = importlib.util.spec_from_loader(fullname, CodeLoader(code))
                 if spec is not None and spec.submodule_search_locations is not None:
-                    spec.submodule_search_locations = []  # else others would find what is not among the files
+                    spec.submodule_search_locations = []  # keeps other importers from adding files
                 return spec
         folder = self._root.joinpath(*fullname.split("."))
         if any(folder in file.parents for file in self._codes):
@@ -112,13 +113,13 @@ class TrustedFiles(importlib.abc.MetaPathFinder):
 
 
 class CodeLoader(importlib.abc.ExecutionLoader):
-    """Runs the source of a `Code` as the module that lies at its path."""
+    """Loader that runs the source of a `Code` as the module at its path."""
 
     def __init__(self, code: Code) -> None:
         self._code = code
 
     def get_filename(self, fullname: str) -> str:
-        """Return the path."""
+        """Return the path of the code."""
         return self._code.name
 
     def get_source(self, fullname: str) -> str:
@@ -126,12 +127,12 @@ class CodeLoader(importlib.abc.ExecutionLoader):
         return self._code.source
 
     def is_package(self, fullname: str) -> bool:
-        """Return whether the file is a package's."""
+        """Return whether the file is the `__init__.py` of a package."""
         return Path(self._code.name).name == "__init__.py"
 
 
 def _imports(source: str, path: Path, root: Path) -> Iterator[str]:
-    """Dotted names of all that `source` may import; what is no Python imports nothing."""
+    """Yield the dotted names that `source` may import; none if it is not valid Python."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
@@ -148,7 +149,7 @@ def _imports(source: str, path: Path, root: Path) -> Iterator[str]:
 
 
 def _files_of(name: str, root: Path) -> list[Path]:
-    """Files of `root` that an import of `name` runs: its packages' and its own."""
+    """Return the files of `root` that an import of `name` runs: those of its packages and its own."""
     parts = name.split(".")
     if parts[0] in sys.stdlib_module_names or not all(part.isidentifier() for part in parts):
         return []
@@ -158,6 +159,6 @@ def _files_of(name: str, root: Path) -> list[Path]:
 
 
 def _candidates(name: str, root: Path) -> tuple[Path, Path]:
-    """Where a module of this dotted name may lie, a package first, as Python looks."""
+    """Return the possible files of the module `name`, the package first, in Python's order."""
     place = root.joinpath(*name.split("."))
     return place / "__init__.py", place.with_name(f"{place.name}.py")

@@ -1,4 +1,4 @@
-"""Closeness to a wished length."""
+"""Reward for responses close to a target length."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from trainer.rewards.records import RewardInput, SourceScores
 
 
 class LengthReward:
-    """-d / (d + tolerance) with d = |number of completion ids - target|: 0 to -1, -0.5 at d = tolerance.
+    """Score -d / (d + tolerance) with d = |number of completion ids - target|: 0 to -1, -0.5 at d = tolerance.
 
-    Smooth away from the target and never flat, so that a response far off still learns which way to go.
+    It is smooth away from the target and never flat, so that the policy learns from responses of any length.
     """
 
     name = "length"
@@ -20,6 +20,6 @@ class LengthReward:
         self.tolerance = tolerance
 
     def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
-        """One score a sequence, above -1 and at most 0."""
+        """Return one score per sequence, above -1 and at most 0."""
         distances = [abs(len(row.completion_ids) - self.target) for row in batch]
         return SourceScores([-distance / (distance + self.tolerance) for distance in distances])

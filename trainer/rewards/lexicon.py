@@ -1,4 +1,4 @@
-"""Sentiment by a lexicon."""
+"""Reward for sentiment, by a lexicon."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class LexiconReward:
     name = "lexicon"
 
     def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
-        """One score a sequence, -1 to 1; 0 for an empty completion."""
+        """Return one score per sequence, -1 to 1; 0 for an empty completion."""
         analyzer = _analyzer()
         return SourceScores([float(analyzer.polarity_scores(row.completion)["compound"]) for row in batch])
 

@@ -1,4 +1,4 @@
-"""A user's function from 'file.py:function' or 'package.module:function'."""
+"""Loading of a user's function from 'file.py:function' or 'package.module:function'."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _numbers = itertools.count()
 
 
 def load_function(path: str, modules: dict[str, ModuleType], trust: Trust = trust_all) -> Callable[..., Any]:
-    """The function that `path` names; a file is relative to the working directory.
+    """Load the function that `path` names; a file is relative to the working directory.
 
-    modules: files already run, by absolute path, to which this one is added. So two functions of one file
-    share its globals, while a new dict runs the file anew, as it then is.
-    trust: asked before any of it is run.
-    Raises RewardError for a file, module or function that is missing, fails on import, or is async.
+    modules: files that have already run, by absolute path; this file is added. Two functions of one file thus share its
+    globals, while a new dict runs the file again, as it is then.
+    trust: called before any of the code runs.
+    Raises RewardError if a file, module or function is missing, fails on import, or is async.
     """
     place, _, name = path.rpartition(":")
     module = _from_file(path, place, modules, trust) if is_file(place) else _from_import(path, place, trust)
@@ -42,12 +42,15 @@ def load_function(path: str, modules: dict[str, ModuleType], trust: Trust = trus
 
 
 def is_file(place: str) -> bool:
-    """Whether the part of a path before the colon is a file rather than a module."""
+    """Return whether the part of a path before the colon is a file rather than a module."""
     return place.endswith(".py") or "/" in place
 
 
 def describe_failure(error: BaseException, file: str | None) -> str:
-    """`ValueError: message (file.py:3)` in one line, with the innermost line in `file`, or in any if None."""
+    """Describe `error` in one line: `ValueError: message (file.py:3)`.
+
+    The line number is that of the innermost line in `file`, or in any file if None.
+    """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} ({Path(error.filename).name}:{error.lineno})"
     message = " ".join(str(error).split())
@@ -62,7 +65,7 @@ def describe_failure(error: BaseException, file: str | None) -> str:
 
 
 def code_of(path: str) -> list[Code]:
-    """The code that a reward source would run, read and not run. Raises RewardError for a file that cannot be read."""
+    """Read the code that a reward source would run, without running it. Raises RewardError if a file cannot be read."""
     place, _, _ = path.rpartition(":")
     if not is_file(place):
         return module_code(path)
@@ -81,13 +84,13 @@ def _from_file(path: str, place: str, modules: dict[str, ModuleType], trust: Tru
         return modules[str(file)]
     codes = code_of(path)
     trust(codes)
-    # A name of its own: a user's random.py must not stand in for another module.
+    # A unique name: a user's random.py must not replace another module.
     name = f"_reward_file_{next(_numbers)}_{file.stem}"
     spec = importlib.util.spec_from_loader(name, CodeLoader(codes[0]), is_package=False)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickle look their module up
+    sys.modules[name] = module  # dataclasses and pickle look up their module there
     sys.meta_path.insert(0, beside := TrustedFiles(file.parent, codes[1:]))
     try:
         spec.loader.exec_module(module)

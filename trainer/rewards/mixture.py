@@ -1,4 +1,4 @@
-"""The weighted sum of all sources, scaled and bounded."""
+"""Weighted sum of all reward sources, scaled and bounded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainer.errors import RewardError
 from trainer.rewards.normalization import RunningMoments
 from trainer.rewards.records import RewardInput, RewardResult, RewardSource, SourceScores, sequence_name
 
-_LARGEST = float(np.finfo(np.float32).max)  # training holds rewards in float32
+_LARGEST = float(np.finfo(np.float32).max)  # training keeps rewards in float32
 Floats = npt.NDArray[np.float64]
 
 
@@ -24,12 +24,12 @@ class WeightedSource(NamedTuple):
 
 
 class Overlong(NamedTuple):
-    """The penalty on responses that come near the longest that they can be, max_tokens.
+    """Penalty on responses whose length comes near the maximum, max_tokens.
 
         penalty clip((length - (max_tokens - tokens)) / tokens, 0, 1)
 
-    Yu et al. 2025 (DAPO, arXiv 2503.14476), eq. 13: one that is cut short says nothing of how good it would have been,
-    and a soft bound lets the policy see it coming. tokens = 0: the longest alone.
+    Yu et al. 2025 (DAPO, arXiv 2503.14476), eq. 13. The quality of a response that was cut short is unknown, and a soft
+    bound lets the policy learn to stop before that. With tokens = 0, only the maximum length itself is penalised.
     """
 
     penalty: float = 0.0
@@ -37,25 +37,25 @@ class Overlong(NamedTuple):
     max_tokens: int = 0
 
     def __call__(self, lengths: Floats) -> Floats:
-        """What is taken off the scores of responses of `lengths` tokens."""
+        """Return the penalties to subtract from the scores of responses of `lengths` tokens."""
         excess = lengths - (self.max_tokens - self.tokens)
         share = np.clip(excess / self.tokens, 0.0, 1.0) if self.tokens else np.where(excess >= 0, 1.0, 0.0)
         return np.asarray(self.penalty * share)
 
 
 class Rewards:
-    """Scores sequences by several sources, in this order:
+    """Scorer of sequences by several sources, in these steps:
 
-    1. The weighted sum; a source that does not apply to a sequence counts 0 there.
-    2. `normalize`: to mean 0 and deviation 1, over the batch, or over all scores of the run with this batch.
-    3. `clip`: to -clip..clip, if clip > 0. After 2, so that what it bounds are outliers, in deviations.
-    4. Less `missing_stop_penalty` where the response was cut short. Last, so that neither normaliser nor clip
-       takes back that an unfinished response is worth less. After the EOS trick of The N+ Implementation
-       Details of RLHF with PPO (Huang et al. 2024, arXiv 2403.17031), which puts -1 in place of the score;
-       taken off instead, as in TRL, it keeps the order of unfinished responses. Less `overlong` for its length.
+    1. Sum the weighted scores; a source that does not apply to a sequence counts 0 there.
+    2. `normalize`: scale to mean 0 and deviation 1, over the batch, or over all scores of the run and this batch.
+    3. `clip`: bound to -clip..clip, if clip > 0. This follows step 2, so it bounds outliers, in deviations.
+    4. Subtract `missing_stop_penalty` if the response was cut short, and `overlong` for its length. This is last, so
+       that neither step 2 nor step 3 undoes the penalty. It follows the EOS trick of The N+ Implementation Details of
+       RLHF with PPO (Huang et al. 2024, arXiv 2403.17031), which replaces the score by -1. Subtracting, as TRL does,
+       keeps the order of unfinished responses.
 
-    Token rewards are weighted, summed and clipped one by one. They are not normalised: taking a mean off
-    every token would reward or punish length.
+    Token rewards are weighted, summed and clipped one by one. They are not normalised: subtracting a mean from every
+    token would reward or punish length.
     """
 
     def __init__(
@@ -78,11 +78,11 @@ class Rewards:
     def __call__(self, batch: Sequence[RewardInput], *, update_statistics: bool = True) -> RewardResult:
         """Score `batch`, B sequences.
 
-        update_statistics: False (as in evaluation) leaves the running statistics alone and normalises by what
-        they are; batch statistics are always those of `batch`.
+        update_statistics: False (as in evaluation) normalises by the running statistics without changing them; batch
+        statistics are always those of `batch`.
 
-        Raises RewardError for a source that fails, a sequence to which no source applies, and a reward that
-        does not fit float32; the running statistics are then as before.
+        Raises RewardError if a source fails, no source applies to a sequence, or a reward does not fit float32; the
+        running statistics are then unchanged.
         """
         if not batch:
             return RewardResult([], None, {name: [] for name in self._sources})
@@ -102,11 +102,11 @@ class Rewards:
         )
 
     def state(self) -> dict[str, Any]:
-        """The running statistics as plain values, exact through JSON."""
+        """Return the running statistics as plain values, which JSON keeps exactly."""
         return {"count": self._moments.count, "mean": self._moments.mean, "m2": self._moments.m2}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` gave. Raises RewardError for anything else."""
+        """Restore what `state` returned. Raises RewardError for anything else."""
         try:
             self._moments = RunningMoments(int(state["count"]), float(state["mean"]), float(state["m2"]))
         except (KeyError, TypeError, ValueError):
@@ -117,7 +117,7 @@ class Rewards:
     def _sums(self, raw: Mapping[str, SourceScores], batch: Sequence[RewardInput]) -> tuple[Floats, list[Floats]]:
         scores = np.zeros(len(batch))
         tokens = [np.zeros(len(row.completion_ids)) for row in batch]
-        with np.errstate(over="ignore", invalid="ignore"):  # _check_range says which sequence it was
+        with np.errstate(over="ignore", invalid="ignore"):  # _check_range names the sequence
             for name, result in raw.items():
                 weight = self._sources[name].weight
                 if result.token_rewards is None:
@@ -140,7 +140,7 @@ class Rewards:
 
 
 def _unique(names: list[str]) -> list[str]:
-    """Names told apart: the second 'regex' is 'regex#2'."""
+    """Make names unique: the second 'regex' becomes 'regex#2'."""
     counts = [names[: position + 1].count(name) for position, name in enumerate(names)]
     return [name if count == 1 else f"{name}#{count}" for name, count in zip(names, counts, strict=True)]
 

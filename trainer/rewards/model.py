@@ -1,4 +1,4 @@
-"""Reward models as a source of rewards: one, or an ensemble. Unlike the rest of the package, this imports MLX."""
+"""Reward models as a reward source: one, or an ensemble. Unlike the rest of the package, this imports MLX."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ class ScoringModel(Protocol):
     """A reward model of any kind."""
 
     def encode(self, prompt: Text, completion: Text) -> list[int]:
-        """Prompt and completion as the tokens that it reads. Raises DataError."""
+        """Encode prompt and completion as tokens. Raises DataError."""
 
     def score(
         self, sequences: Sequence[Sequence[int]], *, micro_batch_tokens: int, progress: Callable[[int, int], None]
     ) -> list[float]:
-        """One score a sequence of tokens; tells how many are done."""
+        """Return one score per sequence of tokens, reporting progress (done, total)."""
 
 
 class ModelReward:
-    """Scores by reward models, each of which reads the text of prompt and completion by its own tokenizer.
+    """Reward from one or several reward models. Each tokenises the text of prompt and completion itself.
 
-    The text also where the policy has the same tokenizer: the preferences that it learnt from were tokenised so.
-    Of several, `combine` makes one score, and the detail `disagreement` is their standard deviation.
+    It starts from the text even if the policy has the same tokenizer, because the preferences in its training were
+    tokenised in that way. `combine` turns several scores into one; the detail `disagreement` is their standard
+    deviation.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class ModelReward:
         self._heed = heed
 
     def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
-        """One score a sequence. Raises RewardError for one that cannot be read, or whose score is not finite."""
+        """Return one score per sequence. Raises RewardError if one cannot be encoded or its score is not finite."""
         found = np.array([self._scores(model, batch) for model in self._models])  # [models, B]
         combined = found.mean(axis=0) if self._combine == "mean" else found.min(axis=0)
         details = {"disagreement": found.std(axis=0).tolist()} if len(self._models) > 1 else {}
@@ -92,10 +93,10 @@ def load_model_reward(
     micro_batch_tokens: int,
     heed: Callable[[], None] = lambda: None,
 ) -> ModelReward:
-    """The reward models that `source` names, loaded on the calling thread.
+    """Load the reward models that `source` names, on the calling thread.
 
-    backbones: those in memory, of which each model takes the one that it was trained on; what is loaded besides is
-    added. micro_batch_tokens, heed: as for `build_rewards`. Raises RewardError.
+    backbones: backbones in memory. Each model uses the one that it was trained on; if that is not among them, it is
+    loaded and added. micro_batch_tokens, heed: as for `build_rewards`. Raises RewardError.
     """
     models = [_loaded(path, source.chat, backbones) for path in source.paths]
     name = f"model:{'+'.join(_name(Path(path)) for path in source.paths)}"
@@ -103,9 +104,9 @@ def load_model_reward(
 
 
 def with_checkpoints(config: Config) -> Config:
-    """`config` with the reward models' checkpoints in place of their runs, so that a resumed run has the same reward.
+    """Return `config` with runs of reward models replaced by their checkpoints, so that resuming keeps the reward.
 
-    Raises RewardError for a path that names no reward model.
+    Raises RewardError if a path does not name a reward model.
     """
     sources = [
         source.model_copy(update={"path": _place(source.path), "ensemble": [_place(path) for path in source.ensemble]})
@@ -117,7 +118,7 @@ def with_checkpoints(config: Config) -> Config:
 
 
 def unfinished_models(config: Config) -> list[str]:
-    """A warning for each reward model in `config` whose training has not come to its end. Raises RewardError."""
+    """Return a warning for each reward model in `config` whose training is not complete. Raises RewardError."""
     return [
         f"reward model '{path}' is not trained to the end, and its scores are not brought to mean 0, deviation 1: let "
         "`ppo-workbench reward-model train --resume` finish it"
@@ -142,16 +143,16 @@ def _loaded(path: str, chat: str, backbones: list[LoadedModel]) -> ScoringModel:
 
 
 def _shared(path: str, backbones: Sequence[LoadedModel]) -> LoadedModel | None:
-    """The one of `backbones` that the reward model was trained on, if it is there."""
+    """Return the one of `backbones` that the reward model was trained on, or None."""
     try:
         wanted = BackboneConfig.model_validate(_card(path).get("model"))
     except ValidationError:
-        return None  # what is wrong with the card is told when it is loaded
+        return None  # loading the model reports what is wrong with the card
     return next((backbone for backbone in backbones if is_same_backbone(backbone, wanted)), None)
 
 
 def _card(path: str) -> dict[str, Any]:
-    """reward_model.json of the model that `path` names; empty for a sequence-classification model."""
+    """Read reward_model.json of the model that `path` names; empty for a sequence-classification model."""
     folder = Path(_place(path))
     try:
         return {} if _is_classifier(folder) else read_card(folder)
@@ -160,7 +161,7 @@ def _card(path: str) -> dict[str, Any]:
 
 
 def _place(path: str) -> str:
-    """The checkpoint that `path` is, the newest of the run that it is, or the folder of a sequence classifier."""
+    """Return `path` if it is a checkpoint or a sequence classifier, or the newest checkpoint if it is a run."""
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise RewardError(f"reward source '{path}': no such folder{_offer(folder)}")
@@ -191,5 +192,5 @@ def _offer(folder: Path) -> str:
 
 
 def _name(folder: Path) -> str:
-    """The run's name for one of its checkpoints, else the folder's."""
+    """Return the name of the run if `folder` is one of its checkpoints, otherwise that of the folder."""
     return folder.parent.parent.name if folder.parent.name == "checkpoints" else folder.name

@@ -1,4 +1,4 @@
-"""Mean and deviation of all scores so far."""
+"""Running mean and deviation of scores."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-SMALLEST_DEVIATION = 1e-8  # below it scores differ by rounding alone, and are only centred
+SMALLEST_DEVIATION = 1e-8  # below it, scores differ by rounding alone and are only centred
 
 
 class RunningMoments:
     """Count, mean and sum of squared deviations of a stream of numbers, in float64.
 
-    A batch b joins what is known, a, by
+    A batch b is merged into the statistics so far, a, by
 
         mean = mean_a + d n_b / n,   m2 = m2_a + m2_b + d^2 n_a n_b / n,   d = mean_b - mean_a, n = n_a + n_b
 
@@ -32,7 +32,7 @@ class RunningMoments:
         return math.sqrt(self.m2 / self.count) if self.count else 0.0
 
     def update(self, values: Sequence[float] | npt.NDArray[np.float64]) -> None:
-        """Take in a batch of finite numbers."""
+        """Add a batch of finite numbers."""
         batch = np.asarray(values, dtype=np.float64)
         if not batch.size:
             return
@@ -45,6 +45,6 @@ class RunningMoments:
         self.count = count
 
     def normalize(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """`values` less the mean, over the deviation if that is at least 1e-8; unchanged at first."""
+        """Return `values` minus the mean, divided by the deviation if that is at least 1e-8; unchanged at first."""
         centred = values - self.mean
         return centred / self.deviation if self.deviation >= SMALLEST_DEVIATION else centred

@@ -1,4 +1,4 @@
-"""Reward functions in plain Python, by the convention of TRL's."""
+"""Reward functions in plain Python, with the calling convention of TRL."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _WAY_OUT = "or None where there is nothing to say"
 
 
 class PythonReward:
-    """A user's function, called once a batch of B sequences with lists of length B as keywords.
+    """A user's function, called once per batch of B sequences with lists of length B as keywords.
 
     prompts: strings, or lists of chat messages.
-    completions: strings, or `[{"role": "assistant", "content": ...}]` where the prompt is chat messages.
+    completions: strings, or `[{"role": "assistant", "content": ...}]` if the prompt is chat messages.
     completion_ids: lists of token ids.
-    Every other column of the data goes by its own name. The function gets the keywords that its signature
-    has, all of them by `**kwargs`.
+    Every other column of the data is passed under its own name. The function gets only the keywords in its signature,
+    or all of them if it takes `**kwargs`.
 
-    It returns B numbers, None where it has nothing to say, or B lists with a number for each token.
-    The same functions serve TRL: https://huggingface.co/docs/trl/grpo_trainer#using-a-custom-reward-function
+    It returns B numbers (or None where it does not apply), or B lists with a number for each token.
+    The same functions work in TRL: https://huggingface.co/docs/trl/grpo_trainer#using-a-custom-reward-function
     """
 
     def __init__(self, path: str, modules: dict[str, ModuleType] | None = None, *, trust: Trust = trust_all) -> None:
-        """path: 'file.py:function' or 'package.module:function'; modules, trust: as of `load_function`."""
+        """Load the function. path: 'file.py:function' or 'package.module:function'; others as for `load_function`."""
         place, _, function = path.rpartition(":")
         self.name = f"{Path(place).name if is_file(place) else place}:{function}"
         self._path = path
@@ -40,7 +40,7 @@ class PythonReward:
         self._file = _source_file(self._function)
 
     def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
-        """Scores of `batch`. Raises RewardError if the function fails or returns anything but numbers."""
+        """Score `batch`. Raises RewardError if the function fails or returns anything but numbers."""
         values = self._called(batch)
         if any(_is_list(value) for value in values):
             return self._token_scores(values, batch)
@@ -67,11 +67,11 @@ class PythonReward:
     def _returned(self, keywords: dict[str, list[Any]]) -> Any:
         returned = self._function(**keywords)
         if isinstance(returned, Iterable) and not isinstance(returned, str | bytes | dict):
-            return list(returned)  # in here, because a generator fails only when it is read
+            return list(returned)  # here, because a generator fails only when it is read
         return returned
 
     def _culprit(self, batch: Sequence[RewardInput]) -> str:
-        """Which sample the function fails on when it gets one at a time; the run ends anyway, so time is no matter."""
+        """Find the sample that the function fails on, one call each. The run ends anyway, so time does not matter."""
         for index, row in enumerate(batch):
             try:
                 self._returned(self._accepted(_keywords([row])))
@@ -135,7 +135,7 @@ class PythonReward:
 
 
 def _keywords(batch: Sequence[RewardInput]) -> dict[str, list[Any]]:
-    # Prompts and ids are copies: what a function does to them must not reach the data or the rollout.
+    # Prompts and ids are copied, so that a function cannot change the data or the rollout.
     names = dict.fromkeys(name for row in batch for name in row.columns)
     return {name: [row.columns.get(name) for row in batch] for name in names} | {
         "prompts": [_copied(row.prompt) for row in batch],
@@ -162,7 +162,7 @@ def _shown(value: Any) -> str:
 
 
 def _source_file(function: Callable[..., Any]) -> str | None:
-    """The file of the function's code, or of the class whose instance it is; None for built-in code."""
+    """Return the file of the function's code, or of its class if it is an instance; None for built-in code."""
     for code in (inspect.unwrap(function), type(function)):
         try:
             return inspect.getsourcefile(code)

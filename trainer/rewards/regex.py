@@ -1,4 +1,4 @@
-"""Whether, or how often, a pattern is found."""
+"""Reward for matches of a regular expression."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainer.rewards.records import RewardInput, SourceScores
 
 
 class RegexReward:
-    """1 if the pattern is found in the completion, else 0; with `count` the number of its matches."""
+    """Score 1 if the pattern is found in the completion, else 0; with `count`, the number of its matches."""
 
     name = "regex"
 
@@ -18,7 +18,7 @@ class RegexReward:
         self.count = count
 
     def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
-        """One score a sequence, 0 or more."""
+        """Return one score per sequence, 0 or more."""
         return SourceScores([self._score(row.completion) for row in batch])
 
     def _score(self, text: str) -> float:

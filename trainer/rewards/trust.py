@@ -1,4 +1,4 @@
-"""What a user has trusted to run, by path and SHA-256, in a file of the user's own."""
+"""Record of the code that a user trusts, by path and SHA-256, in a file of that user."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _MAX_BYTES = 16 * 1024 * 1024
 
 
 class TrustedCode:
-    """The code in `file`, a JSON object a line, and what was trusted in this process. A deleted line is revoked trust.
+    """Trusted code: what `file` lists, one JSON object per line, and what was trusted in this process.
 
-    Read anew each time, for another process may have added to it.
+    Deleting a line revokes trust. The file is read each time, because another process may have added to it.
     """
 
     def __init__(self, file: Path) -> None:
@@ -35,9 +35,9 @@ class TrustedCode:
         refuse(self.untrusted(codes))
 
     def remember(self, codes: Sequence[Code]) -> None:
-        """Let `codes` run from now on, or in this process alone what has no hash.
+        """Trust `codes` from now on; code without a hash is trusted in this process only.
 
-        Raises StorageError where none of it could be written down, and no other process will know.
+        Raises StorageError if the file cannot be read or written; the code is then trusted in this process only.
         """
         self._here |= {(code.name, code.sha256) for code in codes}
         known = self._read()
@@ -50,7 +50,8 @@ class TrustedCode:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(self.file, flags, 0o600)
             try:
-                # One write at the end of the file, so two processes never mix; a line may have been left half-written.
+                # A single write, so that lines of two processes never mix. It begins with a newline, because the last
+                # line may have been left half-written.
                 os.write(descriptor, "".join(f"\n{line}" for line in lines).encode() + b"\n")
             finally:
                 os.close(descriptor)

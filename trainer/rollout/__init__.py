@@ -1,1 +1,1 @@
-"""From prompts to experience: responses by continuous batching, sampling, the texts of tokens."""
+"""Rollouts: responses by continuous batching, sampling, experience, and the texts of tokens."""

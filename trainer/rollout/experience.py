@@ -1,4 +1,4 @@
-"""What one rollout leaves behind: one record of arrays, its state-action view, and the cuts into minibatches."""
+"""Experience of one rollout: a record of arrays, its state-action pairs, and its split into minibatches."""
 
 from __future__ import annotations
 
@@ -23,46 +23,46 @@ class Experience(NamedTuple):
     sequences: mx.array  # [B, L] ids of prompt and response, then padding
     responses: mx.array  # [B, T] ids of the response, then padding
     prompt_lengths: mx.array  # [B] tokens
-    response_lengths: mx.array  # [B] tokens, the stop token counted
-    mask: mx.array  # [B, T] 1.0 on real response tokens; made from the lengths, never from ids
-    truncated: mx.array  # [B] 1.0 where the response was cut at max_new_tokens
-    sampler_logprobs: mx.array  # [B, T] as the sampler saw them
+    response_lengths: mx.array  # [B] tokens, including the stop token
+    mask: mx.array  # [B, T] 1.0 on real response tokens; computed from lengths, never from ids
+    truncated: mx.array  # [B] 1.0 if the response was cut at max_new_tokens
+    sampler_logprobs: mx.array  # [B, T] as computed while sampling
     texts: list[str]  # B responses as text, without the stop
-    prompt_indices: list[int]  # B places in the prompt list
+    prompt_indices: list[int]  # B indices into the prompt list
     # add_policy_logprobs_and_values
     logprobs: mx.array | None = None  # [B, T] old policy, teacher-forced
     entropy: mx.array | None = None  # [B, T] nats, of the full distribution
     values: mx.array | None = None  # [B, T] V(s_t), s_t the state before token t
     final_values: mx.array | None = None  # [B] V of the state after the last token
-    top_tokens: mx.array | None = None  # [B, T, K] ids of the policy's likeliest tokens, likeliest first; None for none
+    top_tokens: mx.array | None = None  # [B, T, K] ids of the policy's likeliest tokens, likeliest first; None if off
     top_logprobs: mx.array | None = None  # [B, T, K] old policy
     # add_kl_to_sa_pairs
     ref_logprobs: mx.array | None = None  # [B, T]
-    top_ref_logprobs: mx.array | None = None  # [B, T, K] the reference's of `top_tokens`
-    kl: mx.array | None = None  # [B, T] by the estimator of the penalty
+    top_ref_logprobs: mx.array | None = None  # [B, T, K] reference, of `top_tokens`
+    kl: mx.array | None = None  # [B, T] by the penalty's estimator
     # compute_rewards, adjust_rewards_with_kl
-    scores: mx.array | None = None  # [B] one a sequence, put on the last token
-    token_scores: mx.array | None = None  # [B, T] rewards of single tokens, zeros when there are none
+    scores: mx.array | None = None  # [B] one per sequence, added to the last token
+    token_scores: mx.array | None = None  # [B, T] rewards of single tokens; zeros if there are none
     rewards: mx.array | None = None  # [B, T]
     # compute_td_errors, compute_gae_advantages, add_reward_to_go
     td_errors: mx.array | None = None  # [B, T]
-    # or, without a critic, by one of `estimators.py`
-    advantages: mx.array | None = None  # [B, T] as the estimator gives them, not whitened
+    # or, without a critic, one of `estimators.py`
+    advantages: mx.array | None = None  # [B, T] from the estimator, not whitened
     returns: mx.array | None = None  # [B, T]
-    baselines: mx.array | None = None  # [B] what was taken off the returns; None with a critic
-    advantage_scales: mx.array | None = None  # [B] what the advantages were divided by; None where by nothing
+    baselines: mx.array | None = None  # [B] subtracted from the returns; None with a critic
+    advantage_scales: mx.array | None = None  # [B] divisors of the advantages; None if not divided
 
     @property
     def size(self) -> int:
-        """B, the number of sequences."""
+        """Number of sequences, B."""
         return int(self.sequences.shape[0])
 
     def lengths(self) -> list[int]:
-        """Tokens of prompt and response of each sequence."""
+        """Return the length of each sequence, prompt and response together, in tokens."""
         return to_list(self.prompt_lengths + self.response_lengths)
 
     def take(self, rows: Sequence[int]) -> Experience:
-        """The sequences of `rows`, in that order, cut to the longest of them."""
+        """Return the sequences of `rows`, in that order, cut to the longest of them."""
         index = mx.array(list(rows))
         length = int((self.prompt_lengths + self.response_lengths)[index].max())
         width = max(int(self.response_lengths[index].max()), 1)
@@ -79,9 +79,9 @@ class Experience(NamedTuple):
         return Experience(*(cut(name, value) for name, value in zip(self._fields, self, strict=True)))
 
     def gathered(self, parts: Sequence[mx.array], order: Sequence[int], *, extra: int = 0) -> mx.array:
-        """What was computed of parts of the batch, laid out as the batch is: [B, T + extra, ...], 0 in the padding.
+        """Join results of parts of the batch in the layout of the batch: [B, T + extra, ...], 0 in the padding.
 
-        parts: [b, t + extra, ...], one for each `take`; order: the rows that were taken, one after the other.
+        parts: [b, t + extra, ...], one for each `take`; order: the rows of all parts, one after the other.
         """
         width = self.mask.shape[1] + extra
         rows = mx.concatenate(
@@ -93,10 +93,10 @@ class Experience(NamedTuple):
 
 
 def sa_pairs(experience: Experience, decode: Callable[[list[int]], str]) -> list[dict[str, Any]]:
-    """The state-action pairs of the rollout, one dict a real token, for reading and export.
+    """Return the state-action pairs of the rollout, one dict per real token, for display and export.
 
-    Keys: sequence, step, state (text before the token), action (its text), token, and what has been filled of
-    policy_logprob, ref_logprob, kl, reward, value, td_error, advantage, return.
+    Keys: sequence, step, state (text before the token), action (its text), token, and of policy_logprob, ref_logprob,
+    kl, reward, value, td_error, advantage and return those that are filled.
     """
     names = {
         "policy_logprob": experience.logprobs,
@@ -121,15 +121,15 @@ def sa_pairs(experience: Experience, decode: Callable[[list[int]], str]) -> list
 
 
 def minibatch_rows(count: int, minibatches: int, *, seed: Sequence[int]) -> list[list[int]]:
-    """`count` rows shuffled by `seed` and cut into `minibatches` equal parts; every row is in exactly one."""
+    """Shuffle `count` rows by `seed` and split them into `minibatches` equal parts; every row is in exactly one."""
     order = np.random.default_rng(list(seed)).permutation(count)
     return [part.tolist() for part in np.split(order, minibatches)]
 
 
 def micro_batch_rows(rows: Sequence[int], lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """`rows` in groups of like length whose padded tokens stay within `budget`; a longer row goes alone.
+    """Yield `rows` in groups of similar length whose padded tokens stay within `budget`; a longer row goes alone.
 
-    lengths: tokens of each sequence, indexed by row. Longest first, so that the peak of memory comes at once.
+    lengths: tokens of each sequence, indexed by row. The longest come first, so that memory peaks at the start.
     """
     group: list[int] = []
     for row in sorted(rows, key=lambda row: (-lengths[row], row)):
@@ -142,23 +142,23 @@ def micro_batch_rows(rows: Sequence[int], lengths: Sequence[int], budget: int) -
 
 
 class PassRatios:
-    """pi / pi_old of every token of a batch, put together from the minibatches of several passes over it."""
+    """Ratios pi / pi_old of every token of a batch, collected from the minibatches of several passes over it."""
 
     def __init__(self, batch: Experience, passes: int) -> None:
         self._found = np.full((passes, *batch.mask.shape), np.nan, dtype=np.float32)
 
     def put(self, number: int, rows: Sequence[int], ratios: mx.array | None) -> None:
-        """What pass `number`, from 0, found of a minibatch; ratios: [b, t] of its `rows`."""
+        """Store the ratios [b, t] of a minibatch with `rows`, from pass `number`, counted from 0."""
         found = np.array(filled(ratios))
         self._found[number, list(rows), : found.shape[1]] = found
 
     def array(self) -> npt.NDArray[np.float32]:
-        """[B, T, passes]; NaN where nothing was put."""
+        """Return the ratios [B, T, passes]; NaN where none was stored."""
         return np.moveaxis(self._found, 0, -1)
 
 
 def check_budget(lengths: Sequence[int], budget: int) -> None:
-    """Refuse a buffer that would hold more padded tokens than `budget`: ConfigError says how many would fit."""
+    """Raise ConfigError, saying how many would fit, if a buffer would hold more padded tokens than `budget`."""
     needed = len(lengths) * max(lengths)
     if needed > budget:
         raise ConfigError(

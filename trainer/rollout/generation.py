@@ -21,7 +21,7 @@ PREFILL_BATCH = 8
 
 
 class _Row(NamedTuple):
-    """One sequence under way."""
+    """One unfinished sequence."""
 
     prompt: Prompt
     tokens: list[int]
@@ -29,10 +29,10 @@ class _Row(NamedTuple):
 
 
 class Response(NamedTuple):
-    """What the policy wrote after one prompt, and what the response was begun with."""
+    """Response of the policy to one prompt, including the tokens that it was begun with."""
 
-    tokens: list[int]  # the stop token, if it came, is the last
-    logprobs: list[float]  # of the distribution sampled from, before top-p and top-k; NaN where nothing was sampled
+    tokens: list[int]  # the stop token, if there is one, is the last
+    logprobs: list[float]  # of the sampling distribution, before top-p and top-k; NaN for tokens not sampled
     text: str  # without the stop token or stop text
     truncated: bool  # cut at max_new_tokens
 
@@ -46,10 +46,10 @@ def generate_sequences(
     key: mx.array,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Experience:
-    """Sample one response a prompt (repeat a prompt for several) and lay them out as Experience.
+    """Sample one response per prompt (repeat a prompt for several) and return them as Experience.
 
-    Row i draws from its own key, split from `key`, so what it writes depends on its prompt and the weights, not on its
-    neighbours. `progress(done, total)` is called after every token step with response tokens; it may raise to end the
+    Row i draws from its own key, split from `key`, so its response depends on its prompt and the weights, not on its
+    neighbours. `progress(done, total)`, in response tokens, is called after every token step; it may raise to end the
     rollout.
     """
     responses = generate_responses(backbone, tokenizer, prompts, sampling, key=key, progress=progress)
@@ -66,9 +66,9 @@ def generate_responses(
     begun: Sequence[int] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Response]:
-    """The responses to `prompts`, in their order.
+    """Sample responses to `prompts`, in their order.
 
-    begun: ids that each response begins with, for the policy to go on from; they do not count in max_new_tokens.
+    begun: ids that each response begins with and the policy continues; they do not count towards max_new_tokens.
     """
     keys = mx.random.split(key, len(prompts))
     stop_ids = [] if sampling.ignore_stop else [[token] for token in sorted(tokenizer.eos_token_ids)]
@@ -78,7 +78,7 @@ def generate_responses(
         stop_tokens=stop_ids,
         completion_batch_size=sampling.slots,
         prefill_batch_size=min(PREFILL_BATCH, sampling.slots),
-        stream=mx.default_stream(mx.default_device()),  # its own default belongs to the thread that imported mlx_lm
+        stream=mx.default_stream(mx.default_device()),  # its default belongs to the thread that imported mlx_lm
     )
     samplers = [make_sampler(sampling, row_key) for row_key in keys]
     stop_texts = [] if sampling.ignore_stop else sampling.stop
@@ -109,7 +109,7 @@ def generate_responses(
 
 
 def lay_out(prompts: Sequence[Prompt], responses: Sequence[Response]) -> Experience:
-    """Prompts and responses as one right-padded record. Padding is id 0; masks come from the lengths."""
+    """Return prompts and responses as one right-padded record. Padding is id 0; masks come from the lengths."""
     starts = [len(prompt.tokens) for prompt in prompts]
     counts = [len(response.tokens) for response in responses]
     width = max(counts)
@@ -135,7 +135,7 @@ def lay_out(prompts: Sequence[Prompt], responses: Sequence[Response]) -> Experie
 
 
 class _InFloat32:
-    """Calls a model and casts its logits: the generator normalises them in the type that it is given.
+    """Model whose logits are cast to float32, because the generator normalises them in the type that it gets.
 
     In bfloat16 a log-prob of -10 would be rounded to 1/16 nat.
     """
@@ -147,14 +147,14 @@ class _InFloat32:
         logits: mx.array = self._model(*args, **kwargs)
         return logits.astype(mx.float32)
 
-    def __getattr__(self, name: str) -> Any:  # what the generator builds its caches from
+    def __getattr__(self, name: str) -> Any:  # the generator builds its caches from these
         return getattr(self._model, name)
 
 
 def _chosen_logprobs(steps: Sequence[Any], temperature: float) -> list[float]:
-    """Log-prob of each row's new token at the sampling temperature, in one evaluation.
+    """Return the log-prob of each row's new token at the sampling temperature, in one evaluation.
 
-    The generator's rows are float32 log-softmax without temperature; only one number of each is kept, for keeping a
+    The generator's rows are float32 log-softmax without temperature. Only one number of each is kept, because keeping a
     row would keep the whole [B, V] array.
     """
     chosen = []
@@ -168,15 +168,15 @@ def _chosen_logprobs(steps: Sequence[Any], temperature: float) -> list[float]:
 
 
 def _at_stop_text(tokenizer: Any, tokens: list[int], stops: Sequence[str]) -> bool:
-    """Whether the last token completed a stop text, judged on text: one text has many tokenisations."""
+    """Return whether the last token completed a stop text. This compares text: one text has many tokenisations."""
     if not stops:
         return False
-    # A token is at least one byte. The rest is for decoders that change the first tokens of what they are given.
+    # A token is at least one byte. Eight more, because some decoders change the first tokens that they are given.
     tail = tokenizer.decode(tokens[-max(len(stop.encode()) for stop in stops) - 8 :])
     return any(stop in tail for stop in stops)
 
 
 def _text(tokenizer: Any, tokens: list[int], stops: Sequence[str]) -> str:
-    """The text of `tokens` before the first stop text."""
-    text = str(tokenizer.decode(tokens, skip_special_tokens=True))  # as TRL gives completions to rewards
+    """Return the text of `tokens` before the first stop text."""
+    text = str(tokenizer.decode(tokens, skip_special_tokens=True))  # as TRL passes completions to rewards
     return text[: min((text.find(stop) for stop in stops if stop in text), default=len(text))]

@@ -1,4 +1,4 @@
-"""Drawing tokens: temperature, top-p and top-k, and every sequence from a random key of its own."""
+"""Sampling of tokens with temperature, top-p and top-k; every sequence has its own random key."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _BELOW_ONE = 1 - 2**-23
 
 
 def make_sampler(sampling: RolloutConfig, key: mx.array) -> Callable[[mx.array], mx.array]:
-    """One sequence's sampler, [1, V] logits or log-probs to [1] token, drawing from `key` and nothing else.
+    """Return the sampler of one sequence: [1, V] logits or log-probs to [1] token, random by `key` alone.
 
-    All of it is done in float32, whatever the logits' type: bfloat16 has eight bits, too few to add up a vocabulary.
+    It computes in float32, whatever the logits' type: the eight bits of bfloat16 are too few to sum a vocabulary.
     """
     state = [key]
 
@@ -36,13 +36,13 @@ def make_sampler(sampling: RolloutConfig, key: mx.array) -> Callable[[mx.array],
 
 
 def categorical(logits: mx.array, key: mx.array) -> mx.array:
-    """An index drawn from softmax(logits), by inverting the distribution function:
+    """Draw an index from softmax(logits) by inverting the distribution function.
 
         i = the first with  sum_{j <= i} w_j > u sum_j w_j,   w = exp(logits - max),   u uniform in [0, 1)
 
-    first among blocks of words, then within the block, each with a number u of its own: so float32 holds the tail of a
-    large vocabulary. Gumbel noise (`mx.random.categorical`) would take a random number and two logarithms a word.
-    logits: [V] of any float type, at least one above -inf; a word at -inf is never drawn. Returns a scalar.
+    It draws a block of tokens first, then a token of the block, each with its own u, so that float32 represents the
+    tail of a large vocabulary. Gumbel noise (`mx.random.categorical`) would need a random number and two logarithms per
+    token. logits: [V] of any float type, at least one above -inf; a token at -inf is never drawn. Returns a scalar.
     """
     logits = logits.astype(mx.float32)
     weights = exponentials(logits - logits.max())
@@ -53,7 +53,7 @@ def categorical(logits: mx.array, key: mx.array) -> mx.array:
 
 
 def _invert(weights: mx.array, u: mx.array) -> mx.array:
-    """The first index where the sum so far exceeds u times the whole: one of positive weight, for rounding too."""
+    """Find the first index whose cumulative sum exceeds u times the total. Its weight is positive despite rounding."""
     sums = mx.cumsum(weights)
     target = sums[-1] * mx.minimum(u, _BELOW_ONE)
     return (sums <= target).sum()

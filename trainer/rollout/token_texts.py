@@ -1,4 +1,4 @@
-"""The text of each token of a response, so that joined they are the response as it is decoded."""
+"""Texts of the tokens of a response, which joined give the decoded response."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _REPLACEMENT = "\ufffd"
 
 
 class TokenTexts:
-    """Takes a decoded response apart into the texts of its tokens; `tokenizer`: mlx-lm's wrapper or transformers'.
+    """Splitter of a decoded response into the texts of its tokens; `tokenizer`: mlx-lm's wrapper or transformers'.
 
-    Nearly every token is decoded once and remembered, so a response costs little more than its own decoding.
+    Nearly every token is decoded once and cached, so a response costs little more than decoding it.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -25,23 +25,23 @@ class TokenTexts:
         self._bytes: dict[int, int | None] = {}
 
     def __call__(self, ids: Sequence[int]) -> list[str]:
-        """One text a token; joined they are `ids` decoded, special tokens included and spaces not cleaned up.
+        """Return one text per token. Joined, they are `ids` decoded with special tokens and without cleaning up spaces.
 
-        A token in the midst of a character has an empty text, and the last one of the character has it whole. Bytes
-        that never become a character are U+FFFD, at the token that has them where that can be told.
+        If a character spans several tokens, the last one has the character and the others have empty texts. Bytes that
+        are not part of a character become U+FFFD, at their own token if that is known.
         """
         ids = list(ids)
         whole, texts = self._decode(ids), self._from_pieces(ids)
         return texts if "".join(texts) == whole else self._from_prefixes(ids, texts, whole)
 
     def piece(self, token: int) -> str:
-        """The text of one token as it stands after others; U+FFFD where it is but a part of a character."""
+        """Return the text of one token that follows others; U+FFFD if it is only part of a character."""
         if token not in self._pieces:
             self._pieces[token] = self._after_anchor([token])
         return self._pieces[token]
 
     def _from_pieces(self, ids: list[int]) -> list[str]:
-        """Right where each token, or each character in several tokens, is decoded apart from the others."""
+        """Decode token by token; correct if tokens, or characters in several tokens, decode independently."""
         texts: list[str] = []
         for kind, run in itertools.groupby(ids, self._kind):
             group = list(run)
@@ -54,7 +54,7 @@ class TokenTexts:
         return texts
 
     def _kind(self, token: int) -> str:
-        """byte: a byte token of SentencePiece; part: perhaps of a character; whole: of whole characters."""
+        """Return "byte" (SentencePiece's byte token), "part" (perhaps of a character) or "whole" (whole characters)."""
         if token not in self._bytes:
             name = self._tokenizer.convert_ids_to_tokens(token) or ""
             match = _BYTE.fullmatch(name) if name != self.piece(token) else None
@@ -64,13 +64,13 @@ class TokenTexts:
         return "part" if _REPLACEMENT in self.piece(token) else "whole"
 
     def _texts_of_parts(self, ids: list[int]) -> list[str]:
-        """Decoded from where the last character ended, so seldom more than four tokens at a time."""
+        """Decode from the end of the last character, which seldom takes more than four tokens at a time."""
         texts: list[str] = []
-        begun: list[int] = []  # tokens, the last of which may have begun a character
+        begun: list[int] = []  # tokens whose last one may have begun a character
         before, given = "", 0  # their text, and how much of it is in `texts`
         for token in ids:
             text = self._after_anchor([*begun, token])
-            if begun and text == before + self.piece(token):  # what was begun ended there, and was no character
+            if begun and text == before + self.piece(token):  # what was begun ended here and was not a character
                 texts[-1] += before[given:]
                 begun, given, text = [], 0, self.piece(token)
             certain = len(text) - text.endswith(_REPLACEMENT)
@@ -82,9 +82,10 @@ class TokenTexts:
         return texts
 
     def _from_prefixes(self, ids: list[int], texts: list[str], whole: str) -> list[str]:
-        """What each token adds to the decoded text, for any tokenizer: one decoding a token where `texts` go wrong.
+        """Return what each token adds to the decoded text, for any tokenizer.
 
-        With SentencePiece that is the first token alone, whose space is taken off.
+        This decodes once per token where `texts` are wrong. With SentencePiece that is only the first token, whose
+        space is removed.
         """
         first, begin = 0, 0
         while first < len(ids) - 1 and whole.startswith(texts[first], begin):
@@ -102,7 +103,7 @@ class TokenTexts:
 
     @functools.cached_property
     def _anchor(self) -> tuple[list[int], str]:
-        """A token to stand before others, and its text: many decoders treat the first one in a way of its own."""
+        """Token to put before others, and its text: many decoders treat the first token differently."""
         ids = self._tokenizer.encode("a", add_special_tokens=False)[-1:]
         return ids, self._decode(ids)
 
@@ -115,7 +116,7 @@ class TokenTexts:
 
 
 def _texts_of_bytes(numbers: Sequence[int]) -> list[str]:
-    """Of a run of byte tokens, which decode together, or to U+FFFD each where they are not UTF-8."""
+    """Return the texts of a run of byte tokens, decoded together; U+FFFD for each if they are not UTF-8."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         return [decoder.decode(bytes([number]), final=place == len(numbers)) for place, number in enumerate(numbers, 1)]
@@ -124,5 +125,5 @@ def _texts_of_bytes(numbers: Sequence[int]) -> list[str]:
 
 
 def _shared_start(one: str, other: str) -> int:
-    """How many characters both begin with."""
+    """Return the length of the common prefix."""
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))

@@ -1,1 +1,1 @@
-"""A run on disk: its folder, lock, journal, samples and checkpoints, and who else hears its events."""
+"""A run on disk: its folder, lock, journal, samples and checkpoints, and the sinks of its events."""

@@ -1,7 +1,7 @@
-"""How a checkpoint gets to disk, whatever is in it: whole or not at all, its arrays in an order of their own.
+"""Files of a checkpoint, whatever is in it: written whole or not at all, with arrays in a fixed order.
 
-state.json names every other file with its size and SHA-256, and has one of its own: a checkpoint whose bytes are not
-those that were written is never loaded.
+state.json lists every other file with its size and SHA-256, and has a SHA-256 of its own. A checkpoint whose bytes are
+not those that were written is never loaded.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from trainer.models.adapters import Parameters
 from trainer.runs.folder import RunFolder, checkpoints, left_behind
 
 STATE = "state.json"
-_UNSIGNED = "0" * 64  # where state.json has its own SHA-256, while that is computed
+_UNSIGNED = "0" * 64  # in place of state.json's own SHA-256 while that is computed
 
 Loaded = TypeVar("Loaded")
 
 
 class DamagedCheckpointError(StorageError):
-    """A checkpoint with content that is not what was written. `damage` says which."""
+    """A checkpoint whose content is not what was written. `damage` says what differs."""
 
     def __init__(self, folder: Path, damage: str) -> None:
         self.damage = damage
@@ -37,15 +37,15 @@ class DamagedCheckpointError(StorageError):
 
 
 def write_folder(folder: Path, fill: Callable[[Path], None], state: dict[str, Any]) -> None:
-    """Write `folder` by renaming a finished copy, which `fill` is given, into place; one that is there is replaced.
+    """Write `folder` by renaming a finished copy into place, replacing an existing one.
 
-    state.json has `state` and every file with its size and SHA-256, and comes last. The folder that holds `folder` is
-    made where only it is missing. Raises StorageError.
+    fill: writes the files into the folder it is given. state.json contains `state` and every file with its size and
+    SHA-256, and is written last. The parent of `folder` is created if only it is missing. Raises StorageError.
     """
     temporary = folder.with_name(f".{folder.name}.tmp")
     try:
         own_folder(folder.parent)
-        for left in left_behind(folder.parent, "tmp"):  # by a process that was killed here
+        for left in left_behind(folder.parent, "tmp"):  # by a killed process
             remove(left)
         temporary.mkdir()
     except OSError as error:
@@ -53,7 +53,7 @@ def write_folder(folder: Path, fill: Callable[[Path], None], state: dict[str, An
     try:
         fill(temporary)
         for path in (*write_state(temporary, state), temporary / STATE):
-            _sync(path)  # a rename must not become durable before what it names
+            _sync(path)  # the rename must not reach the disk before the content
         remove(folder)
         temporary.rename(folder)
         with contextlib.suppress(OSError):  # some file systems refuse to sync a folder
@@ -65,7 +65,7 @@ def write_folder(folder: Path, fill: Callable[[Path], None], state: dict[str, An
 
 
 def write_state(folder: Path, state: dict[str, Any]) -> list[Path]:
-    """Write `state` as the state.json of a checkpoint of which all other files are in `folder`; returns these."""
+    """Write `state` as state.json beside the other files of a checkpoint in `folder`; return their paths."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / STATE)
     about = {str(path.relative_to(folder)): _about(path) for path in files}
     unsigned = _as_json(state | {"files": about, "sha256": _UNSIGNED})
@@ -75,9 +75,9 @@ def write_state(folder: Path, state: dict[str, Any]) -> list[Path]:
 
 
 def check_content(folder: Path) -> None:
-    """Raise DamagedCheckpointError where the checkpoint in `folder` is not what was written, by its SHA-256.
+    """Raise DamagedCheckpointError if the checkpoint in `folder` is not what was written, by its SHA-256.
 
-    Older checkpoints have none, and pass. A file that is missing is left to its reader: of a reward model, one may have
+    Older checkpoints have none, and pass. A missing file is left to its reader: for a reward model, a user may have
     kept only what scoring needs. Raises StorageError for a file that cannot be read now.
     """
     name = STATE
@@ -103,10 +103,10 @@ def check_content(folder: Path) -> None:
 
 
 def load_newest(folder: RunFolder, load: Callable[[Path], Loaded]) -> tuple[Loaded | None, list[str]]:
-    """Return the newest checkpoint of a run that `load` can load, None where there is none, and why others are not.
+    """Return the newest checkpoint of a run that `load` can load, None if there is none, and why others are left out.
 
-    A damaged one is put aside, renamed to `.step-000012.damaged`: it must not count as one of those that are kept.
-    Raises StorageError for one of a newer version, or that cannot be put aside.
+    A damaged one is renamed to `.step-000012.damaged`, so that it does not count as one of those that are kept. Raises
+    StorageError for one of a newer version, or if renaming fails.
     """
     found = checkpoints(folder)
     problems = found.problems
@@ -121,22 +121,22 @@ def load_newest(folder: RunFolder, load: Callable[[Path], Loaded]) -> tuple[Load
 
 
 def write_arrays(path: Path, arrays: Parameters) -> None:
-    """As safetensors, in a fixed order: a resumed run writes the same bytes as one that was never stopped."""
+    """Write arrays as safetensors in a fixed order: a resumed run writes the same bytes as an uninterrupted one."""
     path.parent.mkdir(exist_ok=True)
     mx.save_safetensors(str(path), dict(sorted(arrays.items())))
 
 
 def read_arrays(path: Path) -> Parameters:
-    """What `write_arrays` wrote, read now: the folder may be pruned later."""
+    """Read what `write_arrays` wrote, and load it at once, because the folder may be pruned later."""
     arrays = cast("Parameters", mx.load(str(path)))
     mx.eval(arrays)
     return arrays
 
 
 def optimizer_tree(flat: Parameters, parameters: Parameters, prefix: str = "") -> dict[str, Any]:
-    """Take the state of Adam for `parameters` out of `flat`, whose names are as in `policy.<parameter name>.m`.
+    """Take Adam's state for `parameters` out of `flat`, whose names are like `policy.<parameter name>.m`.
 
-    Raises ValueError where an array of it is missing or has another shape.
+    Raises ValueError if an array is missing or has another shape.
     """
     tree: dict[str, Any] = {}
     for name, parameter in parameters.items():
@@ -158,7 +158,7 @@ def check_all_used(flat: Parameters) -> None:
 
 
 def damage_of(error: Exception) -> str:
-    """Return what is wrong with a checkpoint in one line, from what reading it raised."""
+    """Return one line that says what is wrong with a checkpoint, from the error that reading it raised."""
     if isinstance(error, ValidationError):
         problem = error.errors(include_url=False)[0]
         return f"{'.'.join(map(str, problem['loc'])) or STATE}: {problem['msg']}"
@@ -166,7 +166,7 @@ def damage_of(error: Exception) -> str:
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
-    """Indented, for readers."""
+    """Write `values` to `path`, indented for readers."""
     path.write_text(_as_json(values), encoding="utf-8")
 
 

@@ -1,7 +1,8 @@
-"""Runs on disk: a folder each, which anyone can read without us.
+"""Folders of runs on disk, which anyone can read without this program.
 
-NAME/config.toml  events.jsonl  samples/step-000012.parquet  checkpoints/step-000020/  best.json  lock
-and, while it is trained, progress.json and control/, the requests of other processes.
+    NAME/config.toml  events.jsonl  samples/step-000012.parquet  checkpoints/step-000020/  best.json  lock
+
+While a run trains, there are also progress.json and control/, the requests of other processes.
 """
 
 from __future__ import annotations
@@ -30,83 +31,83 @@ from trainer.files import TOML_BYTES, is_file, is_folder, own_folder, read_regul
 from trainer.runs.lock import Lock, hold_lock, lock_is_held
 
 _DISTRIBUTIONS = ("ppo-workbench", "mlx", "mlx-lm", "transformers")
-_FRESH_SECONDS = 60.0  # progress.json is written several times a second while a phase goes on
+_FRESH_SECONDS = 60.0  # progress.json is written several times a second during a phase
 
 TRASH = ".trash"
-"""The folder that runs are thrown into, beside them."""
+"""Folder of deleted runs, beside the others."""
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder of one run, and where in it things are."""
+    """Folder of one run, and the paths in it."""
 
     root: Path
 
     @property
     def name(self) -> str:
-        """The run's name: that of its folder."""
+        """Name of the run: that of its folder."""
         return self.root.name
 
     @property
     def config(self) -> Path:
-        """What ran, as TOML."""
+        """Configuration of the run, as TOML."""
         return self.root / "config.toml"
 
     @property
     def events(self) -> Path:
-        """The journal."""
+        """Journal of the run."""
         return self.root / "events.jsonl"
 
     @property
     def pairs(self) -> Path:
-        """The fingerprint of the pairs that a DPO run began with."""
+        """Fingerprint of the pairs that a DPO run began with."""
         return self.root / "pairs.sha256"
 
     @property
     def samples(self) -> Path:
-        """The folder of the samples files."""
+        """Folder of the samples files."""
         return self.root / "samples"
 
     @property
     def checkpoints(self) -> Path:
-        """The folder of the checkpoints."""
+        """Folder of the checkpoints."""
         return self.root / "checkpoints"
 
     @property
     def best(self) -> Path:
-        """Which checkpoint is the best, and by what."""
+        """Record of the best checkpoint and its evaluation."""
         return self.root / "best.json"
 
     @property
     def control(self) -> Path:
-        """The folder of requests to the process that trains the run."""
+        """Folder of requests to the process that trains the run."""
         return self.root / "control"
 
     @property
     def progress(self) -> Path:
-        """How far the phase under way is."""
+        """Progress of the current phase."""
         return self.root / "progress.json"
 
     def samples_file(self, iteration: int) -> Path:
-        """Where the sequences of `iteration` are kept."""
+        """Return the path of the samples file of `iteration`."""
         return self.samples / f"step-{iteration:06d}.parquet"
 
     def checkpoint(self, iteration: int) -> Path:
-        """Where the checkpoint after `iteration` is kept."""
+        """Return the path of the checkpoint after `iteration`."""
         return self.checkpoints / f"step-{iteration:06d}"
 
     def lock(self) -> AbstractContextManager[Lock]:
-        """Hold the run as the one process that trains it. The lock ends with the process, however that ends.
+        """Lock the run, so that no other process trains it. The lock ends with the process, however that ends.
 
-        Raises UsageError when another one holds it, StorageError when the folder takes no lock.
+        Raises UsageError if another process holds the lock, StorageError if the folder cannot be locked.
         """
         return hold_lock(self.root)
 
     def is_live(self) -> bool:
         """Return whether some process, maybe this one, is training the run now.
 
-        The lock of another user's run may not be opened. Such a run counts as being trained while its progress.json,
-        which a trainer removes at the end, was written within the last minute.
+        Another user's lock may not be readable. Such a run counts as live if its progress.json, which a trainer removes
+        at the end, was written within the last minute.
         """
         held = lock_is_held(self.root)
         return self._is_progressing() if held is None else held
@@ -119,12 +120,12 @@ class RunFolder:
 
 
 def create_run(config: AnyConfig, preset_name: str, *, pairs: str = "") -> RunFolder:
-    """Make the folder of a new run under `config.run.dir` and write its config.toml.
+    """Create the folder of a new run under `config.run.dir` and write its config.toml.
 
-    Without `config.run.name` the run is called after the preset (or the file it came from) and the next free
-    number; two processes that start at once get different ones. `config`, already resolved, is saved with
-    that name, as the last file: a folder without it is that of a start that was killed, and the next one of that name
-    uses it. pairs: the fingerprint of those of a DPO run. Raises UsageError for a name in use, StorageError when the
+    Without `config.run.name`, the run is named after the preset (or the file it came from) and the next free number;
+    two processes that start at once get different ones. `config`, already resolved, is saved with that name, as the
+    last file. A folder without config.toml is left from a start that was killed, and the next start with that name uses
+    it. pairs: the fingerprint of the pairs of a DPO run. Raises UsageError for a name in use, StorageError if the
     folder cannot be written.
     """
     folders = _named(config) if config.run.name else _numbered(config, preset_name)
@@ -135,7 +136,7 @@ def create_run(config: AnyConfig, preset_name: str, *, pairs: str = "") -> RunFo
 
 
 def write_config(folder: RunFolder, config: AnyConfig) -> None:
-    """Write `config` as what runs in `folder`, with its name and the versions it runs with, whole or not at all."""
+    """Write `config` as the configuration of `folder`, with its name and package versions, whole or not at all."""
     config = config.model_copy(update={"run": config.run.model_copy(update={"name": folder.name})})
     header = "\n".join(f"{name} {version}" for name, version in versions().items())
     try:
@@ -145,9 +146,9 @@ def write_config(folder: RunFolder, config: AnyConfig) -> None:
 
 
 def check_name_is_free(config: AnyConfig) -> None:
-    """UsageError when `config.run.name` is in use: asked before the minutes that loading may take.
+    """Raise UsageError if `config.run.name` is in use, before loading takes minutes.
 
-    Raises StorageError when no folder of that name can be looked for.
+    Raises StorageError if the folder of that name cannot be looked for.
     """
     path = Path(config.run.dir) / config.run.name
     try:
@@ -158,9 +159,9 @@ def check_name_is_free(config: AnyConfig) -> None:
 
 
 def open_run(path_or_name: str | Path, runs_dir: Path) -> RunFolder:
-    """The folder of an existing run: a name in `runs_dir`, or a path.
+    """Return the folder of an existing run: a name in `runs_dir`, or a path.
 
-    Raises UsageError, with near names, when there is no such run.
+    Raises UsageError, with similar names, if there is no such run.
     """
     for root in (runs_dir / path_or_name, Path(path_or_name)):
         folder = RunFolder(root.resolve())
@@ -179,10 +180,10 @@ def open_run(path_or_name: str | Path, runs_dir: Path) -> RunFolder:
 
 
 def open_to_train(path_or_name: str | Path, runs_dir: Path) -> RunFolder:
-    """Return the folder of an existing run, as `open_run` does, where all that is written to is in the folder itself.
+    """Return the folder of an existing run, after checking that everything the run writes is in the folder itself.
 
-    Raises UsageError when there is no such run, StorageError for a link, or something else, in the place of a folder or
-    file of the run: what is behind it is not the program's.
+    Raises UsageError if there is no such run, StorageError if a link, or something else, is in the place of a folder or
+    file of the run: what is behind it does not belong to the program.
     """
     folder = open_run(path_or_name, runs_dir)
     answers = folder.control / "answers"
@@ -199,7 +200,7 @@ def open_to_train(path_or_name: str | Path, runs_dir: Path) -> RunFolder:
 
 
 def run_folders(runs_dir: Path) -> list[RunFolder]:
-    """The folders in `runs_dir` by name, hidden ones left out; none when there is no such folder."""
+    """Return the folders in `runs_dir` by name, without hidden ones; none if there is no such folder."""
     try:
         paths = sorted(path for path in runs_dir.iterdir() if path.is_dir() and not path.name.startswith("."))
     except FileNotFoundError:
@@ -210,10 +211,10 @@ def run_folders(runs_dir: Path) -> list[RunFolder]:
 
 
 def rename_run(folder: RunFolder, new_name: str) -> RunFolder:
-    """Give a run another name: that of its folder, and `run.name` in its config.toml.
+    """Rename a run: its folder, and `run.name` in its config.toml.
 
-    Raises UsageError for a name that breaks the rule or is in use and for a run that is being trained, StorageError
-    when the folder cannot be renamed.
+    Raises UsageError for a name that breaks the rule or is in use and for a run that is being trained, StorageError if
+    the folder cannot be renamed.
     """
     if not new_name or not re.fullmatch(RUN_NAME, new_name):
         raise UsageError(f"{new_name!r} is no name for a run: it {PATTERNS[RUN_NAME]}, and not be empty")
@@ -230,9 +231,9 @@ def rename_run(folder: RunFolder, new_name: str) -> RunFolder:
 
 
 def trash_run(folder: RunFolder) -> Path:
-    """Move a run to `.trash/` beside it, where no list of runs looks, and return its path there.
+    """Move a run to `.trash/` beside it, which no list of runs shows, and return its path there.
 
-    Raises UsageError for a run that is being trained, StorageError when it cannot be moved.
+    Raises UsageError for a run that is being trained, StorageError if it cannot be moved.
     """
     trash = folder.root.with_name(TRASH)
     with folder.lock():
@@ -247,14 +248,14 @@ def trash_run(folder: RunFolder) -> Path:
 
 
 class Checkpoints(NamedTuple):
-    """The whole checkpoints of a run, oldest first, and why others are left out."""
+    """Whole checkpoints of a run, oldest first, and why others are left out."""
 
     paths: list[Path]
     problems: list[str]
 
 
 def checkpoints(folder: RunFolder) -> Checkpoints:
-    """The checkpoints in `folder`: whole are those of which every file has the size that state.json names."""
+    """Return the checkpoints in `folder`. One is whole if every file has the size that state.json gives."""
     found = [path for path in folder.checkpoints.glob("step-*") if re.fullmatch(r"step-[0-9]{6,}", path.name)]
     found.sort(key=lambda path: int(path.name.removeprefix("step-")))
     damages = [(path, _damage(path)) for path in found]
@@ -263,22 +264,22 @@ def checkpoints(folder: RunFolder) -> Checkpoints:
 
 
 def newest_checkpoint(folder: RunFolder) -> Path | None:
-    """The newest whole checkpoint in `folder`, None when there is none."""
+    """Return the newest whole checkpoint in `folder`, None if there is none."""
     paths = checkpoints(folder).paths
     return paths[-1] if paths else None
 
 
 class Best(NamedTuple):
-    """The evaluation of which the checkpoint is kept, whatever came after."""
+    """Best evaluation so far, whose checkpoint is kept."""
 
     iteration: int
     metric: str  # as checkpoint.best names it
-    value: float  # in the scale of the reward's sources, whatever the scores are normalised to
-    sources: Any = None  # of the reward that gave it: others would give another
+    value: float  # in the scale of the reward's sources, without normalisation
+    sources: Any = None  # of the reward that gave it; values of other sources are not comparable
 
 
 def read_best(folder: RunFolder) -> Best | None:
-    """What best.json in `folder` says; None where there is none that can be read."""
+    """Return the content of best.json in `folder`; None if it cannot be read."""
     try:
         values = json.loads(read_regular(folder.best))
         return Best(int(values["iteration"]), str(values["metric"]), float(values["value"]), values["sources"])
@@ -295,16 +296,16 @@ def write_best(folder: RunFolder, best: Best) -> None:
 
 
 def best_checkpoint(folder: RunFolder) -> Path | None:
-    """The checkpoint in `folder` of the best evaluation; None when there is none, or it is not whole."""
+    """Return the checkpoint in `folder` of the best evaluation; None if there is none, or it is not whole."""
     best = read_best(folder)
     path = folder.checkpoint(best.iteration) if best else None
     return path if path and not _damage(path) else None
 
 
 def prune_checkpoints(folder: RunFolder, keep: int) -> list[Path]:
-    """Delete the oldest whole checkpoints but `keep` and the best, none when `keep` is 0; returns the deleted.
+    """Delete old whole checkpoints, but keep the newest `keep` and the best; return the deleted ones.
 
-    Raises StorageError when one cannot be deleted.
+    Deletes none if `keep` is 0. Raises StorageError if one cannot be deleted.
     """
     best = best_checkpoint(folder)
     old = [path for path in checkpoints(folder).paths[:-keep] if path != best] if keep else []
@@ -312,7 +313,7 @@ def prune_checkpoints(folder: RunFolder, keep: int) -> list[Path]:
         for path in left_behind(folder.checkpoints, "removed"):
             remove(path)
         for path in old:
-            # Renamed first: if killed half-way it is no checkpoint any more, and the next call clears it.
+            # Renamed first: after a kill half-way it no longer counts as a checkpoint, and the next call removes it.
             path.rename(removed := path.with_name(f".{path.name}.removed"))
             remove(removed)
     except OSError as error:
@@ -321,9 +322,9 @@ def prune_checkpoints(folder: RunFolder, keep: int) -> list[Path]:
 
 
 def left_behind(checkpoints: Path, why: str) -> list[Path]:
-    """Return what a killed process left in the folder `checkpoints`, by the ending that it was given: tmp, removed.
+    """Return what a killed process left in the folder `checkpoints`. why: the ending it was given, tmp or removed.
 
-    Other hidden files are of other programs.
+    Other hidden files belong to other programs.
     """
     if not is_folder(checkpoints):
         return []
@@ -331,7 +332,7 @@ def left_behind(checkpoints: Path, why: str) -> list[Path]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of ppo-workbench, of what it computes with, and of Python, without importing any of them."""
+    """Return the versions of ppo-workbench, MLX, transformers and Python, without importing any of them."""
     found = {}
     for name in _DISTRIBUTIONS:
         try:
@@ -366,8 +367,8 @@ def _numbered(config: AnyConfig, preset_name: str) -> Iterator[RunFolder]:
 
 
 def _write_name(folder: RunFolder) -> None:
-    """Let config.toml, all else of it kept, say what the run is called; one that is damaged stays as it is."""
-    import tomlkit  # here, because few who read runs rename one
+    """Write the run's name into config.toml and keep the rest; leave a damaged file as it is."""
+    import tomlkit  # imported here, because it is rarely needed
 
     try:
         document = tomlkit.parse(read_regular(folder.config, TOML_BYTES).decode("utf-8-sig"))
@@ -387,7 +388,7 @@ def _runs_dir(config: AnyConfig) -> Path:
 
 
 def _make(folder: RunFolder, config: AnyConfig, pairs: str) -> bool:
-    """Make the folder and what a run begins with; False when the name is in use."""
+    """Create the folder and a run's first files; return False if the name is in use."""
     made = True
     try:
         try:
@@ -396,7 +397,7 @@ def _make(folder: RunFolder, config: AnyConfig, pairs: str) -> bool:
             made = False
             if not _is_unborn(folder):
                 return False
-        with folder.lock():  # of two that start at once, one makes the run
+        with folder.lock():  # of two processes that start at once, one creates the run
             if not _is_unborn(folder):
                 return False
             own_folder(folder.samples)
@@ -404,7 +405,7 @@ def _make(folder: RunFolder, config: AnyConfig, pairs: str) -> bool:
             if pairs:
                 write_whole(folder.pairs, f"{pairs}\n")
             write_config(folder, config)
-    except UsageError:  # locked by the one that makes it
+    except UsageError:  # locked by the process that creates it
         return False
     except (OSError, StorageError) as error:
         if made:
@@ -414,7 +415,7 @@ def _make(folder: RunFolder, config: AnyConfig, pairs: str) -> bool:
 
 
 def _is_unborn(folder: RunFolder) -> bool:
-    """Return whether `folder` is empty but for what a start leaves that was killed before it wrote config.toml."""
+    """Return whether `folder` contains only what a start leaves that is killed before it writes config.toml."""
     files = (folder.root / "lock", folder.config, folder.pairs)
     known = {path.name for path in files if path != folder.config} | {f".{path.name}.tmp" for path in files}
     try:
@@ -432,7 +433,7 @@ def _storage_error(path: Path, error: OSError) -> StorageError:
 
 
 def _damage(checkpoint: Path) -> str:
-    """Why the checkpoint cannot be used; empty when it is whole."""
+    """Return why the checkpoint cannot be used; empty if it is whole."""
     try:
         files = json.loads(read_regular(checkpoint / "state.json"))["files"]
         for name, about in files.items():

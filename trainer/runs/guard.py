@@ -1,4 +1,4 @@
-"""Notices when a run under way has lost its folder, its journal or its lock, and where it can still be saved."""
+"""Detection of a run that has lost its folder, journal or lock, and of where it can still be saved."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class RunGuard:
     def __init__(self, folder: RunFolder, lock: Lock, journal: Journal) -> None:
         self.folder = folder
         self._lock = lock
-        self._journal: Journal | None = journal  # None: replaced, and left to who did that
+        self._journal: Journal | None = journal  # None: replaced by someone else, and left alone
 
     def check(self) -> None:
-        """Raise StorageError where something is lost: nothing may be written before `recover`."""
+        """Raise StorageError if something is lost; nothing may be written before `recover`."""
         if lost := self.lost():
             raise StorageError(lost)
 
     def lost(self) -> str:
-        """Return what is lost, as the beginning of a sentence; empty for nothing."""
+        """Return what is lost, as the beginning of a sentence; empty if nothing is."""
         folder, name = self.folder, f"run '{self.folder.name}'"
         if not is_same(folder.root, self._lock.folder):
             if moved := path_of(self._lock.folder):
@@ -39,9 +39,9 @@ class RunGuard:
         return ""
 
     def recover(self) -> RunFolder:
-        """Return the folder to save the run in, found again, locked again and with its journal.
+        """Find the run's folder again, lock it, restore its journal, and return the folder to save the run in.
 
-        A journal that was replaced is left as it is. Raises StorageError with the reason where nothing may be written.
+        A journal that was replaced is left as it is. Raises StorageError with the reason if nothing may be written.
         """
         if not is_same(self.folder.root, self._lock.folder):
             moved = path_of(self._lock.folder)

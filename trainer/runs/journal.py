@@ -1,7 +1,7 @@
-"""A run's events on disk: one JSON object a line, append-only, readable while it is written.
+"""Events of a run on disk: one JSON object per line, append-only, readable while it is written.
 
-The first line is `{"journal": 1, "created": "2025-01-31T12:00:00.000000+00:00"}`; each further one is an
-event with its `time` in unix seconds.
+The first line is `{"journal": 1, "created": "2025-01-31T12:00:00.000000+00:00"}`; each further line is an event with
+its `time` in unix seconds.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ _END_BYTES = 16 * 1024
 
 
 class Journal:
-    """The sink that keeps every event but transient ones. Nothing is buffered: `kill -9` loses no event.
+    """Sink that keeps every event except transient ones. Nothing is buffered: `kill -9` loses no event.
 
-    Opening an existing journal continues it; a last line that was cut is sealed off by a newline. On a write
-    error `emit` raises StorageError and the journal holds on to what is missing: the next `emit` or `close`
-    writes that first, so a disk that was full for a while leaves no gap and no torn line.
+    Opening an existing journal continues it; a newline completes a last line that was cut. On a write error, `emit`
+    raises StorageError and the journal keeps what is missing. The next `emit` or `close` writes that first, so a disk
+    that was full for a while leaves no gap and no torn line.
 
     shared: other users of the machine may read it.
     """
@@ -82,11 +82,11 @@ class Journal:
 
     @property
     def is_there(self) -> bool:
-        """Whether the file at `path` is the one that is written to."""
+        """Whether the file at `path` is the one being written to."""
         return is_same(self.path, self._file.fileno())
 
     def write_again(self) -> None:
-        """Write the journal of now to `path`, where its file was deleted, and go on there. Raises StorageError."""
+        """Write the current journal to `path`, whose file was deleted, and continue there. Raises StorageError."""
         try:
             with whole_file(self.path, mode=PRIVATE, sync=True) as copy:
                 self._file.seek(0)
@@ -97,14 +97,14 @@ class Journal:
         deleted.close()
 
     def emit(self, event: Event) -> None:
-        """Append `event`; StorageError when it cannot be written now."""
+        """Append `event`. Raises StorageError if it cannot be written now."""
         if event.transient:
             return
         self._unwritten += _line({"time": round(time.time(), 3), **event.as_dict()})
         self._write(durable=isinstance(event, _DURABLE))
 
     def close(self) -> None:
-        """Write what is missing and close the file; StorageError when events are lost."""
+        """Write what is missing and close the file. Raises StorageError if events are lost."""
         if self._file.closed:
             return
         try:
@@ -113,7 +113,7 @@ class Journal:
             self._file.close()
 
     def _opened(self) -> FileIO:
-        """Open the file to append to, with the permissions of now: those of the run may have changed since."""
+        """Open the file for appending, with the permissions of now: those of the run may have changed since."""
         descriptor = open_file(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, SHARED if self._shared else PRIVATE)
         mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
         wanted = PRIVATE if not self._shared else 0o644 if mode == PRIVATE else mode
@@ -123,7 +123,7 @@ class Journal:
         return FileIO(descriptor, "ab+")
 
     def _opening(self) -> bytes:
-        """What goes before the first event: a new journal's header, or the newline that a cut line lacks."""
+        """Return what precedes the first event: a new journal's header, or the newline that a cut line lacks."""
         try:
             size = self._file.seek(0, os.SEEK_END)
             self._file.seek(0)
@@ -150,18 +150,18 @@ class Journal:
 
 
 class JournalReader:
-    """Follows a journal: each `poll` reads only what was appended since the one before.
+    """Reader that follows a journal: each `poll` reads only what was appended since the last one.
 
-    iterations: do not begin at the first line, but so many Iterations before the end, or 16 MiB where these
-    hold fewer. `opening` is then the journal's first event, and `earlier` tells of what lies between; where
-    there is nothing between, `opening` is None.
-    restarts: how often the file was found replaced or cut; the reader then begins anew, and `poll` returns
-    the new file's events as the first one did. unfinished: whether the last line still lacks its newline.
+    iterations: begin this many Iterations before the end instead of at the first line, but at most 16 MiB before the
+    end. `opening` is then the journal's first event, and `earlier` returns what lies between; if there is nothing
+    between, `opening` is None. restarts: how often the file was found replaced or cut. The reader then begins again,
+    and `poll` returns the new file's events as the first call did. unfinished: whether the last line still lacks its
+    newline.
     """
 
     opening: TimedEvent | None
     _head: bytes
-    _begin: int  # offset of the first line that was read; 0 when those before it were too
+    _begin: int  # offset of the first line that was read; 0 if all before it were read too
     _offset: int
     _lines: int
     _damages: list[str]
@@ -175,14 +175,14 @@ class JournalReader:
         self._begin_anew()
 
     def poll(self) -> list[TimedEvent]:
-        """Events since the last poll with their times in unix seconds; none while there is no file.
+        """Return the events since the last poll with their times in unix seconds; none while there is no file.
 
-        A last line without its newline is still being written and waits for the next poll. StorageError when
-        the file is there but cannot be read.
+        A last line without its newline is still being written and waits for the next poll. Raises StorageError if the
+        file is there but cannot be read.
         """
         try:
             with open_regular(self.path) as file:
-                head = file.readline(_END_BYTES)  # the time in it tells one journal from another
+                head = file.readline(_END_BYTES)  # its time distinguishes one journal from another
                 if self._offset and (head != self._head or file.seek(0, os.SEEK_END) < self._offset):
                     self.restarts += 1
                     self._begin_anew()
@@ -201,9 +201,9 @@ class JournalReader:
         return [event for line in lines if (event := self._event(line)) is not None]
 
     def earlier(self, size: int) -> list[TimedEvent] | None:
-        """Iterations and RunStarteds of some `size` bytes before those read so far; None when all were read.
+        """Return Iterations and RunStarteds from about `size` bytes before those read so far; None if all were read.
 
-        Other kinds are passed over. StorageError when the file cannot be read; the rest is then given up.
+        Other kinds are skipped. Raises StorageError if the file cannot be read; the rest is then given up.
         """
         if not self._begin:
             return None
@@ -211,7 +211,7 @@ class JournalReader:
         try:
             with open_regular(self.path) as file:
                 if file.readline(_END_BYTES) != self._head:
-                    return None  # replaced: the next poll begins anew
+                    return None  # replaced: the next poll begins again
                 self._begin, data = lines_before(file, end, size)
         except OSError as error:
             raise _unreadable(self.path, error) from None
@@ -221,7 +221,7 @@ class JournalReader:
 
     @property
     def problems(self) -> list[str]:
-        """What could not be read so far; lines are counted from 1."""
+        """Problems found so far, one line each; lines of the journal are counted from 1."""
         unknown = [
             f"{count} event(s) of unknown kind '{kind}' left out: a newer ppo-workbench reads them"
             for kind, count in self._unknown.items()
@@ -240,7 +240,7 @@ class JournalReader:
         self._unknown = Counter()
 
     def _skip(self, file: BinaryIO, iterations: int) -> None:
-        """Take the header and the first event, then go on with the newest `iterations`, unless that is all."""
+        """Read the header and the first event, then continue with the newest `iterations`, unless that is all."""
         first = file.readline()
         begin = newest_iterations(file, iterations)
         if begin > len(self._head) + len(first):
@@ -274,7 +274,7 @@ class JournalReader:
 
 
 class JournalView(NamedTuple):
-    """A journal as it counts: events[i] happened at times[i], unix seconds; problems are lines for a user."""
+    """Events of a journal that count: events[i] happened at times[i], unix seconds; problems are lines for a user."""
 
     events: list[Event]
     times: list[float]
@@ -282,9 +282,9 @@ class JournalView(NamedTuple):
 
 
 def read_journal(path: Path) -> JournalView:
-    """The events of the journal at `path` without those that a resumed run did anew.
+    """Return the events of the journal at `path`, without those that a resumed run repeated.
 
-    Damage does not raise: lines that cannot be read are left out and told in `problems`. StorageError when
+    Damage does not raise: lines that cannot be read are left out and reported in `problems`. Raises StorageError if
     there is no such file or it cannot be read.
     """
     reader = JournalReader(path)
@@ -296,18 +296,19 @@ def read_journal(path: Path) -> JournalView:
 
 
 class JournalEnds(NamedTuple):
-    """The first event of a journal and its newest: events[i] happened at times[i], unix seconds."""
+    """First event of a journal and its newest: events[i] happened at times[i], unix seconds."""
 
     events: list[Event]
     times: list[float]
-    damaged: int  # lines that cannot be read since the newest resumption or the oldest of the newest steps
+    damaged: int  # unreadable lines since the newest resumption or the oldest of the newest steps
     cut: bool  # whether the last line lacks its end: it is being written, or its event is lost
 
 
 def read_journal_ends(path: Path, iterations: int = 5) -> JournalEnds:
-    """The first event of the journal at `path` and its newest, the last `iterations` of its steps among them.
+    """Return the first event of the journal at `path` and its newest, including the last `iterations` of its steps.
 
-    Reads 16 KiB from either end, and more only where these hold fewer. StorageError when the file cannot be read.
+    Reads 16 KiB from either end, and more only if these contain fewer steps. Raises StorageError if the file cannot be
+    read.
     """
     window, events = _END_BYTES, list[TimedEvent]()
     try:
@@ -332,7 +333,10 @@ def read_journal_ends(path: Path, iterations: int = 5) -> JournalEnds:
 
 
 def _damaged_since(steps: Sequence[Event], found: Sequence[TimedEvent | Damaged]) -> int:
-    """How many lines of `found` are damaged after the first of `steps`, or anywhere; a resumed run begins to count."""
+    """Count the damaged lines of `found` after the first of `steps`, or all if there are no steps.
+
+    A resumed run restarts the count.
+    """
     count = 0
     for line in found:
         if isinstance(line, Damaged):
@@ -343,9 +347,9 @@ def _damaged_since(steps: Sequence[Event], found: Sequence[TimedEvent | Damaged]
 
 
 def without_superseded(events: Sequence[TimedEvent]) -> list[TimedEvent]:
-    """`events` without the iterations, and what came of them, that a resumed run did anew.
+    """Return `events` without the iterations that a resumed run repeated, and without what came of them.
 
-    A RunStarted with `resumed_at` = k supersedes those of iterations above k that stand before it.
+    A RunStarted with `resumed_at` = k supersedes the events before it that belong to iterations above k.
     """
     kept: list[TimedEvent] = []
     last = math.inf

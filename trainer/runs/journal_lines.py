@@ -1,4 +1,4 @@
-"""The lines of a journal: what event is in one, and where they are in the file, found from its end."""
+"""Lines of a journal: the event in each, and where they are in the file, found from its end."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ TimedEvent = tuple[float, Event]  # unix seconds
 
 _BLOCK_BYTES = 512 * 1024
 _TAIL_BYTES = 16 * 1024 * 1024
-_END_OF_TIME = 253_402_300_800 - 2 * 86_400  # of dates, wherever the clock is set
+_END_OF_TIME = 253_402_300_800 - 2 * 86_400  # of dates, in any time zone
 _LARGEST = 2**63  # no count is that large, and it fits no column
 # Within a JSON string the quotes are escaped, so no text of a model matches.
 _ITERATION = re.compile(rb'"event": ?"(?:iteration|reward_model_step|dpo_step)"')
 _ITERATION_OR_START = re.compile(rb'"event": ?"(?:iteration|reward_model_step|dpo_step|run)"')
-# By the name of the annotation; all others are str, or literals of it.
+# By the name of the annotation; all others are str or its literals.
 _TYPES: dict[str, tuple[type, ...]] = {
     "float": (float, int),
     "int": (int,),
@@ -35,7 +35,7 @@ _MEMBERS: dict[str, type[SamplePreview | Fix]] = {"preview": SamplePreview, "fix
 
 
 def values_in(line: bytes) -> dict[str, Any]:
-    """The object in `line`. ValueError when there is none."""
+    """Return the object in `line`. Raises ValueError if there is none."""
     try:
         values = json.loads(line)
     except (ValueError, RecursionError):
@@ -46,9 +46,9 @@ def values_in(line: bytes) -> dict[str, Any]:
 
 
 def event_in(values: dict[str, Any]) -> Event | None:
-    """The event in `values`, None for an unknown kind.
+    """Return the event in `values`, None for an unknown kind.
 
-    ValueError when fields of its kind are missing or not of their type, as a newer version may have them.
+    Raises ValueError if fields of its kind are missing or of another type, as a newer version may write them.
     """
     kind = values.get("event")
     try:
@@ -65,11 +65,11 @@ def event_in(values: dict[str, Any]) -> Event | None:
 
 
 class Damaged:
-    """Stands for a line that cannot be read."""
+    """Placeholder for a line that cannot be read."""
 
 
 def parsed(lines: Sequence[bytes]) -> list[TimedEvent | Damaged]:
-    """What is in `lines`; kinds of events that only a newer version knows, and the header, are left out."""
+    """Parse `lines`, leaving out the header and kinds of events that only a newer version knows."""
     found: list[TimedEvent | Damaged] = []
     for line in lines:
         try:
@@ -84,7 +84,7 @@ def parsed(lines: Sequence[bytes]) -> list[TimedEvent | Damaged]:
 
 
 def iterations_and_starts(data: bytes) -> tuple[list[TimedEvent], int]:
-    """The iterations, of any kind of run, and RunStarteds in the lines of `data`, and how many of these cannot be read.
+    """Return the iterations, of any kind of run, and RunStarteds in `data`, and how many of them cannot be read.
 
     Other lines are not parsed.
     """
@@ -94,9 +94,9 @@ def iterations_and_starts(data: bytes) -> tuple[list[TimedEvent], int]:
 
 
 def newest_iterations(file: BinaryIO, count: int) -> int:
-    """Offset of the line in `file` that begins its newest `count` Iterations; 0 where it holds fewer.
+    """Return the offset of the line in `file` that begins its newest `count` Iterations; 0 if it has fewer.
 
-    Where those lie further back, that of a line some 16 MiB before the end.
+    If those lie further back, return the offset of a line about 16 MiB before the end.
     """
     begin = size = file.seek(0, os.SEEK_END)
     while begin and size - begin < _TAIL_BYTES:
@@ -109,9 +109,9 @@ def newest_iterations(file: BinaryIO, count: int) -> int:
 
 
 def lines_before(file: BinaryIO, end: int, size: int) -> tuple[int, bytes]:
-    """Where the lines of `file` begin that lie within the `size` bytes before the offset `end`, and these lines.
+    """Return the lines of `file` within the `size` bytes before the offset `end`, preceded by their own offset.
 
-    At least one line, however long; `end` is where a line begins, or the end of the file.
+    There is at least one line, however long. end: where a line begins, or the end of the file.
     """
     while True:
         start = max(end - size, 0)
@@ -124,7 +124,7 @@ def lines_before(file: BinaryIO, end: int, size: int) -> tuple[int, bytes]:
 
 
 def _is_time(value: Any) -> bool:
-    """Whether `value` is a time in unix seconds that has a date."""
+    """Return whether `value` is a time in unix seconds that has a date."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _END_OF_TIME
 
 
@@ -151,7 +151,7 @@ def _is_member(value: Any, types: tuple[type, ...]) -> bool:
 
 @functools.cache
 def _field_types(kind: str) -> tuple[tuple[str, tuple[type, ...], tuple[type, ...]], ...]:
-    """Name and types of each field, and the types of its members: none where it has no members."""
+    """Return the name and types of each field, and the types of its members, empty if it has none."""
     record = _MEMBERS.get(kind) or EVENT_TYPES[kind]
     found = []
     for field in fields(record):

@@ -1,4 +1,4 @@
-"""How the runs of a folder stand, read from the ends of their journals."""
+"""State of the runs in a folder, read from the ends of their journals."""
 
 from __future__ import annotations
 
@@ -17,53 +17,56 @@ from trainer.runs.journal import JournalEnds, read_journal_ends
 
 PPO = "ppo"
 RECENT = 5
-"""Iterations that say where a run stands."""
+"""Number of last iterations that the score and KL of a run are averaged over."""
 
 RunState = Literal["training", "done", "stopped", "failed", "interrupted"]
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """How a run stands; numbers that it does not have, or that are not finite, are None."""
+    """State of a run; numbers that it does not have, or that are not finite, are None."""
 
     folder: RunFolder
     state: RunState
     iteration: int  # the last that counts; 0 before the first
     iterations: int  # of the whole run
     score: float | None  # `last_mean` of score_mean
-    kl: float | None  # of kl, nats a sequence
+    kl: float | None  # of kl, nats per sequence
     model: str
     started: float | None  # unix seconds
-    problem: str  # what is damaged, or why the run failed; empty when nothing
-    damaged: bool = False  # the end of the journal, so that the numbers are those of before
-    alarms: dict[str, str] = field(default_factory=dict)  # code and level of those that are open, the worst first
+    problem: str  # what is damaged, or why the run failed; empty if neither
+    damaged: bool = False  # the end of the journal, so that the numbers are older
+    alarms: dict[str, str] = field(default_factory=dict)  # code and level of open alarms, worst first
     kind: str = PPO  # "reward-model": its iterations are optimiser steps
 
     @property
     def name(self) -> str:
-        """The run's name."""
+        """Name of the run."""
         return self.folder.name
 
 
 def last_mean(values: Sequence[float]) -> float:
-    """Return the mean of the last five values, those that are not finite left out; NaN where none is left.
+    """Return the mean of those of the last five values that are finite; NaN if none is.
 
-    Every screen and table says by it where a run stands: one batch is mostly noise.
+    Every screen and table uses it for the current state of a run, because one batch is mostly noise.
     """
     finite = [value for value in values[-RECENT:] if math.isfinite(value)]
     return sum(finite) / len(finite) if finite else math.nan
 
 
 def list_runs(runs_dir: Path) -> list[RunSummary]:
-    """How each run in `runs_dir` stands, by name; a damaged one has a `problem`.
+    """Return the state of each run in `runs_dir`, by name; a damaged one has a `problem`.
 
-    Reads the ends of the journals only. StorageError when `runs_dir` itself cannot be read.
+    Reads only the ends of the journals. Raises StorageError if `runs_dir` itself cannot be read.
     """
     return [_summary(folder) for folder in run_folders(runs_dir)]
 
 
 def is_complete(folder: RunFolder, iterations: int) -> bool:
-    """Whether the PPO run in `folder` ended after `iterations`, with its checkpoint: to go on with it does nothing."""
+    """Return whether the PPO run in `folder` ended after `iterations`, with its checkpoint.
+
+    Resuming such a run does nothing.
+    """
     run = _summary(folder)
     is_done = run.kind == PPO and run.state == "done" and run.iteration >= iterations
     return is_done and newest_checkpoint(folder) == folder.checkpoint(run.iteration)
@@ -88,7 +91,7 @@ def _summary(folder: RunFolder) -> RunSummary:
     try:
         config = read_toml(folder.config)
         kind, model = str(config.get("kind", PPO)), str(config["model"]["path"])
-        # The steps of another kind follow from its data.
+        # The number of steps of another kind depends on its data.
         iterations = int(config["ppo"]["iterations"]) if kind == PPO else starts[-1].iterations if starts else 0
     except (OSError, ValueError, KeyError, TypeError) as error:
         problems.append(f"cannot read '{folder.config}': {error}")
@@ -116,7 +119,7 @@ def _known(value: float) -> float | None:
 
 
 def _damage(lines: int, iteration: int) -> str:
-    """Say what is damaged at the end of a journal, and from where the numbers are."""
+    """Describe the damage at the end of a journal, and where the numbers come from."""
     what = "1 line cannot be read" if lines == 1 else f"{lines} lines cannot be read"
     where = f"from the others, up to iteration {iteration}" if iteration else "from the others, which hold no iteration"
     return f"journal damaged near its end: {what}; state and numbers are {where}"

@@ -1,4 +1,4 @@
-"""The lock of a run's folder: at most one process trains a run, and others can see whether one does."""
+"""Lock of a run's folder: at most one process trains a run, and others can see whether one does."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ _FILE = "lock"
 
 
 class Lock:
-    """The lock of the run in `folder`, held by this process; the folder itself stays open as long.
+    """Lock of the run in `folder`, held by this process; the folder stays open meanwhile.
 
-    Raises UsageError when another process holds it, StorageError when the folder takes no lock.
+    Raises UsageError if another process holds it, StorageError if the folder cannot be locked.
     """
 
     def __init__(self, folder: Path) -> None:
         self._file = _locked(folder)
         try:
-            # Opened after the file was made: from then on a layered file system keeps the folder's inode.
+            # Opened after the file was created: from then on a layered file system keeps the folder's inode.
             self.folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             os.close(self._file)
             raise _error(folder, error) from None
 
     def is_in(self, folder: Path) -> bool:
-        """Return whether the lock file in `folder` is still this one: another process locks the file that is there."""
+        """Return whether the lock file in `folder` is still this one; another process locks the file that is there."""
         return is_same(folder / _FILE, self._file)
 
     def take_again(self, folder: Path) -> None:
-        """Hold the lock file that is in `folder` now, a new one where there is none. Raises what `Lock` does."""
+        """Lock the lock file that is in `folder` now, a new one if there is none. Raises what `Lock` does."""
         file = _locked(folder)
         os.close(self._file)
         self._file = file
 
     def close(self) -> None:
-        """Let go of the lock."""
+        """Release the lock."""
         os.close(self._file)
         os.close(self.folder)
 
@@ -49,7 +49,7 @@ class Lock:
 def hold_lock(folder: Path) -> Iterator[Lock]:
     """Hold the lock of the run in `folder`. It ends with the process, however that ends.
 
-    Raises UsageError when another one holds it, StorageError when the folder takes no lock.
+    Raises UsageError if another process holds it, StorageError if the folder cannot be locked.
     """
     lock = Lock(folder)
     try:
@@ -61,7 +61,7 @@ def hold_lock(folder: Path) -> Iterator[Lock]:
 def lock_is_held(folder: Path) -> bool | None:
     """Return whether some process, maybe this one, holds the lock of the run in `folder`.
 
-    None where another user's lock may not be opened, so that it cannot be told.
+    None if another user's lock may not be opened, so that the answer is unknown.
     """
     try:
         file = open_file(folder / _FILE)
@@ -78,7 +78,7 @@ def lock_is_held(folder: Path) -> bool | None:
 
 
 def _locked(folder: Path) -> int:
-    """Open and lock the lock file in `folder`, for its owner alone: who may open it could hold it too."""
+    """Open and lock the lock file in `folder`. Only its owner may open it, because whoever opens it could lock it."""
     try:
         file = open_file(folder / _FILE, os.O_RDWR | os.O_CREAT, PRIVATE)
     except OSError as error:
@@ -100,7 +100,7 @@ def _locked(folder: Path) -> int:
 
 def _lock_exclusively(file: int, name: str) -> None:
     while not _try_lock(file, fcntl.LOCK_EX):
-        # `lock_is_held` shares it for an instant and must not be taken for a trainer, who does not share.
+        # `lock_is_held` takes a shared lock for an instant and must not pass for a trainer, whose lock is exclusive.
         if not _try_lock(file, fcntl.LOCK_SH):
             pid = os.pread(file, 20, 0).decode(errors="replace") or "unknown"
             raise UsageError(f"run '{name}' is being trained by process {pid}: stop it first, or wait")

@@ -1,4 +1,4 @@
-"""How far the phase under way is, in a small file for other processes: the journal keeps no transient events."""
+"""Progress of the current phase, in a small file for other processes: the journal keeps no transient events."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from trainer.files import PRIVATE, SHARED, is_same, read_regular, write_whole
 from trainer.runs.journal_lines import event_in, values_in
 
 _A_SECOND = 4
-_WITHIN_A_PHASE = 2  # of them: the beginning of a phase, whose first step may take long, finds room
+_WITHIN_A_PHASE = 2  # fewer, so that the beginning of a phase, whose first step may take long, is written
 
 
 class ProgressFile:
-    """The sink that keeps the newest transient event in a file, written four times a second at most.
+    """Sink that keeps the newest transient event in a file, written at most four times a second.
 
-    The file is gone after `close`; `kill -9` leaves it behind. One that cannot be written is no loss: errors are
-    passed over. A folder that takes the place of the file's own gets none. clock: seconds. shared: others may read it.
+    `close` removes the file; `kill -9` leaves it behind. Write errors are ignored, because the file is no loss. If
+    another folder takes the place of the file's own, nothing is written there. clock: seconds. shared: others may read
+    it.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic, *, shared: bool = False) -> None:
@@ -37,7 +38,7 @@ class ProgressFile:
         self._remove()
 
     def emit(self, event: Event) -> None:
-        """Write `event` if it tells of progress and the last ones were not written just now."""
+        """Write `event` if it reports progress and fewer than the allowed writes fell within the last second."""
         if not isinstance(event, PhaseProgress):
             return
         now, phase = self._clock(), (event.phase, event.iteration)
@@ -67,9 +68,9 @@ class ProgressFile:
 
 
 def read_progress(path: Path) -> PhaseProgress | None:
-    """What a `ProgressFile` wrote last; None when there is no such file or it holds something else.
+    """Return what a `ProgressFile` wrote last; None if there is no such file or it contains something else.
 
-    A killed process leaves its file behind: ask only for a run that is live.
+    A killed process leaves its file behind: call this only for a run that is live.
     """
     try:
         event = event_in({"time": 0, **values_in(read_regular(path))})

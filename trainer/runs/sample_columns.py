@@ -1,4 +1,4 @@
-"""Columns of a samples file from rows of Python values and NumPy arrays."""
+"""Columns of a samples file, from rows of Python values and NumPy arrays."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pyarrow as pa
 
 
 def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """`values`, one a row and None where a row has none, as an array of `kind`.
+    """Build an array of `kind` from `values`: one per row, None where a row has none.
 
-    A list of pairs is given as a dict. Lists may be NumPy arrays, lists of lists [T, n] arrays. Lone surrogates in
+    A list of pairs is given as a dict. Lists may be NumPy arrays, and lists of lists arrays [T, n]. Lone surrogates in
     texts become backslash escapes.
     """
     if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
@@ -29,7 +29,7 @@ def _pairs(pairs: dict[str, Any], kind: pa.StructType) -> list[dict[str, Any]]:
 
 
 def _lists(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Lists from one flat array and the places where each begins: no loop over the numbers in them."""
+    """Build lists from one flat array and the offsets at which they begin, without a loop over their numbers."""
     there = [value for value in values if value is not None]
     lengths = np.array([0 if value is None else len(value) for value in values], dtype=np.int32)
     if pa.types.is_list(kind.value_type):
@@ -43,7 +43,7 @@ def _lists(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _inner_lists(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """The lists within lists: rows of arrays [T, n], or lists of any lengths."""
+    """Build the lists within lists, from arrays [T, n] or lists of any lengths."""
     if not all(isinstance(value, np.ndarray) and value.ndim == 2 for value in values):
         return _lists(list(itertools.chain.from_iterable(values)), kind)
     lengths = np.repeat(np.array([x.shape[1] for x in values], dtype=np.int32), [x.shape[0] for x in values])

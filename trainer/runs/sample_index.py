@@ -1,8 +1,8 @@
-"""The index of a run's samples: what lists and searches read, of 64 iterations in one file.
+"""Index of a run's samples: the columns that lists and searches read, 64 iterations per file.
 
 `samples/index/step-000128.parquet` has the columns LISTED of iterations 65 to 128. Opening a file takes as long as
-reading hundreds of samples, so that a search through thousands of files would take seconds. The files of the iterations
-are what counts: a reader opens them where the index is missing, damaged, or not of these files.
+reading hundreds of samples, so a search through thousands of files would take seconds. The files of the iterations are
+authoritative: a reader opens them if the index is missing, damaged, or not of these files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # see `trainer.runs.samples`
     import pyarrow as pa
 
 ITERATIONS = 64
-"""Iterations of an index file."""
+"""Number of iterations per index file."""
 
 LISTED = ("row", "prompt_index", "prompt", "completion", "truncated", "score", "length", "kl_sum")
 """Columns of a samples file that are in the index."""
@@ -33,16 +33,16 @@ def block_of(iteration: int) -> int:
 
 
 def listed_schema() -> pa.Schema:
-    """The columns of an index file: the iteration, and LISTED as in `sample_schema`."""
+    """Return the columns of an index file: the iteration, and LISTED as in `sample_schema`."""
     import pyarrow as pa
 
     return pa.schema([("iteration", pa.int32()), *(sample_schema().field(name) for name in LISTED)])
 
 
 def update_index(samples: Path, iteration: int) -> None:
-    """Keep the index of the folder `samples` true, now that the file of `iteration` has been written.
+    """Update the index in the folder `samples`, now that the file of `iteration` has been written.
 
-    The last iteration of an index file writes it; any other one removes what an earlier attempt at these iterations
+    The last iteration of an index file writes it. Any other one removes what an earlier attempt at these iterations
     left. An index that cannot be written costs only time, so nothing is raised.
     """
     import pyarrow as pa
@@ -58,10 +58,10 @@ def update_index(samples: Path, iteration: int) -> None:
 
 
 def read_index(samples: Path, sizes: Mapping[int, int]) -> pa.Table | None:
-    """Read what the index has of the iterations in `sizes`, all of one `block_of`; the newest iteration comes first.
+    """Read the index of the iterations in `sizes`, all of one `block_of`, newest iteration first.
 
-    sizes: bytes of their samples files. None where the index is not of just these files, or cannot be read. Text is
-    not checked to be UTF-8.
+    sizes: bytes of their samples files. None if the index is not of exactly these files, or cannot be read. Text is not
+    checked to be UTF-8.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -81,7 +81,7 @@ def _index_file(samples: Path, iteration: int) -> Path:
 
 
 def _stamp(sizes: Mapping[int, int]) -> bytes:
-    """What an index file is of: the version of the columns, and each file with its size."""
+    """Return what identifies the content of an index file: the version of the columns, and each file with its size."""
     return json.dumps([SAMPLES_VERSION, sorted(sizes.items())]).encode()
 
 
@@ -96,10 +96,10 @@ def _write(path: Path, samples: Path, iteration: int) -> None:
             found = file.stat()
         except FileNotFoundError:
             continue
-        mode = mode or stat.S_IMODE(found.st_mode)  # who may read the samples may read their index
+        mode = mode or stat.S_IMODE(found.st_mode)  # whoever may read the samples may read their index
         sizes[number] = found.st_size
         table = read_samples(file, LISTED)
-        if any(table[name].null_count for name in ("row", "length", "kl_sum")):  # of version 1: readers work them out
+        if any(table[name].null_count for name in ("row", "length", "kl_sum")):  # of version 1: readers compute them
             return
         tables.append(table.add_column(0, "iteration", pa.array([number] * len(table), pa.int32())))
     schema = listed_schema().with_metadata({"samples": _stamp(sizes)})

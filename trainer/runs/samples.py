@@ -1,4 +1,4 @@
-"""The sequences of an iteration as Parquet: one row a sequence, texts, scores and every per-token array."""
+"""Sequences of an iteration as Parquet: one row per sequence, with texts, scores and every per-token array."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from trainer.errors import StorageError, cannot_write
 from trainer.files import PRIVATE, open_regular, own_folder, whole_file
 
-if TYPE_CHECKING:  # importing pyarrow takes 0.3 s, which a command that writes no samples need not wait
+if TYPE_CHECKING:  # importing pyarrow takes 0.3 s, which commands that write no samples avoid
     import pyarrow as pa
     from pydantic import TypeAdapter
 
 SAMPLES_VERSION = 3
 _TEXTS = ("prompt", "source_prompt", "completion", "stop_reason", "parts", "columns", "token_texts", "top_texts")
-_GROUP_TOKENS = 32_768  # of a row group: one sequence of many is read without decoding all the others
-_AT_ONCE = 1024 * 1024  # bytes of a file that is read whole: looking up its columns one by one takes longer
+_GROUP_TOKENS = 32_768  # per row group: one sequence of many is read without decoding all the others
+_AT_ONCE = 1024 * 1024  # bytes; a file up to this size is read whole, which is faster than column by column
 TOKEN_COLUMNS = (
     "sampler_logprobs",  # nats, by the sampler
     "logprobs",  # nats, teacher-forced, old policy
@@ -34,7 +34,7 @@ TOKEN_COLUMNS = (
     "advantages",  # as the estimator gives them, not whitened
     "returns",  # with a critic advantages + values, else the rewards from the token on
 )
-"""Columns of one float32 for each response token, so each as long as `tokens`; null where the run has no such thing.
+"""Columns with one float32 per response token, so each as long as `tokens`; null if the run does not have them.
 
 Without a critic there are no values and no TD errors.
 """
@@ -42,9 +42,10 @@ Without a critic there are no values and no TD errors.
 
 @dataclass(frozen=True, slots=True)
 class SampleSettings:
-    """What held in the iteration of a samples file: with it every number of a token follows from those before it.
+    """Settings used in the iteration of a samples file.
 
-    The moments are those of the whole batch's real tokens; the deviation is that of the population.
+    With them, every number of a token follows from those before it. The moments are those of the whole batch's real
+    tokens; the deviation is that of the population.
     """
 
     kl_coef: float
@@ -61,7 +62,7 @@ class SampleSettings:
     reward_std: float
     advantage_mean: float
     advantage_std: float
-    # From here on with what held before there was a choice.
+    # The defaults from here on are what older versions did.
     estimator: str = "gae"
     kl_in: str = "reward"  # or loss: then `rewards` are without the KL
     clip_high: float = 0.0  # the ratio's upper bound is 1 + clip_high; 0: 1 + clip
@@ -69,20 +70,25 @@ class SampleSettings:
     loss_aggregation: str = "token"
     group_std: bool = True  # whether grpo divides by the group's deviation
     samples_per_prompt: int = 1
-    importance_cap: float = 0.0  # 0: no weights for what sampler and trainer differ by
+    importance_cap: float = 0.0  # 0: no weights for the difference of sampler and trainer
     trains_policy: bool = True  # false while the critic alone learns
 
 
 @functools.cache
 def sample_schema() -> pa.Schema:
-    """Columns of a samples file. `parts` has the raw score of each reward source, `columns` is JSON.
+    """Return the columns of a samples file. `parts` has the raw score of each reward source, `columns` is JSON.
 
-    token_texts: of each token, so that joined they are the decoded response; a token in the midst of a character has
-    an empty text, and the last one of the character has it whole. ratios: pi / pi_old of each token as each epoch's
-    pass found it, before its own step: the first is 1 where an epoch is one step; NaN where an epoch made no step of
-    it; one more, where the run measures it, is that after the last epoch. top_*: the policy's likeliest tokens at each
-    place, likeliest first. Null where no step was taken, where no alternatives are kept, and without a critic (values,
-    td_errors, final_value) or with one (baseline, advantage_scale).
+    token_texts: one per token; joined they are the decoded response. A token in the middle of a character has an empty
+    text, and the last token of the character has all of it.
+
+    ratios: pi / pi_old of each token in each epoch's pass, before its own step. The first is 1 if an epoch is one step.
+    The ratio is NaN if an epoch took no step on the token. If the run measures it, one more follows for the policy
+    after the last epoch.
+
+    top_*: the policy's likeliest tokens at each position, likeliest first.
+
+    Null where no step was taken, where no alternatives are kept, and without a critic (values, td_errors, final_value)
+    or with one (baseline, advantage_scale).
     """
     import pyarrow as pa
 
@@ -98,13 +104,13 @@ def sample_schema() -> pa.Schema:
             ("truncated", pa.bool_()),
             ("stop_reason", pa.string()),  # stop or length
             ("score", pa.float64()),  # of the sequence and its tokens together, without the KL penalty
-            ("sequence_score", pa.float64()),  # the part of it that stands on the last token
+            ("sequence_score", pa.float64()),  # the part of it on the last token
             ("parts", pa.list_(pa.struct([("source", pa.string()), ("score", pa.float64())]))),
             ("columns", pa.string()),  # the prompt's other columns
-            ("length", pa.int32()),  # response tokens, the stop token counted
+            ("length", pa.int32()),  # response tokens, including the stop token
             ("kl_sum", pa.float64()),  # nats, k1 summed over the response
             ("final_value", pa.float64()),  # V of the state after the last token
-            ("baseline", pa.float64()),  # without a critic: taken off the sequence's returns
+            ("baseline", pa.float64()),  # without a critic: subtracted from the sequence's returns
             ("advantage_scale", pa.float64()),  # with grpo: what the sequence's advantage was divided by
             ("prompt_tokens", tokens),
             ("tokens", tokens),
@@ -130,9 +136,9 @@ def write_samples(
     """Write `rows` (see `sample_schema`; what a row lacks is null) to `path`, whole or not at all.
 
     Per-token values may be lists or NumPy arrays, [T] or [T, n]. Text that is not Unicode (lone surrogates) is written
-    with backslash escapes. The folder is made where only it is missing. settings: what held in the iteration; kept in
-    the metadata. mode: permissions of the file. Raises StorageError when `path` cannot be written, ValueError for
-    columns that are not in the schema.
+    with backslash escapes. The folder is created if only it is missing. settings: those of the iteration, kept in the
+    metadata. mode: permissions of the file. Raises StorageError if `path` cannot be written, ValueError for columns
+    that are not in the schema.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -158,10 +164,11 @@ def write_samples(
 
 
 def read_samples(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """The table in `path`, or only `columns` of it; `table.schema.metadata` has b"iteration", see `sample_settings`.
+    """Read the table in `path`, or only `columns` of it.
 
-    Columns that a file of an older version does not have yet are null. Raises StorageError when the file is missing,
-    damaged, of a newer version, or lacks one of `columns`.
+    `table.schema.metadata` has b"iteration"; see also `sample_settings`. Those of `columns` that a file of an older
+    version does not have yet are null. Raises StorageError if the file is missing, damaged, of a newer version, or
+    lacks one of `columns`.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -194,7 +201,10 @@ def read_samples(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 def sample_settings(metadata: Mapping[bytes, bytes] | None) -> SampleSettings | None:
-    """The settings that a samples file was written with, from `table.schema.metadata`; None where it does not say."""
+    """Return the settings that a samples file was written with; None if it does not say.
+
+    metadata: `table.schema.metadata`.
+    """
     try:
         return _settings_adapter().validate_json((metadata or {})[b"settings"])
     except (KeyError, ValueError):
@@ -209,7 +219,7 @@ def _settings_adapter() -> TypeAdapter[SampleSettings]:
 
 
 def _checked(table: pa.Table) -> pa.Table:
-    """`table`; ArrowInvalid where a text in it is not UTF-8, which the Parquet reader takes on trust."""
+    """Return `table`; raise ArrowInvalid if a text in it is not UTF-8, which the Parquet reader does not check."""
     for name, column in zip(table.column_names, table.columns, strict=True):
         if name in _TEXTS:
             column.validate(full=True)

@@ -1,4 +1,4 @@
-"""What takes the events of a run: the journal, displays, trackers, the workbench."""
+"""Sinks of a run's events: the journal, displays, trackers, the workbench."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from trainer.events import Event
 
 
 class Sink(Protocol):
-    """Takes events in order. `close` is called once, also after a failure."""
+    """Receiver of events, in order. `close` is called once, also after a failure."""
 
     def emit(self, event: Event) -> None:
-        """Take one event; called on the trainer's thread, so it must be quick."""
+        """Receive one event. The trainer's thread calls this, so it must be quick."""
 
     def close(self) -> None:
         """Flush and release what the sink holds."""
 
 
 class Sinks:
-    """Hands each event to several sinks, in order."""
+    """Several sinks that receive each event in order."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = list(sinks)
 
     def add_first(self, sink: Sink) -> None:
-        """Put `sink` before the others: the journal has an event before anyone shows it."""
+        """Put `sink` before the others, so that the journal has an event before anyone shows it."""
         self._sinks.insert(0, sink)
 
     def add(self, sinks: Sequence[Sink]) -> None:
@@ -34,12 +34,12 @@ class Sinks:
         self._sinks.extend(sinks)
 
     def emit(self, event: Event) -> None:
-        """Give `event` to each sink in turn."""
+        """Pass `event` to each sink in turn."""
         for sink in self._sinks:
             sink.emit(event)
 
     def close(self) -> None:
-        """Close every sink, also after one that raises; the first error is raised then."""
+        """Close every sink, also after one that raises; then raise the first error."""
         errors = []
         for sink in self._sinks:
             try:

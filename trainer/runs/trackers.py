@@ -14,10 +14,10 @@ from trainer.files import own_folder
 from trainer.runs.sinks import Sink
 
 PROJECT = "ppo-workbench"
-"""Under what Weights & Biases and trackio file the runs."""
+"""Name of the project in Weights & Biases and trackio."""
 
 Recorded = Iteration | RewardModelStep | Evaluation | RewardModelEvaluation | HumanEvaluation
-"""Events whose numbers are recorded, of all kinds of run: those of DPO are among them."""
+"""Events whose numbers are recorded, for all kinds of run; events of DPO are subclasses."""
 
 _NO_METRICS = ("iteration", "averaged", "best_of")  # the last two say how an evaluation is made
 
@@ -25,7 +25,7 @@ _log = logging.getLogger("trainer")
 
 
 class Backend(Protocol):
-    """A tracker's library, reduced to what is used of it."""
+    """Interface of a tracker's library, reduced to what is used."""
 
     def log(self, metrics: dict[str, float], step: int) -> None:
         """Record `metrics` of iteration `step`."""
@@ -35,7 +35,7 @@ class Backend(Protocol):
 
 
 class Tracker:
-    """The sink that hands numbers to a backend. Its errors are warned of once and never end a run."""
+    """Sink that passes numbers to a backend. Errors never end a run; the first is logged as a warning."""
 
     def __init__(self, name: str, backend: Backend) -> None:
         self.name = name
@@ -43,29 +43,29 @@ class Tracker:
         self._warned = False
 
     def emit(self, event: Event) -> None:
-        """Record the numbers of an event that has some; other events are ignored."""
+        """Record the numbers of an event that has some; ignore other events."""
         if isinstance(event, Recorded):
             self._guarded(self._backend.log, metrics(event), event.iteration)
 
     def close(self) -> None:
-        """Let the backend finish."""
+        """Finish the backend."""
         self._guarded(self._backend.finish)
 
     def _guarded(self, call: Callable[..., None], *arguments: Any) -> None:
         try:
             call(*arguments)
-        except Exception as error:  # noqa: BLE001  a library of others, and training is worth more than its log
+        except Exception as error:  # noqa: BLE001  third-party code must not end a run
             if not self._warned:
                 self._warned = True
                 _log.warning("tracker %s: %s; training goes on, some points may be missing", self.name, _line(error))
 
 
 def metrics(event: Recorded) -> dict[str, float]:
-    """The finite numbers of `event`: `score_mean`, `seconds/generate`.
+    """Return the finite numbers of `event`, under names like `score_mean` and `seconds/generate`.
 
-    Those of samples on held-out prompts are under `eval/`, judged by people `eval/human_`, those on held-out
-    comparisons under `held_out/`: a run of DPO has both. Scores by reward source, where there is more than one, are
-    `parts/NAME`.
+    Numbers from samples on held-out prompts are under `eval/`, those that people judged under `eval/human_`, those from
+    held-out comparisons under `held_out/`; a DPO run has both. If there is more than one reward source, their scores
+    are `parts/NAME`.
     """
     prefix = _prefix(event)
     values = event.as_dict()
@@ -96,9 +96,9 @@ def _finite(name: str, values: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def build_trackers(names: Sequence[str], run_name: str, folder: Path, config_dict: Mapping[str, Any]) -> list[Sink]:
-    """A sink for each of `names`: tensorboard (its files go to `folder`/tensorboard), wandb, trackio.
+    """Build a sink for each of `names`: tensorboard (its files go to `folder`/tensorboard), wandb, trackio.
 
-    Raises UsageError when a tracker's package is missing, with the extra that brings it, or does not start.
+    Raises UsageError if a tracker's package is missing, with the extra to install, or if it does not start.
     """
     trackers: list[Sink] = []
     try:
@@ -126,13 +126,13 @@ class _TensorBoard:
 
 class _Wandb:
     def __init__(self, library: Any, run_name: str, folder: Path, config: dict[str, Any]) -> None:
-        # It would otherwise capture stdout and stderr and print its own lines into whatever is on the screen.
+        # Otherwise it captures stdout and stderr and prints its own lines over whatever is on the screen.
         settings = library.Settings(console="off", silent=True)
         self._run = library.init(project=PROJECT, name=run_name, dir=str(folder), config=config, settings=settings)
         self._step = 0
 
     def log(self, metrics: dict[str, float], step: int) -> None:
-        self._step = max(self._step, step)  # it drops what comes late: people judge past iterations
+        self._step = max(self._step, step)  # wandb drops earlier steps, and people judge past iterations
         self._run.log(metrics, step=self._step)
 
     def finish(self) -> None:
@@ -159,7 +159,7 @@ def _started(name: str, run_name: str, folder: Path, config: dict[str, Any]) -> 
         ) from None
     try:
         if name in ("tensorboard", "wandb"):
-            own_folder(folder / name)  # into which they write: never through a link
+            own_folder(folder / name)  # they write into it: never through a link
         if name == "tensorboard":
             return _TensorBoard(library, folder)
         if name == "wandb":

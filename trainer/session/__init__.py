@@ -1,1 +1,1 @@
-"""The life of a PPO run: training, resuming, rolling back, answering, and evaluating a checkpoint."""
+"""Life of a PPO run: training, resuming, rolling back, answering questions, and evaluating a checkpoint."""

@@ -1,4 +1,4 @@
-"""What the model of a run writes when it is asked, on the thread that the model belongs to."""
+"""Answers to questions: what the model of a run writes on request, on the thread that the model belongs to."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from trainer.rollout.token_texts import TokenTexts
 MOST_COMPLETIONS = 16
 
 Score = Callable[[Sequence[RewardInput]], RewardResult]
-"""The run's reward, its statistics left alone. Raises RewardError."""
+"""The run's reward, without an update of its statistics. Raises RewardError."""
 
 
 def answer(
@@ -44,13 +44,14 @@ def answer(
     iteration: int,
     progress: Callable[[], None],
 ) -> Answer:
-    """Let `actor` continue what `question` gives it, and score what it wrote; or tell why not in `problem`.
+    """Continue with `actor` what `question` gives, and score what it wrote; `problem` says why if that fails.
 
-    model: what `actor` is made of; iteration: whole iterations that it was trained for. The log-probs are those at the
-    run's own temperature, as in its samples, whatever temperature wrote. All draws come from keys of the question's
-    seed, so nothing of a run that is asked changes. progress: called after every token step and micro-batch; what it
-    raises to end the run, Interrupted or a TrainerError, goes on, and nothing else is raised. QuestionDroppedError ends
-    the answer.
+    model: the model that `actor` is built on; iteration: completed iterations of its training. The log-probs use the
+    run's own temperature, as in its samples, whatever temperature was sampled with. All draws use keys from the
+    question's seed, so a question changes nothing in the run.
+
+    progress: called after every token step and micro-batch. It may raise Interrupted or a TrainerError to end the run;
+    nothing else is raised. QuestionDroppedError ends only the answer.
     """
     began = time.perf_counter()
     text, completions, problem = "", list[Completion](), ""
@@ -79,7 +80,7 @@ def answer(
     except Exception as error:  # noqa: BLE001  a question, whatever is wrong with it, must not end a run
         problem = f"the model could not answer: {reason_of(error)}"
     finally:
-        mx.clear_cache()  # training's shapes are others
+        mx.clear_cache()  # training uses other shapes
     seconds = time.perf_counter() - began
     return Answer(
         writer=question.writer,
@@ -111,7 +112,7 @@ def _prompt(question: Question, model: LoadedModel, config: Config) -> Prompt:
 
 
 def _sampling(question: Question, rollout: RolloutConfig) -> RolloutConfig:
-    """How `question` is to be sampled. UsageError for numbers that no rollout may have."""
+    """Return how to sample `question`. Raises UsageError for numbers that no rollout may have."""
     if not 1 <= question.count <= MOST_COMPLETIONS:
         raise UsageError(f"count = {question.count}: must be 1 to {MOST_COMPLETIONS}")
     if not 0 <= question.seed < 2**32:
@@ -125,7 +126,7 @@ def _sampling(question: Question, rollout: RolloutConfig) -> RolloutConfig:
 
 
 def _check_tokens(question: Question, prompt: Prompt, sampling: RolloutConfig, model: LoadedModel) -> None:
-    """Refuse ids that the model does not know, a prefix that has ended, and more tokens than fit."""
+    """Raise UsageError for unknown token ids, a prefix that has ended, and more tokens than fit."""
     prefix, tokenizer = question.prefix, model.tokenizer
     _check_ids(prefix, model)
     if not sampling.ignore_stop:
@@ -155,7 +156,7 @@ def _completions(
     config: Config,
     progress: Callable[[], None],
 ) -> tuple[list[Completion], str]:
-    """The responses with all that is told of them, and why they have no score, if they have none."""
+    """Return the responses with log-probs and scores, and why they have no score if they have none."""
     batch = lay_out([prompt] * len(responses), responses)
     logprobs = _logprobs(actor, batch, config, progress)
     with actor.reference():
@@ -181,7 +182,7 @@ def _completions(
 def _logprobs(
     actor: ActorCriticLLM, batch: Experience, config: Config, progress: Callable[[], None]
 ) -> list[list[float]]:
-    """Teacher-forced log-prob of every response token, by what `actor` is now; the critic is not asked."""
+    """Return the teacher-forced log-prob of every response token under the current `actor`; the critic is not used."""
     lengths = to_list(batch.response_lengths)
     found: list[list[float]] = [[] for _ in lengths]
     for rows in micro_batch_rows(range(batch.size), batch.lengths(), config.optim.micro_batch_tokens):
@@ -198,7 +199,7 @@ def _logprobs(
 def _scores(
     prompt: Prompt, responses: Sequence[Response], score: Score
 ) -> tuple[list[float], list[dict[str, float]], str]:
-    """Of each response its score and its raw scores by source; NaN, none, and why, where the reward fails."""
+    """Return each response's score and raw scores by source; NaN, none, and the reason if the reward fails."""
     inputs = [RewardInput(prompt.prompt, r.text, r.tokens, prompt.columns, r.truncated) for r in responses]
     try:
         result = score(inputs)

@@ -1,4 +1,4 @@
-"""Any checkpoint of a run against its reference, on held-out prompts or others, when nobody trains the run."""
+"""Evaluation of any checkpoint of a run against its reference, on held-out or other prompts, outside training."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ LAST, BEST = "last", "best"
 
 
 class Wanted(NamedTuple):
-    """What is to be evaluated, and how."""
+    """Options of an evaluation."""
 
     checkpoint: str = LAST  # or BEST, or the number of an iteration
-    prompts: int | None = None  # how many of the held-out ones; None for as many as the run took
-    file: str = ""  # of prompts, instead of those
+    prompts: int | None = None  # how many of the held-out ones; None for as many as the run uses
+    file: str = ""  # of prompts, instead of the held-out ones
     samples: int = 1  # responses to each prompt
     best_of: int | None = None  # n of best-of-n; None for the run's eval.best_of
-    average: bool = False  # judge the moving average of the policy
-    seed: int | None = None  # of the draws; None for the run's own, by which its evaluations are drawn
+    average: bool = False  # evaluate the moving average of the policy
+    seed: int | None = None  # of the draws; None for the run's own, which its evaluations use
     reward: str = ""  # as `--set reward.sources=` takes it; empty for the run's own
 
 
 class Evaluated(NamedTuple):
-    """An evaluation, and what a user should know of it, one line each."""
+    """An evaluation, and warnings for the user, one line each."""
 
     report: EvaluationReport
     warnings: list[str]
@@ -71,10 +71,10 @@ def evaluate_checkpoint(
     *,
     trust: Trust = trust_none,
 ) -> Evaluated:
-    """Sample and score after the prompts, policy and reference by the same draws, wholly on the calling thread.
+    """Sample and score policy and reference on the prompts, with the same draws, all on the calling thread.
 
-    emit: gets the progress; trust: as of `build_rewards`; without it no Python of the run's is executed. Raises a
-    TrainerError for what cannot be had.
+    emit: receives the progress. trust: as for `build_rewards`; without it no Python code of the run is executed. Raises
+    a TrainerError if something that `wanted` names is not available.
     """
     path = find_checkpoint(folder, wanted.checkpoint)
     run = _load(folder, wanted, trust)
@@ -105,7 +105,10 @@ def evaluate_checkpoint(
 
 
 def find_checkpoint(folder: RunFolder, which: str) -> Path:
-    """The whole checkpoint that `which` names: LAST, BEST or a number. Raises UsageError with those that are there."""
+    """Return the whole checkpoint that `which` names: LAST, BEST or a number.
+
+    Raises UsageError, with the available ones, if there is none.
+    """
     paths = checkpoints(folder).paths
     if not paths:
         raise UsageError(f"run '{folder.name}' has no whole checkpoint: one comes after checkpoint.every iterations")
@@ -128,13 +131,13 @@ def find_checkpoint(folder: RunFolder, which: str) -> Path:
 
 
 def reward_of(folder: RunFolder, wanted: Wanted) -> RewardConfig:
-    """What the evaluation is going to score by. Raises ConfigError, UsageError."""
+    """Return the reward that the evaluation will use. Raises ConfigError, UsageError."""
     schema: type[Config | DPOConfig] = DPOConfig if _policy_kind(folder) == "dpo" else Config
     return load_config_as(schema, folder.config, _overrides(wanted.reward)).reward
 
 
 class _Run(NamedTuple):
-    """What a run is made of, whichever kind it is of."""
+    """Parts of a run, whatever its kind."""
 
     kind: str
     config: Config
@@ -195,7 +198,7 @@ def _first(held_out: list[Prompt], count: int, wanted: Wanted) -> tuple[list[Pro
 
 
 def _with_file(config: Config, file: str) -> Config:
-    """`config` with all prompts of `file`, to be read as the run reads its own."""
+    """Return `config` with all prompts of `file`, to be read as the run reads its own."""
     data = config.data.model_copy(update={"prompts": file, "limit": 0, "eval_fraction": 0.0})
     return config.model_copy(update={"data": data})
 
@@ -203,7 +206,7 @@ def _with_file(config: Config, file: str) -> Config:
 def _restored(
     run: _Run, actor: ActorCriticLLM, snapshot: Snapshot, wanted: Wanted, emit: Callable[[Event], None], trust: Trust
 ) -> PPO:
-    """The algorithm as it was at `snapshot`, with the reward and the draws that are wanted."""
+    """Build the algorithm as it was at `snapshot`, with the reward and the draws that are wanted."""
     config, c = run.config, run.config.run
     if wanted.seed is not None:
         config = config.model_copy(update={"run": c.model_copy(update={"seed": wanted.seed})})
@@ -217,7 +220,7 @@ def _restored(
     )
     sources = [source.model_dump() for source in config.reward.sources]
     if snapshot.rewards.get("sources") == sources:
-        rewards.restore(snapshot.rewards)  # of other sources they would say nothing
+        rewards.restore(snapshot.rewards)  # statistics of other sources would mean nothing
     ppo = PPO(config, actor, run.model.tokenizer, [], rewards, emit=emit)
     actor.update_policy(snapshot.policy)
     if snapshot.value:
@@ -263,7 +266,10 @@ def _intervals(scores: Scores, **others: Any) -> dict[str, Interval]:
 
 
 def _policy_kind(folder: RunFolder) -> Literal["ppo", "dpo"]:
-    """As config.toml names it; one that cannot be read is told when it is loaded. UsageError for one without policy."""
+    """Return the kind that config.toml names. Raises UsageError if such a run has no policy.
+
+    A file that cannot be read counts as "ppo"; loading it reports the error.
+    """
     try:
         kind = str(read_toml(folder.config).get("kind", "ppo"))
     except (OSError, ValueError):
@@ -278,7 +284,7 @@ def _resolved(config: Config) -> Config:
 
 
 def _overrides(reward: str) -> dict[str, Any]:
-    """The configuration that the reward asked for is, if any: one source, or a list of them in TOML."""
+    """Return the configuration of the requested reward, if any: one source, or a list of them in TOML."""
     if reward.lstrip().startswith("["):
         return parse_overrides([f"reward.sources={reward}"])
     return {"reward": {"sources": [reward]}} if reward else {}

@@ -1,4 +1,4 @@
-"""The prompts of a run: tokens of a length that the model can take, a part of them held out."""
+"""Prompts of a run: tokens of a length that the model can take, some of them held out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainer.models.loading import LoadedModel
 
 
 class RunPrompts(NamedTuple):
-    """Prompts to train on, prompts to evaluate on, and what a user should know of them, one line each."""
+    """Prompts to train on, prompts to evaluate on, and warnings for the user, one line each."""
 
     train: list[Prompt]
     held_out: list[Prompt]
@@ -20,7 +20,7 @@ class RunPrompts(NamedTuple):
 
 
 def run_prompts(config: Config, rows: Sequence[PromptRow], model: LoadedModel) -> RunPrompts:
-    """`rows` as prompts for `model`. Raises DataError where prompt and response would exceed its context."""
+    """Encode `rows` for `model` and split them. Raises DataError if prompt and response would exceed its context."""
     c, warnings = config, []
     encoded = encode_prompts(rows, model.tokenizer, c.data)
     if changed := encoded.dropped or encoded.truncated:

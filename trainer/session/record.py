@@ -1,4 +1,4 @@
-"""What a run keeps of itself on disk as it goes: samples and checkpoints, each told by an event."""
+"""Samples and checkpoints that a run writes as it goes, each reported by an event."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ PREVIEWS = 3
 
 
 class RunRecord:
-    """Writes samples and checkpoints into a run's folder.
+    """Writer of samples and checkpoints into a run's folder.
 
-    check: raises StorageError where the folder is no longer the run's. saved_at: iteration of the newest checkpoint; -1
+    check: raises StorageError if the folder is no longer the run's. saved_at: iteration of the newest checkpoint; -1
     for none.
     """
 
@@ -42,7 +42,7 @@ class RunRecord:
         self._check = check
 
     def save(self, snapshot: Snapshot) -> None:
-        """Write `snapshot` as a checkpoint, unless the newest one is of that iteration, and delete old ones."""
+        """Write `snapshot` as a checkpoint, unless the newest one is of the same iteration, and delete old ones."""
         self._check()
         if snapshot.iteration == self.saved_at:
             return
@@ -57,9 +57,9 @@ class RunRecord:
         self._emit(CheckpointSaved(iteration=snapshot.iteration, path=where, seconds=seconds))
 
     def keep_best(self, snapshot: Snapshot, evaluation: Evaluation) -> None:
-        """Save `snapshot`, which `evaluation` is of, where no earlier one was better by `checkpoint.best`.
+        """Save `snapshot`, which `evaluation` is of, if no earlier one was better by `checkpoint.best`.
 
-        It stays until a better one comes. Doing it again changes nothing.
+        It stays until a better one comes. Calling this again changes nothing.
         """
         metric = self._config.checkpoint.best
         if metric == "off":
@@ -70,14 +70,14 @@ class RunRecord:
             return
         self.save(snapshot)
         write_best(self.folder, found)
-        prune_checkpoints(self.folder, self._config.checkpoint.keep)  # the best so far may be an old one
+        prune_checkpoints(self.folder, self._config.checkpoint.keep)  # the previous best may be an old one
 
     def _best(self) -> Best | None:
-        """The best that is still there."""
+        """Return the best evaluation whose checkpoint still exists."""
         return read_best(self.folder) if best_checkpoint(self.folder) else None
 
     def write_samples(self, number: int, result: IterationResult) -> None:
-        """Write the sequences of iteration `number`, where `run.save_samples` wants them, and tell the first few."""
+        """Write the sequences of iteration `number` if `run.save_samples` is set, and report the first few."""
         c = self._config
         saves = c.run.save_samples
         rows = sample_rows(
@@ -108,14 +108,14 @@ class RunRecord:
 
 
 def _is_better(found: Best, best: Best | None) -> bool:
-    """Whether `found` takes the place of `best`: also where the two cannot be compared."""
+    """Return whether `found` replaces `best`; true also if the two cannot be compared."""
     if best is None or (best.metric, best.sources) != (found.metric, found.sources):
         return True
     return found.value > best.value
 
 
 def _in_scale(score: float, statistics: Mapping[str, Any]) -> float:
-    """A mean score before `reward.normalize = "running"`, under which two scores are not of one scale."""
+    """Return a mean score without the scaling of `reward.normalize = "running"`, so that scores are comparable."""
     moments = RunningMoments(*(statistics.get(name, 0) for name in ("count", "mean", "m2")))
     scale = moments.deviation if moments.deviation >= SMALLEST_DEVIATION else 1.0
     return score * scale + moments.mean

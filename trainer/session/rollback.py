@@ -1,4 +1,4 @@
-"""Which checkpoint a run goes back to, and which is the best no more after that."""
+"""Choice of the checkpoint that a run rolls back to, and what that does to the best one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from trainer.runs.folder import RunFolder, best_checkpoint, checkpoints, read_be
 
 
 def older_checkpoint(folder: RunFolder, to: int | None, *, before: int) -> Path:
-    """The checkpoint after iteration `to`, which is earlier than `before`; None: the best, or else the oldest kept.
+    """Return the checkpoint after iteration `to`, which must be earlier than `before`.
 
-    Raises UsageError when there is none.
+    None: the best, or else the oldest kept. Raises UsageError if there is none.
     """
     older = {number: path for path in checkpoints(folder).paths if (number := _iteration(path)) < before}
     if not older:
@@ -28,7 +28,7 @@ def older_checkpoint(folder: RunFolder, to: int | None, *, before: int) -> Path:
 
 
 def forget_best(folder: RunFolder, iteration: int) -> None:
-    """Let the checkpoint after `iteration`, which is to be that of another state, be the best no more."""
+    """Delete best.json if it names the checkpoint after `iteration`, which is about to contain another state."""
     best = read_best(folder)
     if best is None or best.iteration != iteration:
         return

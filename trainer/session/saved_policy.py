@@ -1,4 +1,4 @@
-"""The policy that a run left in a checkpoint, to be asked when nobody trains the run."""
+"""The policy that a run left in a checkpoint, for questions outside training."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class SavedPolicy:
     """Model, adapter and reward of the run in `folder`, loaded on the calling thread, which alone may use them.
 
     checkpoint: name of its folder; empty for the newest, or for the untrained policy of a run that has none. trust: as
-    of `build_rewards`; without it no Python of the run's is executed. A reward that cannot be built is told in the
-    answers. Raises a TrainerError for all else that cannot be had.
+    for `build_rewards`; without it no Python code of the run is executed. If the reward cannot be built, the answers
+    say so. Raises a TrainerError if anything else is not available.
     """
 
     def __init__(self, folder: RunFolder, checkpoint: str = "", *, trust: Trust = trust_none) -> None:
-        self.iteration = 0  # whole iterations that the policy was trained for
+        self.iteration = 0  # completed iterations of the policy's training
         self._folder = folder
         self._at: Path | None = None
         self._config = load_config(folder.config)
@@ -45,12 +45,12 @@ class SavedPolicy:
             )
         except UntrustedCodeError as error:
             self._reward_problem = f"not scored: {error}"
-        except RewardError as error:  # a function that was moved away, say: the policy can write all the same
+        except RewardError as error:  # a function that was moved away, say: the policy can still write
             self._reward_problem = str(error)
         self.use(checkpoint)
 
     def use(self, checkpoint: str) -> None:
-        """Let the policy of another checkpoint answer; the backbone stays. Raises a TrainerError."""
+        """Answer with the policy of another checkpoint from now on; the backbone stays. Raises a TrainerError."""
         path = self._path_of(checkpoint)
         if path is None or path == self._at:
             return
@@ -58,11 +58,11 @@ class SavedPolicy:
         self._actor.update_policy(snapshot.policy)
         sources = [source.model_dump() for source in self._config.reward.sources]
         if not self._reward_problem and snapshot.rewards.get("sources", sources) == sources:
-            self._rewards.restore(snapshot.rewards)  # of other sources they would say nothing
+            self._rewards.restore(snapshot.rewards)  # statistics of other sources would mean nothing
         self._at, self.iteration = path, snapshot.iteration
 
     def answer(self, question: Question, progress: Callable[[], None]) -> Answer:
-        """As `trainer.session.answers.answer`: raises nothing but what `progress` does."""
+        """Answer like `trainer.session.answers.answer`; raises only what `progress` raises."""
         return answer(
             question,
             actor=self._actor,

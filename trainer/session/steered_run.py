@@ -1,4 +1,4 @@
-"""What a PPO run does when it is steered: settings, rewards, checkpoints, rollbacks and questions."""
+"""A PPO run that others steer: settings, rewards, checkpoints, rollbacks and questions."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ STATISTICS_ANEW = "reward.sources are other ones, so the running statistics of r
 
 
 class SteeredRun(RunUnderWay):
-    """One PPO run under way, its model and what others ask of it; what was asked holds from the next iteration on.
+    """One PPO run under way, its model, and the requests of others, which apply from the next iteration on.
 
-    A subclass loads, and trains by iterations, with `between_iterations` before each.
+    A subclass loads the parts and runs the iterations, with `between_iterations` before each.
     """
 
     snapshot: Snapshot
@@ -51,24 +51,24 @@ class SteeredRun(RunUnderWay):
         config = with_checkpoints(resolve_paths(config, self.began_in))
         seed = config.run.seed if config.run.seed >= 0 else secrets.randbelow(2**32)
         self.config = config.model_copy(update={"run": config.run.model_copy(update={"seed": seed})})
-        self.heed = control.check  # between the micro-batches of a reward model
+        self.heed = control.check  # called between the micro-batches of a reward model
         self.warnings = config_warnings(self.config) + unfinished_models(self.config)
-        self.wanted = self.config  # with the live settings that were asked for and do not hold yet
-        self.wanted_rollback: tuple[int | None, str] | None = None  # to what, and why
+        self.wanted = self.config  # with the requested live settings that are not active yet
+        self.wanted_rollback: tuple[int | None, str] | None = None  # the iteration to go back to, and the reason
         self.watch = RunWatch(lambda: self.config, ())
 
     @property
     def iteration(self) -> int:
-        """The last whole iteration."""
+        """Number of the last whole iteration."""
         return self.snapshot.iteration
 
     @property
     def open_alarms(self) -> dict[str, str]:
-        """Code and level of the alarms that are not over."""
+        """Code and level of the open alarms."""
         return self.watch.open_alarms
 
     def emit(self, event: Event) -> None:
-        """Hand an event to every sink, and then what those who watch the run have to say of it."""
+        """Pass an event to every sink, followed by the alerts that it causes."""
         super().emit(event)
         for alert in self.watch.take(event):
             self.emit(alert)
@@ -80,7 +80,7 @@ class SteeredRun(RunUnderWay):
                 self.alert("warning", "paused", message)
 
     def alert(self, level: Literal["info", "warning"], code: str, message: str) -> None:
-        """Tell something that a user should know, of the iteration under way."""
+        """Report something that a user should know, for the current iteration."""
         number = min(self.iteration + 1, self.config.ppo.iterations)
         self.emit(Alert(iteration=number, level=level, code=code, message=message))
 
@@ -89,25 +89,25 @@ class SteeredRun(RunUnderWay):
         self.record.save(self.snapshot)
 
     def move_to(self, folder: RunFolder) -> None:
-        """Make `folder` the run's own from here on."""
+        """Use `folder` as the run's own from now on."""
         self.folder = self.record.folder = folder
         self.record.saved_at = -1
         write_config(folder, self.config)
 
     def between_iterations(self, decision: Decision | None) -> None:
-        """Let what was asked for hold from the next iteration on, or the rollback of `decision`."""
+        """Apply pending requests. The rollback of `decision` applies unless another one is pending."""
         if decision and not self.wanted_rollback:
             self.wanted_rollback = (None, decision.message)
         self._roll_back()
         self._apply_settings()
 
     def stopped(self) -> None:
-        """Let what was asked for hold when the run is resumed, which builds what it needs."""
+        """Apply pending requests for when the run is resumed, which then builds what it needs."""
         self._roll_back(build=False)
         self._apply_settings(build=False)
 
     def tell_too_late(self) -> None:
-        """Tell of what was asked for and cannot hold any more, for there is no next iteration."""
+        """Report requests that can no longer apply, because there is no next iteration."""
         for change in changes(self.config, self.wanted):
             what = f"{change.key} = {in_words(change.value)}"
             self.alert("warning", "setting_refused", f"{what} came in the last iteration; nothing is changed")
@@ -116,27 +116,27 @@ class SteeredRun(RunUnderWay):
             self.alert("warning", "rollback_refused", message)
 
     def checkpoint(self) -> None:
-        """Save the last whole iteration, in the midst of the next one."""
+        """Save the last whole iteration, in the middle of the next one."""
         at = self.snapshot.iteration
         if at == self.record.saved_at:
             self.alert("info", "checkpoint_there", f"the checkpoint after iteration {at} is there already")
         self._save_in_between()
 
     def rollback(self, to: int | None, reason: str) -> None:
-        """Keep in mind to roll back before the next iteration."""
+        """Schedule a rollback before the next iteration."""
         self.wanted_rollback = (to, reason)
 
     def set(self, key: str, value: Any) -> None:
-        """Keep the setting for the next iteration, or tell why it cannot be."""
+        """Schedule a setting for the next iteration, or report why it is refused."""
         try:
             self.wanted = with_setting(self.wanted, key, value)
         except TrainerError as refusal:
             self.alert("warning", "setting_refused", f"{'; '.join(str(refusal).splitlines())}; nothing is changed")
 
     def answer(self, question: Question, heed: Callable[[], None]) -> Answer:
-        """Let the policy of the last whole iteration write, whatever arrays the one under way has in the model."""
+        """Answer with the policy of the last whole iteration, whatever arrays the current one has in the model."""
         ppo, before = self.ppo, self.heed
-        self.heed = heed  # which answers no other question in the midst of this one
+        self.heed = heed  # answers no other questions meanwhile
         try:
             with ppo.actor.policy(self.snapshot.policy):
                 return answer(
@@ -152,7 +152,7 @@ class SteeredRun(RunUnderWay):
             self.heed = before
 
     def take_up(self, loaded: Snapshot) -> None:
-        """Go on from a checkpoint as if the run had never ended."""
+        """Continue from a checkpoint as if the run had never ended."""
         self.snapshot = self._of_these_sources(loaded)
         if self.snapshot is not loaded and self.config.reward.normalize == "running":
             self.warnings.append(STATISTICS_ANEW)
@@ -160,12 +160,12 @@ class SteeredRun(RunUnderWay):
         self.record.saved_at = self.snapshot.iteration
 
     def take_snapshot(self, number: int) -> Snapshot:
-        """What the run is after iteration `number`; its reward's statistics say of which sources they are."""
+        """Return the run's state after iteration `number`; its reward statistics name their sources."""
         snapshot = take_snapshot(number, self.ppo)
         return snapshot._replace(rewards={**snapshot.rewards, "sources": self._sources})
 
     def build_rewards(self, config: Config, modules: dict[str, ModuleType] | None = None) -> Rewards:
-        """The rewards of `config`, as this run uses them. modules: as for `build_rewards`. Raises RewardError."""
+        """Build the rewards of `config` for this run. modules: as for `build_rewards`. Raises RewardError."""
         return build_rewards(
             config.reward,
             backbone=self.model,
@@ -177,16 +177,16 @@ class SteeredRun(RunUnderWay):
         )
 
     def finish_rollback(self, rollback: Rollback, *, build: bool = True) -> None:
-        """Do what is left of a rollback once its checkpoint is there: learning rates, and to tell of it."""
+        """Finish a rollback whose checkpoint is written: set the learning rates and report it."""
         for key, rate in (("optim.policy_lr", rollback.policy_lr), ("optim.value_lr", rollback.value_lr)):
             self.wanted = with_setting(self.wanted, key, rate)
         self._apply_settings(build=build)
         self.emit(RolledBack(iteration=self.iteration, to=rollback.to, reason=rollback.reason))
 
     def _roll_back(self, *, build: bool = True) -> None:
-        """Where a rollback was asked for, go on from an older checkpoint, but count on: no iteration is done anew.
+        """Continue from an older checkpoint if a rollback is pending. Iterations keep counting: none is repeated.
 
-        A process that is killed on the way has done nothing, or has left a checkpoint that says what is to be finished.
+        A process killed on the way has changed nothing, or has left a checkpoint that says what to finish.
         """
         if not self.wanted_rollback:
             return
@@ -199,7 +199,7 @@ class SteeredRun(RunUnderWay):
         except TrainerError as refusal:
             self.alert("warning", "rollback_refused", f"{refusal}; the run goes on as it is")
             return
-        # Tokens are counted on, and so is the place in the schedule of the learning rates.
+        # The token count and the position in the learning-rate schedule continue.
         here = self._of_these_sources(found)._replace(tokens=now.tokens, optimizer_steps=now.optimizer_steps)
         restore_snapshot(here, ppo)
         ppo.skipped_in_a_row = 0
@@ -207,20 +207,20 @@ class SteeredRun(RunUnderWay):
         rollback = Rollback(found.iteration, reason, optim.policy_lr * factor, optim.value_lr * factor)
         self.snapshot = self.take_snapshot(now.iteration)._replace(rollback=rollback)
         forget_best(self.folder, now.iteration)
-        self.record.saved_at = -1  # what is there of this iteration is another state
+        self.record.saved_at = -1  # an existing checkpoint of this iteration contains another state
         self._save_in_between()
         self.finish_rollback(rollback, build=build)
 
     def _apply_settings(self, *, build: bool = True) -> None:
-        """Let the settings that were asked for hold from the next iteration on, here and in a resumed run.
+        """Apply requested settings from the next iteration on, here and in a resumed run.
 
-        build: whether this one goes on, and needs what they name.
+        build: whether this process goes on, and needs what the settings name.
         """
         rewards, warnings = self._wanted_rewards(build) if self.wanted.reward != self.config.reward else (None, [])
         if not (changed := changes(self.config, self.wanted)):
             return
         self.guard.check()
-        self._save_in_between()  # what came before must not be done anew by what holds from here on
+        self._save_in_between()  # earlier iterations must not be repeated with the new settings
         self.config = self.wanted
         write_config(self.folder, self.config)
         for change in changed:
@@ -234,9 +234,9 @@ class SteeredRun(RunUnderWay):
                 self.alert("warning", "config", warning)
 
     def _wanted_rewards(self, build: bool) -> tuple[Rewards | None, list[str]]:
-        """The rewards that were asked for, where they can be had, and what a user should know of them.
+        """Build the requested rewards, if they are available, and return them with warnings for the user.
 
-        Takes them back, and tells why, where they cannot.
+        If they are not, cancel the request and report why.
         """
         now = self.now
         try:
@@ -255,7 +255,7 @@ class SteeredRun(RunUnderWay):
                 self.state(now)
 
     def _of_these_sources(self, snapshot: Snapshot) -> Snapshot:
-        """`snapshot`, with the reward's statistics of now where its own are of other sources."""
+        """Return `snapshot`, with the current reward statistics if its own are of other sources."""
         if snapshot.rewards.get("sources", self._sources) == self._sources:
             return snapshot
         return snapshot._replace(rewards=self.snapshot.rewards)

@@ -40,13 +40,13 @@ def train(
     control: Control | None = None,
     trust: Trust = trust_all,
 ) -> RunEnded:
-    """Train as `config` says, wholly on the calling thread, and return how the run ended.
+    """Train as `config` says, all on the calling thread, and return how the run ended.
 
     resume: folder of a run to continue from its newest whole checkpoint, with `config` as its configuration. preset:
-    stem of a new run's folder when run.name is empty. sinks: get every event, in order, and are closed at the end.
+    stem of a new run's folder if run.name is empty. sinks: receive every event, in order, and are closed at the end.
     control: lets another thread steer the run, as the run folder's `control/` lets another process. trust: raises
-    UntrustedCodeError for Python that no reward may run, also one that is asked for later. Raises TrainerError for what
-    a user can mend; the journal then says why.
+    UntrustedCodeError for Python code that no reward may run, also if it is requested later. Raises TrainerError for
+    what a user can fix; the journal then says why.
     """
     out, control = Sinks(sinks), control or Control()
     try:
@@ -57,19 +57,19 @@ def train(
 
 
 def release_thread() -> None:
-    """Call at the end of a thread that trained, before it ends: else MLX may abort the process at exit.
+    """Release MLX at the end of a thread that trained; otherwise MLX may abort the process at exit.
 
-    The thread can use MLX no more afterwards.
+    The thread cannot use MLX afterwards.
     """
-    mx.clear_cache()  # what the thread's model leaves is of no use to the next one
+    mx.clear_cache()  # the next model cannot use the buffers of this one
     mx.clear_streams()
 
 
 class _Run(SteeredRun):
-    """One run from its first event to its last: what it loads, and the loop over iterations."""
+    """One run from its first event to its last: loading, and the loop over iterations."""
 
     def train(self, preset: str) -> RunEnded:
-        """Load everything, then create or open the run, so that a broken start leaves nothing behind."""
+        """Load everything, then create or open the run, so that a failed start leaves nothing behind."""
         self.state("loading")
         if self.resume:
             self.folder = open_to_train(self.resume, Path(self.config.run.dir))
@@ -85,7 +85,7 @@ class _Run(SteeredRun):
         self.warnings += warnings
         key = key_for(self.config.run.seed, Purpose.ADAPTER)
         actor = ActorCriticLLM(model.backbone, self.config.model, key=key)
-        if not self.resume:  # else the critic is that of the checkpoint
+        if not self.resume:  # otherwise the critic comes from the checkpoint
             init_value_model(actor, model, self.config.model)
         self.ppo = PPO(self.config, actor, model.tokenizer, prompts, rewards, emit=self.emit, control=self.control)
         self.held_out = held_out[: self.config.eval.prompts]
@@ -117,7 +117,7 @@ class _Run(SteeredRun):
         self._catch_up(loaded)
 
     def _catch_up(self, loaded: Snapshot | None) -> None:
-        """Take up what the journal tells so far, and finish what a killed process had begun after its checkpoint."""
+        """Replay the journal and finish what a killed process had begun after its checkpoint."""
         past = read_journal(self.folder.events).events
         self.watch = RunWatch(lambda: self.config, past)
         evaluations = [event for event in past if isinstance(event, Evaluation)]
@@ -132,9 +132,9 @@ class _Run(SteeredRun):
             self.record.keep_best(loaded, evaluations[-1])
 
     def _iterations(self, prompts: Sequence[Prompt]) -> str:
-        """Do the iterations that are left; returns why there are no more."""
+        """Run the remaining iterations; return why there are no more."""
         self._begin(prompts)
-        c, ppo = self.config, self.ppo  # what is read of `c` here is not live
+        c, ppo = self.config, self.ppo  # settings read from `c` here are not live
         reason = f"{c.ppo.iterations} iterations done"
         if self.iteration == 0 and not self.is_evaluated:
             self._evaluate(0)
@@ -145,7 +145,7 @@ class _Run(SteeredRun):
                 reason = decision.message
                 break
             self.state("training")
-            if number > first:  # a step that was asked for before ends with the first iteration
+            if number > first:  # a step requested before ends with the first iteration
                 self.control.between_iterations()
             else:
                 self.control.check()
@@ -155,7 +155,7 @@ class _Run(SteeredRun):
             self.emit(result.metrics)
             is_due = number == c.ppo.iterations or (c.eval.every and number % c.eval.every == 0)
             evaluation = self._evaluate(number) if is_due else None
-            # Only now: a run that ends within its evaluation does the iteration again, and the evaluation with it.
+            # Only now: a run that ends during its evaluation repeats the iteration, and so the evaluation.
             self.snapshot = self.take_snapshot(number)
             if evaluation:
                 self.record.keep_best(self.snapshot, evaluation)
@@ -166,7 +166,7 @@ class _Run(SteeredRun):
         return reason
 
     def _evaluate(self, number: int) -> Evaluation | None:
-        """What held-out prompts say of the policy after iteration `number`; None where none are wanted or there."""
+        """Evaluate the policy after iteration `number` on held-out prompts; None if disabled or there are none."""
         if not self.config.eval.every or not self.held_out:
             return None
         self.state("evaluating")

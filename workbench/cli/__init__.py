@@ -1,1 +1,1 @@
-"""What each command does, one module a command; the grammar of the command line is `workbench.cli.main`."""
+"""The commands, one module each; the parser of the command line is in `workbench.cli.main`."""

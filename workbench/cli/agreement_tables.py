@@ -11,7 +11,7 @@ from workbench.text import visible
 
 
 def tables(found: Agreement) -> Iterator[str]:
-    """Lines: alpha over all, then a table of the pairs of labellers and one of the repeats, where there are some."""
+    """Yield lines: overall alpha, then a table of the pairs of labellers and one of the repeats, if there are any."""
     labellers = "1 labeller" if len(found.labellers) == 1 else f"{len(found.labellers)} labellers"
     yield f"Krippendorff's alpha {_number(found.alpha)}: {labellers}, {found.units} common units"
     pairs = [
@@ -39,7 +39,7 @@ def tables(found: Agreement) -> Iterator[str]:
 
 
 def plain(found: Agreement) -> dict[str, Any]:
-    """`found` in plain values; null where a number is not defined."""
+    """Return `found` as plain values, with None for a number that is not defined."""
     return {
         "labellers": list(found.labellers),
         "units": found.units,

@@ -20,7 +20,7 @@ from workbench.compare.run import LETTERS
 from workbench.system import output
 
 _LEAST, _MOST = 60, 400  # columns
-_COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "red")  # of runs, over again where there are more
+_COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "red")  # of runs, repeated if there are more
 _STYLES = {
     "text": "",
     "strong": "bold",
@@ -30,7 +30,7 @@ _STYLES = {
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the comparison; what of a run could not be read goes to stderr. Raises UsageError and StorageError."""
+    """Print the comparison; problems go to stderr, or into the JSON object. Raises UsageError and StorageError."""
     width = _width(args.width)
     runs = read_runs(_folders(args.runs, runs_dir(args)))
     if not any(one.view.started or one.view.history for one in runs):
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _folders(named: list[str], where: Path) -> list[RunFolder]:
-    """The runs, each once. Raises UsageError where there are fewer than two, or more than there are letters for."""
+    """Open the runs, each once. Raises UsageError for fewer than two, or for more than there are letters."""
     folders: dict[Path, RunFolder] = {}
     for name in named:
         folder = open_run(name, where)

@@ -1,4 +1,4 @@
-"""What `ppo-workbench compare` reads of each run: journal, config.toml, and samples until enough prompts are shared."""
+"""Reader of `ppo-workbench compare`: journal, config.toml, and samples until runs share enough prompts."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from workbench.run.sample_reader import kept_iterations, read_batch
 from workbench.run.sample_records import Sample
 from workbench.run.view import RunView
 
-_FILES = 50  # of each run that are searched for prompts of the others: some 0.3 s
+_FILES = 50  # most of each run that are searched for shared prompts: about 0.3 s
 
 
 class _Samples(NamedTuple):
-    """Of one run, newest first, and why files were left out."""
+    """Samples of one run, newest first, and why files were left out."""
 
     samples: list[Sample]
     problems: list[str]
 
 
 def read_runs(folders: Sequence[RunFolder]) -> list[ComparedRun]:
-    """The runs in `folders`, which differ; what is damaged is left out and told in their `problems`."""
+    """Read the runs in `folders`, which differ; damaged parts are left out and reported in their `problems`."""
     samples = _read_samples(folders)
     names = distinct_names([folder.root for folder in folders])
     return [
@@ -40,7 +40,7 @@ def read_runs(folders: Sequence[RunFolder]) -> list[ComparedRun]:
 
 def _read(letter: str, name: str, folder: RunFolder, samples: _Samples) -> ComparedRun:
     problems: list[str] = []
-    live = folder.is_live()  # before reading: a run that ends meanwhile is told to train, not to be interrupted
+    live = folder.is_live()  # before reading: a run that ends meanwhile counts as training, not interrupted
     events: list[Event] = []
     try:
         events, _, damages = read_journal(folder.events)
@@ -72,7 +72,7 @@ def _read(letter: str, name: str, folder: RunFolder, samples: _Samples) -> Compa
 
 
 def _read_samples(folders: Sequence[RunFolder]) -> list[_Samples]:
-    """Of each run its newest samples, a file more of each until all of them share as many prompts as are shown."""
+    """Read each run's newest samples, file by file, until all runs share as many prompts as are shown."""
     iterations = [kept_iterations(folder)[::-1][:_FILES] for folder in folders]
     found = [_Samples([], []) for _ in folders]
     having = sum(map(bool, iterations))

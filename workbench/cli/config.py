@@ -19,7 +19,7 @@ from workbench.system import output
 
 
 def show(args: argparse.Namespace) -> int:
-    """Print the whole configuration as TOML, every default spelt out; warnings go to stderr."""
+    """Print the whole configuration as TOML, defaults included; warnings go to stderr."""
     sys.stdout.write(tomli_w.dumps(_checked(args).model_dump()))
     return 0
 
@@ -32,7 +32,7 @@ def validate(args: argparse.Namespace) -> int:
 
 
 def schema(args: argparse.Namespace) -> int:
-    """Print every field: as a list to read, as JSON Schema, or as the page in Markdown of all kinds of run."""
+    """Print every field: as a list to read, as JSON Schema, or as the Markdown page of all kinds of run."""
     if args.format == "json":
         output.data(json.dumps(json_schema(SCHEMAS[args.kind]), indent=2))
     elif args.format == "markdown":
@@ -43,7 +43,7 @@ def schema(args: argparse.Namespace) -> int:
 
 
 def _checked(args: argparse.Namespace) -> Section:
-    """The configuration that the command line names, its warnings told. Raises UsageError and ConfigError."""
+    """Load the configuration of the command line and print its warnings. Raises UsageError and ConfigError."""
     if args.kind == "ppo":
         config = configuration(args)
         for warning in config_warnings(config):
@@ -55,7 +55,7 @@ def _checked(args: argparse.Namespace) -> Section:
 
 
 def _listing(rows: list[ReferenceRow]) -> list[str]:
-    """Two lines an option: what it may be, then what it does; `live` marks what may change during a run."""
+    """Return two lines for each option: its type and default, then its help; `live` marks what may change in a run."""
     lines = []
     for row in rows:
         rule = ", ".join(filter(None, (row.type, row.rule)))

@@ -9,7 +9,7 @@ from workbench.text import visible
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print one line a check; returns 3 when one failed, so that training would too."""
+    """Print one line for each check; return 3 if one failed, because training would fail too."""
     from trainer.doctor import checks
 
     failed = False

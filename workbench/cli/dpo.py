@@ -19,7 +19,7 @@ from workbench.system.code_trust import is_given, require_trust, trusted_code
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train as the command line says; returns the exit code. Raises TrainerError for what a user can mend."""
+    """Train as the command line says and return the exit code. Raises TrainerError for what a user can fix."""
     resume, preset = None, "dpo"
     if args.resume is not None:
         config, folder = resumed(args, DPOConfig)
@@ -29,12 +29,12 @@ def run(args: argparse.Namespace) -> int:
         if args.config_given:
             preset = Path(args.config_given).stem
     require_trust(config.reward, given=is_given(args, DPOConfig))
-    untyped: Any = config  # a session hands it on as it is
+    untyped: Any = config  # a session passes it on unchanged
     return headless(Session(untyped, resume=resume, preset=preset, train=_train), choose(args.display))
 
 
 def _train(config: Any, *, resume: Path | None, preset: str, sinks: Sequence[Sink], control: Control) -> RunEnded:
-    # Imported here, because that imports mlx, and only the thread that trains may use it.
+    # Imported here, because this imports mlx, which only the training thread may use.
     from trainer.dpo.training import train_dpo
     from trainer.session.training import release_thread
 

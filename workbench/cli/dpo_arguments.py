@@ -1,4 +1,4 @@
-"""The grammar of `ppo-workbench dpo`; loads nothing of what the command needs."""
+"""Options of `ppo-workbench dpo`, defined without importing the command itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def add_dpo(commands: Any) -> None:
         help="preferences.db, a .jsonl, .jsonl.gz, .json, .csv or .parquet file, a folder or a datasets name "
         "(default: preferences.db)",
     )
-    # These may stand before the command as well, so an absent one must not hide the other.
+    # Also accepted before the command: an absent one here must not override the one there.
     dpo.add_argument(
         "--config", dest="config_given", metavar="FILE", default=argparse.SUPPRESS, help="TOML file (default: none)"
     )

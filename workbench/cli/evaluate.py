@@ -25,10 +25,10 @@ _MOST = 1024  # responses to a prompt
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the evaluation; what a user should know of it and its progress go to stderr."""
+    """Print the evaluation; warnings and progress go to stderr."""
     folder = open_run(args.run, runs_dir(args))
     wanted = _wanted(args)
-    # Imported here, for it imports mlx: what is wrong with the command line is told before.
+    # Imported here, because this imports mlx: mistakes in the command line are reported first.
     from trainer.session.checkpoint_evaluation import evaluate_checkpoint, find_checkpoint, reward_of
 
     output.note(f"evaluating '{find_checkpoint(folder, wanted.checkpoint).name}' of run '{folder.name}'")
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _wanted(args: argparse.Namespace) -> Wanted:
-    """Raises UsageError for numbers that no evaluation may have."""
+    """Return the evaluation asked for. Raises UsageError for numbers out of range."""
     for option, value in (("--samples", args.samples), ("--best-of", args.best_of)):
         if value is not None and not 1 <= value <= _MOST:
             raise UsageError(f"{option} {value}: must be 1 to {_MOST}")
@@ -70,7 +70,7 @@ def _wanted(args: argparse.Namespace) -> Wanted:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[Event], None]]:
-    """A bar on stderr, where that is a terminal; gives what takes the events that move it."""
+    """Show a progress bar on stderr if that is a terminal; yield the function that takes its events."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 

@@ -1,4 +1,4 @@
-"""The grammar of `ppo-workbench evaluate`; loads nothing of what the command needs."""
+"""Options of `ppo-workbench evaluate`, defined without importing the command itself."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _PART = "parts."
 
 
 def table(report: EvaluationReport) -> Iterator[str]:
-    """Lines."""
+    """Yield the lines of the tables."""
     policy, reference = report.policy, report.reference
     names = [name for name in policy if name.startswith(_PART)]
     parts = [(name, f"  {visible(name.removeprefix(_PART))}", 3) for name in names] if len(names) > 1 else []

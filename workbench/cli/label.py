@@ -35,12 +35,12 @@ from workbench.opening import Opening
 
 
 def run(args: argparse.Namespace) -> int:
-    """Open the workbench on the Label pane; returns the exit code. Raises TrainerError."""
+    """Open the workbench on the Label pane and return the exit code. Raises TrainerError."""
     return open_workbench(opening(args))
 
 
 def opening(args: argparse.Namespace) -> Opening:
-    """What to open: a session where the command line says of what, else the screen that asks. Raises TrainerError."""
+    """Return what to open: a session if the options name its items, else the screen that asks. Raises TrainerError."""
     path = (Path(args.store) if args.store else default_store(Path.cwd())).resolve()
     kept = _sessions(path)
     labeller = labeller_name(args.labeller if args.labeller is not None else default_labeller(kept))
@@ -62,7 +62,7 @@ def opening(args: argparse.Namespace) -> Opening:
 
 
 def _wanted(args: argparse.Namespace, where: Path) -> Wanted:
-    """The options; run and reward models are the newest where none are named and some are needed."""
+    """Return the options; a run or reward models that are needed but not named are the newest ones."""
     queues = tuple(_weighted(text) for text in args.queues)
     names = {queue for queue, _ in queues}
     if len(names) < len(queues):
@@ -100,7 +100,10 @@ def _weighted(text: str) -> tuple[Queue, float]:
 
 
 def _sessions(path: Path) -> list[SessionRecord]:
-    """The sessions in the store, newest first; none where there is no store yet. Raises where it cannot be written."""
+    """Return the sessions in the store, newest first; none without a store.
+
+    Raises UsageError if there is no store and none can be created.
+    """
     if path.exists():
         with PreferenceStore(path) as store:
             return sessions(store)

@@ -1,4 +1,4 @@
-"""The grammar of `ppo-workbench label`; loads nothing of what the command needs."""
+"""Options of `ppo-workbench label`, defined without importing the command itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The grammar of the command line; what a command does is in `workbench.cli`, imported when called."""
+"""The parser of the command line; the commands are in `workbench.cli` and imported when called."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from workbench.system import output
 
 PRESET = "quickstart"
 
-_LONGEST = 60  # characters of a wrong word that are shown
-_MANY = 15  # choices that are listed
+_LONGEST = 60  # characters shown of a wrong argument
+_MANY = 15  # most choices that are listed
 
 EXIT_CODES = {
     0: "done",
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The whole grammar."""
+    """Build the parser of the whole command line."""
     root = _Parser(
         prog=output.PROGRAM,
         description="Reinforcement learning from human feedback on one machine, in one terminal.",
@@ -143,7 +143,7 @@ def _add_config(commands: Any) -> None:
         ("validate", "report every problem of a configuration"),
     ):
         action = actions.add_parser(name, help=help_text)
-        # Given here or before the command, so an absent one must not hide the other.
+        # Also accepted before the command: an absent one here must not override the one there.
         action.add_argument(
             "--config",
             dest="config_given",
@@ -225,7 +225,7 @@ def _command(args: argparse.Namespace) -> Callable[[argparse.Namespace], int]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports a wrong command line in one line, with the word that was probably meant."""
+    """A parser that reports a wrong command line in one line, with what was probably meant."""
 
     def error(self, message: str) -> NoReturn:
         if message.endswith("required: "):  # of commands, which have no name
@@ -256,12 +256,12 @@ class _Parser(argparse.ArgumentParser):
         return dict(actions[0].choices) if actions else {}
 
     def _all_options(self) -> set[str]:
-        """The options of this command and of all below it."""
+        """Return the options of this command and of all its subcommands."""
         return set(self._option_string_actions).union(*(each._all_options() for each in self._commands().values()))
 
 
 def _meant(word: str, choices: Iterable[Any]) -> str:
-    """What `word` was probably meant to be, or all that it may be where that is not many."""
+    """Return a hint for an unknown `word`: the choice probably meant, or all choices if they are few."""
     names = sorted(map(str, choices))
     if near := difflib.get_close_matches(word[:_LONGEST], names, n=1):
         return f"; did you mean '{near[0]}'?"
@@ -269,7 +269,7 @@ def _meant(word: str, choices: Iterable[Any]) -> str:
 
 
 class _Version(argparse.Action):
-    """Looks the version up only when it is asked for."""
+    """An option that looks up the version only when it is given."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
         super().__init__(option_strings, dest, nargs=0, help=help)

@@ -1,4 +1,4 @@
-"""The configuration of a run that learns from preferences, as the command line gives it."""
+"""The configuration of a run that learns from preferences, from the command line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RESUMABLE = ("checkpoint.every", "checkpoint.keep", "eval.every", "run.trackers
 
 
 def configuration(args: argparse.Namespace, schema: type[Schema]) -> Schema:
-    """That of a new run. Raises UsageError, ConfigError."""
+    """Load the configuration of a new run. Raises UsageError, ConfigError."""
     given = [f"run.name={args.name}"] * (args.name is not None) + [f"data.preferences={args.data}"] * bool(args.data)
     overrides = parse_overrides(args.overrides + given + dir_override(args), schema)
     if args.config_given:
@@ -28,7 +28,7 @@ def configuration(args: argparse.Namespace, schema: type[Schema]) -> Schema:
 
 
 def resumed(args: argparse.Namespace, schema: type[Schema]) -> tuple[Schema, RunFolder]:
-    """That of the run to go on with, and its folder. UsageError for options that do not go with it."""
+    """Load configuration and folder of the run to resume. Raises UsageError for options that do not go with it."""
     for option, value in (("--config", args.config_given), ("--name", args.name), ("--data", args.data)):
         if value is not None:
             raise UsageError(f"{option} {value} does not go with --resume, which uses the run's own config.toml")

@@ -28,7 +28,7 @@ _PROMPT = 60  # columns of a prompt in the list
 
 
 def import_(args: argparse.Namespace) -> int:
-    """Read a source into the store, all of it or nothing; what it held goes to stderr."""
+    """Import a source into the store, all of it or nothing; a summary goes to stderr."""
     reading = read_preferences(
         args.source,
         format=args.format,
@@ -51,7 +51,7 @@ def import_(args: argparse.Namespace) -> int:
 
 
 def export(args: argparse.Namespace) -> int:
-    """Write the preferences to a file and print its path; what it does not hold goes to stderr."""
+    """Write the preferences to a file and print its path; what was left out goes to stderr."""
     with _store(args) as store:
         written = write_preferences(
             _chosen(args, store, with_skips=True),
@@ -75,7 +75,7 @@ def card(args: argparse.Namespace) -> int:
 
 
 def agree(args: argparse.Namespace) -> int:
-    """Print how far labellers agree, as tables or one JSON object."""
+    """Print the agreement of labellers, as tables or one JSON object."""
     with _store(args) as store:
         found = agreement(_some(store.preferences(), store.path))
     output.data(json.dumps(plain(found), allow_nan=False) if args.json else "\n".join(tables(found)))
@@ -85,7 +85,7 @@ def agree(args: argparse.Namespace) -> int:
 
 
 def check(args: argparse.Namespace) -> int:
-    """Print a line for everything that is wrong with the store, or ok; returns 3 where something is."""
+    """Print ok, or each problem of the store on stderr; return 3 if there are any."""
     with _store(args) as store:
         problems = store.check()
         counts = store.counts()
@@ -109,7 +109,7 @@ def list_(args: argparse.Namespace) -> int:
 
 
 def _columns(assignments: list[str]) -> ColumnNames:
-    """The names that --column gives. Raises UsageError."""
+    """Return the column names that --column gives. Raises UsageError."""
     roles = [field.name for field in fields(ColumnNames)]
     given: dict[str, str] = {}
     for assignment in assignments:
@@ -144,7 +144,7 @@ def _path(args: argparse.Namespace) -> Path:
 
 
 def _store(args: argparse.Namespace) -> PreferenceStore:
-    """The store that is there. Raises UsageError where none is."""
+    """Open the store. Raises UsageError if there is none."""
     path = _path(args)
     if not path.exists():
         raise UsageError(f"no preferences in '{path}': import some with ppo-workbench preferences import SOURCE")
@@ -152,7 +152,7 @@ def _store(args: argparse.Namespace) -> PreferenceStore:
 
 
 def _chosen(args: argparse.Namespace, store: PreferenceStore, *, with_skips: bool) -> Iterator[Preference]:
-    """What --labeller and --source leave. Raises UsageError where that is nothing."""
+    """Return the preferences that --labeller and --source select. Raises UsageError if there are none."""
     found = store.preferences(labeller=args.labeller, source=args.source, with_skips=with_skips)
     asked = {"--labeller": args.labeller, "--source": args.source}
     told = "".join(f" with {option} {value}" for option, value in asked.items() if value is not None)
@@ -168,7 +168,7 @@ def _some(preferences: Iterator[Preference], path: Path, told: str = "") -> Iter
 
 
 def _line(preference: Preference) -> str:
-    """One preference in a line: id, day, choice, labeller, and the end of the prompt."""
+    """Return one line for a preference: id, time, choice, labeller, and the end of the prompt."""
     judgement = preference.judgement
     day = "-" if judgement.time is None else f"{datetime.fromtimestamp(judgement.time).astimezone():%F %R}"
     prompt = fit_end(visible(_text(preference.comparison.prompt)[-_PROMPT - 1 :]), _PROMPT)

@@ -1,4 +1,4 @@
-"""The grammar of `ppo-workbench preferences`; loads nothing of what the commands need."""
+"""Options of `ppo-workbench preferences`, defined without importing the command itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from workbench.labelling.formats import FORMATS_IN, FORMATS_OUT
 
 
 def add_preferences(commands: Any, parser_class: type[argparse.ArgumentParser]) -> None:
-    """Add the command and its own ones to `commands`."""
+    """Add the command and its subcommands to `commands`."""
     preferences = commands.add_parser("preferences", help="import, export and describe what people prefer")
     actions = preferences.add_subparsers(
         dest="action", required=True, title="commands", metavar="", parser_class=parser_class

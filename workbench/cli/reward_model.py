@@ -29,7 +29,7 @@ _SCORED_AT_ONCE = 64  # rows
 
 
 def train(args: argparse.Namespace) -> int:
-    """Train as the command line says; returns the exit code. Raises TrainerError for what a user can mend."""
+    """Train as the command line says and return the exit code. Raises TrainerError for what a user can fix."""
     if args.resume is not None:
         config, folder = resumed(args, RewardModelConfig)
         resume: Path | None = folder.root
@@ -38,7 +38,7 @@ def train(args: argparse.Namespace) -> int:
         config, resume = configuration(args, RewardModelConfig), None
         preset = Path(args.config_given).stem if args.config_given else "reward-model"
     run = _Run()
-    untyped: Any = config  # a session hands it on as it is
+    untyped: Any = config  # a session passes it on unchanged
     exit_code = headless(Session(untyped, resume=resume, preset=preset, train=run.train), choose(args.display))
     if exit_code == 0 and args.display != "json" and (evaluation := _evaluation(run.folder)):
         output.data("\n".join(["", *table(evaluation)]))
@@ -46,7 +46,7 @@ def train(args: argparse.Namespace) -> int:
 
 
 def evaluate(args: argparse.Namespace) -> int:
-    """Print the evaluation of a trained reward model; what a user should know of the data goes to stderr."""
+    """Print the evaluation of a trained reward model; warnings about the data go to stderr."""
     from trainer.reward_model.saved import evaluate_held_out, evaluate_on
 
     found = _found(args)
@@ -65,7 +65,7 @@ def evaluate(args: argparse.Namespace) -> int:
 
 
 def score(args: argparse.Namespace) -> int:
-    """Print a JSON object with the score of each completion."""
+    """Print the score of each completion, one JSON object a line."""
     if bool(args.data) == bool(args.completion):
         raise UsageError("name completions either by --prompt and --completion, or by --data FILE")
     rows = _rows(Path(args.data)) if args.data else _given(args)
@@ -87,7 +87,7 @@ ACTIONS = {"train": train, "eval": evaluate, "score": score}
 
 
 class _Run:
-    """The trainer's entry for a session, and a sink that keeps where the run is."""
+    """The trainer's entry point for a session, and a sink that keeps the run's folder."""
 
     def __init__(self) -> None:
         self.folder = Path()
@@ -95,8 +95,8 @@ class _Run:
     def train(
         self, config: Any, *, resume: Path | None, preset: str, sinks: Sequence[Sink], control: Control
     ) -> RunEnded:
-        """Run to the end; raises TrainerError for what a user can mend."""
-        # Imported here, because that imports mlx, and only the thread that trains may use it.
+        """Run to the end. Raises TrainerError for what a user can fix."""
+        # Imported here, because this imports mlx, which only the training thread may use.
         from trainer.reward_model.training import train_reward_model
         from trainer.session.training import release_thread
 
@@ -106,16 +106,16 @@ class _Run:
             release_thread()
 
     def emit(self, event: Event) -> None:
-        """Take one event."""
+        """Keep the folder when the run starts."""
         if isinstance(event, RunStarted):
             self.folder = Path(event.folder)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
 
 def _evaluation(folder: Path) -> dict[str, Any]:
-    """The last one of the run in `folder`; empty where nothing was held out."""
+    """Return the last evaluation of the run in `folder`; empty if nothing was held out."""
     checkpoint = newest_checkpoint(RunFolder(folder))
     card = json.loads((checkpoint / "reward_model.json").read_bytes()) if checkpoint else {}
     return card.get("evaluation") or {}

@@ -1,4 +1,4 @@
-"""The grammar of `ppo-workbench reward-model`; loads nothing of what the commands need."""
+"""Options of `ppo-workbench reward-model`, defined without importing the command itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SOURCE = "preferences.db, a .jsonl, .jsonl.gz, .json, .csv or .parquet file, a 
 
 
 def add_reward_model(commands: Any, parser_class: type[argparse.ArgumentParser]) -> None:
-    """Add the command and its own ones to `commands`."""
+    """Add the command and its subcommands to `commands`."""
     reward_model = commands.add_parser("reward-model", help="learn from preferences what people like, and score by it")
     actions = reward_model.add_subparsers(
         dest="action", required=True, title="commands", metavar="", parser_class=parser_class
@@ -33,7 +33,7 @@ def add_reward_model(commands: Any, parser_class: type[argparse.ArgumentParser])
 def _add_train(actions: Any) -> None:
     train = actions.add_parser("train", help="train a reward model")
     train.add_argument("--data", metavar="SOURCE", help=f"{_SOURCE} (default: preferences.db)")
-    # These may stand before the command as well, so an absent one must not hide the other.
+    # Also accepted before the command: an absent one here must not override the one there.
     train.add_argument(
         "--config", dest="config_given", metavar="FILE", default=argparse.SUPPRESS, help="TOML file (default: none)"
     )

@@ -9,7 +9,7 @@ from workbench.text import visible
 
 
 def table(evaluation: dict[str, Any]) -> Iterator[str]:
-    """Lines. evaluation: a RewardModelReport in plain values."""
+    """Yield the lines of the tables. evaluation: a RewardModelReport as plain values."""
     accuracy = evaluation["accuracy"]
     yield from _table(
         [

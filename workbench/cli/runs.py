@@ -1,4 +1,4 @@
-"""`ppo-workbench runs`: what lies in the folder of runs."""
+"""`ppo-workbench runs`: the runs in their folder."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from workbench.text import visible
 
 _HEADINGS = ("run", "state", "iteration", "score", "KL", "started", "model")
 _UNITS = ("", "", "", f"last {RECENT}", f"nats/seq, last {RECENT}", "", "")
-_NUMBERS = (2, 3, 4)  # columns that are aligned to the right
+_NUMBERS = (2, 3, 4)  # right-aligned columns
 
 
 def run(args: argparse.Namespace) -> int:
-    """List the runs by name, as a table or one JSON object a line; what is wrong with one goes to stderr."""
+    """List the runs by name, as a table with problems on stderr, or as one JSON object a line."""
     folder = runs_dir(args)
     runs = list_runs(folder)
     if args.json:
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _plain(summary: RunSummary) -> dict[str, Any]:
-    """`summary` in plain values; `started` in unix seconds, `kl` in nats a sequence.
+    """Return `summary` as plain values; `started` in unix seconds, `kl` in nats a sequence.
 
     `score` and `kl` are means of the last five iterations; `alarms` is the level of each open one by its code.
     """

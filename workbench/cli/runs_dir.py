@@ -1,4 +1,4 @@
-"""The option --dir: the folder of the runs, where a command looks for those that are named and makes new ones."""
+"""The option --dir: the folder in which a command finds runs by name and creates new ones."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def add_dir(parser: argparse.ArgumentParser) -> None:
-    """Add the option to `parser`. It may stand before the command as well, so an absent one does not hide the other."""
+    """Add the option to `parser`. It has no default, which would override one given before the command."""
     parser.add_argument("--dir", metavar="DIR", default=argparse.SUPPRESS, help="folder of the runs (default: runs)")
 
 
 def runs_dir(args: argparse.Namespace) -> Path:
-    """Return the folder of the runs. Raises UsageError where the one that is named is not there."""
+    """Return the folder of the runs. Raises UsageError if --dir does not exist."""
     from trainer.config.schema import RunConfig
     from trainer.errors import UsageError
 
@@ -25,6 +25,6 @@ def runs_dir(args: argparse.Namespace) -> Path:
 
 
 def dir_override(args: argparse.Namespace) -> list[str]:
-    """Return the assignment that puts a new run into the folder of --dir; none where that is not given."""
+    """Return the assignment that puts a new run into the folder of --dir; empty without that option."""
     given = getattr(args, "dir", None)
     return [] if given is None else [f"run.dir={json.dumps(given)}"]

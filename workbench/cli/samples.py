@@ -23,14 +23,14 @@ from workbench.samples.whole_run import scan
 from workbench.system import output
 from workbench.text import visible
 
-_PRINTED = 20  # samples, unless --limit says otherwise
+_PRINTED = 20  # samples without --limit
 _COMPLETION = 3  # lines
-_PROMPT = 2000  # characters at its end that are looked at
+_PROMPT = 2000  # last characters of a prompt that are considered
 _LABEL = 10  # columns
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print samples of a run, or write them to a file and print its path; what cannot be read goes to stderr."""
+    """Print samples of a run, or write them to a file and print its path; problems go to stderr."""
     query, order = _query(args.filter), Order(args.sort, descending=True) if args.sort else Order()
     if args.limit is not None and args.limit < 1:
         raise UsageError(f"--limit {args.limit}: give a number from 1 on, or leave it out")
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def sample_card(sample: Sample, width: int) -> list[str]:
-    """The facts of a sample, the end of its prompt and the start of its completion, in lines of `width` columns."""
+    """Return a sample's facts, the end of its prompt and the start of its response, in lines of `width` columns."""
     facts = [f"{sample.key.iteration}·{sample.key.row + 1}", f"score {sample.score:+.3f}", f"KL {sample.kl:.2f} nats"]
     if sample.length is not None:
         facts.append(f"{sample.length} tokens")
@@ -82,7 +82,7 @@ def _query(text: str | None) -> Query:
 
 
 def _iterations(folder: RunFolder, asked: str) -> list[int]:
-    """The iterations asked for, newest first. Raises UsageError and StorageError."""
+    """Return the iterations asked for, newest first. Raises UsageError and StorageError."""
     kept = kept_iterations(folder)
     if not kept:
         raise StorageError(f"no samples in '{folder.samples}': a run keeps them with run.save_samples = true")
@@ -96,7 +96,7 @@ def _iterations(folder: RunFolder, asked: str) -> list[int]:
 
 
 def _read(folder: RunFolder, iterations: list[int]) -> SampleTable:
-    """The samples that can be read; warns of the others. Raises StorageError where none can be."""
+    """Read the samples and warn of unreadable files. Raises StorageError if no file can be read."""
     tables: list[SampleTable] = []
     problems: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Where a configuration comes from: a preset or file with --set on top, or the run that is resumed."""
+"""Sources of a configuration: a preset or file with --set on top, or the run that is resumed."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from trainer.errors import UsageError
 from trainer.runs.folder import RunFolder, open_run
 from workbench.cli.runs_dir import dir_override, runs_dir
 
-# May change when a run is resumed, besides the fields that may change while it goes on.
+# May change when a run is resumed, besides the live fields.
 RESUMABLE = ("ppo.iterations", "checkpoint.every", "eval.every", "run.trackers")
 
 
 def configuration(args: argparse.Namespace) -> Config:
-    """The configuration of --config with every --set and --name on top. Raises UsageError and ConfigError."""
+    """Load the configuration of --config with --set, --name and --dir on top. Raises UsageError and ConfigError."""
     name = getattr(args, "name", None)
     named = [f"run.name={name}"] if name is not None else []
     return load_config(args.config, parse_overrides(args.overrides + named + dir_override(args)))
 
 
 def resumed(args: argparse.Namespace) -> tuple[Config, RunFolder]:
-    """Configuration and folder of the run that --resume names, by its path or its name among the runs.
+    """Load configuration and folder of the run that --resume names, by its path or its name among the runs.
 
-    Raises UsageError when there is no such run, or when an option would change what must stay as it is.
+    Raises UsageError if there is no such run, or if an option would change what must stay as it is.
     """
     for option, value in (("--config", args.config_given), ("--name", args.name)):
         if value is not None:

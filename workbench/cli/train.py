@@ -25,11 +25,11 @@ _BUG = 1
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train as the command line says; returns the exit code. Raises TrainerError for what a user can mend."""
+    """Train as the command line says and return the exit code. Raises TrainerError for what a user can fix."""
     if args.resume is not None:
         config, folder = resumed(args)
         done = config.ppo.iterations
-        if is_complete(folder, done):  # said before the seconds that loading takes
+        if is_complete(folder, done):  # reported before loading, which takes seconds
             more = f"{output.PROGRAM} --no-ui --resume {args.resume} --set ppo.iterations={2 * done}"
             output.note(f"{folder.name} is complete after {done} iterations; for more: {more}")
             return 0
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def headless(session: Session, display: Display) -> int:
-    """Show `session` on `display` to its end, heed signals, and return the exit code."""
+    """Show `session` on `display` to its end, handle signals, and return the exit code."""
     follower = _Follower(session, display)
     try:
         with stop_on_signals(session.stop, follower.restore), session:
@@ -60,7 +60,7 @@ def headless(session: Session, display: Display) -> int:
 
 
 class _Follower:
-    """Takes a session's events to a display; when nobody reads that any more, the run is told to stop."""
+    """Bridge from a session's events to a display; it stops the run when the display's reader goes away."""
 
     def __init__(self, session: Session, display: Display) -> None:
         self._session = session

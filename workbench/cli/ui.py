@@ -1,4 +1,4 @@
-"""`ppo-workbench` and `ppo-workbench watch`: the screen, and what goes on when it is gone."""
+"""`ppo-workbench` and `ppo-workbench watch`: the screen, and a run that outlives it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from trainer.config import Config
     from workbench.run.supervisor import Supervisor
 
-_MANY_COLORS = 256  # as many as the colours of a theme can be mixed of
+_MANY_COLORS = 256  # enough to show the colours of a theme
 
-_SWITCH_SECONDS = 0.001  # that the trainer keeps Python to itself while the screen waits; a key waits several times
+_SWITCH_SECONDS = 0.001  # that the trainer holds Python's lock while the screen waits; a key waits several times
 
 
 def run(args: argparse.Namespace) -> int:
-    """Open the workbench as the command line says; returns the exit code. Raises TrainerError."""
+    """Open the workbench as the command line says and return the exit code. Raises TrainerError."""
     return open_workbench(opening(args))
 
 
@@ -41,7 +41,7 @@ def watch(args: argparse.Namespace) -> int:
 
 
 def opening(args: argparse.Namespace) -> Opening:
-    """What to open: configuration, --set and --name, or the run of --resume. Raises UsageError."""
+    """Return what to open: configuration, --set and --name, or the run of --resume. Raises UsageError."""
     if args.display is not None:
         raise UsageError(f"--display {args.display} is for headless runs: add --no-ui")
     if args.resume is not None:
@@ -57,7 +57,7 @@ def opening(args: argparse.Namespace) -> Opening:
 
 
 def _trust_given(args: argparse.Namespace, config: Config | None = None) -> None:
-    """Trust the code of the configuration where the command line says so. Raises TrainerError."""
+    """Trust the code of the configuration if the command line says so. Raises TrainerError."""
     if not (args.trust_code or args.overrides):
         return
     from workbench.cli.sources import configuration
@@ -68,7 +68,7 @@ def _trust_given(args: argparse.Namespace, config: Config | None = None) -> None
 
 
 def open_workbench(opening: Opening) -> int:
-    """Show the screen until it is left, and wait for a run that it left behind; returns the exit code."""
+    """Show the screen until the user leaves, wait for a run that outlives it, and return the exit code."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("the workbench needs a terminal: train without one with --no-ui")
     if not can_place_text():
@@ -86,11 +86,11 @@ def open_workbench(opening: Opening) -> int:
     from workbench.app import WorkbenchApp
     from workbench.kit.theming import DEFAULT_THEME, FEW_COLORS_THEME
 
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # by nohup, so that a run outlives its terminal: it does
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # by nohup; a run outlives its terminal anyway
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
     log = new_log(state_dir())
     app = WorkbenchApp(replace(opening, log=log), DEFAULT_THEME if shown >= _MANY_COLORS else FEW_COLORS_THEME)
-    # Not by asyncio, whose handlers end with its loop: a run may outlive the screen, and needs them then.
+    # Not asyncio's handlers, which end with its loop: a run may outlive the screen and still needs them.
     with handled_signals(app.heed_signal):
         with native_output_to(log):
             message = app.run()
@@ -106,7 +106,7 @@ def open_workbench(opening: Opening) -> int:
 
 
 def _wait_for(supervisor: Supervisor, *, terminal: bool) -> None:
-    """Wait for a run that outlives the screen: without a terminal it goes on here; else it is saved and ended."""
+    """Wait for a run that outlives the screen: without a terminal it goes on; otherwise it is saved and ended."""
     if terminal:
         output.note("the screen has ended: saving a checkpoint")
         supervisor.stop("the screen has ended")

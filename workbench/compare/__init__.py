@@ -1,1 +1,1 @@
-"""Runs side by side: what differs between them. Reads no files and knows no screen."""
+"""Comparison of runs, side by side. Reads no files and depends on no screen."""

@@ -1,4 +1,4 @@
-"""The course of each metric, a line of bars a run on one scale, so that runs can be compared at a glance."""
+"""Curves of each metric: one line of bars per run, on one scale, to compare runs at a glance."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LEAST = 10  # columns of bars
 
 
 def curve_lines(runs: Sequence[ComparedRun], width: int) -> Iterator[Line]:
-    """Lines of at most `width` columns: for each metric its name, then a line for each run that has it."""
+    """Yield lines of at most `width` columns: for each metric its name, then a line for each run that has it."""
     for field in FIELDS:
         having = [run for run in runs if any(map(math.isfinite, run.column(field)))]
         if having:

@@ -1,7 +1,7 @@
-"""What score a run reached at what distance from its reference: the frontier of reward against KL.
+"""Frontier of reward against KL: the score that a run reached at each distance from its reference.
 
 Gao et al. 2022 (arXiv 2210.10760) and Rafailov et al. 2023 (arXiv 2305.18290, figure 2) compare methods by it: a
-higher score says little where it was bought with a higher KL.
+higher score says little if it was bought with a higher KL.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import NamedTuple
 from workbench.compare.lines import mean
 from workbench.compare.run import ComparedRun
 
-_MANY = 5  # evaluations that show a course
+_MANY = 5  # evaluations that suffice for a comparison
 _LEVELS = 6
-_STEPS = 5  # from a mean to the first that shares no iteration with it
+_STEPS = 5  # steps from a mean to the first one that shares no iteration with it
 _ROUND = (1.0, 2.0, 5.0)
 
 
 class Point(NamedTuple):
-    """Where a run was: `kl` in nats a sequence, `iteration` the last one that counts for it."""
+    """A point of a run: `kl` in nats per sequence, `iteration` the last one that counts for it."""
 
     iteration: int
     kl: float
@@ -29,7 +29,7 @@ class Point(NamedTuple):
 
 
 class Frontier(NamedTuple):
-    """The points of each run. held_out: of each run, whether `compared` are those of held-out prompts."""
+    """The points of each run. held_out: for each run, whether it is compared on held-out prompts."""
 
     training: list[list[Point]]
     evaluations: list[list[Point]]
@@ -37,7 +37,7 @@ class Frontier(NamedTuple):
 
     @property
     def compared(self) -> list[list[Point]]:
-        """Of each run, the points by which it is compared with the others."""
+        """Points of each run that are compared with those of the other runs."""
         chosen = zip(self.held_out, self.evaluations, self.training, strict=True)
         return [evaluations if held_out else training for held_out, evaluations, training in chosen]
 
@@ -46,10 +46,10 @@ class Frontier(NamedTuple):
 
 
 def frontier(runs: Sequence[ComparedRun]) -> Frontier:
-    """The points of `runs`.
+    """Return the points of `runs`.
 
-    They are compared on held-out prompts where each of them has five evaluations, else by their training batches; a
-    run that has no scores of these, such as one of DPO, by its evaluations all the same.
+    Runs are compared on held-out prompts if each has five evaluations, else on their training batches. A run without
+    scores of training batches, such as a DPO run, is always compared on held-out prompts.
     """
     training = [training_points(run) for run in runs]
     evaluations = [held_out_points(run) for run in runs]
@@ -59,7 +59,7 @@ def frontier(runs: Sequence[ComparedRun]) -> Frontier:
 
 
 def training_points(run: ComparedRun) -> list[Point]:
-    """Means over `run.window` neighbouring iterations, a fifth of that apart; over all where there are fewer."""
+    """Return means over `run.window` neighbouring iterations, a fifth of that apart; over all if there are fewer."""
     numbers = run.view.history.numbers
     known = [
         Point(number, kl, score)
@@ -73,18 +73,18 @@ def training_points(run: ComparedRun) -> list[Point]:
 
 
 def held_out_points(run: ComparedRun) -> list[Point]:
-    """Evaluations on held-out prompts, the one before the first iteration among them."""
+    """Return the evaluations on held-out prompts, including the one before the first iteration."""
     points = (Point(e.iteration, e.kl, e.score_mean) for e in run.view.evaluations)
     return [point for point in points if math.isfinite(point.kl) and math.isfinite(point.score)]
 
 
 def best(points: Iterable[Point], kl: float = math.inf) -> Point | None:
-    """The point of highest score whose KL is at most `kl`; None where there is none."""
+    """Return the point of highest score with a KL of at most `kl`; None if there is none."""
     return max((point for point in points if point.kl <= kl), key=lambda point: point.score, default=None)
 
 
 def levels(points: Iterable[Point]) -> list[float]:
-    """Round KLs, ascending, at most six: the last is the first that all `points` lie below."""
+    """Return at most six round KLs, ascending; the last is the first that no point exceeds."""
     reached = [point.kl for point in points if point.kl > 0]
     if not reached:
         return []
@@ -98,7 +98,7 @@ def levels(points: Iterable[Point]) -> list[float]:
 
 
 def _round_values(start: float) -> Iterator[float]:
-    """1, 2 and 5 times the powers of ten, from the first that is no smaller than `start`."""
+    """Yield 1, 2 and 5 times the powers of ten, from the first that is at least `start`, without end."""
     for power in itertools.count(math.floor(math.log10(start))):
         yield from (value for factor in _ROUND if (value := factor * 10.0**power) >= start)
 

@@ -1,4 +1,4 @@
-"""Lines of text with roles, which become colours where there are some."""
+"""Lines of text with roles, which become colours where colours are available."""
 
 from __future__ import annotations
 
@@ -17,23 +17,26 @@ _NUMBER = 12  # columns at most
 
 
 def plain(line: Line) -> str:
-    """The text of a line."""
+    """Return the text of a line, without trailing spaces."""
     return "".join(text for text, _ in line).rstrip()
 
 
 def rule(title: str, width: int, note: str = "") -> Line:
-    """A heading over `width` columns, with a note where it fits."""
+    """Return a heading over `width` columns, with a note if it fits."""
     told = f"  {note} " if note and len(title) + len(note) + 6 <= width else " "
     return [(title, "strong"), (told, "muted"), ("─" * max(width - len(title) - len(told), 0), "muted")]
 
 
 def notes(text: str, width: int) -> list[Line]:
-    """What is said in words, in as many lines as it takes."""
+    """Return `text` as muted lines of at most `width` columns."""
     return [[(line, "muted")] for line in wrapped(text, width)]
 
 
 def wrapped(text: str, width: int, most: int = 0) -> list[str]:
-    """`text`, made safe to print, in lines of at most `width` columns; of more than `most` lines the last is …"""
+    """Return `text` in lines of at most `width` columns; if there are more than `most`, the last one is ….
+
+    text: already made safe to print. most: 0 for no limit.
+    """
     lines = [
         piece for line in textwrap.wrap(text, width, break_on_hyphens=False) for piece in chop_cells(line, width)
     ] or [""]
@@ -41,22 +44,22 @@ def wrapped(text: str, width: int, most: int = 0) -> list[str]:
 
 
 def number(value: float, digits: int) -> str:
-    """`value` with `digits` decimals, or in few columns where it is huge; - when it is not finite."""
+    """Return `value` with `digits` decimals, or in few columns if it is huge; - if it is not finite."""
     return number_text(value, digits, _NUMBER) if math.isfinite(value) else "-"
 
 
 def mean(values: Iterable[float]) -> float:
-    """Of those that are finite; NaN where none is, infinite where their sum is beyond all floats."""
+    """Return the mean of the finite values; NaN if there is none, infinite if their sum exceeds all floats."""
     there = [value for value in values if math.isfinite(value)]
     return sum(there) / len(there) if there else math.nan
 
 
 def role_of(letter: str) -> str:
-    """The role of what belongs to the run with this letter."""
+    """Return the role of what belongs to the run with this letter."""
     return f"run-{letter}"
 
 
 def padded(text: str, width: int, *, right: bool = False) -> str:
-    """`text` in at least `width` columns of the terminal."""
+    """Return `text` padded to at least `width` columns of the terminal."""
     padding = " " * (width - cell_len(text))
     return padding + text if right else text + padding

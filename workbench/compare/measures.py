@@ -1,4 +1,4 @@
-"""The numbers by which runs are compared: where a run stands, its best, what held-out prompts say, what it cost."""
+"""Numbers that compare runs: their last and best iterations, held-out results, cost and trouble."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from workbench.compare.lines import mean, number
 from workbench.compare.run import ComparedRun
 from workbench.text import duration, gigabytes
 
-Value = float | tuple[float, float]  # a number, or the ends of an interval; NaN where it is not known
+Value = float | tuple[float, float]  # a number, or the ends of an interval; NaN if unknown
 
 
 _LONGEST = 14  # columns of a number
 
 
 class Measure(NamedTuple):
-    """One number of a run, and how it is written.
+    """One number of a run, and its format.
 
-    key: in the JSON output, where `of` stands as it is. contrast: how two runs are told apart.
+    key: the name in the JSON output, which has the value as `of` returns it. contrast: how two runs are compared.
     """
 
     key: str
@@ -41,19 +41,19 @@ class Section(NamedTuple):
 
 
 def sections(runs: Sequence[ComparedRun]) -> list[Section]:
-    """All measures, and for each source of the rewards of `runs` its mean raw score on held-out prompts."""
+    """Return all sections and, with several reward sources, the mean raw score of each on held-out prompts."""
     sources = dict.fromkeys(name for run in runs for e in run.view.evaluations[-1:] for name in e.parts)
     parts = tuple(
         Measure(f"part:{source}", source, "", partial(_part, source=source), _number(3)) for source in sources
     )
     found = [*SECTIONS]
-    if len(parts) > 1:  # else it is the score
+    if len(parts) > 1:  # a single part is the score
         found.insert(found.index(_HELD_OUT) + 1, Section("parts of the score, held out", parts))
     return found
 
 
 def value_text(measure: Measure, value: Value) -> str:
-    """`value` as it is written, - where it is not known."""
+    """Return `value` as text; - if it is unknown."""
     if isinstance(value, tuple):
         low, high = value
         return f"{measure.text(low)} to {measure.text(high)}" if known(value) else "-"
@@ -62,7 +62,7 @@ def value_text(measure: Measure, value: Value) -> str:
 
 
 def difference_text(measure: Measure, value: Value, other: Value) -> str:
-    """How much more, or how many times as much, `other` is than `value`; empty where that says nothing."""
+    """Return by how much `other` exceeds `value`, or their ratio; empty if that says nothing."""
     if isinstance(value, tuple) or isinstance(other, tuple) or not (known(value) and known(other)):
         return ""
     if measure.contrast == "none":
@@ -73,12 +73,12 @@ def difference_text(measure: Measure, value: Value, other: Value) -> str:
 
 
 def signed(text: str) -> str:
-    """A number with its sign; the - of what is not known stays."""
+    """Return a number with its sign; the - of an unknown one stays."""
     return text if text.startswith("-") else f"+{text}"
 
 
 def known(value: Value) -> bool:
-    """Whether it is a number at all."""
+    """Return whether `value`, or each end of an interval, is finite."""
     return all(map(math.isfinite, value)) if isinstance(value, tuple) else math.isfinite(value)
 
 
@@ -104,7 +104,7 @@ def _best(name: str) -> Callable[[ComparedRun], float]:
 
 
 def _evaluated(name: str) -> Callable[[ComparedRun], float]:
-    """`name` of the newest evaluation on held-out prompts."""
+    """Build the measure `name` of the newest evaluation on held-out prompts."""
     return lambda run: float(getattr(run.view.evaluations[-1], name)) if run.view.evaluations else math.nan
 
 
@@ -121,7 +121,7 @@ def _part(run: ComparedRun, source: str) -> float:
 
 
 def _on_pairs(name: str) -> Callable[[ComparedRun], float]:
-    """`name` of the newest evaluation on held-out comparisons; NaN for what its kind of run does not have."""
+    """Build the measure `name` of the newest evaluation on held-out comparisons; NaN if its kind of run lacks it."""
     return lambda run: float(getattr(run.view.held_out[-1], name, math.nan)) if run.view.held_out else math.nan
 
 

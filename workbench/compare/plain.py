@@ -1,4 +1,4 @@
-"""The whole comparison as plain values, for JSON."""
+"""Comparison as plain values, for JSON."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from workbench.compare.settings import cautions, compared_settings
 from workbench.run.sample_records import Sample
 
 VERSION = 1
-"""Of the object: a field may come to it, none goes or changes its meaning without another number here."""
+"""Version of the object. Fields may be added; removing one or changing its meaning changes this number."""
 
 
 def plain_values(runs: Sequence[ComparedRun]) -> dict[str, Any]:
-    """What docs/compare.md lists; a number that is not known is None, and shares are of 1."""
+    """Return the object that docs/compare.md describes; unknown numbers are None, and shares are fractions of 1."""
     found = frontier(runs)
     kls = levels(point for points in found.compared for point in points)
     settings = compared_settings(runs)

@@ -1,4 +1,4 @@
-"""Points of several runs in one field of characters, a letter a run."""
+"""Scatter plot of several runs in characters, one letter per run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _AXES = {metric.field: metric._replace(threshold=None) for metric in METRICS}
 
 
 class Mark(NamedTuple):
-    """A point: its place, the run that it belongs to, and what it is drawn as."""
+    """A point: its place, the letter of its run, and the character to draw."""
 
     x: float
     y: float
@@ -26,9 +26,9 @@ class Mark(NamedTuple):
 
 
 def scatter(marks: Sequence[Mark], width: int, height: int) -> list[Line]:
-    """Score (y) against KL (x) in `height` lines of `width` columns, axes included. marks: at least one.
+    """Return score (y) against KL (x) as `height` lines of `width` columns, including axes. marks: at least one.
 
-    A place that several runs share is +; of one run the later mark is seen. Spikes stand at the edge.
+    A place that several runs share is +; of one run's marks, the later one is shown. Spikes are drawn at the edge.
     """
     across, down = max(width - _LABELS - 2, 1), max(height - 2, 1)
     x_axis = scale_of(((mark.x, mark.x) for mark in marks), _AXES["kl"])

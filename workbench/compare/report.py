@@ -1,4 +1,4 @@
-"""The whole comparison as lines to read."""
+"""Comparison as lines of text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PLOT_WIDTH = 110  # columns at most: a wider one is no clearer
 
 
 def report(runs: Sequence[ComparedRun], width: int) -> Iterator[Line]:
-    """Lines of at most `width` columns (60 or more): runs, numbers, frontier, curves, settings and texts."""
+    """Yield lines of at most `width` columns (60 or more): runs, numbers, frontier, curves, settings and responses."""
     settings = compared_settings(runs)
     yield from _runs(runs, width)
     for caution in cautions(settings):
@@ -100,7 +100,7 @@ def _frontier(runs: Sequence[ComparedRun], found: Frontier, width: int) -> Itera
 
 
 def _marks(runs: Sequence[ComparedRun], found: Frontier) -> list[Mark]:
-    """Evaluations last, so that they are seen."""
+    """Return the marks of all runs, evaluations last so that they stay visible."""
     small = [
         Mark(point.kl, point.score, run.letter, run.letter.lower())
         for run, points in zip(runs, found.training, strict=True)
@@ -125,7 +125,7 @@ def _legend(runs: Sequence[ComparedRun], found: Frontier) -> str:
 
 
 def _compared_by(runs: Sequence[ComparedRun], found: Frontier) -> str:
-    """What the scores at each KL are taken from."""
+    """Return the line above the table of KLs: which scores it compares."""
     on_held_out = [run.letter for run, held_out in zip(runs, found.held_out, strict=True) if held_out]
     if not on_held_out:
         return "best score of the training batches at a KL of at most"

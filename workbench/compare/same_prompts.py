@@ -1,4 +1,4 @@
-"""What several runs wrote to the same prompts, side by side."""
+"""Responses of several runs to the same prompts, side by side."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from workbench.kit.cells import fit_end
 from workbench.run.sample_records import Sample
 from workbench.text import visible
 
-_LOOKED_AT = 4000  # characters of a text
-_LINES = 8  # of a completion
-_LEAST = 34  # columns of a completion beside others
+_LOOKED_AT = 4000  # characters of a text, at most
+_LINES = 8  # of a response
+_LEAST = 34  # columns of a response beside others
 _GAP = 3
-_CUT = "✂"  # at the length limit
+_CUT = "✂"  # the response reached the length limit
 
 
 class SharedPrompt(NamedTuple):
-    """A prompt that at least two runs answered. answers: one a run, None where it did not."""
+    """A prompt that at least two runs answered. answers: one per run, None for a run that did not."""
 
     prompt: str
     answers: list[Sample | None]
 
 
 def shared_prompts(runs: Sequence[Sequence[Sample]], most: int) -> list[SharedPrompt]:
-    """The prompts of most runs first, then those answered latest; at most `most`.
+    """Return at most `most` prompts: those that most runs answered first, then those answered latest.
 
-    runs: of each run its samples, newest iteration first. Of several answers of a run the first counts.
+    runs: the samples of each run, newest iteration first. The first of several answers of a run counts.
     """
     answers: list[dict[str, Sample]] = []
     for samples in runs:
@@ -44,7 +44,7 @@ def shared_prompts(runs: Sequence[Sequence[Sample]], most: int) -> list[SharedPr
 
 
 def prompt_lines(runs: Sequence[ComparedRun], shared: SharedPrompt, width: int) -> Iterator[Line]:
-    """Lines of at most `width` columns: the end of the prompt, then the answers beside each other where they fit."""
+    """Yield lines of at most `width` columns: the end of the prompt, then the answers, side by side if they fit."""
     yield [("prompt ", "muted"), (fit_end(visible(shared.prompt[-_LOOKED_AT:]), width - 7), "strong")]
     answered = [(run, answer) for run, answer in zip(runs, shared.answers, strict=True) if answer is not None]
     across = (width - _GAP * (len(answered) - 1)) // len(answered)
@@ -73,7 +73,7 @@ def _count(shared: SharedPrompt) -> int:
 
 
 def _age(shared: SharedPrompt, runs: Sequence[Sequence[Sample]]) -> int:
-    """Iterations that lie between each run's newest samples and its answer, all runs together."""
+    """Return the iterations between each run's newest samples and its answer, summed over the runs."""
     newest = [samples[0].key.iteration if samples else 0 for samples in runs]
     there = zip(newest, shared.answers, strict=True)
     return sum(last - answer.key.iteration for last, answer in there if answer is not None)

@@ -1,4 +1,4 @@
-"""What differs between the configurations of runs, and what was changed while they trained."""
+"""Differences between the configurations of runs, and the changes made while they trained."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from workbench.kit.cells import fit
 from workbench.run.config_differences import Difference, config_differences, value_text
 from workbench.text import visible
 
-_MOST = 100  # settings: ours are fewer
-_LONGEST = 1000  # characters of a value that are looked at
+_MOST = 100  # settings; configurations have fewer
+_LONGEST = 1000  # characters of a value, at most
 _VALUE_LINES = 4
-_CHANGES = 5  # that are told of each run
+_CHANGES = 5  # shown of each run
 _GAP = 2
 _WHERE = "run.dir"
 _CAUTIONS = (
@@ -28,23 +28,25 @@ _CAUTIONS = (
 
 
 class Settings(NamedTuple):
-    """differences: by the runs' letters, of what every kind of run has. only: the other settings, by kind."""
+    """Settings that differ between runs.
+
+    differences: values by the runs' letters, for settings of every kind of run. only: keys of the others, by kind.
+    """
 
     differences: list[Difference]
     only: dict[str, list[str]]
 
 
 def compared_settings(runs: Sequence[ComparedRun]) -> Settings:
-    """What differs between those of `runs` whose config.toml can be read.
+    """Return the differences between those of `runs` whose config.toml could be read.
 
-    Where a run lies is none of them. A setting that no run of some kind has says nothing about those that do: it is
-    listed apart.
+    The folder of the runs (`run.dir`) is left out. Settings that only some kinds of run have are listed apart.
     """
     configs = {run.letter: run.config for run in runs if run.config is not None}
     kinds = {run.letter: run.kind for run in runs if run.config is not None}
     try:
         found = config_differences(configs)
-    except RecursionError:  # values nested as deeply as TOML lets them
+    except RecursionError:  # values nested as deeply as TOML allows
         return Settings([], {})
     differences: list[Difference] = []
     only: dict[str, list[str]] = {}
@@ -61,13 +63,13 @@ def compared_settings(runs: Sequence[ComparedRun]) -> Settings:
 
 
 def cautions(settings: Settings) -> list[str]:
-    """Why numbers of the runs do not measure the same thing; empty where nothing is known to be in the way."""
+    """Return why the numbers of the runs do not measure the same thing; empty if no reason is known."""
     found = []
     for sections, told in _CAUTIONS:
         keys = [
             key
             for key, values in settings.differences
-            if key.startswith(sections) and None not in values.values()  # an older run lacks what was added since
+            if key.startswith(sections) and None not in values.values()  # older runs lack newer settings
         ]
         if keys:
             found.append(f"{told} ({', '.join(keys)})")
@@ -75,7 +77,7 @@ def cautions(settings: Settings) -> list[str]:
 
 
 def setting_lines(runs: Sequence[ComparedRun], settings: Settings, width: int) -> Iterator[Line]:
-    """Lines of at most `width` columns: a table of short values, long ones below it, and the changes under way."""
+    """Yield lines of at most `width` columns: a table of short values, the long ones, and changes during training."""
     there = [run for run in runs if run.config is not None]
     rows = [
         (visible(key[:_LONGEST]), [visible(value_text(value)[:_LONGEST]) for value in values.values()])
@@ -118,7 +120,7 @@ def _rows(runs: Sequence[ComparedRun], rows: Sequence[tuple[str, list[str]]], wi
 
 
 def _told(letters: Sequence[str], text: str, width: int) -> Iterator[Line]:
-    """`text`, which is made safe, in a few lines after the letters of the runs that it is about."""
+    """Yield `text`, already made safe to print, in a few lines after the letters of its runs."""
     head = f"  {' '.join(letters)} "
     for number, line in enumerate(wrapped(text, width - len(head), _VALUE_LINES)):
         yield [(" " * len(head) if number else head, role_of(letters[0])), (line, "text")]

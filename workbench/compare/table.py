@@ -1,4 +1,4 @@
-"""A table with a column a run, in as many blocks below each other as its width takes."""
+"""Table with one column per run, split into blocks below each other if it is too wide."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Column(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What is told in a row, in which unit, and a cell a column. A row without cells is a heading."""
+    """Label and unit of a row, and one cell per column. A row without cells is a heading."""
 
     label: str
     unit: str = ""
@@ -29,9 +29,9 @@ class Row(NamedTuple):
 
 
 def table(columns: Sequence[Column], rows: Sequence[Row], width: int) -> Iterator[Line]:
-    """The lines, of at most `width` columns where one column of cells fits; cells are aligned to the right.
+    """Yield lines of at most `width` columns, if one column of cells fits; cells are aligned to the right.
 
-    Headings are as wide as there is room, with … for their middle.
+    A heading that is wider than its room has … in its middle.
     """
     labels = max(cell_len(row.label) for row in rows)
     units = max(cell_len(row.unit) for row in rows)

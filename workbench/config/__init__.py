@@ -1,1 +1,1 @@
-"""The configuration as a form and as TOML."""
+"""Configuration editor, as a form and as TOML."""

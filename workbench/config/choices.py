@@ -1,4 +1,4 @@
-"""The list of a setting's choices, laid over the form below its row."""
+"""List of a setting's choices, shown over the form below its row."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from workbench.config.fields import FormField
 
 
 class ChoiceList(OptionList):
-    """Enter takes a choice, escape leaves the value as it was."""
+    """List of choices: enter takes one, escape cancels."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "cancel", id="config-choices.cancel", tooltip="Leave the value as it was"),
     ]
 
     class Cancelled(Message):
-        """The value stays as it was."""
+        """The user cancelled; the value stays as it was."""
 
     def __init__(self, field: FormField, value: object) -> None:
         super().__init__(*(Option(Content(choice), id=choice) for choice in field.choices), compact=True)

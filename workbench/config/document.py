@@ -1,4 +1,4 @@
-"""A configuration being edited: one TOML text, seen as values by a form and as itself by a text view."""
+"""Configuration being edited: one TOML text, which the form shows as values and the text view as it is."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from workbench.config.toml import key_lines, line_of, with_value
 from workbench.run.kinds import training_command
 from workbench.text import visible
 
-_STEPS = 1000  # that can be undone
+_STEPS = 1000  # most steps that can be undone
 
 
 class OverwriteError(StorageError):
-    """Saving would destroy what another program or an earlier save wrote; `overwrite=True` does it all the same."""
+    """Error if saving would overwrite what another program or an earlier save wrote; `overwrite=True` allows it."""
 
     def __init__(self, message: str, path: Path) -> None:
         super().__init__(message)
@@ -35,17 +35,17 @@ class OverwriteError(StorageError):
 
 
 class Problem(NamedTuple):
-    """What keeps the document from being a configuration."""
+    """Problem that keeps the document from being a valid configuration."""
 
     key: str
-    """`ppo.kl_coef`; empty where the text is not TOML."""
+    """Key of the setting, as in `ppo.kl_coef`; empty if the text is not TOML."""
     message: str
     line: int | None
-    """From 1; None where nothing in the text is to blame, such as a missing key."""
+    """From 1; None if the problem has no line in the text, such as a missing key."""
 
 
 class Change(NamedTuple):
-    """A setting that differs from the preset's or from the saved one."""
+    """Values of a setting that differs from the preset or from the saved text."""
 
     preset: Any
     saved: Any
@@ -53,31 +53,31 @@ class Change(NamedTuple):
 
     @property
     def from_preset(self) -> bool:
-        """Whether it differs from the preset."""
+        """Whether the value differs from the preset."""
         return not _same(self.value, self.preset)
 
     @property
     def unsaved(self) -> bool:
-        """Whether it differs from the file."""
+        """Whether the value differs from the file."""
         return not _same(self.value, self.saved)
 
 
 class ConfigDocument:
-    """The text is the truth; everything else is derived from it.
+    """Document whose values, problems and changes are all derived from its text.
 
-    While the text is not TOML, the values are those of the last text that was, and only `set_text`, `undo` and `redo`
-    change the document. One that configures another kind of run is there to be read: it is its own only problem.
+    While the text is not TOML, the values are those of the last valid text, and only `set_text`, `undo` and `redo`
+    change the document. A document for another kind of run than PPO is read-only; its kind is its only problem.
     """
 
     def __init__(
         self, text: str, *, path: Path | None = None, preset: str = "", newline: str = "\n", mark: str = ""
     ) -> None:
         self.path = path
-        """The file that `save` writes; None for a preset, which is read-only."""
+        """File that `save` writes; None for a preset, which is read-only, and for a copy of a run's configuration."""
         self.preset = preset
-        """What changes are measured against; empty for the schema's defaults."""
+        """Name of the preset that changes are relative to; empty for the schema's defaults."""
         self._copied = ""  # name of the run that this is a copy of
-        self._newline, self._mark = newline, mark  # as in the file, where `text` has neither
+        self._newline, self._mark = newline, mark  # as in the file; `text` has plain newlines and no mark
         self._base = parse_toml(_preset_file(preset).read_text(encoding="utf-8")) if preset else {}
         self._undo: deque[str] = deque(maxlen=_STEPS)
         self._redo: deque[str] = deque(maxlen=_STEPS)
@@ -90,11 +90,11 @@ class ConfigDocument:
         self._saved = self._values
         kind = self._values.get("kind", PPO)
         self.kind: str = kind if isinstance(kind, str) else PPO
-        """The kind of run that it configures, as it said when it was opened."""
+        """Kind of run that it configures, read when it was opened."""
 
     @classmethod
     def open(cls, source: str | Path) -> ConfigDocument:
-        """A preset or a file, be it broken. Raises UsageError when it cannot be read."""
+        """Open a preset or a file, even one with errors. Raises UsageError if it cannot be read."""
         preset = str(source) if str(source) in preset_names() else ""
         path = _preset_file(preset) if preset else expanded(Path(source))
         text = read_text(path, str(source))
@@ -103,15 +103,15 @@ class ConfigDocument:
 
     @classmethod
     def of_run(cls, folder: Path, changes: Mapping[str, Mapping[str, Any]] | None = None) -> ConfigDocument:
-        """What the run in `folder` is trained with, as something new without a file or a run's name of its own.
+        """Copy the configuration of the run in `folder`, without its file and its run name.
 
-        changes: settings, in their tables, that the run goes on with. Raises UsageError when it cannot be read.
+        changes: values to set, by table and name. Raises UsageError if the configuration cannot be read.
         """
         document = cls.open(folder / "config.toml")
         document.path = None
         document._copied = folder.name
         if document.kind == PPO:
-            with contextlib.suppress(UsageError):  # a broken text keeps what it has
+            with contextlib.suppress(UsageError):  # a text with errors stays as it is
                 document.reset("run.name")
                 for section, table in (changes or {}).items():
                     for name, value in table.items():
@@ -122,12 +122,12 @@ class ConfigDocument:
 
     @property
     def text(self) -> str:
-        """The TOML as it would be saved."""
+        """TOML text as it would be saved."""
         return self._text
 
     @property
     def about_kind(self) -> str:
-        """One line on what it configures and how that is trained; empty for a run of PPO."""
+        """One line on the kind of run and the command that trains it; empty for PPO."""
         if self.kind == PPO:
             return ""
         line = f"the configuration of a {visible(self.kind)} run, to be read only"
@@ -136,16 +136,16 @@ class ConfigDocument:
 
     @property
     def dirty(self) -> bool:
-        """Whether there is something to save."""
+        """Whether there are unsaved changes."""
         return self._text != self._saved_text
 
     @property
     def syntax_error(self) -> str:
-        """Why the text is not TOML; empty where it is."""
+        """Reason why the text is not TOML; empty if it is."""
         return self._error
 
     def set_text(self, text: str) -> None:
-        """The text was edited. Characters typed or deleted one after the other on one line are one step to undo."""
+        """Replace the text. Consecutive edits of one character on the same line are one step to undo."""
         if text == self._text:
             return
         line = _line_typed_on(self._text, text)
@@ -156,39 +156,39 @@ class ConfigDocument:
         self._typing = line
 
     def get(self, key: str) -> Any:
-        """The value in the document, be it of a wrong type, or the schema's default."""
+        """Return the value in the document, even one of the wrong type, or the schema's default."""
         return _lookup(self._values, key)
 
     def set(self, key: str, value: Any) -> None:
-        """Give a setting a value (not checked: what is wrong with it will be among the problems).
+        """Set the value of a setting, unchecked: an invalid value shows up in `problems`.
 
-        Raises UsageError when the text has no place for it: it is not TOML, or the table is something else.
+        Raises UsageError if the text is not TOML, or if the section is not a table.
         """
         if not _same(self.get(key), value):
             self._edit(key, value)
 
     def preset_value(self, key: str) -> Any:
-        """What `reset` gives the setting."""
+        """Return the value that `reset` restores."""
         return _lookup(self._base, key)
 
     def reset(self, key: str) -> None:
-        """Take back what the preset has. Raises UsageError as `set` does."""
+        """Restore the preset's value. Raises UsageError as `set` does."""
         if _has(self._base, key):
             self.set(key, _lookup(self._base, key))
         elif _has(self._values, key):
             self._edit(key, None)
 
     def undo(self) -> bool:
-        """Go back one step; False when there is none."""
+        """Undo one step; return False if there is none."""
         return self._travel(self._undo, self._redo)
 
     def redo(self) -> bool:
-        """Take back an undo; False when there is none."""
+        """Redo one step; return False if there is none."""
         return self._travel(self._redo, self._undo)
 
     @cached_property
     def problems(self) -> list[Problem]:
-        """What is wrong, in the order of the schema; empty when nothing is."""
+        """List of problems in the order of the schema; empty if there are none."""
         if self._error:
             at_line = re.search(r"line (\d+)", self._error)
             last = self._text.count("\n") + 1
@@ -200,28 +200,28 @@ class ConfigDocument:
 
     @property
     def warnings(self) -> list[str]:
-        """What is allowed but likely to disappoint."""
+        """Warnings about values that are allowed but likely to disappoint; empty while there are problems."""
         config = self.config()
         return config_warnings(config) if config else []
 
     @cached_property
     def lines(self) -> dict[str, int]:
-        """The line, from 1, of each key that the text has."""
+        """Line number, from 1, of each key in the text."""
         return key_lines(self._text)
 
     def config(self) -> Config | None:
-        """The configuration; None while there are problems."""
+        """Return the configuration; None while there are problems."""
         return self._config
 
     def changes(self) -> dict[str, Change]:
-        """The settings that differ from the preset or from the saved text."""
+        """Return the settings that differ from the preset or from the saved text."""
         return self._changes
 
     def save(self, *, overwrite: bool = False) -> None:
-        """Write the file anew, whole or not at all.
+        """Write the file, completely or not at all.
 
-        Raises OverwriteError when the file was changed by another program since it was read, StorageError when it
-        cannot be written, UsageError for a preset. In each case nothing is lost.
+        Raises OverwriteError if another program has changed the file since it was read, StorageError if it cannot be
+        written, UsageError if the document has no file, as a preset. In each case nothing is lost.
         """
         if self.path is None:
             raise UsageError(f"{self.name} has no file of its own: save it as one")
@@ -230,9 +230,9 @@ class ConfigDocument:
         self._write(self.path)
 
     def save_as(self, path: Path, *, overwrite: bool = False) -> None:
-        """Write another file and go on with it.
+        """Write another file and make it the document's file.
 
-        Raises OverwriteError when it exists, StorageError when it cannot be written, UsageError for a shipped preset.
+        Raises OverwriteError if it exists, StorageError if it cannot be written, UsageError for a shipped preset.
         """
         path = expanded(path)
         if path.resolve().is_relative_to(PRESETS.resolve()):
@@ -246,7 +246,7 @@ class ConfigDocument:
         self.path = path
 
     def reload(self) -> None:
-        """Take over what the file holds now, as one step that can be undone. Raises UsageError as `open` does."""
+        """Reload the file, as one step that can be undone. Raises UsageError as `open` does."""
         if self.path is None:
             return
         text = read_text(self.path, str(self.path))
@@ -257,7 +257,7 @@ class ConfigDocument:
 
     @property
     def name(self) -> str:
-        """The file or the preset, to a reader."""
+        """Name of the file, the preset or the copied run, for display."""
         if self.path is not None:
             return str(self.path)
         if self.preset:
@@ -265,7 +265,7 @@ class ConfigDocument:
         return f"copy of {self._copied}" if self.kind == PPO else f"config.toml of {self._copied}"
 
     def _edit(self, key: str, value: Any) -> None:
-        """Set `key` in the text, or remove it where `value` is None; everything else stays as it is."""
+        """Set `key` in the text, or remove it if `value` is None; everything else stays as it is."""
         if self._error:
             raise UsageError(f"the TOML has an error, so {key} cannot be changed in it: {self._error}")
         section, _, name = key.partition(".")
@@ -278,7 +278,7 @@ class ConfigDocument:
         else:
             table[name] = value
         text = with_value(self._text, section, name, value)
-        # The form must never harm what it does not show, whatever way of writing TOML the editor stumbles over.
+        # The form must never damage what it does not show, whatever TOML syntax the editor cannot handle.
         if text is None or not _equal(parse_toml(text), expected):
             raise UsageError(f"{key} is written in a way that the form cannot change: edit the TOML")
         self._step(text)
@@ -303,7 +303,7 @@ class ConfigDocument:
             self.__dict__.pop(derived, None)
         try:
             self._values = parse_toml(text)
-        except ValueError as error:  # tomllib lets what int() raises through
+        except ValueError as error:  # tomllib also lets errors of int() through
             self._error = str(error)
 
     @cached_property
@@ -337,7 +337,7 @@ class ConfigDocument:
 
 
 def _unmarked(text: str) -> tuple[str, str, str]:
-    """`text` with plain line ends and without a byte-order mark, and the line end and the mark that it had."""
+    """Return `text` with plain newlines and no byte-order mark, then its original line end and mark."""
     mark = "\ufeff" if text.startswith("\ufeff") else ""
     newline = "\r\n" if "\r\n" in text else "\n"
     return text.removeprefix(mark).replace("\r\n", "\n"), newline, mark
@@ -358,17 +358,17 @@ def _lookup(values: dict[str, Any], key: str) -> Any:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """1 and 1.0 are the same, 1 and true are not."""
+    """Return whether two values are equal; 1 equals 1.0 but not true."""
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
 def _equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether both are the same TOML; NaN equals itself here."""
+    """Return whether both are the same TOML; NaN equals NaN here."""
     return json.dumps(one, sort_keys=True, default=str) == json.dumps(other, sort_keys=True, default=str)
 
 
 def _line_typed_on(before: str, after: str) -> int | None:
-    """The line, from 0, on which `after` has one character more or less than `before`; None for a larger change."""
+    """Return the changed line, from 0, if only one changed and its length by at most 1; None for a larger change."""
     lines = zip(before.split("\n"), after.split("\n"), strict=False)
     changed = [number for number, (old, new) in enumerate(lines) if old != new]
     same_lines = before.count("\n") == after.count("\n")

@@ -1,4 +1,4 @@
-"""Opening and saving one configuration: the questions that are asked before anything is lost."""
+"""Pane that opens and saves a configuration, and asks before anything is lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from workbench.text import visible
 
 
 class DocumentPane(Pane):
-    """A pane that edits a document, which it can save; what is opened instead is the app's decision."""
+    """Pane that edits and saves a document; the app opens another one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("w,ctrl+s", "save", "save", id="config.save", tooltip="Save the file; a preset as a file of your own"),
@@ -31,7 +31,7 @@ class DocumentPane(Pane):
     ]
 
     class OpenRequested(Message):
-        """A preset or a file is to be edited instead; unsaved changes may go."""
+        """Request to edit another preset or file; unsaved changes may be discarded."""
 
         def __init__(self, source: str) -> None:
             super().__init__()
@@ -49,13 +49,13 @@ class DocumentPane(Pane):
         self.document = document
 
     def take_typed(self) -> None:
-        """Let the document have what was typed a moment ago, before it is saved."""
+        """Copy text that was just typed into the document, before it is saved."""
 
     def document_changed(self) -> None:
-        """The document was read anew from its file."""
+        """Show the document again, because it was reloaded from its file."""
 
     def document_saved(self) -> None:
-        """The document is what its file holds."""
+        """Update what depends on unsaved changes, because the document was saved."""
 
     def action_open(self) -> None:
         """Choose a preset or a file."""
@@ -83,7 +83,7 @@ class DocumentPane(Pane):
             self._open(name.strip())
 
     def action_save(self) -> None:
-        """Write the file; a preset or a copy is saved as a new one."""
+        """Save the file; save a preset or a copy as a new file."""
         if self.document.path is None:
             self.action_save_as()
             return
@@ -114,7 +114,7 @@ class DocumentPane(Pane):
         self.app.push_screen(TextPromptScreen("Save as", str(path), _no_name, save))
 
     def _write(self, save: Callable[..., None], *, overwrite: bool = False) -> None:
-        """Save the document, with what was typed a moment ago. Raises TrainerError."""
+        """Save the document with the text that was just typed. Raises TrainerError."""
         self.take_typed()
         save(overwrite=overwrite)
         self._tell_saved()
@@ -127,7 +127,7 @@ class DocumentPane(Pane):
             self._complain(worse)
 
     async def _is_settled(self, error: OverwriteError, save: Callable[..., None]) -> bool:
-        """Ask what to do about the file in the way, and do it; False where nothing is to be done."""
+        """Ask what to do about the existing file, and do it; return False if the user cancels."""
         match await self.app.push_screen_wait(AnswerScreen(str(error), self._ways_out(error))):
             case "overwrite":
                 self._write(save, overwrite=True)
@@ -168,7 +168,7 @@ def _no_file(text: str) -> str:
 
 
 async def _unreadable(text: str) -> str:
-    """Why there is nothing to edit in the file; what is wrong in a configuration is for the form to say."""
+    """Return why the file cannot be opened, or ""; the form shows problems in the configuration itself."""
     try:
         await asyncio.to_thread(ConfigDocument.open, text.strip())
     except TrainerError as error:

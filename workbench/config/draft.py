@@ -1,4 +1,4 @@
-"""A change of a configuration that is proposed while a run goes on, and made once the user sends it."""
+"""Change of a live setting that is proposed during a run and made once the user sends it."""
 
 from __future__ import annotations
 
@@ -10,26 +10,29 @@ from workbench.config.fields import fields_by_key
 
 
 class Draft(NamedTuple):
-    """A live setting as it would be."""
+    """Proposed value of a live setting."""
 
     key: str
     value: Any
-    act: Callable[[], object]  # gives it that value in the document
+    act: Callable[[], object]  # sets the value in the document
     back: Callable[[], object]
 
 
 def values_of(document: ConfigDocument) -> dict[str, Any]:
-    """The value of every setting of the form, by key."""
+    """Return the value of every setting of the form, by key."""
     return {key: document.get(key) for key in fields_by_key()}
 
 
 def moved_since(document: ConfigDocument, before: dict[str, Any]) -> list[str]:
-    """The settings of which the value is not that of `before`."""
+    """Return the keys of the settings whose value differs from `before`."""
     return [key for key, value in before.items() if document.get(key) != value]
 
 
 def drafted(document: ConfigDocument, act: Callable[[], bool], back: Callable[[], bool]) -> Draft | None:
-    """What `act`, which is tried and taken `back`, changes; None where that is not one live setting."""
+    """Return the change that `act` makes; None if it is not exactly one live setting.
+
+    Calls `act`, and `back` to undo it.
+    """
     before = values_of(document)
     if not act():
         return None

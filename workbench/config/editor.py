@@ -1,4 +1,4 @@
-"""The one-line editor that is laid over a value of the form."""
+"""One-line editor that is shown over a value of the form."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workbench.config.fields import FormField
 
 
 class FieldEditor(Input):
-    """Edits the text of a setting: enter takes it, escape leaves the value as it was."""
+    """Input for the text of a setting: enter submits it, escape cancels."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "cancel", id="config-editor.cancel", tooltip="Leave the value as it was"),
@@ -23,7 +23,7 @@ class FieldEditor(Input):
     ]
 
     class Cancelled(Message):
-        """The value stays as it was."""
+        """The user cancelled; the value stays as it was."""
 
     def __init__(self, field: FormField, text: str) -> None:
         suggester = PathSuggester() if field.kind == "path" else None
@@ -44,7 +44,7 @@ class FieldEditor(Input):
 
 
 class PathSuggester(Suggester):
-    """Completes what is typed to the first file or folder that begins with it."""
+    """Suggester of the first file or folder that begins with the typed text."""
 
     def __init__(self) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
@@ -54,7 +54,7 @@ class PathSuggester(Suggester):
 
 
 def completed(text: str, listing: Callable[[Path], list[Path]] | None = None) -> str | None:
-    """`text` continued to a path that exists, folders with a slash; None where nothing begins like that."""
+    """Complete `text` to the first existing path, folders with a slash; None if there is none."""
     if not text or "\0" in text:
         return None
     head, slash, tail = text.rpartition("/")
@@ -65,7 +65,7 @@ def completed(text: str, listing: Callable[[Path], list[Path]] | None = None) ->
             for path in (listing or _listing)(folder)
             if path.name.startswith(tail) and path.name.isprintable() and (tail or not path.name.startswith("."))
         )
-    except (OSError, RuntimeError):  # no such folder, or a home that is not known
+    except (OSError, RuntimeError):  # no such folder, or unknown home
         return None
     return f"{head}{slash}{names[0]}" if names else None
 

@@ -1,4 +1,4 @@
-"""What an iteration will cost, told before anything is loaded: tokens and memory, from the configuration alone."""
+"""Estimates of an iteration's tokens and memory from the configuration, before a model is loaded."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from trainer.config import PRESETS, Config
 
 _CHARACTERS_A_TOKEN = 4
-_READ = 64 * 1024  # bytes of a prompt file that are looked at
+_READ = 64 * 1024  # bytes of a prompt file that are read
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-_STARTER = {  # SmolLM2-135M: known before it is converted
+_STARTER = {  # SmolLM2-135M, so that the estimate works before it is converted
     "hidden_size": 576,
     "intermediate_size": 1536,
     "num_hidden_layers": 30,
@@ -29,20 +29,20 @@ _LOGITS_KEPT = 4  # arrays [tokens, vocabulary] alive at once in a step: logits,
 
 
 class Estimate(NamedTuple):
-    """What one iteration takes, at most; the memory within some 30 %."""
+    """Upper bounds of what one iteration needs; the memory is accurate to about 30%."""
 
     tokens_per_iteration: int
     """Tokens of the responses."""
     forward_tokens: int
-    """Tokens that pass a model, prompts counted: written, scored by policy and reference, and trained on."""
+    """Tokens, with prompts, that pass through a model: generated, scored by policy and reference, and trained on."""
     memory_bytes: int | None
-    """Peak of the tensors; None where the model's size is not known."""
+    """Peak memory of the tensors; None if the model's size is not known."""
     basis: str
-    """What the figures rest on, in a few words."""
+    """Short description of what the figures are based on."""
 
 
 class _Shape(NamedTuple):
-    """Of a decoder: what its weights and activations are counted from."""
+    """Shape of a decoder, from which its weights and activations are counted."""
 
     hidden: int
     inner: int
@@ -60,13 +60,13 @@ class _Shape(NamedTuple):
         return self.layers * (attention + 3 * self.hidden * self.inner) + embeddings
 
     def activations(self, length: int) -> int:
-        """Numbers that a token of a sequence of `length` leaves for the backward pass."""
+        """Return how many numbers each token of a sequence of `length` tokens stores for the backward pass."""
         attention = (2 * self.heads + 3 * self.kv_heads) * self.head_size + self.heads * length
         return self.layers * (5 * self.hidden + attention + 4 * self.inner)
 
 
 def estimate(config: Config) -> Estimate:
-    """Of one iteration. Reads the model's config.json and the start of a prompt file, nothing more."""
+    """Estimate the cost of one iteration. Reads only the model's config.json and the start of a prompt file."""
     rollout, ppo = config.rollout, config.ppo
     prompt = _prompt_tokens(config)
     length = prompt + rollout.max_new_tokens
@@ -84,7 +84,7 @@ def estimate(config: Config) -> Estimate:
 
 
 def _memory(config: Config, shape: _Shape, length: int, width: int) -> int:
-    """Weights, optimiser, and the larger of the update's activations and the rollout's key-value cache."""
+    """Return bytes of weights, optimiser, and the larger of update activations and rollout key-value cache."""
     rollout, optim = config.rollout, config.optim
     adapter = len(config.model.lora_targets) * shape.layers * config.model.lora_rank * 2 * shape.hidden
     if config.model.value_model == "adapter":
@@ -98,20 +98,23 @@ def _memory(config: Config, shape: _Shape, length: int, width: int) -> int:
 
 
 def _prompt_tokens(config: Config) -> int:
-    """Length of the longest prompt, judged by the start of the file; the longest allowed where it cannot be seen."""
+    """Estimate the longest prompt from the start of the file; the longest allowed if the file cannot be read."""
     name, allowed = config.data.prompts, config.data.max_prompt_tokens
     try:
         shipped = PRESETS / "prompts" / f"{name}.jsonl"
         path = shipped if shipped.parent == PRESETS / "prompts" and shipped.exists() else Path(name).expanduser()
         longest = _longest_prompt(path, config.data.column, path.stat().st_mtime_ns)
-    except (OSError, ValueError, RuntimeError):  # too long a name, a null byte in it, a home folder that is not known
+    except (OSError, ValueError, RuntimeError):  # name too long or with a null byte, unknown home folder
         return allowed
     return min(longest or allowed, allowed)
 
 
 @functools.lru_cache(maxsize=16)
 def _longest_prompt(path: Path, column: str, stamp: int) -> int:
-    """In tokens, of the first lines of a text or JSON lines file; 0 where there is none. stamp: its last change."""
+    """Return the longest prompt in the first lines of a .txt or .jsonl file, in tokens; 0 if there is none.
+
+    stamp: the file's modification time, so that the cache notices a change.
+    """
     if path.suffix.lower() not in (".jsonl", ".txt"):
         return 0
     with path.open("rb") as file:
@@ -130,7 +133,7 @@ def _column(line: str, column: str) -> str:
 
 
 def _shape(path: str) -> tuple[_Shape | None, str]:
-    """Of the model at `path`, or why it is not known."""
+    """Return the shape of the model at `path`, or None and why it is not known."""
     if path == "starter":
         return _decoder(_STARTER), ""
     folder = _folder(path)
@@ -158,7 +161,7 @@ def _decoder(settings: dict[str, Any]) -> _Shape:
 
 
 def _folder(path: str) -> Path | None:
-    """A local folder, or the newest snapshot of a hub model in the hub's cache."""
+    """Find a local folder, or the newest snapshot of a hub model in the hub's cache; None if there is none."""
     try:
         local = Path(path).expanduser()
         if local.is_dir():
@@ -177,7 +180,7 @@ def _dtype(wanted: str) -> str:
 
 @functools.cache
 def _has_gpu() -> bool:
-    """Whether MLX is installed for one; asking MLX itself would mean to load it."""
+    """Return whether MLX is installed with GPU support, without loading MLX."""
     if sys.platform == "darwin":
         return True
     for name in ("mlx-cuda-13", "mlx-cuda-12", "mlx-cuda"):

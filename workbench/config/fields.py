@@ -1,4 +1,4 @@
-"""The settings as a form needs them: what kind each is, its range, its value as text and back, sensible steps."""
+"""Settings as the form needs them: their kinds and ranges, values to text and back, sensible steps."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from trainer.config.reference import reference_rows
 FieldKind = Literal["number", "integer", "switch", "choice", "text", "path", "list", "sources"]
 
 _KINDS: dict[str, FieldKind] = {"integer": "integer", "number": "number", "boolean": "switch", "string": "text"}
-_PATHS = {"model.path", "model.adapter", "data.prompts", "run.dir"}  # may be names as well; completed as paths
+_PATHS = {"model.path", "model.adapter", "data.prompts", "run.dir"}  # can also be names; completed as paths
 _SWITCH = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
 
-# Mantissas that a step visits in each power of ten: a learning rate is searched for more coarsely than a coefficient.
+# Mantissas that a step visits in each power of ten: people search a learning rate more coarsely than a coefficient.
 _FINE = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)
 _COARSE = (1.0, 2.0, 3.0, 5.0)
-_SMALL = 0.01  # a number whose default is below has the coarse ladder, which starts at 1e-6 from 0
-_HUNDREDTH = 0.01  # step of a share, which lies between 0 and 1
+_SMALL = 0.01  # a number with a smaller default uses the coarse ladder, which starts at 1e-6 from 0
+_HUNDREDTH = 0.01  # step of a share between 0 and 1
 
 
 @dataclass(frozen=True)
 class FormField:
-    """One setting."""
+    """Setting of the form."""
 
     key: str
     section: str
@@ -43,9 +43,9 @@ class FormField:
     low_exclusive: bool
     high_exclusive: bool
     choices: tuple[str, ...]
-    """Of a choice, or of the items of a list; empty for anything."""
+    """Allowed values of a choice, or of the items of a list; empty if any value is allowed."""
     rule: str
-    """What a value must satisfy, in words: `at least 0, at most 100`."""
+    """Rule for a value, in words: `at least 0, at most 100`."""
     help: str
     advice: str
     source: str
@@ -53,13 +53,13 @@ class FormField:
 
     @property
     def is_share(self) -> bool:
-        """Whether it is a number between 0 and 1 that is not customarily tiny."""
+        """Whether the setting is a number between 0 and 1 whose default is not tiny."""
         return self.kind == "number" and (self.low, self.high) == (0, 1) and not 0 < self.default < _SMALL
 
 
 @functools.cache
 def form_fields() -> tuple[FormField, ...]:
-    """Every setting, in the order of the schema."""
+    """Return every setting, in the order of the schema."""
     rows = {row.key: row for row in reference_rows()}
     fields = []
     for section, table in Config.model_fields.items():
@@ -92,12 +92,12 @@ def form_fields() -> tuple[FormField, ...]:
 
 @functools.cache
 def fields_by_key() -> dict[str, FormField]:
-    """Every setting by its dotted key."""
+    """Return every setting by its dotted key."""
     return {field.key: field for field in form_fields()}
 
 
 def sections() -> dict[str, str]:
-    """Name of every table and what it holds: `ppo` and `the algorithm.`."""
+    """Return each table's name and purpose: `ppo` and `the algorithm.`."""
     return {
         name: (table.annotation.__doc__ or "").partition(": ")[2].partition("\n")[0]
         for name, table in Config.model_fields.items()
@@ -106,16 +106,16 @@ def sections() -> dict[str, str]:
 
 
 def search(query: str) -> list[FormField]:
-    """Settings whose key, help or advice has every word of `query`; those found by their key come first."""
+    """Return the settings with every word of `query` in key, help or advice; matches in the key come first."""
     words = query.casefold().split()
     found = [f for f in form_fields() if _has(words, f"{f.key} {f.help} {f.advice}")]
     return sorted(found, key=lambda f: not _has(words, f.key))
 
 
 def parse(field: FormField, text: str) -> Any:
-    """The value that `text` means for `field`.
+    """Parse `text` as a value of `field`.
 
-    Raises ValueError with the rule that is broken, in one line. Rules between settings are not looked at.
+    Raises ValueError with the broken rule, in one line. Does not check rules between settings.
     """
     value = _read(field, text)
     if rule := broken_rule(field.key, value):
@@ -124,12 +124,12 @@ def parse(field: FormField, text: str) -> Any:
 
 
 def editable(field: FormField, value: Any) -> bool:
-    """Whether `value` can be edited as one line of text: reward sources and texts of several lines cannot."""
+    """Return whether `value` can be edited as one line of text; reward sources and multi-line texts cannot."""
     return field.kind != "sources" and as_text(field, value).isprintable()
 
 
 def as_text(field: FormField, value: Any) -> str:
-    """`value` as `parse` reads it; a value of a wrong type as TOML would have it, so that it can be seen and mended."""
+    """Format `value` for `parse`; a value of a wrong type is shown as in TOML, so that the user can fix it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
@@ -143,7 +143,7 @@ def as_text(field: FormField, value: Any) -> str:
 
 
 def shown(field: FormField, value: Any) -> str:
-    """`value` to a reader; not always what `parse` reads."""
+    """Format `value` for display; `parse` cannot always read the result."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10_000:
         return f"{value:_}"
     if field.kind == "sources" and isinstance(value, list):
@@ -153,10 +153,10 @@ def shown(field: FormField, value: Any) -> str:
 
 
 def stepped(field: FormField, value: Any, direction: int) -> Any:
-    """The next sensible value up (direction 1) or down (-1); `value` itself at the end of the range.
+    """Return the next sensible value up (direction 1) or down (-1); `value` itself at the end of the range.
 
-    Numbers climb a ladder of round values, nearly geometric; shares go by hundredths; whole numbers by 1, above 20 by
-    the second digit; switches and choices go round.
+    Numbers step through a nearly geometric ladder of round values, shares by 0.01, whole numbers by 1 and from 20 on by
+    their second digit. Switches and choices wrap around.
     """
     if field.kind == "switch" and isinstance(value, bool):
         return not value
@@ -238,7 +238,7 @@ def _list(text: str) -> list[Any]:
 
 
 def _split(text: str) -> list[Any]:
-    """The items between commas; [] where the text is an array of TOML and not that."""
+    """Split text at commas into items; [] if it is a TOML array or not printable."""
     if text.startswith("[") or not text.isprintable():
         return []
     return [item.strip() for item in text.split(",") if item.strip()]
@@ -249,7 +249,7 @@ def _array(values: list[Any]) -> str:
 
 
 def _literal(value: Any) -> str:
-    """`value` as TOML on one line."""
+    """Format `value` as TOML on one line."""
     if isinstance(value, list):
         return _array(value)
     if isinstance(value, dict):
@@ -258,7 +258,7 @@ def _literal(value: Any) -> str:
 
 
 def _short(number: float) -> str:
-    """0.0003 and 1e-05 as people write them: 3e-4, 1e-5."""
+    """Format 0.0003 and 1e-05 as people write them: 3e-4, 1e-5."""
     if 0 < abs(number) < 1e-3:
         return f"{Decimal(repr(number)).normalize():e}"
     return repr(number)

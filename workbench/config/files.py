@@ -1,4 +1,4 @@
-"""Reading a configuration file as text, and writing one whole or not at all."""
+"""Reading and writing of configuration files; a file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainer.files import read_given
 
 
 def expanded(path: Path) -> Path:
-    """`path` with ~ for what it stands for. Raises UsageError when that is not known."""
+    """Expand ~ in `path`. Raises UsageError if the home folder is not known."""
     try:
         return path.expanduser()
     except RuntimeError:
@@ -20,7 +20,10 @@ def expanded(path: Path) -> Path:
 
 
 def read_text(path: Path, source: str) -> str:
-    """The text of `path`, which the user called `source`, with its own line ends and mark. Raises UsageError."""
+    """Read the text of `path`, with its original line ends and byte-order mark. Errors call the file `source`.
+
+    Raises UsageError.
+    """
     try:
         return read_given(path).decode("utf-8")
     except FileNotFoundError:
@@ -34,7 +37,7 @@ def read_text(path: Path, source: str) -> str:
 
 
 def bytes_of(path: Path) -> bytes | None:
-    """What `path` holds; None where nothing can be read."""
+    """Return the bytes of the file at `path`; None if it cannot be read."""
     try:
         return read_given(path)
     except OSError:
@@ -42,7 +45,7 @@ def bytes_of(path: Path) -> bytes | None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Replace `path` in one go, its permissions kept. Raises StorageError, and then nothing was changed."""
+    """Replace `path` atomically and keep its permissions. Raises StorageError; then nothing has changed."""
     target = path.resolve()  # a link stays a link
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:

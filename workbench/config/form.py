@@ -1,4 +1,4 @@
-"""The form: rows, and the editor that is laid over them while a value is edited."""
+"""Form of settings: the rows, and the editor that is shown over them while a value is edited."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from workbench.config.row import FieldRow, Row, SectionRow, value_span
 from workbench.config.rows import ConfigRows
 from workbench.text import visible
 
-_EDITOR = 24  # columns that text, paths and lists get at least
+_EDITOR = 24  # minimum columns for text, paths and lists
 
 
 class ConfigForm(Container):
-    """Shows rows and asks for changes; what becomes of them is not its business."""
+    """Form that shows rows and requests changes by messages; it does not change the document."""
 
     class ValueChosen(Message):
-        """`key` is to have `value`, which breaks no rule of its own."""
+        """Request to set `key` to `value`, which satisfies the setting's own rule."""
 
         def __init__(self, key: str, value: Any) -> None:
             super().__init__()
@@ -35,7 +35,7 @@ class ConfigForm(Container):
             self.value = value
 
     class StepRequested(Message):
-        """The value of `key` is to go up (direction 1) or down (-1), or round."""
+        """Request to step the value of `key` up (direction 1) or down (-1), with wrap-around."""
 
         def __init__(self, key: str, direction: int) -> None:
             super().__init__()
@@ -43,7 +43,7 @@ class ConfigForm(Container):
             self.direction = direction
 
     class FoldRequested(Message):
-        """The section is to show its settings, or to hide them."""
+        """Request to unfold the section, or to fold it."""
 
         def __init__(self, section: str, is_open: bool) -> None:
             super().__init__()
@@ -51,17 +51,17 @@ class ConfigForm(Container):
             self.is_open = is_open
 
     class TextRequested(Message):
-        """The setting cannot be edited on one line: its TOML is to be shown."""
+        """Request to show the TOML of a setting that cannot be edited on one line."""
 
         def __init__(self, key: str) -> None:
             super().__init__()
             self.key = key
 
     class DraftChosen(Message):
-        """The proposed value is to be the setting's."""
+        """Request to send the proposed value to the run."""
 
     class LockedChosen(Message):
-        """A setting was to be changed that cannot be, for now."""
+        """The user tried to change a setting that is locked for now."""
 
         def __init__(self, key: str) -> None:
             super().__init__()
@@ -77,23 +77,23 @@ class ConfigForm(Container):
 
     @property
     def rows(self) -> ConfigRows:
-        """What is drawn."""
+        """Widget that draws the rows."""
         return self.query_one(ConfigRows)
 
     def show(self, rows: Sequence[Row]) -> None:
-        """Show other rows, or the same ones as they stand now."""
+        """Show new rows, or the same ones with their current values."""
         self.rows.show(rows)
         self._place()
 
     def say(self, text: str) -> None:
-        """Put a note under the row of the cursor, until the cursor moves; nothing takes it away."""
+        """Show a note under the cursor's row until the cursor moves; an empty text removes it."""
         note = self.query_one("#config-note", Static)
         note.update(Content(visible(text)))
         note.display = bool(text)
         self._place()
 
     def close(self) -> None:
-        """End the editing; the value stays as it was."""
+        """Close the editor and the note; the value stays as it was."""
         self.say("")
         if self._editor is not None:
             had_focus = self._editor.has_focus
@@ -134,7 +134,7 @@ class ConfigForm(Container):
         event.stop()
         assert isinstance(event.input, FieldEditor)
         field = event.input.field
-        if isinstance(row := self.rows.row, FieldRow) and row.locked:  # by a run that began meanwhile
+        if isinstance(row := self.rows.row, FieldRow) and row.locked:  # a run has begun meanwhile
             self.post_message(self.LockedChosen(row.key))
             return
         try:
@@ -191,7 +191,7 @@ class ConfigForm(Container):
         self.post_message(self.ValueChosen(field.key, value))
 
     def _place(self) -> None:
-        """Put the editor over the value, and the note under the row, or above it on the last line."""
+        """Place the editor over the value, and the note under the row, or above it if there is no room below."""
         rows = self.rows
         width, height, line = rows.scrollable_content_region.width, rows.size.height, rows.line
         note = self.query_one("#config-note", Static)

@@ -1,4 +1,4 @@
-"""The line above the form: what is being edited and how it stands."""
+"""Line above the form that shows what is being edited and its state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workbench.text import visible
 
 
 class ConfigHeading(Widget):
-    """Name of the preset or file, whether it is saved, how much was changed."""
+    """Heading with the name of the preset or file, whether it is saved, and the number of changes."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -19,7 +19,7 @@ class ConfigHeading(Widget):
         self._notes: list[str] = []
 
     def show(self, document: ConfigDocument, *, running: bool) -> None:
-        """Show how `document` stands."""
+        """Show the state of `document`. running: during a run, only live settings can change."""
         self._subject = visible(document.preset if document.path is None and document.preset else document.name)
         changed = sum(change.from_preset for change in document.changes().values())
         against = "the preset" if document.preset else "the defaults"

@@ -1,4 +1,4 @@
-"""What there is to know of the setting under the cursor, and what an iteration will cost."""
+"""Help on the setting under the cursor, and the estimated cost of an iteration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.text import gigabytes, visible
 
 
 class FieldHelp(CutText):
-    """Its height is fixed, so that the form does not jump; what matters most comes first."""
+    """Help on a row, the most important facts first; its height is fixed, so that the form does not jump."""
 
     def show(self, row: Row | None) -> None:
         """Explain `row`."""
@@ -21,14 +21,14 @@ class FieldHelp(CutText):
 
 
 class EstimateLine(Widget):
-    """Tokens and memory of an iteration, as far as the line's width goes."""
+    """Line with tokens and memory of an iteration, as far as its width allows."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._pieces: list[str] = []
 
     def show(self, estimate: Estimate | None) -> None:
-        """None where the configuration has problems."""
+        """Show an estimate; None while the configuration has problems."""
         self._pieces = estimate_pieces(estimate)
         self.refresh()
 
@@ -37,7 +37,7 @@ class EstimateLine(Widget):
 
 
 def help_content(row: Row | None) -> Content:
-    """What `row` is for, when to change it, its range and default, and where that is from."""
+    """Return the help on `row`: its purpose, advice, range, default, and the default's source."""
     if row is None:
         return Content()
     if isinstance(row, SectionRow):
@@ -53,7 +53,7 @@ def help_content(row: Row | None) -> Content:
 
 
 def estimate_pieces(estimate: Estimate | None) -> list[str]:
-    """What the line tells, most important first."""
+    """Return the pieces of the estimate line, the most important first."""
     if estimate is None:
         return ["no estimate while there are problems"]
     memory = "memory unknown" if estimate.memory_bytes is None else f"≈ {gigabytes(estimate.memory_bytes)}"
@@ -66,7 +66,7 @@ def estimate_pieces(estimate: Estimate | None) -> list[str]:
 
 
 def fitted(pieces: list[str], width: int) -> str:
-    """As many of the first pieces as `width` columns hold, the first of them always."""
+    """Join as many of the first pieces as fit in `width` columns, but at least one."""
     line = pieces[0] if pieces else ""
     for piece in pieces[1:]:
         if len(line) + 3 + len(piece) > width:

@@ -1,4 +1,4 @@
-"""The Config pane: one configuration as a form and as TOML, with its problems, its cost, and what changed in it."""
+"""Config pane: one configuration as a form and as TOML, with its problems, estimated cost and changes."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from workbench.config.views import ConfigViews
 from workbench.kit.keys import keys_of
 from workbench.run.view import RunView
 
-_LOW = 26  # lines below which the help gets fewer
+_LOW = 26  # lines of the pane; with fewer, the help is smaller
 
 
 class ConfigPane(DocumentPane):
-    """Edits one document; the keys of the run are the app's."""
+    """Pane that edits one document; the app handles the keys of the run."""
 
     TITLE = "Config"
     HELP = (
@@ -59,10 +59,10 @@ class ConfigPane(DocumentPane):
     ]
 
     class Changed(Message):
-        """The document is not what it was."""
+        """The document has changed."""
 
     class LiveSettingChanged(Message):
-        """The run under way is to take up `value` for `key`."""
+        """Request that the current run uses `value` for `key`."""
 
         def __init__(self, key: str, value: Any) -> None:
             super().__init__()
@@ -75,8 +75,8 @@ class ConfigPane(DocumentPane):
         self._folded: set[str] = set()
         self._query = ""
         self._draft: Draft | None = None
-        self._sent: dict[str, Any] = {}  # what the run was told and has not confirmed
-        self._taken: object = None  # the newest change of a setting in the run that the document has
+        self._sent: dict[str, Any] = {}  # values sent to the run that it has not confirmed
+        self._taken: object = None  # the run's newest setting change that the document includes
 
     def compose(self) -> ComposeResult:
         yield ConfigHeading(id="config-heading")
@@ -97,7 +97,7 @@ class ConfigPane(DocumentPane):
         self.call_after_refresh(self._forget_if_left)
 
     def _forget_if_left(self) -> None:
-        """What is neither sent nor read by now would stand there over what else is on the screen."""
+        """Remove the note and the unsent value once the focus has left the pane."""
         if not self.has_focus_within:
             self._form.say("")
             if self._draft is not None:
@@ -109,7 +109,7 @@ class ConfigPane(DocumentPane):
         elif not self.has_focus_within:
             (self._form.rows if self._form.display else self._views.toml or self._form.rows).focus()
 
-    # What the app tells
+    # Called by the app
 
     def show_document(self, document: ConfigDocument) -> None:
         """Edit another document."""
@@ -124,11 +124,11 @@ class ConfigPane(DocumentPane):
             self.take_focus()
 
     def set_running(self, running: bool) -> None:
-        """While a run goes on, only its live settings can be changed."""
+        """Set whether a run is active; while one is, only its live settings can be changed."""
         if running != self._under_way:
             self._under_way = running
             self._sent.clear()
-            self._draft = None  # an editor stays: what is typed into it must not become keys
+            self._draft = None  # an open editor stays, so that typed text does not act as keys
             self._show()
             self.refresh_keys()
 
@@ -145,7 +145,7 @@ class ConfigPane(DocumentPane):
         self._show()
 
     def focus_field(self, key: str) -> None:
-        """Go to a setting in the form; to its place in the TOML where the form does not show it."""
+        """Go to a setting in the form, or to its line in the TOML if the form does not show it."""
         if self._is_read_only:
             self.take_focus()
             return
@@ -162,7 +162,7 @@ class ConfigPane(DocumentPane):
 
     @property
     def _is_read_only(self) -> bool:
-        """Whether it is of another kind of run than PPO, for which there is no form."""
+        """Whether the document is for another kind of run than PPO, which has no form."""
         return self.document.kind != PPO
 
     @property
@@ -217,12 +217,12 @@ class ConfigPane(DocumentPane):
             self.query_one(ProblemsList).point_at(row.key)
 
     def action_fold_all(self) -> None:
-        """Leave the heads of the sections only, or show everything again."""
+        """Fold all sections, or unfold all if any is folded."""
         self._folded = set() if self._folded else set(sections())
         self._show()
 
     def action_reset(self) -> None:
-        """Give the setting under the cursor the preset's value."""
+        """Reset the setting under the cursor to the preset's value."""
         row = self._form.rows.row
         if isinstance(row, FieldRow) and self._form.rows.has_focus:
             if row.locked:
@@ -237,7 +237,7 @@ class ConfigPane(DocumentPane):
         self._travel(self.document.redo, self.document.undo)
 
     def _propose(self, key: str, value: Any, act: Callable[[], object] | None = None) -> None:
-        """Give the setting `value`, by `act`; while a run goes on only once enter sends it."""
+        """Set `key` to `value` by `act`; during a run only once the user sends it with enter."""
         act = act or partial(self.document.set, key, value)
         if self._under_way:
             self._show_draft(Draft(key, value, act, self.document.undo))
@@ -245,14 +245,14 @@ class ConfigPane(DocumentPane):
             self._change(act, self.document.undo)
 
     def _travel(self, act: Callable[[], bool], back: Callable[[], bool]) -> None:
-        """Go a step back or forth in the document; while a run goes on only once enter sends it."""
+        """Undo or redo a step of the document; during a run only once the user sends it with enter."""
         if not self._under_way:
             self._change(act, back)
             return
         self.take_typed()
         if draft := drafted(self.document, act, back):
             self.focus_field(draft.key)
-            self.call_after_refresh(self._show_draft, draft)  # when the cursor is there
+            self.call_after_refresh(self._show_draft, draft)  # after the cursor has moved there
         else:
             self._form.say("only a change of one live setting can be undone or redone during a run")
 
@@ -266,13 +266,13 @@ class ConfigPane(DocumentPane):
         self._form.say(f"enter sends {draft.key} to the run, {back} puts it back")
 
     def _put_back(self) -> None:
-        """Forget the proposed value."""
+        """Discard the proposed value."""
         self._draft = None
         self._form.close()
         self._show()
 
     def _change(self, act: Callable[[], object], back: Callable[[], object]) -> None:
-        """Change the document and tell the run of it; take it `back` where the run could not follow."""
+        """Change the document and send the change to a current run; undo it with `back` if it is not live."""
         self.take_typed()
         text, before = self.document.text, values_of(self.document)
         if not self._try(act) or self.document.text == text:
@@ -323,7 +323,7 @@ class ConfigPane(DocumentPane):
     # TOML
 
     def action_toggle_toml(self) -> None:
-        """Show the TOML, or only the form again."""
+        """Show the TOML, or hide it."""
         if self._views.toml is None:
             self._show_toml(None)
         else:
@@ -341,7 +341,7 @@ class ConfigPane(DocumentPane):
 
     @on(ConfigViews.LineEntered)
     def _follow(self, event: ConfigViews.LineEntered) -> None:
-        """Let the form's cursor, and with it the help, go along."""
+        """Move the form's cursor, and with it the help, to the TOML line's setting."""
         for key, line in self.document.lines.items():
             if line == event.line and key in fields_by_key():
                 self._form.rows.go_to(key)
@@ -357,11 +357,11 @@ class ConfigPane(DocumentPane):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if self._is_read_only and action != "open":
             return False
-        if action == "back":  # else the app's own escape
+        if action == "back":  # otherwise the app handles escape
             return self._draft is not None or bool(self._query) or self._views.toml is not None
         if action == "problem":
             return bool(self.document.problems)
-        if action == "open":  # what is on the screen is what the run is steered by
+        if action == "open":  # the run is controlled through the document on the screen
             return not self._under_way
         return True
 
@@ -378,10 +378,10 @@ class ConfigPane(DocumentPane):
         else:
             self._show_toml(problem.line)
 
-    # Showing
+    # Display
 
     def _try(self, action: Callable[[], object]) -> bool:
-        """Do it; where that cannot be, a note says why."""
+        """Call `action`; if it raises TrainerError, show a note and return False."""
         try:
             action()
         except TrainerError as error:

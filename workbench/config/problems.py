@@ -1,4 +1,4 @@
-"""Problems and warnings of the configuration below the form, to be jumped to."""
+"""List of the configuration's problems and warnings, below the form."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from workbench.text import visible
 
 
 class ProblemsList(OptionList):
-    """Not there while there is nothing to say."""
+    """List of problems, which lead to their settings, and warnings; hidden while it is empty."""
 
     class Chosen(Message):
-        """The place of `problem` is to be shown."""
+        """Request to show the setting or line of `problem`."""
 
         def __init__(self, problem: Problem) -> None:
             super().__init__()
@@ -27,14 +27,14 @@ class ProblemsList(OptionList):
         super().__init__(id=id, compact=True)
         self._problems: Sequence[Problem] = ()
         self._warnings: Sequence[str] = ()
-        self._gone_to = -1  # the problem that was gone to last
+        self._gone_to = -1  # index of the problem shown last
         self.display = False
 
     def allow_focus(self) -> bool:
         return bool(self.display)
 
     def show(self, problems: Sequence[Problem], warnings: Sequence[str]) -> None:
-        """Show these, the problems first."""
+        """Show problems and warnings, the problems first."""
         if (problems, warnings) == (self._problems, self._warnings):
             return
         self._problems, self._warnings = problems, warnings
@@ -47,14 +47,14 @@ class ProblemsList(OptionList):
         self._gone_to = min(self._gone_to, len(problems) - 1)
 
     def next(self, by: int) -> None:
-        """Go to the next problem (by 1) or the one before (-1), round and round."""
+        """Go to the next problem (by 1) or the previous one (-1), with wrap-around."""
         if self._problems:
             self._gone_to = (self._gone_to + by) % len(self._problems)
             self.highlighted = self._gone_to
             self.post_message(self.Chosen(self._problems[self._gone_to]))
 
     def point_at(self, key: str) -> None:
-        """Mark the first problem of a setting."""
+        """Highlight the first problem of a setting."""
         for place, problem in enumerate(self._problems):
             if problem.key.partition("[")[0] == key:
                 self.highlighted = place

@@ -1,4 +1,4 @@
-"""The configuration of another kind of run than PPO: its TOML, to be read."""
+"""Read-only TOML of a configuration for another kind of run than PPO."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ConfigReading(Vertical):
-    """Takes the place of the form, which has fields for PPO's settings only."""
+    """Read-only view instead of the form, which only has fields for PPO's settings."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -32,7 +32,7 @@ class ConfigReading(Vertical):
         """Show `document`."""
         self.query_one(Static).update(Content.styled(document.about_kind, "$text-muted"))
         if self._toml is None:
-            from workbench.config.toml_view import TomlView  # only once it is wanted
+            from workbench.config.toml_view import TomlView  # only when first needed
 
             self._toml = TomlView(document.text)
             self._toml.read_only = True
@@ -40,6 +40,6 @@ class ConfigReading(Vertical):
         self._toml.show_text(document.text)
 
     def take_focus(self) -> None:
-        """Let the arrow keys scroll the text."""
+        """Focus the text, so that the arrow keys scroll it."""
         if self._toml is not None:
             self._toml.focus()

@@ -1,4 +1,4 @@
-"""A row of the form as text: what is shown of a setting, and where on the line."""
+"""Rows of the form as text, with the columns of their parts."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from workbench.config.fields import FormField, form_fields, search, sections, sh
 from workbench.kit.cells import fit
 from workbench.text import visible
 
-Piece = tuple[str, str]  # text, and its role: the part of a component class after `config-rows--`
+Piece = tuple[str, str]  # text and role, the part of a component class after `config-rows--`
 
-_GUTTER = 3  # a mark for the preset or a problem, one for the file, and a space
+_GUTTER = 3  # a mark for a problem or change, one for unsaved, and a space
 _LIVE = 5
 _UNIT = 14
-_NARROW = 56  # columns; below, there is no room for units
-_TABLE = 76  # columns that a row takes at most: further apart, name and value are hard to bring together
-_HELP = 40  # columns beside the table from which on the help stands there as well
+_NARROW = 56  # columns; a narrower line has no room for units
+_TABLE = 76  # most columns of a row: further apart, name and value are hard to match
+_HELP = 40  # columns beside the table from which the help is shown there too
 
 
 @dataclass(frozen=True)
 class SectionRow:
-    """The head of a table of the configuration."""
+    """Heading of a table of the configuration."""
 
     name: str
     purpose: str
@@ -40,20 +40,20 @@ class SectionRow:
 
 @dataclass(frozen=True)
 class FieldRow:
-    """One setting and how it stands."""
+    """Row of one setting and its state."""
 
     field: FormField
     value: Any
     was: str
-    """The preset's value, to a reader; empty where it is the same."""
+    """Preset's value, for display; empty if it is the same."""
     unsaved: bool
     problem: str
     locked: bool
-    """It cannot be changed, for now."""
+    """Whether the setting cannot be changed for now."""
     sent: bool
-    """The run was told the value and has not taken it up yet."""
+    """Whether the value was sent to the run, which has not confirmed it yet."""
     draft: bool = False
-    """The value is only proposed: the run goes on with another until it is sent."""
+    """Whether the value is only proposed: the run keeps its own until the user sends this one."""
 
     @property
     def key(self) -> str:
@@ -79,10 +79,10 @@ def rows_of(
     sent: Mapping[str, Any] | None = None,
     draft: tuple[str, Any] | None = None,
 ) -> list[Row]:
-    """The form of `document`: sections and their settings, or only what `query` finds.
+    """Return the rows of the form: sections and their settings, or only those that `query` finds.
 
-    folded: sections that show their heads only. sent: settings that a run was told and has not taken up yet. draft: a
-    setting and the value that is proposed for it.
+    folded: sections that show only their headings. sent: settings that were sent to a run and are not confirmed yet.
+    draft: a setting and the value proposed for it.
     """
     changes = document.changes()
     problems = {_field_key(problem.key): problem.message for problem in reversed(document.problems)}
@@ -116,12 +116,12 @@ def rows_of(
 
 
 def row_line(row: Row, width: int) -> list[Piece]:
-    """`row` as pieces of at most `width` columns altogether."""
+    """Format `row` as pieces of at most `width` columns in total."""
     return _section_line(row, width) if isinstance(row, SectionRow) else _field_line(row, width)
 
 
 def value_span(row: FieldRow, width: int) -> Span:
-    """Where the value of `row` may stand on a line of `width` columns: right-aligned, after the name."""
+    """Return the columns for the value of `row` on a line of `width` columns: after the name, right-aligned."""
     table = min(width, _TABLE)
     stop = table - _LIVE - (_UNIT if width >= _NARROW else 0)
     return Span(min(_GUTTER + len(row.field.name) + 1, max(stop - 1, 0)), stop)
@@ -176,5 +176,5 @@ def _value_role(row: FieldRow) -> str:
 
 
 def _field_key(key: str) -> str:
-    """`reward.sources` of `reward.sources[0].pattern`."""
+    """Return the key of the setting: `reward.sources` for `reward.sources[0].pattern`."""
     return key.partition("[")[0]

@@ -1,4 +1,4 @@
-"""The rows of the form, drawn line by line: one widget for all settings, so that moving about costs two lines."""
+"""Rows of the form in one widget, drawn line by line, so that a move of the cursor redraws only two lines."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from textual.strip import Strip
 
 from workbench.config.row import Row, row_line
 
-_MARGIN = 2  # lines seen beyond the cursor
+_MARGIN = 2  # lines visible beyond the cursor
 _ROLES = ("name", "value", "changed", "muted", "live", "mark", "problem", "locked", "section")
 
 
 class ConfigRows(ScrollView, can_focus=True, inherit_bindings=False):
-    """Sections and settings with a cursor."""
+    """List of sections and settings with a cursor."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"config-rows--{role}" for role in (*_ROLES, "cursor")}
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -37,20 +37,20 @@ class ConfigRows(ScrollView, can_focus=True, inherit_bindings=False):
     ]
 
     class Moved(Message):
-        """The cursor is on another row."""
+        """The cursor has moved to another row."""
 
     class Chosen(Message):
-        """The row under the cursor is to be edited, or folded."""
+        """Request to edit or fold the row under the cursor."""
 
     class Stepped(Message):
-        """The value under the cursor is to go up (direction 1) or down (-1)."""
+        """Request to step the value under the cursor up (direction 1) or down (-1)."""
 
         def __init__(self, direction: int) -> None:
             super().__init__()
             self.direction = direction
 
     class Scrolled(Message):
-        """Rows stand on other lines than before."""
+        """The rows have scrolled to other lines."""
 
         can_replace_previous = True
 
@@ -64,16 +64,16 @@ class ConfigRows(ScrollView, can_focus=True, inherit_bindings=False):
 
     @property
     def row(self) -> Row | None:
-        """The one that the cursor is on."""
+        """Row under the cursor; None if there are no rows."""
         return self._rows[self._cursor] if self._rows else None
 
     @property
     def line(self) -> int:
-        """The line of this widget that the cursor is on, from 0."""
+        """Line of this widget with the cursor, from 0."""
         return self._cursor - self.scroll_offset.y
 
     def show(self, rows: Sequence[Row]) -> None:
-        """Show other rows; the cursor stays with its key, or near its place."""
+        """Show other rows; the cursor stays on its key, or near its place."""
         key = self.row.key if self.row else None
         same_place = [place for place, row in enumerate(rows) if row.key == key]
         self._rows = rows
@@ -81,7 +81,7 @@ class ConfigRows(ScrollView, can_focus=True, inherit_bindings=False):
         self._lay_out()
 
     def go_to(self, key: str) -> bool:
-        """Put the cursor on the row of `key`; False when there is none."""
+        """Move the cursor to the row of `key`; return False if there is none."""
         for place, row in enumerate(self._rows):
             if row.key == key:
                 self._move_to(place)

@@ -1,4 +1,4 @@
-"""The line in which settings are searched for."""
+"""Input line that searches the settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from textual.widgets import Input
 
 
 class SearchLine(Input):
-    """Not there until it is asked for; enter keeps what was found, escape shows everything again."""
+    """Search input, hidden until requested; enter keeps the matches, escape shows all settings again."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
@@ -20,7 +20,7 @@ class SearchLine(Input):
     ]
 
     class Cleared(Message):
-        """Everything is to be shown again."""
+        """Request to show all settings again."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(placeholder="search: a name, or a word of the help", compact=True, id=id)

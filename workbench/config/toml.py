@@ -1,4 +1,4 @@
-"""TOML as text: what each piece of a line is, for its colour, on which line a key stands, and how to change it."""
+"""Tools for TOML as text: tokens for colours, line numbers of keys, and changes of values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _KINDS: tuple[TokenKind, ...] = ("comment", "string", "key", "boolean", "number"
 
 
 class Token(NamedTuple):
-    """Columns `start` to `stop` of a line, and what stands there."""
+    """Token in columns `start` to `stop` of a line."""
 
     start: int
     stop: int
@@ -38,14 +38,14 @@ class Token(NamedTuple):
 
 
 class _State(NamedTuple):
-    """What a line inherits from the one before it."""
+    """State at the start of a line, left by the line before it."""
 
-    quote: str = ""  # of the multi-line string that it begins in
-    depth: int = 0  # arrays and inline tables that it begins in
+    quote: str = ""  # quotes of the multi-line string that is open
+    depth: int = 0  # number of arrays and inline tables that are open
 
 
 def tokens_by_line(lines: Sequence[str]) -> list[list[Token]]:
-    """The tokens of each line, from left to right. Text that is not TOML is cut up as well as it can be."""
+    """Split each line into tokens, from left to right. For text that is not TOML the tokens are a best effort."""
     state = _State()
     result = []
     for line in lines:
@@ -55,7 +55,7 @@ def tokens_by_line(lines: Sequence[str]) -> list[list[Token]]:
 
 
 def key_lines(text: str) -> dict[str, int]:
-    """Line, from 1, of every table and of every key outside of inline tables: `ppo.kl_coef`, `reward.sources[1]`."""
+    """Return the line, from 1, of each table and each key outside inline tables: `ppo.kl_coef`, `reward.sources[1]`."""
     found: dict[str, int] = {}
     for number, key in _statements(text.split("\n")):
         parts = key.split(".")
@@ -65,7 +65,7 @@ def key_lines(text: str) -> dict[str, int]:
 
 
 def line_of(key: str, lines: dict[str, int]) -> int | None:
-    """The line of `key`, or of the nearest thing around it that has one."""
+    """Return the line of `key`, or of the nearest enclosing key or table; None if there is none."""
     while key:
         if key in lines:
             return lines[key]
@@ -74,8 +74,8 @@ def line_of(key: str, lines: dict[str, int]) -> int | None:
 
 
 def with_value(text: str, section: str, name: str, value: Any) -> str | None:
-    """`text` with a key of a table set, or removed where `value` is None, comments kept; None where that fails."""
-    import tomlkit  # only once something is changed
+    """Return `text` with a key of a table set, or removed if `value` is None; comments stay. None if that fails."""
+    import tomlkit  # imported only for a change
     from tomlkit.exceptions import TOMLKitError
 
     try:
@@ -92,7 +92,7 @@ def with_value(text: str, section: str, name: str, value: Any) -> str | None:
 
 
 def _statements(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Number and full key of each line that begins a table or gives a key."""
+    """Yield line number and full key for each line that begins a table or sets a key."""
     state, table = _State(), ""
     counts: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
@@ -141,7 +141,7 @@ def _line_tokens(line: str, state: _State) -> tuple[list[Token], _State]:
 
 
 def _closing(line: str, start: int, quote: str) -> int:
-    """Where the multi-line string that is open at `start` ends in `line`; -1 if it does not."""
+    """Return the column after the end of the multi-line string that is open at `start`; -1 if it does not end here."""
     position = start
     while (found := line.find(quote, position)) >= 0:
         backslashes = len(line[:found]) - len(line[:found].rstrip("\\"))

@@ -1,4 +1,4 @@
-"""The TOML of the configuration, in colours, to be edited."""
+"""Editor for the configuration's TOML, with syntax colours."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from workbench.config.toml import Token, tokens_by_line
 from workbench.text import visible
 
 _KINDS = ("table", "key", "string", "number", "boolean", "comment", "invalid")
-_APPS = {"f6", "f7", "ctrl+z", "ctrl+y"}  # F-keys choose panes; a step back goes back in the form as well
+_APPS = {"f6", "f7", "ctrl+z", "ctrl+y"}  # F-keys choose panes; undo and redo also change the form
 
 
 def _bindings() -> list[BindingType]:
-    """TextArea's own keys, but for those that mean something else here; each with an id, to be given another key."""
+    """Return TextArea's bindings, each with an id so that users can change its key.
+
+    Leaves out those whose keys mean something else here.
+    """
     kept = []
     for binding in TextArea.BINDINGS:
         assert isinstance(binding, Binding)
@@ -31,7 +34,7 @@ def _bindings() -> list[BindingType]:
 
 
 class TomlView(TextArea, inherit_bindings=False):
-    """Textual colours TOML by tree-sitter, which is compiled code that many machines lack: this needs none."""
+    """TOML editor with its own highlighting: Textual's needs tree-sitter, which many machines do not have."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"toml-view--{kind}" for kind in _KINDS}
     BINDINGS: ClassVar[list[BindingType]] = _bindings()
@@ -51,18 +54,19 @@ class TomlView(TextArea, inherit_bindings=False):
         self.scroll_to(scroll.x, scroll.y, animate=False)
 
     def go_to_line(self, line: int) -> None:
-        """Put the cursor on a line, from 1."""
+        """Move the cursor to a line, from 1."""
         self.move_cursor((line - 1, 0), center=True)
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Draw nothing once removed: Textual forgets the component styles at once, but draws until the next layout.
+        """Draw nothing after the widget is removed.
 
-        The next repaint would end the application: "No 'text-area--gutter' key in COMPONENT_CLASSES".
+        Textual drops the component styles at once, but draws until the next layout. The next repaint would end the
+        application with "No 'text-area--gutter' key in COMPONENT_CLASSES".
         """
         return super().render_lines(crop) if self.is_attached else [Strip.blank(crop.width)] * crop.height
 
     def get_line(self, line_index: int) -> Text:
-        """A line in its colours; control characters are shown by one character each, so that columns stay."""
+        """Return a line with its colours; each control character becomes one symbol, so that columns stay."""
         raw = self.document.get_line(line_index)
         line = Text("".join(map(_shown, raw)), end="", no_wrap=True)
         tokens = self._line_tokens()
@@ -71,7 +75,7 @@ class TomlView(TextArea, inherit_bindings=False):
         return line
 
     def _ink(self, kind: str) -> Style:
-        """The style of a token without its background, which is that of the line or the selection."""
+        """Return the style of a token without its background, which the line or the selection sets."""
         style = self.get_component_rich_style(f"toml-view--{kind}")
         return Style(color=style.color, bold=style.bold, italic=style.italic, underline=style.underline)
 

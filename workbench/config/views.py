@@ -1,4 +1,4 @@
-"""The two views of a configuration: the form, and the TOML beside it or, where there is no room, instead of it."""
+"""Two views of a configuration: the form, and the TOML beside it, or instead of it if there is no room."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from workbench.config.toml import line_of
 if TYPE_CHECKING:
     from workbench.config.toml_view import TomlView
 
-_BESIDE = 96  # columns from which on both are seen
+_BESIDE = 96  # columns from which both are shown
 
 
 class ConfigViews(Horizontal):
-    """Shows a document twice; tells what was typed into the TOML, and on which line the cursor is there."""
+    """Container of form and TOML; reports text typed into the TOML and the line of its cursor."""
 
     class TextEdited(Message):
-        """Something may have been typed into the TOML: `take_typed` has it."""
+        """The TOML may have been edited; `take_typed` returns the text."""
 
     class LineEntered(Message):
-        """The cursor of the TOML is on another line, from 1."""
+        """The cursor of the TOML has moved to `line`, from 1."""
 
         def __init__(self, line: int) -> None:
             super().__init__()
@@ -36,7 +36,7 @@ class ConfigViews(Horizontal):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.toml: TomlView | None = None
-        """Only there while it is wanted."""
+        """TOML editor; None while it is hidden."""
         self._shown_text = ""
 
     def compose(self) -> ComposeResult:
@@ -44,18 +44,18 @@ class ConfigViews(Horizontal):
 
     @property
     def form(self) -> ConfigForm:
-        """The form, which may be hidden."""
+        """Form, which may be hidden."""
         return self.query_one(ConfigForm)
 
     def take_typed(self) -> str | None:
-        """The TOML as it was edited since the document was last shown or this was asked; None where it was not."""
+        """Return the TOML if it was edited since the document was last shown or this was last called, or else None."""
         if self.toml is None or self.toml.text == self._shown_text:
             return None
         self._shown_text = self.toml.text
         return self._shown_text
 
     def show(self, document: ConfigDocument, rows: Sequence[Row], *, read_only: bool) -> None:
-        """Show how `document` stands; read_only: the TOML cannot be typed into."""
+        """Show the current `document`. read_only: the TOML cannot be edited."""
         self.form.show(rows)
         self._shown_text = document.text
         if self.toml is not None:
@@ -63,9 +63,9 @@ class ConfigViews(Horizontal):
             self.toml.show_text(document.text)
 
     def show_toml(self, document: ConfigDocument, key: str, line: int | None, *, read_only: bool) -> None:
-        """Go to `line`, from 1, of the TOML; without one, to where `key` is."""
+        """Show the TOML at `line`, from 1; without one, at the line of `key` if it was hidden."""
         if self.toml is None:
-            from workbench.config.toml_view import TomlView  # only once it is wanted
+            from workbench.config.toml_view import TomlView  # only when first needed
 
             self._shown_text = document.text
             self.toml = TomlView(document.text)
@@ -78,7 +78,7 @@ class ConfigViews(Horizontal):
             self.call_after_refresh(self.toml.go_to_line, line)
 
     def hide_toml(self) -> None:
-        """Leave the form alone, with the focus."""
+        """Hide the TOML and focus the form."""
         if self.toml is not None:
             self.toml.remove()
             self.toml = None
@@ -86,7 +86,7 @@ class ConfigViews(Horizontal):
         self.form.rows.focus()
 
     def show_form(self) -> None:
-        """See to it that the form can be seen."""
+        """Show the form; hide the TOML if there is no room for both."""
         if not self.form.display:
             self.hide_toml()
 

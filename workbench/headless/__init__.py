@@ -1,4 +1,4 @@
-"""How a headless run is shown: a live table on a terminal, a line an iteration in a log, or JSON lines."""
+"""Displays of a headless run: a live table on a terminal, a line an iteration in a log, or JSON lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAMES = ("rich", "plain", "json")
 
 
 class Display(Protocol):
-    """Shows the events of a run. Every method is called on the main thread."""
+    """A display of a run's events. Every method is called on the main thread."""
 
     interval: float | None  # seconds between two `refresh` calls while nothing happens; None: not needed
 
@@ -20,20 +20,20 @@ class Display(Protocol):
         """Take one event."""
 
     def notice(self, message: str) -> None:
-        """Tell the user something that is not an event."""
+        """Show the user a message that is not an event."""
 
     def refresh(self) -> None:
-        """Draw what the last `show` calls changed."""
+        """Draw the changes since the last call."""
 
     def close(self) -> None:
-        """Leave the terminal as it was, and sum the run up."""
+        """Leave the terminal as it was, and print a summary of the run."""
 
     def restore(self) -> None:
-        """Make the terminal usable, from within a signal handler: no buffers. The process ends after it."""
+        """Make the terminal usable. Called in a signal handler: uses no buffers, and the process ends afterwards."""
 
 
 def choose(name: str | None, stdout: TextIO | None = None) -> Display:
-    """The display called `name`; without a name `rich` on a terminal and `plain` elsewhere."""
+    """Return the display called `name`; without a name, `rich` on a terminal and `plain` elsewhere."""
     stdout = stdout or sys.stdout
     if name is None:
         name = "rich" if stdout.isatty() and os.environ.get("TERM") != "dumb" else "plain"

@@ -1,4 +1,4 @@
-"""What the rich display draws, as a function of the run's state and the width of the terminal."""
+"""Content of the rich display, as a function of the run's state and the width of the terminal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ALARMS = 3
 
 
 def dashboard(view: RunView, width: int, *, notice: str = "") -> RenderableType:
-    """Status, alarms, metrics, newest samples and alerts of `view` for a terminal of `width` columns, 60 or more."""
+    """Return status, alarms, metrics, newest samples and alerts of `view` for a terminal of `width` >= 60 columns."""
     parts: list[RenderableType] = list(_wrapped(_status(view), width))
     for alarm in urgent_first(view.alarms)[:_ALARMS]:
         parts += [_alert(alarm, width), _cut(f"  {alarm.advice}", width)]
@@ -64,7 +64,7 @@ def _phase(name: str, done: int, total: int) -> Text:
 
 
 def _wrapped(pieces: Sequence[Text], width: int) -> Iterable[Text]:
-    """The pieces side by side, a new line where the next one does not fit."""
+    """Yield lines of pieces side by side, with a new line where the next piece does not fit."""
     line = Text(no_wrap=True, overflow="ellipsis")
     for piece in pieces:
         if line and line.cell_len + 2 + piece.cell_len > width:
@@ -90,7 +90,7 @@ def _metrics(view: RunView, width: int) -> Table:
 
 
 def _cut(text: str, width: int) -> Text:
-    """`text` on one line."""
+    """Return `text`, cut to one line."""
     line = Text(visible(text))
     line.truncate(width, overflow="ellipsis")
     return line

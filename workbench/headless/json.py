@@ -1,4 +1,4 @@
-"""One event a line as JSON: for programs, and for a look back with jq."""
+"""JSON display: one event a line, for programs and for jq."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from workbench.system import output
 
 
 class JsonDisplay:
-    """Writes the events that the journal keeps to `stdout`, one object a line; notices go to stderr.
+    """A display that writes the events of the journal to `stdout`, one object a line; notices go to stderr.
 
-    The output is ASCII: in a terminal a raw control or bidi character of the model's text would be obeyed.
+    The output is ASCII: a terminal would obey raw control or bidi characters in the model's text.
     """
 
     interval: float | None = None
@@ -29,10 +29,10 @@ class JsonDisplay:
         output.note(message)
 
     def refresh(self) -> None:
-        """Nothing to do: every event is written at once."""
+        """Do nothing: every event is written at once."""
 
     def close(self) -> None:
-        """Nothing to do: the last event sums the run up."""
+        """Do nothing: the last event summarises the run."""
 
     def restore(self) -> None:
-        """Nothing to do: the terminal is as it was."""
+        """Do nothing: the terminal is unchanged."""

@@ -1,4 +1,4 @@
-"""A line an iteration: for logs, pipes and terminals that are none."""
+"""Plain display: a line an iteration, for logs, pipes and dumb terminals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TAIL = (("speed", "tok/s", 6), ("memory", "GB", 6), ("time", "s", 7), ("left", 
 
 
 class PlainDisplay:
-    """Writes one aligned line an iteration to `stdout`, under a heading with units; all else to stderr."""
+    """A display with one aligned line an iteration on `stdout`, under a heading with units; all else goes to stderr."""
 
     interval: float | None = None
 
@@ -42,14 +42,14 @@ class PlainDisplay:
         output.note(message)
 
     def refresh(self) -> None:
-        """Nothing to do: every line is written at once."""
+        """Do nothing: every line is written at once."""
 
     def close(self) -> None:
         for label, text in summary(self._view):
             output.note(f"{label:<10} {text}")
 
     def restore(self) -> None:
-        """Nothing to do: the terminal is as it was."""
+        """Do nothing: the terminal is unchanged."""
 
     def _write(self, text: str) -> None:
         self._stdout.write(f"{text}\n")
@@ -57,7 +57,7 @@ class PlainDisplay:
 
 
 def heading(kind: str = PPO) -> str:
-    """Two lines: the columns' names and their units."""
+    """Return two lines: the columns' names and their units."""
     name, width = _COUNTS.get(kind, _STEPS)
     names, units = name.rjust(width), " " * width
     for metric in table(kind):
@@ -70,7 +70,7 @@ def heading(kind: str = PPO) -> str:
 
 
 def row(event: Numbers, view: RunView) -> str:
-    """The numbers of `event`, right-aligned under `heading`."""
+    """Return the numbers of `event`, right-aligned under `heading`."""
     kind = kind_of(event)
     _, width = _COUNTS.get(kind, _STEPS)
     cells = f"{event.iteration}/{view.total}".rjust(width)

@@ -1,4 +1,4 @@
-"""Shows nothing: takes the place of a display whose reader went away."""
+"""A display that shows nothing, in place of one whose reader went away."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ class QuietDisplay:
     interval: float | None = None
 
     def show(self, event: Event) -> None:
-        """Drop it."""
+        """Drop the event."""
 
     def notice(self, message: str) -> None:
-        """Drop it."""
+        """Drop the message."""
 
     def refresh(self) -> None:
-        """Nothing is drawn."""
+        """Draw nothing."""
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """Do nothing: nothing was opened."""
 
     def restore(self) -> None:
-        """Nothing was changed."""
+        """Do nothing: nothing was changed."""

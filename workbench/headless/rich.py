@@ -1,4 +1,4 @@
-"""A table that stays in place on a terminal: the default over SSH."""
+"""Rich display: a table that stays in place, the default on a terminal."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _SHOW_CURSOR = b"\x1b[?25h\n"
 
 
 class RichDisplay:
-    """Redraws status, metrics and samples in place on `stdout`; what is said of the run scrolls away above.
+    """A display that redraws status, metrics and samples in place on `stdout`; messages scroll away above.
 
-    NO_COLOR is respected. Where `stdout` is no terminal, no cursor codes are written: only the last state is.
+    It respects NO_COLOR. If `stdout` is not a terminal, it writes the last state only, without cursor codes.
     """
 
     interval: float | None = 0.125
@@ -33,7 +33,7 @@ class RichDisplay:
         self._view = RunView()
         self._notice = ""
         self._changed = True
-        # Forced, or FORCE_COLOR would put cursor codes into files.
+        # Set here, because FORCE_COLOR would put cursor codes into files.
         self._console = Console(file=stdout, force_terminal=stdout.isatty(), highlight=False)
         self._live = Live(
             console=self._console,

@@ -1,1 +1,1 @@
-"""Parts that several rooms use: lists, line views, charts, dialogs, keys, themes."""
+"""Parts that several packages use: lists, line views, charts, dialogs, keys, themes."""

@@ -1,4 +1,4 @@
-"""A question with a list of answers: which preset to open, what to do about a file in the way."""
+"""A dialog that asks a question with a list of answers, such as which preset to open."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workbench.text import visible
 
 
 class Answer(NamedTuple):
-    """One of the list."""
+    """One answer of the list."""
 
     id: str
     title: str
@@ -25,7 +25,7 @@ class Answer(NamedTuple):
 
 
 class AnswerScreen(Dialog[str | None]):
-    """Its result is the id of the chosen answer; None when it was put away."""
+    """A question with a list of answers. The result is the id of the chosen answer, or None when cancelled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "put_away", "cancel", id="answer.cancel", tooltip="Close this and change nothing")

@@ -1,4 +1,4 @@
-"""A message above the panes: an error until it is read or no longer holds, a success for some seconds."""
+"""A message above the panes: an error stays until it is dismissed or settled, a success for some seconds."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from workbench.text import visible
 
 Kind = Literal["error", "done"]
 
-DONE_SECONDS = 10.0  # that a success stays
+DONE_SECONDS = 10.0  # how long a success stays
 _SIGNS: dict[Kind, str] = {"error": "✖", "done": "✓"}
 
 
 class Banner(Static):
-    """Hidden while there is nothing to say; a key of the screen puts it away."""
+    """A message that is hidden while it is empty. A key of the screen dismisses it."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(markup=False, id=id)
@@ -28,7 +28,7 @@ class Banner(Static):
         self._timer: Timer | None = None
 
     def say(self, message: str, kind: Kind = "error", about: Collection[str] = ()) -> None:
-        """Show `message`; each of its lines is one problem. about: what can `settle` it."""
+        """Show `message`, one problem on each line. about: the causes that `settle` recognises."""
         key = keys_of(self.screen).get("app.put_away", "esc")
         shown = visible(message, keep_newlines=True).rstrip()
         self.update(Content.assemble((f"{_SIGNS[kind]} ", "bold"), shown, (f"   {key} hides this", "dim")))
@@ -39,12 +39,12 @@ class Banner(Static):
             self._timer = self.set_timer(DONE_SECONDS, self.put_away)
 
     def settle(self, cause: str) -> None:
-        """Put the message away if it is about `cause`: it no longer holds."""
+        """Hide the message if it is about `cause`, because the problem is gone."""
         if cause in self._about:
             self.put_away()
 
     def put_away(self) -> None:
-        """Hide it."""
+        """Hide the message."""
         self.display, self._about = False, frozenset()
         if self._timer is not None:
             self._timer.stop()

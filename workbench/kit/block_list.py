@@ -1,4 +1,4 @@
-"""Items below each other, each in a block of as many lines, with a cursor; drawn line by line."""
+"""A list with a cursor, drawn line by line. All items have the same number of lines."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Item = TypeVar("Item")
 
 
 class BlockList(ScrollView, Generic[Item], can_focus=True, inherit_bindings=False):
-    """Items with a cursor. A subclass gives the lines of each, sets `_items`, and binds keys to the actions.
+    """A list of items with a cursor. A subclass implements `block`, sets `_items` and binds keys to the actions.
 
-    Its component classes are `CSS_NAME`-- and one of: the roles in `LINES`; prompt, for what is said where there are
-    no items; bar and cursor, for what is left of the item that the cursor is on, and for its first line.
+    Its component classes are `CSS_NAME`-- and one of: the roles in `LINES`; prompt, for the message of an empty list;
+    bar, for the mark left of the item under the cursor; cursor, for the first line of that item.
     """
 
     CSS_NAME: ClassVar[str]
@@ -33,24 +33,24 @@ class BlockList(ScrollView, Generic[Item], can_focus=True, inherit_bindings=Fals
     cursor: reactive[int] = reactive(0)
 
     class Opened(Message):
-        """An item was clicked twice."""
+        """Posted when an item is double-clicked."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._items: Sequence[Item] = ()
-        self._message = ""  # said where there are none
+        self._message = ""  # shown when there are no items
 
     @property
     def selected(self) -> Item | None:
-        """The item that the cursor is on."""
+        """Item under the cursor; None in an empty list."""
         return self._items[self.cursor] if self._items else None
 
     def block(self, index: int, width: int) -> Sequence[str]:
-        """The item at `index` in as many lines as `LINES` has, each at most `width` columns."""
+        """Return the lines of the item at `index`, as many as `LINES` has, each at most `width` columns."""
         raise NotImplementedError
 
     def lay_out(self) -> None:
-        """The items, or the room for them, have changed."""
+        """Update the layout after the items or the size have changed."""
         self.virtual_size = Size(self.scrollable_content_region.width, len(self._items) * len(self.LINES))
         self._scroll_to_cursor()
         self.refresh()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from workbench.kit.drawing import Piece
 
-_BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # of a character of U+2800, by column and row
+_BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # of the dots, added to U+2800; by column and row
 DOTS_ACROSS, DOTS_DOWN = 2, 4
 
 
 class Canvas:
-    """Dots on `width` by `height` characters; dot 0, 0 is at the top left. What is drawn last gives its role."""
+    """Dots on `width` by `height` characters, with dot (0, 0) at the top left.
+
+    The dots of a character share one role, the one that was drawn last.
+    """
 
     def __init__(self, width: int, height: int) -> None:
         self.width, self.height = width, height
@@ -17,7 +20,7 @@ class Canvas:
         self._roles = [["text"] * width for _ in range(height)]
 
     def column(self, x: int, top: int, bottom: int, role: str) -> None:
-        """Dots at `x` from `top` down to `bottom`, both included; what is outside is left out."""
+        """Draw dots at `x` from `top` down to `bottom`, both included; skip those outside the canvas."""
         across, part = divmod(x, DOTS_ACROSS)
         if not 0 <= across < self.width:
             return
@@ -27,7 +30,10 @@ class Canvas:
             self._roles[row][across] = role
 
     def line(self, start: tuple[int, int], end: tuple[int, int], role: str) -> None:
-        """Dots from `start` to `end`, x ascending, without a gap: at every x those down to the next one's height."""
+        """Draw a line from `start` to `end`, x ascending, without gaps.
+
+        Neighbouring columns of different heights are both filled to the middle between them.
+        """
         (x, y), (end_x, end_y) = start, end
         steps = end_x - x
         if steps <= 0:
@@ -42,7 +48,7 @@ class Canvas:
             before = after
 
     def rows(self) -> list[list[Piece]]:
-        """The characters with their roles, row by row; a space where nothing is drawn."""
+        """Return the characters with their roles, row by row; a space where nothing is drawn."""
         return [
             [(chr(0x2800 + dots) if dots else " ", role) for dots, role in zip(dots_row, roles, strict=True)]
             for dots_row, roles in zip(self._dots, self._roles, strict=True)

@@ -1,4 +1,4 @@
-"""Text cut to columns of the terminal, where a character takes none, one or two."""
+"""Text fitted to terminal columns. A character takes none, one or two of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from rich.cells import cell_len, set_cell_size
 
 
 def fit(text: str, width: int, *, right: bool = False) -> str:
-    """`text` in exactly `width` columns: padded, or with … for its middle, so that both ends can be read."""
+    """Pad `text` to exactly `width` columns, or replace its middle by … so that both ends can be read."""
     length = cell_len(text)
     if length > width:
         head = max(width - 1, 0) // 2
@@ -17,14 +17,14 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
 
 
 def fit_start(text: str, width: int) -> str:
-    """The beginning of `text` in at most `width` columns, before … where the end had to go."""
+    """Return the beginning of `text` in at most `width` columns; … replaces an end that does not fit."""
     if width < 1:
         return ""
     return text if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
 
 
 def fit_end(text: str, width: int) -> str:
-    """The end of `text` in at most `width` columns, after … where the beginning had to go."""
+    """Return the end of `text` in at most `width` columns; … replaces a beginning that does not fit."""
     if width < 1:
         return ""
     if cell_len(text) <= width:

@@ -1,4 +1,4 @@
-"""Every action of the workbench in the command palette: those of the application and of each pane."""
+"""Commands of the palette: all actions of the screen, the application and each pane."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Command(NamedTuple):
 
     title: str
     help: str
-    node: DOMNode  # the application or the pane whose action it is
+    node: DOMNode  # the screen, application or pane that has the action
     action: str
 
 
 def commands(app: App[object], screen: Screen[object]) -> Iterator[Command]:
-    """What may be done now: the actions of `screen` and the application, then those of each pane."""
+    """Yield the actions that are allowed now: those of `screen` and the application, then those of each pane."""
     nodes: list[tuple[str, DOMNode]] = [("", screen), ("", app)]
     nodes += [(f"{pane.TITLE}: ", pane) for pane in screen.query(Pane)]
     for prefix, node in nodes:
@@ -38,7 +38,7 @@ def commands(app: App[object], screen: Screen[object]) -> Iterator[Command]:
 
 
 class WorkbenchCommands(Provider):
-    """Finds actions by name; those of a pane go to it first."""
+    """The provider that finds actions. An action of a pane shows that pane first."""
 
     async def discover(self) -> Hits:
         for command in commands(self.app, self.screen):
@@ -57,6 +57,6 @@ class WorkbenchCommands(Provider):
 
 
 def _allowed(node: DOMNode, binding: Binding) -> bool:
-    """Whether the node's `check_action` lets it happen now, in a case that it can judge without a key press."""
+    """Return whether the node's `check_action` allows the action now, as far as it knows without a key press."""
     _, name, parameters = actions.parse(binding.action)
     return node.check_action(name, parameters) is True

@@ -1,4 +1,4 @@
-"""A question that is answered by yes or no."""
+"""A dialog that asks a yes-or-no question."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from workbench.text import visible
 
 
 class ConfirmScreen(Dialog[bool]):
-    """Asks before something is done; what does nothing has the focus, so enter by mistake does no harm.
+    """A question before an action. The button that does nothing has the focus, so enter by mistake does no harm.
 
-    question and detail may hold anything: they are shown as text. yes and no are the words on the buttons.
+    question and detail: any text, shown without markup. yes and no: labels of the buttons.
     """
 
     FOCUSED: ClassVar[str] = "#no"
@@ -53,5 +53,5 @@ class ConfirmScreen(Dialog[bool]):
 
 
 def button_label(key: str, text: str) -> Content:
-    """Return what a button says: the key that presses it, and its words."""
+    """Return the label of a button: the key that presses it, then `text`."""
     return Content.assemble((key, "bold"), " ", visible(text))

@@ -1,4 +1,4 @@
-"""Text that wraps, and that ends with … where it is longer than its room."""
+"""Wrapped text that ends with … if it does not fit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from textual.widgets import Static
 
 
 def cut(content: Content, width: int, height: int) -> Content:
-    """`content` wrapped in at most `height` lines of `width` columns, the last with … where something is missing."""
+    """Wrap `content` into at most `height` lines of `width` columns; the last ends with … if text is missing."""
     lines = [line for part in content.split("\n", allow_blank=True) for line in part.wrap(width) or [Content()]]
     if len(lines) > height:
         last = Content.assemble(lines[height - 1].rstrip(), " …")
@@ -17,7 +17,7 @@ def cut(content: Content, width: int, height: int) -> Content:
 
 
 class CutText(Static):
-    """Shows what fits. most: lines at most of a widget whose height follows its text; 0: the lines that it has."""
+    """Text cut to its widget. most: maximum lines of a widget whose height follows its text; 0: the lines it has."""
 
     def __init__(self, *, most: int = 0, id: str | None = None) -> None:
         super().__init__(id=id, markup=False)
@@ -25,7 +25,7 @@ class CutText(Static):
         self._whole = Content()
 
     def update(self, content: VisualType = "", *, layout: bool = True) -> None:
-        """Show `content` from now on."""
+        """Show `content`, cut to the size of the widget."""
         self._whole = content if isinstance(content, Content) else Content(str(content))
         self._fit(layout)
 

@@ -1,4 +1,4 @@
-"""What every dialog over the panes has: keys for help and for leaving, and its own keys as the user has set them."""
+"""The base class of dialogs: keys for help and for leaving, and hints that show the keys as the user has set them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Dialog(MountedWhole, ModalScreen[T]):
-    """A modal screen: Textual hides the application's keys from it, so it binds those that apply everywhere itself."""
+    """A modal screen. Textual hides the application's keys from it, so it binds those that apply everywhere itself."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1,question_mark", "app.help", "help", id="app.help", tooltip="What this pane is for, and its keys"),
@@ -30,11 +30,11 @@ class Dialog(MountedWhole, ModalScreen[T]):
     ]
 
     def key(self, name: str) -> str:
-        """The key of one of this dialog's bindings, by its id."""
+        """Return the key of one of this dialog's bindings, by its id."""
         return keys_of(self)[name]
 
     def hint(self, *parts: tuple[str, str]) -> Content:
-        """A line on keys: pairs of a key, or the id of a binding, and what it does."""
+        """Return a line about keys. parts: pairs of a key, or the id of a binding, and what it does."""
         keys = keys_of(self)
         pieces: list[str | tuple[str, str]] = []
         for key, does in parts:

@@ -15,7 +15,7 @@ from workbench.text import visible
 Piece = tuple[str, str]  # text, and its role: the part of a component class after `drawn--`
 Line = list[Piece]
 
-OVERLAYS = 5  # further runs that a chart can hold beside its own
+OVERLAYS = 5  # other runs that a chart can show beside its own
 ROLES = (
     "text",
     "strong",
@@ -35,7 +35,7 @@ ROLES = (
 def component_classes(*roles: str) -> set[str]:
     """Return the component classes of a widget that draws in `roles`.
 
-    Textual looks up the styles of each whenever the focus moves, so a widget names those that it needs.
+    Textual looks up the styles of each whenever the focus moves, so a widget names only those that it needs.
     """
     unknown = {*roles} - {*ROLES}
     assert not unknown, unknown
@@ -43,24 +43,24 @@ def component_classes(*roles: str) -> set[str]:
 
 
 def line_of(cells: Iterable[Piece]) -> Line:
-    """Single characters with roles as a line; neighbours of one role are joined."""
+    """Join single characters with roles into a line; neighbours of one role become one piece."""
     return [("".join(text for text, _ in group), role) for role, group in groupby(cells, key=lambda cell: cell[1])]
 
 
 def plain(line: Line) -> str:
-    """The text of a line."""
+    """Return the text of a line."""
     return "".join(text for text, _ in line)
 
 
 def rule(text: str, width: int, *, after: Sequence[Piece] = ()) -> Line:
-    """A heading: `text`, what comes `after` it, and a line to the end of `width` columns."""
+    """Return a heading: `text`, the pieces `after` it, and a line to the end of `width` columns."""
     line: Line = [(f" {text}"[:width], "muted"), *after]
     room = width - len(plain(line)) - 2
     return [*line, (" " + "─" * room, "axis")] if room > 0 else line
 
 
 def wrapped(pieces: Iterable[Piece], width: int) -> list[Line]:
-    """Texts with roles as lines of at most `width` columns, wrapped at words; every character shown, none obeyed."""
+    """Wrap texts with roles at words into lines of at most `width` columns; control characters become visible."""
     content = Content.assemble(*((visible(text, keep_newlines=True), role) for text, role in pieces))
     return [
         [(line.plain[span.start : span.end], str(span.style)) for span in sorted(line.spans)]
@@ -69,9 +69,9 @@ def wrapped(pieces: Iterable[Piece], width: int) -> list[Line]:
 
 
 class Drawn(Widget):
-    """A widget that is drawn line by line; `draw` is called when what it shows, or its size, has changed.
+    """A widget that is drawn line by line. It calls `draw` when its content or its size has changed.
 
-    Its COMPONENT_CLASSES are those of the roles that it draws in.
+    A subclass sets COMPONENT_CLASSES to those of the roles that it draws in.
     """
 
     def __init__(self, *, id: str | None = None) -> None:
@@ -80,11 +80,11 @@ class Drawn(Widget):
         self._drawn_size = (-1, -1)
 
     def draw(self, width: int, height: int) -> Sequence[Line]:
-        """At most `height` lines of at most `width` columns."""
+        """Return at most `height` lines of at most `width` columns."""
         raise NotImplementedError
 
     def redraw(self) -> None:
-        """What is shown has changed."""
+        """Draw again after the content has changed."""
         self._drawn_size = (-1, -1)
         self.refresh()
 

@@ -7,24 +7,27 @@ from pathlib import Path
 
 
 def unused(path: Path) -> Path:
-    """`path` where nothing is there, else with the first free number after its name: text-2.md, text-3.md..."""
+    """Return `path` if nothing exists there, else with the first free number after its name: text-2.md, text-3.md..."""
     names = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
     return path if not path.exists() else next(name for name in names if not name.exists())
 
 
 def path_problem(text: str) -> str:
-    """Why samples cannot be written to the path `text`, in one line; empty when they can."""
+    """Return why samples cannot be written to the path `text`, in one line; empty when they can."""
     if not text.strip():
         return "give the file a name"
     try:
         path = Path(text).expanduser()
         return f"{path} is a folder: give the file a name" if path.is_dir() else ""
-    except (OSError, RuntimeError) as error:  # a name too long; ~ of a user that is not there
+    except (OSError, RuntimeError) as error:  # the name is too long; ~ of an unknown user
         return f"no file can be called so: {getattr(error, 'strerror', None) or error}"
 
 
 def path_note(text: str) -> str:
-    """Where else it will be written because the path `text`, which has no problem, is taken; empty when it is not."""
+    """Return a note that names the file to be written because the path `text` is taken; empty when it is free.
+
+    `text` must have no `path_problem`.
+    """
     path = Path(text).expanduser()
     free = unused(path)
     return "" if free == path else f"that file is there already: {free.name} will be written"

@@ -1,4 +1,4 @@
-"""Places on a scale as colours, or as attributes where there are none, and the marks that need no colour."""
+"""Positions on a scale as colours, or as attributes without colours, and marks that need no colour."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 MISSING = "×"
 
 _STEPS = 8  # of colour, from none to the strongest
-_STRONGEST = 0.8  # of the theme's heat colour in the last step
-_FAINT = 0.6  # of the theme's middle colour in the block of zero
+_STRONGEST = 0.8  # share of the theme's heat colour in the last step
+_FAINT = 0.6  # share of the theme's middle colour in the block of zero
 _READABLE = 4.5  # contrast of text, WCAG 2.2 AA
-_ZERO = 3  # the block of a diverging scale's middle
+_ZERO = 3  # index of the block in the middle of a diverging scale
 
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """Styles of text from one end of a scale to the other; `plain` where nothing is told of a token."""
+    """Styles of text from one end of a scale to the other; `plain` for a token without a reading."""
 
     steps: tuple[Style, ...]
     marks: tuple[Style, ...]  # of the blocks, which have no background
@@ -29,19 +29,20 @@ class Ladder:
     plain: Style
 
     def at(self, position: float) -> Style:
-        """The style of text at `position`, 0 to 1; NaN: that of a missing number."""
+        """Return the style of text at `position`, 0 to 1; for NaN, that of a missing number."""
         return self.missing if math.isnan(position) else self.steps[_nearest(position, len(self.steps))]
 
     def mark(self, position: float) -> Style:
-        """The style of the block of `position`."""
+        """Return the style of the block at `position`, 0 to 1; for NaN, that of a missing number."""
         return self.missing if math.isnan(position) else self.marks[_nearest(position, len(self.marks))]
 
 
 def heat_ladder(variables: Mapping[str, str], *, diverging: bool, colorless: bool = False) -> Ladder:
-    """The ladder of a theme, by its variables; further from the middle, or from 0 of a magnitude, stands out more.
+    """Return the ladder of the theme with these variables.
 
-    Text reaches a contrast of 4.5 on every step. The terminal's own colours (`ansi_...`) cannot be mixed, so there
-    are few steps of them: plain, coloured text, coloured background. colorless: attributes alone.
+    Values further from the middle, or from 0 of a magnitude, stand out more. Text reaches a contrast of 4.5 on every
+    step. The terminal's own colours (`ansi_...`) cannot be mixed, so they give few steps: plain, coloured text,
+    coloured background. colorless: use attributes only.
     """
     if colorless:
         plain, strong = Style(), Style(bold=True)
@@ -59,7 +60,7 @@ def heat_ladder(variables: Mapping[str, str], *, diverging: bool, colorless: boo
 
 
 def block(position: float, *, diverging: bool) -> str:
-    """One of eight blocks that rise with `position`, 0 to 1; × for NaN. Of a diverging scale, ▄ is about zero."""
+    """Return one of eight blocks that rise with `position`, 0 to 1; × for NaN. On a diverging scale, ▄ is near zero."""
     if math.isnan(position):
         return MISSING
     if not diverging:
@@ -69,7 +70,7 @@ def block(position: float, *, diverging: bool) -> str:
 
 
 def underline_style(position: float, *, diverging: bool) -> Style:
-    """None in the first third of the way to an end, a line in the second, two lines in the last; none for NaN."""
+    """Return no underline in the first third of the way to an end, one in the second, two in the last; none for NaN."""
     size = abs(2 * position - 1) if diverging else position
     if not size >= 1 / 3:
         return Style.null()
@@ -98,7 +99,7 @@ def _marks(mid: Color, heat: Color, ground: Color) -> tuple[Style, ...]:
 
 
 def _readable(text: Color, ground: Color, on: Color) -> Color:
-    """The theme's text colour or its ground's where that can be read, else black or white, of which one always can."""
+    """Return the theme's text or ground colour if it is readable on `on`, else black or white: one always is."""
     for color in (text, ground):
         if contrast(color, on) >= _READABLE:
             return color
@@ -110,7 +111,7 @@ def _most_readable(colors: Iterable[Color], on: Color) -> Color:
 
 
 def contrast(one: Color, other: Color) -> float:
-    """The contrast ratio of WCAG 2.2, 1 to 21."""
+    """Return the contrast ratio of WCAG 2.2, 1 to 21."""
     dark, light = sorted((_luminance(one), _luminance(other)))
     return (light + 0.05) / (dark + 0.05)
 

@@ -1,4 +1,4 @@
-"""The help: what the focused pane is for and every key of it, made from the bindings themselves."""
+"""The help: what the focused pane is for and all its keys, read from the bindings themselves."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _SCROLLING = {binding.action for binding in Binding.make_bindings(ScrollableCont
 
 
 class HelpRow(NamedTuple):
-    """A line of the help: an action and what it is bound to."""
+    """A line of the help: an action and its keys."""
 
     group: str  # the pane's title, EVERYWHERE or FOCUSED
     keys: str  # as remapped, in the footer's spelling, with spaces between
     description: str
     tooltip: str
-    in_force: bool  # the keys would do it now; not while text is typed, or where the action does not apply
+    in_force: bool  # whether the keys work now: not while text is typed, nor where the action does not apply
 
 
 def help_rows(app: App[Any], pane: Pane | None) -> list[HelpRow]:
-    """The keys of `pane`, of the focused widget, and of the current screen and the app, in this order.
+    """Return the keys of `pane`, of the focused widget, and of the current screen and the app, in this order.
 
-    All of them, in force or not: a key that a text field swallows now is still the pane's.
+    Keys that do not work now are included: a key that a text field swallows still belongs to the pane.
     """
     rows: dict[object, HelpRow] = {}
     active_bindings = app.screen.active_bindings
@@ -60,13 +60,13 @@ def help_rows(app: App[Any], pane: Pane | None) -> list[HelpRow]:
 
 
 def matching(rows: Iterable[HelpRow], query: str) -> list[HelpRow]:
-    """The rows that hold every word of `query`, in whatever case."""
+    """Return the rows that contain every word of `query`, ignoring case."""
     words = query.casefold().split()
     return [row for row in rows if all(word in " ".join(row[:4]).casefold() for word in words)]
 
 
 class HelpTable(Static):
-    """What a pane is for, and rows by group."""
+    """The purpose of a pane, and the rows by group."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "help-table--group",
@@ -82,12 +82,12 @@ class HelpTable(Static):
         self._query = ""
 
     def search(self, query: str) -> None:
-        """Show only the rows that hold the words of `query`; all of them for an empty one."""
+        """Show only the rows that contain every word of `query`; all rows for an empty one."""
         self._query = query
         self.refresh(layout=True)
 
     def render(self) -> Group:
-        """What the pane is for, then keys in one column, what they do in the other; long texts wrap within theirs."""
+        """Draw the purpose of the pane, then a column of keys and one of what they do; long texts wrap in theirs."""
         group_style, key_style, description_style, tooltip_style = (
             self.get_component_rich_style(f"help-table--{part}", partial=True)
             for part in ("group", "key", "description", "tooltip")
@@ -113,7 +113,7 @@ class HelpTable(Static):
 
 
 class HelpScreen(Dialog[None]):
-    """The help over the screen it explains: searchable, and closed by the keys that open it."""
+    """The help over the screen that it explains. It can be searched; the keys that open it also close it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "dismiss", "close", id="help.close", tooltip="Close the help"),
@@ -136,14 +136,14 @@ class HelpScreen(Dialog[None]):
 
     @classmethod
     def of(cls, app: App[Any], pane: Pane | None = None) -> HelpScreen:
-        """The help of `pane` or, without one, of that which has the focus; made before it is pushed."""
+        """Return the help of `pane` or, without one, of the focused pane. Call this before pushing the help."""
         if pane is None and app.focused is not None:
             pane = next((node for node in app.focused.ancestors_with_self if isinstance(node, Pane)), None)
         return cls(help_rows(app, pane), pane.TITLE if pane else "", pane.HELP if pane else "")
 
     @classmethod
     def toggle(cls, app: App[Any]) -> None:
-        """Show the help of what has the focus, or put the help away."""
+        """Show the help of the focused pane, or close the help."""
         if isinstance(app.screen, cls):
             app.screen.dismiss()
         else:
@@ -171,12 +171,12 @@ class HelpScreen(Dialog[None]):
         self.query_one(Input).focus()
 
     def action_move(self, how: str) -> None:
-        """Scroll; how: the end of the name of one of `VerticalScroll`'s methods."""
+        """Scroll. how: the rest of the name of a `VerticalScroll` method after scroll_."""
         getattr(self.query_one(VerticalScroll), f"scroll_{how}")(animate=False)
 
 
 def _bindings(app: App[Any], pane: Pane | None) -> Iterator[tuple[DOMNode, Binding]]:
-    """Bindings with their remapped keys: from the focus outwards, then of the rest of the pane, then everywhere."""
+    """Yield bindings with their remapped keys: from the focus outwards, then the rest of the pane, then everywhere."""
     focused = list(app.focused.ancestors_with_self) if app.focused is not None else []
     rest = pane.walk_children(with_self=True) if pane is not None else []
     nodes = dict.fromkeys([*(node for node in focused if node not in (app, app.screen)), *rest, app.screen, app])

@@ -1,7 +1,7 @@
 """The keys that apply now, in one line at the bottom of a screen.
 
-Textual's own footer makes a widget of every key, and all of them anew whenever one changes: some 0.1 s each time, and
-a key that goes to another pane changes them four times.
+Textual's own footer has a widget for every key, and makes all of them again whenever one changes. That takes some
+0.1 s, and a key that switches to another pane changes them four times.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class ShownKey(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Columns of the key and what it does."""
+        """Columns of the key and its description."""
         return cell_len(f" {self.name} {self.description} ")
 
 
 class KeyFooter(Widget):
-    """Shows the keys that the focus has now; a click on one presses it.
+    """A line of the keys that are active now. A click on one presses it.
 
-    palette: whether the key of the command palette stands at the right end.
+    palette: whether the key of the command palette is shown at the right end.
     """
 
     ALLOW_SELECT = False
@@ -64,7 +64,7 @@ class KeyFooter(Widget):
             self.refresh()
 
     def _in_force(self, screen: Screen[object]) -> tuple[list[ShownKey], ShownKey | None]:
-        """The keys, of several for one thing the first, and that of the palette where it is to be shown."""
+        """Return the first key of each action, and the key of the palette if it is shown."""
         keys, palette = dict[str, ShownKey](), None
         for _, binding, enabled, tooltip in screen.active_bindings.values():
             name = self.app.get_key_display(binding)
@@ -116,7 +116,7 @@ class KeyFooter(Widget):
             self.app.bell()
 
     def _at(self, x: int) -> ShownKey | None:
-        """The key in column `x`."""
+        """Return the key in column `x`."""
         if self._palette is not None and x >= self.size.width - self._palette.width:
             return self._palette
         end = 0

@@ -1,4 +1,4 @@
-"""Keys of the user's choice: keys.toml maps the ids of bindings to keys, on top of a shipped preset or of none.
+"""Keys chosen by the user: keys.toml maps the ids of bindings to keys, on top of a shipped preset or of none.
 
 preset = "vim"
 
@@ -36,17 +36,17 @@ _ROOMS = ("config", "kit", "labelling", "log", "reward_model", "runs", "samples"
 
 @dataclass(frozen=True)
 class KnownBinding:
-    """A binding that a user may give other keys."""
+    """A binding whose keys the user may change."""
 
     keys: tuple[str, ...]  # as shipped
-    owners: frozenset[str]  # the classes that bind it: two of one class are never told apart by the focus
+    owners: frozenset[str]  # the classes that bind it: two bindings of one class are always active together
 
 
 def load_keymap(path: Path, known: Mapping[str, KnownBinding]) -> tuple[dict[str, str], list[str]]:
-    """Keys by id for `App.set_keymap`, as the file and its preset say, and a line for every problem.
+    """Return the keys by id for `App.set_keymap`, from the file and its preset, and a line for every problem.
 
-    path: need not exist. known: every binding of the app, by id. What has a problem keeps the keys that it would
-    have had without that entry; two bindings of one area, or of one class, never share a key unless they ship so.
+    path: need not exist. known: every binding of the app, by id. A binding whose entry has a problem keeps its shipped
+    keys. Two bindings of one area, or of one class, never share a key unless they are shipped like that.
     """
     problems: list[str] = []
     preset, own = _read(path, problems)
@@ -63,7 +63,7 @@ def load_keymap(path: Path, known: Mapping[str, KnownBinding]) -> tuple[dict[str
 
 
 def known_bindings() -> dict[str, KnownBinding]:
-    """Every binding with an id, by id. Imports all modules that have some, so it is for those who remap keys."""
+    """Return every binding with an id, by id. Imports all modules that have some, so call it only to remap keys."""
     known: dict[str, KnownBinding] = {}
     for owner, binding in own_bindings():
         if binding.id:
@@ -74,7 +74,7 @@ def known_bindings() -> dict[str, KnownBinding]:
 
 
 def keys_in_force(screen: Screen[Any]) -> dict[str, str]:
-    """The key of each binding that is active on `screen`, by id, as the user has set it; of several keys the first."""
+    """Return the key of each binding active on `screen`, by id, as the user has set it; the first of several keys."""
     keys: dict[str, str] = {}
     for active in screen.active_bindings.values():
         if active.binding.id:
@@ -83,16 +83,16 @@ def keys_in_force(screen: Screen[Any]) -> dict[str, str]:
 
 
 def remapped(node: DOMNode) -> BindingsMap:
-    """All that `node` binds, with the keys that the user has set; Textual tells only what is in force."""
+    """Return all bindings of `node`, with the keys that the user has set; Textual lists only the active ones."""
     bindings = node._bindings.copy()
     bindings.apply_keymap(node.app._keymap)
     return bindings
 
 
 def keys_of(*nodes: DOMNode) -> dict[str, str]:
-    """The key of each binding of `nodes` by id, as the user has set it; of several the first.
+    """Return the key of each binding of `nodes` by id, as the user has set it; the first of several keys.
 
-    For messages: unlike `keys_in_force`, also of bindings that do not apply now, or not where the focus is.
+    For messages: unlike `keys_in_force`, this includes bindings that do not apply now, or not where the focus is.
     """
     keys: dict[str, str] = {}
     for node in nodes:
@@ -104,7 +104,7 @@ def keys_of(*nodes: DOMNode) -> dict[str, str]:
 
 
 def own_bindings() -> Iterator[tuple[str, Binding]]:
-    """Every binding of our widgets, screens and the app with the class that binds it; one for each of its keys."""
+    """Yield every binding of our widgets, screens and the app with its class; one item for each of its keys."""
     names = ["workbench.app"]
     for room in _ROOMS:
         folder = Path(__file__).parent.parent / room
@@ -117,12 +117,12 @@ def own_bindings() -> Iterator[tuple[str, Binding]]:
 
 
 def parse_keys(text: str) -> tuple[str, ...]:
-    """The keys of a list such as "space,p", in Textual's names; ValueError tells which is no key."""
+    """Parse a list of keys such as "space,p" into Textual's names. Raises ValueError that names an unknown key."""
     return tuple(dict.fromkeys(_key(part.strip()) for part in text.split(",")))
 
 
 def _read(path: Path, problems: list[str]) -> tuple[str, dict[str, Any]]:
-    """The preset that a file of keys names ("" for none), and its entries by id."""
+    """Return the preset that a key file names ("" for none), and its entries by id."""
 
     def problem(text: str) -> None:
         problems.append(visible(f"{path.name}: {text}"))
@@ -154,7 +154,7 @@ def _read(path: Path, problems: list[str]) -> tuple[str, dict[str, Any]]:
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Entries by dotted name: TOML reads an unquoted `run.pause` as a table in a table."""
+    """Yield entries by dotted name: TOML reads an unquoted `run.pause` as a table in a table."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")
@@ -180,11 +180,11 @@ def _checked(
 
 
 def _clash(chosen: dict[str, tuple[str, ...]], known: Mapping[str, KnownBinding]) -> tuple[str, str, str] | None:
-    """The last chosen binding that takes the key of another, that other, and the key."""
+    """Return the last chosen binding that takes the key of another, that other, and the key; None without one."""
     for name in reversed(chosen):
         here = known[name]
         for other, there in known.items():
-            alternatives = set(here.keys) & set(there.keys)  # as start, pause and resume are
+            alternatives = set(here.keys) & set(there.keys)  # such as start, pause and resume
             related = _area(name) == _area(other) or here.owners & there.owners
             if other != name and related and not alternatives:
                 for key in chosen[name]:
@@ -194,7 +194,7 @@ def _clash(chosen: dict[str, tuple[str, ...]], known: Mapping[str, KnownBinding]
 
 
 def _neighbours(chosen: Mapping[str, tuple[str, ...]], known: Mapping[str, KnownBinding]) -> dict[str, tuple[str, ...]]:
-    """Bindings that share a shipped key with a chosen one: Textual unbinds the key for all when one of them moves."""
+    """Return bindings that share a shipped key with a chosen one: Textual unbinds it for all when one changes."""
     return {
         other: there.keys
         for name in chosen
@@ -208,20 +208,20 @@ def _area(name: str) -> str:
 
 
 def _name_of(character: str) -> str:
-    """What Textual calls the key of a character."""
+    """Return Textual's name for the key of a character."""
     if character.isalnum():
         return character
     name = unicodedata.name(character, character).lower().replace("-", "_").replace(" ", "_")
     return KEY_NAME_REPLACEMENTS.get(name, name)
 
 
-# Names of keys that are not characters; "return" is there for old programs only, terminals send enter.
+# Names of keys that are not characters; "return" is for old programs only: terminals send enter.
 _NAMES = {name for key in Keys if len(name := key.value.rpartition("+")[2]) > 1 and name.isalnum()} - {"return"}
 _NAMES |= {_name_of(character) for character in string.punctuation}
 
 
 def _key(text: str) -> str:
-    """One key in Textual's name for it; ValueError where there is none of that name."""
+    """Return Textual's name for one key. Raises ValueError for an unknown key."""
     if not text:
         raise ValueError('a key is missing: write one or more, like "space,p"; a comma is called comma')
     *modifiers, key = text.split("+")

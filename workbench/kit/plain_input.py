@@ -1,4 +1,4 @@
-"""A line of text that holds nothing a terminal would obey."""
+"""A text input without control characters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from workbench.text import visible
 
 
 class PlainInput(Input):
-    """An input; control characters of what is pasted are shown."""
+    """An input that shows control characters of pasted text as symbols."""
 
     def _on_paste(self, event: events.Paste) -> None:
         event.prevent_default()

@@ -1,4 +1,4 @@
-"""From values to places on an axis: ranges that one spike does not flatten, and ticks at round numbers."""
+"""Axes of charts: ranges that one spike does not flatten, and ticks at round numbers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from workbench.kit.window import within_floats
 from workbench.run.metrics import Metric
 
 _TRIMMED = 0.02  # share of the columns at either end that cannot stretch a range on their own
-_FEW = 8  # columns: with fewer no one can be told to be a spike
-_MARGIN = 0.5  # of the trimmed range: what lies within it is no spike
+_FEW = 8  # columns: with fewer, none counts as a spike
+_MARGIN = 0.5  # of the trimmed range: values within it are not spikes
 _FLAT = 0.05  # of the values' size: smaller differences are drawn as nearly flat
 _LEAST_LOG_SPAN = math.log10(2)
 _ROUND = (1, 2, 5, 10)
@@ -26,7 +26,7 @@ class Scale(NamedTuple):
     log: bool = False
 
     def position(self, value: float) -> float:
-        """Where `value` is, from 0 to 1, at the end that it lies beyond; NaN when it is not finite."""
+        """Return the position of `value`, from 0 to 1; the nearer end if it is outside, NaN if it is not finite."""
         if not math.isfinite(value):
             return math.nan
         if self.log:
@@ -41,17 +41,18 @@ class Scale(NamedTuple):
         return min(max((value - low) / (high - low), 0.0), 1.0)
 
     def holds(self, value: float) -> bool:
-        """Whether `value` lies on the axis."""
+        """Return whether `value` lies on the axis."""
         if self.log:
             return value > 0 and self.low <= math.log10(value) <= self.high
         return self.low <= value <= self.high
 
 
 def scale_of(ranges: Iterable[tuple[float, float]], metric: Metric, *, log: bool = False) -> Scale:
-    """The axis for values that go from least to greatest in each of `ranges`, of which some may be NaN.
+    """Return the axis for values with these ranges, from least to greatest; some may be NaN.
 
-    It is the metric's fixed range, or the values' own without their spikes. The threshold is on it where that does
-    not double it. log: as asked for; a metric without a positive value, or for which it says nothing, stays linear.
+    It is the metric's fixed range, or the range of the values without their spikes. It includes the threshold unless
+    that would more than double it. log: ask for a logarithmic axis. A metric without a positive value, or that such
+    an axis does not suit, stays linear.
     """
     ranges = [(low, high) for low, high in ranges if math.isfinite(low) and math.isfinite(high)]
     if log and metric.log:
@@ -70,7 +71,7 @@ def scale_of(ranges: Iterable[tuple[float, float]], metric: Metric, *, log: bool
 
 
 def ticks(scale: Scale, count: int) -> list[float]:
-    """About `count` round values on the axis, ascending; both ends where there is no round one."""
+    """Return about `count` round values on the axis, ascending; both ends if fewer than two are round."""
     if scale.log:
         return _log_ticks(scale, count)
     ends = [scale.low, scale.high] if scale.high > scale.low else [scale.low]
@@ -90,7 +91,7 @@ def ticks(scale: Scale, count: int) -> list[float]:
 
 
 def tick_texts(values: Sequence[float], *, log: bool = False) -> list[str]:
-    """The values with as many digits as the longest of them needs; on a logarithmic axis each with its own."""
+    """Format the values with as many digits as the longest needs; on a logarithmic axis, each with its own."""
     short = [f"{value:.{3 if log else 4}g}" for value in values]
     if log:
         return short
@@ -101,7 +102,7 @@ def tick_texts(values: Sequence[float], *, log: bool = False) -> list[str]:
 
 
 def number_text(value: float, digits: int, width: int) -> str:
-    """`value` with `digits` decimals, or as many as fit into `width` columns (7 or more); NaN and inf by name."""
+    """Format `value` with `digits` decimals, or as many as fit `width` columns (7 or more); NaN and inf by name."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else f"{value:+}"
     text = f"{value:.{digits}f}"
@@ -111,7 +112,7 @@ def number_text(value: float, digits: int, width: int) -> str:
 
 
 def _log_ticks(scale: Scale, count: int) -> list[float]:
-    """Powers of ten, where there are few 1, 2 and 5 times them, and both ends where there are none of these."""
+    """Return powers of ten, with 2 and 5 times them if there are few; both ends if fewer than two are on the axis."""
     lowest, highest = math.floor(scale.low), min(math.floor(scale.high), 308)
     factors = _ROUND[:3] if highest - lowest < 3 else _ROUND[:1]
     stride = max(-(-(highest - lowest) // max(count, 1)), 1)
@@ -121,7 +122,7 @@ def _log_ticks(scale: Scale, count: int) -> list[float]:
 
 
 def _robust(ranges: Sequence[tuple[float, float]], least: float) -> tuple[float, float]:
-    """The range of `ranges` without the outermost ones where these lie far out, no smaller than it may be."""
+    """Return the range of `ranges` without far outliers, but at least `least` long."""
     lows, highs = sorted(low for low, _ in ranges), sorted(high for _, high in ranges)
     trimmed = max(math.ceil(_TRIMMED * len(ranges)), 1) if len(ranges) >= _FEW else 0
     low, high = lows[trimmed], highs[-1 - trimmed]
@@ -134,7 +135,7 @@ def _robust(ranges: Sequence[tuple[float, float]], least: float) -> tuple[float,
 
 
 def _with(threshold: float | None, low: float, high: float) -> tuple[float, float]:
-    """The range with the threshold on it, where it is no further away than the range is long."""
+    """Extend the range to the threshold, unless that is further away than the range is long."""
     reach = within_floats(high - low)
     if threshold is None or not low - reach <= threshold <= high + reach:
         return low, high

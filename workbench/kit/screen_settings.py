@@ -1,4 +1,4 @@
-"""What the screen remembers for its user between two starts: theme and charts. One small TOML file."""
+"""Settings of the screen that last between two starts, theme and charts, in one small TOML file."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ FILE = "workbench.toml"
 
 @dataclass
 class ScreenSettings:
-    """What is remembered; unknown or unusable entries of the file are passed over."""
+    """The saved settings. Unknown or unusable entries of the file are ignored."""
 
     theme: str = ""
     metrics: list[str] = field(default_factory=list)  # shown, in order; empty for the default ones
 
     @classmethod
     def load(cls, folder: Path) -> ScreenSettings:
-        """What the file in `folder` says; the defaults where it says nothing."""
+        """Read the file in `folder`; missing settings have their defaults."""
         try:
             raw = tomllib.loads((folder / FILE).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -34,7 +34,7 @@ class ScreenSettings:
         return settings
 
     def save(self, folder: Path) -> None:
-        """Write the file, whole or not at all; a folder that cannot be written is no reason to stop."""
+        """Write the file, whole or not at all; do nothing if the folder cannot be written."""
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             new = folder / f"{FILE}.new"

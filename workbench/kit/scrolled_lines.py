@@ -1,4 +1,4 @@
-"""Lines of text with roles to be scrolled through, wrapped to the width that there is."""
+"""Scrollable lines of text with roles, wrapped to the available width."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workbench.kit.drawing import Line
 
 
 class ScrolledLines(ScrollView, can_focus=True, inherit_bindings=False):
-    """A text to read. A subclass wraps it, and binds keys to scrolling.
+    """A scrollable text. A subclass implements `wrap` and binds keys to scrolling.
 
     Its component classes are `CSS_NAME`-- and each of the roles in its lines.
     """
@@ -26,11 +26,11 @@ class ScrolledLines(ScrollView, can_focus=True, inherit_bindings=False):
         self._lines: Sequence[Line] = ()
 
     def wrap(self, width: int) -> Sequence[Line]:
-        """All of the text in lines of at most `width` columns."""
+        """Return the whole text in lines of at most `width` columns."""
         raise NotImplementedError
 
     def lay_out(self) -> None:
-        """The text, or the room for it, has changed."""
+        """Wrap the text again after it or the size has changed."""
         width = self.scrollable_content_region.width
         if width > 0:
             self._lines = self.wrap(width)

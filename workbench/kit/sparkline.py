@@ -24,10 +24,11 @@ def sparkline(
     height: int = 1,
     cursor: int | None = None,
 ) -> list[Line]:
-    """`height` lines, a cell a column: `values` as bars, × where a bucket has a number missing, a gap where None.
+    """Return `height` lines with `values` as bars, one cell a column.
 
-    Bars beyond the metric's threshold have the role of the threshold, which is itself drawn where it crosses no
-    bar. No bar reaches the top of its line, so that rows stay apart.
+    × marks a bucket that lacks a number; a bucket that is None leaves a gap. Bars beyond the metric's threshold have
+    the role of the threshold, which is drawn where it crosses no bar. No bar reaches the top of its line, so that rows
+    stay apart.
     """
     limit = None
     if height > 1 and metric.threshold is not None and scale.holds(metric.threshold):
@@ -48,7 +49,7 @@ def sparkline(
 
 
 def bar(position: float, height: int) -> list[str]:
-    """The cells of a bar, lowest first; empty for NaN."""
+    """Return the cells of a bar, lowest first; blank for NaN."""
     if math.isnan(position):
         return [" "] * height
     eighths = 1 + round(position * (8 * height - 2))

@@ -28,26 +28,26 @@ _STYLES = {"paused": "$text-warning", "failed": "$text-error", "done": "$text-su
 
 
 class StatusLine(Widget):
-    """Always tells which run this is and what it is doing."""
+    """The line that always shows which run this is and what it is doing."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._pieces: list[Content] = [Content.assemble(("ppo-workbench", "bold"))]
 
     def show_run(self, view: RunView, *, note: str = "") -> None:
-        """Show how the run stands. note: what the screen adds to its state, such as `stopping`."""
+        """Show the state of the run. note: shown instead of the state's name, such as `stopping`."""
         pieces = status_pieces(view, note=note)
         if pieces != self._pieces:
             self._pieces = pieces
             self.refresh()
 
     def render(self) -> Content:
-        """As many pieces as fit, the first of them always."""
+        """Return as many pieces as fit, always including the first."""
         return fitted(self._pieces, self.size.width - 2)
 
 
 def status_pieces(view: RunView, *, note: str = "") -> list[Content]:
-    """What the line tells, most important first."""
+    """Return the pieces of the line, most important first."""
     if view.started is None and view.state != "failed" and not note and view.phase is None:
         return [Content.assemble(("ppo-workbench", "bold")), Content.styled("no run yet", "$text-muted")]
     name = visible(view.started.name) if view.started else "new run"
@@ -74,7 +74,7 @@ def status_pieces(view: RunView, *, note: str = "") -> list[Content]:
 
 
 def fitted(pieces: Sequence[Content], width: int) -> Content:
-    """The pieces side by side, as many of the first ones as `width` columns hold."""
+    """Join as many of the first pieces as fit into `width` columns."""
     line = pieces[0]
     for piece in pieces[1:]:
         if line.cell_length + 3 + piece.cell_length > width:
@@ -84,7 +84,7 @@ def fitted(pieces: Sequence[Content], width: int) -> Content:
 
 
 def _alarms(alarms: Sequence[Alarm]) -> Content:
-    """What the most severe alarm is called, and how many stand."""
+    """Return the title of the most severe alarm, and how many more there are."""
     worst = urgent_first(alarms)[0]
     words = visible(title(worst)) + (f" and {len(alarms) - 1} more" if len(alarms) > 1 else "")
     style = "$text-error" if worst.level == "error" else "$text-warning"

@@ -1,4 +1,4 @@
-"""A line of text that is asked for."""
+"""A dialog that asks for a line of text."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from workbench.text import visible
 
 
 class TextPromptScreen(Dialog[str | None]):
-    """Asks for a text; None when it was cancelled. It stays open until the text is taken.
+    """A prompt for a text, which is its result; None when cancelled. It stays open until the text is accepted.
 
-    check: why a text cannot be taken, in one line, as it is typed; empty when it can. submit: does what is wanted with
-    it, and returns the same.
+    check: returns why a text is not accepted, in one line, as it is typed; empty when it is. submit: uses the text, and
+    returns the same.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -71,7 +71,7 @@ class TextPromptScreen(Dialog[str | None]):
             self.dismiss(text)
 
     def _tell(self, problem: str) -> None:
-        """Show what is wrong, or else the keys."""
+        """Show the problem, or the keys if there is none."""
         self.query_one(".detail", Static).update(Content(f"✖ {visible(problem)}") if problem else self._keys())
 
     def _keys(self) -> Content:

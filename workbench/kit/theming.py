@@ -25,9 +25,9 @@ from workbench.kit.heat import contrast
 from workbench.text import visible
 
 DEFAULT_THEME = "workbench"
-FEW_COLORS_THEME = "ansi-16"  # where others would lose theirs
+FEW_COLORS_THEME = "ansi-16"  # for terminals on which others would lose theirs
 
-# What a stylesheet finds when a theme says nothing, one of Textual's own for example.
+# Defaults for stylesheets when a theme lacks the variable, as Textual's own themes do.
 EXTRA_VARIABLES = {
     "chart-1": "#5fafd7",
     "chart-2": "#d7af5f",
@@ -47,8 +47,8 @@ EXTRA_VARIABLES = {
     "line": "#808080",  # borders and scrollbars; follows from the colours of a theme
 }
 
-# With colour gone, what the keyboard acts on is told by attributes. Underlined as well, because Textual's
-# `Widget.get_visual_style`, which lists and buttons draw with, passes every attribute on but reverse.
+# Without colour, attributes mark what the keyboard acts on. Underline is needed as well: lists and buttons draw with
+# Textual's `Widget.get_visual_style`, which passes on every attribute except reverse.
 _NO_COLOR_VARIABLES = {
     "block-cursor-text-style": "bold underline reverse",
     "block-cursor-blurred-text-style": "underline",
@@ -75,7 +75,7 @@ _COLOR_RULE = 'not a colour: write "#rrggbb", a CSS name like "teal", or "ansi_b
 
 @dataclass(frozen=True)
 class ThemeSpec:
-    """What a theme file says."""
+    """The contents of a theme file."""
 
     name: str
     dark: bool
@@ -89,21 +89,21 @@ class ThemeSpec:
 
 
 def no_color() -> bool:
-    """Whether the user wants no colour at all: `NO_COLOR` is set and not empty (https://no-color.org)."""
+    """Return whether the user wants no colour at all: `NO_COLOR` is set and not empty (https://no-color.org)."""
     return bool(os.environ.get("NO_COLOR"))
 
 
 def shipped_themes_dir() -> Path:
-    """The themes that come with the program: inside an installed package, or beside it in the source tree."""
+    """Return the folder of the shipped themes: inside an installed package, or beside it in the source tree."""
     package = Path(__file__).parent.parent
     inside = package / "themes"
     return inside if inside.is_dir() else package.parent / "themes"
 
 
 def load_themes(user_dir: Path) -> tuple[dict[str, Theme], list[str]]:
-    """The shipped themes and those of `user_dir`, which need not exist, by name; and a line for every problem.
+    """Return the shipped themes and those of `user_dir` by name, and a line for every problem.
 
-    A file with a problem is left out, so a shipped theme of that name stays.
+    `user_dir` need not exist. A file with a problem is left out, so a shipped theme of that name stays.
     """
     themes: dict[str, Theme] = {}
     problems: list[str] = []
@@ -124,7 +124,7 @@ def load_themes(user_dir: Path) -> tuple[dict[str, Theme], list[str]]:
 
 
 def read_theme(path: Path) -> ThemeSpec:
-    """Read a theme file; ConfigError tells all its problems."""
+    """Read a theme file. Raises ConfigError with all its problems."""
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as failure:
@@ -137,7 +137,7 @@ def read_theme(path: Path) -> ThemeSpec:
 
 
 def parse_theme(raw: Mapping[str, Any], source: str) -> ThemeSpec:
-    """Check what a theme file says; ConfigError tells all its problems, each with `source`."""
+    """Check the contents of a theme file. Raises ConfigError with all its problems, each with `source`."""
     problems = [_unknown(key, ("name", "dark", *_TABLES)) for key in raw if key not in ("name", "dark", *_TABLES)]
     name, dark = raw.get("name"), raw.get("dark")
     if not (isinstance(name, str) and _NAME.fullmatch(name)):
@@ -160,7 +160,7 @@ def parse_theme(raw: Mapping[str, Any], source: str) -> ThemeSpec:
 
 
 def to_textual(spec: ThemeSpec, *, colorless: bool = False) -> Theme:
-    """The theme as Textual takes it, our variables among its own.
+    """Convert the theme to Textual's, with our variables among its own.
 
     colorless: mark by attributes, for an app that shows no colours.
     """
@@ -176,7 +176,7 @@ def to_textual(spec: ThemeSpec, *, colorless: bool = False) -> Theme:
         muted, selection = Color.parse(colors["foreground"]).blend(ground, 0.3).hex, f"{colors['primary']} 30%"
         line = _line(*(Color.parse(colors[name]) for name in ("foreground", "background", "surface", "panel"))).hex
         tints = {f"{name}-muted": Color.parse(colors[name]).blend(ground, 0.85).hex for name in _ACCENTS}
-    # Textual's own choices of these may be hard to read; tests hold every pair to its contrast.
+    # Textual's own choices for these may be hard to read; tests check the contrast of every pair.
     variables = {
         "text-muted": muted,
         **spec.variables,
@@ -189,7 +189,7 @@ def to_textual(spec: ThemeSpec, *, colorless: bool = False) -> Theme:
         "border": colors["primary"],
         "input-selection-background": selection,
     }
-    # What is muted or disabled is still read: warnings are options that cannot be chosen, for one.
+    # Muted and disabled text must stay readable: warnings, for example, are options that cannot be chosen.
     variables |= dict.fromkeys(("foreground-muted", "text-disabled", "foreground-disabled"), variables["text-muted"])
     line = line or variables["text-muted"]
     variables |= dict.fromkeys(("line", "border-blurred", "scrollbar"), line)
@@ -211,13 +211,13 @@ def to_textual(spec: ThemeSpec, *, colorless: bool = False) -> Theme:
 
 
 def _line(foreground: Color, *grounds: Color) -> Color:
-    """The faintest mix of foreground and first ground that stands out as a line from every one of `grounds`."""
+    """Return the faintest mix of foreground and first ground that stands out as a line from all `grounds`."""
     mixes = (grounds[0].blend(foreground, step / 100) for step in range(101))
     return next((mix for mix in mixes if min(contrast(mix, on) for on in grounds) >= _LINE), foreground)
 
 
 def apply_themes(app: App[Any], themes: Mapping[str, Theme]) -> None:
-    """Make `themes` known to `app`, and show the current one anew if it reads otherwise now."""
+    """Register `themes` with `app`, and redraw if the current one has changed."""
     before = app.current_theme
     for theme in themes.values():
         app.register_theme(theme)
@@ -226,7 +226,7 @@ def apply_themes(app: App[Any], themes: Mapping[str, Theme]) -> None:
 
 
 class ThemeWatcher:
-    """Tells when the files of a folder of themes change: the app's timer asks, no thread runs."""
+    """A watcher of the files in a folder of themes. The app's timer calls it; no thread runs."""
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder = folder
@@ -235,7 +235,7 @@ class ThemeWatcher:
         self._seen = self._stamps()
 
     def changed(self) -> bool:
-        """Whether a file came, went or was written since the last look; looks at most once a second."""
+        """Return whether a file was added, removed or written since the last check; checks at most once a second."""
         now = self._clock()
         if now - self._looked < 1:
             return False
@@ -255,12 +255,12 @@ class ThemeWatcher:
 
 
 def _theme_files(folder: Path) -> list[Path]:
-    """In order of name; a pipe or a socket of that name would block the reader."""
+    """Return the theme files in order of name. Regular files only: a pipe or a socket would block the reader."""
     return sorted(path for path in folder.glob("*.toml") if path.is_file())
 
 
 def _table(raw: Any, table: str, keys: tuple[str, ...]) -> tuple[dict[str, str], list[str]]:
-    """The usable colours of a table, and its problems."""
+    """Return the usable colours of a table, and its problems."""
     if not isinstance(raw, dict):
         return {}, [f"{table} = {raw!r}: write it as a table of colours, [{table}]"]
     problems = [_unknown(f"{table}.{key}", [f"{table}.{known}" for known in keys]) for key in raw if key not in keys]

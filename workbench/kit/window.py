@@ -12,7 +12,7 @@ from workbench.run.history import Bucket, History
 from workbench.run.metrics import Metric
 
 _LARGEST = sys.float_info.max
-_DECAY = 0.9  # of the moving average, an iteration
+_DECAY = 0.9  # of the moving average, per iteration
 
 
 class Window(NamedTuple):
@@ -26,22 +26,22 @@ class Window(NamedTuple):
 
     @property
     def iterations(self) -> int:
-        """How many iterations the axis has room for, those that the history lacks included."""
+        """Number of iterations on the axis, including those that the history lacks."""
         return self.last - self.first + 1 if self.stop > self.start else 0
 
     def column_of(self, iteration: int, width: int) -> int:
-        """Which of `width` equal parts of the axis holds `iteration`; the same that a bucket of it is in."""
+        """Return which of `width` equal parts of the axis contains `iteration`, the same as for its bucket."""
         at = (iteration - self.first + 1) * width - 1
         return min(max(at // max(self.iterations, 1), 0), max(width - 1, 0))
 
     def iteration_in(self, column: int, width: int) -> int:
-        """The first iteration of a column: `column_of` of it is `column`."""
+        """Return the first iteration of a column; `column_of` maps it back to `column`."""
         return self.first + column * self.iterations // max(width, 1)
 
     def columns(self, metric: Metric, width: int) -> list[Bucket | None]:
-        """The values of `metric` in at most `width` columns, one an iteration where they suffice.
+        """Return the values of `metric` in at most `width` columns, one for each iteration if there is room.
 
-        None for a column whose iterations the history lacks, or which no evaluation came before. Reads `width`
+        A column is None if the history lacks its iterations, or if there was no evaluation before it. Reads `width`
         buckets, however long the history is.
         """
         width = min(width, self.iterations)
@@ -56,7 +56,7 @@ class Window(NamedTuple):
         return columns
 
     def points(self, metric: Metric, width: int) -> list[tuple[int, Bucket]]:
-        """The values of `metric` as at most `width` points spread over 0..width-1, by ascending place."""
+        """Return the values of `metric` as at most `width` points at places 0..width-1, ascending."""
         numbers = self.history.numbers
         span = max(self.last - self.first, 1)
         placed = []
@@ -66,7 +66,7 @@ class Window(NamedTuple):
         return placed
 
     def beside(self, other: History) -> Window:
-        """The iterations of another history on this window's axis."""
+        """Return the iterations of another history on this window's axis."""
         return self._replace(
             history=other, start=bisect_left(other.numbers, self.first), stop=bisect_right(other.numbers, self.last)
         )
@@ -81,7 +81,7 @@ class Window(NamedTuple):
 
 
 def window_of(history: History, span: int | None = None, at: int | None = None) -> Window:
-    """The newest `span` iterations of `history`, or those around the position `at`; all of them without a span."""
+    """Return the newest `span` iterations of `history`, or those around the position `at`; all without a span."""
     size = len(history)
     span = size if span is None else min(span, size)
     start = size - span if at is None else min(max(at - span // 2, 0), size - span)
@@ -89,7 +89,7 @@ def window_of(history: History, span: int | None = None, at: int | None = None) 
 
 
 def window_over(histories: Sequence[History]) -> Window:
-    """All of the first history, on an axis that holds all of every one."""
+    """Return all of the first history, on an axis that covers every history."""
     window = _window(histories[0], 0, len(histories[0]))
     ends = [(history.numbers[0], history.numbers[-1]) for history in histories if len(history)]
     if not ends:
@@ -98,9 +98,9 @@ def window_over(histories: Sequence[History]) -> Window:
 
 
 def moving_average(buckets: Iterable[Bucket | None]) -> list[float]:
-    """The exponential moving average after each bucket, started at the first value; NaN where a bucket has none.
+    """Return the exponential moving average after each bucket, started at the first value; NaN where it has none.
 
-        m_t = d m_{t-1} + (1 - d) x_t,   shown as m_t / (1 - d^t),   d = 0.9 an iteration
+        m_t = d m_{t-1} + (1 - d) x_t,   shown as m_t / (1 - d^t),   d = 0.9 per iteration
 
     A bucket of n values counts as n times its mean.
     """
@@ -120,7 +120,7 @@ def moving_average(buckets: Iterable[Bucket | None]) -> list[float]:
 
 
 def within_floats(value: float) -> float:
-    """`value`, or the largest float where it has become infinite."""
+    """Return `value`, or the largest float of its sign if it is infinite."""
     return min(max(value, -_LARGEST), _LARGEST)
 
 

@@ -1,4 +1,4 @@
-"""What became of a text: its words that stayed, went and came."""
+"""The difference between two texts: words that are the same, gone or new."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Part(NamedTuple):
 class WordDiff(NamedTuple):
     """The parts in order: same and gone joined are the old text, same and new joined are the new one.
 
-    passed_over: so many different words were too frequent to be looked for: they count as the same only beside
-    others that are.
+    passed_over: number of different words that were too frequent to search for. They count as the same only next to
+    others that do.
     """
 
     parts: list[Part]
@@ -36,12 +36,12 @@ class WordDiff(NamedTuple):
 
 
 def word_diff(old: str, new: str) -> WordDiff:
-    """Compare two texts by words, by punctuation, and where these are the same by the spaces after them."""
+    """Compare two texts by words and punctuation, and where these are the same, by the spaces after them."""
     before, after = _WORD.findall(old), _WORD.findall(new)
     words, new_words = [word for word, _ in before], [word for word, _ in after]
     matcher = SequenceMatcher(None, words, new_words, autojunk=False)
     frequent = _frequent(words, new_words)
-    for word in frequent:  # a match of other words still grows over them
+    for word in frequent:  # a match of other words can still extend over them
         del matcher.b2j[word]  # type: ignore[attr-defined]  # documented, and not in typeshed
     parts = []
     for tag, start, end, new_start, new_end in matcher.get_opcodes():
@@ -54,7 +54,7 @@ def word_diff(old: str, new: str) -> WordDiff:
 
 
 def _changed(old: str, new: str) -> list[Part]:
-    """One text for another; the spaces that both end with have stayed."""
+    """Return the parts that replace `old` by `new`; spaces that both end with are the same."""
     words, new_words = old.rstrip(), new.rstrip()
     space = old[len(words) :]
     if space != new[len(new_words) :]:
@@ -63,7 +63,7 @@ def _changed(old: str, new: str) -> list[Part]:
 
 
 def _frequent(old: Sequence[str], new: Sequence[str]) -> set[str]:
-    """The most frequent words, as many as must be passed over to stay within the pairs that there is time for."""
+    """Return the most frequent words, as many as must be left out to stay within `_MOST_PAIRS`."""
     counts, new_counts = Counter(old), Counter(new)
     pairs = {word: times * new_counts[word] for word, times in counts.items() if word in new_counts}
     rarest_first = sorted(pairs, key=pairs.__getitem__)
@@ -76,6 +76,6 @@ def _text(words: Sequence[tuple[str, str]]) -> str:
 
 
 def _joined(parts: Sequence[Part]) -> list[Part]:
-    """Without empty parts, and neighbours of one kind as one."""
+    """Drop empty parts, and join neighbours of one kind."""
     full = [part for part in parts if part.text]
     return [Part(kind, "".join(part.text for part in group)) for kind, group in groupby(full, key=lambda p: p.kind)]

@@ -1,1 +1,1 @@
-"""Labelling: a session that is asked, answered and kept. Knows nothing of any screen."""
+"""Labelling: sessions that show comparisons and save the labels, and the screens for them."""

@@ -1,4 +1,4 @@
-"""What a labelling session may be begun with: from what the user names, here or on the command line, to a plan."""
+"""Plans of new labelling sessions, made from what the user names on the start screen or the command line."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ QUEUES: dict[Queue, str] = {
     "uncertain": "samples that a reward model is least sure of",
     "disagreement": "samples that reward models disagree on",
 }
-"""The queues that a user may ask for, and what they are."""
+"""Queues that a user can choose, each with a description."""
 
 REPEATS = SessionPlan(queues=()).repeats
 MOST_REPEATS = 0.5
-ENSEMBLE = 3  # reward models that "disagreement" takes unless some are named: each scores every sample
+ENSEMBLE = 3  # reward models that "disagreement" uses unless some are named: each scores every sample
 _LONGEST_NAME = 60  # characters
-_LARGEST_GUIDELINES = 200_000  # bytes: a text that people read
+_LARGEST_GUIDELINES = 200_000  # bytes: guidelines are meant to be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionChoice:
-    """A session to begin, or to go on with.
+    """Session to begin or to resume.
 
-    plan: of a new session. guidelines: the text that a new session goes by; empty for none. resume: id of the session
-    to go on with.
+    plan: of a new session. guidelines: their text, for a new session; empty for none. resume: id of the session to
+    resume.
     """
 
     labeller: str
@@ -45,9 +45,9 @@ class SessionChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a new session is to ask, as far as the user has said.
+    """User's options for a new session.
 
-    queues: with their weights; none for what run and data suggest. models: folders of reward models, the newest first.
+    queues: with their weights; if empty, run and data decide. models: folders of reward models, the newest first.
     guidelines: the path of a text file.
     """
 
@@ -62,7 +62,10 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelOpening:
-    """What the workbench is to label. choice: at once; without one the start screen asks, beginning with `wanted`."""
+    """Options for labelling in the workbench.
+
+    choice: the session to open at once. Without one the start screen opens, filled in from `wanted`.
+    """
 
     store: Path
     labeller: str
@@ -71,14 +74,17 @@ class LabelOpening:
 
 
 class Material(NamedTuple):
-    """Folders of runs whose samples can be judged, or will be, and of reward models; the newest first."""
+    """Folders of runs with samples to judge, now or later, and of reward models; the newest first."""
 
     runs: list[Path]
     models: list[Path]
 
 
 def labelling_material(runs_dir: Path) -> Material:
-    """What the runs in `runs_dir` offer to label. Reads ends of journals. Raises StorageError."""
+    """Find the runs in `runs_dir` that can be labelled, and the reward models. Reads ends of journals.
+
+    Raises StorageError.
+    """
     from trainer.runs.folder import newest_checkpoint
     from trainer.runs.listing import PPO, list_runs
     from workbench.run.sample_reader import kept_iterations
@@ -91,10 +97,10 @@ def labelling_material(runs_dir: Path) -> Material:
 
 
 def session_plan(wanted: Wanted, *, seed: int | None = None) -> SessionPlan:
-    """The plan of what is `wanted`; `seed` is drawn unless given.
+    """Return the plan for `wanted`; `seed` is drawn at random unless given.
 
-    Looks at what it names: samples, checkpoints, the first row of the data. Takes seconds where `datasets` has to load
-    them. Raises UsageError for what cannot be asked, DataError for data that cannot be read.
+    Checks the samples, the checkpoints and the first row of the data. Takes seconds if `datasets` has to load the data.
+    Raises UsageError for a plan that is not possible, DataError for data that cannot be read.
     """
     if wanted.limit < 0:
         raise UsageError(f"limit = {wanted.limit}: give a whole number, 0 for no limit")
@@ -113,22 +119,22 @@ def session_plan(wanted: Wanted, *, seed: int | None = None) -> SessionPlan:
 
 
 def unfinished(sessions: Sequence[SessionRecord], labeller: str) -> list[SessionRecord]:
-    """The sessions of `labeller` that have items to judge, in the order given."""
+    """Return the sessions of `labeller` that have items left to judge, in the order given."""
     return [session for session in sessions if session.labeller == labeller and session.left]
 
 
 def like(sessions: Sequence[SessionRecord], plan: SessionPlan) -> list[SessionRecord]:
-    """The sessions that ask the same as `plan`, whatever their seed."""
+    """Return the sessions whose plan equals `plan`, except for the seed."""
     return [session for session in sessions if replace(session.plan, seed=plan.seed) == plan]
 
 
 def plan_line(plan: SessionPlan) -> str:
-    """The queues of a plan and their sources in a few words; names from disk are made visible."""
+    """Describe the queues of a plan and their sources in a few words; names from disk are made visible."""
     return " + ".join(_told(queue) for queue in plan.queues) or "nothing"
 
 
 def default_labeller(sessions: Sequence[SessionRecord]) -> str:
-    """The labeller of the first, newest of a store's `sessions`, else the user's login name."""
+    """Return the labeller of the first (newest) of a store's `sessions`, or else the user's login name."""
     if sessions:
         return sessions[0].labeller
     try:
@@ -138,7 +144,7 @@ def default_labeller(sessions: Sequence[SessionRecord]) -> str:
 
 
 def labeller_name(text: str) -> str:
-    """`text` as the name of a labeller. Raises UsageError for what is none."""
+    """Return `text`, stripped, as the name of a labeller. Raises UsageError if it is not a valid name."""
     name = text.strip()
     if not name or len(name) > _LONGEST_NAME or not name.isprintable():
         raise UsageError(f"labeller '{visible(name)}': give a name of 1 to {_LONGEST_NAME} printable characters")
@@ -146,7 +152,7 @@ def labeller_name(text: str) -> str:
 
 
 def labeller_problem(text: str) -> str:
-    """Return why `text` cannot be the name of a labeller; empty when it can."""
+    """Return why `text` is not a valid name of a labeller; empty if it is."""
     try:
         labeller_name(text)
     except UsageError as error:
@@ -155,14 +161,14 @@ def labeller_problem(text: str) -> str:
 
 
 def read_guidelines(path: str) -> str:
-    """The text that the file at `path` holds. Raises UsageError where that cannot be read."""
+    """Read the guidelines in the file at `path`. Raises UsageError if it is unreadable, too large or empty."""
     way_out = "name a text file"
     try:
         file = Path(path).expanduser()
         if file.stat().st_size > _LARGEST_GUIDELINES:
             raise UsageError(f"guidelines '{path}': larger than {_LARGEST_GUIDELINES // 1000} kB: {way_out}")
         text = file.read_text(encoding="utf-8-sig")
-    except (OSError, RuntimeError) as error:  # RuntimeError: ~ of a user that is not there
+    except (OSError, RuntimeError) as error:  # RuntimeError: ~ of an unknown user
         raise UsageError(f"guidelines '{path}': {getattr(error, 'strerror', None) or error}: {way_out}") from None
     except ValueError:
         raise UsageError(f"guidelines '{path}': not UTF-8 text: {way_out}") from None
@@ -194,7 +200,7 @@ def _queue_plan(queue: Queue, weight: float, wanted: Wanted) -> QueuePlan:
 
 
 def _models_of(queue: Queue, wanted: Wanted) -> tuple[Path, ...]:
-    """The reward models that `queue` orders by."""
+    """Return the reward models that `queue` orders by. Raises UsageError if there are too few."""
     least = {"uncertain": 1, "disagreement": 2}.get(queue, 0)
     if len(wanted.models) < least:
         needed = "a reward model" if least == 1 else f"{least} reward models"
@@ -204,7 +210,7 @@ def _models_of(queue: Queue, wanted: Wanted) -> tuple[Path, ...]:
 
 
 def _check_run(run: Path, queue: Queue) -> None:
-    """Raises UsageError where `run` has no prompts to ask, or nobody to answer them."""
+    """Raise UsageError if `run` is not live and has no samples, or no checkpoint where the queue needs one."""
     from trainer.runs.folder import RunFolder, newest_checkpoint
     from workbench.run.sample_reader import kept_iterations
 
@@ -228,7 +234,7 @@ def _model(path: Path, queue: Queue) -> Path:
 
 
 def _readable(source: str) -> str:
-    """`source`, a path made absolute, when it has a row that can be read."""
+    """Return `source`, a path made absolute. Raises DataError if it has no row that can be read."""
     if not source:
         raise UsageError("queue dataset: no data is named: give a file, a folder or a datasets name")
     from trainer.preferences.sources import source_rows

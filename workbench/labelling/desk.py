@@ -1,4 +1,4 @@
-"""A labelling session on a thread of its own, so that no screen waits for the disk."""
+"""Labelling session on its own thread, so that no screen waits for the disk."""
 
 from __future__ import annotations
 
@@ -24,58 +24,57 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeskState:
-    """A session as it stands.
+    """Current state of a session.
 
-    exhausted: no more items will come than are in it, and no other session shows one of them.
+    exhausted: no more items will be added, and no other session shows one of the items left.
     """
 
     record: SessionRecord
-    current: SessionItem | None  # the first that is to be judged, and that no other session shows
-    ahead: int  # items to be judged besides `current`
+    current: SessionItem | None  # the first one left to judge that no other session shows
+    ahead: int  # items left to judge besides `current`
     progress: Progress
-    last: SessionItem | None  # of the items with a label that which was labelled last
+    last: SessionItem | None  # the item that was labelled last
     exhausted: bool
 
 
 class LabelDesk:
-    """The session under way in the store at `path`.
+    """Open session of the store at `path`.
 
-    Any thread may call; each call is answered by a future, in the order of the calls. What `label`, `relabel`, `undo`
-    and `put` say is on disk when their future is set. Where that brings a TrainerError (a full disk, a locked or
-    damaged store, an item that was labelled in another window), nothing has changed, and the same call may be made
-    again. A future cannot be cancelled: what a labeller decided is kept, whoever still waits for it.
+    Any thread may call. Each call returns a future; the desk handles the calls in order. When the future of `label`,
+    `relabel`, `undo` or `put` is set, the change is on disk. If the future raises a TrainerError (full disk, locked or
+    damaged store, item labelled in another window), nothing has changed and the call can be repeated. A future cannot
+    be cancelled: a decision is saved even if nobody waits for it any more.
 
-    clock: seconds since 1970; gives the times of labels that bring none.
+    clock: seconds since 1970; gives the time of labels that have none.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
         self._path = path
         self._clock = clock
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._gate = threading.Lock()  # no call comes behind the one that ends the thread
+        self._gate = threading.Lock()  # no call is queued after the one that ends the thread
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="labels")
-        self._store: PreferenceStore | None = None  # this and all below: used on that thread alone
+        self._store: PreferenceStore | None = None  # this and all below: used on that thread only
         self._session_id: int | None = None
-        self._session: LabelSession | None = None  # None: to be read from the store first
-        self._claim: Claim | None = None  # of the session under way
+        self._session: LabelSession | None = None  # None: read it from the store first
+        self._claim: Claim | None = None  # of the open session
         self._exhausted = False
 
     def sessions(self, labeller: str | None = None) -> Future[list[SessionRecord]]:
-        """The sessions in the store, the newest first; none where there is no store yet."""
+        """Return the sessions in the store, the newest first; empty if there is no store yet."""
         return self._call(lambda: sessions(self._opened(), labeller) if self._path.exists() else [])
 
     def begin(self, labeller: str, plan: SessionPlan, guidelines: str = "") -> Future[DeskState]:
-        """Begin a session, which is under way from then on. guidelines: their text."""
-
+        """Begin a session and open it. guidelines: their text."""
         return self._call(lambda: self._take_up(begin_session(self._opened(), labeller, plan, guidelines)))
 
     def resume(self, session_id: int) -> Future[DeskState]:
-        """Go on with a session, at its first item without a label; UsageError when there is none such."""
+        """Open a session at its first item without a label; UsageError if there is no such session."""
         return self._call(lambda: self._take_up(open_session(self._opened(), session_id)))
 
     def state(self) -> Future[DeskState]:
-        """How the session stands now, with what other windows have done."""
+        """Return the current state of the session, including changes made in other windows."""
         return self._call(lambda: self._state(self._under_way()))
 
     def put(self, items: Sequence[Item]) -> Future[DeskState]:
@@ -83,45 +82,48 @@ class LabelDesk:
         return self._change(lambda session: session.put(items))
 
     def label(self, position: int, judgement: Judgement) -> Future[DeskState]:
-        """Keep what was said of the item at `position`; UsageError when it has a label."""
+        """Save the judgement of the item at `position`; UsageError if it already has a label."""
         judgement = self._timed(judgement)
         return self._change(lambda session: session.label(position, judgement))
 
     def relabel(self, position: int, judgement: Judgement) -> Future[DeskState]:
-        """Keep another judgement in place of the one that stands; UsageError when there is none."""
+        """Replace the judgement of the item at `position`; UsageError if it has none."""
         judgement = self._timed(judgement)
         return self._change(lambda session: session.relabel(position, judgement))
 
     def undo(self) -> Future[DeskState]:
-        """Undo the newest label that stands, if there is one."""
+        """Undo the newest label, if there is one."""
         return self._change(lambda session: session.undo())
 
     def item(self, position: int) -> Future[SessionItem]:
-        """The item at `position`, with its label; UsageError when there is none."""
+        """Return the item at `position`, with its label; UsageError if there is no such item."""
         return self._call(lambda: self._under_way().item(position))
 
     def history(self, limit: int = 200, before: int | None = None) -> Future[list[SessionItem]]:
-        """The items with a label, that which was labelled last first; of labels older than the one with id `before`."""
+        """Return up to `limit` labelled items, the newest label first.
+
+        before: id of a label; only older labels are returned.
+        """
         return self._call(lambda: self._under_way().history(limit, before))
 
     def guidelines(self) -> Future[str]:
-        """The text that the session goes by."""
+        """Return the text of the session's guidelines; empty if it has none."""
         return self._call(lambda: guidelines_text(self._opened(), self._under_way().record.guidelines))
 
     def served(self) -> Future[set[str]]:
-        """Keys of the comparisons in the session, but for repeats."""
+        """Return the keys of the comparisons in the session, without repeats."""
         return self._call(lambda: self._under_way().served())
 
     def exhausted(self, no_more: bool) -> None:
-        """Say whether no items will come after those put in before: then the number of those left is exact."""
+        """Set whether no more items will be added; if so, the number of items left is exact."""
         self._call(partial(setattr, self, "_exhausted", no_more))
 
     def leave(self) -> None:
-        """Let other sessions show the item that this one shows; it can be gone on with. Returns at once."""
+        """Release the current item, so that other sessions can show it. The session can be resumed. Returns at once."""
         self._call(self._release)
 
     def close(self) -> None:
-        """Close the store once all calls made so far are answered; returns at once."""
+        """Close the store after all calls made so far; returns at once."""
         with self._gate:
             if not self._closed:
                 self._closed = True
@@ -151,11 +153,11 @@ class LabelDesk:
         def work() -> DeskState:
             session = self._under_way()
             try:
-                with self._opened().log.transaction():  # undone, too, where the new state cannot be told
+                with self._opened().log.transaction():  # rolled back, too, if reading the new state fails
                     change(session)
                     return self._state(session)
             except BaseException:
-                self._session = None  # it may know of what has been rolled back
+                self._session = None  # it may contain what was rolled back
                 raise
 
         return self._call(work)
@@ -211,7 +213,7 @@ class LabelDesk:
 def _settle(future: Future[_T], work: Callable[[], _T]) -> None:
     try:
         result = work()
-    except Exception as error:  # noqa: BLE001  who called is told; the next call may do better
+    except Exception as error:  # noqa: BLE001  the future reports it; the next call may succeed
         future.set_exception(error)
     else:
         future.set_result(result)

@@ -1,4 +1,4 @@
-"""Preferences of the store as a file for other trainers: counted first, written when the user agrees."""
+"""Screen that exports the preferences of a store to a file: it counts them first and writes when the user agrees."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from workbench.text import visible
 if TYPE_CHECKING:
     from trainer.preferences.formats_out import Written
 
-_SUFFIX = ".jsonl"  # every format can be written so
+_SUFFIX = ".jsonl"  # works for every format
 _FIRST = "trl"
 _FORMATS = {
     "trl": "prompt, chosen and rejected",
@@ -41,7 +41,7 @@ _FORMATS = {
 
 
 class Export(NamedTuple):
-    """What the fields ask for."""
+    """Options of an export, as in the fields of the screen."""
 
     path: Path
     format: str
@@ -50,7 +50,7 @@ class Export(NamedTuple):
 
 
 def write_export(store: Path, export: Export, *, overwrite: bool = False) -> Written:
-    """Write the preferences that stand in `store`. Raises TrainerError, as `write_preferences` does."""
+    """Write the preferences in `store` to a file. Raises TrainerError, as `write_preferences` does."""
     from trainer.preferences.formats_out import write_preferences
 
     with PreferenceStore(store, create=False) as opened:
@@ -65,7 +65,10 @@ def write_export(store: Path, export: Export, *, overwrite: bool = False) -> Wri
 
 
 def try_export(store: Path, export: Export) -> Written:
-    """What `write_export` would write, and every error of the preferences themselves: written, counted, deleted."""
+    """Count what `write_export` would write, by writing a temporary file.
+
+    Raises TrainerError for the preferences and options, as `write_export` does.
+    """
     with TemporaryDirectory(prefix="ppo-workbench-") as folder:
         tried = Path(folder, f"export{export.path.suffix}")
         try:
@@ -75,7 +78,7 @@ def try_export(store: Path, export: Export) -> Written:
 
 
 class ExportScreen(Dialog[str | None]):
-    """Gives what was written, in a line; None when nothing was."""
+    """Export dialog. Its result is one line on what was written; None if nothing was."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+r", "write", "write", id="label-export.write", tooltip="Write the file, from any field"),
@@ -86,9 +89,9 @@ class ExportScreen(Dialog[str | None]):
     def __init__(self, store: Path) -> None:
         super().__init__()
         self._store = store
-        self._tried: tuple[object, ...] = ()  # what the count is of
+        self._tried: tuple[object, ...] = ()  # the options that the count belongs to
         self._count: Written | None = None
-        self._proposed = ""  # the path as it was last filled in
+        self._proposed = ""  # the last path filled in automatically
         self._writing = False
 
     def compose(self) -> ComposeResult:
@@ -142,7 +145,7 @@ class ExportScreen(Dialog[str | None]):
 
     @on(Select.Changed, "#format")
     def _propose(self) -> None:
-        """Fill in a path for the format, unless the user has written one."""
+        """Fill in a path for the format, unless the user has typed one."""
         path = self.query_one("#path", Input)
         if path.value == self._proposed:
             name = f"preferences-{self.query_one('#format', Select).value}{_SUFFIX}"
@@ -174,7 +177,7 @@ class ExportScreen(Dialog[str | None]):
 
     @on(Input.Submitted)
     def action_write(self) -> None:
-        """Write what was counted, over another file only when the user agrees."""
+        """Write the file; overwrite an existing one only if the user agrees."""
         export = self._asked()
         if export is None or self._count is None or self._writing:
             return
@@ -203,7 +206,7 @@ class ExportScreen(Dialog[str | None]):
         self.dismiss(f"wrote {visible(str(written.path))} as {export.format}: {_counts(written)}")
 
     def _asked(self) -> Export | None:
-        """What the fields say; None where the path is none."""
+        """Return the options in the fields; None if the path is not valid."""
         text = self.query_one("#path", Input).value
         if path_problem(text):
             return None
@@ -214,7 +217,7 @@ class ExportScreen(Dialog[str | None]):
             self.query_one("#provenance", Select).value == "yes",
         )
 
-    # What the screen says
+    # Status line
 
     def _tell_count(self) -> None:
         export = self._asked()

@@ -1,4 +1,4 @@
-"""The text that a labelling session goes by."""
+"""Screen that shows the guidelines of a labelling session."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from workbench.text import typed
 
 
 class GuidelinesScreen(Dialog[bool]):
-    """Shows `text`, to be scrolled; True when enter closed it.
+    """Guidelines dialog with scrollable text. Its result is True if enter closed it.
 
-    begin: a session begins with enter, and does not with escape.
+    begin: whether enter begins a session and escape cancels it.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -1,4 +1,4 @@
-"""What was labelled in a session, newest first, to go back to and change."""
+"""Screen that lists the labels of a session, the newest first, so that the user can change one."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from workbench.labelling.desk import LabelDesk
 
 PAGE = 200  # labels read at once
-_LONGEST = 1500  # characters of a text that are shown here
+_LONGEST = 1500  # characters of a text that this screen shows
 _PROMPT = 200  # characters at the end of a prompt in the list
 
 
 def history_line(item: SessionItem) -> str:
-    """Number in the session, choice, seconds, flags and the end of the prompt; the note stands in front of it."""
+    """Return a line with the item's number, choice, seconds, flag, note and the end of its prompt."""
     judgement = item.label.judgement if item.label else None
     seconds = duration(judgement.seconds) if judgement and judgement.seconds is not None else "-"
     flag = "⚑" if judgement and judgement.flags else " "
@@ -40,7 +40,7 @@ def history_line(item: SessionItem) -> str:
 
 
 class HistoryScreen(Dialog[int | None]):
-    """Gives the position of the item to change; None when it was closed."""
+    """History dialog. Its result is the position of the item to change; None if none was chosen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,h", "close", "close", id="label-history.close", tooltip="Back to the item that is next"),
@@ -52,7 +52,7 @@ class HistoryScreen(Dialog[int | None]):
         super().__init__()
         self._desk = desk
         self._items: list[SessionItem] = []  # newest label first
-        self._more = True  # there may be older ones
+        self._more = True  # whether there may be older ones
         self._reading = False
 
     def compose(self) -> ComposeResult:
@@ -84,7 +84,7 @@ class HistoryScreen(Dialog[int | None]):
 
     @work
     async def _read(self) -> None:
-        """Add the next older labels to the list."""
+        """Append the next page of older labels to the list."""
         last = self._items[-1].label if self._items else None
         self._reading = True
         try:
@@ -125,7 +125,7 @@ def _plain(turns: Sequence[Turn]) -> str:
 
 
 def _cut(text: str, *, end: bool = False) -> str:
-    """The start, or the end, of a text; the pane shows the whole."""
+    """Cut a text to its start, or to its end; the label pane shows all of it."""
     if len(text) <= _LONGEST:
         return visible(text, keep_newlines=True)
     part = text[-_LONGEST:] if end else text[:_LONGEST]

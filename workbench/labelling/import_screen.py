@@ -1,4 +1,4 @@
-"""Preferences from a file or dataset into the store: looked at first, written when the user agrees."""
+"""Screen that imports preferences from a file or dataset: it shows a preview and writes when the user agrees."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from workbench.labelling.formats import FORMATS_IN
 from workbench.text import visible
 
 PREVIEWED = 3  # rows
-_EVERY = 500  # rows between two counts on the screen
+_EVERY = 500  # rows between updates of the count on the screen
 _CUT = 300  # characters of a text
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a source holds, so far. problems: of the first broken rows, their places and rules."""
+    """Content of a source, as far as it is read. problems: place and broken rule of the first broken rows."""
 
     source: str
     format: str
@@ -41,14 +41,15 @@ class Preview:
     broken: int = 0
     duplicates: int = 0
     problems: tuple[str, ...] = ()
-    preferences: tuple[Preference, ...] = ()  # all of them once `done`; before that the first ones
+    preferences: tuple[Preference, ...] = ()  # all of them once `done`; until then the first few
     done: bool = False
 
 
 def read_preview(source: str, format: str, tell: Callable[[Preview], None], closing: Event) -> Preview:
-    """Read the whole of `source` and keep what it says; `tell` hears how far it is. Broken rows are left out.
+    """Read all of `source` and report progress through `tell`. Broken rows are left out.
 
-    Imports numpy, and `datasets` for what is no file. Ends early when `closing` is set. Raises UsageError, DataError.
+    Imports numpy, and `datasets` for a source that is not a file. Ends early when `closing` is set. Raises UsageError
+    and DataError.
     """
     from trainer.preferences.formats_in import Reading, read_preferences
 
@@ -74,7 +75,10 @@ def read_preview(source: str, format: str, tell: Callable[[Preview], None], clos
 
 
 class ImportScreen(Dialog[str | None]):
-    """Gives what was imported, in a line; None when nothing was. Nothing is written before the user has seen it."""
+    """Import dialog. Its result is one line on what was imported; None if nothing was.
+
+    It writes nothing before the user has seen the preview.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+r", "go_on", "look, then import", id="label-import.go-on", tooltip="Look at it, then import it"),
@@ -85,8 +89,8 @@ class ImportScreen(Dialog[str | None]):
     def __init__(self, store: Path) -> None:
         super().__init__()
         self._store = store
-        self._preview: Preview | None = None  # of what the fields name
-        self._superseded = Event()  # ends the reading that is under way
+        self._preview: Preview | None = None  # of the source in the fields
+        self._superseded = Event()  # set: stop the current reading
         self._writing = False
 
     def compose(self) -> ComposeResult:
@@ -129,7 +133,7 @@ class ImportScreen(Dialog[str | None]):
 
     @on(Input.Submitted)
     def action_go_on(self) -> None:
-        """Look at the source; when that is done, import what was seen."""
+        """Read the source and show a preview; if that is done, import the preferences."""
         if self._writing:
             return
         source = self.query_one("#source", Input).value.strip()
@@ -143,7 +147,7 @@ class ImportScreen(Dialog[str | None]):
     @on(Input.Changed)
     @on(Select.Changed)
     def _forget(self) -> None:
-        """Another source: what was read does not count any more."""
+        """Drop the preview, because the source or the format has changed."""
         self._superseded.set()
         self.workers.cancel_group(self, "reading")
         self._preview = None
@@ -195,7 +199,7 @@ class ImportScreen(Dialog[str | None]):
         with PreferenceStore(self._store) as store:
             return store.add_many(counted(), source=preview.source)
 
-    # What the screen says
+    # Preview and status line
 
     def _show(self, preview: Preview) -> None:
         self._preview = preview
@@ -225,7 +229,7 @@ class ImportScreen(Dialog[str | None]):
 
 
 def preview_text(preview: Preview) -> Content:
-    """The first rows as they would be kept, and the broken ones with place and reason."""
+    """Return the first rows as they would be saved, and the broken rows with place and reason."""
     parts: list[tuple[str, str]] = []
     for preference in preview.preferences[:PREVIEWED]:
         comparison, ranking = preference.comparison, preference.judgement.ranking

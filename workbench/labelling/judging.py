@@ -1,4 +1,4 @@
-"""A labelling session under way: the item to be judged, and the writing of what is said of it."""
+"""Open labelling session in a pane: the item to judge, and saving the judgement."""
 
 from __future__ import annotations
 
@@ -26,12 +26,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FLAG = "flagged"
-_SLOW = 0.5  # seconds after which the disk is said to be slow
-_LOOK = 0.25  # seconds between two looks for the next item, where there is none
+_SLOW = 0.5  # seconds until the pane reports that the disk is slow
+_LOOK = 0.25  # seconds between checks for the next item, while there is none
 
 
 class LabelJudging(Pane):
-    """What is written is awaited: later keys wait for the disk in their order, and nothing else does."""
+    """Pane that shows a labelling session and saves its labels.
+
+    It awaits each write: later keys wait for the disk in order, and nothing else does.
+    """
 
     class Labelled(Message):
         """A label is on disk."""
@@ -41,55 +44,55 @@ class LabelJudging(Pane):
             self.session_item = session_item
 
     class Undone(Message):
-        """The last label was taken back."""
+        """The last label was undone."""
 
     def __init__(self, *, id: str | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(id=id)
         self.desk: LabelDesk | None = None
         self.state: DeskState | None = None
         self.supply: Supply | None = None
-        self.item: SessionItem | None = None  # what is to be judged: the next one, or one whose label may be changed
-        self.shown: Shown | None = None  # its texts
+        self.item: SessionItem | None = None  # the item to judge: the next one, or a labelled one to change
+        self.shown: Shown | None = None  # the item's texts
         self.ranking = Ranking()
         self.note = ""
         self.flagged = False
-        self.problem = ""  # why what was said last is not on disk
+        self.problem = ""  # why the last judgement is not on disk
         self._clock = clock
-        self._since = 0.0  # when the item came into sight
+        self._since = 0.0  # when the item came into view
         self._problem_unseen = False
-        self._told: set[str] = set()  # of what the supply leaves out
+        self._told: set[str] = set()  # lines of the supply's `left_out` that were shown
 
-    # What the pane draws
+    # Drawn by the pane
 
     def show_item(self) -> None:
-        """Show `item`, or that there is none."""
+        """Show `item`, or say that there is none."""
         raise NotImplementedError
 
     def show_lines(self) -> None:
-        """Show what stands around the item."""
+        """Show the lines around the item."""
         raise NotImplementedError
 
     # The session
 
     def begin(self, desk: LabelDesk, state: DeskState, supply: Supply | None = None) -> None:
-        """Show a session, at the item where it stands. supply: brings further items; None where no more come."""
+        """Show a session at its current item. supply: adds further items; None if no more come."""
         self.desk, self.supply = desk, supply
         self._take(state)
         if self.display:
             self.take_focus()
 
     def end(self) -> None:
-        """The session was left: show none."""
+        """Show no session any more."""
         self.desk = self.state = self.supply = None
         self._open(None)
 
     @property
     def changes(self) -> bool:
-        """Whether the item has a label that may be changed."""
+        """Whether the item already has a label, which a judgement would change."""
         return self.item is not None and self.item.label is not None
 
     def set_note(self, text: str) -> None:
-        """The note that is kept with the item's label."""
+        """Set the note that is saved with the item's label."""
         self.note = text
         self.show_lines()
 
@@ -101,14 +104,14 @@ class LabelJudging(Pane):
                 self._open(item)
 
     def keep(self) -> None:
-        """Leave the label of the item as it was."""
+        """Leave the item's label as it is, and go to the next item."""
         if self.state is not None:
             self._open(self.state.current)
 
     async def judge(self, judgement: Judgement) -> None:
-        """Write what is said of the item, with its note and flag, and go on to the next."""
+        """Save the judgement of the item, with its note and flag, and go to the next item."""
         desk, item = self.desk, self.item
-        if desk is None or item is None or self._problem_unseen:  # keys that were typed ahead of a refusal
+        if desk is None or item is None or self._problem_unseen:  # keys that were typed before the user saw the problem
             return
         judgement = replace(
             judgement,
@@ -123,7 +126,7 @@ class LabelJudging(Pane):
             self.post_message(self.Labelled(replace(item, label=state.last.label if state.last else None)))
 
     async def undo(self) -> None:
-        """Take back the newest label of the session and show its item again."""
+        """Undo the newest label of the session and show its item again."""
         desk, last = self.desk, self.state.last if self.state else None
         if desk is None or last is None:
             self.notify("there is no label to take back in this session")
@@ -137,7 +140,7 @@ class LabelJudging(Pane):
             self.post_message(self.Undone())
 
     async def look(self) -> None:
-        """Look whether an item has come, where there is none."""
+        """Check for a new item, if there is none to judge."""
         desk = self.desk
         if desk is None or self.item is not None or self.state is None or self.state.exhausted:
             return
@@ -152,7 +155,7 @@ class LabelJudging(Pane):
         self._since = self._clock()
 
     async def _answer(self, future: Future[T], what: str) -> T | None:
-        """The desk's answer. None where it refuses, after telling why and what is not done."""
+        """Return the desk's answer. If the desk refuses, show `what` and the reason, and return None."""
         answer = asyncio.wrap_future(future)
         done, _ = await asyncio.wait([answer], timeout=_SLOW)
         if not done:
@@ -173,13 +176,13 @@ class LabelJudging(Pane):
         self.call_after_refresh(self._see_problem)
 
     async def _catch_up(self) -> None:
-        """Go on where the item is another than it was, by what was done in another window."""
+        """Go to the session's current item, if another window has labelled this one or changed its label."""
         item = self.item
         if self.desk is None or item is None:
             return
         try:
             state = await asyncio.wrap_future(self.desk.state())
-        except TrainerError:  # nothing better is known
+        except TrainerError:  # keep what is shown
             return
         if self.changes or state.current is None or state.current.position != item.position:
             self._take(state)
@@ -188,7 +191,7 @@ class LabelJudging(Pane):
         self._problem_unseen = False
 
     def _take(self, state: DeskState) -> None:
-        """Show how the session stands now."""
+        """Show the current state of the session."""
         self.state = state
         if self.supply is not None:
             self.supply.need(state.ahead)
@@ -208,7 +211,7 @@ class LabelJudging(Pane):
         self.show_item()
 
     def _remember(self, item: SessionItem) -> None:
-        """Note and flag of a label are the item's again."""
+        """Restore note and flag from the item's label."""
         if item.label is not None:
             judgement = item.label.judgement
             self.note, self.flagged = judgement.note, FLAG in judgement.flags

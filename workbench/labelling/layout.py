@@ -1,6 +1,6 @@
-"""An item laid out in lines: the prompt, and below it the completions, side by side or one below the other.
+"""Layout of an item in lines: the prompt, and below it the completions, side by side or one below the other.
 
-Both sides have the same width and the same marks, so that nothing but their texts tells them apart.
+Both sides have the same width and the same marks, so that only their texts differ.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from workbench.labelling.markdown import markdown_lines
 from workbench.labelling.shown import Shown, Turn
 from workbench.text import visible
 
-SIDE_BY_SIDE = 98  # columns that the pane has in a terminal of 100
+SIDE_BY_SIDE = 98  # columns of the pane in a terminal with 100 columns
 LONGEST = 100_000  # characters of a text that are shown
-_LONGEST_MARKDOWN = 20_000  # what is longer takes too long to lay out
+_LONGEST_MARKDOWN = 20_000  # characters: a longer text takes too long to lay out
 _NARROWEST = 12
 
 
 class Style(NamedTuple):
-    """How texts are drawn. diff: marks the words that two completions do not share, in place of Markdown."""
+    """Style of the texts. diff: mark the words that two completions do not share, instead of Markdown."""
 
     markdown: bool = False
     diff: bool = False
 
 
 class Layout(NamedTuple):
-    """The lines; which of them are headings of completions; and the rule that ends the screen where more is below."""
+    """Lines of an item; indexes of the completions' headings; the rule on the last screen line if more is below."""
 
     lines: list[Line]
     headings: list[int]
@@ -40,7 +40,10 @@ class Layout(NamedTuple):
 
 
 def lay_out(shown: Shown, width: int, height: int, style: Style) -> Layout:
-    """All of an item in lines of at most `width` columns (12 or more); a line between the sides goes on to `height`."""
+    """Lay out an item in lines of at most `width` columns (at least 12).
+
+    A rule between two sides continues down to `height`.
+    """
     width = max(width, _NARROWEST)
     count = len(shown.completions)
     columns = 2 if count == 2 and width >= SIDE_BY_SIDE else 1
@@ -64,7 +67,7 @@ def lay_out(shown: Shown, width: int, height: int, style: Style) -> Layout:
 def text_lines(
     turns: Sequence[Turn], width: int, style: Style, marked: Sequence[Sequence[Piece]] | None = None
 ) -> list[Line]:
-    """Messages or a text in lines of at most `width` columns; marked: the text of each in pieces with roles."""
+    """Wrap messages, or a text, to lines of at most `width` columns. marked: the text of each in pieces with roles."""
     lines: list[Line] = []
     for place, (role, text) in enumerate(turns):
         if place:
@@ -85,7 +88,7 @@ def text_lines(
 
 
 def differing(left: Sequence[Turn], right: Sequence[Turn]) -> tuple[list[list[Piece]], list[list[Piece]]]:
-    """The messages of both sides in pieces: "differs" is what the other side does not have, the rest "text"."""
+    """Split the messages of both sides into pieces: "differs" is missing on the other side, "text" is the rest."""
     nothing = Turn("", "")
     sides: tuple[list[list[Piece]], list[list[Piece]]] = ([], [])
     for one, other in zip_longest(left, right, fillvalue=nothing):
@@ -96,7 +99,7 @@ def differing(left: Sequence[Turn], right: Sequence[Turn]) -> tuple[list[list[Pi
 
 
 def with_note(rule: Line, note: str) -> Line:
-    """A rule with a note at its right end, where there is room."""
+    """Return the rule with a note at its right end, if there is room."""
     *others, (line, role) = rule
     room = len(line) - len(note) - 4
     return [*others, ("─" * room, role), (f" {note} ", "muted"), ("──", role)] if room > 0 else rule
@@ -108,7 +111,7 @@ def _text(text: str, width: int, *, markdown: bool) -> list[Line]:
 
 
 def _piece(part: Part) -> Piece:
-    """A difference in white space alone is drawn in symbols."""
+    """Return a part as a piece; a difference in white space only is drawn with symbols."""
     if part.kind == "same":
         return part.text, "text"
     if part.text.strip():
@@ -117,7 +120,7 @@ def _piece(part: Part) -> Piece:
 
 
 def _rule(titles: Sequence[str], width: int, joint: str = "") -> Line:
-    """A line across with a title for each side, of `width` columns each."""
+    """Return a rule with a title for each side. width: columns of each side."""
     line: Line = []
     for place, title in enumerate(titles):
         title = f" {title} " if title else ""
@@ -127,7 +130,7 @@ def _rule(titles: Sequence[str], width: int, joint: str = "") -> Line:
 
 
 def _rows(blocks: Sequence[Sequence[Line]], width: int) -> list[Line]:
-    """Blocks side by side, in `width` columns each, with a line between."""
+    """Join blocks side by side, each `width` columns wide, with a rule between them."""
     lines: list[Line] = []
     for row in zip_longest(*blocks, fillvalue=[]):
         line: Line = []

@@ -1,4 +1,7 @@
-"""Markdown laid out in lines with roles; nothing of the text is obeyed, fetched or left out but its marks."""
+"""Layout of Markdown in lines with roles.
+
+It hides only the marks. Control characters have no effect, and nothing is fetched.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,15 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
     from rich.style import Style
 
-# They would show other text than there is: decoded entities may be control characters, definitions vanish.
+# These would change the text: decoded entities may be control characters, and definitions disappear.
 _LEFT_ALONE = ["entity", "image", "reference", "html_block", "html_inline"]
 
 
 def markdown_lines(text: str, width: int) -> list[Line] | None:
-    """`text` as Markdown in lines of at most `width` columns, with the roles text, strong, emphasis, struck and code.
+    """Lay out `text` as Markdown in lines of at most `width` columns.
 
-    None where letters or digits of it would not be seen, as in a table too wide, or where it is nested too deep.
+    The roles are text, strong, emphasis, struck and code. Returns None if letters or digits would be hidden, as in a
+    table that is too wide or a text that is nested too deep.
     """
     from markdown_it import MarkdownIt
     from rich.console import Console
@@ -40,7 +44,7 @@ def markdown_lines(text: str, width: int) -> list[Line] | None:
 
 
 def _languages(tokens: list[Token]) -> str:
-    """What code blocks say of their language, which is not drawn."""
+    """Return the languages of code blocks, which are not drawn."""
     return "".join(token.info for token in tokens if token.type == "fence" and len(token.info.split()) == 1)
 
 

@@ -1,4 +1,4 @@
-"""What the label pane says beside the texts: hints on an item, what the last one was, what to do without one."""
+"""Messages of the label pane: hints on an item, facts about the last one, and what to do without one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from workbench.text import visible
 
 _GAP = "   "
 
-Keys = Mapping[str, str]  # as the user has set them, by the ids of the pane's bindings without "label."
+Keys = Mapping[str, str]  # the user's keys, by the ids of the pane's bindings without "label."
 
 
 def hints(
     item: SessionItem, shown: Shown, style: Style, ranking: Ranking, keys: Keys, *, flagged: bool, note: str
 ) -> str:
-    """What is to be known of an item before it is judged, in a line; nothing of it tells the completions apart."""
+    """Return a line of hints on an item to judge; none of them distinguishes the completions."""
     count = len(shown.completions)
     told = []
     if item.label is not None:
@@ -47,9 +47,9 @@ def hints(
 
 
 def last_line(last: SessionItem | None, current: SessionItem | None, width: int, rows: int = 1) -> str:
-    """What the completions judged last were, as much of each in `rows` lines of `width` columns, one line or two.
+    """Describe the completions judged last, cut to fit `rows` lines (one or two) of `width` columns.
 
-    Empty where that would tell of a completion that is to be judged.
+    Empty if that would reveal something about a completion of `current`.
     """
     if last is None or last.label is None or gives_away(last, current):
         return ""
@@ -63,12 +63,12 @@ def last_line(last: SessionItem | None, current: SessionItem | None, width: int,
 
 
 def refused(what: str, reason: Exception | str) -> str:
-    """Why a judgement is not on disk, in a line."""
+    """Return one line on why a judgement is not on disk."""
     return visible(f"✖ not kept: {what}. {' '.join(str(reason).split())}")
 
 
 def nothing_under_way(keys: Keys) -> list[Piece]:
-    """What to do without a session."""
+    """Describe what to do without a session."""
     return [
         ("No labels are being made.\n\n", "strong"),
         (f"{keys['start']} begins a session, or goes on with one where it was left.\n", "text"),
@@ -78,7 +78,7 @@ def nothing_under_way(keys: Keys) -> list[Piece]:
 
 
 def waiting(what: str, problem: str) -> list[Piece]:
-    """Until the next item is there. what: what is done for it; problem: what keeps it from coming."""
+    """Return the message while there is no next item. what: what it waits for; problem: why no item comes."""
     return [
         ("The next item is not there yet.\n\n", "strong"),
         (f"{what or 'It is looked for'} …\n", "text"),
@@ -87,7 +87,7 @@ def waiting(what: str, problem: str) -> list[Piece]:
 
 
 def all_judged(done: int, problem: str, keys: Keys) -> list[Piece]:
-    """At the end of a session. problem: why there is no more to judge, where that is not as planned."""
+    """Return the message at the end of a session. problem: why the session ended early; empty if it did not."""
     told = f"All {done:,} items are judged." if done else "There is nothing to judge."
     return [
         (f"{told}\n\n", "strong"),

@@ -1,4 +1,4 @@
-"""A labeller's note on a comparison."""
+"""Screen that edits the labeller's note on a comparison."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workbench.text import as_sent, typed
 
 
 class NoteScreen(Dialog[str | None]):
-    """Gives the note as it was left; None when it is as it was. Every way out keeps what was typed."""
+    """Note dialog. Its result is the edited note; None if it is unchanged. Every key that closes it keeps the text."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,escape", "keep", "keep", priority=True, id="label-note.keep", tooltip="Keep the note and close"),
@@ -49,11 +49,11 @@ class NoteScreen(Dialog[str | None]):
 
 
 class NoteArea(TextArea):
-    """The note; its control characters, and those of what is pasted, are shown."""
+    """Text area of the note; it shows control characters, also those of pasted text."""
 
     def __init__(self, text: str) -> None:
         super().__init__(typed(text), compact=True, highlight_cursor_line=False, tooltip="Kept with the label")
-        self.first = self.text  # the document has its own way with line ends
+        self.first = self.text  # the document may normalise line ends
 
     def on_mount(self) -> None:
         self.move_cursor(self.document.end)

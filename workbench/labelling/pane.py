@@ -1,4 +1,4 @@
-"""The label pane: which of two completions is better, a key a decision."""
+"""Label pane: the user decides with one key which of two completions is better."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _key(key: str, action: str, description: str, name: str, tooltip: str, *, sh
 
 
 class LabelPane(LabelJudging):
-    """One item of a labelling session at a time, and a key for each decision."""
+    """Pane that shows one item of a labelling session at a time, with a key for each decision."""
 
     TITLE = "Label"
     HELP = _HELP
@@ -69,35 +69,35 @@ class LabelPane(LabelJudging):
     ]
 
     class StartRequested(Message):
-        """A session is to be begun or gone on with."""
+        """Request to begin or resume a session."""
 
     class LeaveRequested(Message):
-        """The session is to be left: `end` says that it was."""
+        """Request to leave the session; call `end` when it is left."""
 
     class TrainRequested(Message):
-        """A reward model is to be trained on the labels."""
+        """Request to train a reward model on the labels."""
 
     class UseRequested(Message):
-        """The run is to use that reward model."""
+        """Request that the run uses that reward model."""
 
     class GuidelinesRequested(Message):
-        """The text that the labels go by is to be shown."""
+        """Request to show the guidelines."""
 
     class NoteRequested(Message):
-        """The note of the item is to be written: `set_note` takes it."""
+        """Request to edit the item's note; pass the result to `set_note`."""
 
         def __init__(self, text: str) -> None:
             super().__init__()
             self.text = text
 
     class HistoryRequested(Message):
-        """The labels of the session are to be shown: `go_to` takes the one to change."""
+        """Request to list the session's labels; pass the position of the one to change to `go_to`."""
 
     class ImportRequested(Message):
-        """Preferences are to be read from a file."""
+        """Request to import preferences from a file."""
 
     class ExportRequested(Message):
-        """Preferences are to be written to a file."""
+        """Request to export preferences to a file."""
 
     def __init__(self, *, id: str | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(id=id, clock=clock)
@@ -121,7 +121,7 @@ class LabelPane(LabelJudging):
 
     def on_resize(self, event: Resize) -> None:
         self.set_class(event.size.width < SIDE_BY_SIDE, "-narrow")
-        self.call_after_refresh(self.show_lines)  # in the room that they have then
+        self.call_after_refresh(self.show_lines)  # once the lines have their new size
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         count = len(self.shown.completions) if self.shown else 0
@@ -139,10 +139,10 @@ class LabelPane(LabelJudging):
             case "flag" | "note" | "markdown":
                 return self.item is not None
             case "better" | "tie" | "set_aside" | "undo" | "guidelines" | "history" | "progress" | "leave":
-                return self.desk is not None  # where nothing is to be judged too, lest space pauses the run
+                return self.desk is not None  # also without an item: otherwise space would pause the run
         return True
 
-    # What is shown
+    # Display
 
     def show_item(self) -> None:
         view = self.query_one(LabelView)
@@ -176,7 +176,7 @@ class LabelPane(LabelJudging):
             problem.update(self.problem)
 
     def _read_keys(self) -> None:
-        """Which keys do what, as the user has set them."""
+        """Read the keys of the bindings, as the user has set them."""
         self._keys = {name.removeprefix("label."): key for name, key in keys_of(self).items()}
 
     def _restyle(self, style: Style) -> None:
@@ -187,7 +187,7 @@ class LabelPane(LabelJudging):
     # Decisions
 
     async def action_better(self, number: int, strength: int = 1) -> None:
-        """Of two, `number` is better; of more, it comes next in the ranking."""
+        """Choose `number` as the better of two; with more completions, put it next in the ranking."""
         if self.item is None or self.shown is None:
             return
         if len(self.shown.completions) > 2:
@@ -214,7 +214,7 @@ class LabelPane(LabelJudging):
         self.ranking = self.ranking.typed(mark, count)
         if self.ranking.is_whole(count):
             groups = self.ranking.groups
-            self.ranking = Ranking()  # to be typed anew where the desk refuses it
+            self.ranking = Ranking()  # the user types it again if the desk refuses it
             await self._judge(groups)
         else:
             self.show_lines()
@@ -243,7 +243,7 @@ class LabelPane(LabelJudging):
         self.flagged = not self.flagged
         self.show_lines()
 
-    # How it is shown
+    # Style
 
     def action_diff(self) -> None:
         self._restyle(self._style._replace(diff=not self._style.diff))
@@ -255,7 +255,7 @@ class LabelPane(LabelJudging):
         self._all_figures = not self._all_figures
         self.show_lines()
 
-    # What the screen is asked for
+    # Requests to the screen
 
     def action_start(self) -> None:
         self.post_message(self.StartRequested())

@@ -1,4 +1,4 @@
-"""How a session goes, in one line of figures, or in as many lines as all of them take."""
+"""Figures on the progress of a session, in one line or in as many as they need."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from workbench.kit.cells import fit
 from workbench.text import duration, visible
 
 _GAP = "   "
-_LEAST = 12  # labels from which a share has an interval: of fewer it can span more than half of the range
+_LEAST = 12  # labels needed for an interval: with fewer it can span more than half of the range
 
 
 def figures(labeller: str, progress: Progress) -> list[str]:
-    """What is known of a session's progress, what matters most first."""
+    """Return the known figures of a session's progress, the most important first."""
     told = [visible(labeller), _done(progress)]
     if math.isfinite(progress.per_hour):
         told.append(f"{progress.per_hour:.0f}/h")
@@ -35,7 +35,7 @@ def figures(labeller: str, progress: Progress) -> list[str]:
 
 
 class LabelProgress(Static):
-    """The figures of a session."""
+    """Widget that shows the figures of a session."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id, markup=False)
@@ -44,7 +44,7 @@ class LabelProgress(Static):
         self._whole = False
 
     def show(self, told: Sequence[str], end: str = "", *, whole: bool = False) -> None:
-        """Show as many figures as a line has room for, then `end`; whole: all, in as many lines as it takes."""
+        """Show as many figures as fit in one line, then `end`. whole: show all, in as many lines as they need."""
         self._figures, self._end, self._whole = told, end, whole
         self._draw()
 
@@ -60,7 +60,10 @@ class LabelProgress(Static):
 
 
 def fitting(told: Sequence[str], end: str, width: int) -> str:
-    """As many of the figures as fit in one line, with `end` after them; the first one always, cut where it must be."""
+    """Join as many figures as fit in one line, with `end` after them.
+
+    If even the first one does not fit with `end`, return the first alone, cut to `width`.
+    """
     for count in range(len(told), 0, -1):
         line = _GAP.join([*told[:count], *([end] if end else [])])
         if cell_len(line) <= width:
@@ -69,7 +72,7 @@ def fitting(told: Sequence[str], end: str, width: int) -> str:
 
 
 def packed(told: Sequence[str], width: int) -> list[str]:
-    """All figures in as few lines as hold them."""
+    """Join all figures in as few lines as possible."""
     lines: list[str] = []
     for text in told:
         if lines and cell_len(lines[-1]) + len(_GAP) + cell_len(text) <= width:
@@ -89,6 +92,6 @@ def _biases(progress: Progress) -> list[tuple[str, Share]]:
 
 
 def _percent(share: Share) -> str:
-    """The share with its interval, or with what it is of where an interval would say next to nothing."""
+    """Return the share with its interval, or with its total if the interval would be too wide to be useful."""
     told = f"{100 * share.low:.0f} to {100 * share.high:.0f}" if share.total >= _LEAST else f"n = {share.total}"
     return f"{100 * share.value:.0f}% ({told})"

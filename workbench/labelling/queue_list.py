@@ -1,4 +1,4 @@
-"""The queues that a labelling session may ask, to be chosen."""
+"""List in which the user chooses the queues of a labelling session."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _NAME = max(map(len, QUEUES)) + 1  # columns
 
 
 class QueueList(OptionList):
-    """The queues, to take in and leave out; enter is left to the screen.
+    """List of queues that the user includes or leaves out; the screen handles enter.
 
-    lacking: what it would take to ask a queue; empty where that is there.
+    lacking: what each queue still needs; empty if it can be used.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -29,7 +29,7 @@ class QueueList(OptionList):
     ]
 
     class Changed(Message):
-        """Another choice of queues."""
+        """The choice of queues has changed."""
 
     def __init__(self, chosen: Collection[Queue], lacking: Mapping[Queue, str]) -> None:
         super().__init__(markup=False, compact=True, id="queues")
@@ -43,7 +43,7 @@ class QueueList(OptionList):
         self.action_first()
 
     def choose(self, queue: Queue, chosen: bool) -> None:
-        """Take `queue` in, or leave it out."""
+        """Include `queue`, or leave it out."""
         (self.chosen.add if chosen else self.chosen.discard)(queue)
         self.replace_option_prompt(queue, self._label(queue))
         self.post_message(self.Changed())

@@ -1,4 +1,4 @@
-"""A reward model that learns from the labels, trained by a process of its own that outlives the workbench."""
+"""Training of a reward model on the labels, in its own process that outlives the workbench."""
 
 from __future__ import annotations
 
@@ -21,16 +21,19 @@ from trainer.runs.journal import JournalReader
 from workbench.system.output import PROGRAM
 from workbench.system.processes import own_command
 
-_NICENESS = 10  # labelling, and a run that is trained meanwhile, go first
+_NICENESS = 10  # labelling and a run in training go first
 _LOG_BYTES = 16 * 1024
 _NAME = "labels"
 _STEPS, _BATCH, _MOST_EPOCHS = 70, 8, 10
-_FEW = 500  # labels: a tenth of them held out would say next to nothing
+_FEW = 500  # labels: with fewer, a tenth held out would measure next to nothing
 _ERROR = f"{PROGRAM}: error: "
 
 
 def settings_like(config: Config) -> dict[str, Any]:
-    """Settings of a reward model on the backbone of PPO by `config`, which that can then share, with its prompts."""
+    """Return reward model settings with the backbone and prompt format of the PPO configuration `config`.
+
+    PPO and the reward model can then share the backbone.
+    """
     model = config.model
     names = ("path", "revision", "adapter", "dtype", "quantize")
     return {f"model.{name}": getattr(model, name) for name in names} | {
@@ -40,10 +43,10 @@ def settings_like(config: Config) -> dict[str, Any]:
 
 
 def settings_for(labels: int) -> dict[str, Any]:
-    """Settings that let a reward model learn from so few as people make in an afternoon.
+    """Return settings that let a reward model learn from as few labels as people make in an afternoon.
 
-    benchmarks/hidden_rule.py: on 200 rankings it learns little in 25 steps and a clear rule in 70, at this learning
-    rate. With more labels than that takes it is one pass, as by default.
+    benchmarks/hidden_rule.py: at this learning rate it learns little from 200 rankings in 25 steps and a clear rule in
+    70. With enough labels for 70 steps in one epoch, it trains for one epoch, the default.
     """
     epochs = min(max(round(_STEPS * _BATCH / max(labels, 1)), 1), _MOST_EPOCHS)
     few = {"data.eval_fraction": 0.2} if labels < _FEW else {}
@@ -51,16 +54,16 @@ def settings_for(labels: int) -> dict[str, Any]:
 
 
 class RewardTraining:
-    """`ppo-workbench reward-model train` on the labels in `store`, as a new run in `run_dir`; begins at once.
+    """Process that trains a reward model on the labels in `store`, as a new run in `run_dir`; starts at once.
 
-    It has a low priority and no terminal, and is read and steered like any run: by its folder. settings: of its
-    configuration, by their dotted keys. Methods are called on one thread. Raises StorageError when no process can be
-    started; what else goes wrong is its `problem`.
+    It runs `ppo-workbench reward-model train` with low priority and no terminal, and is read and controlled like any
+    run: through its folder. settings: of its configuration, by dotted key. Call the methods on one thread. Raises
+    StorageError if the process cannot be started; other errors are in `problem`.
     """
 
     def __init__(self, store: Path, run_dir: Path, settings: Mapping[str, Any] | None = None) -> None:
-        self.run = run_dir.resolve() / _free_name(run_dir)  # there once labels and model are loaded
-        self.problem = ""  # why it ended without a model that is trained to the end
+        self.run = run_dir.resolve() / _free_name(run_dir)  # exists once labels and model are loaded
+        self.problem = ""  # why it ended before training was complete
         self._reader = JournalReader(RunFolder(self.run).events)
         self._started: RunStarted | None = None
         self._step: RewardModelStep | None = None
@@ -72,8 +75,8 @@ class RewardTraining:
         for key, value in {"run.dir": str(self.run.parent), **(settings or {})}.items():
             command += ["--set", f"{key}={_toml(value)}"]
         try:
-            # A file without a name: nothing is left of it, whichever of the two processes ends first.
-            self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed once it was read
+            # An unnamed file: it leaves nothing behind, whichever of the two processes ends first.
+            self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed after it is read
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True
             )
@@ -88,8 +91,8 @@ class RewardTraining:
         return self._process.poll() is not None
 
     def poll(self) -> str:
-        """How it stands, in one line; model and labels may have written parts of it, which are not made safe."""
-        done = self.done  # asked first: what it wrote before its end can be read then
+        """Return the state in one line. Parts may come from the model or the labels and are not made visible."""
+        done = self.done  # checked first, so that the last events before the end are read below
         try:
             for _, event in self._reader.poll():
                 self._take(event)
@@ -136,7 +139,7 @@ class RewardTraining:
         )
 
     def _failure(self) -> str:
-        """Why the ended process left no model that is trained to the end; empty where it did."""
+        """Return why the process ended before training was complete; empty if training is complete."""
         match self._end:
             case RunEnded(state="done"):
                 return ""

@@ -1,4 +1,4 @@
-"""A reward model in place of what has rewarded a run so far."""
+"""Replacement of a run's reward sources by a reward model."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from workbench.text import visible
 
 
 def rewarded_by(model: Path, before: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Reward sources by which the reward model in the run `model` alone counts.
+    """Return reward sources in which only the reward model in the run `model` counts.
 
-    Those that counted before are still measured, with a weight of 0, so that the charts tell how they fare; another
-    reward model is let go of, for it costs memory.
+    The previous sources stay with a weight of 0, so that the charts still show them. Previous reward models are removed
+    because they cost memory.
     """
     kept = [{**source, "weight": 0.0} for source in before if source["kind"] != "model"]
     return [{"kind": "model", "path": str(model.resolve())}, *kept]
 
 
 def told(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> str:
-    """What that changes, in a sentence each."""
+    """Describe the change of the reward sources, one sentence per line."""
     now = [source_name(source) for source in before if source.get("weight", 1.0)]
     still = [source_name(source) for source in after if not source.get("weight", 1.0)]
     sentences = [f"It is rewarded by {' + '.join(now)} now."] if now else []
@@ -30,5 +30,5 @@ def told(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> s
 
 
 def source_name(source: dict[str, Any]) -> str:
-    """A source in a word or two; names from disk are made visible."""
+    """Return a short name of a source; names from disk are made visible."""
     return visible(Path(source["path"]).name if "path" in source else source["kind"])

@@ -1,4 +1,4 @@
-"""Scores of completions by reward models, made by processes of their own so that labelling goes on meanwhile."""
+"""Scores of completions by reward models, computed in separate processes so that labelling continues meanwhile."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from trainer.preferences.records import Text
 from workbench.system.processes import own_command
 
 _NICENESS = 15  # training and the screen go first
-_LOOK = 0.2  # seconds between looks at whether it was closed
+_LOOK = 0.2  # seconds between checks whether it was closed
 _WAY_OUT = "look at it with ppo-workbench reward-model eval"
 
 
 class Scoring:
-    """Calls `ppo-workbench reward-model score`. May be called by several threads; `close` ends what is under way."""
+    """Callable that runs `ppo-workbench reward-model score`. Several threads may call it; `close` ends all calls."""
 
     def __init__(self) -> None:
         self._closed = threading.Event()
 
     def __call__(self, model: str, rows: Sequence[tuple[Text, Text]]) -> list[float]:
-        """The score that the reward model in the folder `model` gives each (prompt, completion).
+        """Return the score of the reward model in the folder `model` for each (prompt, completion).
 
-        Blocks for as long as loading and scoring take. Raises ModelError where the model cannot be used, StorageError
-        where the rows cannot be written, Interrupted once it is closed.
+        Blocks while the model is loaded and scores. Raises ModelError if the model cannot be used, StorageError if the
+        rows cannot be written, Interrupted once it is closed.
         """
         try:
             with tempfile.TemporaryDirectory(prefix="ppo-workbench-") as folder:
@@ -40,7 +40,7 @@ class Scoring:
             raise cannot_write("the samples to score into the folder for temporary files", error) from None
 
     def close(self) -> None:
-        """End the processes under way, and refuse others; returns at once."""
+        """End the running processes and refuse further calls; returns at once."""
         self._closed.set()
 
     def _scores(self, model: str, rows: Sequence[tuple[Text, Text]], folder: Path) -> list[float]:
@@ -65,7 +65,7 @@ class Scoring:
         return scores
 
     def _ended(self, child: subprocess.Popen[bytes]) -> int:
-        """The exit code of `child`, when it has ended. Raises Interrupted once this is closed."""
+        """Wait for `child` and return its exit code. Raises Interrupted, and kills it, once this is closed."""
         try:
             while not self._closed.is_set():
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -78,7 +78,7 @@ class Scoring:
 
 
 def _reason(errors: Path, code: int) -> str:
-    """The last line that the process left, in words of its own."""
+    """Return the last line in the file `errors`, without the program's prefix; the exit code if the file is blank."""
     lines = errors.read_text(encoding="utf-8", errors="backslashreplace").splitlines()
     told = [line.removeprefix("ppo-workbench: ").removeprefix("error: ") for line in lines if line.strip()]
     return told[-1] if told else f"its process ended with code {code}; {_WAY_OUT}"

@@ -1,6 +1,6 @@
-"""What a labeller sees of an item and what a key says of it: texts from left to right, judgements in the item's places.
+"""Conversion between an item and the screen: texts from left to right, judgements in the item's own order.
 
-Before the judgement nothing that differs between the sides but their texts comes from here; `facts` is for after it.
+The sides differ only in their texts until they are judged; call `facts` only after that.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from trainer.preferences.conversations import length_in_characters
 from trainer.preferences.items import Item, SessionItem
 from trainer.preferences.records import Judgement, Origin, Text
 
-MOST = 9  # completions that digits can rank
+MOST = 9  # most completions that digits can rank
 
 Groups = Sequence[Sequence[int]]  # places on the screen from the left, from 0; best first, ties together
 
 
 class Turn(NamedTuple):
-    """A chat message, or plain text, whose role is empty."""
+    """Chat message, or plain text with an empty role."""
 
     role: str
     text: str
@@ -29,14 +29,14 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The texts of an item, its completions from left to right."""
+    """Texts of an item, with its completions from left to right."""
 
     prompt: tuple[Turn, ...]
     completions: tuple[tuple[Turn, ...], ...]
 
     @property
     def alike(self) -> Literal["", "identical", "spaces"]:
-        """Whether all completions are the same, or differ in white space alone; empty where they differ in words."""
+        """Whether all completions are identical or differ only in white space; empty if they differ in words."""
         if len(set(self.completions)) == 1:
             return "identical"
         words = {tuple((role, *text.split()) for role, text in turns) for turns in self.completions}
@@ -44,31 +44,31 @@ class Shown:
 
 
 def shown(item: Item) -> Shown:
-    """The texts of `item` as its order has them."""
+    """Return the texts of `item`, with its completions in the order shown."""
     completions = tuple(_turns(item.comparison.completions[place]) for place in item.order)
-    if all([turn.role for turn in turns] == ["assistant"] for turns in completions):  # known to all without a word
+    if all([turn.role for turn in turns] == ["assistant"] for turns in completions):  # the role is obvious
         completions = tuple((Turn("", turns[0].text),) for turns in completions)
     return Shown(_turns(item.comparison.prompt), completions)
 
 
 def ranked(item: Item, groups: Groups, **more: Any) -> Judgement:
-    """The judgement that ranks what is shown at `groups`; more: fields of Judgement, such as its strength."""
+    """Return the judgement that ranks completions as in `groups`. more: fields of Judgement, such as its strength."""
     ranking = tuple(tuple(sorted(item.order[place] for place in group)) for group in groups)
     return Judgement(ranking=ranking, order_shown=item.order, **more)
 
 
 def set_aside(item: Item, verdict: Literal["both_bad", "skip"], **more: Any) -> Judgement:
-    """The judgement that ranks nothing."""
+    """Return a judgement without a ranking. more: fields of Judgement."""
     return Judgement(verdict=verdict, order_shown=item.order, **more)
 
 
 class Ranking(NamedTuple):
-    """A ranking as it is typed: digits in order of preference, = between those that are as good as each other."""
+    """Ranking as it is typed: digits in order of preference, = between equally good completions."""
 
     marks: str = ""
 
     def typed(self, mark: str, count: int) -> Ranking:
-        """With another digit, of `count` completions, or =; unchanged where it means nothing."""
+        """Return the ranking with another mark: a digit up to `count`, or =; unchanged if the mark is not valid."""
         if mark == "=":
             fits = bool(self.marks) and self.marks[-1] != "="
         else:
@@ -76,7 +76,7 @@ class Ranking(NamedTuple):
         return Ranking(self.marks + mark) if fits else self
 
     def taken_back(self) -> Ranking:
-        """Without the mark that was typed last."""
+        """Return the ranking without its last mark."""
         return Ranking(self.marks[:-1])
 
     @property
@@ -95,7 +95,7 @@ class Ranking(NamedTuple):
         return groups
 
     def is_whole(self, count: int) -> bool:
-        """Whether each of `count` completions has its place."""
+        """Return whether all `count` completions are ranked."""
         return len(self.marks.replace("=", "")) == count
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ class Ranking(NamedTuple):
 
 
 def said(item: Item, judgement: Judgement) -> str:
-    """What a judgement says, in the numbers that the item shows."""
+    """Describe a judgement, with the completions' numbers on the screen."""
     if judgement.verdict == "skip":
         return "skipped"
     if judgement.verdict == "both_bad":
@@ -119,9 +119,9 @@ def said(item: Item, judgement: Judgement) -> str:
 
 
 def facts(item: Item) -> list[str]:
-    """What is known of each completion, from left to right, empty where nothing is; for after the judgement.
+    """Describe the origin and figures of each completion, from left to right; empty if nothing is known.
 
-    The run or source is told where they differ in it.
+    To be shown after the judgement only. Includes the run or source if the completions differ in it.
     """
     comparison = item.comparison
     origins = [comparison.origins[place] if comparison.origins else Origin() for place in item.order]
@@ -130,7 +130,7 @@ def facts(item: Item) -> list[str]:
     told = []
     for place, origin, where in zip(item.order, origins, places, strict=True):
         numbers = [
-            # A run counts tokens; here as in the figures of the session, lengths are characters.
+            # A run counts lengths in tokens; here, as in the session's figures, they are in characters.
             f"{length_in_characters(comparison.completions[place])} chars"
             if name == "lengths" and of_run
             else f"{name.removesuffix('s')} {_number(values[place])}"
@@ -144,7 +144,7 @@ def facts(item: Item) -> list[str]:
 
 
 def gives_away(last: SessionItem, current: SessionItem | None) -> bool:
-    """Whether what is known of `last` would tell something of a completion that is to be judged now."""
+    """Return whether the facts about `last` would reveal something about a completion of `current`."""
     if current is None:
         return False
     texts = [_key(text) for text in current.item.comparison.completions]
@@ -158,7 +158,7 @@ def _turns(text: Text) -> tuple[Turn, ...]:
 
 
 def _key(text: Text) -> tuple[str, ...]:
-    """Equal for texts that read the same, messages or not."""
+    """Return a key that is equal for texts with the same words, messages or not."""
     return tuple(chain.from_iterable(turn.text.split() for turn in _turns(text)))
 
 

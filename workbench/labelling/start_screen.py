@@ -1,4 +1,4 @@
-"""What to label, by whom and how: a session to go on with, or a new one."""
+"""Screen that resumes a labelling session or begins a new one."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from workbench.text import visible
 
 
 class LabelStartScreen(Dialog[SessionChoice | None]):
-    """Asks what to label; None when it was closed. What enter does at first is what most want.
+    """Dialog that asks what to label. Its result is the choice; None if it was closed.
 
-    It stays open until the session has begun. runs: folders of those that samples are kept of, and models: of reward
-    models; the newest first. sessions: those of the store, the newest first. wanted: where the form starts. begin:
-    begins the session, and returns why that cannot be.
+    Enter first does what most users want. The dialog stays open until the session has begun. runs: folders of runs that
+    keep samples. models: folders of reward models. sessions: those of the store. All three the newest first. wanted:
+    initial values of the form. begin: begins the session and returns the problem if that fails, or else "".
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -73,10 +73,10 @@ class LabelStartScreen(Dialog[SessionChoice | None]):
         self._runs = list(dict.fromkeys([*first, *runs]))
         self._models = self._wanted.models or tuple(models[:ENSEMBLE])
         self._store, self._labeller, self._sessions = store, labeller, sessions
-        self._open: list[SessionRecord] = []  # those that the labeller may go on with
-        self._listed: str | None = None  # whose sessions are listed
-        self._fields: tuple[object, ...] = ()  # what a new session's fields said last
-        self._followed: tuple[object, ...] = ()  # everything that was said when the status was told last
+        self._open: list[SessionRecord] = []  # sessions that the labeller can resume
+        self._listed: str | None = None  # labeller whose sessions are listed
+        self._fields: tuple[object, ...] = ()  # last values of a new session's fields
+        self._followed: tuple[object, ...] = ()  # all values at the last update of the status line
 
     def compose(self) -> ComposeResult:
         wanted = self._wanted
@@ -153,8 +153,8 @@ class LabelStartScreen(Dialog[SessionChoice | None]):
         self.dismiss(None)
 
     def action_begin(self) -> None:
-        """Go on with the session that the cursor is on, or begin the new one."""
-        self._follow()  # a key may overtake the message about the field before it
+        """Resume the session under the cursor, or begin the new one."""
+        self._follow()  # the key may arrive before the message about a changed field
         try:
             labeller = labeller_name(self._value("labeller"))
             if (session := self._chosen) is not None:
@@ -203,7 +203,7 @@ class LabelStartScreen(Dialog[SessionChoice | None]):
     @on(QueueList.Changed)
     @on(OptionList.OptionHighlighted, "#starts")
     def _follow(self) -> None:
-        """List the sessions of the labeller named, and tell what enter does; what is as it was keeps its status."""
+        """List the labeller's sessions and show what enter does; keep list and status line if nothing has changed."""
         labeller, fields = self._value("labeller").strip(), self._said()
         if labeller != self._listed:
             self._list_starts(labeller)
@@ -216,7 +216,7 @@ class LabelStartScreen(Dialog[SessionChoice | None]):
             self._tell()
 
     def _list_starts(self, labeller: str) -> None:
-        """List the labeller's sessions and the new one; the first is where the cursor starts."""
+        """List the labeller's sessions and the new one, with the cursor on the first."""
         self._listed = labeller
         self._open = unfinished(self._sessions, labeller)
         starts = self.query_one("#starts", OptionList)
@@ -225,7 +225,7 @@ class LabelStartScreen(Dialog[SessionChoice | None]):
         starts.highlighted = 0
 
     def _ask_anew(self, fields: tuple[object, ...]) -> None:
-        """Move the cursor to the new session: who changes what it asks wants it."""
+        """Move the cursor to the new session, because the user has changed one of its fields."""
         if bool(fields[1]) != bool(self._fields[1]):  # the data
             self.query_one(QueueList).choose("dataset", bool(fields[1]))
         self._fields = self._said()
@@ -233,7 +233,7 @@ class LabelStartScreen(Dialog[SessionChoice | None]):
 
     @property
     def _chosen(self) -> SessionRecord | None:
-        """The session that the cursor is on; None for a new one."""
+        """Session under the cursor; None for a new one."""
         place = self.query_one("#starts", OptionList).highlighted
         return self._open[place] if place is not None and place < len(self._open) else None
 
@@ -241,12 +241,12 @@ class LabelStartScreen(Dialog[SessionChoice | None]):
         return self.query_one(f"#{name}", Input).value
 
     def _said(self) -> tuple[object, ...]:
-        """What the fields of a new session say."""
+        """Return the values of a new session's fields."""
         values = map(self._value, ("data", "guidelines", "limit", "repeats"))
         return self.query_one("#run", Select).value, *values, frozenset(self.query_one(QueueList).chosen)
 
     def _asked(self) -> Wanted:
-        """What a new session is to ask. Raises UsageError."""
+        """Return the options of a new session. Raises UsageError if a field is not valid."""
         chosen = self.query_one(QueueList).chosen
         if not chosen:
             key = keys_of(self.query_one(QueueList))["label-start.toggle"]
@@ -273,7 +273,7 @@ class LabelStartScreen(Dialog[SessionChoice | None]):
         return {queue for queue, is_it in suggested.items() if is_it}
 
     def _lacking(self, queue: Queue) -> str:
-        """What it would take to ask that; empty where it is there."""
+        """Return what `queue` still needs; empty if it can be used."""
         if queue != "dataset" and not self._runs:
             return "needs a run that keeps its samples"
         needed = {"uncertain": 1, "disagreement": 2}.get(queue, 0)
@@ -281,10 +281,10 @@ class LabelStartScreen(Dialog[SessionChoice | None]):
             return "needs a reward model" if needed == 1 else "needs two reward models"
         return ""
 
-    # What the screen says
+    # Status line
 
     def _tell(self, problem: str = "", *, looking: bool = False) -> None:
-        """What is wrong, what is done now, or else what enter does."""
+        """Show the problem, the work in progress, or else what enter does."""
         if problem:
             told = Content.styled(f"✖ {visible(problem)}", "$text-error")
         elif looking:
@@ -309,7 +309,7 @@ def _session_label(session: SessionRecord) -> Option:
 
 
 def _as_given(text: str, given: str) -> str:
-    """`text`, or what was `given` on the command line where the field only shows that."""
+    """Return `text`, or the value `given` on the command line if the field still shows that."""
     return given if text == visible(given) else text
 
 

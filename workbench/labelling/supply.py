@@ -1,4 +1,4 @@
-"""Items for a labelling session, made on a thread of its own so that the next one is there before it is needed."""
+"""Supply of items for a labelling session, on its own thread, so that the next item is ready before it is needed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from workbench.labelling.desk import DeskState
 if TYPE_CHECKING:
     from trainer.preferences.queues.mixture import Mixture
 
-LEAST = 12  # items ahead of the labeller: where there are fewer, no queue is waited for
-_MOST = 24  # they are filled up to so many then, so that labels seldom wait for items to be written
-_LOOK = 1.0  # seconds until it is looked again whether a run has written more
-_RETRY = 5.0  # seconds until items that could not be kept are put again
+LEAST = 12  # items ahead of the labeller; with fewer, the supply waits for no queue
+_MOST = 24  # items ahead after a refill: many at once, so that labels seldom wait for items to be written
+_LOOK = 1.0  # seconds between checks whether a run has written more
+_RETRY = 5.0  # seconds until items that could not be saved are put again
 
 
 class Desk(Protocol):
-    """What the supply needs of a `LabelDesk`."""
+    """Methods of `LabelDesk` that the supply uses."""
 
     def state(self) -> Future[DeskState]: ...
     def put(self, items: Sequence[Item]) -> Future[DeskState]: ...
@@ -33,47 +33,47 @@ class Desk(Protocol):
 
 
 class Supply:
-    """Draws the items of `plan` and puts them to the session under way at `desk`, from its making until it is closed.
+    """Thread that draws the items of `plan` and puts them into the open session of `desk`, until it is closed.
 
-    waiting: what it waits for now, in words; problem: why no more items come. Both are empty where there is nothing to
-    say, and may be read on any thread.
+    waiting: what it waits for now, in words. problem: why no more items come. Both are empty if there is nothing to
+    report, and may be read on any thread.
     """
 
     def __init__(self, desk: Desk, plan: SessionPlan, context: QueueContext) -> None:
         self.waiting = ""
         self.problem = ""
-        self._told: tuple[str, ...] = ()  # by the queues
-        self._refused: tuple[str, ...] = ()  # by the desk
+        self._told: tuple[str, ...] = ()  # reported by the queues
+        self._refused: tuple[str, ...] = ()  # refused by the desk
         self._desk = desk
         self._plan = plan
         self._outer_heed = context.heed
         self._context = replace(context, heed=self._heed, wake=self._wake_up)
         self._ahead = 0
-        self._items = 0  # of the session, but for those that were judged in another one
+        self._items = 0  # of the session, without those judged in another one
         self._closing = False
-        self._gate = threading.Lock()  # once closed, nothing goes to the desk: another session may be under way there
+        self._gate = threading.Lock()  # once closed, nothing is put: the desk may have another session open
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="label supply", daemon=True)
         self._thread.start()
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Why queues, files, rows and items were left out, a line each; others may go on."""
+        """Reasons why queues, files, rows and items were left out, a line each; others may continue."""
         return self._told + self._refused
 
     def need(self, ahead: int) -> None:
-        """Tell how many items are open behind the current one; returns at once."""
+        """Set how many items are open behind the current one, and wake the thread; returns at once."""
         self._ahead = ahead
         self._wake.set()
 
     def close(self) -> None:
-        """Put no more to the desk, and end at the next small step; returns at once."""
+        """Stop putting items, and end the thread at its next small step; returns at once."""
         with self._gate:
             self._closing = True
         self._wake.set()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until the thread has ended after `close`, `timeout` seconds at most."""
+        """Wait until the thread ends after `close`, for at most `timeout` seconds."""
         self._thread.join(timeout)
 
     def _run(self) -> None:
@@ -84,17 +84,17 @@ class Supply:
             pass
         except TrainerError as error:
             self._end(str(error))
-        except Exception as bug:  # noqa: BLE001  the labeller goes on with what is there and reads what happened
+        except Exception as bug:  # noqa: BLE001  the labeller keeps the items so far and sees the error
             print("".join(traceback.format_exception(bug)))  # noqa: T201  captured by the log pane
             self._end(f"unexpected {type(bug).__name__}: {bug}: this is a bug, its traceback is in the log")
 
     def _supply(self) -> None:
-        from trainer.preferences.queues.mixture import Mixture  # here, because that imports NumPy
+        from trainer.preferences.queues.mixture import Mixture  # here, because it imports NumPy
 
         mixture = Mixture(self._plan, self._context)
         try:
             while True:
-                self._wake.clear()  # before looking: what comes from now on is not missed
+                self._wake.clear()  # before the checks, so that no later wake-up is missed
                 self._heed()
                 if self._ahead < LEAST or self.waiting:
                     self._fill(mixture)
@@ -107,7 +107,7 @@ class Supply:
             mixture.close()
 
     def _fill(self, mixture: Mixture) -> None:
-        """Put items until there are enough, or there are none now: the first alone, so that it is there at once."""
+        """Put items until there are enough or none are available; the first one alone, so that it is shown at once."""
         while (room := self._room()) > 0:
             drawn: list[Item] = []
             while len(drawn) < room:
@@ -125,12 +125,12 @@ class Supply:
         self.waiting = ""
 
     def _room(self) -> int:
-        """How many items to put at once."""
+        """Return how many items to put at once."""
         most = self._plan.limit - self._items if self._plan.limit else _MOST
         return min(_MOST - self._ahead, max(self._ahead, 1), most)
 
     def _put(self, drawn: Sequence[Item]) -> None:
-        """Put all of `drawn`, however long the disk is full; what makes no sense to the store is left out."""
+        """Put all of `drawn`, and retry for as long as the store cannot be written. Leave out items that it rejects."""
         while True:
             try:
                 with self._gate:
@@ -161,7 +161,7 @@ class Supply:
         return bool(self._plan.limit) and self._items >= self._plan.limit
 
     def _why_no_more(self) -> str:
-        """Why there are no more items; empty where all that there is has been asked."""
+        """Return why there are no more items; empty if all items were asked."""
         if self.left_out:
             return "; ".join(self.left_out)
         return (

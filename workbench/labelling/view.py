@@ -1,4 +1,4 @@
-"""The item that is to be judged, scrolled as a whole; drawn line by line."""
+"""Widget that shows the item to judge, drawn line by line and scrolled as a whole."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from workbench.labelling.layout import Layout, Style, lay_out, with_note
 from workbench.labelling.shown import Shown
 
 _ROLES = ("rule", "heading", "role", "text", "differs", "strong", "emphasis", "struck", "code", "muted")
-_RULES = 2  # lines that a screenful loses to what says where one is
+_RULES = 2  # lines of a screenful that show the position
 
 
 class LabelView(ScrollView, can_focus=True, inherit_bindings=False):
-    """A prompt and its completions, or what there is to say where there are none.
+    """View of a prompt and its completions, or of a message if there are none.
 
-    Where they are longer than the screen, its first line says whose text this is and how much is above, its last line
+    If they are longer than the screen, the first line shows which text this is and how much is above, and the last line
     how much is below.
     """
 
@@ -43,20 +43,20 @@ class LabelView(ScrollView, can_focus=True, inherit_bindings=False):
         self._style = Style()
         self._message: Sequence[Piece] = ()
         self._layout = Layout([], [], [])
-        self._start = 0  # the line that an item was shown from
+        self._start = 0  # the first visible line when the item was shown
 
     def show(self, shown: Shown, style: Style) -> None:
-        """Show an item: from its prompt on, or where that is long, from the prompt's end on."""
+        """Show an item from the start of its prompt, or from the end of a long prompt."""
         self._shown, self._style = shown, style
         self._lay_out(from_start=True)
 
     def restyle(self, style: Style) -> None:
-        """Draw the item's texts in another way, from where they are read."""
+        """Draw the item's texts in another style; the scroll position stays."""
         self._style = style
         self._lay_out()
 
     def say(self, message: Sequence[Piece]) -> None:
-        """Show what there is to say in place of an item; roles as in an item."""
+        """Show a message instead of an item, with the same roles."""
         self._shown, self._message = None, message
         self._lay_out(from_start=True)
 
@@ -74,7 +74,7 @@ class LabelView(ScrollView, can_focus=True, inherit_bindings=False):
         return Strip(segments).adjust_cell_length(width, self.rich_style)
 
     def _line(self, y: int) -> Line:
-        """A line of the screen: of the item, or what says where in it one is."""
+        """Return line `y` of the screen: a line of the item, or a rule that shows the position."""
         lines, headings, end = self._layout
         above, height = self.scroll_offset.y, self.scrollable_content_region.height
         index = above + y
@@ -90,7 +90,7 @@ class LabelView(ScrollView, can_focus=True, inherit_bindings=False):
         return lines[index]
 
     def _lay_out(self, *, from_start: bool = False) -> None:
-        """Lay all out for the present size; what has not been scrolled yet stays at its start."""
+        """Lay out everything for the current size; an item that was not scrolled yet stays at its start."""
         width, height = self.scrollable_content_region.size
         from_start = from_start or self.scroll_offset.y == self._start
         shown = self._shown

@@ -1,4 +1,4 @@
-"""How often people prefer a run's policy to its reference, told to the run as its labels change."""
+"""Win rate of a run's policy against its reference in the labels, reported to the run as they change."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from trainer.events import HumanEvaluation
 from trainer.preferences.store import PreferenceStore
 from trainer.runs.folder import RunFolder
 
-_PAUSE = 2.0  # seconds at least between two counts
-_SHARE = 20  # a count is followed by a pause of so many times its own length: the screen shares the interpreter
+_PAUSE = 2.0  # minimum seconds between two counts
+_SHARE = 20  # pause after a count, as a multiple of its duration: the screen shares the interpreter
 
 
 class WinRate:
-    """Counts the labels in `store` on a thread of its own, and tells the run in `folder` what has changed.
+    """Thread that counts the labels in `store` and reports a changed win rate to the run in `folder`.
 
-    told: what the run knows already. tell: takes what it is to know, on that thread; by default it is left to
-    `tell_run`, whoever trains the run. problem: why the run could not be told, empty where it was.
+    told: the last evaluation that the run received. tell: called on that thread with the new one; by default
+    `tell_run`, which works for any process that trains the run. problem: why the last report failed; empty if it did
+    not.
     """
 
     def __init__(
@@ -45,17 +46,17 @@ class WinRate:
         self._thread.start()
 
     def labelled(self) -> None:
-        """Labels were made, changed or undone; returns at once."""
+        """Count again, because labels were made, changed or undone; returns at once."""
         self._changed = True
         self._wake.set()
 
     def close(self) -> None:
-        """Tell what is not told yet, and end; returns at once."""
+        """Report what is not reported yet, then end the thread; returns at once."""
         self._closing.set()
         self._wake.set()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for the end, after `close`."""
+        """Wait until the thread ends after `close`."""
         self._thread.join(timeout)
 
     def _work(self) -> None:
@@ -64,7 +65,7 @@ class WinRate:
             self._wake.clear()
             began = time.perf_counter()
             if self._changed:
-                self._changed = False  # before the count: what is labelled from here on is counted again
+                self._changed = False  # before the count, so that later labels are counted again
                 self._count()
             if self._closing.is_set():
                 return

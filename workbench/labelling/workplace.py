@@ -1,4 +1,4 @@
-"""Where labels are made: the desk of a store, what brings the items of its session, and what its labels go to."""
+"""Workplace of a labeller: the desk of a store, the supply of items for its session, and the win rate of a run."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from trainer.preferences.items import SessionPlan
 
 Ask = Callable[[Path, Question], Answer]
-"""What the model of the run in a folder writes; called on threads of the queues. Raises TrainerError."""
+"""Function that asks the model of the run in a folder; called on the queues' threads. Raises TrainerError."""
 
 
 class Workplace:
-    """The store at `store`, and one labelling session at a time. Its methods are called on the screen's thread.
+    """Store at `store` with one labelling session at a time. Call its methods on the screen's thread.
 
-    win_rates: makes what counts the labels that compare the policy of the run in a folder with its reference.
+    win_rates: creates the `WinRate` of the run in a folder.
     """
 
     def __init__(self, store: Path, ask: Ask, win_rates: Callable[[Path], WinRate]) -> None:
@@ -37,10 +37,10 @@ class Workplace:
         self._win_rates = win_rates
         self._win_rate: WinRate | None = None
         self._scoring: Scoring | None = None
-        self._left = threading.Event()  # of the session under way
+        self._left = threading.Event()  # set when the open session is left
 
     async def take_up(self, choice: SessionChoice) -> DeskState:
-        """Begin a session, or go on with one; the one under way is left. Raises TrainerError."""
+        """Leave the open session and begin or resume another. Raises TrainerError."""
         self.leave()
         if choice.plan is not None:
             begun = self.desk.begin(choice.labeller, choice.plan, choice.guidelines)
@@ -53,12 +53,12 @@ class Workplace:
         return state
 
     def labelled(self) -> None:
-        """Labels were made, changed or taken back."""
+        """Update the win rate, because labels were made, changed or undone."""
         if self._win_rate is not None:
             self._win_rate.labelled()
 
     def leave(self) -> None:
-        """Bring no more items to the session; it can be gone on with. Returns at once."""
+        """Leave the session, which gets no more items and can be resumed. Returns at once."""
         for helper in (self.supply, self._scoring, self._win_rate):
             if helper is not None:
                 helper.close()
@@ -67,7 +67,7 @@ class Workplace:
         self.desk.leave()
 
     def close(self) -> None:
-        """Let go of the store, once what was said is written; returns at once."""
+        """Leave the session and close the store once all labels are written; returns at once."""
         self.leave()
         self.desk.close()
 
@@ -78,7 +78,7 @@ class Workplace:
         self._left = left
 
         def ask(question: Question) -> Answer:
-            if run is None or left.is_set():  # nor load a model for a session that is over
+            if run is None or left.is_set():  # load no model for a session that is over
                 raise Interrupted("the labelling was ended", save=False)
             return self._ask(run, question)
 
@@ -95,6 +95,6 @@ class Workplace:
 
 
 def run_of(plan: SessionPlan) -> Path | None:
-    """The folder of the run that a plan asks about; None where it asks about none."""
+    """Return the folder of the run that a plan asks about; None if there is none."""
     sources = (queue.source for queue in plan.queues if queue.queue not in ("dataset", "again"))
     return next((Path(source) for source in sources if source), None)

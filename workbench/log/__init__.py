@@ -1,1 +1,1 @@
-"""What libraries print."""
+"""The log pane: alerts of the run and the output of libraries."""

@@ -1,4 +1,4 @@
-"""The log pane: what the run told besides its numbers, and what libraries and native code printed meanwhile."""
+"""The log pane: alerts of the run, and what libraries and native code print meanwhile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _AT_ONCE = 64 * 1024  # bytes read from the file in one go
 
 
 class LogPane(Pane):
-    """Follows the run's alerts and the log file of native output, and takes what Python code prints."""
+    """Pane that follows the run's alerts and the log file of native output, and captures what Python code prints."""
 
     TITLE = "Log"
     HELP = (
@@ -33,10 +33,10 @@ class LogPane(Pane):
     def __init__(self, path: Path | None, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._path = path
-        self._offset = self._bytes() if path else 0  # what former sessions wrote stays in the file
+        self._offset = self._bytes() if path else 0  # output of earlier sessions is not shown
         self._waiting: deque[str] = deque(maxlen=_KEPT)
         self._view = RunView()
-        self._told = 0  # alerts of it that have a line
+        self._told = 0  # alerts of the view that were written
         if path:
             self.border_subtitle = visible(str(path))
 
@@ -58,11 +58,11 @@ class LogPane(Pane):
                 self.write(visible(f"{name}: {sentence}"))
 
     def on_print(self, event: Print) -> None:
-        """Something was printed by Python code of this process."""
+        """Show what Python code of this process prints."""
         self.write(event.text)
 
     def read_new(self) -> None:
-        """Show what was added to the file."""
+        """Show what was added to the file, at most the last 64 KiB."""
         if self._path is None or (size := self._bytes()) == self._offset:
             return
         start = self._offset if self._offset < size <= self._offset + _AT_ONCE else max(size - _AT_ONCE, 0)
@@ -76,7 +76,7 @@ class LogPane(Pane):
         self.write(text)
 
     def write(self, text: str) -> None:
-        """Add lines; a carriage return starts the line anew, as in progress bars."""
+        """Add lines; text after a carriage return replaces the line, as in progress bars."""
         for line in text.replace("\r\n", "\n").split("\n"):
             if shown := visible(line.rpartition("\r")[2][:_LONGEST]).rstrip():
                 self._waiting.append(shown)
@@ -89,7 +89,7 @@ class LogPane(Pane):
     def _show(self) -> None:
         log = self.query_one(RichLog)
         while self._waiting:
-            log.write(Text(self._waiting.popleft()))  # Textual wraps no Content here
+            log.write(Text(self._waiting.popleft()))  # RichLog does not wrap Content
 
     def _bytes(self) -> int:
         try:

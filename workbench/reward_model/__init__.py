@@ -1,1 +1,1 @@
-"""Runs of reward models as a screen has them: found in a folder, followed, and what they say pair by pair."""
+"""Reward-model runs on the screen: finding them in a folder, following one, and showing its pairs."""

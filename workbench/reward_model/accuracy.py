@@ -1,4 +1,4 @@
-"""How often a reward model is right on held-out pairs, with the interval, beside what knows less than it."""
+"""Accuracy of a reward model on held-out pairs, with its interval, beside baselines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NOTHING = "nothing was held out, or nothing evaluated yet"
 
 
 def accuracy_lines(measured: Measured | None, width: int, height: int) -> list[Line]:
-    """`height` lines of at most `width` columns: a title, a row for each measure, and what follows from them."""
+    """Return at most `height` lines of at most `width` columns: title, a row per measure, further numbers and parts."""
     if measured is None:
         return [rule("held-out accuracy", width), [(f" {_NOTHING}"[:width], "muted")]][:height]
     title = f"held-out accuracy · {measured.pairs} pairs · after step {measured.iteration}"
@@ -45,7 +45,7 @@ def _row(one: Measure, width: int, role: str) -> Line:
 
 
 def _bar(one: Measure, width: int, role: str) -> Line:
-    """0 to 100 %: the value ●, its interval ├─┤, and ┊ where a coin is."""
+    """Return a bar from 0 to 100%: the value ●, its interval ├─┤, and ┊ at chance."""
     cells = [(" ", "axis")] * width
     cells[(width - 1) // 2] = ("┊", "axis")
     if _is_interval(one):
@@ -70,7 +70,7 @@ def _number(value: float) -> str:
 
 
 class RewardAccuracy(Drawn):
-    """Draws the evaluation that it was given last."""
+    """Widget that draws the evaluation it was given last."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = component_classes("text", "strong", "muted", "axis", "series", "alert")
 

@@ -1,4 +1,4 @@
-"""Whether a reward model is as often right as it says: accuracy over the probability that it gives."""
+"""Calibration of a reward model: its accuracy against the probability that it gives."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _WIDEST = 8
 
 
 def calibration_lines(bins: Sequence[CalibrationBin], error: float, width: int, height: int) -> list[Line]:
-    """`height` lines of at most `width` columns: a title, a bar a bin with ◂ at the probability given, pairs a bin.
+    """Return at most `height` lines of at most `width` columns: title, bars with ◂ at the given probability, counts.
 
-    A bar that ends below its ◂ belongs to a model that is too sure of itself.
+    There is a bar and a count of pairs per bin. A bar that ends below its ◂ shows that the model is overconfident.
     """
     told = f" · error {error:.3f}" if math.isfinite(error) else ""
     title = rule(f"calibration{told} · bar: right, ◂: said", width)
@@ -53,18 +53,18 @@ def calibration_lines(bins: Sequence[CalibrationBin], error: float, width: int, 
 
 
 def _within(share: float) -> float:
-    """`share` from 0 to 1, whatever a file says."""
+    """Clip `share` to 0 to 1, whatever a file contains; 0 if it is not finite."""
     return min(max(share, 0.0), 1.0) if math.isfinite(share) else 0.0
 
 
 def _count(pairs: int, width: int) -> str:
-    """So many pairs, in as few columns as there are."""
+    """Return a number of pairs in at most `width` columns; + if it does not fit."""
     text = str(pairs) if pairs < 1000 else f"{pairs // 1000}k"
     return text if len(text) <= width else "+"
 
 
 class RewardCalibration(Drawn):
-    """Draws the bins that it was given last."""
+    """Widget that draws the bins it was given last."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = component_classes("text", "muted", "axis", "series", "target")
 
@@ -74,7 +74,7 @@ class RewardCalibration(Drawn):
         self._error = math.nan
 
     def show(self, bins: Sequence[CalibrationBin], error: float) -> None:
-        """Draw `bins` from now on; error: ECE."""
+        """Draw `bins` from now on; error: the expected calibration error (ECE)."""
         self._bins, self._error = tuple(bins), error
         self.redraw()
 

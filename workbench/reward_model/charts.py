@@ -1,4 +1,4 @@
-"""The four charts of a reward model: all of them where there is room, else one at a time."""
+"""The four charts of a reward model: all if there is room, else one at a time."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from workbench.reward_model.curve import RewardCurve
 from workbench.reward_model.histogram import RewardHistogram
 from workbench.reward_model.measures import Measured
 
-_ALL = (96, 30)  # columns and lines of the pane from which all are shown
+_ALL = (96, 30)  # columns and lines of the smallest pane that shows all
 _CHARTS = (RewardAccuracy, RewardCurve, RewardCalibration, RewardHistogram)
 
 
 class RewardCharts(MountedWhole, Container):
-    """Accuracy, course, calibration and rewards, in that order."""
+    """Container with accuracy, curve, calibration and rewards, in that order."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._at = 0  # of the chart that is shown alone
+        self._at = 0  # index of the chart that is shown alone
         self.all_shown = False
 
     def compose(self) -> ComposeResult:
@@ -46,14 +46,14 @@ class RewardCharts(MountedWhole, Container):
         self.query_one(RewardHistogram).show(*rewards)
 
     def fit_into(self, width: int, height: int) -> None:
-        """Take the part of a pane of this size that leaves enough to the pairs below."""
+        """Set the height for a pane of this size, leaving enough room for the pairs below."""
         self.all_shown = width >= _ALL[0] and height >= _ALL[1]
         self.set_class(self.all_shown, "-all")
         self.styles.height = 2 * min(max(height // 4, 8), 14) if self.all_shown else min(max(height // 3, 5), 10)
         self._display()
 
     def next(self) -> None:
-        """Show the next chart, where one is shown alone."""
+        """Show the next chart if only one is shown."""
         self._at = (self._at + 1) % len(_CHARTS)
         self._display()
 

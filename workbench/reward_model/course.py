@@ -1,4 +1,4 @@
-"""The training of a reward model as its events tell it."""
+"""Training of a reward model, built from its events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainer.events import (
 
 @dataclass(slots=True)
 class Course:
-    """Steps by ascending number, with the loss and the accuracy on what each was taken on; and the evaluations."""
+    """Steps by ascending number, with loss and accuracy on the batch of each, and the evaluations."""
 
     started: RunStarted | None = None
     state: State = "loading"
@@ -31,16 +31,16 @@ class Course:
 
     @property
     def total(self) -> int:
-        """Steps that the run is to have."""
+        """Number of steps of the whole run; 0 before it has started."""
         return self.started.iterations if self.started else 0
 
     @property
     def step(self) -> int:
-        """Steps taken."""
+        """Number of the last step; 0 before the first."""
         return self.numbers[-1] if self.numbers else 0
 
     def take(self, event: Event) -> None:
-        """Fold one event in; kinds that are not known change nothing."""
+        """Fold in one event; unknown kinds change nothing."""
         match event:
             case RunStarted():
                 self._cut(event.resumed_at or 0)
@@ -59,7 +59,7 @@ class Course:
                 self.ended, self.state = event, event.state
 
     def copy(self) -> Course:
-        """One that does not change when this one goes on."""
+        """Return a copy that does not change when this course does."""
         return Course(
             started=self.started,
             state=self.state,
@@ -71,7 +71,7 @@ class Course:
         )
 
     def _cut(self, last: int, *, evaluations: bool = True) -> None:
-        """Drop what lies after step `last`: a resumed run does it anew."""
+        """Drop what comes after step `last`: a resumed run does it again."""
         size = bisect_right(self.numbers, last)
         for column in (self.numbers, self.losses, self.accuracies):
             del column[size:]

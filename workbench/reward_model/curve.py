@@ -1,4 +1,4 @@
-"""The course of a reward model's training: loss and accuracy over the steps, and what held-out pairs gave."""
+"""Training curve of a reward model: loss and accuracy over the steps, in training and on held-out pairs."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class _Series(NamedTuple):
 
 
 def curve_lines(course: Course, width: int, height: int) -> list[Line]:
-    """`height` lines of at most `width` columns: a title, the loss, below it the accuracy, and the axis of steps.
+    """Return at most `height` lines of at most `width` columns: title, loss, below it accuracy, and the step axis.
 
-    Lines are moving averages over the steps; ◆ is what the held-out pairs gave. Costs a pass over the columns.
+    Lines are moving averages over the steps; ◆ is a value on held-out pairs. Costs one pass over the columns.
     """
     if not course.numbers and not course.evaluations:
         return [rule("training", width), [(" no step has been taken yet"[:width], "muted")]][:height]
@@ -75,7 +75,7 @@ def curve_lines(course: Course, width: int, height: int) -> list[Line]:
 
 
 def _averages(numbers: array[int], values: array[float], width: int) -> list[tuple[int, float]]:
-    """At most `width` points of the moving average, each at the step in the midst of those that it is of."""
+    """Return at most `width` points of the moving average, each at the middle step of its bucket."""
     width = min(max(width, 0), len(values))
     edges = [place * len(values) // width for place in range(width + 1)] if width else []
     buckets = [_bucket(values[first:end], first) for first, end in pairwise(edges)]
@@ -93,7 +93,7 @@ def _bucket(values: Sequence[float], first: int) -> Bucket:
 
 
 def _plot(series: _Series, last: int, across: int, down: int) -> list[Line]:
-    """The lines of one series, with the ends of its scale."""
+    """Draw one series as lines, with the ends of its scale."""
     scale, canvas, top = series.scale(), Canvas(across, down), DOTS_DOWN * down - 1
     before: tuple[int, int] | None = None
     for step, value in series.line:
@@ -124,7 +124,7 @@ def _axis(last: int, across: int) -> Line:
 
 
 class RewardCurve(Drawn):
-    """Draws the course that it was given last."""
+    """Widget that draws the course it was given last."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = component_classes("text", "strong", "muted", "axis", "series")
 
@@ -133,7 +133,7 @@ class RewardCurve(Drawn):
         self._course = Course()
 
     def show(self, course: Course) -> None:
-        """Draw `course`, which changes no more, from now on."""
+        """Draw `course`, which must not change any more, from now on."""
         self._course = course
         self.redraw()
 

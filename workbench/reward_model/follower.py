@@ -1,4 +1,4 @@
-"""One reward-model run, read as far as it has come: its journal, and what it says of the held-out pairs."""
+"""Reader that follows one reward-model run: its journal and its predictions on held-out pairs."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from trainer.runs.folder import RunFolder
 from workbench.reward_model.course import Course
 from workbench.run.journal_source import JournalSource
 
-PAIRS = 1000  # whose texts are read, those that the model gets most wrong
+PAIRS = 1000  # pairs whose texts are read: those that the model gets most wrong
 
 
 class Look(NamedTuple):
-    """A run as it stood at one time."""
+    """State of a run at one time."""
 
     folder: RunFolder
     course: Course
-    predictions: Predictions | None  # None before the first evaluation, and of a run of an older version
+    predictions: Predictions | None  # None before the first evaluation, and for a run of an older version
     live: bool
-    problems: list[str]  # what of it cannot be read, a line each
+    problems: list[str]  # what cannot be read, one line each
 
 
 class RunFollower:
-    """Reads what is new at each `look`, for one thread at a time."""
+    """Reader of one run; each `look` reads only what is new. For one thread at a time."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
@@ -39,13 +39,13 @@ class RunFollower:
 
     @property
     def finished(self) -> bool:
-        """Whether nobody trains the run and the last look found nothing new."""
+        """Whether no process trains the run and the last look found nothing new."""
         return self._source.finished
 
     def look(self) -> Look | None:
-        """The run as it stands now; None when nothing has changed since the last look.
+        """Return the current state of the run; None if nothing has changed since the last look.
 
-        Imports pyarrow, which takes some 0.3 s the first time.
+        Imports pyarrow, which takes about 0.3 s the first time.
         """
         events = [event for event in self._source.take() if not isinstance(event, PhaseProgress)]
         for event in events:
@@ -57,7 +57,7 @@ class RunFollower:
         return Look(self.folder, self._course.copy(), self._predictions, self._live, problems)
 
     def _read_predictions(self) -> bool:
-        """Read the file of the newest evaluation where it is another one; whether it is."""
+        """Read the file of the newest evaluation if it was replaced, and return whether it was."""
         path = self.folder.root / HELD_OUT
         stamp = _stamp(path)
         if stamp == self._stamp:
@@ -73,7 +73,7 @@ class RunFollower:
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:
-    """Of a file that is replaced as a whole: another one where there is another file."""
+    """Return a stamp that differs when the file has been replaced as a whole; None if there is no file."""
     try:
         status = path.stat()
     except OSError:

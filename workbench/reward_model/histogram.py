@@ -1,4 +1,4 @@
-"""The rewards of the chosen and of the rejected completions, on one axis, above each other."""
+"""Histograms of the rewards of chosen and rejected completions, above each other on one axis."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _DIGITS = 2
 
 
 def reward_histogram(chosen: Sequence[float], rejected: Sequence[float], width: int, height: int) -> list[Line]:
-    """`height` lines of at most `width` columns: a title with both means, both distributions, and their axis.
+    """Return at most `height` lines of at most `width` columns: title with both means, both distributions, their axis.
 
-    Bars of both have one scale; rewards that are not finite are counted in the title.
+    The bars of both have the same scale. The title counts rewards that are not finite.
     """
     count = len(chosen) + len(rejected)
     chosen, rejected = _finite(chosen), _finite(rejected)
@@ -47,7 +47,7 @@ def reward_histogram(chosen: Sequence[float], rejected: Sequence[float], width: 
 
 
 def _finite(rewards: Sequence[float]) -> list[float]:
-    """Those that are finite, ascending."""
+    """Return the finite rewards, ascending."""
     return sorted(reward for reward in rewards if math.isfinite(reward))
 
 
@@ -57,7 +57,7 @@ def _title(text: str, lost: int, width: int) -> Line:
 
 
 def _counts(ascending: Sequence[float], low: float, high: float, bins: int) -> list[int]:
-    """How many lie in each of `bins` equal parts from `low` to `high`."""
+    """Count the rewards in each of `bins` equal parts from `low` to `high`."""
     inner = [low / bins * (bins - place) + high / bins * place for place in range(1, bins)]
     edges = [0, *(bisect_left(ascending, edge) for edge in inner), len(ascending)]
     return [max(end - start, 0) for start, end in pairwise(edges)]
@@ -78,7 +78,7 @@ def _axis(low: float, high: float, width: int) -> Line:
 
 
 class RewardHistogram(Drawn):
-    """Draws the rewards that it was given last."""
+    """Widget that draws the rewards it was given last."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = component_classes("muted", "axis", "series", "run-1", "missing")
 
@@ -88,7 +88,7 @@ class RewardHistogram(Drawn):
         self._rejected: Sequence[float] = ()
 
     def show(self, chosen: Sequence[float], rejected: Sequence[float]) -> None:
-        """Draw them from now on."""
+        """Draw these rewards from now on."""
         self._chosen, self._rejected = chosen, rejected
         self.redraw()
 

@@ -1,4 +1,4 @@
-"""The reward-model runs among the runs of a folder, which may be thousands of other kinds."""
+"""Listing of the reward-model runs of a folder, which may hold thousands of runs of other kinds."""
 
 from __future__ import annotations
 
@@ -23,19 +23,23 @@ class RewardRun(NamedTuple):
 
     folder: RunFolder
     began: float  # unix seconds
-    live: bool  # some process trains it now
+    live: bool  # a process trains it now
 
 
 class Listing(NamedTuple):
     """The reward-model runs of a folder at one time."""
 
     runs: list[RewardRun]  # newest first
-    problem: str  # why the folder cannot be read; empty when it can
-    seconds: float  # of processor time, which the trainer went without
+    problem: str  # why the folder cannot be read; empty if it can
+    seconds: float  # of processor time, which the trainer did not get
 
 
 class RewardRunLister:
-    """Lists again and again: of a run that has not changed it asks two facts of the file system, of others one."""
+    """Lister of the reward-model runs in `runs_dir`, cheap enough to call again and again.
+
+    A run whose configuration has not changed is not read again: it costs two file-system calls if it is a reward
+    model, else one.
+    """
 
     def __init__(self, runs_dir: Path) -> None:
         self.runs_dir = runs_dir.resolve()
@@ -43,7 +47,7 @@ class RewardRunLister:
         self._begins: dict[Path, float] = {}
 
     def list(self) -> Listing:
-        """How they stand now; for one thread at a time."""
+        """List the reward-model runs as they are now. For one thread at a time."""
         began = time.thread_time()
         try:
             folders = run_folders(self.runs_dir)
@@ -62,12 +66,12 @@ class RewardRunLister:
             if known is None or known[0] != stamp:
                 known = stamp, read_toml(folder.config).get("kind") == KIND
                 self._kinds[folder.root] = known
-        except (OSError, ValueError, RecursionError):  # the runs pane tells what is damaged
+        except (OSError, ValueError, RecursionError):  # the runs pane reports what is damaged
             return False
         return known[1]
 
     def _began(self, folder: RunFolder) -> float:
-        """When the journal was begun; before there is one, when the configuration was written."""
+        """Return when the journal was created, or the configuration was written if there is no journal yet."""
         if folder.root not in self._begins:
             try:
                 with open_regular(folder.events) as file:

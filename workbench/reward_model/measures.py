@@ -1,4 +1,4 @@
-"""How good a reward model is on its held-out pairs, as rows: of a report, or of the event that tells of it."""
+"""Measures of a reward model on held-out pairs, from a report or from the event of an evaluation."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from trainer.reward_model.report import Accuracy, CalibrationBin, RewardModelRep
 
 
 class Measure(NamedTuple):
-    """An accuracy; NaN for what is not known."""
+    """An accuracy; NaN for unknown numbers."""
 
     name: str  # not made safe to print
     value: float
-    low: float = math.nan  # Wilson's 95 % interval
+    low: float = math.nan  # Wilson's 95% interval
     high: float = math.nan
     pairs: int | None = None
 
 
 class Measured(NamedTuple):
-    """An evaluation after `iteration` steps, beside what knows less than the model."""
+    """An evaluation after `iteration` steps, with baselines that know less than the model."""
 
     iteration: int
-    pairs: int  # decided ones
+    pairs: int  # decided pairs
     model: Measure
     others: list[Measure]  # length alone, and the untrained model
-    log_loss: float  # nats a pair
+    log_loss: float  # nats per pair
     calibration_error: float
     calibration: list[CalibrationBin]
-    parts: list[tuple[str, list[Measure]]]  # by what the pairs are told apart, and the accuracy on each part
+    parts: list[tuple[str, list[Measure]]]  # a property of the pairs, and the accuracy for each of its values
 
     @property
     def beats_length(self) -> bool:
-        """Whether even the low end of its interval lies above what length alone gives."""
+        """Whether even the low end of the model's interval is above the accuracy of length alone."""
         return self.model.low > self.others[0].value
 
 
 def of_report(report: RewardModelReport, iteration: int) -> Measured:
-    """As an evaluation kept it pair by pair."""
+    """Return the measures of an evaluation from its stored report."""
     whole = report.accuracy
     others = [Measure("length alone", report.length.accuracy)]
     if report.untrained is not None:
@@ -57,7 +57,7 @@ def of_report(report: RewardModelReport, iteration: int) -> Measured:
 
 
 def of_event(event: RewardModelEvaluation) -> Measured:
-    """As the journal tells it, without the parts."""
+    """Return the measures of an evaluation from its journal event, which has no calibration and no parts."""
     return Measured(
         iteration=event.iteration,
         pairs=event.pairs,

@@ -1,4 +1,4 @@
-"""Held-out pairs below each other, the one that the model gets most wrong first, drawn line by line."""
+"""List of held-out pairs, the one that the model gets most wrong first, drawn line by line."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from workbench.reward_model.texts import facts, plain_text
 from workbench.text import visible
 
 _LABEL = 10  # columns
-_PARTS = ("facts", "prompt", "chosen", "rejected")  # a line each
+_PARTS = ("facts", "prompt", "chosen", "rejected")  # one line each
 
 
 def pair_lines(pair: PairPrediction, number: int, width: int, *, marked: bool = False) -> list[str]:
-    """Number and facts, the end of the prompt, the start of either completion, each at most `width` columns."""
+    """Return lines of at most `width` columns: facts, end of the prompt, start of both completions, blank."""
     lead = f"{number:>4}{' ◆' if marked else ''}   "
     names = ("one", "other") if pair.is_tie else ("chosen", "rejected")
     room = max(width - _LABEL, 1)
@@ -39,7 +39,7 @@ def _start(completion: Text, width: int) -> str:
 
 
 class RewardPairList(BlockList[PairPrediction]):
-    """The pairs of an evaluation, with a cursor."""
+    """List of the pairs of an evaluation, with a cursor."""
 
     CSS_NAME = "reward-pair-list"
     LINES = (*_PARTS, "")
@@ -59,7 +59,7 @@ class RewardPairList(BlockList[PairPrediction]):
         self._marked: Collection[str] = ()
 
     def show(self, pairs: Sequence[PairPrediction], *, message: str = "") -> None:
-        """Show `pairs`, the cursor on the one that it was on, or else on the first. message: what to say of none."""
+        """Show `pairs`; the cursor stays on its pair, or goes to the first. message: shown if there are none."""
         before, self._message = self.selected, message
         if pairs is self._items and pairs:
             return
@@ -69,7 +69,7 @@ class RewardPairList(BlockList[PairPrediction]):
         self.lay_out()
 
     def mark(self, keys: Collection[str]) -> None:
-        """Show a mark at the pairs of these comparisons."""
+        """Mark the pairs of the comparisons with these keys."""
         self._marked = keys
         self.refresh()
 

@@ -1,4 +1,4 @@
-"""One held-out pair whole: the prompt, and both completions beside or below each other, scrolled together."""
+"""Full text of one held-out pair: the prompt, and both completions beside or below each other."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from workbench.kit.scrolled_lines import ScrolledLines
 from workbench.reward_model.texts import facts, plain_text
 from workbench.text import visible
 
-_BESIDE = 96  # columns
+_BESIDE = 96  # columns from which the completions are side by side
 _BETWEEN = " │ "
 
 
 def pair_text_lines(pair: PairPrediction, width: int) -> list[Line]:
-    """All of it in lines of at most `width` columns, with the roles facts, heading, text and axis."""
+    """Return the whole pair as lines of at most `width` columns, with the roles facts, heading, text and axis."""
     names = ("one", "other") if pair.is_tie else ("chosen", "rejected")
     headings = [
         f"{name}   reward {reward:+.2f}   {tokens} tokens"
@@ -57,7 +57,7 @@ def _wrapped(text: Text, width: int) -> list[str]:
 
 
 class RewardPairText(ScrolledLines):
-    """A pair to read."""
+    """Scrollable text of one pair."""
 
     CSS_NAME = "reward-pair-text"
     COMPONENT_CLASSES: ClassVar[set[str]] = {

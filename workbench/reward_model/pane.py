@@ -1,4 +1,4 @@
-"""The reward-model pane: how a reward model learnt, how far it can be trusted, and the pairs that it gets wrong."""
+"""Reward-model pane: how a reward model learnt, how far it can be trusted, and the pairs that it gets wrong."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NO_PAIRS_YET = "the held-out pairs will stand here after the first evaluation"
 
 
 class RewardModelPane(RewardModelReading):
-    """One reward-model run: its charts above the held-out pairs, or one of these pairs whole."""
+    """Pane of one reward-model run: its charts above the held-out pairs, or one of these pairs in full."""
 
     TITLE = "Reward model"
     HELP = (
@@ -52,7 +52,7 @@ class RewardModelPane(RewardModelReading):
     ]
 
     class LabelAgain(Message):
-        """The comparisons of these keys are to be labelled again."""
+        """Request to label the comparisons with these keys again."""
 
         def __init__(self, keys: tuple[str, ...]) -> None:
             super().__init__()
@@ -76,10 +76,10 @@ class RewardModelPane(RewardModelReading):
 
     @property
     def selected(self) -> PairPrediction | None:
-        """The pair that the cursor is on."""
+        """Pair at the cursor; None without pairs."""
         return self.query_one(RewardPairList).selected
 
-    # What is shown
+    # Display
 
     def forget(self) -> None:
         super().forget()
@@ -121,7 +121,7 @@ class RewardModelPane(RewardModelReading):
         return of_event(evaluations[-1]) if evaluations else None
 
     def _nothing(self) -> str:
-        """What stands in place of the pairs."""
+        """Return the message shown in place of the pairs."""
         if self.shown is None:
             return "" if self.problem else visible(_NONE.format(self.runs_dir))
         if self.run_seen is None:
@@ -129,7 +129,7 @@ class RewardModelPane(RewardModelReading):
         return _NO_PAIRS_YET if self.run_seen.live else _NO_PAIRS
 
     def _arrange(self) -> None:
-        """Give the charts their part of the room, and show the list or the open pair below."""
+        """Size the charts, and show the list or the open pair."""
         charts = self.query_one(RewardCharts)
         charts.fit_into(*self.size)
         charts.display = not self._opened and self.shown is not None
@@ -205,7 +205,7 @@ class RewardModelPane(RewardModelReading):
         self.post_message(self.LabelAgain(self._wrong()))
 
     def _wrong(self) -> tuple[str, ...]:
-        """Keys of the listed pairs of which the model says the opposite, each once."""
+        """Return the keys of the listed pairs that the model gets wrong, each once."""
         predictions = self.run_seen.predictions if self.run_seen else None
         pairs = predictions.pairs if predictions else []
         return tuple(dict.fromkeys(pair.key for pair in pairs if not pair.is_tie and pair.lead < 0))

@@ -1,4 +1,4 @@
-"""What the reward-model pane reads in threads: the runs of a folder, and the one of them that is shown."""
+"""Background reading for the reward-model pane: the runs of a folder, and the run that is shown."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from workbench.reward_model.follower import Look, RunFollower
 from workbench.reward_model.listing import KIND, Listing, RewardRun, RewardRunLister
 from workbench.run.view import RunView
 
-_INTERVAL = 1.0  # seconds between looks at the run, and at the folder where that is cheap
-_REST = 20  # times what a listing cost: it takes at most a twentieth of a core
+_INTERVAL = 1.0  # seconds between looks at the run, and at the folder if that is cheap
+_REST = 20  # times the cost of a listing: it takes at most a twentieth of a core
 _OVER = (WorkerState.SUCCESS, WorkerState.ERROR, WorkerState.CANCELLED)
 
 
 class RewardModelReading(Pane):
-    """Follows the run that was chosen, or else the one that began last; a subclass shows it."""
+    """Pane that follows the chosen run, or else the one that began last; a subclass shows it."""
 
     def __init__(self, runs_dir: Path, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -42,21 +42,21 @@ class RewardModelReading(Pane):
     def on_show(self) -> None:
         self._read()
 
-    # What a subclass does
+    # Defined by a subclass
 
     def show_look(self) -> None:
-        """Show `run_seen`: there is a new one, or none yet of another run."""
+        """Show `run_seen`: a new look, or None before another run has been read."""
         raise NotImplementedError
 
     def show_place(self) -> None:
-        """Show where the run stands among `runs`."""
+        """Show the place of the run among `runs`."""
         raise NotImplementedError
 
     def forget(self) -> None:
-        """Another run is about to be shown."""
+        """Drop what was read of the run: another one is about to be shown."""
         self.run_seen = None
 
-    # What the app tells
+    # Called by the app
 
     def show_run(self, view: RunView) -> None:
         started = view.started
@@ -68,7 +68,7 @@ class RewardModelReading(Pane):
 
     @property
     def runs_dir(self) -> Path:
-        """The folder whose reward models are shown."""
+        """Folder whose reward models are shown."""
         return self._lister.runs_dir
 
     def set_runs_dir(self, path: Path) -> None:
@@ -80,24 +80,24 @@ class RewardModelReading(Pane):
             self._read()
 
     def choose(self, folder: Path | None) -> None:
-        """Show the run in `folder`, also one outside the folder of runs; None: the newest, whichever that is."""
+        """Show the run in `folder`, which may be outside the folder of runs; None: always the newest."""
         self._chosen = folder.resolve() if folder is not None else None
         self._follow()
 
     @property
     def shown(self) -> RunFolder | None:
-        """The run that is shown."""
+        """Folder of the shown run; None without one."""
         return self._follower.folder if self._follower else None
 
     @property
     def place(self) -> int:
-        """Of the run that is shown among `runs`; -1 where it is none of them."""
+        """Index of the shown run in `runs`; -1 if it is not one of them."""
         return next((place for place, run in enumerate(self.runs) if run.folder == self.shown), -1)
 
-    # What is read
+    # Reading
 
     def _read(self) -> None:
-        """Look at the folder and at the run where that is seen, one thread for each."""
+        """Look at the folder and at the run if the pane is visible, in one thread each."""
         if not self.is_on_screen:
             return
         if self._listing is None and time.monotonic() >= self._rest_until:
@@ -115,9 +115,9 @@ class RewardModelReading(Pane):
         return follower.look()
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Take what a thread read, unless another folder or run has been asked for since; then the next may begin.
+        """Show what a thread read, unless another folder or run was requested since; then the next read may begin.
 
-        Not before: of a second look, which tells only what is new, nothing is left once the first has been replaced.
+        It must not begin earlier: a look returns only what is new, so cancelling an unfinished one loses its result.
         """
         if event.state not in _OVER or event.worker not in (self._listing, self._looking):
             return
@@ -139,7 +139,7 @@ class RewardModelReading(Pane):
         self.runs = listing.runs
         is_of_folder = self._chosen is not None and self._chosen.parent == self.runs_dir
         if is_of_folder and self._chosen not in [run.folder.root for run in self.runs]:
-            self._chosen = None  # renamed, or thrown away
+            self._chosen = None  # renamed, or moved to the trash
         before, self.problem = self.problem, listing.problem
         self._follow()
         if self.problem != before:
@@ -147,7 +147,7 @@ class RewardModelReading(Pane):
         self.show_place()
 
     def _follow(self) -> None:
-        """Have the chosen run read, or the newest."""
+        """Start reading the chosen run, or else the newest."""
         wanted = self._chosen or (self.runs[0].folder.root if self.runs else None)
         if wanted == (self.shown.root if self.shown else None):
             return

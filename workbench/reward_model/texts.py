@@ -1,4 +1,4 @@
-"""A run and its pairs in words and numbers."""
+"""Texts about a run and its pairs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STRENGTHS = dict(zip(STRENGTHS, ("slightly", "clearly", "strongly"), strict=Tru
 
 
 def plain_text(text: Text) -> str:
-    """A text as it is; messages one after the other, each after its role where there is more than one."""
+    """Return a plain text as it is; for messages, the contents in order, each after its role if there are several."""
     if isinstance(text, str):
         return text
     if len(text) == 1:
@@ -24,7 +24,7 @@ def plain_text(text: Text) -> str:
 
 
 def verdict(pair: PairPrediction) -> str:
-    """Whether the model agrees with the label: ✓ or ✗ and by how much reward; ~ for a tie: neither is better."""
+    """Return whether the model agrees with the label (✓ or ✗) and the difference in reward; ~ for a tie, = if even."""
     apart = pair.chosen_reward - pair.rejected_reward
     if pair.is_tie:
         return f"~ tie, {abs(apart):.2f} reward apart"
@@ -34,7 +34,7 @@ def verdict(pair: PairPrediction) -> str:
 
 
 def facts(pair: PairPrediction, width: int) -> str:
-    """The verdict, both rewards, how clear the label was, and the source, as far as `width` columns hold them."""
+    """Return verdict, rewards, lengths, strength of the label and source, as many as fit into `width` columns."""
     parts = [
         verdict(pair),
         f"chosen {pair.chosen_reward:+.2f}",
@@ -53,7 +53,7 @@ def facts(pair: PairPrediction, width: int) -> str:
 
 
 def run_heading(name: str, look: Look | None) -> str:
-    """The run, how it stands, and what it is trained on."""
+    """Return the run's name, state, progress and number of comparisons."""
     if look is None:
         return visible(name)
     course = look.course
@@ -66,7 +66,7 @@ def run_heading(name: str, look: Look | None) -> str:
 
 
 def pairs_heading(found: Predictions, marked: int) -> str:
-    """How many pairs there are, how many the model gets wrong, and how many are marked."""
+    """Return a heading with the number of pairs and ties, and how many are wrong, listed and marked."""
     wrong = sum(chosen < rejected for chosen, rejected in zip(found.chosen, found.rejected, strict=True))
     parts = [f"held-out pairs, most wrong first: ✗ {wrong} of {len(found.chosen)}"]
     if ties := found.total - len(found.chosen):

@@ -1,1 +1,1 @@
-"""A run as the screen knows it, trained here, by another process, or ended."""
+"""A run as the screen sees it: trained here, trained by another process, or ended."""

@@ -1,4 +1,4 @@
-"""The run that the screen is attached to: in this process, in another one, or ended. All are steered alike."""
+"""The run that the screen is attached to: in this process, in another one, or ended. All are steered the same way."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from workbench.run.view import RunView
 
 
 class AttachedRun(EventSource, Protocol):
-    """Events of a run, and what may be asked of it. Every method returns at once.
+    """The events of a run, and requests to it. Every method returns at once.
 
-    The requests raise UsageError where nobody trains the run any more, StorageError where they cannot be left.
+    The requests raise UsageError if no process trains the run any more, StorageError if they cannot be delivered.
     """
 
     def pause(self) -> None: ...
@@ -44,16 +44,16 @@ class RunOnDisk(JournalSource):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.folder = folder
-        self._asked: dict[Path, Future[Answer]] = {}  # by where the answer will be
+        self._asked: dict[Path, Future[Answer]] = {}  # by the path of the answer
 
     def take(self) -> list[Event]:
-        """What is new in the journal; the answers that have come go to who asked."""
+        """Return what is new in the journal, and pass on the answers that have arrived."""
         if self._asked:
             self._take_answers()
         return super().take()
 
     def close(self) -> None:
-        """Nobody takes from here any more: what was asked and is open fails with UsageError."""
+        """Fail the open questions with UsageError, because nobody takes answers any more."""
         self._fail("nobody waits for the answer any more: ask again")
 
     def pause(self) -> None:
@@ -75,13 +75,13 @@ class RunOnDisk(JournalSource):
         inbox.send(self.folder, "set", key=key, value=value)
 
     def tell(self, event: HumanEvaluation) -> None:
-        """Let `event` stand among the run's, also of one that has ended."""
+        """Add `event` to the events of the run, even if it has ended."""
         tell_run(self.folder, event)
 
     def ask(self, question: Question) -> Future[Answer]:
-        """What the model writes; comes by `take`, or fails with UsageError where the run ends first.
+        """Ask the model to write. The answer arrives by `take`.
 
-        Once it is cancelled, the next `take` ends the writing.
+        The future fails with UsageError if the run ends first. Once it is cancelled, the next `take` ends the writing.
         """
         future: Future[Answer] = Future()
         self._asked[inbox.ask(self.folder, question)] = future
@@ -94,7 +94,7 @@ class RunOnDisk(JournalSource):
         inbox.send(self.folder, "abort")
 
     def _take_answers(self) -> None:
-        live = RunFolder(self.folder).is_live()  # asked first: what the trainer answered before it ended is there then
+        live = RunFolder(self.folder).is_live()  # checked first: then all answers of a trainer that has ended are there
         for path, future in list(self._asked.items()):
             if future.cancelled():
                 del self._asked[path]
@@ -122,7 +122,7 @@ class RunOnDisk(JournalSource):
 
 
 def kl_target(folder: Path) -> float | None:
-    """What the run in `folder` aims its KL at, nats a sequence; None for a fixed kl_coef, or where nothing tells."""
+    """Return the target KL of the run in `folder`, nats a sequence; None for a fixed kl_coef, or if unknown."""
     try:
         ppo = read_toml(RunFolder(folder).config)["ppo"]
         return float(ppo["kl_target"]) if ppo["kl_controller"] == "adaptive" else None
@@ -131,7 +131,7 @@ def kl_target(folder: Path) -> float | None:
 
 
 def whole_run(folder: Path) -> RunView:
-    """The run in `folder` with all of its iterations, read at once: for a thread, a long run takes seconds."""
+    """Read the run in `folder` with all its iterations at once. Call it in a thread: a long run takes seconds."""
     source, view = JournalSource(folder), RunView()
     for event in source.take():
         view.take(event)
@@ -141,5 +141,5 @@ def whole_run(folder: Path) -> RunView:
 
 
 def whole_history(folder: Path) -> History:
-    """All iterations of the run in `folder`, read as by `whole_run`."""
+    """Read all iterations of the run in `folder`, as `whole_run` does."""
     return whole_run(folder).history

@@ -1,4 +1,4 @@
-"""What differs between the configurations of runs."""
+"""Differences between the configurations of runs."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from trainer.errors import StorageError
 from trainer.files import read_toml
 from trainer.runs.folder import RunFolder
 
-_TELLS_RUNS_APART = "run.name"  # differs always
+_TELLS_RUNS_APART = "run.name"  # always differs
 
 
 class Difference(NamedTuple):
-    """A setting that is not the same everywhere."""
+    """A setting that differs between runs."""
 
     key: str  # dotted, such as ppo.kl_coef
-    values: dict[str, Any]  # by run; None where the run does not have it, which TOML has no value for
+    values: dict[str, Any]  # by run; None if the run does not have it, since TOML has no null
 
 
 class Comparison(NamedTuple):
-    """Runs side by side: `names` are those that could be read, `problems` tells of the others."""
+    """Runs side by side: `names` lists those that could be read, `problems` describes the others."""
 
     names: list[str]
     differences: list[Difference]
@@ -29,9 +29,9 @@ class Comparison(NamedTuple):
 
 
 def config_differences(configs: Mapping[str, Mapping[str, Any]]) -> list[Difference]:
-    """The settings that are not the same in all of `configs` (run -> its config.toml), in the order of the files.
+    """Return the settings that differ between `configs` (run -> its config.toml), in the order of the files.
 
-    Lists count as a whole; 1 and 1.0 are the same, 1 and true are not. The runs' names are left out.
+    Lists are compared as a whole; 1 and 1.0 are the same, 1 and true are not. The runs' names are left out.
     """
     settings = {name: dict(_settings(config)) for name, config in configs.items()}
     keys = dict.fromkeys(key for values in settings.values() for key in values)
@@ -45,7 +45,7 @@ def config_differences(configs: Mapping[str, Mapping[str, Any]]) -> list[Differe
 
 
 def compare_runs(folders: Sequence[RunFolder]) -> Comparison:
-    """What differs in the config.toml of the runs; those that cannot be read are told and left out."""
+    """Compare the config.toml of the runs. Those that cannot be read are left out and reported in `problems`."""
     configs: dict[str, Mapping[str, Any]] = {}
     problems: list[str] = []
     for folder in folders:
@@ -60,7 +60,7 @@ def compare_runs(folders: Sequence[RunFolder]) -> Comparison:
 
 
 def read_config(folder: RunFolder) -> dict[str, Any]:
-    """The config.toml of a run as it stands, whether it is valid or not. StorageError when it is no TOML."""
+    """Read the config.toml of a run, valid or not. Raises StorageError if it is not readable or not TOML."""
     try:
         return read_toml(folder.config)
     except OSError as error:
@@ -71,12 +71,12 @@ def read_config(folder: RunFolder) -> dict[str, Any]:
 
 
 def value_text(value: Any) -> str:
-    """A setting as it stands in the file, nearly; - for None."""
+    """Format a setting almost as in the file; - for None."""
     return "-" if value is None else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _settings(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values, in order; without recursion, which a hostile file could exhaust."""
+    """Yield dotted keys and values, in order; without recursion, which a hostile file could exhaust."""
     waiting: list[Iterator[tuple[str, Any]]] = [iter([("", config)])]
     while waiting:
         for key, value in waiting[-1]:
@@ -89,7 +89,7 @@ def _settings(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _comparable(value: Any) -> Any:
-    """`value` so that == tells whether TOML means the same: true is not 1, and nan is nan."""
+    """Convert `value` so that == compares it as TOML means it: true is not 1, and nan is nan."""
     if isinstance(value, bool) or value != value:
         return type(value), str(value)
     if isinstance(value, list):

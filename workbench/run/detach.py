@@ -1,4 +1,4 @@
-"""A run that goes on without its screen: a headless process of its own, in a session of its own."""
+"""A run that goes on without its screen, in a headless process with its own session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOG = "headless.log"  # in the run's folder
 
 
 def go_on_headless(folder: Path) -> int:
-    """Resume the run in `folder` in a new process that outlives this one and its terminal; returns its id.
+    """Resume the run in `folder` in a new process that outlives this one and its terminal; return its id.
 
     The run must have ended here: its lock is free and its newest checkpoint whole. Raises StorageError.
     """

@@ -1,4 +1,4 @@
-"""What an evaluation found, in a few words: for a mark on a timeline or a line above it."""
+"""Results of evaluations in a few words, for a mark on a timeline or a line above it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ AnyEvaluation = Evaluation | RewardModelEvaluation | HumanEvaluation
 
 
 def in_brief(evaluation: AnyEvaluation) -> str:
-    """The number that it is made for, and how sure that is. Not made safe to print."""
+    """Return the main result of an evaluation, and how certain it is. Not made safe to print."""
     match evaluation:
         case HumanEvaluation():
             return f"{win_rate(evaluation)} of {evaluation.comparisons}"
@@ -25,31 +25,31 @@ def in_brief(evaluation: AnyEvaluation) -> str:
 
 
 def win_rate(evaluation: HumanEvaluation) -> str:
-    """How often people prefer the policy, with its interval."""
+    """Return how often people prefer the policy, with its interval."""
     return f"human win rate {_share(evaluation.win_rate, evaluation.low, evaluation.high)}"
 
 
 def reference_win_rate(evaluation: Evaluation) -> str:
-    """How often the policy's score beats the reference's, with its interval."""
+    """Return how often the policy's score beats the reference's, with its interval."""
     return f"win rate {_share(evaluation.win_rate, evaluation.win_rate_low, evaluation.win_rate_high)}"
 
 
 def held_out(evaluation: RewardModelEvaluation, digits: int = 3) -> str:
-    """Accuracy on held-out comparisons, with its interval."""
+    """Return the accuracy on held-out comparisons, with its interval."""
     shares = (evaluation.accuracy, evaluation.accuracy_low, evaluation.accuracy_high)
     value, low, high = (number(share, digits) for share in shares)
     return f"held-out accuracy {value} ({low} to {high})"
 
 
 def parts(scores: Mapping[str, float]) -> str:
-    """Raw scores by reward source, in brackets after a space; empty where there is only one, which is the score."""
+    """Return raw scores by reward source, in brackets after a space; empty for a single one, which is the score."""
     if len(scores) < 2:
         return ""
     return f" ({', '.join(f'{name} {number(score)}' for name, score in scores.items())})"
 
 
 def number(value: float, digits: int = 3) -> str:
-    """`value` with so many digits; - when it is not finite."""
+    """Format `value` with `digits` decimals; - when it is not finite."""
     return f"{value:.{digits}f}" if math.isfinite(value) else "-"
 
 

@@ -1,4 +1,4 @@
-"""Where the events of a run come from: this process, another one, or a run that ended."""
+"""The source of a run's events: this process, another one, or a run that has ended."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from trainer.events import Event
 
 
 class EventSource(Protocol):
-    """Hands over the events of a run in order, each once."""
+    """A source that returns the events of a run in order, each once."""
 
     def take(self) -> list[Event]:
-        """What is new since the last call; returns at once."""
+        """Return the events since the last call, at once."""
 
     @property
     def finished(self) -> bool:

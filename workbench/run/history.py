@@ -28,7 +28,7 @@ _FACTOR = 8  # cells of a level that make one of the next
 
 
 class Bucket(NamedTuple):
-    """Neighbouring values as one: those that are finite; low to last are NaN where none is."""
+    """A summary of neighbouring values. Only finite ones count; low to last are NaN if there are none."""
 
     low: float
     high: float
@@ -40,7 +40,7 @@ class Bucket(NamedTuple):
 
 
 def kind_of(event: Numbers) -> str:
-    """The kind of run that tells its numbers by such events."""
+    """Return the kind of run that reports its numbers by such events."""
     return _KINDS[type(event)]
 
 
@@ -49,11 +49,12 @@ def _scalars(event: type[Event]) -> tuple[str, ...]:
 
 
 class History:
-    """Iterations by ascending number, a column a metric: the scalar fields of the run's events and its seconds.
+    """Iterations by ascending number, with a column for each metric: the scalar fields of the events, and seconds.
 
-    Seconds are `seconds_total`, and of PPO one column a phase, such as `seconds_generate`; NaN for a phase that
-    there was not. PPO has columns of evaluations too, such as `eval/win_rate`: what the newest one by then found, NaN
-    before the first. `names` lists the columns. kind: of the run; one that is not known has the columns of PPO.
+    The columns of seconds are `seconds_total` and, for PPO, one for each phase, such as `seconds_generate`; NaN for a
+    phase that did not run. PPO also has columns of evaluations, such as `eval/win_rate`: the result of the newest
+    evaluation by then, NaN before the first. `names` lists the columns. kind: the kind of run; an unknown kind has the
+    columns of PPO.
     """
 
     def __init__(self, kind: str = PPO) -> None:
@@ -74,7 +75,7 @@ class History:
         return len(self.numbers)
 
     def append(self, event: Numbers) -> None:
-        """Add an iteration, of this kind of run; those of its number and above, which it replaces, are dropped."""
+        """Add an iteration of this kind of run. It replaces all iterations with its number or a higher one."""
         if self.numbers and event.iteration <= self.numbers[-1]:
             self.cut(event.iteration - 1)
         self.numbers.append(event.iteration)
@@ -89,7 +90,7 @@ class History:
             column.append(value)
 
     def evaluate(self, event: Evaluation) -> None:
-        """Let the iterations from that of `event` on have what it found; a run of another kind has no such columns."""
+        """Store the results of `event` for its iteration and all later ones; only PPO has such columns."""
         start = bisect_left(self.numbers, event.iteration)
         for name in self._evaluated:
             value = getattr(event, name.removeprefix("eval/"))
@@ -99,7 +100,7 @@ class History:
                 self._summaries.pop(name, None)
 
     def prepend(self, earlier: History) -> None:
-        """Put the iterations of `earlier` that come before the first one of this history in front of it.
+        """Insert the iterations of `earlier` that come before the first one of this history.
 
         Those of another kind of run are left out.
         """
@@ -123,14 +124,14 @@ class History:
         self._summaries.clear()
 
     def column(self, name: str) -> Sequence[float]:
-        """All values of the metric `name`: the column itself, which grows. KeyError for what is not in `names`."""
+        """Return all values of the metric `name`: the column itself, which grows. Raises KeyError if unknown."""
         return self._columns[name]
 
     def buckets(self, name: str, width: int, start: int = 0, stop: int | None = None) -> list[Bucket]:
-        """The values of `name` at positions from `start` to before `stop`, in `width` buckets of nearly equal size.
+        """Return the values of `name` at positions `start` to before `stop`, in `width` buckets of nearly equal size.
 
-        One bucket a value where there are fewer values than that. Costs `width` times the logarithm of a
-        bucket's size, and once what was added to the column since the last call.
+        If there are fewer values than `width`, each has a bucket. The cost is `width` times the logarithm of a
+        bucket's size, and once the number of values that were added to the column since the last call.
         """
         column = self._columns[name]
         start, stop, _ = slice(start, stop).indices(len(self))
@@ -142,12 +143,12 @@ class History:
         return [summary.bucket(first, end) for first, end in pairwise(edges)]
 
     def range_of(self, name: str) -> tuple[float, float]:
-        """The least and the greatest finite value of `name`; NaN where there is none."""
+        """Return the least and the greatest finite value of `name`; NaN if there is none."""
         buckets = self.buckets(name, 1)
         return (buckets[0].low, buckets[0].high) if buckets else (math.nan, math.nan)
 
     def index_of(self, iteration: int) -> int:
-        """Position of the iteration whose number is nearest to `iteration`; 0 in an empty history."""
+        """Return the position of the iteration whose number is nearest to `iteration`; 0 in an empty history."""
         after = min(bisect_left(self.numbers, iteration), len(self) - 1)
         if after > 0 and iteration - self.numbers[after - 1] <= self.numbers[after] - iteration:
             return after - 1
@@ -155,7 +156,7 @@ class History:
 
 
 class Cells(NamedTuple):
-    """What is known of values, or of groups of them, side by side: of the finite ones in each, a column a fact."""
+    """Summaries of values, or of groups of values, in columns. Only finite values count."""
 
     lows: Sequence[float]  # infinite where none is finite
     highs: Sequence[float]  # the same, negative
@@ -173,10 +174,10 @@ class Stretch(NamedTuple):
 
 
 class Pyramid:
-    """Summaries of a column that grows at both ends: a cell of level k stands for 8^k values.
+    """Summaries of a column that grows at both ends: a cell of level k summarises 8^k values.
 
-    Values are counted from the one that came first, those put in front of it downwards from -1: so a cell
-    keeps its place, and is made once, when all values that it stands for are there.
+    Values are numbered from the one that came first; those in front of it count down from -1. So a cell keeps its
+    place, and is made once, when all its values are there.
     """
 
     def __init__(self) -> None:
@@ -185,7 +186,7 @@ class Pyramid:
         self._levels: list[_Level] = []
 
     def follow(self, values: array[float], prepended: int) -> None:
-        """Take in what was added to `values`, of which `prepended` were put in front."""
+        """Summarise what was added to `values`; its first `prepended` ones were put in front."""
         self._values, self._prepended = values, prepended
         start, stop = -prepended, len(values) - prepended
         for number in count():
@@ -201,7 +202,7 @@ class Pyramid:
                 level.append(self._grouped(number, level.stop, stop))
 
     def bucket(self, first: int, end: int) -> Bucket:
-        """What stands at positions from `first` to before `end` of the column; at least one."""
+        """Return the summary of positions `first` to before `end` of the column, at least one."""
         parts = [_summary(self._read(*stretch)) for stretch in self.stretches(first, end)]
         low, high, total, last, size = _summary(Cells(*zip(*parts, strict=True)))
         missing = end - first - int(size)
@@ -209,14 +210,14 @@ class Pyramid:
             return Bucket(math.nan, math.nan, math.nan, math.nan, first, end - 1, missing)
         mean = total / size
         if not math.isfinite(mean):
-            mean = low / 2 + high / 2  # the sum is beyond all floats
-        mean = min(max(mean, low), high)  # rounding can carry it past either
+            mean = low / 2 + high / 2  # the sum has overflowed
+        mean = min(max(mean, low), high)  # rounding can move it outside
         return Bucket(low, high, mean, last, first, end - 1, missing)
 
     def stretches(self, first: int, end: int) -> list[Stretch]:
-        """The fewest cells that stand for positions from `first` to before `end`, in their order.
+        """Return the fewest cells that cover positions `first` to before `end`, in order.
 
-        That is at most 7 a level at either end, and up to 14 of the highest one.
+        That is at most 7 a level at either end, and up to 14 of the highest level.
         """
         start, stop = first - self._prepended, end - self._prepended
         before: list[Stretch] = []
@@ -232,9 +233,9 @@ class Pyramid:
         return [stretch for stretch in found if stretch.start < stretch.stop]
 
     def _grouped(self, level: int, start: int, stop: int) -> Cells:
-        """The cells from `start` to before `stop` of the next level, made of those of `level`."""
+        """Make the cells from `start` to before `stop` of the next level from those of `level`."""
         cells = self._read(level, start * _FACTOR, stop * _FACTOR)
-        # Members side by side, so that the loops over the groups are those of map and zip, in C.
+        # The members of groups side by side, so that map and zip loop over the groups, in C.
         lows, highs, totals, lasts, sizes = ([column[i::_FACTOR] for i in range(_FACTOR)] for column in cells)
         return Cells(
             array("d", map(min, *lows)),
@@ -283,12 +284,12 @@ class _Level:
 
 
 def _summary(cells: Cells) -> tuple[float, float, float, float, float]:
-    """All of `cells` as one."""
+    """Summarise all of `cells` as one."""
     return min(cells.lows), max(cells.highs), sum(cells.totals), _last(cells.lasts), sum(cells.sizes)
 
 
 def _last(values: Sequence[float]) -> float:
-    """The last of `values` that is not NaN, else NaN."""
+    """Return the last of `values` that is not NaN, else NaN."""
     if values[-1] == values[-1]:
         return values[-1]
     return next((value for value in reversed(values) if value == value), math.nan)

@@ -16,19 +16,19 @@ from trainer.runs.journal_lines import TimedEvent
 from trainer.runs.progress import read_progress
 from workbench.run.history import History, kind_of
 
-_NEWEST = 2000  # iterations that the first take hands over
-_BLOCK_BYTES = 64 * 1024  # of what is older, read at a time: some 1 ms
-_SHARE = 0.007  # seconds after which a call for older iterations begins no further block
-_LOOK_AGAIN = 1.0  # seconds between two looks at whether the run is live
-_WITHIN = ("generate", "score", "reward", "update")  # phases of which an iteration consists
+_NEWEST = 2000  # iterations that the first `take` returns
+_BLOCK_BYTES = 64 * 1024  # of older events, read at a time: some 1 ms
+_SHARE = 0.007  # seconds after which `earlier` begins no further block
+_LOOK_AGAIN = 1.0  # seconds between two checks whether the run is live
+_WITHIN = ("generate", "score", "reward", "update")  # the phases of an iteration
 
 
 class JournalSource:
-    """The journal in `folder` and, while the run is live, how far its phase is.
+    """The journal in `folder` and, while the run is live, the progress of its phase.
 
-    The first `take` costs what the newest 2000 iterations do, however long the journal: of what lies before
-    those it tells the run's start only. `earlier` hands over the metrics from there, but no evaluations,
-    checkpoints and alerts. What cannot be read is left out and told in `problems`.
+    The first `take` reads only the newest 2000 iterations, however long the journal is; of what came before, it returns
+    only the start of the run. `earlier` returns the metrics from there, but no evaluations, checkpoints and alerts.
+    What cannot be read is left out and reported in `problems`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -37,7 +37,7 @@ class JournalSource:
         self._reader = JournalReader(self._run.events, iterations=_NEWEST)
         self._opening: TimedEvent | None = None
         self._restarts = 0
-        self._older_count_to = math.inf  # what was not read yet and lies above this iteration was done anew
+        self._older_count_to = math.inf  # unread iterations above this one were done again
         self._iteration = 0
         self._progress: PhaseProgress | None = None
         self._live = False
@@ -47,7 +47,7 @@ class JournalSource:
 
     @property
     def live(self) -> bool:
-        """Whether some process is training the run; looked up at most once a second."""
+        """Whether some process is training the run; checked at most once a second."""
         now = time.monotonic()
         if now - self._looked >= _LOOK_AGAIN:
             self._live, self._looked = self._run.is_live(), now
@@ -55,12 +55,12 @@ class JournalSource:
 
     @property
     def finished(self) -> bool:
-        """Whether the last `take` found nobody training the run and nothing new. It may be resumed later."""
+        """Whether the last `take` found no process training the run, and nothing new. It may be resumed later."""
         return self._finished
 
     @property
     def problems(self) -> list[str]:
-        """What of the run cannot be read, a line each."""
+        """Parts of the run that cannot be read, a line each."""
         problems = [self._failure] if self._failure else []
         problems += self._reader.problems
         if self._reader.unfinished and not self._live:
@@ -68,11 +68,11 @@ class JournalSource:
         return problems
 
     def take(self) -> list[Event]:
-        """What is new in the journal, then the newest progress of a live run.
+        """Return what is new in the journal, then the newest progress of a live run.
 
-        Where another journal has taken the place of the first one, it is read as the first one was.
+        If another journal has replaced the first one, it is read as the first one was.
         """
-        live = self.live  # asked first: what the trainer wrote before it ended can be read then
+        live = self.live  # checked first: then everything that a trainer wrote before it ended can be read
         try:
             events = self._new_events()
         except StorageError as error:
@@ -84,10 +84,10 @@ class JournalSource:
         return events
 
     def earlier(self) -> History | None:
-        """Older iterations, as many as some 10 ms yield: those before what was handed over so far.
+        """Return older iterations, as many as can be read in some 10 ms: those before the ones returned so far.
 
-        They go in front of the history that `take` fills. None when all is there, until another journal takes
-        the place of this one.
+        Prepend them to the history that `take` fills. None when all were returned, until another journal replaces this
+        one.
         """
         end = time.perf_counter() + _SHARE
         blocks = []
@@ -127,11 +127,11 @@ class JournalSource:
             return None
         self._progress = progress
         if progress is not None and progress.iteration <= self._iteration and progress.phase in _WITHIN:
-            return None  # the iteration is over: the file is about to follow
+            return None  # the iteration is over: the file will follow
         return progress
 
     def _note(self, event: Event) -> None:
-        """Remember what `event` says of those before it."""
+        """Record what `event` says about those before it."""
         match event:
             case Iteration() | RewardModelStep():
                 self._iteration = event.iteration
@@ -141,7 +141,7 @@ class JournalSource:
                 self._older_count_to = min(self._older_count_to, self._iteration)
 
     def _that_count(self, older: list[Event]) -> list[Iteration | RewardModelStep]:
-        """The iterations among `older` events that nothing after them did anew."""
+        """Return the iterations among `older` events that were not done again later."""
         counting: list[Iteration | RewardModelStep] = []
         for event in reversed(older):
             if isinstance(event, Iteration | RewardModelStep) and event.iteration <= self._older_count_to:
@@ -150,7 +150,7 @@ class JournalSource:
         return counting[::-1]
 
     def _with_present_total(self, opening: Event, events: list[Event]) -> Event:
-        """`opening` with the total of config.toml: a resumption that is not among `events` may have changed it."""
+        """Return `opening` with the total of config.toml: a resumption that is not in `events` may have changed it."""
         if not isinstance(opening, RunStarted) or any(isinstance(event, RunStarted) for event in events):
             return opening
         try:
@@ -160,7 +160,7 @@ class JournalSource:
         return dataclasses.replace(opening, iterations=total) if isinstance(total, int) else opening
 
     def _here(self, event: Event) -> Event:
-        """`event` with the run's present place: it may have been renamed or moved since it was written down."""
+        """Return `event` with the run's current name and folder: it may have been renamed or moved since."""
         if isinstance(event, RunStarted):
             return dataclasses.replace(event, name=self._run.name, folder=str(self._run.root))
         return event

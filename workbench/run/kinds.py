@@ -1,4 +1,4 @@
-"""The kinds of run that there are, by the name that `RunStarted.run_kind` and config.toml give them."""
+"""The kinds of run, by the names that `RunStarted.run_kind` and config.toml give them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _COMMANDS = {REWARD_MODEL: "reward-model train", DPO: "dpo"}
 
 
 def training_command(kind: str) -> str:
-    """The command that trains a run of `kind`, without options; empty for a kind that only a newer version has."""
+    """Return the command that trains a run of `kind`, without options; empty for a kind of a newer version."""
     if kind == PPO:
         return f"{PROGRAM} --no-ui"
     return f"{PROGRAM} {_COMMANDS[kind]}" if kind in _COMMANDS else ""

@@ -1,4 +1,4 @@
-"""The metrics of a run as every screen shows them, in the order of interest: a table a kind of run."""
+"""The metrics of a run as every screen shows them, in order of interest; one table for each kind of run."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from trainer.events import Iteration, RewardModelStep
 from trainer.runs.listing import PPO
 from workbench.run.kinds import DPO, REWARD_MODEL
 
-Numbers = Iteration | RewardModelStep  # what a run tells of each iteration; of another kind than PPO an optimiser step
+Numbers = Iteration | RewardModelStep  # reported for each iteration; in kinds other than PPO, for each optimiser step
 
 
 class Metric(NamedTuple):
     """One number of an iteration, how it is written and how it is drawn. Range and threshold are in the shown unit."""
 
-    field: str  # of the event, after `eval/` of the newest evaluation; a column of `History`
+    field: str  # of the event, or after `eval/` of the newest evaluation; a column of `History`
     label: str  # in a list, where there is room
     heading: str  # over a column; empty for what tables leave out
     unit: str
@@ -26,49 +26,49 @@ class Metric(NamedTuple):
     least_span: float = 0.0  # values that differ by less are drawn as nearly flat
     threshold: float | None = None
     bad_below: bool = False  # the threshold is a lower limit
-    aimed: bool = False  # the threshold is no limit, but what the run steers for
-    log: bool = False  # a logarithmic scale says more about it
-    extra: bool = False  # has a row where a user chose it only
-    optional: bool = False  # has no row in a run that has no such number
-    if_varied: bool = False  # has no row while it stays what it is
+    aimed: bool = False  # the threshold is not a limit but the target of the run
+    log: bool = False  # it suits a logarithmic scale
+    extra: bool = False  # has a row only if the user chose it
+    optional: bool = False  # hidden in a run that does not record it
+    if_varied: bool = False  # hidden while it never changes
 
     @property
     def evaluated(self) -> bool:
-        """Whether it is of evaluations, and so of no iteration before the first one."""
+        """Whether it comes from evaluations, and so is missing before the first one."""
         return self.field.startswith("eval/")
 
     def of(self, event: Numbers) -> float:
-        """The value in the shown unit."""
+        """Return the value in the shown unit."""
         return float(getattr(event, self.field)) * self.factor
 
     def text(self, value: float, *, sign: bool = False) -> str:
-        """`value` (in the shown unit) with this metric's digits; - when it is not finite."""
+        """Format `value` (in the shown unit) with this metric's digits; - when it is not finite."""
         if not math.isfinite(value):
             return "-"
         return f"{value:{'+' if sign else ''}.{self.digits}f}"
 
     def beyond(self, value: float) -> bool:
-        """Whether `value` (in the shown unit) is on the bad side of the threshold."""
+        """Return whether `value` (in the shown unit) is on the bad side of the threshold."""
         if self.threshold is None or self.aimed:
             return False
         return value < self.threshold if self.bad_below else value > self.threshold
 
 
-# Of PPO.
+# PPO.
 METRICS = (
     Metric("score_mean", "score", "score", "", 3, least_span=0.1),
     Metric("reward_mean", "reward", "", "", 3, least_span=0.1),  # the score minus the KL penalty
     Metric("eval/score_mean", "held-out score", "", "", 3, least_span=0.1, optional=True),
-    # Below, the reference writes the better ones.
+    # Below, the reference writes the better responses.
     Metric("eval/win_rate", "win rate", "", "%", 1, 100, low=0, high=100, threshold=50, bad_below=True, optional=True),
     Metric("eval/best_of_score", "best of n", "", "", 3, least_span=0.1, extra=True, optional=True),  # the reference's
-    # A round number to judge by, where the configuration aims at none.
+    # A round number for comparison, if the configuration has no target.
     Metric("kl", "KL", "KL", "nats/seq", 2, low=0, least_span=1, threshold=10, log=True),
     Metric("kl_coef", "KL coef.", "", "", 4, low=0, least_span=0.001, log=True, if_varied=True),
     Metric("entropy", "entropy", "entropy", "nats/tok", 3, least_span=0.2),
     Metric("policy_loss", "policy loss", "p.loss", "", 4, least_span=0.01),
     Metric("value_loss", "value loss", "v.loss", "", 4, low=0, least_span=0.01, log=True, optional=True),
-    # Above, most of the update is thrown away: fewer epochs or a lower learning rate.
+    # Above, most of the update is thrown away: use fewer epochs or a lower learning rate.
     Metric("clip_fraction", "clip fraction", "clip", "%", 1, 100, low=0, least_span=5, threshold=20),
     # Below, the critic predicts worse than the mean would.
     Metric(
@@ -87,7 +87,7 @@ METRICS = (
     Metric("eval/explained_variance", "value accuracy", "", "", 2, low=-1, high=1, extra=True, optional=True),
     Metric("advantage_std", "adv. deviation", "", "", 3, low=0, least_span=0.1, extra=True, optional=True),
     Metric("response_length", "length", "length", "tokens", 1, least_span=4),
-    # Above, responses grow for the score's sake, or repeat themselves.
+    # Above, responses grow only to raise the score, or repeat themselves.
     Metric("length_correlation", "length corr.", "", "", 2, low=-1, high=1, threshold=0.75, extra=True, optional=True),
     Metric("repetition", "repetition", "", "%", 1, 100, low=0, least_span=5, threshold=30, extra=True, optional=True),
     Metric("epochs_done", "epochs done", "", "", 1, low=0, if_varied=True),  # an early stop makes them fewer
@@ -96,7 +96,7 @@ METRICS = (
 )
 DEFAULT = tuple(metric for metric in METRICS if not metric.extra)
 
-_LOSS = Metric("loss", "loss", "loss", "", 3, least_span=0.1)  # its unit is that of the loss which is trained
+_LOSS = Metric("loss", "loss", "loss", "", 3, least_span=0.1)  # its unit depends on the loss
 _PAIRS = (
     # Below, a coin would choose better.
     Metric("accuracy", "accuracy", "accuracy", "", 3, low=0, high=1, threshold=0.5, bad_below=True),
@@ -122,5 +122,5 @@ METRICS_OF_KIND = {
 
 
 def table(kind: str) -> tuple[Metric, ...]:
-    """The columns of a line an iteration."""
+    """Return the metrics that are columns of a table with a line for each iteration."""
     return tuple(metric for metric in METRICS_OF_KIND[kind] if metric.heading)

@@ -1,4 +1,4 @@
-"""The saved policies of a run that nobody trains, on a thread of ours that loads one when it is first asked."""
+"""The saved policies of a run that is not being trained, on a thread that loads one at the first question."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workbench.run.session import give
 
 
 class Policy(Protocol):
-    """A loaded policy: `trainer.session.saved_policy.SavedPolicy`, or what stands in for it."""
+    """A loaded policy: `trainer.session.saved_policy.SavedPolicy`, or a stand-in for it."""
 
     def use(self, checkpoint: str) -> None: ...
     def answer(self, question: Question, progress: Callable[[], None]) -> Answer: ...
@@ -31,9 +31,9 @@ class _Asked(NamedTuple):
 
 
 class PolicyThread:
-    """Answers questions in the order they come, by the policies of the run in `folder`.
+    """A thread that answers questions in order, with the policies of the run in `folder`.
 
-    Its methods are called on one thread, and return at once. load: stands in for the model in tests.
+    Its methods are called on one thread, and all but `join` return at once. load: replaces the model in tests.
     """
 
     def __init__(self, folder: Path, load: Callable[[RunFolder, str], Policy] | None = None) -> None:
@@ -44,10 +44,10 @@ class PolicyThread:
         self._thread = threading.Thread(target=self._run, name="saved policy")
 
     def ask(self, question: Question, checkpoint: str = "") -> Future[Answer]:
-        """What the policy of a checkpoint ("": the newest) writes.
+        """Ask the policy of a checkpoint ("": the newest) to write.
 
-        Fails with a TrainerError where it cannot be loaded; where it is closed first, the Answer's `problem` says so.
-        To cancel it ends the writing within a token step.
+        The future fails with a TrainerError if the policy cannot be loaded; if the thread is closed first, the Answer's
+        `problem` says so. Cancelling the future ends the writing within a token step.
         """
         if self._closing.is_set():
             raise UsageError("the model was let go of: ask again")
@@ -58,7 +58,7 @@ class PolicyThread:
         return future
 
     def close(self) -> None:
-        """Let go of the model within a token step, or when its loading is over; returns at once."""
+        """Release the model within a token step, or when its loading is over. Returns at once."""
         self._closing.set()
         self._asked.put(None)
 
@@ -89,9 +89,9 @@ class PolicyThread:
             except Interrupted as interruption:
                 give(future, unanswered(question, interruption.reason))
             except TrainerError as error:
-                # Without its traceback, whose frames would keep the model for as long as anyone keeps the error.
+                # Without its traceback: its frames would keep the model alive as long as anyone keeps the error.
                 _fail(future, error.with_traceback(None))
-            except Exception as bug:  # noqa: BLE001  who asked is told; the next question may do better
+            except Exception as bug:  # noqa: BLE001  the asker gets the error; the next question may succeed
                 _fail(future, bug)
 
     def _heed(self, future: Future[Answer]) -> None:

@@ -1,4 +1,4 @@
-"""What samples are searched for: words and conditions between spaces, all of which must hold, and their order."""
+"""Queries for samples: words and conditions separated by spaces, which must all hold, and the order of samples."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EXAMPLES = (
     "text:joy",
     "is:marked",
 )
-"""One of each condition; those that begin with - hold where the rest of them does not."""
+"""One example of each condition; a - at the beginning negates it."""
 
 _QUANTITIES: dict[str, Quantity] = {
     "score": "score",
@@ -43,7 +43,7 @@ _QUANTITIES: dict[str, Quantity] = {
 _TEXTS: dict[str, Literal["prompt", "completion"]] = {"prompt": "prompt", "text": "completion"}
 _FIELDS = (*_QUANTITIES, *_TEXTS, "stop", "is")
 _COMPARISONS = (">", ">=", "<", "<=", "=")
-# Around a comparison there may be spaces, but only after the name of a quantity: "joy > pain" are three words.
+# Spaces may surround a comparison, but only after the name of a quantity: "joy > pain" is three words.
 _WORD = re.compile(
     rf"""
     \s* (?P<minus>-?)
@@ -57,7 +57,7 @@ _WORD = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compares:
-    """A number is greater or less than `value`, or just that. One that is not known is neither."""
+    """The condition that a number compares with `value` as `comparison` says; false for an unknown number."""
 
     quantity: Quantity
     comparison: Comparison
@@ -67,7 +67,7 @@ class Compares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contains:
-    """`text` is in the prompt, the completion, or either, in capitals or not."""
+    """The condition that the prompt, the completion or either contains `text`, ignoring case."""
 
     where: Literal["prompt", "completion", "either"]
     text: str
@@ -76,7 +76,7 @@ class Contains:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stops:
-    """The response ended by itself, or was cut at the length limit."""
+    """The condition that the response was cut at the length limit or, unless `truncated`, ended by itself."""
 
     truncated: bool
     negated: bool = False
@@ -84,7 +84,7 @@ class Stops:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsMarked:
-    """The sample has a bookmark."""
+    """The condition that the sample has a bookmark."""
 
     negated: bool = False
 
@@ -94,31 +94,31 @@ Condition = Compares | Contains | Stops | IsMarked
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Samples of which every condition holds; all samples where there is none."""
+    """Conditions that a sample must all meet; without any, all samples match."""
 
     conditions: tuple[Condition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """By which quantity samples are sorted; batch: as they were written, the newest iteration first."""
+    """The quantity that samples are sorted by; batch: as they were written, the newest iteration first."""
 
     by: Literal["batch", "score", "kl", "length"] = "batch"
     descending: bool = False
 
 
 def parse_query(text: str) -> Query:
-    r"""The conditions in `text`, such as those in EXAMPLES; none in an empty one.
+    r"""Parse the conditions in `text`, such as those in EXAMPLES; an empty text has none.
 
-    A bare word is looked for in prompt and completion. Between quotes anything is text, \" a quote and \\ a
-    backslash. Raises ValueError, in one line with the way out, for what cannot be understood.
+    A bare word is searched for in prompt and completion. Between quotes everything is text; \" is a quote and \\ a
+    backslash. Raises ValueError, in one line that says how to fix it, for what cannot be understood.
     """
-    text = text.encode("utf-8", "backslashreplace").decode("utf-8")  # as samples files have lone surrogates
+    text = text.encode("utf-8", "backslashreplace").decode("utf-8")  # as samples files write lone surrogates
     conditions: list[Condition] = []
     place, end = 0, len(text.rstrip())
     while place < end:
         word = _WORD.match(text, place, end)
-        assert word is not None  # every part of it may be missing
+        assert word is not None  # every part of the pattern is optional
         if text.startswith('"', word.end()) and word["quoted"] is None and word["bare"] is None:
             raise ValueError('a quote is not closed: end it by another ", and write \\" for one inside the text')
         conditions.append(_condition(word))
@@ -172,7 +172,7 @@ def _comparison(name: str, comparison: str | None, value: str, negated: bool) ->
 
 
 def _example(name: str) -> str:
-    """How a condition on the field `name` may look."""
+    """Return an example of a condition on the field `name`."""
     return next((example for example in EXAMPLES if re.match(rf"{name}\W", example)), f"{name}>20")
 
 

@@ -1,4 +1,4 @@
-"""What a run wrote, read from its samples files: a batch as a list has it, one sequence with all of its tokens."""
+"""Readers of a run's samples files: a batch for a list, or one sequence with all its tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _Value = TypeVar("_Value")
 
 
 def read_batch(folder: RunFolder, iteration: int) -> SampleTable:
-    """The sequences of `iteration` in the order of the batch, without their tokens.
+    """Read the sequences of `iteration` in the order of the batch, without their tokens.
 
     Imports pyarrow, which takes some 0.3 s the first time. Raises StorageError when the file is missing, damaged or
     of a newer version.
@@ -57,7 +57,7 @@ def browsed(folder: RunFolder, iteration: int) -> pa.Table:
 
 
 def as_sample_table(listed: pa.Table) -> SampleTable:
-    """A table with `listed_schema` as lists have it. Raises pa.ArrowException for text that is not UTF-8."""
+    """Convert a table with `listed_schema` to one for lists. Raises pa.ArrowException for text that is not UTF-8."""
     import pyarrow.compute as pc
 
     unknown = {"prompt_index": -1, "prompt": "", "completion": "", "truncated": False, "score": math.nan}
@@ -65,17 +65,17 @@ def as_sample_table(listed: pa.Table) -> SampleTable:
         if listed[name].null_count:
             listed = listed.set_column(listed.column_names.index(name), name, pc.fill_null(listed[name], value))
     table = listed.rename_columns({"kl_sum": "kl"}).select(table_schema().names).cast(table_schema())
-    table.validate(full=True)  # the Parquet reader takes texts on trust
+    table.validate(full=True)  # the Parquet reader does not validate texts
     return SampleTable(table)
 
 
 def read_token_sample(folder: RunFolder, key: SampleKey) -> TokenSample:
-    """All that the file of `key`'s iteration has of the sequence in row `key.row`.
+    """Read everything that the file of `key`'s iteration has about the sequence in row `key.row`.
 
     What is missing is left out, and lists that are shorter or longer than `tokens` are filled with NaN or cut. Files
-    of version 1 do not have the text of a token, which only the run's tokenizer knows: their tokens read ⟨id⟩, one
-    for one, so that numbers and colours stand at the right token. Raises StorageError when there is no such sequence,
-    or the file is missing, damaged or of a newer version.
+    of version 1 lack the texts of tokens, which only the run's tokenizer knows: each token is shown as ⟨id⟩, so that
+    numbers and colours stay at the right token. Raises StorageError when there is no such sequence, or the file is
+    missing, damaged or of a newer version.
     """
     path = folder.samples_file(key.iteration)
     rows = read_samples(path, ("row",))["row"].to_pylist()
@@ -87,9 +87,9 @@ def read_token_sample(folder: RunFolder, key: SampleKey) -> TokenSample:
 
 
 def read_channel_columns(folder: RunFolder, iteration: int, names: Sequence[str]) -> dict[str, list[float]]:
-    """The values of per-token columns, those of all sequences of `iteration` one after the other.
+    """Read per-token columns: for each name, the values of all sequences of `iteration` one after the other.
 
-    Of `ratios`, the last pass of each token that was measured. What is null is NaN, and a column that the file lacks is
+    `ratios` gives the last pass of each token that was measured. Null is NaN, and a column that the file lacks is
     empty. Raises StorageError when the file is missing, damaged or of a newer version.
     """
     import pyarrow.compute as pc
@@ -105,7 +105,7 @@ def read_channel_columns(folder: RunFolder, iteration: int, names: Sequence[str]
 
 
 def preview_samples(event: SamplesWritten) -> list[Sample]:
-    """The first sequences of an iteration, as its event has them."""
+    """Return the first sequences of an iteration, as its event has them."""
     return [
         Sample(
             key=SampleKey(event.iteration, row),
@@ -121,7 +121,7 @@ def preview_samples(event: SamplesWritten) -> list[Sample]:
 
 
 def kept_iterations(folder: RunFolder) -> list[int]:
-    """The iterations of which there is a samples file, ascending; none where the folder cannot be read."""
+    """Return the iterations that have a samples file, ascending; none if the folder cannot be read."""
     try:
         names = [path.name for path in folder.samples.iterdir()]
     except OSError:
@@ -130,13 +130,13 @@ def kept_iterations(folder: RunFolder) -> list[int]:
 
 
 def file_sizes(folder: RunFolder) -> dict[int, int]:
-    """Bytes of the samples file of each iteration that has one; none where the folder cannot be read."""
+    """Return the bytes of the samples file of each iteration that has one; none if the folder cannot be read."""
     sizes = {}
     try:
         with os.scandir(folder.samples) as found:
             for entry in found:
                 if (iteration := _iteration_of(entry.name)) is not None:
-                    with contextlib.suppress(OSError):  # gone since
+                    with contextlib.suppress(OSError):  # deleted since
                         sizes[iteration] = entry.stat().st_size
     except OSError:
         return {}
@@ -150,7 +150,7 @@ def _iteration_of(name: str) -> int | None:
 
 @contextlib.contextmanager
 def _damage_is_told(path: Path) -> Iterator[None]:
-    """What pyarrow finds wrong with columns that it could read as a StorageError of one line."""
+    """Convert pyarrow's errors about columns that it could read to a StorageError of one line."""
     import pyarrow as pa
 
     try:
@@ -161,7 +161,7 @@ def _damage_is_told(path: Path) -> Iterator[None]:
 
 
 def _read_row(path: Path, place: int) -> pa.Table:
-    """The columns of the schema that the file has, cast to it, of one row."""
+    """Read one row: the columns of the schema that the file has, cast to it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -178,7 +178,7 @@ def _read_row(path: Path, place: int) -> pa.Table:
 
 
 def _token_sample(key: SampleKey, table: pa.Table) -> TokenSample:
-    """The record of the one row of `table`, which may lack columns."""
+    """Build the record of the only row of `table`, which may lack columns."""
     row = {name: value for name, value in table.to_pylist()[0].items() if value is not None}
     tokens = _ids(row.get("tokens", []))
     count = len(tokens)
@@ -208,7 +208,7 @@ def _token_sample(key: SampleKey, table: pa.Table) -> TokenSample:
 
 
 class _Alternatives(Sequence[Sequence[Alternative]]):
-    """The likeliest tokens at each of `count` places. Made when they are looked at: of 4,096 tokens they are 20,000."""
+    """The likeliest tokens at each of `count` places, made when they are read: 4,096 tokens have 20,000 of them."""
 
     def __init__(self, row: Mapping[str, Any], count: int) -> None:
         names = ("top_tokens", "top_texts", "top_logprobs", "top_ref_logprobs")
@@ -236,7 +236,7 @@ def _ids(tokens: Iterable[int | None]) -> list[int]:
 
 
 def _texts(tokens: list[int], texts: Sequence[str | None]) -> list[str]:
-    """The text of each token, and ⟨id⟩ where it is not known."""
+    """Return the text of each token, or ⟨id⟩ if it is not known."""
     known = _fitted(texts, len(tokens), None)
     return [f"⟨{token}⟩" if text is None else text for token, text in zip(tokens, known, strict=True)]
 
@@ -250,12 +250,12 @@ def _number(value: float | None) -> float:
 
 
 def _fitted(values: Sequence[_Value], count: int, missing: _Value) -> list[_Value]:
-    """`values` cut to `count`, or filled up with `missing`."""
+    """Cut `values` to `count`, or fill them up with `missing`."""
     return [*values[:count], *[missing] * (count - len(values))]
 
 
 def _floats(values: pa.Array) -> npt.NDArray[np.float64]:
-    """Numbers, with NaN for null."""
+    """Convert numbers to floats, with NaN for null."""
     import numpy as np
 
     floats: npt.NDArray[np.float64] = values.to_numpy(zero_copy_only=False).astype(np.float64)
@@ -263,7 +263,7 @@ def _floats(values: pa.Array) -> npt.NDArray[np.float64]:
 
 
 def _last_of_each(lists: pa.Array) -> npt.NDArray[np.float64]:
-    """The last number of each list that is none of NaN; NaN where there is none."""
+    """Return the last number of each list that is not NaN; NaN if there is none."""
     import numpy as np
     import pyarrow.compute as pc
 
@@ -274,7 +274,7 @@ def _last_of_each(lists: pa.Array) -> npt.NDArray[np.float64]:
 
 
 def _kl_sums(logprobs: pa.Array, ref_logprobs: pa.Array) -> npt.NDArray[np.float64]:
-    """k1 summed over each sequence; NaN where one of the lists is missing or they are of unlike length."""
+    """Sum k1 over each sequence; NaN if one of the lists is missing or their lengths differ."""
     import numpy as np
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""A sequence as lists show it, and one with everything that is known of each of its tokens."""
+"""Records of a sequence: as lists show it, and with everything that is known about each token."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainer.runs.samples import SampleSettings
 
 
 class SampleKey(NamedTuple):
-    """Which sequence of a run: its iteration and its row in the batch."""
+    """The key of a sequence in a run: its iteration and its row in the batch."""
 
     iteration: int
     row: int
@@ -18,7 +18,7 @@ class SampleKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One sequence in a list; numbers that are not known are NaN."""
+    """One sequence in a list; unknown numbers are NaN."""
 
     key: SampleKey
     prompt: str
@@ -31,7 +31,7 @@ class Sample:
 
 
 class Alternative(NamedTuple):
-    """A token that could have stood in another's place."""
+    """A token that could have been written instead of another."""
 
     token: int
     text: str
@@ -41,7 +41,7 @@ class Alternative(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TokenSample:
-    """One sequence with T response tokens. What its file does not have is empty, NaN or None.
+    """One sequence with T response tokens. Fields that its file lacks are empty, NaN or None.
 
     numbers: T floats for each of `trainer.runs.samples.TOKEN_COLUMNS` that the file has. A number may be NaN or
     infinite.
@@ -59,11 +59,11 @@ class TokenSample:
     columns: str  # the prompt's other columns, JSON
     truncated: bool
     final_value: float
-    baseline: float  # without a critic: taken off the response's returns
-    advantage_scale: float  # with grpo: what its advantage was divided by
+    baseline: float  # without a critic: subtracted from the response's returns
+    advantage_scale: float  # with grpo: the divisor of its advantage
     prompt_tokens: Sequence[int]
     tokens: Sequence[int]
-    texts: Sequence[str]  # of each token; empty in the midst of a character, whose last token has it whole
+    texts: Sequence[str]  # of each token; if a character has several tokens, only the last has a text
     numbers: Mapping[str, Sequence[float]]
     ratios: Sequence[Sequence[float]]  # [T][passes]; see `trainer.runs.samples.sample_schema`
     alternatives: Sequence[Sequence[Alternative]]  # [T][k]

@@ -1,4 +1,4 @@
-"""Sequences of one or many iterations, held column by column: 128,000 of them are searched in some milliseconds."""
+"""Sequences of one or many iterations, stored column by column: searching 128,000 takes some milliseconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 from workbench.run.sample_query import Compares, Condition, Contains, IsMarked, Order, Query, Stops
 from workbench.run.sample_records import Sample, SampleKey
 
-if TYPE_CHECKING:  # both take a while to import, and the first frame of the screen does without
+if TYPE_CHECKING:  # both are slow to import, and the first frame of the screen does not need them
     import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
@@ -22,7 +22,7 @@ _COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operato
 
 @functools.cache
 def table_schema() -> pa.Schema:
-    """Columns that a `SampleTable` is made of. Only `length` may be null; numbers that are not known are NaN."""
+    """Return the columns of a `SampleTable`. Only `length` may be null; unknown numbers are NaN."""
     import pyarrow as pa
 
     return pa.schema(
@@ -41,9 +41,9 @@ def table_schema() -> pa.Schema:
 
 
 class SampleTable(Sequence[Sample]):
-    """Some of the rows of a table with `table_schema`, each a `Sample` only while it is looked at.
+    """Some of the rows of a table with `table_schema`. Each becomes a `Sample` only when it is accessed.
 
-    places: which rows, in order; all when None. Tables made from one another share the columns.
+    places: which rows, in order; None: all. Tables made from one another share the columns.
     """
 
     def __init__(self, columns: pa.Table, places: npt.NDArray[np.int64] | None = None) -> None:
@@ -55,13 +55,13 @@ class SampleTable(Sequence[Sample]):
 
     @classmethod
     def joined(cls, tables: Iterable[SampleTable]) -> SampleTable:
-        """The rows of `tables` below each other. Texts of whole tables are shared, not copied."""
+        """Join the rows of `tables` below each other. Texts of whole tables are shared, not copied."""
         import pyarrow as pa
 
         return cls(pa.concat_tables([table._rows() for table in tables] or [table_schema().empty_table()]))
 
     def compact(self) -> SampleTable:
-        """The same samples in one piece of memory, which a table joined of many small ones is not."""
+        """Copy the samples into one piece of memory; a table joined from many small ones is in many."""
         return SampleTable(self._rows().combine_chunks())
 
     def __len__(self) -> int:
@@ -89,26 +89,26 @@ class SampleTable(Sequence[Sample]):
 
     @property
     def keys(self) -> list[SampleKey]:
-        """The keys of the samples, in order; some 0.5 µs each."""
+        """Keys of the samples, in order; some 0.5 µs each."""
         pairs = zip(self._taken("iteration").tolist(), self._taken("row").tolist(), strict=True)
         return [SampleKey(*pair) for pair in pairs]
 
     def position_of(self, key: SampleKey) -> int | None:
-        """Where the sample `key` is; None when it is not in the table."""
+        """Return the position of the sample `key`; None when it is not in the table."""
         import numpy as np
 
         found = np.flatnonzero((self._taken("iteration") == key.iteration) & (self._taken("row") == key.row))
         return int(found[0]) if len(found) else None
 
     def scores(self) -> list[float]:
-        """The scores of the samples, in order; NaN where there is none."""
+        """Return the scores of the samples, in order; NaN if there is none."""
         scores: list[float] = self._taken("score").tolist()
         return scores
 
     def summary(self, of: int = 0) -> str:
-        """How many samples there are, mean and range of their scores, and the mean KL, of finite numbers.
+        """Describe the number of samples, mean and range of their scores, and their mean KL, from finite numbers.
 
-        of: how many they were chosen from, where that is to be said too.
+        of: how many they were chosen from; 0 leaves that out.
         """
         import numpy as np
 
@@ -122,10 +122,10 @@ class SampleTable(Sequence[Sample]):
         return "   ".join(told)
 
     def select(self, query: Query, order: Order, bookmarked: Collection[SampleKey] = ()) -> SampleTable:
-        """The samples of which all of `query` holds, in `order`.
+        """Return the samples that meet all conditions of `query`, in `order`.
 
-        bookmarked: those that is:marked finds. Samples that are alike stay in the order of the table; numbers that
-        are not known come last, whichever the direction.
+        bookmarked: those that is:marked finds. Equal samples stay in the order of the table; unknown numbers come last
+        in either direction.
         """
         import numpy as np
 
@@ -141,10 +141,10 @@ class SampleTable(Sequence[Sample]):
         return SampleTable(self._columns, places)
 
     def outliers(self) -> list[int]:
-        """Positions of the samples whose score, KL or length lies far off those of their iteration.
+        """Return the positions of samples whose score, KL or length is far from the others of their iteration.
 
-        Far is a robust z over 3.5 in size; see `robust_z`. An iteration counts with all the samples that this table
-        was selected from, so what is an outlier does not change with the query.
+        Far means a robust z over 3.5 in size; see `robust_z`. An iteration includes all samples that this table was
+        selected from, so outliers do not change with the query.
         """
         import numpy as np
 
@@ -152,7 +152,7 @@ class SampleTable(Sequence[Sample]):
             _, groups = np.unique(self._column("iteration"), return_inverse=True)
             far = np.zeros(len(groups), dtype=bool)
             for name in ("score", "kl", "length"):
-                far |= np.abs(robust_z(self._column(name), groups)) > _OUTLYING  # NaN is not
+                far |= np.abs(robust_z(self._column(name), groups)) > _OUTLYING  # false for NaN
             self._outliers = np.flatnonzero(far[self._places]).tolist()
         return self._outliers
 
@@ -161,17 +161,17 @@ class SampleTable(Sequence[Sample]):
         return self._columns if whole else self._columns.take(self._places)
 
     def _column(self, name: str) -> npt.NDArray[Any]:
-        """All of a column of numbers; what is null is NaN."""
+        """Return a whole column of numbers, with NaN for null."""
         column: npt.NDArray[Any] = self._columns[name].to_numpy()
         return column
 
     def _taken(self, name: str) -> npt.NDArray[Any]:
-        """A column of numbers at the places of this table."""
+        """Return a column of numbers at the places of this table."""
         taken: npt.NDArray[Any] = self._column(name)[self._places]
         return taken
 
     def _holds(self, condition: Condition, bookmarked: Collection[SampleKey]) -> npt.NDArray[np.bool_]:
-        """Of which samples of this table the condition holds, were it not negated."""
+        """Return for each sample of this table whether the condition holds, before negation."""
         import numpy as np
 
         match condition:
@@ -197,7 +197,7 @@ class SampleTable(Sequence[Sample]):
 
 
 def robust_z(values: npt.NDArray[np.float64], groups: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """How far each value lies off the median of its group, in robust standard deviations.
+    """Return how far each value is from the median of its group, in robust standard deviations.
 
         z = 0.6745 (x - median) / MAD,   MAD = median |x - median|
 
@@ -222,7 +222,7 @@ def robust_z(values: npt.NDArray[np.float64], groups: npt.NDArray[np.int64]) -> 
 
 
 def _medians(x: npt.NDArray[np.float64], groups: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """For each of `x` the median of its group."""
+    """Return the median of the group of each of `x`."""
     import numpy as np
 
     sizes = np.bincount(groups)

@@ -1,4 +1,4 @@
-"""Events in words, for what is not a row of numbers, and the summary at the end."""
+"""Sentences about events that are not rows of numbers, and the summary at the end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ACTIONS = {"continue": "go on", "rollback": "roll back"}  # else the action its
 
 
 def sentences(event: Event) -> list[str]:
-    """What to tell about `event`, one line each; empty for what is shown as numbers."""
+    """Describe `event` in lines of text; none for an event that is shown as numbers."""
     match event:
         case RunStarted():
             return _run(event)
@@ -64,9 +64,9 @@ def sentences(event: Event) -> list[str]:
 
 
 def summary(view: RunView) -> list[tuple[str, str]]:
-    """Labels and texts: how the run went, where it lies, how to go on. Empty when no run started.
+    """Return labels and texts: how the run went, where it is, how to continue. Empty when no run started.
 
-    Of a resumed run, which `view` has the rest of, its journal tells what came before.
+    For a resumed run, `view` has only the last part, so the journal is read for the rest.
     """
     if view.started is not None and view.started.resumed_at is not None:
         whole = whole_run(Path(view.started.folder))
@@ -82,14 +82,14 @@ def summary(view: RunView) -> list[tuple[str, str]]:
     lines.append(("folder", folder))
     if checkpoint := (view.ended and view.ended.checkpoint) or (view.checkpoint and view.checkpoint.path):
         lines.append(("checkpoint", checkpoint))
-        if view.state != "done" or view.started.run_kind == PPO:  # another kind that is done cannot be prolonged
+        if view.state != "done" or view.started.run_kind == PPO:  # other kinds cannot be extended once done
             lines.append(("resume", _resume(view, folder)))
     lines.append(("inspect", f"{PROGRAM} runs --dir {shlex.quote(str(Path(folder).parent))}"))
     return lines
 
 
 def _learnt(view: RunView) -> list[tuple[str, str]]:
-    """From where to where the numbers went that the run is made for."""
+    """Return labels and texts: the progress of the main numbers of the run."""
     lines = []
     if view.history and view.history.kind == PPO:
         score, kl = view.first_and_last("score_mean"), view.first_and_last("kl")
@@ -121,7 +121,7 @@ def _course(ends: tuple[float, float]) -> str:
 
 
 def short_path(path: str) -> str:
-    """`path` relative to the current folder when it lies inside, else as it is."""
+    """Return `path` relative to the current folder when it is inside, else unchanged."""
     try:
         return str(Path(path).relative_to(Path.cwd()))
     except ValueError:

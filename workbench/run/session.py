@@ -1,7 +1,7 @@
-"""A training run inside this process: the one thread that it runs on, its events, its end.
+"""A training run inside this process: its thread, its events and its end.
 
 MLX ties arrays, streams and random keys to a thread, so the trainer gets one of its own, never one of a pool.
-Nothing here knows of a display: the headless commands and the workbench use the same session.
+Nothing here depends on a display: the headless commands and the workbench use the same session.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def give(future: Future[Answer], answer: Answer) -> None:
 
 
 class Train(Protocol):
-    """The trainer's entry: a whole run on the calling thread, every event to every sink."""
+    """The trainer's entry point. It trains a whole run on the calling thread and sends every event to every sink."""
 
     def __call__(
         self, config: Config, *, resume: Path | None, preset: str, sinks: Sequence[Sink], control: Control
     ) -> RunEnded:
-        """Run to the end; raises TrainerError for what a user can mend."""
+        """Run to the end. Raises TrainerError for problems that a user can fix."""
 
 
 class EventQueue:
@@ -47,7 +47,7 @@ class EventQueue:
     def __init__(self) -> None:
         self._events: deque[Event] = deque()
         self._lock = threading.Lock()
-        # Apart from the events: SimpleQueue.put is the one call of these that a signal handler may make.
+        # Separate from the events: of these calls, a signal handler may make only SimpleQueue.put.
         self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def emit(self, event: Event) -> None:
@@ -61,14 +61,14 @@ class EventQueue:
             self._wakeups.put(None)
 
     def close(self) -> None:
-        """Nothing to release: what is queued can still be taken."""
+        """Do nothing: queued events can still be taken."""
 
     def wake(self) -> None:
-        """Make a `take` that waits return now. May be called from a signal handler."""
+        """Make a waiting `take` return now. May be called from a signal handler."""
         self._wakeups.put(None)
 
     def take(self, timeout: float | None = 0) -> list[Event]:
-        """All queued events in order, after waiting `timeout` seconds (None: without limit) for a wake-up."""
+        """Return all queued events in order, after waiting at most `timeout` seconds (None: forever) for a wake-up."""
         with contextlib.suppress(queue.Empty):
             self._wakeups.get(block=timeout != 0, timeout=timeout)
         with self._lock:
@@ -81,11 +81,10 @@ class EventQueue:
 
 
 class Session:
-    """Owns the trainer's thread, its events, its control and its outcome.
+    """The trainer's thread, its events, its control and its result.
 
-    Start it, `take` events until `finished`, then ask for the `result`. As a context manager it starts on
-    entry and leaves no thread behind: a run that is still going at the end of the block is told to stop, and
-    waited for.
+    Start it, `take` events until `finished`, then call `result`. As a context manager it starts on entry and leaves
+    no thread behind: at the end of the block it stops a run that is still going, and waits for it.
     """
 
     def __init__(
@@ -107,14 +106,14 @@ class Session:
         self._failure: BaseException | None = None
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="trainer")
-        self.stop_reason = ""  # why the run was told to stop; empty while it was not
+        self.stop_reason = ""  # why the run was asked to stop; empty before that
 
     def start(self) -> None:
         """Start the trainer's thread."""
         self._thread.start()
 
     def take(self, timeout: float | None = 0) -> list[Event]:
-        """Events since the last call, after waiting `timeout` seconds at most for one (None: forever)."""
+        """Return the events since the last call, after waiting at most `timeout` seconds for one (None: forever)."""
         return self._events.take(timeout)
 
     @property
@@ -123,27 +122,27 @@ class Session:
         return self._done.is_set() and not self._events
 
     def stop(self, reason: str) -> None:
-        """Ask for the end of the run after a checkpoint; returns at once, also in a signal handler."""
+        """Ask the run to save a checkpoint and end. Returns at once, also in a signal handler."""
         self.stop_reason = self.stop_reason or reason
         self._control.stop(reason)
         self._events.wake()
 
     def abort(self) -> None:
-        """Ask for the end of the run without a checkpoint; returns at once."""
+        """Ask the run to end without a checkpoint. Returns at once."""
         self.stop_reason = self.stop_reason or "aborted"
         self._control.abort()
         self._events.wake()
 
     def pause(self) -> None:
-        """Hold the run where it is; like all that follows it returns at once."""
+        """Pause the run where it is. Like all requests, it returns at once."""
         self._control.pause()
 
     def resume(self) -> None:
-        """Let a paused run go on."""
+        """Resume a paused run."""
         self._control.resume()
 
     def step(self) -> None:
-        """Let the run go on to the end of its iteration under way, or of the next one, and pause there."""
+        """Continue to the end of the current iteration, or of the next one, and pause there."""
         self._control.step()
 
     def checkpoint(self) -> None:
@@ -151,28 +150,28 @@ class Session:
         self._control.checkpoint()
 
     def rollback(self, to: int | None, reason: str) -> None:
-        """Go on from the checkpoint after iteration `to`, None for the best; an Alert tells why that cannot be."""
+        """Roll back to the checkpoint after iteration `to`, None for the best. An Alert reports a failure."""
         self._control.rollback(to, reason)
 
     def set(self, key: str, value: Any) -> None:
-        """Change a live setting before the next iteration; an Alert tells why where that cannot be."""
+        """Change a live setting before the next iteration. An Alert reports a failure."""
         self._control.set(key, value)
 
     def tell(self, event: HumanEvaluation) -> None:
-        """Let the run emit `event` as one of its own; one that has ended does not hear it."""
+        """Make the run emit `event` as one of its own; a run that has ended ignores it."""
         self._control.tell(event)
 
     def ask(self, question: Question) -> Future[Answer]:
-        """What the run's model writes; where the run ends first, the Answer's `problem` says so.
+        """Ask the run's model to write. If the run ends first, the Answer's `problem` says so.
 
-        To cancel it ends the writing within a token step.
+        Cancelling the future ends the writing within a token step.
         """
         future: Future[Answer] = Future()
         self._control.ask(question, partial(give, future), future.cancelled)
         return future
 
     def result(self) -> RunEnded:
-        """How the run ended; waits for it. Raises what the trainer raised."""
+        """Wait for the end of the run and return it. Raises what the trainer raised."""
         self._thread.join()
         if self._failure is not None:
             raise self._failure
@@ -201,7 +200,7 @@ class Session:
         except BaseException as failure:  # noqa: BLE001 - raised again by `result`, on the thread that asks
             self._failure = failure
         finally:
-            self._control.detach()  # what was asked of a trainer that failed to begin gets its answer too
+            self._control.detach()  # also answers questions to a trainer that failed to start
             self._done.set()
             self._events.wake()
 

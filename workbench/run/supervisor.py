@@ -1,4 +1,4 @@
-"""The run on the screen: where its events come from, how it stands, and what may be asked of it now."""
+"""The run on the screen: the source of its events, its state, and the requests that it allows now."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ Train = Callable[..., Any]
 
 
 class Supervisor:
-    """Attaches the screen to one run at a time. Knows nothing of widgets.
+    """The connection between the screen and one run at a time. It does not depend on widgets.
 
-    train: stands in for the trainer in tests, as `Session` takes it.
+    train: replaces the trainer in tests, as in `Session`.
     """
 
     def __init__(self, train: Train | None = None) -> None:
         self._train = train
         self._session: Session | None = None
         self._concluded = True
-        self._policies: PolicyThread | None = None  # once a run that has ended is asked
-        self._past: RunOnDisk | None = None  # what of a journal is still to be read, from its newest part backwards
+        self._policies: PolicyThread | None = None  # set once a run that has ended is asked
+        self._past: RunOnDisk | None = None  # the journal to be read further, from its newest part backwards
         self.run: AttachedRun | None = None
         self.view = RunView()
         self.failure = ""  # why the trainer could not go on, for the user; empty while it can
         self._ending = ""  # "stopping" or "aborting", once asked for
-        self._pausing = False  # asked for; the trainer holds at its next small step
+        self._pausing = False  # asked for; the trainer pauses at its next small step
 
     @property
     def trains_here(self) -> bool:
@@ -50,7 +50,7 @@ class Supervisor:
 
     @property
     def note(self) -> str:
-        """What is under way that the run's own events do not tell; empty for nothing."""
+        """Activity that the run's own events do not report, such as `pausing`; empty for none."""
         if self._ending:
             return self._ending
         if self._pausing:
@@ -62,7 +62,7 @@ class Supervisor:
 
     @property
     def folder(self) -> Path | None:
-        """The run's folder, once there is one."""
+        """Folder of the run; None before there is one."""
         if isinstance(self.run, RunOnDisk):
             return self.run.folder
         return Path(self.view.started.folder) if self.view.started else None
@@ -73,7 +73,7 @@ class Supervisor:
         return self.trains_here or (isinstance(self.run, RunOnDisk) and self.run.live)
 
     def allows(self, request: Request) -> bool:
-        """Whether `request` makes sense now."""
+        """Return whether `request` makes sense now."""
         paused = self.view.state == "paused"
         match request:
             case "start":
@@ -90,9 +90,10 @@ class Supervisor:
     def start(
         self, config: Config, *, preset: str = "run", resume: Path | None = None, one_iteration: bool = False
     ) -> None:
-        """Train `config` in this process, or go on with the run in `resume`.
+        """Train `config` in this process, or continue the run in `resume`.
 
-        one_iteration: pause after it. UsageError while another run trains here, and for a name in use: nothing changes.
+        one_iteration: pause after one iteration. Raises UsageError while another run trains here, or if the name is in
+        use; then nothing changes.
         """
         self.check_free()
         if resume is None:
@@ -108,14 +109,14 @@ class Supervisor:
         session.start()
 
     def watch(self, folder: Path) -> None:
-        """Show the run in `folder`, which another process trains or which has ended. UsageError as in `start`."""
+        """Show the run in `folder`, live or ended. Raises UsageError while another run trains here."""
         self.check_free()
         self._attach(run := RunOnDisk(folder))
         self._past = run
         self.poll()
 
     def ask(self, request: Request) -> None:
-        """Hand a request other than `start` to the run's trainer, wherever that is. UsageError, StorageError."""
+        """Send a request other than `start` to the run's trainer, in any process. Raises UsageError, StorageError."""
         run = self.run
         if run is None:
             raise UsageError("there is no run yet: start one")
@@ -140,14 +141,14 @@ class Supervisor:
         self.run.set(key, value)
 
     def fixes(self, alarm: Alarm) -> list[Fix]:
-        """What can be done about an alarm that stands now; nothing for a run that cannot be steered any more."""
+        """Return the available fixes of an active alarm; none for a run that cannot be steered any more."""
         if not self.under_way or self._ending or alarm not in self.view.alarms:
             return []
         known = ("set", "rollback", "pause") if self.allows("pause") else ("set", "rollback")
         return [fix for fix in alarm.fixes if fix.action in known]  # a newer version may know more
 
     def apply(self, fix: Fix, reason: str) -> None:
-        """Hand a fix to the run's trainer, for `reason`. UsageError, StorageError."""
+        """Send a fix to the run's trainer, for `reason`. Raises UsageError, StorageError."""
         match fix.action:
             case "set":
                 self.set(fix.key, fix.value)
@@ -159,10 +160,10 @@ class Supervisor:
                 self.run.rollback(None, reason)
 
     def ask_model(self, question: Question, checkpoint: str = "") -> Future[Answer]:
-        """What the run's model writes: by its trainer while it is under way, else by one of its `saved_policies`.
+        """Ask the run's model to write: its trainer while it is under way, else one of its `saved_policies`.
 
-        checkpoint: which; "" for the newest. Raises UsageError and StorageError; the Future may fail with those and
-        with what loading a model raises. What else went wrong is the Answer's `problem`.
+        checkpoint: its name; "" for the newest. Raises UsageError and StorageError; the Future may fail with those and
+        with errors of loading a model. Other problems are in the Answer's `problem`.
         """
         if self.run is not None and self.under_way:
             if checkpoint:
@@ -175,13 +176,13 @@ class Supervisor:
         return self._policies.ask(question, checkpoint)
 
     def saved_policies(self) -> list[str]:
-        """Names of the checkpoints that can be asked, newest first; none while the run is under way."""
+        """Return the names of the checkpoints that can be asked, newest first; none while the run is under way."""
         if self.folder is None or self.under_way:
             return []
         return [path.name for path in reversed(checkpoints(RunFolder(self.folder)).paths)]
 
     def close(self) -> None:
-        """Let go of what was loaded to be asked, and of open questions; a run that is trained here goes on."""
+        """Release the policies that were loaded, and drop open questions. A run that is trained here goes on."""
         if self._policies is not None:
             self._policies.close()
         self._policies = None
@@ -189,15 +190,15 @@ class Supervisor:
             self.run.close()
 
     def poll(self) -> bool:
-        """Fold what is new into the view; True when anything was."""
+        """Fold what is new into the view; return whether anything was."""
         if self.run is None:
             return False
         events = self.run.take()
         for event in events:
             self.view.take(event)
             if isinstance(event, RunStarted) and self.trains_here:
-                # All that loading a model left behind: to look through it again takes the collector 0.2 s, in which
-                # no key is heard. Undone when the run is over.
+                # Freeze what loading a model left behind: scanning it again would take the collector 0.2 s, in which
+                # the screen ignores keys. Undone when the run is over.
                 gc.collect()
                 gc.freeze()
         changed = bool(events)
@@ -214,13 +215,13 @@ class Supervisor:
         return changed
 
     def stop(self, reason: str = "stopped by the user") -> None:
-        """Ask for a checkpoint and the end of the run."""
+        """Ask the run to save a checkpoint and end."""
         if self.run is not None:
             self._ending = "stopping" if self.trains_here else ""
             self.run.stop(reason)
 
     def abort(self) -> None:
-        """Ask for the end of the run at once, without a checkpoint."""
+        """Ask the run to end at once, without a checkpoint."""
         if self.run is not None:
             self._ending = "aborting" if self.trains_here else ""
             self.run.abort()
@@ -233,7 +234,7 @@ class Supervisor:
             self._conclude(self._session)
 
     def detach(self) -> str:
-        """Let the run that has just stopped here go on headless; returns what became of it. StorageError."""
+        """Continue the run that has just stopped here headless; return a message. Raises StorageError."""
         folder = self.folder
         if folder is None or self.view.ended is None:
             return "the run had not begun, so nothing goes on headless: start it with --no-ui"
@@ -243,7 +244,7 @@ class Supervisor:
         return f"{folder.name} goes on headless: ppo-workbench watch {folder}"
 
     def check_free(self) -> None:
-        """UsageError while a run is trained here."""
+        """Raise UsageError while a run is trained here."""
         if self.trains_here:
             name = self.view.started.name if self.view.started else "a run"
             raise UsageError(f"{name} is being trained here: stop it, or detach it when you leave")
@@ -259,7 +260,7 @@ class Supervisor:
         self._past = None
 
     def _read_what_was(self, folder: Path) -> None:
-        """Show what the journal holds of a run that is about to go on, so that its charts do not begin anew."""
+        """Show the journal of a run that is about to continue, so that its charts do not start empty."""
         self._past = RunOnDisk(folder)
         for event in self._past.take():
             self.view.take(event)
@@ -267,7 +268,7 @@ class Supervisor:
         self.view.ended = None
 
     def _read_past(self) -> bool:
-        """Two more pieces of a long journal's past, so that each poll is short; whether there were any."""
+        """Read two more pieces of a long journal's past, so that each poll is short; return whether there were any."""
         found = False
         for _ in range(2):
             chunk = self._past.earlier() if self._past is not None else None
@@ -293,7 +294,7 @@ class Supervisor:
 
 
 def report_bug(bug: BaseException, folder: Path | None = None) -> str:
-    """Return a bug in one line; its traceback goes to the crash.log of the run, else to the log pane by stderr."""
+    """Return a bug in one line. Its traceback goes to the crash.log of the run, else it is printed to the log pane."""
     what = f"unexpected {type(bug).__name__}: {bug}".splitlines()[0]
     details = "".join(traceback.format_exception(bug))
     if folder is not None:

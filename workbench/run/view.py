@@ -1,4 +1,4 @@
-"""The state of a run as its events tell it: what any screen shows is a function of this record."""
+"""The state of a run, built from its events. Whatever a screen shows is a function of this record."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from workbench.run.evaluations import AnyEvaluation, in_brief
 from workbench.run.history import History, kind_of
 from workbench.run.metrics import Numbers
 
-_KEPT = 500  # newest events of a kind
+_KEPT = 500  # newest events of a kind that are kept
 _MARKS = 2000
 
 Kept = TypeVar("Kept")
 MarkKind = Literal["checkpoint", "alert", "alarm", "decision", "rollback", "setting", "evaluation", "resumed", "end"]
-_REDONE = ("evaluation", "checkpoint", "alarm", "decision", "rollback")  # told again by a run that does them anew
+_REDONE = ("evaluation", "checkpoint", "alarm", "decision", "rollback")  # reported again by a run that repeats them
 
 
 class Mark(NamedTuple):
@@ -54,10 +54,10 @@ class Mark(NamedTuple):
 
 @dataclass(slots=True)
 class RunView:
-    """What a reader wants to know of a run; `take` folds one event in, be it live or of a journal.
+    """The state of a run. `take` folds in one event, live or from a journal.
 
-    Lists hold the newest only, 500 events or 2000 marks, so that a run may go on for ever. What no event tells is
-    for the one who reads the run to fill in: its problems, and its kl_target.
+    Lists keep only the newest 500 events or 2000 marks, so that a run may go on for ever. The reader of the run sets
+    what no event reports: `problems` and `kl_target`.
     """
 
     started: RunStarted | None = None
@@ -70,8 +70,8 @@ class RunView:
     held_out: list[RewardModelEvaluation] = field(default_factory=list)  # on comparisons; of a DPO run too
     judged: HumanEvaluation | None = None  # the newest
     alerts: list[Alert | RolledBack] = field(default_factory=list)  # alarms and decisions among them
-    told: int = 0  # alerts so far, those that are no longer kept counted
-    alarms: list[Alarm] = field(default_factory=list)  # that stand, newest last; of one iteration the first told last
+    told: int = 0  # number of alerts so far, including those no longer kept
+    alarms: list[Alarm] = field(default_factory=list)  # active, newest last; of one iteration the first reported last
     checkpoints: list[CheckpointSaved] = field(default_factory=list)
     settings: list[SettingChanged] = field(default_factory=list)
     samples: SamplesWritten | None = None
@@ -82,7 +82,7 @@ class RunView:
     kl_target: float | None = None  # nats a sequence; of a run whose kl_coef follows the KL
 
     def take(self, event: Event) -> None:
-        """Fold one event in; kinds that are not known change nothing."""
+        """Fold in one event; unknown kinds change nothing."""
         if self.alarms:
             self.alarms[:] = [alarm for alarm in self.alarms if stands_after(alarm, event)]
         match event:
@@ -124,38 +124,38 @@ class RunView:
 
     @property
     def newest_evaluations(self) -> list[AnyEvaluation]:
-        """The newest by people, on held-out comparisons and on held-out prompts, as far as there are any."""
+        """Newest evaluations by people, on held-out comparisons and on held-out prompts, as far as there are any."""
         judged = [self.judged] if self.judged else []
         return [*judged, *self.held_out[-1:], *self.evaluations[-1:]]
 
     @property
     def iteration(self) -> int:
-        """Iterations behind us, those of before a resumption counted."""
+        """Number of finished iterations, including those before a resumption."""
         if self.history:
             return self.history.numbers[-1]
         return (self.started.resumed_at or 0) if self.started else 0
 
     @property
     def total(self) -> int:
-        """Iterations that the run is to have."""
+        """Number of iterations that the run will have."""
         return self.started.iterations if self.started else 0
 
     @property
     def open_alarms(self) -> dict[str, str]:
-        """Code and level of the alarms that stand, or whose sign was still there when the run ended."""
+        """Code and level of the active alarms, and of those whose cause was still there when the run ended."""
         return (self.ended.alarms if self.ended else {}) | {alarm.code: alarm.level for alarm in self.alarms}
 
     def seconds_left(self) -> float:
-        """Expected time to the end of the run, from the newest iterations; NaN before the first."""
+        """Return the expected seconds to the end of the run, from the newest iterations; NaN before the first."""
         return last_mean(self.history.column("seconds_total")) * max(self.total - self.iteration, 0)
 
     def first_and_last(self, name: str) -> tuple[float, float]:
-        """Means of the metric `name` over the first and the last five iterations; NaN before the first."""
+        """Return the means of the metric `name` over the first and the last five iterations; NaN before the first."""
         values = self.history.column(name)
         return last_mean(values[:RECENT]), last_mean(values)
 
     def put_away(self, alarm: Alarm) -> None:
-        """The user has read `alarm`: it stands no more."""
+        """Dismiss `alarm`, which the user has read."""
         self.alarms[:] = [other for other in self.alarms if other is not alarm]
 
     def _start(self, event: RunStarted) -> None:
@@ -172,7 +172,7 @@ class RunView:
         self.state = "loading"
 
     def _forget_all(self) -> None:
-        """Another run stands in this one's place."""
+        """Clear everything, because another run takes the place of this one."""
         self.history = History()
         self.last = self.previous = self.samples = self.judged = None
         self.sample_index = array("q")
@@ -189,7 +189,7 @@ class RunView:
             events.clear()
 
     def _go_back_to(self, iteration: int) -> None:
-        """Drop what came after the checkpoint of `iteration`: it is done anew."""
+        """Drop what came after the checkpoint of `iteration`: it will be done again."""
         self.history.cut(iteration)
         if self.last is not None and self.last.iteration > iteration:
             kept = self.previous is not None and self.previous.iteration <= iteration
@@ -208,7 +208,7 @@ class RunView:
 
     def _add(self, event: Numbers) -> None:
         if (kind := kind_of(event)) != self.history.kind:
-            if self.history:  # of a damaged journal: a run is of one kind
+            if self.history:  # the journal is damaged: a run has one kind
                 return
             self.history = History(kind)
         self.history.append(event)
@@ -235,7 +235,7 @@ class RunView:
                 self._mark(event.iteration, "alert", event.message, event.level)
 
     def _add_judged(self, event: HumanEvaluation) -> None:
-        """Told anew with every few labels: one mark for all while nothing else happens."""
+        """Add the newest result of labelling. It comes with every few labels, so it replaces a mark just before it."""
         told, self.judged = self.judged, event
         if told and told.iteration == event.iteration and self.marks and self.marks[-1].text == in_brief(told):
             self.marks.pop()
@@ -261,7 +261,7 @@ class RunView:
 
 
 def seconds(event: Numbers) -> float:
-    """Seconds that an iteration took, all phases together."""
+    """Return the seconds that an iteration took, all phases together."""
     return sum(event.seconds.values()) if isinstance(event, Iteration) else event.seconds
 
 

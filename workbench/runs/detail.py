@@ -1,4 +1,4 @@
-"""What there is to say of one run beside its line in the table, as text."""
+"""Details of one run, beyond its line in the table, as text."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from trainer.runs.listing import RunSummary
 from workbench.runs.reader import Detail
 from workbench.text import visible
 
-_LONGEST = 500  # characters of a problem
+_LONGEST = 500  # characters of a problem, at most
 
 
 def detail_content(run: RunSummary, detail: Detail | None, left_out: Sequence[tuple[str, str]]) -> Content:
-    """What the table does not tell.
+    """Return what the table does not show of a run.
 
-    detail: what was read of the run, None while that is under way. left_out: columns that the table has no room for.
+    detail: what was read of the run, None while it is being read. left_out: columns for which the table has no room.
     """
     parts: list[str | Content | tuple[str, str]] = [(visible(run.name), "bold")]
     if run.started is not None:

@@ -1,4 +1,4 @@
-"""What differs between runs, as text: a table where there is room, else one setting below the other."""
+"""Differences between runs, as text: a table if there is room, else one setting below the other."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from workbench.kit.cells import fit
 from workbench.run.config_differences import Comparison, value_text
 from workbench.text import visible
 
-_MOST = 100  # settings: ours are fewer
-_LONGEST = 200  # characters of a value that are looked at
+_MOST = 100  # settings; configurations have fewer
+_LONGEST = 200  # characters of a value, at most
 _LEAST = 8
 _GAP = 2
 
 
 def differences_content(comparison: Comparison, width: int) -> Content:
-    """`comparison` in lines of at most `width` columns where it can be; problems first."""
+    """Return `comparison` as text, problems first, in lines of at most `width` columns if possible."""
     lines = [Content.styled(f"✖ {visible(problem)}", "$text-error") for problem in comparison.problems]
     names = [visible(name) for name in comparison.names]
     rows = [

@@ -1,4 +1,4 @@
-"""The runs pane: what was trained in this workspace, how it went, and what can be done with it."""
+"""Runs pane: the runs of a folder, how they went, and the actions on them."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ from workbench.runs.table import RunTable
 from workbench.text import visible
 
 _INTERVAL = 2.0  # seconds between looks at the folder
-_REST = 20  # times what a listing cost: it takes at most a twentieth of a core
+_REST = 20  # times the cost of a listing: it takes at most a twentieth of a core
 
 
 class _Moved(NamedTuple):
-    """What became of a run's folder."""
+    """A run's folder, and where it was moved."""
 
     folder: RunFolder
     to: Path
 
 
 class RunsPane(Pane):
-    """The runs of a folder as a table, with the selected one in detail and the marked ones compared."""
+    """Pane with a table of runs, details of the selected one and a comparison of the marked ones."""
 
     TITLE = "Runs"
     HELP = (
@@ -66,30 +66,30 @@ class RunsPane(Pane):
     ]
 
     class Requested(Message):
-        """Something is to be done with the run in `folder`; never posted itself, for `on` hears subclasses too."""
+        """Base of requests about the run in `folder`. Never posted itself, because `on` also handles subclasses."""
 
         def __init__(self, folder: Path) -> None:
             super().__init__()
             self.folder = folder
 
     class OpenRequested(Requested):
-        """The run is to be shown."""
+        """Request to show the run."""
 
     class ResumeRequested(Requested):
-        """The run is to be trained further."""
+        """Request to resume the run."""
 
     class DuplicateRequested(Requested):
-        """The configuration of the run is to be edited as a new one."""
+        """Request to edit the run's configuration as a new one."""
 
     class CompareChanged(Message):
-        """These runs, two or more, are to be laid over each other; or none any more."""
+        """Posted when other runs are to be compared: two or more, or none any more."""
 
         def __init__(self, folders: list[Path]) -> None:
             super().__init__()
             self.folders = folders
 
     class Moved(Message):
-        """The run that was in `folder` is in `to` now: renamed, or in the trash."""
+        """Posted when the run in `folder` was moved to `to`: renamed, or put in the trash."""
 
         def __init__(self, folder: Path, to: Path) -> None:
             super().__init__()
@@ -105,8 +105,8 @@ class RunsPane(Pane):
         self._detail: Detail | None = None
         self._comparison: Comparison | None = None
         self._marked: list[str] = []  # in the order of marking
-        self._compared: list[Path] = []  # as last told to the app
-        self._open = ""  # name of the run on the screen, where it lies in this folder
+        self._compared: list[Path] = []  # as last posted to the app
+        self._open = ""  # name of the run on the screen, if it is in this folder
 
     def compose(self) -> ComposeResult:
         yield RunTable()
@@ -141,13 +141,13 @@ class RunsPane(Pane):
 
     @property
     def selected(self) -> RunSummary | None:
-        """The run that the cursor is on."""
+        """Run at the cursor; None without runs."""
         return self.query_one(RunTable).selected
 
-    # What is read in threads
+    # Reading in threads
 
     def _look(self) -> None:
-        """Read the runs where that is seen, no reading is under way, and the last one was not just now."""
+        """Read the runs if the pane is visible, no read is in progress, and the last one was not just now."""
         under_way = self._reading is not None and not self._reading.is_finished
         if self.is_on_screen and not under_way and time.monotonic() >= self._rest_until:
             self._reading = self._read(self._runs_dir, self._stamp)
@@ -172,7 +172,7 @@ class RunsPane(Pane):
             return error
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Show what a thread read; that of a cancelled one never arrives here."""
+        """Show what a thread read; the result of a cancelled worker never arrives here."""
         if event.state is not WorkerState.SUCCESS:
             return
         match event.worker.result:
@@ -190,7 +190,7 @@ class RunsPane(Pane):
                 self.notify(visible(str(error)), severity="error", markup=False)
                 self.refresh_runs()
 
-    # What is shown
+    # Display
 
     def _list(self, listing: Listing) -> None:
         self._stamp = listing.stamp
@@ -219,11 +219,11 @@ class RunsPane(Pane):
         self.query_one("#run-differences", Static).update(differences_content(comparison, width))
 
     def on_resize(self) -> None:
-        self.call_after_refresh(self._show_detail)  # when the table has its width
+        self.call_after_refresh(self._show_detail)  # once the table has its width
         if self._comparison is not None and len(self._marked) > 1:
             self._show_comparison(self._comparison)
 
-    # What is done with a run
+    # Actions on a run
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action in ("open", "duplicate", "mark"):
@@ -296,7 +296,7 @@ class RunsPane(Pane):
         table.sort_by(table.sorted_by)
 
     def _mark(self, names: list[str]) -> None:
-        """Have these runs marked; with two or more, compare them and tell the app."""
+        """Mark these runs; compare two or more, and report a changed comparison to the app."""
         self._marked = names
         self.query_one(RunTable).show_marks(names, self._open)
         area = self.query_one("#run-comparison")
@@ -314,7 +314,7 @@ class RunsPane(Pane):
 
 
 def name_problem(name: str) -> str:
-    """Why a run cannot be called `name`; empty when it can, as far as its form goes."""
+    """Return why `name` is not a valid name of a run; empty if its form is valid."""
     if not name:
         return "a run has a name"
     return "" if re.fullmatch(RUN_NAME, name) else f"the name {PATTERNS[RUN_NAME]}"

@@ -1,4 +1,4 @@
-"""The runs of a folder for a screen that asks again and again: read only when something changed."""
+"""Reader of a folder's runs for a screen that polls: reads them only if something has changed."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from trainer.runs.listing import RunSummary, list_runs
 from workbench.run.config_differences import read_config
 
 Stamp = tuple[object, ...]
-"""Changes when a run comes or goes, starts or ends, or writes to its journal or configuration."""
+"""Value that changes when a run comes or goes, starts or ends, or writes to its journal or configuration."""
 
 
 class Listing(NamedTuple):
-    """The runs of a folder as they stood at one time."""
+    """The runs of a folder at one time."""
 
     runs_dir: Path
     runs: list[RunSummary]
-    problem: str  # why the folder cannot be read; empty when it can
+    problem: str  # why the folder cannot be read; empty if it can
     stamp: Stamp
-    seconds: float  # of processor time, which the trainer went without
+    seconds: float  # of processor time, which the trainer did not get
 
 
 class Detail(NamedTuple):
-    """What is worth knowing of one run and too much for a table."""
+    """Details of one run for which the table has no room."""
 
     folder: RunFolder
-    seed: object  # None when it is not known
-    checkpoints: int  # whole ones
-    newest: str  # name of the newest checkpoint; empty when there is none
+    seed: object  # None if unknown
+    checkpoints: int  # complete ones
+    newest: str  # name of the newest checkpoint; empty if there is none
     problems: list[str]  # checkpoints that are left out, and why
-    best: str = ""  # name of the checkpoint of the best evaluation; empty when none is kept
+    best: str = ""  # name of the checkpoint of the best evaluation; empty if none is kept
 
 
 def read_runs(runs_dir: Path, known: Stamp = ()) -> Listing | None:
-    """The runs in `runs_dir`; None when nothing changed since the listing with the stamp `known`.
+    """Read the runs in `runs_dir`; None if nothing has changed since the listing with the stamp `known`.
 
-    Looking for a change costs three system calls a run, a listing some 0.5 ms.
+    Per run, a check for changes costs three system calls, and a listing about 0.5 ms.
     """
     began = time.thread_time()
     try:
-        stamp = _stamp(runs_dir)  # before reading: what changes meanwhile is seen the next time
+        stamp = _stamp(runs_dir)  # before reading: the next call then notices what changes meanwhile
         if stamp == known:
             return None
         return Listing(runs_dir, list_runs(runs_dir), "", stamp, time.thread_time() - began)
@@ -53,9 +53,9 @@ def read_runs(runs_dir: Path, known: Stamp = ()) -> Listing | None:
 
 
 def read_detail(folder: RunFolder) -> Detail:
-    """What config.toml and the checkpoints of a run tell; what cannot be read is left open."""
+    """Read the seed and the checkpoints of a run; what cannot be read stays unknown."""
     seed = None
-    with contextlib.suppress(StorageError):  # the listing tells of it
+    with contextlib.suppress(StorageError):  # the listing reports it
         section = read_config(folder).get("run")
         seed = section.get("seed") if isinstance(section, dict) else None
     whole, problems = checkpoints(folder)
@@ -64,7 +64,7 @@ def read_detail(folder: RunFolder) -> Detail:
 
 
 def _stamp(runs_dir: Path) -> Stamp:
-    # A trainer that is killed changes no file, so who holds the lock counts as well.
+    # A killed trainer changes no file, so whether the run is locked counts too.
     return ("runs", *((f.name, _state(f.events), _state(f.config), f.is_live()) for f in run_folders(runs_dir)))
 
 

@@ -1,4 +1,4 @@
-"""A table of runs, drawn line by line: what is not seen costs nothing."""
+"""Table of runs, drawn line by line: lines out of view cost nothing."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from workbench.run.alarms import errors, state_text
 from workbench.text import visible
 
 SIGNS = {"training": "●", "done": "✓", "stopped": "■", "failed": "✖", "interrupted": "!"}
-_LONGEST = 100  # characters of a cell that are looked at
+_LONGEST = 100  # characters of a cell, at most
 _GUTTER = 2  # columns before the first: marked, or open on the screen
 _GAP = 2
 
 
 class Column(NamedTuple):
-    """A column: `value` is what runs are sorted by, `text` what is shown."""
+    """A column: `value` sorts the runs, and `text` is shown."""
 
     key: str
     heading: str
     value: Callable[[RunSummary], Any]  # None goes last
     text: Callable[[RunSummary, float], str]  # of the run and the time now, unix seconds
-    descending: bool = False  # the order that comes first
+    descending: bool = False  # its usual order
     right: bool = False
-    least: int = 0  # columns of the terminal that it may be cut to; 0: shown whole or not at all
+    least: int = 0  # columns of the terminal to which it may be cut; 0: shown whole or not at all
 
 
 COLUMNS = (
@@ -67,21 +67,21 @@ COLUMNS = (
     Column("model", "model", lambda run: run.model, lambda run, _: visible(run.model[:_LONGEST]), least=10),
 )
 _BY_KEY = {column.key: column for column in COLUMNS}
-_MOST_WANTED = ("name", "state", "score", "iteration", "age", "kl", "model")  # the last go first where it is narrow
+_MOST_WANTED = ("name", "state", "score", "iteration", "age", "kl", "model")  # a narrow table drops the last ones first
 
 
 def state_sign(run: RunSummary) -> str:
-    """The sign of the run's state; a run that is done with an error that nobody dealt with is not well."""
+    """Return the sign of the run's state: a warning if the run is done with an unresolved error."""
     return LEVELS["warning"] if is_alarmed(run) else SIGNS.get(run.state, "●")
 
 
 def is_alarmed(run: RunSummary) -> bool:
-    """Whether the run came to its end with an error that nobody dealt with."""
+    """Return whether the run is done with an unresolved error."""
     return run.state == "done" and bool(errors(run.alarms))
 
 
 def age(started: float | None, now: float) -> str:
-    """How long ago `started` was, in the largest whole unit: 40s, 5m, 3h, 12d; - when unknown."""
+    """Return how long ago `started` was, in the largest whole unit: 40s, 5m, 3h, 12d; - if unknown."""
     if started is None:
         return "-"
     seconds = max(now - started, 0)
@@ -92,7 +92,7 @@ def age(started: float | None, now: float) -> str:
 
 
 def sorted_runs(runs: Sequence[RunSummary], key: str, *, reverse: bool = False) -> list[RunSummary]:
-    """`runs` by a column, its usual order first or reversed; those that have no value come last either way."""
+    """Return `runs` sorted by a column, in its usual order or reversed; runs without a value always come last."""
     column = _BY_KEY[key]
     known = [run for run in runs if column.value(run) is not None]
     known.sort(key=lambda run: run.name)
@@ -101,9 +101,9 @@ def sorted_runs(runs: Sequence[RunSummary], key: str, *, reverse: bool = False) 
 
 
 def column_widths(natural: dict[str, int], width: int) -> dict[str, int]:
-    """Which columns `width` columns of the terminal hold, and how wide each is, in the table's order.
+    """Return the widths of the columns that fit into `width` columns of the terminal, in the table's order.
 
-    natural: the columns that each would like to have. The least wanted go first; the name always stays.
+    natural: the width that each column would like. The least wanted are dropped first; the name always stays.
     """
     widths: dict[str, int] = {}
     left = width - _GUTTER
@@ -114,7 +114,7 @@ def column_widths(natural: dict[str, int], width: int) -> dict[str, int]:
             break
         widths[key] = min(least, left)
         left -= gap + widths[key]
-    for key in widths:  # what is left goes to those that were cut
+    for key in widths:  # the columns that were cut get what is left
         more = min(natural[key] - widths[key], max(left, 0))
         widths[key] += more
         left -= more
@@ -122,7 +122,7 @@ def column_widths(natural: dict[str, int], width: int) -> dict[str, int]:
 
 
 class RunTable(ScrollView, can_focus=True, inherit_bindings=False):
-    """Runs with a cursor, which stays on its run when others come, go or change their order."""
+    """Table of runs with a cursor, which stays on its run when others come, go or change their order."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "run-table--heading",
@@ -143,10 +143,10 @@ class RunTable(ScrollView, can_focus=True, inherit_bindings=False):
     cursor: reactive[int] = reactive(0)
 
     class Highlighted(Message):
-        """The cursor is on another run, or on none."""
+        """Posted when the cursor moves or the runs are shown again; there may be none."""
 
     class Opened(Message):
-        """A run was clicked twice."""
+        """Posted when a run is double-clicked."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -162,17 +162,17 @@ class RunTable(ScrollView, can_focus=True, inherit_bindings=False):
 
     @property
     def runs(self) -> list[RunSummary]:
-        """The runs in the order shown."""
+        """Runs in the order shown."""
         return self._runs
 
     @property
     def selected(self) -> RunSummary | None:
-        """The run that the cursor is on."""
+        """Run at the cursor; None without runs."""
         return self._runs[self.cursor] if self._runs else None
 
     @property
     def left_out(self) -> list[tuple[str, str]]:
-        """Headings and values of the selected run in the columns that there is no room for."""
+        """Headings and values of the selected run in the columns without room."""
         shown = self._widths()
         return [
             (column.heading, self._cells[self.cursor][column.key])
@@ -181,14 +181,14 @@ class RunTable(ScrollView, can_focus=True, inherit_bindings=False):
         ]
 
     def show(self, runs: Sequence[RunSummary], now: float, *, message: str = "") -> None:
-        """Show `runs` as they stand at `now` (unix seconds); message: what to say when there are none."""
+        """Show `runs` as of `now` (unix seconds). message: shown if there are none."""
         before = self.selected
         self._now, self._message = now, message
         self._runs = sorted_runs(runs, self.sorted_by, reverse=self.reversed)
         self._cells = [{column.key: column.text(run, now) for column in COLUMNS} for run in self._runs]
         self._natural = {
             column.key: max(
-                cell_len(column.heading) + 1,  # and the sign of the order
+                cell_len(column.heading) + 1,  # with the sign of the order
                 max((cell_len(cells[column.key]) for cells in self._cells), default=0),
             )
             for column in COLUMNS
@@ -203,19 +203,19 @@ class RunTable(ScrollView, can_focus=True, inherit_bindings=False):
         self.refresh()
 
     def show_marks(self, marked: Collection[str], current: str) -> None:
-        """Mark runs by name, and the one that is open on the screen (empty for none)."""
+        """Mark runs by name. current: the run that is open on the screen, empty for none."""
         if (marked, current) != (self._marked, self._current):
             self._marked, self._current = marked, current
             self.refresh()
 
     def sort_by(self, key: str) -> None:
-        """Sort by a column; by the same once more, the other way round."""
+        """Sort by a column; the same column again reverses the order."""
         self.reversed = key == self.sorted_by and not self.reversed
         self.sorted_by = key
         self.show(self._runs, self._now, message=self._message)
 
     def sort_by_next(self) -> None:
-        """Sort by the column to the right of the one sorted by, among those that are seen."""
+        """Sort by the next visible column to the right; the last is followed by the first."""
         keys = list(self._widths())
         place = keys.index(self.sorted_by) + 1 if self.sorted_by in keys else 0
         self.sort_by(keys[place % len(keys)])
@@ -283,7 +283,7 @@ class RunTable(ScrollView, can_focus=True, inherit_bindings=False):
         return Strip(segments)
 
     def _row(self, index: int, style: Style | None) -> Strip:
-        """One run, in `style` or in the styles of its cells."""
+        """Draw one run, in `style` or else in the styles of its cells."""
         run, cells = self._runs[index], self._cells[index]
         sign = "◆" if run.name in self._marked else "▸" if run.name == self._current else ""
         segments = [Segment(sign.ljust(_GUTTER), style or self.rich_style)]

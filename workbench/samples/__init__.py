@@ -1,1 +1,1 @@
-"""Sequences that a run has written: read, searched, explained and exported. Knows nothing of any screen."""
+"""The samples of a run: read, searched, explained and exported, with their pane and dialogs."""

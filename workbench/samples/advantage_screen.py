@@ -1,4 +1,4 @@
-"""How the advantage of a token comes about, over the screen that asks."""
+"""The dialog that explains the advantage of a token."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workbench.samples.explain import explain
 
 
 class AdvantageScreen(Dialog[int]):
-    """Lays out the formulas with a token's numbers; gives the index of the token that was shown last."""
+    """Dialog that shows the formulas with a token's numbers; returns the index of the token shown last."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "close", "close", id="advantage.close", tooltip="Back to the sample, at this token"),
@@ -38,7 +38,7 @@ class AdvantageScreen(Dialog[int]):
     ]
 
     def __init__(self, sample: TokenSample, index: int) -> None:
-        """index: of a token of the sample, from 0; IndexError where there is none such."""
+        """Open at token `index`, counted from 0. Raises IndexError when the sample has no such token."""
         super().__init__()
         explain(sample, index)
         self._sample, self._index = sample, index
@@ -62,7 +62,7 @@ class AdvantageScreen(Dialog[int]):
             self._show()
 
     def action_move(self, how: str) -> None:
-        """Scroll; how: the end of the name of one of `ScrollView`'s methods."""
+        """Scroll. how: end of the name of one of `ScrollView`'s `scroll_` methods."""
         getattr(self.query_one(AdvantageSum), f"scroll_{how}")(animate=False)
 
     def _show(self) -> None:

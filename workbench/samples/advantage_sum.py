@@ -1,4 +1,4 @@
-"""The advantage of a token laid out: the formulas, and below them its sum of TD errors or rewards term by term."""
+"""The advantage of a token: the formulas, and below them its sum of TD errors or rewards, term by term."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from workbench.samples.formula_lines import formula_lines, number
 from workbench.samples.recompute import PER_RESPONSE
 from workbench.samples.terms import Term, advantage_terms
 
-_ZERO = 0.5e-4  # a weight below it is printed as zero
-_AHEAD, _NUMBER = 6, 12  # columns, of a number at most
+_ZERO = 0.5e-4  # a weight below this is printed as zero
+_AHEAD, _NUMBER = 6, 12  # columns: the first column, and the widest number
 _LEAST_NAME, _WIDEST_NAME = 6, 24  # columns
 
 
 class AdvantageSum(ScrollView, can_focus=False, inherit_bindings=False):
-    """Shows how the advantage of one token comes about; a line of the sum is made when it is scrolled to."""
+    """Explanation of one token's advantage; a line of the sum is made when it is scrolled to."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = component_classes(
         "text", "strong", "muted", "series", "missing", "alert", "selected"
@@ -39,7 +39,7 @@ class AdvantageSum(ScrollView, can_focus=False, inherit_bindings=False):
         self._shown = 0  # terms with a line of their own
 
     def show(self, sample: TokenSample, index: int) -> None:
-        """Lay out the advantage of token `index`, from 0; IndexError where there is none such."""
+        """Show the advantage of token `index`, counted from 0. Raises IndexError when there is no such token."""
         if not 0 <= index < len(sample):
             raise IndexError(f"no token {index} in a response of {len(sample)}")
         self._sample, self._index = sample, index
@@ -82,13 +82,16 @@ class AdvantageSum(ScrollView, can_focus=False, inherit_bindings=False):
 
 
 def lines_of_their_own(terms: list[Term]) -> int:
-    """How many terms, from the first, come before those of so little weight that two or more share a line."""
+    """Return how many terms, from the first, have a line of their own.
+
+    The terms after them have negligible weight and share a line; a single one keeps its own line.
+    """
     count = next((place for place, term in enumerate(terms) if term.weight < _ZERO), len(terms))
     return count if count < len(terms) - 1 else len(terms)
 
 
 def header_line(estimator: str, width: int) -> Line:
-    """The heads of the columns."""
+    """Return the column headings."""
     if estimator in PER_RESPONSE:
         return [(_row("t", "token", ["r_t", "sum"], width), "muted")]
     heads = ["(γλ)^l", "δ_{t+l}"] if estimator == "gae" else ["γ^l", "r_{t+l}"]
@@ -96,8 +99,11 @@ def header_line(estimator: str, width: int) -> Line:
 
 
 def term_line(term: Term, index: int, name: str, estimator: str, width: int) -> Line:
-    """One term, of the token of this name. index: of the token that is explained."""
-    if estimator in PER_RESPONSE:  # all tokens are summed, this one among them
+    """Return the line of one term.
+
+    index: the token that is explained. name: of the term's token.
+    """
+    if estimator in PER_RESPONSE:  # the sum is over all tokens, including this one
         numbers = [number(x) for x in (term.x, term.running)]
         return [(_row(f"{term.token + 1:,}", name, numbers, width), "strong" if term.token == index else "text")]
     numbers = [number(x) for x in (term.weight, term.x, term.product, term.running)]
@@ -105,7 +111,7 @@ def term_line(term: Term, index: int, name: str, estimator: str, width: int) -> 
 
 
 def rest_line(terms: list[Term], shown: int, width: int) -> Line:
-    """All terms after the first `shown` in one."""
+    """Return one line for all terms after the first `shown`."""
     before = terms[shown - 1].running if shown else 0.0
     total = terms[-1].running
     numbers = [number(0.0), "", number(total - before), number(total)]

@@ -1,4 +1,4 @@
-"""One prompt through training: what was written to it in each iteration that met it."""
+"""One prompt through training: its samples in each iteration that used it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ def appearances(
     stop: Callable[[], bool],
     tell: Callable[[str], object] = lambda problem: None,
 ) -> Iterator[Sample]:
-    """The samples of one prompt, newest iteration first, in each by row.
+    """Yield the samples of one prompt, newest iteration first, by row within an iteration.
 
-    prompt_index finds them, and `prompt` makes sure: after a resume with other data the index may be another prompt's.
-    stop: asked before each file. tell: is called with why a file could not be read; the others are read on.
+    A sample must match both `prompt_index` and `prompt`: after a resume with other data the index may belong to
+    another prompt. stop: called before each file. tell: called with the reason when a file cannot be read; the other
+    files are still read.
     """
     for iteration in reversed(kept_iterations(folder)):
         if stop():

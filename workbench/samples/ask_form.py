@@ -1,4 +1,4 @@
-"""What is to be written, by which model and how: the upper half of the screen that asks."""
+"""The form of the ask screen: what to write, with which model and with which settings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST = 16  # completions of a request
 LONGEST = 100_000  # tokens
 COLDEST, HOTTEST = 0.01, 10.0  # temperature, as for the rollouts
 _CHOICES_SHOWN = 7  # lines
-_TOLD = 32  # columns for the text of a prompt or a token where a request is named
+_TOLD = 32  # columns for the prompt or token in the title of a request
 
 _AS_IT_WAS = "as it was: its tokens are sent"
 _EDITED = "edited: rendered as the run renders its data"
@@ -37,20 +37,20 @@ _EDITED = "edited: rendered as the run renders its data"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the form says: one question for each writer, but for its writer and seed."""
+    """The filled-in form: a question without writer and seed, and the writers that answer it."""
 
     question: Question
     writers: tuple[Writer, ...]
     checkpoint: str  # empty for the policy that is trained
-    told: str  # in a few words
-    compared: float  # score
+    told: str  # title, in a few words
+    compared: float  # score to compare with
 
 
 class AskForm(MountedWhole, Vertical):
-    """The prompt, or the place in a response with its choices; the model; how many, how hot and how long."""
+    """Form for the prompt or the choices at a token, the model, the count, the temperature and the length."""
 
     class Submitted(Message):
-        """It is to be written now."""
+        """Message sent when the form is submitted."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class AskForm(MountedWhole, Vertical):
         self.query_one("OptionList, TextArea").focus()
 
     def request(self) -> Request:
-        """What is asked for now; ValueError says in one line what cannot be taken."""
+        """Return the request on the form. Raises ValueError, in one line, when an input is not valid."""
         asked = self._asked
         prompt, prompt_tokens = asked.source, [int(token) for token in asked.prompt_tokens] or None
         prefix = [int(token) for token in asked.prefix]
@@ -157,7 +157,7 @@ class AskForm(MountedWhole, Vertical):
             compared=compared,
         )
 
-    # What the widgets say
+    # Widgets
 
     @on(Input.Submitted)
     @on(Button.Pressed)
@@ -206,11 +206,11 @@ class AskForm(MountedWhole, Vertical):
 
 
 class PromptArea(TextArea):
-    """The prompt; what is pasted shows its control characters."""
+    """Editor of the prompt; control characters in pasted text are shown as symbols."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, compact=True, highlight_cursor_line=False, tooltip="The prompt; type any other")
-        self.first = self.text  # the document has its own way with line ends
+        self.first = self.text  # the document normalises line ends
 
     def on_mount(self) -> None:
         self.move_cursor(self.document.end)
@@ -221,7 +221,7 @@ class PromptArea(TextArea):
 
 
 class Place(Drawn):
-    """The end of a prompt and of the response that was begun, and what it would go on with."""
+    """The end of the prompt, the response so far, and the text chosen to follow it."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = component_classes("text", "strong", "muted")
 
@@ -230,7 +230,7 @@ class Place(Drawn):
         self._prompt, self._begun, self._next = prompt, begun, ""
 
     def go_on_with(self, text: str) -> None:
-        """Show `text` as what comes next."""
+        """Show `text` as the continuation."""
         self._next = text
         self.redraw()
 

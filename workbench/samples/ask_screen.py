@@ -1,4 +1,4 @@
-"""The models of the run asked to write: what they say to a prompt now, and how else a response could have gone on."""
+"""The ask screen: what the models of the run write to a prompt now, or from a token of a response on."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ KEPT = 20  # requests in the list
 
 
 class AskScreen(Dialog[None]):
-    """Shows what is written on request; several requests wait for their turn, and those still waiting end with it.
+    """Screen that sends requests to the models and lists the answers; closing it cancels those still waiting.
 
-    ask: is given a question and the name of a checkpoint, "" for the policy that is trained; it may raise TrainerError,
-    and so may its future. temperature and max_new_tokens are where the form starts. checkpoints: of a run that is not
-    under way, newest first.
+    ask: called with a question and the name of a checkpoint, or "" for the policy that is being trained; it and its
+    future may raise TrainerError. temperature, max_new_tokens: initial values of the form. checkpoints: those of a run
+    that is not running, newest first.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -61,9 +61,9 @@ class AskScreen(Dialog[None]):
         self._form = AskForm(
             asked, temperature=temperature, max_new_tokens=max_new_tokens, checkpoints=checkpoints, id="ask-form"
         )
-        self._requests: list[Request] = []  # all there were, to draw anew where one is made again
+        self._requests: list[Request] = []  # all of them: a repeated request gets another seed
         self._writings: list[Writing] = []  # newest first
-        self._waiting: dict[Future[Answer], tuple[int, float]] = {}  # number of the request, and since when
+        self._waiting: dict[Future[Answer], tuple[int, float]] = {}  # number of the request, and when it was sent
         self._by_score = self._diff = False
         self._problem = ""
 
@@ -96,7 +96,7 @@ class AskScreen(Dialog[None]):
 
     @on(AskForm.Submitted)
     def action_write(self) -> None:
-        """Ask what the form says. The same once more is written from another seed."""
+        """Send the request on the form. The same request sent again uses another seed."""
         try:
             request = self._form.request()
         except ValueError as problem:
@@ -141,7 +141,7 @@ class AskScreen(Dialog[None]):
             column = Column(writer=writer, problem=_line(error))
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if task is None or task.cancelling():  # this screen is going
+            if task is None or task.cancelling():  # this screen is being closed
                 raise
             column = Column(writer=writer, problem="nobody answered: the run has ended, ask again")
         del self._waiting[future]
@@ -149,7 +149,7 @@ class AskScreen(Dialog[None]):
         self._show()
 
     def _fill(self, number: int, column: Column) -> None:
-        """Put an answer where its request stands, if it still does."""
+        """Add an answer to its request, if that is still listed."""
         self._writings = [one.with_column(column) if one.number == number else one for one in self._writings]
 
     def _drop(self, writing: Writing) -> None:
@@ -157,7 +157,7 @@ class AskScreen(Dialog[None]):
             if number == writing.number:
                 future.cancel()
 
-    # What the screen says
+    # Display
 
     @on(Input.Changed)
     @on(TextArea.Changed)

@@ -1,4 +1,4 @@
-"""What the user asks the models to write: a prompt, or another way on from a place in a response."""
+"""What the user asks the models to continue: a prompt, or a response from one of its tokens on."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _LOGPROBS = ("logprobs", "ref_logprobs")
 
 
 class Choice(NamedTuple):
-    """A way to go on from a place: with a token, or with none, so that the writer draws its own."""
+    """A token to continue with; without tokens, the writer samples its own."""
 
     text: str
     tokens: tuple[int, ...] = ()
     logprob: float = math.nan  # nats
     ref_logprob: float = math.nan  # nats
-    written: bool = False  # the token that stands there in the sample
+    written: bool = False  # the sample's own token
 
     @property
     def shown(self) -> str:
-        """In quotes, so that its spaces are seen; a part of a character by its id."""
+        """The text in quotes, so that spaces are visible; the token id where the token is part of a character."""
         if not self.tokens:
             return self.text
         return f"“{visible(self.text)}”" if self.text else f"token {self.tokens[0]}"
@@ -34,21 +34,21 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What is to be continued, and what the answers are compared with. By itself: a prompt that is yet to be typed."""
+    """A prompt or response to continue, and the score to compare with. Empty: the user has yet to type a prompt."""
 
     prompt: str = ""  # as rendered
     prompt_tokens: Sequence[int] = ()
-    source: str | list[dict[str, str]] | None = None  # the prompt as in the data, for the rewards; None: as rendered
+    source: str | list[dict[str, str]] | None = None  # the prompt in the data, for the rewards; None: as rendered
     columns: Mapping[str, Any] = field(default_factory=dict)  # of the prompt's row, for the rewards
     score: float = math.nan  # of the sample's response
-    prefix: Sequence[int] = ()  # the response's tokens up to the place
+    prefix: Sequence[int] = ()  # the response's tokens before the chosen one
     begun: str = ""  # their text
-    rest: str = ""  # of the response, from the place on
-    choices: Sequence[Choice] = ()  # none where the prompt itself may be edited
+    rest: str = ""  # text of the response from the chosen token on
+    choices: Sequence[Choice] = ()  # empty where the prompt itself may be edited
 
     @classmethod
     def about_prompt(cls, sample: TokenSample) -> Asked:
-        """What does it say now? The sample's prompt, to be sent as it was or edited."""
+        """Return the sample's prompt, to be sent as it was or edited."""
         return cls(
             prompt=sample.prompt,
             prompt_tokens=sample.prompt_tokens,
@@ -59,7 +59,7 @@ class Asked:
 
     @classmethod
     def from_token(cls, sample: TokenSample, index: int) -> Asked:
-        """Try from here: the response up to its token `index`, in that token's place any of its alternatives."""
+        """Return the response before token `index`, with that token and its alternatives as choices to go on with."""
         logprob, ref_logprob = (
             float(sample.numbers[name][index]) if name in sample.numbers else math.nan for name in _LOGPROBS
         )
@@ -81,7 +81,7 @@ class Asked:
 
 
 def _columns(text: str) -> dict[str, Any]:
-    """A sample's other columns; none where there are none or they cannot be read."""
+    """Parse a sample's other columns; empty where there are none or they cannot be read."""
     try:
         columns = json.loads(text)
     except ValueError:
@@ -90,7 +90,7 @@ def _columns(text: str) -> dict[str, Any]:
 
 
 def _source(text: str) -> str | list[dict[str, str]] | None:
-    """A sample's prompt as in the data; None where it is as rendered, or cannot be read."""
+    """Parse a sample's prompt in the data; None where it is the rendered one, or cannot be read."""
     try:
         source = json.loads(text)
     except ValueError:

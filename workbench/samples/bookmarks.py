@@ -1,4 +1,4 @@
-"""Samples that the user marked, kept in the run's folder."""
+"""Samples that the user marked, saved in the run's folder."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ _MOST = 2**31  # iterations and rows are 32-bit numbers
 
 
 class _UnusableError(Exception):
-    """Why a file of bookmarks cannot be used, as the end of a sentence about it."""
+    """Reason why a bookmarks file cannot be used, as the end of a sentence about it."""
 
 
 class Bookmarks(Collection[SampleKey]):
-    """The marked samples of a run, in the order of the run. `problem` tells why its file cannot be used, if so.
+    """The marked samples of a run, sorted by iteration and row.
 
-    bookmarks.json has {"version": 1, "samples": [[iteration, row], ...]}. One that cannot be used counts as empty; it
-    is left as it is until something is marked, and then kept beside the new one.
+    bookmarks.json contains {"version": 1, "samples": [[iteration, row], ...]}. A file that cannot be used counts as
+    empty, and `problem` says why. It stays as it is until a sample is marked; then it is renamed and a new file is
+    written.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -47,10 +48,10 @@ class Bookmarks(Collection[SampleKey]):
         return len(self._keys)
 
     def toggle(self, key: SampleKey) -> bool:
-        """Mark the sample `key`, or take its mark away; whether it is marked now.
+        """Mark the sample `key`, or remove its mark; return whether it is marked now.
 
-        What another process marked meanwhile is kept. Raises StorageError when the file cannot be written, and then
-        nothing has changed.
+        Keeps what another process marked meanwhile. Raises StorageError when the file cannot be written; nothing
+        changes then.
         """
         try:
             with self._lock():
@@ -66,7 +67,7 @@ class Bookmarks(Collection[SampleKey]):
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
-        """Only one at a time reads and writes; the folder itself is locked, so no file is left behind."""
+        """Lock the bookmarks against other processes; the lock is on the folder, so no lock file is left behind."""
         folder = os.open(self._folder, os.O_RDONLY)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
@@ -92,7 +93,7 @@ class Bookmarks(Collection[SampleKey]):
                 self._path.rename(self._free_name())
 
     def _free_name(self) -> Path:
-        """Where to keep a file that cannot be used."""
+        """Return an unused path to move a file to that cannot be used."""
         names = itertools.chain([".broken"], (f".broken.{number}" for number in itertools.count(2)))
         return next(path for name in names if not (path := self._path.with_name(self._path.name + name)).exists())
 

@@ -1,4 +1,4 @@
-"""The numbers of a token by which the text is coloured, and how each is written."""
+"""Channels: the numbers of a token that colour the text, and the format of each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 
 from workbench.run.sample_records import TokenSample
 
-_LARGE = 1e5  # from here on numbers are written with a power of ten
+_LARGE = 1e5  # numbers from here on are written in scientific notation
 _NEAREST = decimal.ROUND_HALF_EVEN
 
 
@@ -31,7 +31,7 @@ def _exp(value: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """One number a token. `values` of a sample are what is drawn; they are written as `shown` of them.
+    """One number per token. The colours are drawn from `values`; the text shows `shown` of each value.
 
     values: T floats, some perhaps NaN or infinite; empty where the sample's file lacks one of `columns`.
     """
@@ -39,18 +39,18 @@ class Channel:
     name: str
     label: str
     unit: str
-    diverging: bool  # about 0, else a magnitude from 0 up
+    diverging: bool  # around 0, else a magnitude from 0 up
     decimals: int
-    columns: tuple[str, ...]  # of a samples file
+    columns: tuple[str, ...]  # of the samples file
     values: Callable[[TokenSample], Sequence[float]]
     help: str
     signed: bool = True  # written with its sign
     shown: Callable[[float], float] = _same  # monotone
 
     def number(self, value: float, *, bound: Literal["", "low", "high"] = "") -> str:
-        """The number that is written for `value`, without a unit.
+        """Format `value` without a unit.
 
-        bound: low, high: rounded so that what it says is no higher, or no lower, on the scale than `value` is.
+        bound: with "low" the rounded number is not above `value` on the scale, with "high" not below it.
         """
         shown = self.shown(value)
         if not math.isfinite(shown):
@@ -67,7 +67,7 @@ class Channel:
         return f"{rounded:{sign}.{self.decimals}f}" if rounded else f"{0:.{self.decimals}f}"
 
     def format(self, value: float) -> str:
-        """`value` as a reader meets it alone: the number and its unit."""
+        """Format `value` with its unit."""
         text = self.number(value)
         return f"{text} {self.unit}" if self.unit and math.isfinite(value) else text
 

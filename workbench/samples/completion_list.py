@@ -1,4 +1,4 @@
-"""What was written on request, newest first: policy and reference side by side where there is room."""
+"""The answers to requests, newest first, with policy and reference side by side where there is room."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workbench.kit.scrolled_lines import ScrolledLines
 from workbench.kit.word_diff import word_diff
 from workbench.text import duration, visible
 
-_SIDE_BY_SIDE = 96  # columns that the list has in a terminal of 100
+_SIDE_BY_SIDE = 96  # columns of the list in a terminal of 100
 _DIVIDER = " │ "
 _GAP = "  "  # between the facts of a completion
 _ROLES = ("heading", "muted", "writer", "facts", "better", "worse", "problem", "text", "gone", "new")
@@ -26,7 +26,7 @@ _ROLES = ("heading", "muted", "writer", "facts", "better", "worse", "problem", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """What one of the models was asked for: its answer, or why there is none, or neither while it is waited for."""
+    """One model's answer to a request, or why there is none; neither while the answer is awaited."""
 
     writer: Writer
     answer: Answer | None = None
@@ -35,35 +35,38 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writing:
-    """One request and what came of it."""
+    """One request and its answers."""
 
-    number: int  # of the screen's requests, from 1
-    asked: str  # in a few words
+    number: int  # within the screen, from 1
+    asked: str  # title, in a few words
     columns: tuple[Column, ...]  # one for each writer
-    begun: str = ""  # what every response begins with, which is not shown again
-    compared: float = math.nan  # the score that those of the completions are measured by
+    begun: str = ""  # text that every completion begins with; not shown again
+    compared: float = math.nan  # the score that the completions are compared with
 
     def with_column(self, column: Column) -> Writing:
-        """With another column for that writer."""
+        """Return a copy with `column` in place of its writer's column."""
         columns = tuple(column if one.writer == column.writer else one for one in self.columns)
         return replace(self, columns=columns)
 
 
 def kl_of(completion: Completion) -> float:
-    """log pi / pi_ref in nats, summed over the response; where the policy wrote, the k1 estimate of the KL."""
+    """Return log pi / pi_ref in nats, summed over the response; where the policy wrote, the k1 estimate of the KL."""
     pairs = zip(completion.logprobs, completion.ref_logprobs, strict=True)
     return sum((mine - theirs for mine, theirs in pairs), 0.0)
 
 
 def signed(value: float) -> str:
-    """`value` with its sign and two decimals; - where it is not a finite number."""
+    """Format `value` with its sign and two decimals; "-" where it is not finite, three digits from a million on."""
     if not math.isfinite(value):
         return "-"
     return f"{value:+.2f}" if abs(value) < 1e6 else f"{value:+.3g}"
 
 
 def completion_facts(completion: Completion, writer: Writer, compared: float) -> list[Piece]:
-    """The score, how much better or worse than `compared` it is, the KL, the length, how it ended, and the parts."""
+    """Return the score, its difference to `compared`, the KL, the length, how it ended, and the parts of the score.
+
+    Of a reference's completion log pi / pi_ref takes the place of the KL.
+    """
     score, by = completion.score, completion.score - compared
     facts: list[Piece] = [(f"score {signed(score)}", "facts")]
     if math.isfinite(by):
@@ -76,16 +79,16 @@ def completion_facts(completion: Completion, writer: Writer, compared: float) ->
         facts.append((f"KL {f'{kl:.1f}' if math.isfinite(kl) else '-'} nats", "facts"))
     tokens = f"{count:,} token{'' if count == 1 else 's'}"
     facts.append((f"{tokens} ✂ cut short", "worse") if completion.truncated else (f"{tokens}, stop", "facts"))
-    if len(completion.parts) > 1 or score not in completion.parts.values():  # else it is the score once more
+    if len(completion.parts) > 1 or score not in completion.parts.values():  # a single part repeats the score
         facts += [(f"{visible(source)} {signed(part)}", "muted") for source, part in completion.parts.items()]
     return facts
 
 
 def writing_lines(writing: Writing, width: int, *, by_score: bool = False, diff: bool = False) -> list[Line]:
-    """All of `writing` in lines of at most `width` columns.
+    """Draw `writing` in lines of at most `width` columns.
 
-    by_score: the best completion first, those without a score last. diff: mark the words of policy's and reference's
-    first completions that the other one does not have.
+    by_score: best completion first, those without a score last. diff: mark the words in which the first completions of
+    policy and reference differ.
     """
     columns = [(column, _ordered(column, by_score=by_score)) for column in writing.columns]
     marks: dict[Writer, list[Piece]] = _marked(writing, columns) if diff else {}
@@ -100,7 +103,7 @@ def writing_lines(writing: Writing, width: int, *, by_score: bool = False, diff:
 
 
 class CompletionList(ScrolledLines):
-    """Requests with their completions, to read and to compare."""
+    """Scrollable list of requests with their completions."""
 
     CSS_NAME = "completion-list"
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"completion-list--{role}" for role in _ROLES}
@@ -118,7 +121,7 @@ class CompletionList(ScrolledLines):
         self._writings: Sequence[Writing] = ()
         self._how = {"by_score": False, "diff": False}
         self._blocks: dict[int, tuple[Writing, list[Line]]] = {}  # as laid out, by number
-        self._width = 0  # that they are laid out for
+        self._width = 0  # of the blocks
 
     def show(self, writings: Sequence[Writing], *, by_score: bool = False, diff: bool = False) -> None:
         """Show `writings` in the order given; see `writing_lines`."""
@@ -150,7 +153,7 @@ def _ordered(column: Column, *, by_score: bool) -> list[Completion]:
 
 
 def _marked(writing: Writing, columns: Iterable[tuple[Column, list[Completion]]]) -> dict[Writer, list[Piece]]:
-    """The first completions of both, in pieces; empty while one of them is not there."""
+    """Return the first completion of each writer with the differences marked; empty while one of them is missing."""
     first = {column.writer: _text(writing, shown[0]) for column, shown in columns if shown}
     if len(first) < 2:
         return {}
@@ -163,7 +166,7 @@ def _marked(writing: Writing, columns: Iterable[tuple[Column, list[Completion]]]
 
 
 def _text(writing: Writing, completion: Completion) -> str:
-    """What was written after that which was given."""
+    """Return the text of `completion` without the given beginning."""
     begun = writing.begun
     return completion.text.removeprefix(begun) if begun else completion.text
 
@@ -199,7 +202,7 @@ def _column_heading(column: Column) -> str:
 
 
 def _packed(facts: Sequence[Piece], width: int) -> list[Line]:
-    """The facts in as few lines as hold them, none broken but those that are longer than a line."""
+    """Pack the facts into as few lines as possible; a fact that is longer than a line is cut."""
     lines: list[Line] = [[]]
     for text, role in facts:
         text = fit(text, min(cell_len(text), width))
@@ -210,7 +213,7 @@ def _packed(facts: Sequence[Piece], width: int) -> list[Line]:
 
 
 def _beside(row: Sequence[Line], width: int) -> Line:
-    """Lines of the columns as one, each filled up to `width` but the last."""
+    """Join the lines of the columns into one; each but the last is padded to `width`."""
     if not any(row):
         return []
     joined: Line = []

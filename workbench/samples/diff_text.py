@@ -1,4 +1,4 @@
-"""A text with what differs from another one marked in it, with a scroll bar; drawn line by line."""
+"""A scrollable text with its differences from another text marked."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from workbench.kit.theming import no_color
 from workbench.kit.word_diff import Part
 from workbench.text import visible
 
-_MARKS = {"gone": ("−", ""), "new": ("+", "")}  # beside strike and underline
-_COLORLESS = {"gone": ("[-", "-]"), "new": ("{+", "+}")}  # as git's word diff has them
+_MARKS = {"gone": ("−", ""), "new": ("+", "")}  # in addition to strike and underline
+_COLORLESS = {"gone": ("[-", "-]"), "new": ("{+", "+}")}  # as in git's word diff
 
 
 def diff_lines(parts: Sequence[Part], width: int, *, colorless: bool = False) -> list[list[Part]]:
-    """The parts in lines of at most `width` columns, each change with a mark where it begins.
+    """Wrap the parts in lines of at most `width` columns, with a mark at the start of each change.
 
-    colorless: with a mark where it ends as well, so that it can be told without any style.
+    colorless: mark its end as well, so that a change is visible without styles.
     """
     marks = _COLORLESS if colorless else _MARKS
     shown = Content.assemble(*((_marked(part, *marks.get(part.kind, ("", ""))), part.kind) for part in parts))
@@ -33,7 +33,7 @@ def diff_lines(parts: Sequence[Part], width: int, *, colorless: bool = False) ->
 
 
 class DiffText(ScrolledLines):
-    """A text to read, with its changes."""
+    """Scrollable text with its changes marked."""
 
     CSS_NAME = "diff-text"
     COMPONENT_CLASSES: ClassVar[set[str]] = {"diff-text--same", "diff-text--gone", "diff-text--new"}
@@ -52,11 +52,11 @@ class DiffText(ScrolledLines):
 
     @property
     def text(self) -> str:
-        """What is shown, with its marks."""
+        """The text as shown, with its marks."""
         return "\n".join(plain(line) for line in self._lines)
 
     def show(self, parts: Sequence[Part], *, from_start: bool = True) -> None:
-        """Show these parts of a text, from its start or from where the one before was read."""
+        """Show these parts of a text. from_start: scroll to its start, else keep the scroll position."""
         self._parts = parts
         self.lay_out()
         if from_start:
@@ -68,7 +68,10 @@ class DiffText(ScrolledLines):
 
 
 def _marked(part: Part, before: str, after: str) -> str:
-    """The part's text between marks, spaces outside of them; a change of spaces alone shows them as symbols."""
+    """Return the part's text between marks, with the outer spaces outside them.
+
+    A change that consists of spaces alone shows them as symbols.
+    """
     text = part.text
     core = text.strip()
     if part.kind == "same":

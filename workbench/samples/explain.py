@@ -1,4 +1,4 @@
-"""Why a token was pushed: all that its file knows of it, the same computed anew, and one sentence of plain words."""
+"""Explanation of a token: its saved numbers, the same numbers recomputed, and one plain sentence about them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ T = TypeVar("T")
 
 
 class CharacterPart(NamedTuple):
-    """Which of the tokens that spell one character of several bytes."""
+    """Position of a token among those that together spell one character of several bytes."""
 
     part: int  # from 1
     parts: int
-    text: str  # of the last of them; empty where the response ends before the character does
+    text: str  # the character, from the last token; empty where the response ends before the character does
 
 
 class Choice(NamedTuple):
-    """A token that the policy found likely here, or the one that it wrote."""
+    """One of the policy's likeliest tokens here, or the token that it wrote."""
 
     token: int
     text: str
@@ -38,7 +38,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TokenFacts:
-    """What is known of one token; what its file does not have is None."""
+    """Everything known about one token; None where the samples file lacks a number."""
 
     index: int  # from 0
     length: int  # of the response, in tokens
@@ -51,33 +51,33 @@ class TokenFacts:
     logprob: float | None  # nats, of the policy that wrote
     ref_logprob: float | None  # nats
     sampler_logprob: float | None  # nats
-    weight: float | None  # of its loss, for what sampler and trainer differ by; None where the run does not weigh
+    weight: float | None  # importance weight of its loss, pi_old / pi_sampler capped; None where the run has none
     k1: float | None  # nats, log pi - log pi_ref
-    kl: float | None  # nats, by the estimator that the penalty uses
+    kl: float | None  # nats, by the penalty's estimator
     entropy: float | None  # nats
-    kl_penalty: float | None  # -kl_coef * kl; None as well where it is no part of the reward
-    kl_pull: float | None  # where the KL is in the loss: how it pushes log pi, as the advantage does, +: up
+    kl_penalty: float | None  # -kl_coef * kl; also None where it is not part of the reward
+    kl_pull: float | None  # where the KL is in the loss: its push on log pi, comparable to the advantage; +: up
     token_score: float | None  # the token's own part
     sequence_score: float | None  # the sequence's part, on the last token
     raw_reward: float | None  # the sum of the parts, before any whitening
     reward: float | None
-    value: float | None  # V(s_t); without a critic None, as are the next two
+    value: float | None  # V(s_t); None without a critic, as are the next two
     next_value: float | None  # V(s_{t+1})
     td_error: float | None
     total_reward: float | None  # R, where the response is one action
-    baseline: float | None  # without a critic: what was taken off the return, or off R
-    advantage_scale: float | None  # with grpo: what that was divided by
-    advantage: float | None  # as the estimator gives it
-    whitened_advantage: float | None  # None as well where the run does not whiten
+    baseline: float | None  # without a critic: subtracted from the return, or from R
+    advantage_scale: float | None  # with grpo: divisor of that difference
+    advantage: float | None  # from the estimator, not whitened
+    whitened_advantage: float | None  # also None where the run does not whiten
     return_: float | None
     passes: tuple[Pass, ...]
-    choices: tuple[Choice, ...]  # likeliest first; a written token that is not among them comes last
-    recomputed: dict[str, Recomputed]  # kl, reward, td_error, advantage and return_, as here
+    choices: tuple[Choice, ...]  # likeliest first; the written token comes last if it is not among them
+    recomputed: dict[str, Recomputed]  # kl, reward, td_error, advantage and return_, named as above
     settings: SampleSettings | None
 
     @property
     def estimator(self) -> str:
-        """Of the advantage; before there was a choice it was GAE."""
+        """The advantage estimator; GAE where the file has no settings."""
         return "gae" if self.settings is None else self.settings.estimator
 
     @property
@@ -87,32 +87,32 @@ class TokenFacts:
 
     @property
     def probability(self) -> float | None:
-        """Under the policy that wrote."""
+        """Probability under the policy that wrote."""
         return _probability(self.logprob)
 
     @property
     def ref_probability(self) -> float | None:
-        """Under the reference."""
+        """Probability under the reference."""
         return _probability(self.ref_logprob)
 
     @property
     def sampler_probability(self) -> float | None:
-        """As the sampler had it."""
+        """Probability under the sampler."""
         return _probability(self.sampler_logprob)
 
     @property
     def disagreements(self) -> list[str]:
-        """Which of `recomputed` are further from the saved numbers than float32 rounding goes."""
+        """Names in `recomputed` whose saved number differs by more than float32 rounding explains."""
         return [name for name, number in self.recomputed.items() if not number.agrees(getattr(self, name))]
 
     @property
     def sentence(self) -> str:
-        """What the numbers mean, in plain words; empty where too little is known."""
+        """Meaning of the numbers in plain words; empty where too little is known."""
         return sentence(self)
 
 
 def explain(sample: TokenSample, index: int) -> TokenFacts:
-    """The facts of token `index`, from 0; IndexError where the response has none such."""
+    """Return the facts of token `index`, counted from 0. Raises IndexError when the response has no such token."""
     if not 0 <= index < len(sample):
         raise IndexError(f"no token {index} in a response of {len(sample)}")
     settings, last = sample.settings, index == len(sample) - 1
@@ -180,13 +180,13 @@ def explain(sample: TokenSample, index: int) -> TokenFacts:
 
 
 def token_name(text: str) -> str:
-    """`text` in quotes, spaces as · and newlines as ⏎; what a terminal would obey is shown as a symbol."""
+    """Return `text` in quotes, with spaces as ·, newlines as ⏎ and control characters as symbols."""
     shown = visible(text.replace("\n", "⏎")).replace(" ", "·")
     return f"'{shown}'"
 
 
 def token_label(sample: TokenSample, index: int) -> str:
-    """The token by `token_name`, which part of a character it is, or its id where the file has no texts."""
+    """Return the token's `token_name`, which part of a character it is, or its id where the file has no texts."""
     part = _character(sample.texts, index)
     if part is None:
         text = _at(sample.texts, index)
@@ -197,7 +197,7 @@ def token_label(sample: TokenSample, index: int) -> str:
 
 
 def _recomputed(sample: TokenSample, index: int, next_value: float | None) -> dict[str, Recomputed]:
-    """TD error, advantage and return, as the estimator makes them of the numbers that were saved."""
+    """Recompute TD error, advantage and return from the saved numbers, with the run's estimator."""
     settings, numbers = sample.settings, sample.numbers
 
     def saved(name: str) -> float | None:
@@ -219,14 +219,17 @@ def _recomputed(sample: TokenSample, index: int, next_value: float | None) -> di
 
 
 def _total_reward(sample: TokenSample) -> Recomputed:
-    """R, where the response is one action."""
+    """Return R of an estimator that takes the response as one action; unknown for others."""
     if sample.settings is None or sample.settings.estimator not in recompute.PER_RESPONSE:
         return Recomputed()
     return recompute.total_reward(sample.numbers.get("rewards", ()))
 
 
 def _final_value(sample: TokenSample) -> float | None:
-    """V after the last token: 0, but for the critic's own where a response that was cut short is continued by it."""
+    """Return V after the last token: 0, or the critic's value where the run bootstraps responses that were cut short.
+
+    None without a critic, or where it is not known.
+    """
     if sample.settings is not None and sample.settings.estimator != "gae":
         return None
     if not sample.truncated:
@@ -263,7 +266,7 @@ def _character(texts: Sequence[str], index: int) -> CharacterPart | None:
 
 
 def _seen(advantage: float | None, whitened: float | None, settings: SampleSettings | None) -> float | None:
-    """The advantage that the loss sees."""
+    """Return the advantage that the loss sees."""
     return whitened if settings is not None and settings.whiten_advantages else advantage
 
 

@@ -1,4 +1,4 @@
-"""Sequences in files for others: JSON lines with everything that is known, Markdown to read; and their plain text."""
+"""Export of samples: JSON lines with everything known, Markdown to read, and plain text for the clipboard."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workbench.kit.file_names import unused
 from workbench.run.sample_records import TokenSample
 from workbench.text import visible
 
-_PAIRS = {  # the keys of `trainer.rollout.experience.sa_pairs`, and the columns of a samples file that they come from
+_PAIRS = {  # keys of `trainer.rollout.experience.sa_pairs`, and their columns in a samples file
     "policy_logprob": "logprobs",
     "ref_logprob": "ref_logprobs",
     "kl": "kl",
@@ -42,14 +42,14 @@ _ENTITIES = {ord(mark): f"&#{ord(mark)};" for mark in string.punctuation}
 
 
 def copy_text(sample: TokenSample) -> str:
-    """Prompt and completion, as plain text: what a terminal would obey is shown as a symbol."""
+    """Return prompt and response as plain text, with control characters shown as symbols."""
     return visible(sample.prompt + sample.completion, keep_newlines=True)
 
 
 def sa_pairs(sample: TokenSample) -> Iterator[dict[str, Any]]:
-    """The state-action pairs of the response as `trainer.rollout.experience.sa_pairs` gives them, one dict a token.
+    """Yield the state-action pairs of the response, one dict per token, as `trainer.rollout.experience.sa_pairs` does.
 
-    The state is text: the prompt and what was written before the token. Numbers that the file lacks are left out.
+    The state is text: the prompt and the response before the token. Numbers that the file lacks are left out.
     """
     numbers = {key: sample.numbers[column] for key, column in _PAIRS.items() if column in sample.numbers}
     state = sample.prompt
@@ -60,31 +60,31 @@ def sa_pairs(sample: TokenSample) -> Iterator[dict[str, Any]]:
 
 
 def export_jsonl(samples: Iterable[TokenSample], path: Path) -> Path:
-    """Write one line for each sample: what its record has, then `sa_pairs`. NaN and infinities are null.
+    """Write one line per sample: its record, then `sa_pairs`. NaN and infinities become null.
 
-    Returns where: `path`, or with a number after its name where that is taken. StorageError when it cannot be
-    written; then nothing is left behind.
+    Returns the path written: `path`, or with a number after its name where that exists. Raises StorageError when the
+    file cannot be written; nothing is left behind then.
     """
     return write_new(path, (piece for sample in samples for piece in _json_line(sample)))
 
 
 def export_markdown(samples: Iterable[TokenSample], path: Path) -> Path:
-    """Write prompts, completions, scores and a table of the tokens, to read; no text of a sample is taken as markup.
+    """Write prompts, responses, scores and a table of the tokens. Text of a sample is never read as markup.
 
-    Returns where, and raises, as `export_jsonl` does.
+    Returns the path and raises errors like `export_jsonl`.
     """
     return write_new(path, (piece for sample in samples for piece in _markdown(sample)))
 
 
 def check_place(path: Path) -> None:
-    """Raise StorageError where `write_new` would; nothing is left there."""
+    """Raise StorageError if `write_new` would; leave no file behind."""
     write_new(path, ()).unlink(missing_ok=True)
 
 
 def write_new(path: Path, pieces: Iterable[str]) -> Path:
-    """Write `pieces` to a new file of about that name (see `unused`), whole or not at all; returns where.
+    """Write `pieces` to a new file named after `path` (see `unused`), whole or not at all, and return its path.
 
-    Makes its folder. Raises StorageError when that or the file cannot be written.
+    Creates the folder. Raises StorageError when the folder or the file cannot be written.
     """
     try:
         if path.is_dir():
@@ -105,7 +105,7 @@ def write_new(path: Path, pieces: Iterable[str]) -> Path:
 
 
 def _json_line(sample: TokenSample) -> Iterator[str]:
-    """The line in pieces: the states of all pairs together grow with the square of the length."""
+    """Yield the line in pieces, because the states of all pairs together grow with the square of the length."""
     record = {
         "iteration": sample.key.iteration,
         "row": sample.key.row,
@@ -141,7 +141,7 @@ def _json(value: Any) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """`value` with null for every number that JSON does not have."""
+    """Return `value` with None for every number that JSON does not support."""
     match value:
         case float():
             return value if math.isfinite(value) else None
@@ -153,7 +153,7 @@ def _finite(value: Any) -> Any:
 
 
 def _columns(text: str) -> Any:
-    """The prompt's other columns; as text where they are no JSON."""
+    """Parse the prompt's other columns; text that is not JSON is returned as it is."""
     try:
         return json.loads(text) if text else {}
     except ValueError:
@@ -180,7 +180,7 @@ def _markdown(sample: TokenSample) -> Iterator[str]:
 
 
 def _kl(numbers: Mapping[str, Sequence[float]]) -> float:
-    """The k1 KL of the response in nats, NaN where the file has no log-probs."""
+    """Return the k1 KL of the response in nats, NaN where the file has no log-probs."""
     if not {"logprobs", "ref_logprobs"} <= numbers.keys():
         return math.nan
     return sum(mine - theirs for mine, theirs in zip(numbers["logprobs"], numbers["ref_logprobs"], strict=True))
@@ -191,7 +191,7 @@ def _row(*cells: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """`text` in a cell of a table: as code, or with all its punctuation as entities where code could not hold it."""
+    """Return `text` as the cell of a table: as code, or with its punctuation as entities where code cannot hold it."""
     shown = visible(text).replace(" ", "␣")
     if not shown:
         return ""
@@ -199,7 +199,7 @@ def _cell(text: str) -> str:
 
 
 def _fenced(text: str) -> str:
-    """`text` as a block of code whose fence is longer than any in it."""
+    """Return `text` as a code block whose fence is longer than any run of backticks in it."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(longest + 1, 3)
     return f"{fence}text\n{visible(text, keep_newlines=True)}\n{fence}\n\n"

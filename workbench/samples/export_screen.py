@@ -1,4 +1,4 @@
-"""What to export, as what, and where to."""
+"""The dialog that asks what to export, in which format and to which file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _CHOICES: tuple[tuple[What, Format], ...] = (
 
 
 class ExportChoice(NamedTuple):
-    """Which samples to write, in which format, to which file."""
+    """The samples to write, the format and the file."""
 
     what: What
     format: Format
@@ -49,10 +49,10 @@ class ExportChoice(NamedTuple):
 
 
 class ExportScreen(Dialog[ExportChoice | None]):
-    """Asks; None when it was cancelled. It stays open until the file is written.
+    """Dialog that returns the choice, None when cancelled. It stays open until the file is written.
 
-    counts: how many samples "this", "shown" and "marked" are; none cannot be chosen. name: of the file to propose in
-    `default_folder`, without its suffix. write: does what was chosen, and returns why that cannot be.
+    counts: number of samples behind "this", "shown" and "marked"; one with 0 cannot be chosen. name: of the proposed
+    file in `default_folder`, without suffix. write: carries out the choice and returns the problem, empty for none.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -70,7 +70,7 @@ class ExportScreen(Dialog[ExportChoice | None]):
         super().__init__()
         self._write, self._writing = write, False
         self._counts, self._folder, self._name = counts, default_folder, name
-        self._proposed = ""  # the path as it was last filled in
+        self._proposed = ""  # the path last filled in
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
@@ -95,7 +95,7 @@ class ExportScreen(Dialog[ExportChoice | None]):
 
     @on(OptionList.OptionHighlighted)
     def _propose(self) -> None:
-        """Fill in a path for the choice; of one that the user has written, only the suffix is another."""
+        """Fill in a path for the choice; of a path that the user edited, change only the suffix."""
         what, format_ = self._choice()
         path = self.query_one(Input)
         if path.value == self._proposed:
@@ -134,7 +134,7 @@ class ExportScreen(Dialog[ExportChoice | None]):
             self.dismiss(choice)
 
     def _tell(self, text: str) -> None:
-        """Show a line on the path, or else the keys."""
+        """Show `text`, or the keys where it is empty."""
         self.query_one(".detail", Static).update(Content(visible(text)) if text else self._keys())
 
     def _keys(self) -> Content:

@@ -1,4 +1,4 @@
-"""The formulas from log-probs to the clipped loss, with the numbers of one token in them."""
+"""The formulas from log-probs to the clipped loss, filled in with the numbers of one token."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from workbench.samples.passes import Loss, Pass, ratio_range
 from workbench.samples.recompute import PER_RESPONSE
 
 _SYMBOL, _DEFINITION = 6, 36  # columns
-_ONE_LINE = 96  # columns: definitions and numbers stand below each other as two columns
-_TERMS_FROM = 70  # columns: there is room for both terms of a loss
-_MORE_TERMS = 14  # columns for each further one
+_ONE_LINE = 96  # columns: from here on definitions and numbers are aligned as two columns
+_TERMS_FROM = 70  # columns: from here on both terms of a loss fit
+_MORE_TERMS = 14  # columns for each further term
 _UNKNOWN = "?"
 _NO_SETTINGS = (
     "The file does not tell gamma, lambda and the other settings of its run, so the formulas cannot be filled in: "
@@ -39,20 +39,20 @@ _AGGREGATIONS = {
 
 
 class Formula(NamedTuple):
-    """A quantity, what it is by definition, that with numbers in it (empty for none), and what comes out."""
+    """A quantity, its definition, the definition with numbers filled in (empty for none), and the result."""
 
     symbol: str
     definition: str
     filled: str
     result: float | None
     unit: str = ""
-    field: str = ""  # of the facts, where the saved number is to be compared
+    field: str = ""  # of `TokenFacts`, for a saved number to compare with
 
 
 def formula_lines(facts: TokenFacts, width: int) -> list[Line]:
-    """The sentence, then each formula in one line or two, then the loss pass by pass.
+    """Return the sentence, then each formula in one line or two, then the loss pass by pass.
 
-    width: columns; the numbers of a run that goes well fit into 55.
+    width: columns; the numbers of a healthy run fit into 55.
     """
     lines: list[Line] = [[(text, "text")] for text in textwrap.wrap(facts.sentence, width)]
     if facts.settings is None:
@@ -66,7 +66,7 @@ def formula_lines(facts: TokenFacts, width: int) -> list[Line]:
 
 
 def number(x: float | None) -> str:
-    """`x` with four decimals, and no minus before a zero."""
+    """Format `x` with four decimals and no minus sign before a zero; "?" for None."""
     if x is None:
         return _UNKNOWN
     text = number_text(x, 4, 10)
@@ -74,12 +74,12 @@ def number(x: float | None) -> str:
 
 
 def mark(one: Pass) -> str:
-    """What the clip made of a pass, without colour; empty where the ratio is inside its range."""
+    """Return a label for the clip's effect on a pass; empty where the ratio is inside its range."""
     return "no step" if one.skipped else "✂ clipped" if one.clipped else "outside" if one.outside else ""
 
 
 def _operand(x: float | None) -> str:
-    """`x` as it stands after a sign."""
+    """Format `x` as an operand, in parentheses if negative."""
     text = number(x)
     return f"({text})" if text.startswith("-") else text
 
@@ -106,7 +106,7 @@ def _formulas(facts: TokenFacts, settings: SampleSettings) -> Iterator[Formula]:
 
 
 def _reward(facts: TokenFacts, settings: SampleSettings, kl: float | None) -> tuple[str, str]:
-    """The parts of the reward, and the same with numbers."""
+    """Return the sum that makes the reward, and the same with numbers."""
     parts = []
     if settings.kl_in == "reward":
         parts.append(("-β KL_t", f"-{settings.kl_coef:g} · {_operand(kl)}"))
@@ -131,7 +131,7 @@ def _gae(facts: TokenFacts, settings: SampleSettings) -> Iterator[Formula]:
 
 
 def _without_critic(facts: TokenFacts, settings: SampleSettings) -> Iterator[Formula]:
-    """What was earned, the baseline, and the one less the other."""
+    """Yield the return (or total reward), the baseline, and their difference."""
     if settings.estimator in PER_RESPONSE:
         earned, result = "R", facts.total_reward
         yield Formula("R", "Σ r_t of the whole response", _terms(facts.length), result)
@@ -152,7 +152,7 @@ def _terms(count: int) -> str:
 
 
 def _kl(facts: TokenFacts, estimator: str) -> tuple[str, str]:
-    """The estimator's definition, and the same with numbers."""
+    """Return the estimator's definition, and the same with numbers."""
     mine, theirs = number(facts.logprob), _operand(facts.ref_logprob)
     log_r = None if facts.k1 is None else -facts.k1
     return {
@@ -164,7 +164,7 @@ def _kl(facts: TokenFacts, estimator: str) -> tuple[str, str]:
 
 
 def _drawn(formula: Formula, width: int) -> list[Line]:
-    """In one line where it fits, else in two."""
+    """Draw the formula in one line where it fits, else in two."""
     result, unit = number(formula.result), f" {formula.unit}".rstrip()
     role = "strong" if formula.result is None or math.isfinite(formula.result) else "missing"
     definition = f"= {formula.definition:<{_DEFINITION}} " if width >= _ONE_LINE else f"= {formula.definition} "
@@ -186,7 +186,7 @@ def _disagreement(saved: float, width: int) -> Line:
 
 
 def _loss(facts: TokenFacts, settings: SampleSettings, width: int) -> Iterator[Line]:
-    """L, pass by pass."""
+    """Yield the definition of L, then its value in each pass."""
     if not facts.passes:
         return
     yield from _wrapped("L", _loss_definition(facts, settings), width)
@@ -219,7 +219,7 @@ def _loss_definition(facts: TokenFacts, settings: SampleSettings) -> str:
 
 
 def _loss_terms(loss: Loss, width: int) -> str:
-    """The loss with its terms where there is room for them."""
+    """Return the loss with its terms if there is room for them."""
     more = [x for x in (loss.bound, loss.weight, loss.kl) if x is not None]
     if width < _TERMS_FROM + _MORE_TERMS * len(more):
         return "L "

@@ -1,4 +1,4 @@
-"""Lines filled with pieces of text: words stay together, and characters always do."""
+"""Text wrapped into lines: words stay whole where they fit, characters always."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from workbench.text import visible
 
 NEWLINE = "⏎"
 _SPACE = "·"
-_NOTHING = "∅"  # a token without text and without a character to belong to
-_CARRIER = "◌"  # what Unicode shows combining characters on where there is nothing else
+_NOTHING = "∅"  # a token without text that belongs to no character
+_CARRIER = "◌"  # Unicode's base for a combining character without one
 _JOINER = "\u200d"
-_LONGEST_CELL = 16  # code points: more of them pile up to something that nobody can read
+_LONGEST_CELL = 16  # code points: more of them in one cell cannot be read
 
-_RUNS = re.compile(r"(?P<plain>[ -~¡-¬®-˿Ͱ-҂]+)|.", re.DOTALL)  # printable characters of a column each; or one other
+_RUNS = re.compile(r"(?P<plain>[ -~¡-¬®-˿Ͱ-҂]+)|.", re.DOTALL)  # printable characters of one column each; or one other
 _FLAG_LETTERS = re.compile("[\U0001f1e6-\U0001f1ff]")
 _WORDS = re.compile(r" +[^ ]*|[^ ]+")
 
@@ -26,16 +26,15 @@ Part = Literal["note", "prompt", "rule", "text", "newline", "stop", "mark"]
 
 
 class Span(NamedTuple):
-    """Neighbouring cells of a line that belong together: of one token, where `token` is not -1.
+    """Neighbouring cells of a line that belong together: those of one token, unless `token` is -1.
 
-    A token that has no cell of its own, for it is but a part of a character, has a span of no width where the
-    character stands.
+    A token that is only part of a character has no cell of its own: it has a span of width 0 at that character.
     """
 
     part: Part
     token: int
-    source: str  # what of the token's text is here
-    text: str  # as it is drawn
+    source: str  # the part of the token's text that is here
+    text: str  # as drawn
     start: int  # column
     width: int  # columns
 
@@ -44,18 +43,18 @@ Line = list[Span]
 
 
 class _Piece(NamedTuple):
-    """Part of a text: the plain characters of a word, which may be split, or one other character."""
+    """Part of a text: a word of plain characters, which may be split, or one other character."""
 
     source: str
     text: str
     width: int
     plain: bool = False
     breaks: bool = False  # a line may begin here
-    joins: bool = False  # may be one character with what is before it
+    joins: bool = False  # may form one character with the piece before it
 
 
 class _Placed(NamedTuple):
-    """A piece that waits for the end of its word."""
+    """A piece that waits for the end of its word, with its part and token."""
 
     part: Part
     token: int
@@ -65,7 +64,7 @@ class _Placed(NamedTuple):
 
 
 class LineWriter:
-    """Fills lines: pieces wait until their word is whole and it is known where that goes."""
+    """Writer that fills lines of `width` columns; pieces wait until their word is whole and can be placed."""
 
     def __init__(self, width: int, whitespace: bool) -> None:
         self.lines: list[Line] = []
@@ -73,13 +72,13 @@ class LineWriter:
         self._width, self._whitespace = width, whitespace
         self._line: Line = []
         self._column = 0
-        self._cell = 0  # column of the piece that was put last
+        self._cell = 0  # column of the last piece
         self._word: list[_Placed] = []
         self._word_width = 0
         self._held: list[int] = []
 
     def write(self, part: Part, token: int, text: str) -> None:
-        """Put `text` after what there is."""
+        """Append `text`."""
         for piece in _pieces(text, self._whitespace):
             if piece.source == "\n":
                 self._write_newline(part, token)
@@ -90,23 +89,23 @@ class LineWriter:
                 self._add(part, token, piece)
 
     def hold(self, token: int) -> None:
-        """A token without text stands where the next text does."""
+        """Place a token without text where the next text goes."""
         self._held.append(token)
 
     def show_held(self, part: Part) -> None:
-        """No more text comes: tokens that still wait for some get a cell of their own."""
+        """Give tokens that still wait for text a cell of their own; call this when no more text comes."""
         held, self._held = self._held, []
         for token in held:
             self._add(part, token, _Piece("", _NOTHING, 1))
 
     def rule(self, title: str) -> None:
-        """A line across, with a title."""
+        """Draw a horizontal line with a title."""
         self.end_line()
         text = f"── {title} ".ljust(self._width, "─")
         self.lines.append([Span("rule", -1, "", text, 0, self._width)])
 
     def end_line(self) -> None:
-        """Go on in a new line, unless nothing stands in this one."""
+        """Start a new line, unless this one is empty."""
         self._end_word()
         if self._line:
             self._break()
@@ -128,7 +127,7 @@ class LineWriter:
         self._word_width += piece.width
 
     def _join(self, part: Part, token: int, piece: _Piece) -> bool:
-        """Draw `piece` with the character before it, where they are one to the reader; else leave it to be added."""
+        """Draw `piece` with the character before it if both are displayed as one; return whether it did."""
         place = next((n for n in range(len(self._word) - 1, -1, -1) if not self._word[n].joined), -1)
         base = self._word[place] if place >= 0 else None
         if base is None or (base.token < 0) != (token < 0) or not _are_one(base.piece, piece):
@@ -182,7 +181,7 @@ class LineWriter:
     def _append(self, span: Span) -> None:
         last = self._line[-1] if self._line else None
         alike = last and (last.token, last.part, last.width > 0) == (span.token, span.part, span.width > 0)
-        if last and alike and not last.text.endswith(_JOINER):  # after one, both together may take fewer columns
+        if last and alike and not last.text.endswith(_JOINER):  # joined, both may take fewer columns
             source, text, width = last.source + span.source, last.text + span.text, last.width + span.width
             self._line[-1] = Span(last.part, last.token, source, text, last.start, width)
         else:
@@ -196,16 +195,16 @@ class LineWriter:
 
 
 def _are_one(before: _Piece, piece: _Piece) -> bool:
-    """Whether a terminal draws both as one character: combining ones, joined emoji, the two letters of a flag."""
+    """Return whether a terminal draws both as one character: combining marks, joined emoji, the letters of a flag."""
     if len(before.text) >= _LONGEST_CELL and not before.plain:
         return False
     flag = _FLAG_LETTERS.fullmatch(before.text) and _FLAG_LETTERS.fullmatch(piece.text)
     return piece.width == 0 or before.text.endswith(_JOINER) or flag is not None
 
 
-@lru_cache(maxsize=1 << 14)  # most of a vocabulary's words in use
+@lru_cache(maxsize=1 << 14)  # holds most words in use
 def _pieces(text: str, whitespace: bool) -> tuple[_Piece, ...]:
-    """`text` taken apart."""
+    """Split `text` into pieces."""
     pieces = []
     for match in _RUNS.finditer(text):
         run = match[0]

@@ -1,4 +1,4 @@
-"""One sample of the list, open: read in a thread, marked, copied, exported."""
+"""One open sample of the list: read in a thread, marked, copied, exported."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PICTURES = ("svg", "html")
 
 
 class _Read(NamedTuple):
-    """One sample, read whole by a thread."""
+    """One sample that a thread read, or why it could not."""
 
     folder: RunFolder
     sample: TokenSample | None
@@ -50,20 +50,20 @@ class _Measured(NamedTuple):
 
 
 class SamplesOpening(SamplesReading):
-    """Shows one sample token by token in place of the list, which stays with its iteration meanwhile."""
+    """Pane that can show one sample token by token in place of the list; the list keeps its iteration meanwhile."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._held = False  # the list is to follow the newest iteration again when the sample is put away
+        self._held = False  # the list follows the newest iteration again once the sample is closed
 
     @property
     def opened(self) -> TokenSample | None:
-        """The sample that is open."""
+        """The open sample; None while the list is shown."""
         view = self.query_one(SampleView)
         return view.text.sample if view.display else None
 
     def open_sample(self, key: SampleKey) -> None:
-        """Show a sample of the run token by token, once it was read."""
+        """Read a sample of the run, then show it token by token."""
         if self.table is None:
             self.complain("its tokens are not on disk: a run keeps them with run.save_samples = true")
             return
@@ -71,7 +71,7 @@ class SamplesOpening(SamplesReading):
         self.read_then(key, self._show_sample)
 
     def read_then(self, key: SampleKey, then: Callable[[TokenSample], object]) -> None:
-        """Read a sample in a thread, and call `then` with it unless another one is asked for meanwhile."""
+        """Read a sample in a thread, then call `then` with it, unless another one is requested meanwhile."""
         if self.folder is not None:
             self._read_sample(self.folder, key, then)
 
@@ -81,7 +81,7 @@ class SamplesOpening(SamplesReading):
         super().show_iteration(iteration)
 
     def close_sample(self) -> None:
-        """Back to the list."""
+        """Close the open sample and show the list."""
         listed, view = self.query_one(SampleList), self.query_one(SampleView)
         had_focus = view.has_focus_within
         listed.display, view.display = True, False
@@ -98,7 +98,7 @@ class SamplesOpening(SamplesReading):
         self.close_sample()
 
     def toggle_bookmark(self) -> None:
-        """Mark the sample that is open or selected, or take its mark away."""
+        """Mark the open or selected sample, or remove its mark."""
         opened, selected = self.opened, self.query_one(SampleList).selected
         key = opened.key if opened is not None else selected.key if selected is not None else None
         if self.bookmarks is None or key is None:
@@ -114,13 +114,13 @@ class SamplesOpening(SamplesReading):
         self.reselect()
 
     def copy(self) -> None:
-        """Prompt and completion to the terminal's clipboard."""
+        """Copy prompt and response to the terminal's clipboard."""
         if (opened := self.opened) is not None:
             self.app.copy_to_clipboard(copy_text(opened))
             self.notify("copied, where the terminal lets a program do that")
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Show what a thread read of one sample; Textual calls the base's handler as well."""
+        """Show the sample or the scale that a thread read; Textual also calls the base class's handler."""
         if event.state is not WorkerState.SUCCESS:
             return
         match event.worker.result:
@@ -145,7 +145,7 @@ class SamplesOpening(SamplesReading):
         before = view.text.sample
         if before is not None and before.key.iteration != sample.key.iteration:
             for channel in CHANNELS:
-                view.text.set_scale(channel, None)  # they were those of another batch
+                view.text.set_scale(channel, None)  # these belong to another batch
         view.show(sample, marked=self.bookmarks is not None and sample.key in self.bookmarks)
         if not view.display:
             had_focus = listed.has_focus
@@ -154,7 +154,7 @@ class SamplesOpening(SamplesReading):
                 view.text.focus()
         self.refresh_keys()
 
-    # What is asked of the open sample
+    # Requests of the open sample
 
     @on(TokenText.Chosen)
     def _explain(self, message: TokenText.Chosen) -> None:
@@ -184,7 +184,7 @@ class SamplesOpening(SamplesReading):
         values = channel.values(replace(sample, numbers=columns, ratios=ratios))
         return _Measured(iteration, channel.name, channel_scale(values, channel.diverging))
 
-    # Out
+    # Export
 
     def export(self) -> None:
         """Ask what to write, in which format and where, and write it."""
@@ -210,7 +210,7 @@ class SamplesOpening(SamplesReading):
             return ""
 
         def chosen(choice: ExportChoice | None) -> None:
-            if choice is not None and choice.format in _PICTURES:  # of the text on the screen, not of the dialog's
+            if choice is not None and choice.format in _PICTURES:  # drawn from the screen, once the dialog is closed
                 self.read_then(key, lambda sample: self._show_and_draw(sample, choice.path))
 
         counts = {"this": 1, "shown": len(listed), "marked": len(marked)}
@@ -223,7 +223,7 @@ class SamplesOpening(SamplesReading):
         self.call_after_refresh(self._draw, sample, path)
 
     def _draw(self, sample: TokenSample, path: Path) -> None:
-        """A picture of the text as it is coloured on the screen, once it has its place there."""
+        """Save a picture of the text as coloured on the screen, once the text is laid out."""
         view = self.query_one(SampleView)
         if not view.text.is_laid_out:
             self.call_after_refresh(self._draw, sample, path)
@@ -238,7 +238,7 @@ class SamplesOpening(SamplesReading):
 
 
 def _export(folder: RunFolder, keys: Collection[SampleKey], choice: ExportChoice) -> str:
-    """Write the samples, and return how many and where. Raises StorageError."""
+    """Write the samples; return a message with their number and the path. Raises StorageError."""
     write = export_jsonl if choice.format == "jsonl" else export_markdown
     path = write((read_token_sample(folder, key) for key in keys), choice.path)
     count = len(keys)

@@ -36,7 +36,7 @@ The search takes words and conditions: {examples}.
 
 
 class SamplesPane(SamplesOpening):
-    """A list of sequences, and one of them open."""
+    """Pane with a list of samples, or one of them open."""
 
     TITLE = "Samples"
     HELP = _HELP.format(
@@ -80,7 +80,7 @@ class SamplesPane(SamplesOpening):
     ]
 
     class AskRequested(Message):
-        """The models of the run are to be asked to write."""
+        """Message sent when the user wants the models of the run to write."""
 
         def __init__(self, asked: Asked) -> None:
             super().__init__()
@@ -88,7 +88,7 @@ class SamplesPane(SamplesOpening):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._count = ""  # how many samples are listed, and of how many
+        self._count = ""  # samples listed, and out of how many
         self._heading = ""
 
     def compose(self) -> ComposeResult:
@@ -126,7 +126,7 @@ class SamplesPane(SamplesOpening):
 
     @property
     def selected(self) -> Sample | None:
-        """The sample that the list's cursor is on; that which is open, where one is."""
+        """The sample under the list's cursor."""
         return self.query_one(SampleList).selected
 
     def list_samples(self, samples: Sequence[Sample], count: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""A token as each pass over the batch found it: its ratio, what the clip made of it, and its loss."""
+"""A token in each pass over the batch: its ratio, the effect of the clip, and its loss."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from workbench.samples import recompute
 
 
 class Loss(NamedTuple):
-    """L = -w max(min(rho A, clip(rho) A), c A) + beta KL_t, each term only where the run has it."""
+    """L = -w max(min(rho A, clip(rho) A), c A) + beta KL_t; a term that the run does not use is None."""
 
     unclipped: float  # rho A
     clipped: float  # clip(rho) A
     bound: float | None  # c A of the dual clip, where A is negative
-    weight: float | None  # w, of what sampler and trainer differ by
-    kl: float | None  # beta KL_t of the policy of that pass, where the KL is in the loss
+    weight: float | None  # w, the importance weight pi_old / pi_sampler, capped
+    kl: float | None  # beta KL_t under the policy of that pass, where the KL is in the loss
 
     @property
     def total(self) -> float:
-        """L."""
+        """The loss L."""
         kept = min(self.unclipped, self.clipped)
         kept = kept if self.bound is None else max(kept, self.bound)
         return -kept * (1.0 if self.weight is None else self.weight) + (self.kl or 0.0)
 
 
 class Pass(NamedTuple):
-    """The token as one pass over the batch found it."""
+    """A token in one pass over the batch."""
 
-    name: str  # "epoch 1" and so on; "after" the last; "pass 1" where the number of epochs is not known
-    ratio: float  # pi / pi_old; NaN where an epoch made no step of the token
+    name: str  # "epoch 1" and so on, "after" for the pass after the last; "pass 1" where the epochs are not known
+    ratio: float  # pi / pi_old; NaN where the token was part of no step in the epoch
     probability: float | None  # under the policy of that pass
-    in_loss: bool  # a step was made of it
-    skipped: bool  # an epoch, but it made no step of the token
-    outside: bool  # of the ratio's range
-    clipped: bool  # where the loss has no gradient, by the range or by the dual clip
-    loss: Loss | None  # where a step was made and all of it is known
+    in_loss: bool  # the token was part of an optimiser step
+    skipped: bool  # an epoch in which the token was part of no step
+    outside: bool  # the ratio is outside its range
+    clipped: bool  # the loss has no gradient, because of the range or the dual clip
+    loss: Loss | None  # None without a step, or where a term is not known
 
 
 def ratio_range(settings: SampleSettings) -> tuple[float, float]:
-    """Between which a ratio is not clipped."""
+    """Return the bounds between which a ratio is not clipped."""
     return 1 - settings.clip, 1 + (settings.clip_high or settings.clip)
 
 
@@ -54,7 +54,7 @@ def passes(
     ref_logprob: float | None,
     weight: float | None,
 ) -> tuple[Pass, ...]:
-    """The passes of a token with these `ratios`. advantage: that which the loss saw."""
+    """Return the passes of a token with these `ratios`. advantage: the one that the loss saw."""
     epochs = settings.epochs if settings is not None else -1
     known = epochs <= len(ratios) <= epochs + 1
     low, high = ratio_range(settings) if settings is not None else (-math.inf, math.inf)
@@ -98,7 +98,7 @@ def _loss(
     low, high = ratio_range(settings)
     kl = None
     if settings.kl_in == "loss" and logprob is not None and ratio > 0:
-        value = recompute.kl(logprob + math.log(ratio), ref_logprob, settings).value  # the policy of that pass
+        value = recompute.kl(logprob + math.log(ratio), ref_logprob, settings).value  # under the policy of that pass
         kl = None if value is None else settings.kl_coef * value
     if (settings.kl_in == "loss" and kl is None) or (settings.importance_cap and weight is None):
         return None

@@ -1,4 +1,4 @@
-"""A picture of coloured text, as SVG or HTML: needs no program but a browser, and loads nothing from anywhere."""
+"""Pictures of coloured text as SVG or HTML, which any browser shows and which load nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from workbench.text import visible
 SUFFIXES = (".svg", ".html")
 
 _JOINER = "\u200d"  # of emoji
-_NOT_XML = re.compile("[\ufffe\uffff]")  # the one kind of printable text that an XML file may not hold
+_NOT_XML = re.compile("[\ufffe\uffff]")  # the only text from `visible` that XML does not allow
 _FONT_FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)  # rich's SVG fetches its font from the network
 _HTML = """<!DOCTYPE html>
 <html lang="en">
@@ -45,8 +45,8 @@ pre {{{{ font-family: Menlo, 'DejaVu Sans Mono', Consolas, monospace; }}}}
 def save_picture(path: Path, lines: Sequence[Sequence[tuple[str, Style]]], title: str, width: int) -> Path:
     """Draw `lines` of styled text, at least `width` columns, in the format that the suffix of `path` names.
 
-    Returns where: `path`, or with a number after its name where that is taken. StorageError for another suffix, or
-    when the file cannot be written.
+    Returns the path written: `path`, or with a number after its name where that exists. Raises StorageError for
+    another suffix, or when the file cannot be written.
     """
     if path.suffix not in SUFFIXES:
         raise StorageError(f"cannot draw '{path}': a picture's name ends in {' or '.join(SUFFIXES)}")
@@ -59,7 +59,7 @@ def save_picture(path: Path, lines: Sequence[Sequence[tuple[str, Style]]], title
     if path.suffix == ".svg":
         picture = _FONT_FACE.sub("", console.export_svg(title=title, theme=SVG_EXPORT_THEME))
     else:
-        title = escape(title).replace("{", "{{").replace("}", "}}")  # rich formats what it is given
+        title = escape(title).replace("{", "{{").replace("}", "}}")  # rich calls str.format on it
         picture = console.export_html(theme=SVG_EXPORT_THEME, code_format=_HTML.format(title=title))
     return write_new(path, [picture])
 
@@ -69,7 +69,11 @@ def _drawable(text: str) -> str:
 
 
 def _segments(line: Sequence[tuple[str, Style]]) -> Iterator[Segment]:
-    """What does not take a column a character goes alone: rich gives a stretch the width of as many narrow ones."""
+    """Yield the line as segments.
+
+    A cluster that is not a single character of one column gets its own segment, because rich sizes a segment as if
+    every character took one column.
+    """
     for text, style in line:
         plain = style.update_link(None)
         for narrow, group in groupby(_clusters(text), key=lambda cluster: len(cluster) == cell_len(cluster) == 1):
@@ -79,7 +83,7 @@ def _segments(line: Sequence[tuple[str, Style]]) -> Iterator[Segment]:
 
 
 def _clusters(text: str) -> list[str]:
-    """The characters, each with what combines with it."""
+    """Split `text` into characters, each with the marks that combine with it."""
     clusters: list[str] = []
     for character in text:
         if clusters and (cell_len(character) == 0 or clusters[-1].endswith(_JOINER)):

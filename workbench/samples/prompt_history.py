@@ -1,4 +1,4 @@
-"""One prompt through training: what the policy wrote to it, newest first, and what has changed since another time."""
+"""One prompt through training: the responses to it, newest first, and their differences from one of them."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from workbench.samples.appearances import appearances
 from workbench.samples.diff_text import DiffText
 from workbench.text import sparkline, visible
 
-_BESIDE = 100  # columns from which the text stands beside the list
-_PROMPT = 2000  # characters at the end of the prompt that are looked at
+_BESIDE = 100  # columns from which the text is shown beside the list
+_PROMPT = 2000  # characters of the prompt's end that are considered
 _LEAST_CHART = 8  # columns
 _PAUSE = 0.3  # seconds between two messages of the reading thread, after the first
 _HEADINGS = "     sample    score  KL nats  tokens"
 
 
 def appearance_line(sample: Sample, *, is_base: bool = False) -> str:
-    """Iteration and number in its batch, score, KL, length, whether it was cut, and whether it is the base."""
+    """Return iteration and number in the batch, score, KL, length, and signs for a cut response and for the base."""
     number = f"{sample.key.iteration}·{sample.key.row + 1}"
     length = "-" if sample.length is None else str(sample.length)
     signs = " ✂" * sample.truncated + " base" * is_base
@@ -43,7 +43,7 @@ def appearance_line(sample: Sample, *, is_base: bool = False) -> str:
 
 
 def changes_line(chosen: Sample, base: Sample) -> str:
-    """Score, KL and length of `chosen`, and by how much each differs from that of `base`."""
+    """Return score, KL and length of `chosen`, each with its difference from `base`."""
     facts = [
         f"score {_number(chosen.score, '+.2f')} ({_number(chosen.score - base.score, '+.2f')})",
         f"KL {_number(chosen.kl, '.1f')} nats ({_number(chosen.kl - base.kl, '+.1f')})",
@@ -54,7 +54,10 @@ def changes_line(chosen: Sample, base: Sample) -> str:
 
 
 def scores_line(samples: Sequence[Sample], width: int, *, reading: bool) -> str:
-    """How many samples, newest first, there are of how many iterations, and their scores through training."""
+    """Return the number of samples and of their iterations, and a sparkline of the scores if there is room.
+
+    samples: newest first. reading: add that more are being read.
+    """
     iterations = len({sample.key.iteration for sample in samples})
     count = f"{_counted(len(samples), 'sample')} of {_counted(iterations, 'iteration')}" + ", reading…" * reading
     scores = [sample.score for sample in reversed(samples)]
@@ -66,7 +69,7 @@ def scores_line(samples: Sequence[Sample], width: int, *, reading: bool) -> str:
 
 
 class PromptHistoryScreen(Dialog[SampleKey | None]):
-    """Gives the sample to open; None when it was closed."""
+    """Dialog that returns the key of the sample to open, None when it is closed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("b", "base", "base", id="history.base", tooltip="Compare the others with this one"),
@@ -75,7 +78,7 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
     ]
 
     class Found(Message):
-        """A thread has read some more of the run's files."""
+        """Message sent when a thread has read more of the run's files."""
 
         def __init__(self, samples: list[Sample], problems: list[str], *, done: bool) -> None:
             super().__init__()
@@ -85,11 +88,11 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
         super().__init__()
         self._folder, self._sample = folder, sample
         self._samples: list[Sample] = []  # newest first
-        self._base: Sample | None = None  # as chosen; None for the oldest
+        self._base: Sample | None = None  # None: the oldest
         self._diff = True
         self._reading = True
         self._problems: list[str] = []  # why files could not be read
-        self._placed: int | None = None  # where the cursor was put, from which the user may have moved it
+        self._placed: int | None = None  # where the code put the cursor; the user may have moved it since
         self._shown: SampleKey | None = None
 
     def compose(self) -> ComposeResult:
@@ -118,12 +121,12 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
 
     @property
     def base(self) -> Sample | None:
-        """The sample that others are compared with."""
+        """The sample that the others are compared with."""
         return self._base or (self._samples[-1] if self._samples else None)
 
     @property
     def chosen(self) -> Sample | None:
-        """The sample that the cursor is on."""
+        """The sample under the cursor."""
         place = self.query_one(OptionList).highlighted
         return None if place is None else self._samples[place]
 
@@ -152,7 +155,7 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
 
     @work(thread=True, group="history")
     def _read(self, folder: RunFolder, sample: Sample) -> None:
-        """Look through the run's files; a message every now and then says what was found."""
+        """Search the run's files, and post what was found every now and then."""
         worker = get_current_worker()
         found: list[Sample] = []
         problems: list[str] = []
@@ -184,7 +187,7 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
         return Content(appearance_line(sample, is_base=sample is self.base))
 
     def _redraw_rows(self, *samples: Sample | None) -> None:
-        """Show anew whether these are the base."""
+        """Draw the rows of these samples again, which show whether one is the base."""
         rows = self.query_one(OptionList)
         for place, sample in enumerate(self._samples):
             if any(sample is one for one in samples):
@@ -234,7 +237,7 @@ def _number(value: float, form: str) -> str:
 
 
 def _thinned(values: Sequence[float], most: int) -> Sequence[float]:
-    """At most `most` of the values, evenly spread, the last one among them."""
+    """Return at most `most` of the values, evenly spread, including the last."""
     if len(values) <= most:
         return values
     return [values[round((place + 1) * len(values) / most) - 1] for place in range(most)]

@@ -1,4 +1,4 @@
-"""What the samples pane lists: which iteration, or all of them, read in threads while the run goes on."""
+"""The samples that the pane lists: one iteration or all of them, read in threads while the run continues."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ from workbench.run.view import RunView
 from workbench.samples.bookmarks import Bookmarks
 from workbench.samples.whole_run import scan
 
-_REST = 30  # times what a reading cost: following takes at most 3 % of a core
-_AT_ONCE = 2000  # samples that are filtered and sorted within a few milliseconds
+_REST = 30  # times the cost of a read: following the run takes at most 3% of a core
+_AT_ONCE = 2000  # samples: so many are filtered and sorted within a few milliseconds
 
 
 class _Reading(NamedTuple):
-    """What a thread found of one iteration."""
+    """The samples of one iteration as a thread read them."""
 
     folder: RunFolder
     iteration: int
     table: SampleTable | None
-    problem: str  # why there is none; empty when there is
+    problem: str  # why there is no table, else empty
     kept: list[int]
     seconds: float  # of processor time
 
 
 class _Selection(NamedTuple):
-    """What a thread chose of many samples."""
+    """The samples that a thread selected from many."""
 
     table: SampleTable
     chosen: SampleTable
 
 
 class SamplesReading(Pane):
-    """Lists the newest iteration as long as none is asked for, another one, or the whole run."""
+    """Base of the samples pane: lists the newest iteration by default, or another one, or the whole run."""
 
     class ScoresRead(Message):
-        """The scores of a whole batch, read from the samples file of `iteration`."""
+        """Message with the scores of a whole batch, read from the samples file of `iteration`."""
 
         def __init__(self, iteration: int, scores: list[float]) -> None:
             super().__init__()
@@ -59,7 +59,7 @@ class SamplesReading(Pane):
             self.scores = scores
 
     class PartRead(Message):
-        """Some iterations of the whole run were read, or could not be."""
+        """Message sent when some iterations of the whole run were read, or could not be."""
 
         def __init__(self, folder: RunFolder, table: SampleTable, done: int, total: int, problems: list[str]) -> None:
             super().__init__()
@@ -73,8 +73,8 @@ class SamplesReading(Pane):
         self.filter = Query()
         self.order = Order()
         self.whole_run = False
-        self.table: SampleTable | None = None  # all of what is listed, before the filter; None for previews
-        self._wanted: int | None = None  # the iteration asked for; None to follow the newest
+        self.table: SampleTable | None = None  # all samples before the filter; None for previews
+        self._wanted: int | None = None  # the requested iteration; None to follow the newest
         self._shown: int | None = None
         self._kept: list[int] = []
         self._progress = ""  # of reading the whole run
@@ -86,33 +86,33 @@ class SamplesReading(Pane):
     # For the subclass
 
     def list_samples(self, samples: Sequence[Sample], count: str, message: str) -> None:
-        """Show `samples`; count: how many, and of how many; message: what to say when there are none."""
+        """Show `samples`. count: text with their number; message: text to show when there are none."""
         raise NotImplementedError
 
     def show_heading(self) -> None:
-        """What is listed has changed, or will."""
+        """Update the heading; called when the listed iteration has changed or is about to."""
         raise NotImplementedError
 
     def forget(self) -> None:
-        """Another run is shown: nothing of the one before may stay."""
+        """Clear everything that belongs to the run shown before."""
         self.newest = self._wanted = self._shown = self.table = None
         self._kept, self._progress = [], ""
         self._stop_scanning()
 
     def complain(self, problem: str) -> None:
-        """Tell the user what could not be read."""
+        """Show the user what could not be read."""
         raise NotImplementedError
 
-    # What is asked for
+    # Requests
 
     @property
     def iteration(self) -> int | None:
-        """The iteration that is listed, or about to be; None where there is none yet."""
+        """The iteration that is listed or about to be; None where there is none yet."""
         return self._shown if self._wanted is None and self._shown is not None else self._target
 
     @property
     def follows(self) -> bool:
-        """Whether the newest iteration is listed, whichever that is."""
+        """Whether the list follows the newest iteration."""
         return self._wanted is None and not self.whole_run
 
     def show_run(self, view: RunView) -> None:
@@ -126,32 +126,32 @@ class SamplesReading(Pane):
         if view.samples is not None and view.samples is not self.newest:
             self.newest = view.samples
             if self._shown == view.samples.iteration:
-                self._shown = None  # a resumed run did it anew
+                self._shown = None  # a resumed run repeated it
             if self._wanted is None:
                 self._show_wanted(patiently=True)
         self.show_heading()
 
     def show_iteration(self, iteration: int | None) -> None:
-        """List the samples of `iteration`; None follows the newest again."""
+        """List the samples of `iteration`; with None follow the newest again."""
         if self.whole_run:
             self._leave_whole_run()
         self._wanted = iteration
         self._show_wanted()
 
     def hold(self) -> bool:
-        """Stay with the iteration that is listed; False where it would stay anyhow."""
+        """Keep the iteration that is listed; return False if the list does not follow the newest anyway."""
         if self.whole_run or self._wanted is not None or self._shown is None:
             return False
         self._wanted = self._shown
         return True
 
     def let_go(self) -> None:
-        """Follow the newest again, after `hold`."""
+        """Follow the newest iteration again, after `hold`."""
         self._wanted = None
         self._show_wanted()
 
     def go(self, by: int) -> None:
-        """List the iteration before or after, among those whose samples are kept."""
+        """List the previous (by < 0) or next iteration whose samples are saved."""
         newest, target = self.newest, self._target
         if newest is None or target is None or self.whole_run:
             return
@@ -161,7 +161,7 @@ class SamplesReading(Pane):
             self.show_iteration(None if kept[place] == newest.iteration else kept[place])
 
     def toggle_whole_run(self) -> None:
-        """List the samples of all iterations that there are now, newest first; or those of one again."""
+        """List the samples of all iterations so far, newest first, or those of one iteration again."""
         if self.whole_run:
             self._leave_whole_run()
             self._show_wanted()
@@ -171,13 +171,13 @@ class SamplesReading(Pane):
             self._scanning = self._scan(self.folder)
 
     def choose(self, query: Query, order: Order) -> None:
-        """List only what `query` holds of, in `order`."""
+        """List only the samples that match `query`, in `order`."""
         self.filter, self.order = query, order
         self.reselect()
         self.show_heading()
 
     def reselect(self) -> None:
-        """List the part of the table that is asked for; a long one is gone through in a thread."""
+        """Apply filter and order to the table again, in a thread if it is long."""
         table = self.table
         if table is None:
             return
@@ -206,9 +206,9 @@ class SamplesReading(Pane):
             self._scanning = None
 
     def _show_wanted(self, *, patiently: bool = False) -> None:
-        """List the wanted iteration: at once from previews, else when its file was read.
+        """List the wanted iteration: at once from previews, else once its file is read.
 
-        patiently: nobody waits for it, so the last reading may first be made up for.
+        patiently: nobody waits for it, so rest first in proportion to the cost of the last read.
         """
         newest, target = self.newest, self._target
         self.show_heading()
@@ -254,7 +254,7 @@ class SamplesReading(Pane):
         return _Selection(table, table.select(query, order, marked))
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """List what a thread read or chose, unless something else is wanted by now."""
+        """List what a thread read or selected, unless something else is wanted by now."""
         if event.state is not WorkerState.SUCCESS:
             return
         match event.worker.result:
@@ -277,7 +277,7 @@ class SamplesReading(Pane):
         self._show_wanted(patiently=self._wanted is None)
 
     def on_samples_reading_part_read(self, part: PartRead) -> None:
-        """Join what was read now with what was read before, which is newer."""
+        """Add the samples of this part after those read before, which are newer."""
         if part.folder != self.folder or not self.whole_run:
             return
         self._progress = "" if part.done == part.total else f"{part.done:,} of {part.total:,} iterations read"

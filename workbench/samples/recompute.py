@@ -1,6 +1,6 @@
-"""The numbers of a token anew, in float64, each from the saved ones that it is defined by.
+"""The numbers of a token recomputed in float64, each from the saved numbers in its definition.
 
-The trainer computes in float32, so every result says how far rounding may have taken the saved number from it.
+The trainer computes in float32, so every result has a tolerance: how far rounding may move the saved number from it.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from typing import NamedTuple
 
 from trainer.runs.samples import SampleSettings
 
-_EPSILON = 2.0**-23  # between neighbours in float32
-_ROUNDING = 32 * _EPSILON  # of the size of all that was added up
-_WHITENING = 1e-8  # added to a variance, as `trainer.maths.whiten` does
+_EPSILON = 2.0**-23  # relative distance of neighbours in float32
+_ROUNDING = 32 * _EPSILON  # relative to the sum of the absolute terms
+_WHITENING = 1e-8  # added to the variance, as in `trainer.maths.whiten`
 
 
 class Recomputed(NamedTuple):
-    """A number, None where one that it follows from is missing, and how far float32 may be from it."""
+    """A number, None where one of its inputs is missing, and how far the float32 result may be from it."""
 
     value: float | None = None
     tolerance: float = 0.0
 
     def agrees(self, saved: float | None) -> bool:
-        """Whether rounding explains the difference to `saved`, or there is nothing to compare."""
+        """Return whether rounding explains the difference to `saved`, or there is nothing to compare."""
         if saved is None or self.value is None or saved == self.value or (math.isnan(saved) and math.isnan(self.value)):
             return True
         return abs(saved - self.value) <= self.tolerance < math.inf
 
 
 PER_RESPONSE = ("rloo", "grpo")
-"""Estimators that take a response as one action: its tokens have one advantage."""
+"""Estimators that take a response as one action: all its tokens have the same advantage."""
 
 
 def kl(logprob: float | None, ref_logprob: float | None, settings: SampleSettings | None) -> Recomputed:
-    """By the penalty's estimator, as `trainer.maths.kl_estimate` has it."""
+    """Return the KL of a token by the penalty's estimator, as `trainer.maths.kl_estimate` does."""
     if logprob is None or ref_logprob is None or settings is None:
         return Recomputed()
     log_r = ref_logprob - logprob
@@ -50,12 +50,12 @@ def kl(logprob: float | None, ref_logprob: float | None, settings: SampleSetting
             value, slope = abs(log_r), 1.0
         case _:
             return Recomputed()
-    # The slope carries the rounding of the difference of two log-probs on.
+    # The rounding of the log-probs' difference reaches the result multiplied by the slope.
     return Recomputed(value, _ROUNDING * (slope * (abs(logprob) + abs(ref_logprob)) + abs(value)))
 
 
 def kl_slope(logprob: float | None, ref_logprob: float | None, settings: SampleSettings | None) -> float | None:
-    """d KL_t / d log pi of the estimators that may stand in a loss; None of others."""
+    """Return d KL_t / d log pi for the estimators that are allowed in a loss, None for others."""
     if logprob is None or ref_logprob is None or settings is None:
         return None
     match settings.kl_estimator:
@@ -68,7 +68,7 @@ def kl_slope(logprob: float | None, ref_logprob: float | None, settings: SampleS
 
 
 def reward(parts: Sequence[float | None], settings: SampleSettings | None) -> Recomputed:
-    """r_t, the sum of its parts; whitened with its mean kept where the run does that."""
+    """Return r_t, the sum of its parts; whitened, but with the mean kept, where the run whitens rewards."""
     known = [part for part in parts if part is not None]
     if len(known) < len(parts) or settings is None:
         return Recomputed()
@@ -82,7 +82,7 @@ def reward(parts: Sequence[float | None], settings: SampleSettings | None) -> Re
 def td_error(
     reward: float | None, value: float | None, next_value: float | None, settings: SampleSettings | None
 ) -> Recomputed:
-    """delta_t = r_t + gamma V(s_{t+1}) - V(s_t)."""
+    """Return delta_t = r_t + gamma V(s_{t+1}) - V(s_t)."""
     if reward is None or value is None or next_value is None or settings is None:
         return Recomputed()
     following = settings.gamma * next_value
@@ -90,12 +90,12 @@ def td_error(
 
 
 def gae_advantage(td_errors: Sequence[float], settings: SampleSettings | None) -> Recomputed:
-    """A_t = sum_l (gamma lambda)^l delta_{t+l}; td_errors: that of the token and all after it."""
+    """Return A_t = sum_l (gamma lambda)^l delta_{t+l}. td_errors: of the token and all after it."""
     return Recomputed() if settings is None else _discounted(td_errors, settings.gamma * settings.lam)
 
 
 def reward_to_go(rewards: Sequence[float], settings: SampleSettings | None) -> Recomputed:
-    """G_t = sum_l gamma^l r_{t+l}; rewards: that of the token and all after it.
+    """Return G_t = sum_l gamma^l r_{t+l}. rewards: of the token and all after it.
 
     Estimators that take a response as one action do not discount.
     """
@@ -105,14 +105,17 @@ def reward_to_go(rewards: Sequence[float], settings: SampleSettings | None) -> R
 
 
 def total_reward(rewards: Sequence[float]) -> Recomputed:
-    """R = sum_t r_t; rewards: those of the whole response."""
+    """Return R = sum_t r_t. rewards: of the whole response."""
     return _discounted(rewards, 1.0)
 
 
 def advantage_over_baseline(
     earned: Recomputed, baseline: float | None, scale: float | None, settings: SampleSettings | None
 ) -> Recomputed:
-    """(what was earned - b) / s; earned: G_t, or R where the response is one action. s is 1 for all but grpo."""
+    """Return A_t = (earned - b) / s, where s is 1 for all estimators but grpo.
+
+    earned: G_t, or R where the response is one action.
+    """
     if settings is None or earned.value is None or baseline is None:
         return Recomputed()
     if settings.estimator == "grpo" and not scale:
@@ -123,14 +126,14 @@ def advantage_over_baseline(
 
 
 def whitened_advantage(advantage: float | None, settings: SampleSettings | None) -> float | None:
-    """(A_t - mean) / sqrt(std^2 + 1e-8); None where the run does not whiten advantages."""
+    """Return (A_t - mean) / sqrt(std^2 + 1e-8), None where the run does not whiten advantages."""
     if advantage is None or settings is None or not settings.whiten_advantages:
         return None
     return (advantage - settings.advantage_mean) / deviation(settings.advantage_std)
 
 
 def return_(advantage: float | None, value: float | None) -> Recomputed:
-    """G_t = A_t + V(s_t)."""
+    """Return G_t = A_t + V(s_t)."""
     if advantage is None or value is None:
         return Recomputed()
     return Recomputed(advantage + value, _ROUNDING * (abs(advantage) + abs(value)))
@@ -139,19 +142,19 @@ def return_(advantage: float | None, value: float | None) -> Recomputed:
 def importance_weight(
     logprob: float | None, sampler_logprob: float | None, settings: SampleSettings | None
 ) -> float | None:
-    """min(pi_old / pi_sampler, cap); None where the run does not weigh."""
+    """Return min(pi_old / pi_sampler, cap), None where the run uses no importance weights."""
     if logprob is None or sampler_logprob is None or settings is None or not settings.importance_cap:
         return None
     return min(exp(logprob - sampler_logprob), settings.importance_cap)
 
 
 def deviation(std: float) -> float:
-    """What whitening divides by."""
+    """Return the divisor of whitening, sqrt(std^2 + 1e-8)."""
     return math.sqrt(std * std + _WHITENING)
 
 
 def exp(x: float) -> float:
-    """e to the x, infinite where that is beyond a float."""
+    """Return e to the x, infinity where that exceeds a float."""
     try:
         return math.exp(x)
     except OverflowError:
@@ -159,7 +162,7 @@ def exp(x: float) -> float:
 
 
 def power(base: float, exponent: int) -> float:
-    """`base` to the `exponent`, infinite where that is beyond a float."""
+    """Return `base` to the `exponent`, infinity where that exceeds a float."""
     try:
         return base**exponent
     except OverflowError:
@@ -167,7 +170,7 @@ def power(base: float, exponent: int) -> float:
 
 
 def _discounted(values: Sequence[float], factor: float) -> Recomputed:
-    """sum_l factor^l x_l."""
+    """Return sum_l factor^l x_l."""
     if not values:
         return Recomputed()
     total = size = drift = 0.0  # drift: the error of a power in float32 grows with l

@@ -1,4 +1,4 @@
-"""The line in which samples are searched for and filtered."""
+"""The input line that searches and filters samples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from textual.widgets import Input
 
 
 class SampleFilter(Input):
-    """Not there until it is asked for; enter keeps what was found, escape shows everything again."""
+    """Input that is hidden until requested; enter keeps the matches, escape shows all samples again."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "clear", "show all", id="sample-filter.clear", tooltip="End the search, show every sample"),
@@ -18,7 +18,7 @@ class SampleFilter(Input):
     ]
 
     class Cleared(Message):
-        """Everything is to be shown again."""
+        """Message sent when all samples are to be shown again."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(placeholder="words, or score>0.5 kl<10 len>20 stop:length is:marked", compact=True, id=id)

@@ -1,4 +1,4 @@
-"""Sequences below each other, drawn line by line: score, KL and length, the prompt, the start of the completion."""
+"""The list of samples: for each score, KL and length, the end of the prompt and the start of the response."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from workbench.text import visible
 
 _COMPLETION = 2  # lines
 _ROLES = ("facts", "prompt", *[""] * _COMPLETION, "")  # of each sample's lines, the last one empty
-_KEPT = 500  # drawn samples
-_TEMPLATE = 200  # characters at the end of a prompt that its chat template may have put there
+_KEPT = 500  # drawn samples in the cache
+_TEMPLATE = 200  # characters at the end of a prompt that may come from its chat template
 _TEMPLATE_END = re.compile(r"(<\|[^<|>\s]{1,30}\|>\w*\s*)+\Z")  # the same in every prompt, so no use in a list
 
 
 def sample_facts(sample: Sample, width: int, *, marked: bool = False, iteration: bool = False) -> str:
-    """Number, score, KL, length and whether it was cut, in full where `width` columns hold that, else short.
+    """Return number, score, KL, length and whether it was cut, in full if that fits `width` columns, else abbreviated.
 
-    marked: it has a bookmark; iteration: tell that as well.
+    marked: the sample has a bookmark. iteration: include its iteration.
     """
     score = f"{sample.score:+.2f}" if math.isfinite(sample.score) else "-"
     kl = f"{sample.kl:.1f}" if math.isfinite(sample.kl) else "-"
@@ -49,8 +49,8 @@ def sample_facts(sample: Sample, width: int, *, marked: bool = False, iteration:
 
 
 def sample_lines(sample: Sample, width: int, *, marked: bool = False, iteration: bool = False) -> list[str]:
-    """The facts, the end of the prompt, and the start of the completion, each at most `width` columns."""
-    # A character takes a column or more but for combining ones: what is beyond these ends is hardly ever seen.
+    """Return the facts, the end of the prompt and the start of the response, in lines of at most `width` columns."""
+    # Only combining characters take less than a column, so text beyond these limits is hardly ever visible.
     tail = _TEMPLATE_END.sub("", sample.prompt[-2 * width - _TEMPLATE :])
     prompt = ("…" if len(sample.prompt) > 2 * width + _TEMPLATE else "") + visible(tail)
     facts = sample_facts(sample, width, marked=marked, iteration=iteration)
@@ -63,7 +63,7 @@ def sample_lines(sample: Sample, width: int, *, marked: bool = False, iteration:
 
 
 class SampleList(BlockList[Sample]):
-    """The sequences of an iteration, or of many, with a cursor."""
+    """List of the samples of one or many iterations, with a cursor."""
 
     CSS_NAME = "sample-list"
     LINES = _ROLES
@@ -89,13 +89,13 @@ class SampleList(BlockList[Sample]):
 
     @property
     def samples(self) -> Sequence[Sample]:
-        """What is listed, in order."""
+        """The listed samples, in order."""
         return self._items
 
     def show(self, samples: Sequence[Sample], *, message: str = "", iterations: bool = False) -> None:
-        """Show `samples`, the cursor on the one that it was on, or else at the place where it was.
+        """Show `samples`, with the cursor on the same sample as before if it is listed, else at the same place.
 
-        message: what to say when there are none; iterations: tell the iteration of each.
+        message: text to show when there are none. iterations: show the iteration of each.
         """
         before = self.selected
         self._items, self._message, self._iterations = samples, message, iterations
@@ -104,7 +104,7 @@ class SampleList(BlockList[Sample]):
         self.lay_out()
 
     def next_outlier(self, by: int) -> bool:
-        """Go to the next outlier (by = 1), or the one before (-1); False where there is none."""
+        """Move to the next outlier (by = 1) or the one before (by = -1); return False if there is none."""
         places = self._items.outliers() if isinstance(self._items, SampleTable) else []
         found = next((place for place in places[::by] if (place - self.cursor) * by > 0), None)
         if found is not None:
@@ -112,7 +112,7 @@ class SampleList(BlockList[Sample]):
         return found is not None
 
     def redraw(self) -> None:
-        """The marks have changed."""
+        """Draw the samples again, after marks have changed."""
         self._drawn.clear()
         self.refresh()
 

@@ -1,4 +1,4 @@
-"""One sequence open: its coloured text, what the colours mean, and all that is known of the token under the cursor."""
+"""The view of one sample: its coloured text, a legend, and everything known about the token under the cursor."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from workbench.samples.token_inspector import TokenInspector
 from workbench.samples.token_legend import TokenLegend
 from workbench.samples.token_text import TokenText
 
-_BESIDE = 96  # columns from which the inspector stands beside the text
-_TALL = 30  # lines from which it gets more of them below the text
+_BESIDE = 96  # columns from which the inspector is beside the text
+_TALL = 30  # lines from which it gets more room below the text
 _WIDEST = 200
 
 
 class SampleView(Vertical):
-    """Text, legend and inspector; the inspector stands beside the text where there is room, else below."""
+    """Text, legend and inspector; the inspector is beside the text where there is room, else below."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -40,7 +40,7 @@ class SampleView(Vertical):
         return self.query_one(TokenText)
 
     def show(self, sample: TokenSample, *, marked: bool, cursor: int = 0) -> None:
-        """Show `sample`, the cursor on a token; marked: it has a bookmark."""
+        """Show `sample` with the cursor on a token. marked: the sample has a bookmark."""
         self.text.show(sample, cursor)
         self.mark(marked)
 
@@ -51,7 +51,7 @@ class SampleView(Vertical):
             self.query_one("#sample-facts", Static).update(self.facts(sample, marked=marked))
 
     def facts(self, sample: TokenSample, *, marked: bool = False) -> str:
-        """The sample's iteration and number, its score, KL and length."""
+        """Return the sample's iteration and number, its score, KL and length."""
         logprobs, ref_logprobs = (sample.numbers.get(name, ()) for name in ("logprobs", "ref_logprobs"))
         kl = sum(logprobs) - sum(ref_logprobs) if logprobs and ref_logprobs else float("nan")
         listed = Sample(
@@ -67,7 +67,7 @@ class SampleView(Vertical):
         return sample_facts(listed, room, marked=marked, iteration=True).strip()
 
     def picture(self) -> list[Strip]:
-        """The coloured text and its legend, a line each."""
+        """Return the lines of the coloured text and of its legend."""
         legend = self.query_one(TokenLegend)
         return [*self.text.picture(), Strip([]), *(legend.render_line(y) for y in range(legend.size.height))]
 

@@ -1,4 +1,4 @@
-"""From a channel's numbers to places on a scale that a few far ones do not flatten."""
+"""Scales that map a channel's numbers to positions from 0 to 1, robust against a few extreme values."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from workbench.run.sample_records import TokenSample
 from workbench.samples.channels import Channel
 
 _QUANTILE = 0.98
-_LEAST_END = 0.01  # about what is printed: a channel that hardly differs from 0 is drawn as flat, not as noise
+_LEAST_END = 0.01  # about the printed precision: a channel close to 0 is drawn as flat, not as noise
 _FAR = 3.5  # robust z; Iglewicz and Hoaglin 1993
-_NORMAL_MAD = 0.6745  # of a normal distribution's median absolute deviation to its standard deviation
+_NORMAL_MAD = 0.6745  # ratio of median absolute deviation to standard deviation of a normal distribution
 _NORMAL_MEAN_AD = 0.7979  # and of its mean absolute deviation
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelScale:
-    """Places between `low` and `high`, which are -q and q of a diverging channel, 0 and q of a magnitude.
+    """Scale from `low` to `high`: -q to q for a diverging channel, 0 to q for a magnitude.
 
     q is the 98th percentile (nearest rank) of the finite values' magnitudes, and at least 0.01.
     """
@@ -37,14 +37,17 @@ class ChannelScale:
         return self.low < 0
 
     def position(self, value: float) -> float:
-        """Where `value` is, from 0 to 1, at the end that it lies beyond; NaN for NaN. Never falls as `value` rises."""
+        """Return the position of `value` from 0 to 1, clamped at the ends; NaN for NaN.
+
+        The position never falls as `value` rises.
+        """
         if not self.low < value < self.high:
             return math.nan if math.isnan(value) else float(value > self.low)
-        return (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2)  # halves, for the span may overflow
+        return (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2)  # halves, because the span may overflow
 
 
 def channel_scale(values: Iterable[float], diverging: bool) -> ChannelScale:
-    """The scale of a sample's values, or of a batch's. A magnitude's starts at 0, which says something itself."""
+    """Return the scale of a sample's or a batch's values. For a magnitude it starts at 0, which has a meaning."""
     values = list(values)
     finite = [value for value in values if math.isfinite(value)]
     sizes = sorted(map(abs, finite))
@@ -60,7 +63,7 @@ def channel_scale(values: Iterable[float], diverging: bool) -> ChannelScale:
 
 
 class Reading(NamedTuple):
-    """A channel of a sample: its numbers and their places on a scale; both empty where the file does not have it."""
+    """A channel of a sample: its numbers and their positions on a scale; both empty where the file lacks it."""
 
     channel: Channel
     values: Sequence[float]
@@ -69,16 +72,17 @@ class Reading(NamedTuple):
 
 
 def read_channel(sample: TokenSample, channel: Channel, scale: ChannelScale | None = None) -> Reading:
-    """The channel of every token, on `scale` or else on the sample's own."""
+    """Return the channel's numbers of all tokens, on `scale` or else on the sample's own."""
     values = channel.values(sample)
     scale = scale or channel_scale(values, channel.diverging)
     return Reading(channel, values, [scale.position(value) for value in values], scale)
 
 
 def outliers(values: Iterable[float]) -> list[int]:
-    """Places of values that lie far from the others (robust z over 3.5) or are not finite, ascending.
+    """Return the indices of values that are far from the others (robust z over 3.5) or not finite, ascending.
 
-    z is the distance from the median in median absolute deviations; in mean ones where more than half are equal.
+    z is the distance from the median in median absolute deviations, or in mean ones where more than half of the values
+    are equal.
     """
     values = list(values)
     largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0) or 1.0

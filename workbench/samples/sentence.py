@@ -1,4 +1,4 @@
-"""One sentence of plain words on a token: each rule makes a clause of it, or none; all are true by the numbers."""
+"""One plain sentence about a token; each rule adds a clause or none, and the numbers support every clause."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from trainer.runs.samples import SampleSettings
     from workbench.samples.explain import TokenFacts
 
-_HARDLY = 0.05  # of the deviation of the batch's advantages: less is hardly a push
-_ALIKE = 0.1  # nats between policy and reference: less is as much
-_NO_SIGNAL = 1e-6  # the deviation under which the trainer takes no step
+_HARDLY = 0.05  # of the deviation of the batch's advantages: less counts as hardly a push
+_ALIKE = 0.1  # nats between policy and reference: less counts as equal
+_NO_SIGNAL = 1e-6  # the deviation up to which the trainer takes no step
 _BASELINE = ("its return", "the estimator's baseline")
 _COMPARED = {
     "reinforce": ("its return", "the mean reward of the batch's other responses"),
@@ -25,17 +25,17 @@ _COMPARED = {
 
 
 def sentence(facts: TokenFacts) -> str:
-    """Why the token was pushed, what its reward is made of, and what the reference thinks of it."""
+    """Return why the token was pushed, what dominates its reward, and how likely the reference finds it."""
     return "; ".join(clause for rule in _RULES if (clause := rule(facts)))
 
 
 def amount(x: float) -> str:
-    """The size of `x` with two decimals, and two digits at least."""
+    """Format the absolute value of `x` with two decimals, and at least two significant digits."""
     return f"{abs(x):.2f}" if x == 0 or 0.095 <= abs(x) < 1e6 else f"{abs(x):.2g}"
 
 
 def percent(probability: float) -> str:
-    """`probability` with two digits; what is hardly ever or nearly always is told as such."""
+    """Format `probability` as a percentage with two or three digits, or as a bound where it is close to 0 or 1."""
     if not math.isfinite(probability) or probability <= 0:
         return f"{100 * probability:.0f} %"
     if probability < 1e-4:
@@ -48,7 +48,7 @@ def percent(probability: float) -> str:
 
 
 def _push(facts: TokenFacts) -> str:
-    """Which way, how far, and what explains it: the critic's expectation, or the baseline of an estimator without."""
+    """Return the direction of the push and its explanation by the critic's expectation or the baseline."""
     raw, seen, settings = facts.advantage, facts.loss_advantage, facts.settings
     if not _finite(raw):
         return ""
@@ -74,7 +74,7 @@ def _push(facts: TokenFacts) -> str:
 
 
 def _compared(facts: TokenFacts, raw: float) -> str:
-    """What the advantage says: `raw` is how far something lies above something else."""
+    """Return the advantage in words: `raw` is how far one quantity lies above another."""
     if facts.estimator == "gae":
         way = "better" if raw > 0 else "worse"
         return f"{way} than the critic expected by {amount(raw)}" if raw else "just as the critic expected"
@@ -89,7 +89,7 @@ def _compared(facts: TokenFacts, raw: float) -> str:
 
 
 def _no_step(facts: TokenFacts, settings: SampleSettings) -> str:
-    """Why no step was made of the token; empty where one was."""
+    """Return why the token was part of no step; empty if it was."""
     if not settings.trains_policy:
         return "the critic alone learns in this iteration"
     if settings.advantage_std <= _NO_SIGNAL:
@@ -113,7 +113,7 @@ def _until_clipped(facts: TokenFacts, way: str) -> str:
 
 
 def _penalty(facts: TokenFacts) -> str:
-    """Told where the KL penalty is most of the reward, and large enough to matter to the advantage."""
+    """Report the KL penalty where it is most of the reward and large enough to affect the advantage."""
     penalty, rest, settings = facts.kl_penalty, facts.token_score, facts.settings
     if settings is None or not (_finite(penalty) and _finite(rest) and _finite(facts.advantage)):
         return ""
@@ -133,7 +133,7 @@ def _penalty(facts: TokenFacts) -> str:
 
 
 def _kl_in_loss(facts: TokenFacts) -> str:
-    """Told where the KL in the loss pushes the token about as much as its advantage does, or more."""
+    """Report the KL in the loss where it pushes the token at least half as much as its advantage does."""
     pull, seen, settings = facts.kl_pull, facts.loss_advantage, facts.settings
     if settings is None or not (_finite(pull) and _finite(seen)) or not pull or _no_step(facts, settings):
         return ""

@@ -1,4 +1,4 @@
-"""The sum that the advantage of a token comes from, term by term: TD errors with GAE, rewards without a critic."""
+"""The sum behind the advantage of a token, term by term: TD errors with GAE, rewards without a critic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.samples import recompute
 class Term(NamedTuple):
     """One term: weight * x."""
 
-    token: int  # of the response, from 0, whose TD error or reward it is
+    token: int  # index in the response of the token whose TD error or reward it is
     weight: float
     x: float
     product: float
@@ -20,10 +20,10 @@ class Term(NamedTuple):
 
 
 def advantage_terms(sample: TokenSample, index: int) -> list[Term]:
-    """What is summed for token `index`, nearest first; none where the settings are not known.
+    """Return the terms of the sum for token `index`, nearest first; none where the settings are not known.
 
-    With GAE sum_l (gamma lambda)^l delta_{t+l}, with reinforce and remax G_t = sum_l gamma^l r_{t+l}, and where the
-    response is one action R = sum_t r_t, all its rewards whatever the token.
+    The sum is sum_l (gamma lambda)^l delta_{t+l} with GAE, and G_t = sum_l gamma^l r_{t+l} with reinforce and remax.
+    Where the response is one action it is R = sum_t r_t, over all rewards whatever the token.
     """
     settings = sample.settings
     if settings is None:

@@ -1,4 +1,4 @@
-"""All that is known of one token, in words and numbers; a small place drops what tells least."""
+"""Everything known about one token, in words and numbers; where room is short the least important is dropped."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from workbench.samples.sentence import percent
 
 _NUMBER, _PERCENT = 9, 9  # columns
 _FULL_FROM = 40  # columns: units are written out
-_SHORT = {"✂ clipped": "✂", "outside": "out", "no step": "", "whitened": ""}  # where they are not
+_SHORT = {"✂ clipped": "✂", "outside": "out", "no step": "", "whitened": ""}  # below that width
 _COLUMN, _WIDEST = 36, 44  # columns: least and greatest width of a column of numbers
-_GAP = 2  # columns between two of them
+_GAP = 2  # columns between two columns of numbers
 _SENTENCE = 4  # lines at most, unless the numbers leave more
-_PASSES = 5  # more of them, and only the first clipped one and the last are of weight
+_PASSES = 5  # with more passes, only the first clipped one and the last are important
 _FIRST_BLANK, _BLANK = 14, 25  # ranks of empty lines: below the sentence, and between numbers
 
 
 class Row(NamedTuple):
-    """A line, and how early it is dropped where there is no room: the highest rank first."""
+    """A line and its rank; where room is short, lines of the highest rank are dropped first."""
 
     rank: int
     line: Line
-    is_part: bool = False  # of the row above it, so it is not to begin a column
+    is_part: bool = False  # belongs to the row above, so it should not begin a column
 
 
 def inspector_lines(facts: TokenFacts, width: int, height: int) -> list[Line]:
-    """At most `height` lines of at most `width` columns: the token, the sentence, then numbers as there is room.
+    """Return at most `height` lines of at most `width` columns: the token, the sentence, and the numbers that fit.
 
-    Where they do not fit below each other they stand side by side.
+    Numbers that do not fit in one column are set in several.
     """
     if width < 1:
         return []
@@ -57,7 +57,7 @@ def inspector_lines(facts: TokenFacts, width: int, height: int) -> list[Line]:
 
 
 class TokenInspector(Drawn):
-    """Explains one token of a sample."""
+    """Widget that explains one token of a sample."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = component_classes(
         "text", "strong", "muted", "series", "missing", "alert", "selected"
@@ -72,11 +72,11 @@ class TokenInspector(Drawn):
 
     @property
     def facts(self) -> TokenFacts | None:
-        """Those of the token that is shown."""
+        """Facts of the token shown; None where there is none."""
         return self._facts
 
     def show(self, sample: TokenSample | None, index: int) -> None:
-        """Explain token `index`, or the nearest there is; nothing for no sample."""
+        """Explain token `index`, or the nearest one; show nothing without a sample."""
         self._facts, self._message = None, ""
         if sample is not None and len(sample):
             self._facts = explain(sample, min(max(index, 0), len(sample) - 1))
@@ -91,7 +91,7 @@ class TokenInspector(Drawn):
 
 
 def _head(facts: TokenFacts, width: int, lines: int) -> list[Line]:
-    """The token's name and place, then at most so many `lines` of the sentence."""
+    """Return the token's name and place, then at most `lines` lines of the sentence."""
     name, identity = facts.name, f"  id {facts.token}" if facts.text or facts.character else ""
     end = " · stop" if facts.is_stop else " · cut short" if facts.is_last else ""
     place = f"  {facts.index + 1} of {facts.length}{end}"
@@ -102,7 +102,7 @@ def _head(facts: TokenFacts, width: int, lines: int) -> list[Line]:
         heading = [(fit(name, left), "strong"), (place, "muted")]
     else:
         heading = [(name, "strong"), (fit(identity, left - cell_len(name)), "muted"), (place, "muted")]
-    # A no-break space keeps a number on one line with its unit.
+    # A no-break space keeps a number on the same line as its percent sign.
     if lines < 1:
         return [heading]
     wrapped = textwrap.wrap(facts.sentence.replace(" %", "\xa0%"), width, max_lines=lines, placeholder="…")
@@ -110,7 +110,7 @@ def _head(facts: TokenFacts, width: int, lines: int) -> list[Line]:
 
 
 def _rows(facts: TokenFacts, width: int) -> list[Row]:
-    """All numbers in lines of `width` columns, with empty lines between their groups."""
+    """Return all numbers in lines of `width` columns, with empty lines between the groups."""
     rows: list[Row] = []
     for group in (_rewards, _logprobs, _ratios, _choices):
         rows += [Row(_BLANK if rows else _FIRST_BLANK, []), *group(facts, width)]
@@ -185,17 +185,17 @@ def _choices(facts: TokenFacts, width: int) -> Iterator[Row]:
 
 
 def _units(width: int) -> int:
-    """Columns of a unit."""
+    """Return the columns for a unit."""
     return 10 if width >= _FULL_FROM else 5
 
 
 def _room(width: int) -> int:
-    """Columns that number, unit and probability leave for a label."""
+    """Return the columns that number, unit and probability leave for a label."""
     return max(width - _NUMBER - _units(width) - _PERCENT, 0)
 
 
 def _number(rank: int, label: str, number: float, unit: str, probability: float | None, width: int) -> Row:
-    """A label, the number with its unit after it, and a probability at the right end."""
+    """Return a row with a label, the number and its unit, and a probability at the right end."""
     units, left = _units(width), _room(width)
     shown, role = number_text(number, 4, _NUMBER - 1), "strong"
     if not math.isfinite(number):
@@ -213,13 +213,13 @@ def _number(rank: int, label: str, number: float, unit: str, probability: float 
 
 
 def _most_telling(rows: Sequence[Row], count: int) -> list[Row]:
-    """The `count` rows of lowest rank, in their order."""
+    """Return the `count` rows of lowest rank, in their order."""
     places = sorted(range(len(rows)), key=lambda place: rows[place].rank)[: max(count, 0)]
     return [rows[place] for place in sorted(places)]
 
 
 def _side_by_side(rows: Sequence[Row], columns: int, height: int, width: int) -> list[Line]:
-    """As many of the most telling rows as `columns` columns of `height` lines hold."""
+    """Set the most important rows in `columns` columns of `height` lines, as many as fit."""
     rows = [row for row in rows if row.line]
     count, stacks = columns * height, list[list[Row]]()
     while count > 0 and len(stacks := _stacked(_most_telling(rows, count), height)) > columns:
@@ -235,7 +235,7 @@ def _side_by_side(rows: Sequence[Row], columns: int, height: int, width: int) ->
 
 
 def _stacked(rows: Sequence[Row], height: int) -> list[list[Row]]:
-    """Columns of at most `height` rows; one that belongs to the row above it begins none, where that can be."""
+    """Split the rows into columns of at most `height`; if possible, none begins with a part of the row above."""
     stacks: list[list[Row]] = []
     while rows:
         end = min(height, len(rows))
@@ -247,7 +247,7 @@ def _stacked(rows: Sequence[Row], height: int) -> list[list[Row]]:
 
 
 def _cut(line: Line, width: int) -> Line:
-    """The line in `width` columns at most."""
+    """Cut the line to at most `width` columns."""
     cut: Line = []
     for text, role in line:
         text = text if cell_len(text) <= width else set_cell_size(text, width)

@@ -1,4 +1,4 @@
-"""Tokens laid out in lines of a width, so that no character is torn apart and every token can be seen."""
+"""Layout of tokens in lines of a given width: no character is split, and every token is visible."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _NARROWEST = 10  # columns: the longest escape of a character
 
 
 class Layout(NamedTuple):
-    """A sample's lines: first those of the prompt, then those of the response."""
+    """The lines of a sample: first those of the prompt, then those of the response."""
 
     lines: list[Line]
     response: int  # the first line of the response
     places: list[tuple[int, int]]  # of each token: line and column where it begins
 
     def token_at(self, line: int, column: int) -> int | None:
-        """The token of the cell; None where there is none."""
+        """Return the token of the cell, None where there is none."""
         spans = self.lines[line] if 0 <= line < len(self.lines) else []
         return next((s.token for s in spans if s.token >= 0 and s.start <= column < s.start + s.width), None)
 
     def nearest(self, line: int, column: int) -> int | None:
-        """The token of the line that is next to `column`; None where it has none."""
+        """Return the token of the line that is nearest to `column`, None if the line has none."""
 
         def distance(span: Span) -> int:
             return max(span.start - column, column - (span.start + span.width - 1), 0)
@@ -33,7 +33,10 @@ class Layout(NamedTuple):
         return None if found is None else found.token
 
     def cells_of(self, token: int) -> list[tuple[int, Span]]:
-        """The spans that show `token`, each with its line: its own, or that of the character that it is a part of."""
+        """Return the spans that show `token`, each with its line.
+
+        A token without cells of its own is shown by those of the character that it is a part of.
+        """
         if not 0 <= token < len(self.places):
             return []
         first, column = self.places[token]
@@ -43,7 +46,10 @@ class Layout(NamedTuple):
         return own or [(first, span) for span in holding]
 
     def lines_away(self, token: int, by: int) -> int | None:
-        """The token next in column so many lines below (by < 0: above), or as near to that as there are any."""
+        """Return the token nearest in column `by` lines below (by < 0: above), or on the nearest line that has one.
+
+        Returns None if there is no other token that way.
+        """
         if not (cells := self.cells_of(token)):
             return None
         line, span = cells[0 if by < 0 else -1]
@@ -56,10 +62,11 @@ class Layout(NamedTuple):
 
 
 def lay_out(sample: TokenSample, width: int, *, whitespace: bool = False) -> Layout:
-    """The prompt's end, a rule, the response, and what ended it, in lines of at most `width` columns (10 or more).
+    """Lay out the end of the prompt, a rule, the response, and what ended it.
 
-    Lines break where the model wrote a newline, before a space and before a wide character, and within a word only
-    where it is longer than a line. whitespace: spaces are drawn as dots, and the prompt's newlines as well.
+    Lines have at most `width` columns (10 or more). They break at newlines, before a space and before a wide
+    character; a word is broken only if it is longer than a line. whitespace: draw spaces as dots, and mark the newlines
+    of the prompt as well.
     """
     writer = LineWriter(max(width, _NARROWEST), whitespace)
     if sample.prompt:
@@ -72,7 +79,7 @@ def lay_out(sample: TokenSample, width: int, *, whitespace: bool = False) -> Lay
     part: Part = "text"
     end, offset = response_end(sample), 0
     for token, text in enumerate(sample.texts):
-        cut = max(end - offset, 0)  # characters of the token that are before the stop
+        cut = max(end - offset, 0)  # characters of the token before the stop
         offset += len(text)
         if part == "text" and (cut < len(text) or _is_textless_stop(sample, token)):
             if cut:
@@ -93,13 +100,13 @@ def lay_out(sample: TokenSample, width: int, *, whitespace: bool = False) -> Lay
 
 
 def response_end(sample: TokenSample) -> int:
-    """Characters of the joined token texts that are the response; the rest is the stop: a token, or a stop text."""
+    """Return how many characters of the joined token texts are the response; the rest is the stop token or text."""
     whole = "".join(sample.texts)
     if sample.truncated or whole == sample.completion:
         return len(whole)
     if whole.startswith(sample.completion):
         return len(sample.completion)
-    return len(whole) - len(sample.texts[-1]) if sample.texts else 0  # the completion is without special tokens
+    return len(whole) - len(sample.texts[-1]) if sample.texts else 0  # the completion has no special tokens
 
 
 def _is_textless_stop(sample: TokenSample, token: int) -> bool:

@@ -1,4 +1,4 @@
-"""What the colours, blocks and underlines of a token text mean, in numbers."""
+"""The legend of a token text: the numbers behind its colours, blocks and underlines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workbench.samples.channels import CHANNELS, Channel
 from workbench.samples.scales import ChannelScale
 from workbench.samples.token_text import TokenText
 
-Piece = tuple[str, str | float]  # text, and its role: label, text, muted; or its place on the scale, 0 to 1
+Piece = tuple[str, str | float]  # text, and its role (label, text, muted) or its position on the scale, 0 to 1
 Line = list[Piece]
 
 _NOT_KEPT = "not kept in this run"
@@ -33,11 +33,11 @@ def legend_lines(
     under: Channel | None = None,
     under_scale: ChannelScale | None = None,
 ) -> list[Line]:
-    """A line for the colours and one for the underlines, if there are any, each of at most `width` columns.
+    """Return a line for the colours and, if there are underlines, one for them, each of at most `width` columns.
 
-    Every finite value lies between the scale's ends, as they are printed, or else between the data's, which follow
-    them; in a narrow place ‹ and › tell that values lie beyond an end. No scale: the sample's file lacks the channel.
-    shared: the scale is that of the batch. blocks: show these too, not the colours alone.
+    Every finite value lies between the printed ends of the scale, or else between those of the data, which follow
+    them; in narrow places ‹ and › mark an end that values lie beyond. scale: None where the sample's file lacks the
+    channel. shared: the scale is that of the batch. blocks: show the blocks too, not only the colours.
     """
     lines = [_colors(channel, scale, width, shared=shared, blocks=blocks)]
     if under is not None:
@@ -139,7 +139,7 @@ def _bounds(channel: Channel, size: float) -> str:
 
 
 def _first_fitting(lines: Sequence[Line], width: int) -> Line:
-    """The first that fits; else what fits of the last."""
+    """Return the first line that fits, else the last one, cut to `width`."""
     for line in lines:
         if cell_len("".join(text for text, _ in line)) <= width:
             return [piece for piece in line if piece[0]]

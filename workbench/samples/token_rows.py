@@ -1,4 +1,4 @@
-"""Rows of coloured tokens as segments of a line: their text, and the blocks below it."""
+"""Rows of coloured tokens as segments: their text, and the blocks below it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from workbench.kit.heat import Ladder, block, heat_ladder, underline_style
 from workbench.samples.line_writer import Span
 from workbench.samples.scales import Reading
 
-MARGIN = 2  # columns at the left, for the labels of block rows; always there, so that lines do not break elsewhere
+MARGIN = 2  # columns at the left, for labels of block rows; always present, so that line breaks do not move
 
 _DIM = Style(dim=True)
-_ITALIC = Style(italic=True)  # of a stop, whose background is often strong: dimmed, it could not be read
+_ITALIC = Style(italic=True)  # for the stop: its background is often strong, so dimmed text would be unreadable
 
 
 class Inks(NamedTuple):
@@ -27,14 +27,17 @@ class Inks(NamedTuple):
     cursor: Style
 
     def ladder(self, reading: Reading) -> Ladder:
-        """The one of the channel's kind."""
+        """Return the ladder for the channel's kind."""
         return self.diverging if reading.channel.diverging else self.magnitude
 
 
 def inks(variables: Mapping[str, str], muted: Style, *, focused: bool, colorless: bool) -> Inks:
-    """The styles of the theme with these variables; muted: of text that is no token, and of a cursor out of focus."""
+    """Return the styles of the theme with these variables.
+
+    muted: style of text that is not a token, and of the cursor while the widget has no focus.
+    """
     diverging, magnitude = (heat_ladder(variables, diverging=kind, colorless=colorless) for kind in (True, False))
-    # Not the token's own colours: with some of them, reversed, it would look like a token without a cursor.
+    # The token's own colours reversed could look like another token without a cursor.
     cursor = (diverging.plain if focused else muted) + Style(reverse=True, bold=focused)
     return Inks(diverging, magnitude, muted, cursor)
 
@@ -42,7 +45,10 @@ def inks(variables: Mapping[str, str], muted: Style, *, focused: bool, colorless
 def text_row(
     spans: Sequence[Span], reading: Reading, under: Reading | None, at_cursor: Collection[Span], styles: Inks
 ) -> Iterator[Segment]:
-    """A line of text. reading: gives the backgrounds. under: gives the underlines. at_cursor: spans of that line."""
+    """Yield a line of text.
+
+    reading: gives the backgrounds. under: gives the underlines. at_cursor: spans of this line under the cursor.
+    """
     ladder = styles.ladder(reading)
     yield Segment(" " * MARGIN, ladder.plain)
     for span in spans:
@@ -62,7 +68,7 @@ def text_row(
 
 
 def block_row(spans: Sequence[Span], reading: Reading, label: str, styles: Inks) -> Iterator[Segment]:
-    """Blocks below the tokens of a line, each as wide as its token without the space that it begins with."""
+    """Yield the blocks below the tokens of a line, each as wide as its token without a leading space."""
     ladder, column = styles.ladder(reading), 0
     yield Segment(label.ljust(MARGIN), styles.muted)
     for span in spans if reading.values else ():

@@ -1,4 +1,4 @@
-"""A response as text in which every token is coloured by what happened to it, with a cursor that walks its tokens."""
+"""A response as text, with every token coloured by one of its numbers and a cursor that moves by tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Blocks = Literal["off", "one", "strip"]
 
 _STRIP = {"R": "reward", "K": "kl", "V": "value", "A": "advantage"}
 _BLOCKS: tuple[Blocks, ...] = ("off", "one", "strip")
-_KEYS = "kavrtdile"  # of the channels, in their order; in capitals, to underline by them
+_KEYS = "kavrtdile"  # keys of the channels, in their order; in capitals they underline
 _CHANNELS = list(zip(_KEYS, CHANNELS.values(), strict=True))
 _FAR = "whose number lies far off the others' (robust z over 3.5) or is not finite"
 _UNDERLINE = "Underline by it as well, or no more"
@@ -36,7 +36,7 @@ def _key(key: str, action: str, description: str, name: str, tooltip: str, *, sh
 
 
 class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
-    """A sample token by token: background by one channel, underline by another, blocks below the lines."""
+    """A sample token by token: background from one channel, underline from another, blocks below the lines."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"token-text--muted"}
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -62,29 +62,29 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
 
     cursor: reactive[int] = reactive(0, init=False, repaint=False)  # a token
     channel: reactive[str] = reactive("advantage", init=False)  # of `CHANNELS`
-    underline: reactive[str] = reactive("", init=False)  # another of them, or empty for none
+    underline: reactive[str] = reactive("", init=False)  # of `CHANNELS`, or empty for none
     blocks: reactive[Blocks] = reactive[Blocks]("off", init=False)
     whitespace: reactive[bool] = reactive(False, init=False)
 
     class Moved(Message):
-        """The cursor is on another token, or on one of another sample."""
+        """Message sent when the cursor is on another token, or on a token of another sample."""
 
         def __init__(self, index: int) -> None:
             super().__init__()
             self.index = index
 
     class Chosen(Message):
-        """The token under the cursor was picked with enter or clicked twice."""
+        """Message sent when the token under the cursor was chosen with enter or a double click."""
 
         def __init__(self, index: int) -> None:
             super().__init__()
             self.index = index
 
     class ChannelChanged(Message):
-        """What the colours, underlines or blocks mean has changed."""
+        """Message sent when the meaning of the colours, underlines or blocks has changed."""
 
     class ScaleRequested(Message):
-        """`channel` is to be drawn to the other scale: its sample's own, or one that `set_scale` is given."""
+        """Message sent to switch the scale of `channel` between the sample's own and a shared one; see `set_scale`."""
 
         def __init__(self, channel: str) -> None:
             super().__init__()
@@ -97,14 +97,14 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
         self._readings: dict[str, Reading] = {}
         self._layouts: dict[tuple[int, bool], Layout] = {}
         self._layout: Layout | None = None
-        self._inks: Inks | None = None  # None: to be made of the theme anew
+        self._inks: Inks | None = None  # None: to be made from the theme again
         self._cursor_cells: list[tuple[int, Span]] = []
         self._just_opened = False
 
-    # What is shown
+    # Content
 
     def show(self, sample: TokenSample, cursor: int = 0) -> None:
-        """Show `sample` with the cursor on a token; channel, underline, blocks and shared scales stay."""
+        """Show `sample` with the cursor on a token; keep channel, underline, blocks and shared scales."""
         self.sample = sample
         self._readings.clear()
         self._layouts.clear()
@@ -116,7 +116,7 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
         self.post_message(self.ChannelChanged())
 
     def set_scale(self, channel: str, scale: ChannelScale | None) -> None:
-        """Draw a channel to a scale that other samples share; None: to the sample's own again."""
+        """Draw a channel on a scale shared with other samples; with None, on the sample's own again."""
         if scale is None:
             self._shared.pop(channel, None)
         else:
@@ -125,17 +125,17 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
         self._change_meaning()
 
     def is_shared(self, channel: str) -> bool:
-        """Whether the channel is drawn to a scale given by `set_scale`."""
+        """Return whether the channel is drawn on a scale given by `set_scale`."""
         return channel in self._shared
 
     def scale(self, channel: str) -> ChannelScale | None:
-        """The scale that a channel is drawn to; None where the sample's file does not have it."""
+        """Return the scale that a channel is drawn on, None where the sample's file lacks the channel."""
         if self.sample is None or not (reading := self._reading(self.sample, channel)).values:
             return None
         return reading.scale
 
     def next_outlier(self, by: int) -> bool:
-        """Go to the next token (by = 1), or the one before (-1), whose number is an outlier; False: there is none."""
+        """Move to the next (by = 1) or previous (by = -1) token whose number is an outlier; return False if none."""
         if self.sample is None:
             return False
         places = outliers(self._reading(self.sample, self.channel).values)[::by]
@@ -174,7 +174,7 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
     def on_resize(self) -> None:
         self._lay_out()
 
-    def notify_style_update(self) -> None:  # the focus has come or gone, or the theme has changed
+    def notify_style_update(self) -> None:  # called when focus or theme has changed
         super().notify_style_update()
         self._inks = None
 
@@ -188,7 +188,7 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
 
     def action_line(self, by: int) -> None:
         if not self._go_lines(by) and by < 0:
-            self.scroll_relative(y=by, animate=False, force=True)  # the prompt, where no cursor goes
+            self.scroll_relative(y=by, animate=False, force=True)  # into the prompt, where the cursor cannot go
 
     def action_page(self, by: int) -> None:
         if not self._go_lines(by * max(self.size.height // self._rows, 1)) and by < 0:
@@ -231,11 +231,11 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
 
     @property
     def is_laid_out(self) -> bool:
-        """Whether the sample has its lines: not before the widget has been told how wide it is."""
+        """Whether the sample is laid out, which it is not before the widget knows its width."""
         return self._layout is not None
 
     def picture(self) -> list[Strip]:
-        """Every row of the sample as it is drawn, without the cursor."""
+        """Return every row of the sample as drawn, without the cursor."""
         lines = self._layout.lines if self._layout else []
         first = self._layout.response if self._layout else 0
         return [
@@ -252,7 +252,7 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
         return Strip(self._row(line, row)).adjust_cell_length(width, self.rich_style)
 
     def _row(self, line: int, row: int, *, cursor: bool = True) -> Iterator[Segment]:
-        """A row of a line: 0 is its text, and blocks follow."""
+        """Return a row of a line: row 0 is the text, the others are its blocks."""
         if self.sample is None or self._layout is None:
             return iter(())
         if self._inks is None:
@@ -281,11 +281,11 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
 
     @property
     def _rows(self) -> int:
-        """Rows of the screen for a line of the response."""
+        """Number of screen rows for a line of the response."""
         return {"off": 1, "one": 2, "strip": 1 + len(_STRIP)}[self.blocks]
 
     def _line_at(self, y: int) -> tuple[int, int]:
-        """The line that a row of the whole text belongs to, and which of its rows that is."""
+        """Return the line at row `y` of the whole text, and the row within that line."""
         first = self._layout.response if self._layout else 0
         if y < first:
             return y, 0
@@ -293,7 +293,7 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
         return first + line, row
 
     def _row_of(self, line: int) -> int:
-        """The first row of a line, of which only those of the response have more than one."""
+        """Return the first row of a line; only lines of the response have more than one row."""
         first = self._layout.response if self._layout else 0
         return line if line < first else first + (line - first) * self._rows
 
@@ -311,7 +311,7 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
         self.refresh()
 
     def _go_lines(self, by: int) -> bool:
-        """Go to a token so many lines away; False: there is none that way."""
+        """Move to a token `by` lines away; return False if there is none that way."""
         found = self._layout.lines_away(self.cursor, by) if self._layout else None
         if found is not None:
             self.cursor = found
@@ -322,7 +322,10 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
             self.refresh_lines(self._row_of(line))
 
     def _scroll_to_cursor(self) -> None:
-        """Scroll as little as shows the cursor; a sample just opened to its top, or to what is before the cursor."""
+        """Scroll just enough to show the cursor.
+
+        A sample just opened starts at its top, or some lines above the cursor if that would not be visible.
+        """
         height = self.scrollable_content_region.height
         if height < 1:
             return

@@ -1,4 +1,4 @@
-"""The samples of many iterations, read a few files at a time so that what was found can be shown meanwhile."""
+"""The samples of many iterations, read a few files at a time, so that the first can be shown meanwhile."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from trainer.runs.sample_index import block_of, listed_schema, read_index
 from workbench.run.sample_reader import as_sample_table, browsed, file_sizes, read_batch
 from workbench.run.sample_table import SampleTable
 
-if TYPE_CHECKING:  # importing it takes a while, and the first frame of the screen does without
+if TYPE_CHECKING:  # importing it takes a while, and the first frame of the screen does not need it
     import pyarrow as pa
 
-_ITERATIONS = 50  # of the first part at least: less than 0.2 s where each has its own file
+_ITERATIONS = 50  # of a part at least, except the last: less than 0.2 s where each has its own file
 
 
 def scan(
@@ -25,12 +25,12 @@ def scan(
     found: Callable[[SampleTable, int, int, list[str]], object],
     stop: Callable[[], bool],
 ) -> None:
-    """Read the samples of `iterations`, newest first, and hand on those of some files at a time.
+    """Read the samples of `iterations`, newest first, and pass them on in parts of several files.
 
-    found: is called with the samples of these files, how many iterations are done, of how many, and why files of
-    these could not be read. Each part has at least a quarter of what came before it, so that going through all that
-    there is with every part costs no more than going through the whole run five times. stop: asked before each file;
-    when it says so, what was read since the last call of `found` is dropped.
+    found: called for each part with its samples, the number of iterations done, their total, and the problems of files
+    that could not be read. Each part but the last has at least a quarter of the iterations before it. So a caller that
+    goes through all samples so far after every part processes the whole run about six times at most.
+    stop: called before each file; when it returns True, samples read since the last call of `found` are dropped.
     """
     newest_first = sorted(iterations, reverse=True)
     sizes = file_sizes(folder) if newest_first else {}
@@ -54,7 +54,10 @@ def _read(
     problems: list[str],
     stop: Callable[[], bool],
 ) -> SampleTable | None:
-    """The samples of `iterations`, all of one index file; None once it is to stop. problems: files that are damaged."""
+    """Read the samples of `iterations`, all of one index file; return None if `stop` says so.
+
+    problems: receives a message for each file that cannot be read.
+    """
     import pyarrow as pa
 
     if stop():
@@ -71,7 +74,7 @@ def _read(
             read[iteration] = browsed(folder, iteration)
         except StorageError as error:
             problems.append(str(error))
-    try:  # together: of small batches, to convert each takes as long as to read it
+    try:  # all at once: converting each small batch alone takes as long as reading it
         return as_sample_table(pa.concat_tables([listed_schema().empty_table(), *read.values()]))
     except pa.ArrowException:
         return SampleTable.joined(_each(folder, read, problems))

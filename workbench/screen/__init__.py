@@ -1,1 +1,1 @@
-"""The main screen, which puts the rooms together."""
+"""The main screen, which combines the panes."""

@@ -1,4 +1,4 @@
-"""What the keys for alarms do: open them, apply what they offer, put them away."""
+"""Actions of the keys for alarms: open, fix and dismiss them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ class AlarmedScreen(LabellingScreen):
     """A screen that shows the alarms of a run and hands their fixes to its trainer."""
 
     def show_run(self) -> None:
-        """Show how the run stands now."""
+        """Show the current state of the run."""
         raise NotImplementedError
 
     def allows_alarm(self, action: str) -> bool:
-        """Whether a key for alarms makes sense now."""
+        """Return whether a key for alarms applies now."""
         alarms = self.supervisor.view.alarms
         return bool(alarms) and (action == "open_alarm" or bool(self.supervisor.fixes(urgent_first(alarms)[0])))
 
     def action_open_alarm(self) -> None:
-        """Show the alarms that stand, the most severe one first."""
+        """Show the active alarms, the most severe one first."""
 
         def answered(answer: Answer | None) -> None:
             if answer is None:
@@ -49,7 +49,7 @@ class AlarmedScreen(LabellingScreen):
         self.app.push_screen(FixScreen(alarm, fix), answered)
 
     def _apply(self, alarm: Alarm, fix: Fix) -> None:
-        """Hand the fix to the trainer, unless the run has moved on while the user was reading."""
+        """Hand the fix to the trainer, unless it no longer applies to the run."""
         name = title(alarm)
         if fix not in self.supervisor.fixes(alarm):
             self.say(f"{name} does not stand any more, or its run has ended: nothing was changed", about="steer")

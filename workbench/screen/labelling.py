@@ -1,4 +1,4 @@
-"""What the labelling and the reward-model pane ask for: sessions, training on the labels, use of what was trained."""
+"""Actions of the Label and Reward model panes: sessions, training on the labels, use of the trained model."""
 
 from __future__ import annotations
 
@@ -54,23 +54,23 @@ class LabellingScreen(MountedWhole, Screen[None]):
     def __init__(self, label: LabelOpening | None) -> None:
         super().__init__()
         self._label = label
-        self._labeller = ""  # who labelled last on this screen
+        self._labeller = ""  # the last labeller on this screen
         self._workplace: Workplace | None = None
-        self._policies: PolicyThread | None = None  # of the run that is labelled, where it is not on the screen
-        self._asked: list[Future[Answer]] = []  # what the session waits for
+        self._policies: PolicyThread | None = None  # of the run that is labelled, if it is not on the screen
+        self._asked: list[Future[Answer]] = []  # questions whose answers the session waits for
         self._reward_training: RewardTraining | None = None
 
     def say(self, message: str, kind: Kind = "error", *, about: str = "") -> None:
-        """Put a message above the panes."""
+        """Show a message above the panes."""
         raise NotImplementedError
 
     def settle(self, about: str) -> None:
-        """Put away an error about this: it no longer holds."""
+        """Remove an error about this: it no longer applies."""
         raise NotImplementedError
 
     @property
     def runs_dir(self) -> Path:
-        """The folder of the runs that are listed, and where new ones are made."""
+        """Folder of the listed runs, in which new ones are created."""
         raise NotImplementedError
 
     def action_show_pane(self, name: str) -> None:
@@ -78,18 +78,18 @@ class LabellingScreen(MountedWhole, Screen[None]):
         raise NotImplementedError
 
     def reward_sources(self, sources: list[dict[str, Any]]) -> None:
-        """Let the configuration on the screen reward by `sources`."""
+        """Set the reward sources of the configuration on the screen."""
         raise NotImplementedError
 
     def open_labelling(self) -> None:
-        """Begin with what the workbench was opened to label; nothing where it was not."""
+        """Begin the labelling that the workbench was opened for, if any, and watch reward-model training."""
         if self._label is not None:
             self.action_show_pane("label")
             self._begin_labelling(self._label.choice)
         self.set_interval(_LOOK, self._watch_training)
 
     def close_labelling(self) -> None:
-        """Let go of store and models; a reward model that is being trained goes on. Returns at once."""
+        """Close store and models without waiting; a reward model that is being trained goes on."""
         if self._workplace is not None:
             self._workplace.close()
         self._let_go()
@@ -98,7 +98,7 @@ class LabellingScreen(MountedWhole, Screen[None]):
 
     @property
     def workplace(self) -> Workplace:
-        """Where the labels of this workspace are made."""
+        """Workplace of this workspace's labels, created on first use."""
         if self._workplace is None:
             store = self._label.store if self._label else default_store(Path.cwd())
             self._workplace = Workplace(store, self._ask_run, self._win_rate)
@@ -110,7 +110,7 @@ class LabellingScreen(MountedWhole, Screen[None]):
 
     @work(exclusive=True, group="labelling")
     async def _begin_labelling(self, choice: SessionChoice | None) -> None:
-        """Take up the session of `choice`, or ask which."""
+        """Begin or resume the session of `choice`; None: ask which one."""
         from workbench.labelling.guidelines_screen import GuidelinesScreen
         from workbench.labelling.start_screen import LabelStartScreen
 
@@ -141,10 +141,10 @@ class LabellingScreen(MountedWhole, Screen[None]):
             self.say(problem, about="label")
 
     async def _take_up(self, choice: SessionChoice) -> str:
-        """Begin the session, or go on with it; returns why that cannot be."""
+        """Begin or resume the session; return why it fails, empty if it does not."""
         pane = self.query_one(LabelPane)
         self._let_go()
-        pane.end()  # before the desk turns to another session, so that no key is taken for one of that
+        pane.end()  # before the desk changes sessions, so that no key press reaches the new one
         try:
             state: DeskState = await self.workplace.take_up(choice)
         except TrainerError as error:
@@ -163,7 +163,7 @@ class LabellingScreen(MountedWhole, Screen[None]):
     @on(LabelPane.Labelled)
     @on(LabelPane.Undone)
     def _count_labels(self) -> None:
-        self.settle("train")  # which lacked labels
+        self.settle("train")  # an error about missing labels
         self.workplace.labelled()
 
     @on(RewardModelPane.LabelAgain)
@@ -177,18 +177,18 @@ class LabellingScreen(MountedWhole, Screen[None]):
                 self.say(problem, about="label")
 
     def _proposed(self, sessions: Sequence[SessionRecord]) -> str:
-        """Who is likely to label now."""
+        """Return who is likely to label now."""
         return self._labeller or (self._label.labeller if self._label else default_labeller(sessions))
 
     async def _at_the_keyboard(self, sessions: Sequence[SessionRecord]) -> str | None:
-        """Who labels now: whoever did last on this screen, else who it says; None when they would rather not."""
+        """Return who labels now: the last labeller on this screen, else who the user names; None if they cancel."""
         labeller = self._proposed(sessions)
         if self._labeller or {session.labeller for session in sessions} <= {labeller}:
             return labeller
         given = await self.app.push_screen_wait(TextPromptScreen("Label again as", labeller, labeller_problem))
         return None if given is None else labeller_name(given)
 
-    # Around an item
+    # Dialogs around an item
 
     @on(LabelPane.GuidelinesRequested)
     @work(exclusive=True, group="around")
@@ -235,12 +235,12 @@ class LabellingScreen(MountedWhole, Screen[None]):
         if line := await self.app.push_screen_wait(ExportScreen(self.workplace.store)):
             self.say(line, "done")
 
-    # The loop
+    # Training and use of reward models
 
     @on(LabelPane.TrainRequested)
     @work(exclusive=True, group="train")
     async def _train_on_labels(self) -> None:
-        """Train a reward model on the labels, on the backbone of the run on the screen."""
+        """Train a reward model on the labels, on the backbone of the run on the screen if that is a PPO run."""
         if self._reward_training is not None:
             self.notify(self._reward_training.poll(), markup=False)
             self.action_show_pane("reward-model")
@@ -253,7 +253,10 @@ class LabellingScreen(MountedWhole, Screen[None]):
             self.notify(f"{training.run.name} learns from the labels: {key} shows how", markup=False)
 
     def _begin_training(self, folder: Path | None) -> RewardTraining:
-        """Off the screen's thread. folder: of the PPO run whose backbone is to be shared."""
+        """Start training a reward model; called off the screen's thread. Raises UsageError if there are no labels.
+
+        folder: of the PPO run whose backbone is shared.
+        """
         store = self.workplace.store
         labels = 0
         if store.exists():
@@ -275,7 +278,7 @@ class LabellingScreen(MountedWhole, Screen[None]):
                 if training.problem:
                     self.say(line, about="train")
                 else:
-                    self.settle("use")  # which lacked a reward model
+                    self.settle("use")  # an error about a missing reward model
                     keys = keys_of(self, self.query_one(LabelPane))
                     hint = f"In Label ({keys['pane.label']}), {keys['label.use']} rewards by it."
                     self.notify(f"{line}. {hint}", title="Reward model", timeout=20, markup=False)
@@ -283,7 +286,7 @@ class LabellingScreen(MountedWhole, Screen[None]):
     @on(LabelPane.UseRequested)
     @work(exclusive=True, group="use")
     async def _use_reward_model(self) -> None:
-        """Reward by the newest reward model: in the run under way, else by the configuration on the screen."""
+        """Use the newest reward model as reward: in the run under way, else in the configuration on the screen."""
         material = await self._tried(asyncio.to_thread(labelling_material, self.runs_dir), "use")
         if material is None:
             return
@@ -313,10 +316,10 @@ class LabellingScreen(MountedWhole, Screen[None]):
             except TrainerError as error:
                 self.say(str(error), about="use")
 
-    # What the session asks of runs
+    # Questions of the session to runs
 
     def _ask_run(self, folder: Path, question: Question) -> Answer:
-        """On a thread of the queues: what the model of the run in `folder` writes."""
+        """Return what the model of the run in `folder` writes; called on threads of the queues."""
         future: Future[Answer] = self.app.call_from_thread(self._ask_model, folder, question)
         return future.result()
 
@@ -334,7 +337,7 @@ class LabellingScreen(MountedWhole, Screen[None]):
         return future
 
     def _let_go(self) -> None:
-        """Drop what the session has asked, and the model that was loaded for it; returns at once."""
+        """Cancel the session's questions and close the model loaded for them, without waiting."""
         for future in self._asked:
             future.cancel()
         if self._policies is not None:
@@ -353,7 +356,7 @@ class LabellingScreen(MountedWhole, Screen[None]):
         return shown is not None and shown.resolve() == folder.resolve()
 
     async def _tried(self, work: Coroutine[Any, Any, T] | asyncio.Future[T], about: str = "label") -> T | None:
-        """What `work` brings, and what was said about it settled; None where the banner says why it cannot be."""
+        """Return the result of `work` and settle errors about it; None if it fails: the banner shows why."""
         try:
             result = await work
         except TrainerError as error:

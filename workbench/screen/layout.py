@@ -1,4 +1,4 @@
-"""Which panes stand where on a terminal of a given size."""
+"""Arrangement of the panes on a terminal of a given size."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ SIDE_BY_SIDE = (116, 24)
 EVERYTHING = (180, 48)
 
 DASHBOARD = ("config", "training", "samples")
-ALONE = ("label", "reward-model")  # what they show needs the whole width, and a labeller nothing beside it
-DRAWER = ("runs", "log")  # under the dashboard where there is room for all
+ALONE = ("label", "reward-model")  # they need the whole width, and nothing should distract a labeller
+DRAWER = ("runs", "log")  # below the dashboard if there is room for all
 
 
 class Arrangement(NamedTuple):
-    """Names of the panes in each of two rows, from left to right; none at all where the terminal is too small."""
+    """Names of the panes in each of two rows, from left to right; none if the terminal is too small."""
 
     top: tuple[str, ...]
     bottom: tuple[str, ...]
 
 
 def arrange(width: int, height: int, current: str, *, zoomed: bool = False) -> Arrangement:
-    """The panes to show on `width` columns by `height` lines, when the user is at the pane `current`.
+    """Return the panes to show on `width` columns by `height` lines, when the user is at the pane `current`.
 
-    One at a time on a small terminal, where one is zoomed, and of labels and reward models anywhere; configuration,
-    charts and samples side by side when they fit; all of them on a large one.
+    On a small terminal or when zoomed, only the current pane is shown. The panes for labels and reward models are
+    always shown alone. Otherwise configuration, charts and samples are side by side. A large terminal shows runs and
+    log below them; a smaller one shows each of these two alone.
     """
     if width < SMALLEST[0] or height < SMALLEST[1]:
         return Arrangement((), ())

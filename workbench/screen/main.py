@@ -1,4 +1,4 @@
-"""The main screen: the panes around one run, laid out for the terminal's size, and the keys that steer the run."""
+"""Main screen: the panes around one run, laid out for the terminal's size, and the keys that steer the run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from workbench.training.pane import TrainingPane
 
 
 class _Situation(NamedTuple):
-    """What the keys in force depend on."""
+    """What the active keys depend on."""
 
     state: str
     note: str
@@ -60,9 +60,9 @@ class _Situation(NamedTuple):
 
 
 class MainScreen(AlarmedScreen):
-    """Folds the run's events for the panes, and does what keys and panes ask for."""
+    """Main screen: shows the run's events in the panes, and does what keys and panes request."""
 
-    AUTO_FOCUS: ClassVar[str | None] = ""  # the pane that is shown first takes it
+    AUTO_FOCUS: ClassVar[str | None] = ""  # the first pane takes the focus itself
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "ask('start')", "start", id="run.start", tooltip="Train the configuration on the screen"),
         Binding("space", "ask('pause')", "pause", id="run.pause", tooltip="Hold the run within a token or micro-batch"),
@@ -100,9 +100,9 @@ class MainScreen(AlarmedScreen):
         self._places = Places(self, "training", lambda: self.supervisor.view, self.settle)
         self._listed = self.runs_dir  # the folder whose runs the panes list
         self._situation: _Situation | None = None
-        self._told = ""  # what the banner has told of the run
+        self._told = ""  # what the banner has reported about the run
         self.bugs: list[str] = []  # reported so far
-        self.ready = False  # the panes are there and show the run
+        self.ready = False  # the panes exist and show the run
 
     def compose(self) -> ComposeResult:
         yield StatusLine(id="status")
@@ -144,7 +144,7 @@ class MainScreen(AlarmedScreen):
         self._settings.metrics = [] if shown == [metric.field for metric in DEFAULT] else shown
         self._settings.save(config_dir())
 
-    # What stands where
+    # Layout
 
     def on_resize(self) -> None:
         self._places.resize()
@@ -162,7 +162,7 @@ class MainScreen(AlarmedScreen):
     # The run
 
     def poll(self) -> None:
-        """Fold what has happened since the last call, and show it."""
+        """Fold in the events since the last call, and show the result."""
         try:
             if self.supervisor.poll() or self._situation_now() != self._situation:
                 self.show_run()
@@ -170,14 +170,14 @@ class MainScreen(AlarmedScreen):
             self.report(bug)
 
     def report(self, bug: Exception) -> None:
-        """Say once in the banner, with its traceback in the log, what was not expected; the run goes on."""
+        """Report an unexpected error once in the banner, with its traceback in the log; the run goes on."""
         if (line := repr(bug)) not in self.bugs:
             self.bugs.append(line)
             self.say(report_bug(bug), about="bug")
 
     @property
     def runs_dir(self) -> Path:
-        """The folder that the run on the screen lies in, or else the one that the configuration puts runs into."""
+        """Folder of the run on the screen, or else the one in which the configuration puts runs."""
         if (run := self.supervisor.folder) is not None:
             return run.parent.parent if run.parent.name == TRASH else run.parent
         pane = self.query(ConfigPane)
@@ -193,7 +193,7 @@ class MainScreen(AlarmedScreen):
             self.query_one(RewardModelPane).set_runs_dir(runs_dir)
         self.query_one(StatusLine).show_run(supervisor.view, note=supervisor.note)
         for pane in self.query(Pane):
-            if pane.display or isinstance(pane, SamplesPane):  # whose scores the charts show, seen or not
+            if pane.display or isinstance(pane, SamplesPane):  # the charts show its scores, even if it is hidden
                 pane.show_run(supervisor.view)
         view = supervisor.view
         trouble = "\n".join(filter(None, [supervisor.failure, *view.problems]))
@@ -218,11 +218,14 @@ class MainScreen(AlarmedScreen):
         )
 
     def say(self, message: str, kind: Kind = "error", *, about: str = "") -> None:
-        """Put a message above the panes: until it is read, settled or, unless it is of every pane, its pane is left."""
+        """Show a message above the panes until it is dismissed or settled.
+
+        A message that does not concern all panes also goes when the user leaves its pane.
+        """
         self.query_one(Banner).say(message, kind, {about} if about in ("run", "bug") else {about, self._places.current})
 
     def settle(self, about: str) -> None:
-        """Put away an error about this: it no longer holds."""
+        """Remove an error about this: it no longer applies."""
         self.query_one(Banner).settle(about)
 
     def action_put_away(self) -> None:
@@ -238,7 +241,7 @@ class MainScreen(AlarmedScreen):
         return True
 
     def action_ask(self, request: Request) -> None:
-        """Do what a key asks of the run."""
+        """Do what a key requests of the run."""
         if request == "start" or (request == "step" and not self.supervisor.under_way):
             self._start(one_iteration=request == "step")
         elif request == "stop":
@@ -247,7 +250,7 @@ class MainScreen(AlarmedScreen):
             self._try(lambda: self.supervisor.ask(request), about="steer")
 
     def _ask_to_stop(self) -> None:
-        """End the run, once the user agrees: a capital letter is typed by mistake too."""
+        """Stop the run once the user agrees: even a capital letter can be typed by mistake."""
 
         def answered(agreed: bool | None) -> None:
             if agreed and self.supervisor.allows("stop"):
@@ -259,7 +262,7 @@ class MainScreen(AlarmedScreen):
         self.app.push_screen(ConfirmScreen(question, detail, yes="Stop run", no="Keep training"), answered)
 
     def watch_run(self, folder: Path) -> bool:
-        """Show the run in `folder`, and its configuration; False where the banner says why not."""
+        """Show the run in `folder` and its configuration; return False if that fails: the banner shows why."""
 
         def watch() -> None:
             self.supervisor.watch(folder)
@@ -268,7 +271,7 @@ class MainScreen(AlarmedScreen):
         return self._try(watch, about="start")
 
     def resume_run(self, folder: Path, overrides: Sequence[str] = ()) -> None:
-        """Go on with the run in `folder` on this process's trainer thread; one that is complete, after a question."""
+        """Resume the run in `folder` on this process's trainer thread; if it is complete, ask for more iterations."""
         run = RunFolder(folder)
 
         def resume() -> None:
@@ -298,7 +301,7 @@ class MainScreen(AlarmedScreen):
         self._try(resume, about="start")
 
     def _once_trusted(self, reward: RewardConfig, action: Callable[[], None], *, about: str) -> None:
-        """Do what runs `reward`; where the user has not trusted its code, only after they have. Raises TrainerError."""
+        """Call `action`, which runs `reward`, once the user has trusted the reward's code. Raises TrainerError."""
         codes = untrusted_code(reward)
         if not codes:
             action()
@@ -315,13 +318,13 @@ class MainScreen(AlarmedScreen):
         self._edit(ConfigDocument.of_run(folder))
 
     def _edit(self, document: ConfigDocument) -> None:
-        """Put another configuration on the screen."""
+        """Show another configuration, unless the user keeps unsaved changes."""
         self.when_nothing_is_lost(lambda: self.query_one(ConfigPane).show_document(document))
 
     def when_nothing_is_lost(self, action: Callable[[], None]) -> ConfirmScreen | None:
-        """Do what discards the configuration on the screen; if it has unsaved changes, only when the user agrees.
+        """Call `action`, which discards the configuration on the screen; with unsaved changes, only if the user agrees.
 
-        Returns the question, where it is asked.
+        Returns the question, if it is asked.
         """
         document = self.query_one(ConfigPane).document
         if not document.dirty:
@@ -353,7 +356,7 @@ class MainScreen(AlarmedScreen):
         self._try(lambda: self._once_trusted(config.reward, start, about="start"), about="start")
 
     def _try(self, action: Callable[[], None], *, about: str) -> bool:
-        """Do it and settle what was said about it; False where it cannot be done: the banner says why."""
+        """Call `action` and settle errors about it; return False if it fails: the banner shows why."""
         try:
             action()
         except TrainerError as error:
@@ -371,7 +374,7 @@ class MainScreen(AlarmedScreen):
         self.action_show_pane("config")
         pane.focus_field("reward.sources")
 
-    # What the panes ask for
+    # Requests of the panes
 
     @on(ConfigPane.LiveSettingChanged)
     def _set_live(self, message: ConfigPane.LiveSettingChanged) -> None:
@@ -401,7 +404,7 @@ class MainScreen(AlarmedScreen):
 
     @on(SamplesPane.AskRequested)
     def _ask(self, message: SamplesPane.AskRequested) -> None:
-        """Let the models of the run write: the trainer's where it is under way, else a saved one."""
+        """Show the dialog that asks the run's models: the trainer's if it is under way, else a saved one."""
         folder = self.supervisor.folder
         if folder is None:
             return
@@ -446,6 +449,6 @@ class MainScreen(AlarmedScreen):
 
 
 def _count_problem(text: str) -> str:
-    """Why `text` is not a number of iterations; empty where it is."""
+    """Return why `text` is not a number of iterations; empty if it is one."""
     text = text.strip()
     return "" if text.isdecimal() and len(text) < 10 and int(text) else "write a number of iterations, from 1 up"

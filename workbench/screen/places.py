@@ -1,4 +1,4 @@
-"""Where the user is: which panes are in sight, and which of them has the focus."""
+"""Navigation between the panes: which are visible, and which has the focus."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from workbench.screen.layout import DASHBOARD, DRAWER, SMALLEST, arrange
 
 
 class Places:
-    """Shows the panes of `screen` as the terminal's size allows; the current one always.
+    """Panes of `screen`, shown as the terminal's size allows; the current one is shown if any fits.
 
-    view: of the run, for a pane that comes into sight. left: is told the name of a pane that is not the current one any
-    more.
+    view: returns the view of the run, for a pane that becomes visible. left: called with the name of a pane that is no
+    longer the current one.
     """
 
     def __init__(
@@ -38,20 +38,20 @@ class Places:
         pane.take_focus()
 
     def zoom(self) -> None:
-        """Give the current pane the whole terminal, or take it back."""
+        """Give the current pane the whole terminal, or undo that."""
         self._zoomed = not self._zoomed
         self.go_to(self.current)
 
     def follow(self, widget: Widget) -> None:
-        """Take the pane of `widget`, which has the focus now, as the current one, whatever way it got there."""
+        """Make the pane of `widget`, which has the focus now, the current one, however the focus got there."""
         if widget is not self._screen.focused:
-            return  # the focus has gone on since
+            return  # the focus has moved on since
         pane = next((node for node in widget.ancestors_with_self if isinstance(node, Pane)), None)
         if pane is not None and pane.id:
             self._move_to(pane.id)
 
     def resize(self) -> None:
-        """Arrange the panes anew; what had the focus before all of them were hidden gets it back."""
+        """Arrange the panes again; the widget with the focus before all of them were hidden gets it back."""
         focused = self._screen.focused
         self._arrange()
         if focused is not None and not any(pane.display for pane in self._screen.query(Pane)):

@@ -1,4 +1,4 @@
-"""What becomes of the run when the workbench is left."""
+"""Dialog that asks what should happen to the run when the user quits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CHOICES: tuple[tuple[Choice, str, str], ...] = (
 
 
 class QuitScreen(Dialog[Choice | None]):
-    """Asks; None means to stay."""
+    """Dialog that returns the user's choice; None means to stay."""
 
     BINDINGS = [Binding("escape", "stay", "stay", id="quit.stay", tooltip="Close this and go on")]
 

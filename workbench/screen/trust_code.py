@@ -1,4 +1,4 @@
-"""The question before Python code runs that a configuration names and the user has not trusted."""
+"""Dialog shown before a configuration runs Python code that the user has not trusted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workbench.text import visible
 
 
 class TrustScreen(ConfirmScreen):
-    """Shows the code that the reward would run, and asks whether it may."""
+    """Dialog that shows the code that the reward would run, and asks whether it may."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("pagedown", "read(1)", "read on", id="trust.on", tooltip="Scroll the code down"),

@@ -24,13 +24,13 @@ FILE = "trusted-code.jsonl"  # in the user's state folder
 
 
 def trusted_code() -> TrustedCode:
-    """What this user has trusted."""
+    """Return the code that this user has trusted."""
     return _trusted_code(state_dir() / FILE)
 
 
 @cache
 def _trusted_code(file: Path) -> TrustedCode:
-    return TrustedCode(file)  # the same one in the whole process: it knows what could not be written down
+    return TrustedCode(file)  # one object for the whole process: it also keeps what could not be saved
 
 
 def untrusted_code(reward: RewardConfig) -> list[Code]:
@@ -40,9 +40,9 @@ def untrusted_code(reward: RewardConfig) -> list[Code]:
 
 
 def require_trust(reward: RewardConfig, *, given: bool) -> None:
-    """Let the code of `reward` run where the user has trusted it, trusts it now, or asks on the terminal to run it.
+    """Check that the user trusts the code of `reward`: already, by the command line, or when asked on the terminal.
 
-    given: the command line names the code itself, or says --trust-code. Raises UntrustedCodeError, RewardError.
+    given: the command line names the code itself, or has --trust-code. Raises UntrustedCodeError, RewardError.
     """
     codes = untrusted_code(reward)
     if codes and (given or _agreed(codes)):
@@ -51,7 +51,7 @@ def require_trust(reward: RewardConfig, *, given: bool) -> None:
 
 
 def remember(codes: Sequence[Code]) -> None:
-    """Trust `codes` from now on; where that cannot be written down, in this process, and say so."""
+    """Trust `codes` from now on. If that cannot be saved, trust them in this process only and warn."""
     try:
         trusted_code().remember(codes)
     except StorageError as error:
@@ -59,20 +59,20 @@ def remember(codes: Sequence[Code]) -> None:
 
 
 def is_given(args: argparse.Namespace, schema: type[Section] = Config) -> bool:
-    """Whether the command line says --trust-code, or names the sources itself, which is the user's own word."""
+    """Return whether the command line has --trust-code or names the sources itself, which counts as consent."""
     reward = parse_overrides(args.overrides, schema).get("reward")
     return bool(args.trust_code) or (isinstance(reward, dict) and "sources" in reward)
 
 
 def shown(code: Code) -> str:
-    """The code to be read before it is trusted: every character shown and none obeyed, lines numbered."""
+    """Return code to read before trusting it: lines are numbered and control characters are visible."""
     lines = code.source.expandtabs(4).splitlines() or ["(its source cannot be shown)"]
     width = len(str(len(lines)))
     return "\n".join(f"{number:{width}}  {visible(line)}" for number, line in enumerate(lines, 1))
 
 
 def _agreed(codes: Sequence[Code]) -> bool:
-    """Show `codes` on the terminal and ask; where there is none, the answer is no."""
+    """Show `codes` on the terminal and ask whether to run them; without a terminal the answer is no."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     for code in codes:

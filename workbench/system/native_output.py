@@ -1,6 +1,6 @@
-"""What native code and libraries print goes to a log file, never over the screen.
+"""A log file for what native code and libraries print, so that it never lands on the screen.
 
-Each workbench has a file of its own, `workbench-PID.log`; old ones are removed, and a long one is cut.
+Each workbench has its own file, `workbench-PID.log`; old ones are removed, and a long one is cut.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_KEPT = 5  # files of workbenches that have ended
+_KEPT = 5  # log files of ended workbenches
 _LONGEST = 4 * 1024 * 1024  # bytes of a file
-_LEFT = 1024 * 1024  # bytes at the end of one that was cut
+_LEFT = 1024 * 1024  # bytes kept at the end of a file that is cut
 
 
 def new_log(folder: Path) -> Path:
-    """Return where this process logs in `folder`; of the logs there, only the newest few that have ended stay."""
+    """Return the log file of this process in `folder`, and remove all but the newest few of ended processes."""
     log = folder / f"workbench-{os.getpid()}.log"
     with suppress(OSError):
         ended = [path for path in folder.glob("workbench*.log") if not _is_written(path) or path == log]
@@ -27,21 +27,21 @@ def new_log(folder: Path) -> Path:
 
 
 def cut_log(path: Path) -> bool:
-    """Leave the end of a log that has become long, and return whether it was. What is printed meanwhile may be lost."""
+    """Cut a long log to its end, and return whether it was long. What is printed meanwhile may be lost."""
     with suppress(OSError):
         if path.stat().st_size > _LONGEST:
             with path.open("rb") as file:
                 file.seek(-_LEFT, os.SEEK_END)
                 end = file.read()
             with path.open("ab") as file:
-                file.truncate(0)  # descriptors that append, as those of native code do, go on from there
+                file.truncate(0)  # descriptors that append, such as native code's, continue from there
                 file.write(end.partition(b"\n")[2])
             return True
     return False
 
 
 def _is_written(log: Path) -> bool:
-    """Return whether the process that a log is named after is there."""
+    """Return whether the process that a log is named after is running."""
     try:
         os.kill(int(log.stem.rpartition("-")[2]), 0)
     except PermissionError:  # another user's
@@ -53,10 +53,10 @@ def _is_written(log: Path) -> bool:
 
 @contextmanager
 def native_output_to(path: Path) -> Iterator[None]:
-    """Within the block, file descriptors 1 and 2 write to the end of `path`; the screen keeps the terminal.
+    """Redirect file descriptors 1 and 2 to the end of `path` within the block; the screen keeps the terminal.
 
-    Textual writes to `sys.__stderr__` and asks `sys.__stdout__` for the terminal's size: both get descriptors of their
-    own. Where the file cannot be opened, what is printed is dropped.
+    Textual writes to `sys.__stderr__` and asks `sys.__stdout__` for the terminal's size: both get their own
+    descriptors. If the file cannot be opened, what is printed is dropped.
     """
     log = _open(path)
     kept = {number: os.dup(number) for number in (1, 2)}

@@ -1,4 +1,4 @@
-"""Data goes to stdout; all else, one line a problem, goes to stderr."""
+"""Output of the program: data on stdout; all else on stderr, one line a problem."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def data(text: str) -> None:
 
 
 def note(message: str) -> None:
-    """Tell something on stderr, prefixed with the program's name."""
+    """Print a message on stderr, prefixed with the program's name."""
     _line(f"{PROGRAM}: {visible(message)}")
 
 
@@ -36,11 +36,11 @@ def error(message: str) -> None:
 
 
 def crash(exception: BaseException, folder: Path | None = None) -> None:
-    """Report a bug of ours: one line, and the traceback in `folder`/crash.log, or else on stderr."""
+    """Report a bug in one line, with the traceback in `folder`/crash.log, or else on stderr."""
     details = "".join(traceback.format_exception(exception))
     what = f"{type(exception).__name__}: {exception}".splitlines()[0]
     if folder is not None:
-        from trainer.files import PRIVATE, write_whole  # here: `--version` loads nothing of the trainer
+        from trainer.files import PRIVATE, write_whole  # here, because `--version` loads nothing of the trainer
 
         with contextlib.suppress(OSError):
             path = folder / "crash.log"
@@ -52,7 +52,7 @@ def crash(exception: BaseException, folder: Path | None = None) -> None:
 
 
 def discard_stdout() -> None:
-    """Its reader has gone: what is still buffered for it must not fail when Python flushes it at exit."""
+    """Discard what is still buffered for stdout, whose reader has gone: Python's flush at exit would fail."""
     with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor has nothing to lose
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -60,13 +60,13 @@ def discard_stdout() -> None:
 
 
 def make_streams_safe() -> None:
-    """Let stdout and stderr write characters that their encoding lacks as escapes instead of failing."""
+    """Make stdout and stderr write characters that their encoding lacks as escapes instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
 
 
 def _line(text: str) -> None:
-    with contextlib.suppress(OSError):  # nobody is left to read it
+    with contextlib.suppress(OSError):  # the reader has gone
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()

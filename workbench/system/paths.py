@@ -1,4 +1,4 @@
-"""Where the workbench keeps what belongs to its user rather than to a run."""
+"""Folders of the workbench that belong to the user rather than to a run."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ VARIABLE = "PPO_WORKBENCH_CONFIG_DIR"
 
 
 def config_dir() -> Path:
-    """The user's own themes/ and keys.toml; `PPO_WORKBENCH_CONFIG_DIR` names another folder. It need not exist."""
+    """Return the folder of the user's themes/ and keys.toml, or `PPO_WORKBENCH_CONFIG_DIR`. It need not exist."""
     return Path(os.environ.get(VARIABLE) or platformdirs.user_config_path("ppo-workbench"))
 
 
 def state_dir() -> Path:
-    """Logs of the screen. It need not exist."""
+    """Return the folder of the screen's logs and the list of trusted code. It need not exist."""
     return platformdirs.user_state_path("ppo-workbench")

@@ -1,4 +1,4 @@
-"""Signals end a run the gentle way: checkpoint first. A second Ctrl+C ends a headless process at once."""
+"""Signal handling: a signal ends a run after a checkpoint; a second Ctrl+C ends a headless process at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REASONS = {
     signal.SIGUSR1: "asked to stop (SIGUSR1)",
     signal.SIGUSR2: "asked to stop (SIGUSR2)",
 }
-"""The signals that are handled, and what a run that one of them ended gives as its reason."""
+"""The signals that are handled, each with the reason that it gives for the end of a run."""
 
 
 def leave_now() -> None:
@@ -30,9 +30,9 @@ def handled_signals(handle: Callable[[signal.Signals], bool]) -> Iterator[None]:
     """Call `handle` for every signal of `REASONS` that arrives within the block.
 
     handle: called inside a signal handler, so it must not print through a buffer; returns whether the signal ends the
-    process. After such a signal all of them are ignored from the end of the block on, where else the handlers of before
-    are put back: a scheduler that repeats its signal must not kill a process that is on its way out.
-    A signal that the process was started with ignored (nohup, a shell's background job) stays ignored.
+    process. After such a signal, all of them are ignored from the end of the block on: a scheduler that repeats its
+    signal must not kill a process that is about to exit. Otherwise the previous handlers are restored.
+    A signal that was ignored when the process started (nohup, a shell's background job) stays ignored.
     """
     ending = False
 
@@ -53,7 +53,7 @@ def handled_signals(handle: Callable[[signal.Signals], bool]) -> Iterator[None]:
 def stop_on_signals(
     stop: Callable[[str], None], restore: Callable[[], None], leave: Callable[[], None] = leave_now
 ) -> Iterator[None]:
-    """Within the block every signal of `REASONS` calls `stop(reason)`; a SIGINT after another signal leaves at once.
+    """Call `stop(reason)` for every signal of `REASONS` within the block; a SIGINT after another leaves at once.
 
     stop: asks the run to checkpoint and end, as `Session.stop`; restore: leaves the terminal usable, called
     before `leave`. All three run inside a signal handler: they must not print through a buffer.

@@ -1,4 +1,4 @@
-"""What the terminal can show, by what the environment says of it."""
+"""Abilities of the terminal, according to the environment."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _CANNOT_PLACE = ("dumb", "unknown")
 
 
 def can_place_text() -> bool:
-    """Whether text can be put anywhere on the screen: not in an editor's shell, say."""
+    """Return whether text can be put anywhere on the screen, which an editor's shell cannot do, for example."""
     return os.environ.get("TERM", "").lower() not in _CANNOT_PLACE
 
 
 def colors() -> int:
-    """How many colours there are: by COLORTERM, else by the name in TERM, else by what terminfo says of that."""
+    """Return the number of colours: from COLORTERM, else the name in TERM, else terminfo; 16 if unknown."""
     if os.environ.get("COLORTERM", "").strip().lower() in ("truecolor", "24bit"):
         return _TRUE_COLOR
     name = os.environ.get("TERM", "")

@@ -1,1 +1,1 @@
-"""The charts of a run and its alarms."""
+"""Charts and alarms of a run."""

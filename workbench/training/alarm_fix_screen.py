@@ -1,4 +1,4 @@
-"""The question before the first fix of the newest alarm is applied."""
+"""Confirmation before the first fix of the most severe alarm is applied."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workbench.run.alarms import title
 
 
 class FixScreen(ConfirmScreen):
-    """Asks whether `fix` is to be applied. Enter says yes: who pressed the key for fixes means it."""
+    """Dialog that asks whether to apply `fix`. Yes has the focus: the user has just pressed the key for fixes."""
 
     FOCUSED: ClassVar[str] = "#yes"
 

@@ -1,4 +1,4 @@
-"""The alarms of a run that stand, a line each, above its metrics."""
+"""The active alarms of a run, one line each, above its metrics."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from workbench.run.alarms import SIGNS, title, urgent_first
 from workbench.text import visible
 
 _MOST = 3  # lines
-_ROOM = 18  # lines of a pane in which more than one alarm may have one
-_ROLES = {"info": "muted", "error": "missing"}  # else that of an alert
+_ROOM = 18  # lines of a pane that shows more than one alarm
+_ROLES = {"info": "muted", "error": "missing"}  # other levels: alert
 
 
 def alarm_lines(alarms: Sequence[Alarm], width: int, height: int, key: str) -> list[Line]:
-    """`alarms`, the most severe first, in at most `height` lines of `width` columns.
+    """Return `alarms`, the most severe first, in at most `height` lines of `width` columns.
 
-    The first line ends with the `key` that opens it, and with the number of those that have no line.
+    The first line ends with the number of alarms that have no line and with the `key` that opens them.
     """
     lines: list[Line] = []
     left = len(alarms) - height
@@ -38,7 +38,7 @@ def alarm_lines(alarms: Sequence[Alarm], width: int, height: int, key: str) -> l
 
 
 class AlarmLines(Drawn):
-    """Draws the alarms that it is shown, in the lines that it is given."""
+    """Widget that draws the alarms it is given."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = component_classes("text", "muted", "missing", "alert")
 
@@ -48,7 +48,7 @@ class AlarmLines(Drawn):
         self._key = ""
 
     def show(self, alarms: Sequence[Alarm], key: str, room: int) -> int:
-        """Draw `alarms`, the newest last, from now on; `key` opens them. How many of `room` lines that takes."""
+        """Draw `alarms`, newest last, from now on, and return how many of `room` lines they take. `key` opens them."""
         taken = min(len(alarms), _MOST if room >= _ROOM else 1)
         self.display = bool(taken)
         self.styles.height = taken

@@ -1,4 +1,4 @@
-"""An alarm over the screen that shows the run: what it rests on, what to do, and what can be done from here."""
+"""Dialog for the alarms of a run: their evidence, their advice and the fixes that can be applied from here."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from workbench.run.alarms import SIGNS, evidence, title
 from workbench.text import visible
 
 _AROUND = 13  # lines of the screen that are neither text nor fixes
-_MOST = 5  # fixes in sight
+_MOST = 5  # fixes visible at once
 _First = partial(Binding, priority=True)
 
 
 class Answer(NamedTuple):
-    """What a user wants about an alarm: a fix of it, or None to put it away."""
+    """The user's answer to an alarm: a fix to apply, or None to dismiss the alarm."""
 
     alarm: Alarm
     fix: Fix | None
 
 
 class AlarmScreen(Dialog[Answer | None]):
-    """Asks what to do about one of `alarms`, which are the newest first; None means nothing.
+    """Dialog that asks what to do about one of `alarms`, shown in the order given; None means nothing.
 
-    fixes: what can be done about an alarm now.
+    fixes: returns the fixes that can be applied to an alarm now.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "close", "close", id="alarm.close", tooltip="Close this and do nothing"),
         Binding("x,delete", "put_away", "put away", id="alarm.put-away", tooltip="Read: show this alarm no more"),
-        # Before the list of fixes, which would take these for itself.
+        # With priority, because the list of fixes would handle these keys itself.
         _First("left", "other(-1)", "newer", id="alarm.newer", tooltip="The alarm that was told after this one"),
         _First("right", "other(1)", "older", id="alarm.older", tooltip="The alarm that was told before this one"),
         _First("pageup", "page(-1)", "page up", show=False, id="alarm.page-up", tooltip="The text a page up"),
@@ -55,7 +55,7 @@ class AlarmScreen(Dialog[Answer | None]):
         super().__init__()
         self._alarms, self._fixes_of = alarms, fixes
         self._at = 0
-        self._fixes: Sequence[Fix] = ()  # as listed
+        self._fixes: Sequence[Fix] = ()  # in the order listed
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
@@ -127,12 +127,12 @@ class AlarmScreen(Dialog[Answer | None]):
         self.query_one("#alarm-text", VerticalScroll).scroll_relative(y=lines, animate=False)
 
     def _share_lines(self) -> None:
-        """Leave the text what title, fixes and keys do not take: it can be scrolled."""
+        """Give the text, which can be scrolled, the lines that title, fixes and keys leave."""
         room = self.app.size.height - _AROUND - min(len(self._fixes), _MOST)
         self.query_one("#alarm-text").styles.max_height = max(room, 3)
 
     def _keys(self) -> Content:
-        """The keys of this screen, as the user has set them."""
+        """Return the keys of this screen, as the user has set them."""
         keys = keys_in_force(self)
         parts: list[str | tuple[str, str]] = [("enter", "bold"), " does it   "] if self._fixes else []
         if len(self._alarms) > 1:
@@ -142,7 +142,7 @@ class AlarmScreen(Dialog[Answer | None]):
 
 
 def alarm_text(alarm: Alarm) -> Content:
-    """What the alarm says, its evidence a number a line, and its advice."""
+    """Return the alarm's message, its evidence with one number per line, and its advice."""
     numbers = [(visible(name), visible(value)) for name, value in evidence(alarm)]
     names = max((cell_len(name) for name, _ in numbers), default=0)
     parts: list[str | tuple[str, str]] = [visible(alarm.message), "\n"]

@@ -1,4 +1,4 @@
-"""One metric as a chart of braille dots: axes, threshold, moving average, cursor, marks, and further runs."""
+"""Chart of one metric in braille dots: axes, threshold, moving average, cursor, marks, and other runs."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from workbench.training.charted import Charted
 from workbench.training.metric_row import change_text, reading_at
 from workbench.training.timeline import sign_of
 
-Points = list[tuple[int, Bucket]]  # at a dot of the x axis
+Points = list[tuple[int, Bucket]]  # dots of the x axis and their values
 
-LETTERS = "abcde"[:OVERLAYS]  # of the further runs, in the legend and at the ends of their lines
+LETTERS = "abcde"[:OVERLAYS]  # of the other runs, in the legend and at the ends of their lines
 _LABELS = 8  # columns of the y axis's numbers
 _LINES_A_TICK = 4
 _COLUMNS_A_TICK = 12
 _RANKS = ("checkpoint", "evaluation", "resumed", "end", "setting", "alert", "decision", "alarm", "rollback")
-"""Kinds of marks; the last is shown where marks meet, and an error over all."""
+"""Kinds of marks by ascending rank. Where marks meet, the highest rank is shown; an error outranks every kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """What the chart shows of one metric. others: further runs by name, at most five."""
+    """What the chart shows of one metric. others: names and histories of at most five other runs."""
 
     charted: Charted
     metric: Metric
@@ -41,12 +41,12 @@ class Picture:
 
 
 def braille_chart(picture: Picture, width: int, height: int) -> list[Line]:
-    """The chart as `height` lines of at most `width` columns: title, plot, axis with iterations, marks, legend.
+    """Return the chart as `height` lines of at most `width` columns: title, plot, iteration axis, marks, legend.
 
-    Reads two buckets a column of the plot for every run, however long it is.
+    Reads two buckets per column of the plot for each run, however long the run is.
     """
     charted, metric = picture.charted, picture.metric
-    across = max(width - _LABELS - 4, 1)  # a column is left for the letters at the ends of lines
+    across = max(width - _LABELS - 4, 1)  # leaves a column for the letters at the ends of lines
     down = max(height - 4 - bool(picture.others), 1)
     windows = [charted.window, *(charted.window.beside(history) for _, history in picture.others)]
     series = [window.points(metric, DOTS_ACROSS * across) for window in windows]
@@ -68,7 +68,7 @@ def braille_chart(picture: Picture, width: int, height: int) -> list[Line]:
 def _plot(
     picture: Picture, windows: Sequence[Window], series: Sequence[Points], scale: Scale, across: int, down: int
 ) -> list[Line]:
-    """The lines of all runs with what lies behind them, a letter at the end of each further one."""
+    """Return the plot: the lines of all runs, a letter at the end of each other run, and what lies behind them."""
     canvas = Canvas(across, down)
     for number, (window, points) in reversed(list(enumerate(zip(windows, series, strict=True)))):
         _draw(canvas, window, points, [bucket.mean for _, bucket in points], scale, _role(number), spread=not number)
@@ -88,7 +88,7 @@ def _plot(
     for x, bucket in series[0]:
         if bucket.missing:
             rows[-1][x // DOTS_ACROSS] = (MISSING, "missing")
-    plot = [[*cells, (" ", "text")] for cells in rows]  # with a column for letters of lines that reach the right edge
+    plot = [[*cells, (" ", "text")] for cells in rows]  # a column for letters of lines that reach the right edge
     for number, points in enumerate(series[1:]):
         _put_letter(plot, number, points, scale)
     return [line_of(cells) for cells in plot]
@@ -97,10 +97,13 @@ def _plot(
 def _draw(
     canvas: Canvas, window: Window, points: Points, values: Sequence[float], scale: Scale, role: str, *, spread: bool
 ) -> None:
-    """A line through `values`, broken where iterations lack. spread: draw from least to greatest of each bucket too."""
+    """Draw a line through `values`, with gaps where iterations are missing.
+
+    spread: also draw each bucket from its least to its greatest value.
+    """
     numbers, top = window.history.numbers, canvas.height * DOTS_DOWN - 1
     before: tuple[int, int] | None = None
-    follows = -1  # the iteration that goes on where the last point ended
+    follows = -1  # the iteration that continues the line
     for (x, bucket), value in zip(points, values, strict=True):
         if math.isnan(value):
             before = None
@@ -115,7 +118,7 @@ def _draw(
 
 
 def _put_letter(plot: list[list[Piece]], number: int, points: Points, scale: Scale) -> None:
-    """Put the letter of a further run where its line ends, or on the nearest row that is free there."""
+    """Put the letter of another run at the end of its line, or on the nearest free row there."""
     end = next(((x, bucket.mean) for x, bucket in reversed(points) if not math.isnan(bucket.mean)), None)
     if end is None:
         return
@@ -126,7 +129,7 @@ def _put_letter(plot: list[list[Piece]], number: int, points: Points, scale: Sca
 
 
 def _title(picture: Picture, points: Points, width: int) -> Line:
-    """The metric, and what it is at the cursor."""
+    """Return the title: the metric and its value at the cursor."""
     charted, metric = picture.charted, picture.metric
     reading = reading_at(charted.window, metric, charted.at)
     numbers = charted.window.history.numbers
@@ -149,14 +152,14 @@ def _title(picture: Picture, points: Points, width: int) -> Line:
 
 
 def _tick_rows(scale: Scale, down: int) -> dict[int, str]:
-    """The numbers of the y axis by their line."""
+    """Return the numbers of the y axis, keyed by row."""
     values = ticks(scale, max(down // _LINES_A_TICK, 1))
     texts = tick_texts(values, log=scale.log)
     return {_row(scale.position(value), down): text for value, text in zip(values, texts, strict=True)}
 
 
 def _iteration_axis(window: Window, across: int) -> list[Line]:
-    """The x axis and the iterations under it."""
+    """Return the x axis and, below it, the iterations."""
     line, labels = ["─"] * across, [" "] * (across + 4)
     free_from = 0
     if window.iterations:
@@ -173,7 +176,7 @@ def _iteration_axis(window: Window, across: int) -> list[Line]:
 
 
 def _mark_line(marks: Sequence[Mark], window: Window, across: int) -> Line:
-    """Checkpoints, alerts and settings, each under its iteration."""
+    """Return the line of marks, each below its iteration."""
     cells: list[Piece] = [(" ", "text")] * across
     ranks = [-1] * across
     for mark in marks:
@@ -195,7 +198,7 @@ def _legend(others: Sequence[tuple[str, History]], width: int) -> Line:
 
 
 def _fitting(pieces: Line, width: int) -> Line:
-    """The pieces that `width` columns hold, in their order."""
+    """Return the pieces that fit into `width` columns, in order."""
     line: Line = []
     for text, role in pieces:
         if len(text) <= width:
@@ -205,13 +208,13 @@ def _fitting(pieces: Line, width: int) -> Line:
 
 
 def _place(window: Window, iteration: int, across: int) -> int:
-    """The column of an iteration, by the dots that its value is drawn at."""
+    """Return the column of an iteration: that of the dot at which its value is drawn."""
     dots = DOTS_ACROSS * across
     return round((iteration - window.first) / max(window.last - window.first, 1) * (dots - 1)) // DOTS_ACROSS
 
 
 def _row(position: float, down: int) -> int:
-    """The line from the top of a place from 0 to 1 on the y axis."""
+    """Return the row, counted from the top, of a position from 0 to 1 on the y axis."""
     return round((1 - position) * (DOTS_DOWN * down - 1)) // DOTS_DOWN
 
 

@@ -1,4 +1,4 @@
-"""What all charts of a run have in common."""
+"""Settings that all charts of a run share."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from workbench.kit.window import Window
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charted:
-    """What is drawn, and how: a part of a history, and where the cursor is in it."""
+    """The part of a history to draw, the cursor in it, and how to draw it."""
 
     window: Window
     at: int | None = None  # the cursor's position in the history; None: the newest iteration
     average: bool = False  # draw the exponential moving average
-    log: bool = False  # logarithmic axes, where a metric has one
+    log: bool = False  # logarithmic axis, if the metric has one
 
     @property
     def iteration(self) -> int | None:
-        """The iteration that the cursor is at."""
+        """Iteration at the cursor; None without a cursor."""
         return None if self.at is None else self.window.history.numbers[self.at]

@@ -1,4 +1,4 @@
-"""The metrics that the training pane has a row for, to be switched on and off."""
+"""Dialog that selects the metrics of the training pane."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workbench.run.metrics import METRICS
 
 
 class ChooseMetricsScreen(Dialog[tuple[str, ...]]):
-    """Gives the fields of the metrics that are to be shown, in the order of the table; empty for all of them."""
+    """Dialog that returns the fields of the metrics to show, in the order of the table; empty for the default ones."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "close", "close", id="metrics.close", tooltip="Show the chosen metrics"),

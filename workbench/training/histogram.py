@@ -1,4 +1,4 @@
-"""The distribution of the scores of an iteration."""
+"""Histogram of the scores of an iteration."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _DIGITS = 2
 
 
 def histogram(scores: Sequence[float], iteration: int, width: int, height: int) -> list[Line]:
-    """The scores of `iteration` in `height` lines of at most `width` columns: title, bars, and the axis under them.
+    """Return the scores of `iteration` as at most `height` lines of at most `width` columns: title, bars and axis.
 
-    Scores that are not finite are counted in the title. Two bins a square root of the number of scores.
+    The title counts the scores that are not finite. With n scores there are about 2 * sqrt(n) bins, from 5 to 40.
     """
     finite = [score for score in scores if math.isfinite(score)]
     lines = [_title(iteration, finite, len(scores) - len(finite), width)]
@@ -52,7 +52,7 @@ def _title(iteration: int, finite: Sequence[float], missing: int, width: int) ->
 
 
 def _axis(finite: Sequence[float], scale: Scale, width: int) -> Line:
-    """The ends of the axis, and where the mean is on it."""
+    """Return the axis: its ends and the place of the mean."""
     low, high = number_text(scale.low, _DIGITS, 9), number_text(scale.high, _DIGITS, 9)
     if scale.high <= scale.low:
         return [(f" {low}", "muted")]
@@ -65,7 +65,7 @@ def _axis(finite: Sequence[float], scale: Scale, width: int) -> Line:
 
 
 def _moments(finite: Sequence[float]) -> tuple[float, float]:
-    """Mean and deviation; dividing first keeps the sum of large numbers finite."""
+    """Return mean and deviation; dividing first keeps the sum of large numbers finite."""
     mean = sum(score / len(finite) for score in finite)
     largest = max(abs(score - mean) for score in finite)
     if not 0 < largest < math.inf:
@@ -74,7 +74,7 @@ def _moments(finite: Sequence[float]) -> tuple[float, float]:
 
 
 class ScoreHistogram(Drawn):
-    """Draws the scores that it was given last."""
+    """Widget that draws the scores it was given last."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = component_classes("muted", "axis", "series", "missing")
 
@@ -85,11 +85,11 @@ class ScoreHistogram(Drawn):
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to draw."""
+        """Whether there are no scores."""
         return not self._scores
 
     def show(self, scores: Sequence[float], iteration: int = 0) -> None:
-        """Draw the `scores` of `iteration` from now on; nothing where there are none."""
+        """Draw the `scores` of `iteration` from now on."""
         self._scores, self._iteration = tuple(scores), iteration
         self.redraw()
 

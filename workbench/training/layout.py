@@ -1,4 +1,4 @@
-"""How the training pane's lines are shared out."""
+"""Division of the training pane's lines among its parts."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from typing import NamedTuple
 
 from workbench.training.metric_row import STACKED_BELOW
 
-_HISTOGRAM = (3, 4)  # lines: least, and where there is plenty
-_LEAST_TIMELINE = 2  # lines, the heading included
+_HISTOGRAM = (3, 4)  # lines: at least, and in a tall pane
+_LEAST_TIMELINE = 2  # lines, including the heading
 _MOST_TIMELINE = 13
-_TIMELINE_BESIDE = 6  # lines that it has before rows grow whose sparklines are wide already
+_TIMELINE_BESIDE = 6  # lines of the timeline before rows with wide sparklines grow
 _TALLEST_ROW = 4
-_PLENTY = 40  # lines
+_PLENTY = 40  # lines of a tall pane
 
 
 class Shares(NamedTuple):
-    """Lines of each part; 0 for one that is not shown. The rows' part takes what the others leave."""
+    """Lines of each part; 0 for a hidden part. The rows take what the other parts leave."""
 
     row: int  # of a metric
-    rows: int  # of all metrics, their heading included
+    rows: int  # of all metrics, including their heading
     histogram: int
     timeline: int
 
 
 def shares(height: int, width: int, metrics: int, *, scores: bool, marks: int) -> Shares:
-    """Share out `height` lines of `width` columns among `metrics` rows and, where there are any, scores and marks.
+    """Divide `height` lines of `width` columns among `metrics` rows and, if there are any, scores and marks.
 
-    Every row gets a line before the others get any; rows grow next, and what is left goes to the timeline.
+    Every row gets a line before the other parts get any. Rows grow next, and the timeline gets what is left.
     """
     metrics = max(metrics, 1)
     free = max(height - 1 - metrics, 0)

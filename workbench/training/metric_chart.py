@@ -9,7 +9,7 @@ from workbench.training.braille_chart import Picture, braille_chart
 
 
 class MetricChart(Drawn, can_focus=True):
-    """Draws a picture; the keys that move through it are the pane's."""
+    """Widget that draws a picture. The pane handles the keys that move through it."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = component_classes(*ROLES)
 

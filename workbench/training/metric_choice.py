@@ -1,4 +1,4 @@
-"""Which metrics of a run have a row."""
+"""Selection of the metrics of a run that have a row."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from workbench.run.view import RunView
 
 
 def metrics_of(view: RunView, chosen: Sequence[Metric]) -> tuple[Metric, ...]:
-    """Of a PPO run the `chosen` metrics that tell something of it, the KL with its target; of others all.
+    """Return the metrics that have a row: of a PPO run the informative ones of `chosen`, of other kinds all.
 
-    Before the first iteration none has told anything yet: then it is all that were chosen.
+    The KL has its target as threshold. All of `chosen` have a row before the first iteration, or if none is
+    informative.
     """
     history = view.history
     if history.kind != PPO:
@@ -23,7 +24,7 @@ def metrics_of(view: RunView, chosen: Sequence[Metric]) -> tuple[Metric, ...]:
 
 
 def hidden_metrics(view: RunView, chosen: Sequence[Metric]) -> int:
-    """How many metrics that a PPO run shows by default, and that tell something of this one, are not `chosen`."""
+    """Return how many informative default metrics of a PPO run are not `chosen`; 0 for other kinds."""
     history = view.history
     if history.kind != PPO:
         return 0

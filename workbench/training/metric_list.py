@@ -1,4 +1,4 @@
-"""The metrics of a run, a row each, with a cursor that goes through the iterations of all of them."""
+"""List of the metrics of a run, one row each, with one cursor over the iterations of all."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from workbench.training.metric_row import RowShape, metric_row, row_shape
 
 
 class MetricList(Drawn, can_focus=True):
-    """Draws the rows that fit, the selected one among them, under a line that says which iterations they show."""
+    """Widget that draws the rows that fit, including the selected one, below a line with the iterations they show."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = component_classes(
         "text", "strong", "muted", "series", "target", "missing", "cursor", "selected"
     )
 
     class Picked(Message):
-        """A row was clicked, and at its sparkline the iteration under the mouse."""
+        """Posted when a row is clicked. iteration: the one under the mouse, None outside the sparkline."""
 
         def __init__(self, row: int, iteration: int | None) -> None:
             super().__init__()
@@ -38,11 +38,11 @@ class MetricList(Drawn, can_focus=True):
         self._metrics: Sequence[Metric] = ()
         self._selected = 0
         self._row_height = 1
-        self._top = 0  # the first row that is seen
+        self._top = 0  # the first visible row
         self._empty = ""
 
     def show(self, charted: Charted, metrics: Sequence[Metric], selected: int, *, row_height: int, empty: str) -> None:
-        """Draw `metrics` from now on. empty: what to say while there is no iteration."""
+        """Draw `metrics` from now on. empty: the text to show before the first iteration."""
         self._charted, self._metrics, self._selected = charted, metrics, selected
         self._row_height, self._empty = row_height, empty
         self.redraw()
@@ -80,7 +80,7 @@ class MetricList(Drawn, can_focus=True):
 
 
 def heading(charted: Charted, shape: RowShape, width: int) -> Line:
-    """Which iterations are drawn and how, and above the sparklines where the cursor is."""
+    """Return the line above the rows: the iterations, how they are drawn, and the cursor above the sparklines."""
     window = charted.window
     drawn = f"iterations {window.first}–{window.last}"
     words = [drawn if charted.iteration is None else f"iteration {charted.iteration} of {window.history.numbers[-1]}"]

@@ -1,4 +1,4 @@
-"""A metric in a row: its name, value and change, and its sparkline in the width that is left."""
+"""Row of a metric: its name, value and change, and its sparkline in the remaining width."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from workbench.run.metrics import Metric
 _NAME, _VALUE, _CHANGE = 16, 8, 9  # columns
 _NUMBERS = 1 + _NAME + _VALUE + 1  # all but the change, with the spaces between
 _SPACE = 2  # columns before the sparkline
-STACKED_BELOW = 64  # columns: narrower, a sparkline stands under its numbers
+STACKED_BELOW = 64  # columns: in a narrower pane, a sparkline is below its numbers
 _LIMIT = 7  # columns of the threshold beside a sparkline
-_LIMIT_FROM = 40  # columns of a sparkline that has room for it
+_LIMIT_FROM = 40  # columns of a sparkline that leaves room for the threshold
 
 
 class RowShape(NamedTuple):
-    """Where the parts of a row stand; the same for all rows, so that their columns are one under another."""
+    """Places of the parts of a row; the same for all rows, so that their columns are aligned."""
 
     height: int
     stacked: bool  # the sparkline is under the numbers
-    change: int  # columns: enough for the arrow at least
+    change: int  # columns: at least enough for the arrow
     spark: int  # columns
-    spark_at: int  # the first of them
+    spark_at: int  # the first of these columns
     spark_height: int
     limit: int  # columns for the threshold to the right of the sparkline
 
 
 class Reading(NamedTuple):
-    """A value in the shown unit, and its difference to the iteration before; NaN when there is none."""
+    """A value in the shown unit, and its change from the previous iteration; NaN if there is none."""
 
     value: float
     change: float
 
 
 def row_shape(width: int, height: int) -> RowShape:
-    """The shape of rows of `width` columns and `height` lines."""
+    """Return the shape of rows of `width` columns and `height` lines."""
     if height > 1 and width < STACKED_BELOW:
         return RowShape(height, True, _CHANGE, max(width - 2, 0), 1, height - 1, 0)
     change = _CHANGE if width >= STACKED_BELOW - 8 else 1
@@ -50,7 +50,7 @@ def row_shape(width: int, height: int) -> RowShape:
 
 
 def reading_at(window: Window, metric: Metric, at: int | None = None) -> Reading:
-    """The value of `metric` at the position `at` of the window's history, the newest without one."""
+    """Return the value of `metric` at position `at` of the window's history, or the newest one without `at`."""
     values = window.history.column(metric.field)
     at = len(values) - 1 if at is None else at
     if not 0 <= at < len(values):
@@ -70,7 +70,7 @@ def metric_row(
     log: bool = False,
     selected: bool = False,
 ) -> list[Line]:
-    """The lines of a row, `shape.height` of them. at: the position of the cursor; average: draw the moving average."""
+    """Return the `shape.height` lines of a row. at: the position of the cursor; average: draw the moving average."""
     columns = window.columns(metric, shape.spark)
     values = moving_average(columns) if average else [math.nan if c is None else c.mean for c in columns]
     scale = scale_of(zip(values, values, strict=True), metric, log=log)
@@ -90,7 +90,7 @@ def metric_row(
 
 
 def change_text(change: float, digits: int, width: int) -> str:
-    """▲ or ▼ with the size of the change, which may be all that fits; = where the digits show none."""
+    """Return ▲ or ▼ and, if it fits, the size of the change; = if the digits show none, nothing if it is not finite."""
     if not math.isfinite(change):
         return ""
     size = number_text(abs(change), digits, max(width - 2, 7))
@@ -102,7 +102,7 @@ def change_text(change: float, digits: int, width: int) -> str:
 
 def _numbers(reading: Reading, metric: Metric, change: int, *, selected: bool) -> Line:
     value = number_text(reading.value, metric.digits, _VALUE - 1)
-    sign = "!" if metric.beyond(reading.value) else " "  # the threshold is passed, said without colour
+    sign = "!" if metric.beyond(reading.value) else " "  # past the threshold, also visible without colour
     role = "missing" if not math.isfinite(reading.value) else "target" if sign == "!" else "strong"
     unit = f" {metric.unit}" if metric.unit else ""
     return [
@@ -115,13 +115,13 @@ def _numbers(reading: Reading, metric: Metric, change: int, *, selected: bool) -
 
 
 def _end(metric: Metric, scale: Scale, width: int) -> Piece:
-    """The threshold, or else the ends of the axis, to the right of the numbers where they fit."""
+    """Return the threshold, or else the ends of the axis, for the place right of the numbers; empty if too wide."""
     text, role = (_range(scale, width), "muted") if metric.threshold is None else _limit(metric)
     return (text.rjust(width) if len(text) <= width else "", role)
 
 
 def _beneath(scale: Scale, width: int) -> Line:
-    """The ends of the axis, under the value."""
+    """Return the ends of the axis, for the line below the value."""
     return [_gap(1 + _NAME), (_range(scale, width - _NAME - 3).rjust(width - _NAME - 3), "muted"), _gap(_SPACE)]
 
 

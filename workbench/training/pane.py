@@ -1,4 +1,4 @@
-"""The training pane: every metric of the run over its iterations, the newest scores, and what happened when."""
+"""Training pane: the metrics of the run over its iterations, the newest scores, and a timeline."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from workbench.training.metric_list import MetricList
 from workbench.training.timeline import Timeline
 
 _SPANS = tuple(factor * 10**power for power in range(1, 7) for factor in (1, 2, 5) if factor * 10**power >= 50)
-_ENLARGED = 11  # rows whose room the enlarged chart takes
+_ENLARGED = 11  # rows whose lines the enlarged chart takes
 _STRIDE = 10  # iterations of a long step
 
 
 class TrainingPane(Pane):
-    """Rows of metrics, or one of them enlarged; a cursor goes through the iterations of all."""
+    """Pane with a row per metric, or one metric enlarged, and one cursor over the iterations of all."""
 
     TITLE = "Training"
     HELP = (
@@ -82,7 +82,7 @@ class TrainingPane(Pane):
     ]
 
     class IterationChosen(Message):
-        """The cursor was put on an iteration; None: the newest is followed again."""
+        """Posted when the cursor moves to an iteration; None when it follows the newest again."""
 
         def __init__(self, iteration: int | None) -> None:
             super().__init__()
@@ -91,11 +91,11 @@ class TrainingPane(Pane):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._view = RunView()
-        self._chosen: tuple[Metric, ...] = DEFAULT  # of PPO; runs of other kinds have few
-        self._metrics: tuple[Metric, ...] = DEFAULT  # that have a row
+        self._chosen: tuple[Metric, ...] = DEFAULT  # for PPO; runs of other kinds show all of their few metrics
+        self._metrics: tuple[Metric, ...] = DEFAULT  # with a row
         self._selected = 0
         self._cursor: int | None = None  # an iteration
-        self._span: int | None = None  # iterations that are charted; None: all
+        self._span: int | None = None  # charted iterations; None: all
         self._average = self._log = self._enlarged = False
         self._others: list[tuple[Path, History]] = []
         self._shown: object = None  # what the charts were drawn from
@@ -111,7 +111,7 @@ class TrainingPane(Pane):
         self.query_one(MetricChart).display = False
         self._show()
 
-    # What the app tells
+    # Called by the app
 
     def show_run(self, view: RunView) -> None:
         if view is not self._view:
@@ -127,23 +127,23 @@ class TrainingPane(Pane):
             self.refresh_keys()
 
     def show_scores(self, iteration: int, scores: Sequence[float]) -> None:
-        """The scores of the iteration whose samples are shown, to be drawn as a distribution."""
+        """Draw the distribution of the scores of the iteration whose samples are shown."""
         self.query_one(ScoreHistogram).show(scores, iteration)
         self._show()
 
     def compare(self, runs: Sequence[tuple[Path, History]]) -> None:
-        """Draw the runs in these folders beside this one in the enlarged chart, five at most; none for an empty list.
+        """Draw the runs in these folders, at most five, in the enlarged chart too; none for an empty list.
 
-        The run on the screen may be among them: it has its line already.
+        The run on the screen may be among them; it is not drawn twice.
         """
         self._others = [(folder.resolve(), history) for folder, history in runs]
         self._show()
 
     @property
     def metrics_shown(self) -> tuple[str, ...]:
-        """Fields of PPO's metrics that are to have a row, in the order of the table.
+        """Fields of the PPO metrics to show, in the order of the table.
 
-        Setting none, or only unknown ones: those shown by default. A run of another kind has a row for every metric.
+        Setting none, or only unknown ones, selects the default ones. A run of another kind shows all its metrics.
         """
         return tuple(metric.field for metric in self._chosen)
 
@@ -246,12 +246,12 @@ class TrainingPane(Pane):
         self._show()
 
     def _at(self) -> int | None:
-        """The cursor's position in the history."""
+        """Return the cursor's position in the history; None without a cursor."""
         history = self._view.history
         return None if self._cursor is None or not len(history) else history.index_of(self._cursor)
 
     def _beside(self) -> tuple[tuple[str, History], ...]:
-        """The further runs that have the enlarged metric: one of another kind may not."""
+        """Return the other runs that have the enlarged metric; a run of another kind may lack it."""
         field, started = self._metrics[self._selected].field, self._view.started
         this = Path(started.folder).resolve() if started and self._others else None
         others = [(folder.name, history) for folder, history in self._others if folder != this]
@@ -263,7 +263,7 @@ class TrainingPane(Pane):
         return window_of(self._view.history, self._span, self._at())
 
     def _show(self) -> None:
-        """Draw what can be seen."""
+        """Draw what is visible."""
         histogram, events = self.query_one(ScoreHistogram), self.query_one(Timeline)
         self._take_metrics(metrics_of(self._view, self._chosen))
         rows = _ENLARGED if self._enlarged else len(self._metrics)
@@ -289,7 +289,7 @@ class TrainingPane(Pane):
             )
 
     def _take_metrics(self, metrics: tuple[Metric, ...]) -> None:
-        """Give these a row; the selected one stays selected where it still has one."""
+        """Give these metrics a row; the selected one stays selected if it still has a row."""
         field, same = self._metrics[self._selected].field, [metric.field for metric in metrics]
         self._selected = same.index(field) if field in same else min(self._selected, len(metrics) - 1)
         self._metrics = metrics

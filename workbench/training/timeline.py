@@ -1,4 +1,4 @@
-"""What happened to a run besides its numbers: alarms, decisions, checkpoints, settings, evaluations, newest last."""
+"""Timeline of a run: its alarms, decisions, checkpoints, settings and evaluations, newest last."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ERROR = LEVELS["error"]  # an alert or alarm of that level
 
 
 def sign_of(mark: Mark) -> Piece:
-    """The sign of a mark, and the role that it is drawn in."""
+    """Return the sign of a mark and the role that it is drawn in."""
     if mark.level == "error":
         return ERROR, "missing"
     if mark.kind in ("alert", "alarm") and mark.level != "info":
@@ -38,7 +38,10 @@ def sign_of(mark: Mark) -> Piece:
 
 
 def timeline(marks: Sequence[Mark], width: int, height: int, *, back: int = 0) -> list[Line]:
-    """A heading and the newest marks but `back`, a line each, in at most `height` lines of `width` columns."""
+    """Return a heading and the newest marks, one line each, in at most `height` lines of `width` columns.
+
+    back: leave out this many of the newest marks.
+    """
     if not marks or height < 1:
         return []
     stop = max(len(marks) - back, 1)
@@ -59,7 +62,7 @@ def _line(mark: Mark, digits: int, width: int) -> Line:
 
 
 class Timeline(Drawn, can_focus=True):
-    """Shows the newest evaluations, under them the newest marks, and by keys or mouse wheel the ones before."""
+    """Widget with the newest evaluations above the newest marks; keys and mouse wheel scroll to earlier marks."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = component_classes("text", "strong", "muted", "axis", "missing", "alert")
 
@@ -77,17 +80,17 @@ class Timeline(Drawn, can_focus=True):
         self._evaluations: Sequence[Mark] = ()
         self._marks: Sequence[Mark] = ()
         self._newest: Mark | None = None
-        self._back = 0  # newer marks that were scrolled out of sight
+        self._back = 0  # newer marks that are scrolled out of view
 
     @property
     def count(self) -> int:
-        """How many marks there are."""
+        """Number of marks."""
         return len(self._marks)
 
     def show(self, marks: Sequence[Mark], evaluations: Sequence[Mark] = ()) -> None:
-        """Draw `marks` from now on, which may be the list of before, grown; what is in sight stays.
+        """Draw `marks` from now on; a list that only grew keeps the scroll position.
 
-        evaluations: have a line each on top, whatever is in sight below.
+        evaluations: shown on top, one line each, wherever the marks are scrolled to.
         """
         newest = marks[-1] if marks else None
         if newest is self._newest and len(marks) == len(self._marks) and evaluations == self._evaluations:
@@ -119,7 +122,7 @@ class Timeline(Drawn, can_focus=True):
 
     @property
     def _height(self) -> int:
-        """Lines for the marks and their heading."""
+        """Number of lines for the marks and their heading."""
         return self.size.height - len(self._evaluations)
 
     def _scroll(self, lines: int) -> None:

@@ -1,1 +1,1 @@
-"""What MLX lacks on a Linux CPU: a fast matrix product, freed memory that stays, kernels of our own."""
+"""What MLX lacks on a Linux CPU: a fast matrix product, reuse of freed memory, and vectorised kernels."""

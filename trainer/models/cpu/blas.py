@@ -1,10 +1,10 @@
-"""A real BLAS under MLX on a Linux CPU.
+"""Fast BLAS for MLX on a Linux CPU.
 
-The wheel of MLX for the CPU calls `cblas_sgemm` by name and brings only the reference implementation of it: 4
-GFLOP/s at n = 1024 where two AVX-512 cores give 300 with MKL and 250 with OpenBLAS. A library that is in the
-global symbol table before `mlx.core` answers that call instead: `load_blas` runs when `trainer` is imported.
+MLX's wheel for the CPU calls `cblas_sgemm` by name and contains only its reference implementation: 4 GFLOP/s at
+n = 1024, where two AVX-512 cores give 300 with MKL and 250 with OpenBLAS. A library that enters the global symbol table
+before `mlx.core` takes over that call, so `load_blas` runs when `trainer` is imported.
 
-`PPO_WORKBENCH_BLAS` chooses: `mkl`, `openblas`, `none`, or the path of a library.
+`PPO_WORKBENCH_BLAS` selects it: `mkl`, `openblas`, `none`, or the path of a library.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from typing import NamedTuple
 
 VARIABLE = "PPO_WORKBENCH_BLAS"
 REMEDY = "install a real BLAS with pip install 'ppo-workbench[cpu]' or apt install libopenblas0"
-REFERENCE_GFLOPS = 10.0  # the reference BLAS gives 1 to 4, a real one over 50 a core
+REFERENCE_GFLOPS = 10.0  # the reference BLAS gives 1 to 4, a fast one over 50 per core
 
 
 class Blas(NamedTuple):
-    """What answers MLX's matrix products on the CPU."""
+    """BLAS that computes MLX's matrix products on the CPU."""
 
-    name: str = "mlx"  # "mkl", "openblas", the file name of a library, or "mlx": what MLX brings
-    path: Path | None = None  # what was loaded; a bare file name where the system's loader found it
-    problem: str | None = None  # one line: why no real BLAS serves, and the way out
+    name: str = "mlx"  # "mkl", "openblas", the file name of a library, or "mlx": the one in MLX
+    path: Path | None = None  # the loaded library; a bare file name if the system's loader found it
+    problem: str | None = None  # one line: why no fast BLAS is active, and the way out
 
 
 _loaded: Blas | None = None
 
 
 def loaded_blas() -> Blas:
-    """The record of this process's `load_blas`."""
+    """Return the result of `load_blas` in this process."""
     return _loaded or Blas()
 
 
 def load_blas() -> Blas:
-    """Load MKL, else OpenBLAS, for MLX to use; once a process, before `mlx.core` is imported.
+    """Load MKL, else OpenBLAS, for MLX to use; once per process, before `mlx.core` is imported.
 
-    Does nothing on a Mac and beside a CUDA build of MLX. Imports no MLX and takes some 10 ms. Never raises:
-    what went wrong is the record's `problem`.
+    Does nothing on a Mac or with a CUDA build of MLX. Does not import MLX and takes about 10 ms. Never raises: errors
+    are in `problem` of the result.
     """
     global _loaded
     if _loaded is None:
@@ -54,9 +54,9 @@ def load_blas() -> Blas:
 
 
 def measure_matmul(n: int = 512) -> float:
-    """GFLOP/s of the float32 product of two [n, n] matrices on MLX's default device, the best of five.
+    """Measure the float32 product of two [n, n] matrices on MLX's default device, in GFLOP/s; the best of five.
 
-    Call it on the thread that uses MLX. Takes a few milliseconds with a real BLAS, half a second without.
+    Call it on the thread that uses MLX. Takes a few milliseconds with a fast BLAS, half a second without.
     """
     import mlx.core as mx
 
@@ -71,9 +71,9 @@ def measure_matmul(n: int = 512) -> float:
 
 
 def blas_warning(gflops: float) -> str | None:
-    """One sentence with the way out where only the reference BLAS of MLX serves, else None.
+    """Return a warning with the way out if only the reference BLAS of MLX is active, else None.
 
-    gflops: what `measure_matmul` found.
+    gflops: the result of `measure_matmul`.
     """
     blas = loaded_blas()
     if gflops >= REFERENCE_GFLOPS or blas.path or not mlx_runs_on_linux_cpu():
@@ -82,7 +82,7 @@ def blas_warning(gflops: float) -> str | None:
 
 
 def mlx_runs_on_linux_cpu() -> bool:
-    """Whether MLX, which need not be imported yet, will compute on a CPU under Linux."""
+    """Return whether MLX, which need not be imported yet, will compute on a CPU under Linux."""
     if sys.platform != "linux":
         return False
     spec = importlib.util.find_spec("mlx")  # a namespace package: finding it imports nothing
@@ -112,7 +112,7 @@ def _load(choice: str) -> Blas:
 
 
 def _candidates(choice: str) -> Iterator[tuple[str, str]]:
-    """Pairs of name and file, best first."""
+    """Yield pairs of name and file, best first."""
     if "/" in choice:
         yield Path(choice).name, choice
         return
@@ -122,7 +122,7 @@ def _candidates(choice: str) -> Iterator[tuple[str, str]]:
 
 
 def _mkl_files() -> Iterator[str]:
-    """Where pip and conda put MKL; the highest version of its interface first."""
+    """Yield the files where pip and conda put MKL, the highest interface version first."""
     for prefix in (sys.prefix, site.getuserbase()):
         found = Path(prefix, "lib").glob("libmkl_rt.so*")
         yield from map(str, sorted(found, key=_version, reverse=True))
@@ -142,26 +142,26 @@ _FILES: dict[str, Callable[[], Iterator[str]]] = {"mkl": _mkl_files, "openblas":
 
 
 def _open(file: str) -> None:
-    """Load a library into the global symbol table. Raises OSError or AttributeError where it cannot serve."""
-    # A thread that waits for work spins, 200 ms in MKL, on the core that a terminal's screen needs. At 1 ms a
-    # product and half a second of nothing cost 0.03 s of CPU instead of 0.22 (OpenBLAS: 0.02 instead of up to
-    # 0.12), and a loop of MLPs runs as fast on 1.4 cores as before on 2.0; at 0 ms an [8, 576] x [576, 1536]
-    # takes 1.5 times as long.
+    """Load a library into the global symbol table. Raises OSError or AttributeError if it is not usable."""
+    # A thread that waits for work spins, 200 ms in MKL, on a core that the terminal screen needs. At 1 ms, a product
+    # followed by half a second of idling costs 0.03 s of CPU instead of 0.22 (OpenBLAS: 0.02 instead of up to 0.12),
+    # and a loop of MLPs runs as fast on 1.4 cores as before on 2.0. At 0 ms, an [8, 576] x [576, 1536] product takes
+    # 1.5 times as long.
     os.environ.setdefault("KMP_BLOCKTIME", "1")
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "21")  # 2^21 cycles
     library = ctypes.CDLL(file, mode=ctypes.RTLD_GLOBAL)
-    _ = library.cblas_sgemm  # some builds prefix their names, and MLX would pass them by
+    _ = library.cblas_sgemm  # some builds prefix their names, so MLX would not find them
     if "MKL_CBWR" not in os.environ and hasattr(library, "MKL_CBWR_Set"):
         _make_reproducible(library)
 
 
 def _make_reproducible(mkl: ctypes.CDLL) -> None:
-    """Ask MKL for the same bits from the same values, whatever their alignment and the number of threads.
+    """Make MKL return the same bits for the same values, whatever their alignment and the number of threads.
 
-    Without it one thread and two differ in the last bits. On AVX-512 it costs nothing that we could measure
-    (303 and 296 GFLOP/s at n = 512). MKL promises it for its AVX2 and AVX-512 branches only, and asking
-    elsewhere may choose a slow one; there, as with OpenBLAS, the same bits need the same number of threads.
-    Intel oneMKL Developer Guide, "Reproducibility Conditions"; the numbers are those of mkl_types.h.
+    Otherwise results with one thread and with two differ in the last bits. On AVX-512 this has no measurable cost (303
+    and 296 GFLOP/s at n = 512). MKL guarantees it only for its AVX2 and AVX-512 branches, and requesting it elsewhere
+    may select a slow branch. There, as with OpenBLAS, the same bits need the same number of threads. See Intel oneMKL
+    Developer Guide, "Reproducibility Conditions"; the numbers are those of mkl_types.h.
     """
     strict, avx2, avx512, avx512_e1 = 0x10000, 10, 12, 14
     branch = mkl.MKL_CBWR_Get_Auto_Branch()

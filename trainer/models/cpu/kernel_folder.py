@@ -1,4 +1,4 @@
-"""The folder of compiled kernels, which MLX runs whoever put them there."""
+"""Protection of the folder of compiled kernels: MLX runs them whoever put them there."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _VARIABLES = ("TMPDIR", "TMP", "TEMP", "TEMPDIR")  # in the order of C++'s temp_
 def own_kernel_folder() -> None:
     """Make sure that only this user can put kernels where MLX looks for them.
 
-    MLX compiles to `mlx/` in the folder for temporary files and loads what lies there under the name of a kernel. On a
-    shared host that folder may be another user's. Raises ModelError then.
+    MLX compiles to `mlx/` in the folder for temporary files and loads any file there that has the name of a kernel. On
+    a shared host that folder may belong to another user. Raises ModelError in that case.
     """
     folder = Path(next((os.environ[name] for name in _VARIABLES if os.environ.get(name)), "/tmp")) / "mlx"  # noqa: S108
     try:
@@ -27,7 +27,7 @@ def own_kernel_folder() -> None:
     except FileExistsError:
         pass
     except OSError:
-        return  # MLX says what is wrong with it when it first compiles
+        return  # MLX reports the problem when it first compiles
     raise ModelError(
         f"'{folder}' is not a folder of yours, and MLX would run compiled code that lies there: set TMPDIR to a folder "
         "that only you can write"

@@ -1,9 +1,9 @@
 """Exponentials for MLX's CPU backend, which computes exp, tanh and sigmoid one number at a time.
 
-SwiGLU and the softmax over the vocabulary then cost as much as the matrix products. Written in sums and products, which
-the C++ compiler turns into vector instructions, they are 3 to 10 times as fast fused by `mx.compile`, and about twice
-inside a gradient, where MLX does not fuse (`benchmarks/bench_elementwise.py`). They are not for a GPU. Each shape is
-compiled by itself, for `shapeless=True` gives slower code.
+With those, SwiGLU and the softmax over the vocabulary cost as much as the matrix products. These versions use sums and
+products, which the C++ compiler turns into vector instructions. They are 3 to 10 times as fast when fused by
+`mx.compile`, and about twice as fast inside a gradient, where MLX does not fuse (`benchmarks/bench_elementwise.py`).
+They are not for a GPU. Each shape is compiled separately, because `shapeless=True` gives slower code.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _BLOCK = 256
 
 
 def use_vector_swiglu(backbone: nn.Module) -> bool:
-    """Let the family of `backbone` use `swiglu` of this module in place of mlx-lm's; True where it has one.
+    """Make the family of `backbone` use this module's `swiglu` instead of mlx-lm's; return whether it has one.
 
-    It replaces the name in the family's module, so it holds for every model of that family in this process.
+    This replaces the name in the family's module, so it applies to every model of that family in this process.
     """
     from mlx_lm.models.activations import swiglu as slow
 
@@ -33,32 +33,32 @@ def use_vector_swiglu(backbone: nn.Module) -> bool:
 
 
 def swiglu(gate: mx.array, x: mx.array) -> mx.array:
-    """silu(gate) * x, elementwise; any one shape, float32."""
+    """Compute silu(gate) * x, elementwise; both float32, of the same shape."""
     return _swiglu_and_sigmoid(gate, x)[0]  # type: ignore[index, no-any-return]
 
 
 @mx.custom_function
 def _swiglu_and_sigmoid(gate: mx.array, x: mx.array) -> tuple[mx.array, mx.array]:
     s = _sigmoid(gate)
-    return gate * s * x, s  # the second for the gradient
+    return gate * s * x, s  # s is for the gradient
 
 
 @_swiglu_and_sigmoid.vjp
 def _swiglu_vjp(primals: Any, cotangents: Any, outputs: Any) -> Any:
-    """d/dg = x s (1 + g (1 - s)),  d/dx = g s, with s = sigmoid(g)."""
+    """Compute the gradient: d/dg = x s (1 + g (1 - s)),  d/dx = g s, with s = sigmoid(g)."""
     (gate, x), s = primals, outputs[1]
     silu, scaled = gate * s, cotangents[0] * s
     return scaled * x * (1.0 + gate - silu), scaled * gate
 
 
 def token_logprobs(logits: mx.array, tokens: mx.array) -> mx.array:
-    """log softmax(logits)[token]. logits: [..., V] float32; tokens: [...]. Returns [...]; differentiable."""
+    """Compute log softmax(logits)[token]; differentiable. logits: [..., V] float32; tokens: [...]. Returns [...]."""
     logprobs: mx.array = _log_softmax_at(logits, tokens)[0]  # type: ignore[index]
     return logprobs
 
 
 def logprobs_and_entropy(logits: mx.array, tokens: mx.array) -> tuple[mx.array, mx.array]:
-    """log softmax(logits)[token], and the entropy of the distribution, from one exponential; not differentiable.
+    """Compute log softmax(logits)[token] and the entropy from one exponential; not differentiable.
 
     logits: [..., V] float32; tokens: [...]. Returns two [...] arrays.
     """
@@ -71,7 +71,7 @@ def logprobs_and_entropy(logits: mx.array, tokens: mx.array) -> tuple[mx.array, 
 
 @mx.compile
 def exponentials(x: mx.array) -> mx.array:
-    """exp(x), elementwise, for x <= 0; 0 where it is below exp(-80). float32; not differentiable."""
+    """Compute exp(x), elementwise, for x <= 0; 0 where it is below exp(-80). float32; not differentiable."""
     return mx.where(x > -80.0, _exp(mx.maximum(x, -87.0), halvings=6), 0.0)
 
 
@@ -80,12 +80,12 @@ def _log_softmax_at(logits: mx.array, tokens: mx.array) -> tuple[mx.array, mx.ar
     top, _, exponentials = _shifted_exp(logits)
     total = _row_sums(exponentials)
     chosen = _chosen(logits, tokens, top)
-    return chosen - mx.log(total), exponentials, total  # the last two for the gradient: once is dear enough
+    return chosen - mx.log(total), exponentials, total  # the last two are for the gradient, to compute them only once
 
 
 @_log_softmax_at.vjp
 def _log_softmax_at_vjp(primals: Any, cotangents: Any, outputs: Any) -> Any:
-    """d log p_k / d l = onehot_k - p."""
+    """Compute the gradient: d log p_k / d l = onehot_k - p."""
     _, tokens = primals
     (_, exponentials, total), on_logprob = outputs, cotangents[0]
     gradient = exponentials * (-on_logprob / total)[..., None]
@@ -94,9 +94,10 @@ def _log_softmax_at_vjp(primals: Any, cotangents: Any, outputs: Any) -> Any:
 
 
 def _row_sums(x: mx.array) -> mx.array:
-    """Sums over the last axis, of blocks first: float32 adds 50,000 numbers one after another only to 1e-4.
+    """Sum over the last axis, by blocks first: adding 50,000 float32 numbers one by one has an error of 1e-4.
 
-    BLAS is the quicker adder, but how well it adds a long row depends on the processor.
+    BLAS adds each block, which is faster. It does not add whole rows, because its error on a long row depends on the
+    processor.
     """
     whole = x.shape[-1] // _BLOCK * _BLOCK
     blocks = x[..., :whole].reshape(*x.shape[:-1], -1, _BLOCK) @ mx.ones((_BLOCK,))
@@ -108,10 +109,10 @@ def _chosen(logits: mx.array, tokens: mx.array, top: mx.array) -> mx.array:
 
 
 def _shifted_exp(logits: mx.array) -> tuple[mx.array, mx.array, mx.array]:
-    """The maximum [..., 1], x = logits - maximum, and exp(x).
+    """Return the maximum [..., 1], x = logits - maximum, and exp(x).
 
-    x is held above -87, where the result is next to nothing and not 0: so a logit of -inf adds nothing to the entropy,
-    and not 0 times inf.
+    x is bounded below by -87, where exp(x) is tiny but not 0. A logit of -inf thus adds next to nothing to the entropy,
+    instead of 0 times inf.
     """
     top = logits.max(axis=-1, keepdims=True)
     shifted = _shifted(logits, top)
@@ -134,12 +135,12 @@ def _sigmoid(x: mx.array) -> mx.array:
 
 
 def _exp(x: mx.array, *, halvings: int) -> mx.array:
-    """exp(x) = exp(x / 2^k)^(2^k), with the [2/2] Pade approximant of exp, for x not far beyond 2^k.
+    """Compute exp(x) = exp(x / 2^k)^(2^k) with the [2/2] Pade approximant of exp, for |x| not far beyond 2^k.
 
         exp(y) = (1 + y/2 + y^2/12) / (1 - y/2 + y^2/12) + O(y^5 / 720)
 
-    Few operations, for inside a gradient MLX does not fuse and each of them is a pass over memory. Where exp(x) counts
-    in a sum with 1 the result is good to 2e-6; its relative error grows where it is next to nothing.
+    It uses few operations, because inside a gradient MLX does not fuse and each operation is a pass over memory. Added
+    to 1, the result is accurate to 2e-6; its relative error grows where exp(x) is tiny.
     """
     scale = 0.5**halvings
     even, odd = 1.0 + mx.square(x * (scale / 12**0.5)), x * (scale / 2)

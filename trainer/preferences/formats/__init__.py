@@ -1,1 +1,1 @@
-"""What each format's rows look like: from a row to a preference, and back."""
+"""Row formats: from a row to a preference, and back."""

@@ -24,7 +24,7 @@ _CHOICES: dict[Any, Choice] = {
 
 
 def read_columns(row: SourceRow, names: ColumnNames, source: str) -> Preference:
-    """The preference of such a row. Raises DataError."""
+    """Read the preference in such a row. Raises DataError."""
     prompt = prompt_cell(row, names.prompt)
     completions = (text_cell(row, names.a), text_cell(row, names.b))
     used = (names.prompt, names.a, names.b, names.choice)

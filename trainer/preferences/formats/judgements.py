@@ -14,7 +14,7 @@ STRENGTH_RULE = ", ".join(map(str, STRENGTHS))
 
 
 def judgement_values(judgement: Judgement) -> dict[str, Any]:
-    """All of a judgement but what was judged better: that is a format's own business."""
+    """Return all fields of a judgement but verdict and ranking, which each format writes its own way."""
     return {
         "strength": judgement.strength,
         "labeller": judgement.labeller,
@@ -28,9 +28,9 @@ def judgement_values(judgement: Judgement) -> dict[str, Any]:
 
 
 def judgement_fields(values: dict[str, Any], k: int, place: str) -> dict[str, Any]:
-    """Keyword arguments of a Judgement of `k` completions, from what `judgement_values` gives or a part of it.
+    """Return the keyword arguments of a Judgement of `k` completions.
 
-    Raises DataError for a value that breaks a rule.
+    values: what `judgement_values` returns, or a part of it. Raises DataError for a value that breaks a rule.
     """
 
     def take(name: str, default: Any, fits: Callable[[Any], bool], rule: str) -> Any:
@@ -51,7 +51,7 @@ def judgement_fields(values: dict[str, Any], k: int, place: str) -> dict[str, An
 
 
 def origin_values(origin: Origin) -> dict[str, Any]:
-    """An origin as plain values; the sampling settings have no fixed shape."""
+    """Return an origin as plain values; the sampling settings have no fixed shape."""
     return {
         "source": origin.source,
         "run": origin.run,
@@ -64,7 +64,7 @@ def origin_values(origin: Origin) -> dict[str, Any]:
 
 
 def origin_of(values: Any, place: str) -> Origin:
-    """The Origin of what `origin_values` gives, with the sampling as an object or as its JSON. Raises DataError."""
+    """Build the Origin from what `origin_values` returns; sampling is an object or its JSON. Raises DataError."""
     if not isinstance(values, dict):
         raise DataError(f"{place}: an origin must be an object")
 
@@ -86,7 +86,7 @@ def origin_of(values: Any, place: str) -> Origin:
 
 
 def is_order(value: Any, k: int) -> bool:
-    """Whether `value` lists each of the places 0 to k - 1 once."""
+    """Return whether `value` lists each of the places 0 to k - 1 once."""
     return is_list_of(value, is_whole) and sorted(value) == list(range(k))
 
 

@@ -1,4 +1,4 @@
-"""Our own rows: a comparison of any number of completions with all that is known of it and its judgement."""
+"""Our own rows: a comparison of any number of completions, with all that is known of it and its judgement."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _FIELDS = (
 
 
 def k_way_row(preference: Preference) -> dict[str, Any]:
-    """Everything but the id, which is a store's own."""
+    """Return everything in `preference` but the id, which belongs to a store."""
     comparison, judgement = preference.comparison, preference.judgement
     return {
         "version": VERSION,
@@ -56,9 +56,9 @@ def k_way_row(preference: Preference) -> dict[str, Any]:
 
 
 def read_k_way(row: SourceRow, _names: ColumnNames, _source: str) -> Preference:
-    """The preference of such a row; prompt, completions and ranking are enough, other fields go to the columns.
+    """Read the preference in such a row; prompt, completions and ranking are enough, unknown fields go to the columns.
 
-    What was recorded is taken as it was recorded: equal completions, ranked apart, stay so. Raises DataError.
+    What was recorded is kept as it is: equal completions that were ranked apart stay so. Raises DataError.
     """
     place, version = row.place, row.columns.get("version")
     if version is not None and version != VERSION:

@@ -1,4 +1,4 @@
-"""A row of two completions as a preference, whatever its columns are called."""
+"""Preferences from rows of two completions, whatever their columns are called."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def pair_preference(
     sides: tuple[str, str],
     used: tuple[str, ...],
 ) -> Preference:
-    """The preference of two completions that `row` calls `sides`; columns not `used` stay with it.
+    """Build the preference of two completions that `row` calls `sides`; columns not `used` stay with it.
 
     Raises DataError for values that break a rule.
     """

@@ -1,4 +1,4 @@
-"""What is known of a preference besides its texts and its choice, as columns beside them, and back.
+"""Columns for what is known of a preference besides its texts and its choice, and back.
 
 What has no fixed shape is JSON in a string, so that every row has the same types and any reader loads the file.
 """
@@ -17,7 +17,7 @@ from trainer.preferences.records import Origin, Preference
 
 
 class Provenance(NamedTuple):
-    """What those columns of a row say."""
+    """Contents of those columns in a row."""
 
     judgement: dict[str, Any]
     origins: tuple[Origin, ...]
@@ -25,12 +25,12 @@ class Provenance(NamedTuple):
 
 
 def provenance_columns(sides: Sequence[str]) -> tuple[str, ...]:
-    """The names of the columns, for completions that a format calls `sides`."""
+    """Return the names of the columns, for completions that a format calls `sides`."""
     return (*(f"{side}_origin" for side in sides), "judgement", "columns")
 
 
 def provenance_values(preference: Preference, sides: Sequence[str]) -> dict[str, Any]:
-    """The columns of `preference`, whose completions are called `sides` in their order."""
+    """Return the columns of `preference`, whose completions are called `sides` in their order."""
     comparison = preference.comparison
     origins: list[dict[str, Any] | None] = [_flat(origin) for origin in comparison.origins]
     values = (*(origins or [None for _ in sides]), judgement_values(preference.judgement), _json(comparison.columns))
@@ -38,7 +38,7 @@ def provenance_values(preference: Preference, sides: Sequence[str]) -> dict[str,
 
 
 def read_provenance(row: SourceRow, sides: Sequence[str]) -> Provenance | None:
-    """What `provenance_values` wrote; None where the row lacks one of the columns. Raises DataError."""
+    """Read what `provenance_values` wrote; None if the row lacks one of the columns. Raises DataError."""
     names = provenance_columns(sides)
     if not row.columns.keys() >= set(names):
         return None

@@ -20,10 +20,10 @@ SIDES = ("chosen", "rejected")
 
 
 def read_trl(row: SourceRow, names: ColumnNames, source: str) -> Preference:
-    """A row with a column for the prompt. Raises DataError.
+    """Read a row with a column for the prompt. Raises DataError.
 
-    Where some of the three are text and some messages, all become messages; a conversation that repeats the text of
-    the prompt, as in UltraFeedback binarized, is cut where the answers begin.
+    If some of the three are text and some messages, all become messages. A conversation that repeats the text of the
+    prompt, as in UltraFeedback binarized, is cut where the answers begin.
     """
     prompt = prompt_cell(row, names.prompt)
     chosen, rejected = text_cell(row, names.chosen), text_cell(row, names.rejected)
@@ -38,7 +38,10 @@ def read_trl(row: SourceRow, names: ColumnNames, source: str) -> Preference:
 
 
 def read_trl_implicit(row: SourceRow, names: ColumnNames, source: str) -> Preference:
-    """A row whose prompt is what both texts begin with: messages, turns of a transcript, or words. Raises DataError."""
+    """Read a row whose prompt is what both texts begin with: messages, turns of a transcript, or words.
+
+    Raises DataError.
+    """
     chosen, rejected = text_cell(row, names.chosen), text_cell(row, names.rejected)
     parts: tuple[Text, Text, Text] | None = None
     if isinstance(chosen, list) and isinstance(rejected, list):
@@ -55,7 +58,7 @@ def read_trl_implicit(row: SourceRow, names: ColumnNames, source: str) -> Prefer
 
 
 def read_hh(row: SourceRow, names: ColumnNames, source: str) -> Preference:
-    """A row of two transcripts, cut after the last "Assistant:" that both begin with. Raises DataError."""
+    """Read a row of two transcripts, cut after the last "Assistant:" that both begin with. Raises DataError."""
     chosen, rejected = text_cell(row, names.chosen), text_cell(row, names.rejected)
     parts = split_transcripts(chosen, rejected) if isinstance(chosen, str) and isinstance(rejected, str) else None
     if parts is None:

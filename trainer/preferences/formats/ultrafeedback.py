@@ -13,10 +13,10 @@ _SCORE = "overall_score"
 
 
 def read_ultrafeedback(row: SourceRow, names: ColumnNames, source: str) -> Preference:
-    """All completions of a row, ranked by their score; equal scores are a tie. Raises DataError.
+    """Read all completions of a row, ranked by their score; equal scores are a tie. Raises DataError.
 
-    The model that wrote a completion goes to its origin, the scores to the column `scores`; critiques and the
-    scores' parts are left out.
+    The model that wrote a completion goes to its origin, the scores to the column `scores`; critiques and the scores'
+    parts are left out.
     """
     prompt = names.prompt if names.prompt in row.columns else "instruction"
     given = cell(row, "completions")

@@ -1,4 +1,4 @@
-"""Values of a row, checked: every error names the row's place, the column, the value and the rule."""
+"""Checked values of a row: every error names the row's place, the column, the value and the rule."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ColumnNames:
-    """What a source calls its columns; the last three are read only where they are named."""
+    """A source's names for its columns; the last three are read only if they are named."""
 
     prompt: str = "prompt"
     chosen: str = "chosen"
@@ -31,7 +31,7 @@ class ColumnNames:
 
 
 def cell(row: SourceRow, name: str) -> Any:
-    """The value of the column `name`. Raises DataError where there is none."""
+    """Return the value of the column `name`. Raises DataError if there is none."""
     try:
         return row.columns[name]
     except KeyError:
@@ -40,12 +40,12 @@ def cell(row: SourceRow, name: str) -> Any:
 
 
 def text_cell(row: SourceRow, name: str) -> Text:
-    """The text or messages of the column `name`. Raises DataError for anything else."""
+    """Return the text or messages of the column `name`. Raises DataError for anything else."""
     return text(cell(row, name), row.place, f"column '{name}'")
 
 
 def prompt_cell(row: SourceRow, name: str) -> Text:
-    """As `text_cell`, and not blank."""
+    """Return the text or messages of the column `name`, as `text_cell` does. Raises DataError if they are blank."""
     prompt = text_cell(row, name)
     if not (prompt if isinstance(prompt, str) else "".join(message["content"] for message in prompt)).strip():
         raise DataError(f"{row.place}: column '{name}' is empty: take the row out")
@@ -53,7 +53,7 @@ def prompt_cell(row: SourceRow, name: str) -> Text:
 
 
 def text(value: Any, place: str, name: str) -> Text:
-    """`value` as plain text or messages; of a message only role and content are kept."""
+    """Return `value` as plain text or messages, which keep only role and content. Raises DataError."""
     if isinstance(value, str):
         return value
     if messages := _messages(value):
@@ -65,12 +65,12 @@ def text(value: Any, place: str, name: str) -> Text:
 
 
 def others(row: SourceRow, *used: str) -> dict[str, Any]:
-    """The other columns of a row as plain JSON values."""
+    """Return the other columns of a row as plain JSON values."""
     return {str(name): plain(value) for name, value in row.columns.items() if name not in used}
 
 
 def plain(value: Any) -> Any:
-    """`value` in what JSON has: NaN and infinities become null, dates, decimals and the like text."""
+    """Return `value` as plain JSON: NaN and infinities become null, dates, decimals and the like text."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
@@ -83,7 +83,10 @@ def plain(value: Any) -> Any:
 
 
 def from_json(value: Any, place: str, name: str) -> Any:
-    """`value`, parsed where it is text: CSV and Parquet keep what has no fixed shape as JSON."""
+    """Return `value`, parsed if it is text. Raises DataError.
+
+    CSV and Parquet store what has no fixed shape as JSON.
+    """
     if not isinstance(value, str):
         return value
     try:
@@ -93,39 +96,39 @@ def from_json(value: Any, place: str, name: str) -> Any:
 
 
 def field(values: dict[str, Any], name: str, default: T, fits: Callable[[Any], bool], rule: str, place: str) -> T:
-    """The field `name`, `default` where it is absent or null. Raises DataError unless it `fits`."""
+    """Return the field `name`, or `default` if it is absent or null. Raises DataError unless it `fits`."""
     value = values.get(name)
     if value is None:
         return default
     if not fits(value):
         raise DataError(f"{place}: {name} is {shortened(value)}: must be {rule}")
-    return value  # type: ignore[no-any-return]  # which type is what `fits` is about
+    return value  # type: ignore[no-any-return]  # `fits` checks the type
 
 
 def number_of(value: Any) -> Any:
-    """`value` as a whole number where it is one, or stands for one as in CSV ("2") and Parquet with nulls (2.0)."""
+    """Return `value` as a whole number if it is or stands for one, as in CSV ("2") and Parquet with nulls (2.0)."""
     if isinstance(value, str) and value.strip().isdecimal():
         return int(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def is_text(value: Any) -> bool:
-    """Whether `value` is a string."""
+    """Return whether `value` is a string."""
     return isinstance(value, str)
 
 
 def is_whole(value: Any) -> bool:
-    """Whether `value` is a whole number."""
+    """Return whether `value` is a whole number."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
-    """Whether `value` is a finite number."""
+    """Return whether `value` is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def is_list_of(value: Any, fits: Callable[[Any], bool]) -> bool:
-    """Whether `value` is a list of what `fits`."""
+    """Return whether `value` is a list and each of its members `fits`."""
     return isinstance(value, list) and all(map(fits, value))
 
 
@@ -139,7 +142,7 @@ def check_encodable(row: SourceRow) -> None:
 
 
 def shortened(value: Any) -> str:
-    """`value` as an error shows it."""
+    """Return `value` as errors show it, in at most 60 characters."""
     shown = repr(value)
     return shown if len(shown) <= 60 else shown[:59] + "…"
 

@@ -1,4 +1,4 @@
-"""Rows into a file: JSON lines, CSV or Parquet; whole or not at all."""
+"""Writers of rows to a file: JSON lines, CSV or Parquet; complete or not at all."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Writer = Callable[[Path, Iterator[dict[str, Any]]], None]
 
 
 def write_rows(path: Path, rows: Iterable[dict[str, Any]], *, overwrite: bool) -> None:
-    """Write `rows`, one at least and all of the same keys, to the file `path`, by its suffix. Makes its folder.
+    """Write `rows`, at least one and all with the same keys, to the file `path`, by its suffix. Creates its folder.
 
-    Raises UsageError for another suffix than those of WRITERS, and where `path` exists and may not be overwritten,
-    DataError for a value that the suffix cannot hold, and StorageError when it cannot be written. Then nothing is
-    left behind, and what was there is as it was.
+    Raises UsageError for a suffix that is not in WRITERS, and if `path` exists and may not be overwritten, DataError
+    for a value that the suffix cannot hold, and StorageError if the file cannot be written. On an error, nothing is
+    left behind, and an existing file stays as it was.
     """
     writer = WRITERS.get(path.suffix.lower())
     if writer is None:
@@ -49,7 +49,7 @@ def _check_free(path: Path, overwrite: bool) -> None:
 
 
 def _write_jsonl(path: Path, rows: Iterator[dict[str, Any]]) -> None:
-    # A lone surrogate becomes its escape, which is what JSON calls it.
+    # A lone surrogate becomes its escape, as JSON writes it.
     with path.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
         for row in rows:
             file.write(json.dumps(plain(row), ensure_ascii=False, allow_nan=False) + "\n")
@@ -90,7 +90,7 @@ def _write_parquet(path: Path, rows: Iterator[dict[str, Any]]) -> None:
 
 
 def _arrow_type(name: str, value: Any) -> Any:
-    """The type of a column by its name, or by its first value where that is a text or messages."""
+    """Return the type of a column by its name, or by its first value where that is text or messages."""
     import pyarrow as pa
 
     text = pa.string()

@@ -1,1 +1,1 @@
-"""What a labelling session asks next: queues of comparisons, made lazily, and their mixture. Imports no MLX."""
+"""Queues of comparisons for a labelling session, made lazily, and their mixture. Imports no MLX."""

@@ -1,4 +1,4 @@
-"""What the queues of a session are given, what they give, and how they wait for a model without holding others up."""
+"""Inputs and outputs of a session's queues, and how they wait for a model without blocking others."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from trainer.preferences.records import Comparison, Text
 T = TypeVar("T")
 
 Ask = Callable[[Question], Answer]
-"""What a model of the run writes; blocks until it has. Raises TrainerError."""
+"""Function that asks a model of the run to write; blocks until it has. Raises TrainerError."""
 Score = Callable[[str, Sequence[tuple[Text, Text]]], list[float]]
-"""The scores that a reward model (its run's folder) gives prompts with completions; blocks. Raises TrainerError."""
+"""Function that scores prompts with completions by a reward model (its run's folder); blocks. Raises TrainerError."""
 Tell = Callable[[str], None]
-"""Takes a line that the labeller should know, such as a file that cannot be read."""
+"""Function that shows the labeller a line, such as that a file cannot be read."""
 
 
 def _nothing() -> None:
@@ -30,12 +30,12 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class QueueContext:
-    """Whom the queues ask for, and what they may use.
+    """The labeller whom the queues ask for, and what they may use.
 
-    store: the file of the preferences. served: keys of the comparisons that the session has already. ask: None where
-    there is no model to ask; it is the one of the plan's run. score: None where nothing can score. Both are called on
-    threads of the queues' own. heed: called between small steps; what it raises ends the drawing. wake: called on any
-    thread when something that was waited for is there.
+    store: the file of the preferences. served: keys of the comparisons that are already in the session. ask: asks the
+    model of the plan's run; None if there is no model to ask. score: None if nothing can score. Both are called on the
+    queues' own threads. heed: called between small steps; an error that it raises ends the drawing. wake: called on any
+    thread when an awaited result is there.
     """
 
     labeller: str
@@ -49,7 +49,7 @@ class QueueContext:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A queue has nothing for now. why: in words, as in "the policy writes pair 3"."""
+    """Sign that a queue has nothing for now. why: in words, as in "the policy writes pair 3"."""
 
     why: str
 
@@ -58,7 +58,7 @@ Drawn = Comparison | Wait
 
 
 def in_background(work: Callable[[], T], wake: Callable[[], None]) -> Future[T]:
-    """Do `work` on a thread of its own, which nobody waits for at the end of the process."""
+    """Run `work` on a thread of its own, for which nobody waits at the end of the process; then call `wake`."""
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()
 
@@ -74,7 +74,10 @@ def in_background(work: Callable[[], T], wake: Callable[[], None]) -> Future[T]:
 
 
 def result_of(future: Future[T], what: str) -> T:
-    """The result of a finished `future`. What a model's library raises becomes a ModelError: it costs one queue."""
+    """Return the result of a finished `future`.
+
+    Errors of a model's library become ModelErrors, so that they end only one queue.
+    """
     try:
         return future.result()
     except (TrainerError, Interrupted):
@@ -85,7 +88,7 @@ def result_of(future: Future[T], what: str) -> T:
 
 
 def awaited(work: Callable[[], T], why: str, context: QueueContext) -> Generator[Wait, None, T]:
-    """Wait, as `why` says, until `work` is done in the background; returns what it returned."""
+    """Yield Waits with `why` until `work` is done in the background, and return its result."""
     future = in_background(work, context.wake)
     while not future.done():
         yield Wait(why)

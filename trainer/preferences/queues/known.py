@@ -1,4 +1,4 @@
-"""What is not to be asked again: what the session has, and what its labeller has judged."""
+"""Comparisons that are not asked again: those in the session, and those that its labeller has judged."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from trainer.preferences.store import PreferenceStore
 
 
 class Known:
-    """The keys that the session has, and the store's judgements, looked up one by one: a store may hold 100,000.
+    """Keys of the session's comparisons, and the judgements in the store.
 
-    For one thread, from the first look into the store on. Every look raises StorageError.
+    Judgements are looked up one by one, because a store may hold 100,000. From the first look-up on, it is for one
+    thread. Every look-up may raise StorageError.
     """
 
     def __init__(self, labeller: str, path: Path, served: Set[str]) -> None:
@@ -22,31 +23,31 @@ class Known:
         self._store: PreferenceStore | None = None
 
     def is_new(self, comparison: Comparison) -> bool:
-        """Whether neither the session has it nor its labeller has judged or skipped it."""
+        """Return whether the comparison is not in the session, and its labeller has not judged or skipped it."""
         key = comparison.key
         return key not in self.served and not self.own_labels(key)
 
     def own_labels(self, key: str) -> list[Preference]:
-        """The labeller's labels of a comparison that stand, oldest first."""
+        """Return the labeller's own labels of a comparison that are not undone, oldest first."""
         return [one for one in self.labels_of(key) if one.judgement.labeller == self.labeller]
 
     def labels_of(self, key: str) -> list[Preference]:
-        """Anybody's labels of a comparison that stand, oldest first."""
+        """Return anybody's labels of a comparison that are not undone, oldest first."""
         store = self._opened()
         return store.labels_of(key) if store is not None else []
 
     def comparisons(self) -> Iterator[Comparison]:
-        """All that are in the store."""
+        """Yield all comparisons in the store."""
         store = self._opened()
         yield from store.comparisons() if store is not None else ()
 
     def close(self) -> None:
-        """Close the store; called by the thread that looked into it."""
+        """Close the store; call this on the thread that used it."""
         if self._store is not None:
             self._store.close()
         self._store = None
 
     def _opened(self) -> PreferenceStore | None:
-        if self._store is None and self.path.exists():  # until the first label there is none
+        if self._store is None and self.path.exists():  # there is no store until the first label
             self._store = PreferenceStore(self.path, create=False)
         return self._store

@@ -1,4 +1,4 @@
-"""Queues of comparisons that are there already: a dataset's, and those of the store that are asked for again."""
+"""Queues of existing comparisons: those of a dataset, and those of the store that are asked again."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _SPLIT = "train"
 
 
 def dataset(source: str, known: Known, context: QueueContext, tell: Tell) -> Iterator[Drawn]:
-    """The comparisons of a file, a folder or a dataset, in its order, its own judgements ignored.
+    """Yield the comparisons of a file, a folder or a dataset, in its order; its judgements are ignored.
 
-    Preferences in any format that can be imported, and rows that are yet to be judged: prompt and completions, or
-    prompt, a and b. Broken rows are left out and told. Raises DataError for what cannot be read.
+    The source has preferences in any format that can be imported, or rows that are yet to be judged: prompt and
+    completions, or prompt, a and b. Broken rows are left out and reported. Raises DataError for what cannot be read.
     """
-    # Reading a dataset's name imports the library, which takes seconds.
+    # Loading a dataset by its name imports the library, which takes seconds.
     comparisons = yield from awaited(partial(_opened, source, tell), f"reads '{source}'", context)
     yield from new_ones(comparisons, known, context)
 
 
 def again(keys: Sequence[str], known: Known, tell: Tell) -> Iterator[Comparison]:
-    """The comparisons of the store by their keys, judged or not."""
+    """Yield the comparisons of the store with these keys, judged or not."""
     missing = {}
     for key in dict.fromkeys(keys):
         if key in known.served:

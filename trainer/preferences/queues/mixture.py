@@ -1,4 +1,4 @@
-"""The items of a session: drawn from its queues by their weights, with labels that are asked for again."""
+"""Items of a session: drawn from its queues by their weights, with repeats of earlier labels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainer.preferences.queues.sampled import samples
 from trainer.preferences.queues.written import written_pairs
 from trainer.preferences.records import Comparison, Preference
 
-_TOLD = 20  # lines about what was left out
+_TOLD = 20  # limit of lines about what was left out
 
 
 @dataclass(slots=True)
@@ -28,19 +28,19 @@ class _Queue:
 
 
 class Mixture:
-    """Items, one at a time, for the thread that draws the first; no more are made than are drawn.
+    """Items, made one at a time as they are drawn; for the thread that draws the first.
 
-    Each queue has its turn by its weight; one that others went before catches up later. Why a queue cannot go on is
-    told in `problems`, and the others go on. The sides follow from the plan's seed, labeller and comparison alone, so
-    that they are the same when a session goes on.
+    Queues take turns by their weights; a queue that was passed over catches up later. If a queue cannot go on,
+    `problems` reports why, and the others go on. The sides of a comparison that was not shown before depend only on the
+    plan's seed, the labeller and the comparison, so they are the same when a session is continued.
 
-    The plan's limit is for whoever draws. Raises StorageError where the store cannot be read, and what
-    `context.heed` raises.
+    The caller applies the plan's limit. Raises StorageError if the store cannot be read, and whatever `context.heed`
+    raises.
     """
 
     def __init__(self, plan: SessionPlan, context: QueueContext) -> None:
         self.problems: list[str] = []
-        self.waiting = ""  # what the last call of `draw` found itself waiting for, in words
+        self.waiting = ""  # what the last call of `draw` is waiting for, in words
         self._plan = plan
         self._known = Known(context.labeller, context.store, context.served)
         self._total = 0
@@ -53,13 +53,13 @@ class Mixture:
 
     @property
     def exhausted(self) -> bool:
-        """Whether no item will come any more."""
+        """Whether no more items will come."""
         return not self._queues and not self._repeats.is_due(self._total)
 
     def draw(self, *, hurry: bool = True) -> Item | None:
-        """The next item; None where there is none now: later there may be, unless `exhausted`.
+        """Return the next item; None if there is none now. Unless `exhausted`, there may be one later.
 
-        hurry: where the queue whose turn it is has nothing yet, let another one go before it.
+        hurry: if the queue whose turn it is has nothing yet, draw from another one.
         """
         self.waiting = ""
         if (label := self._repeats.draw(self._total)) is not None:
@@ -79,13 +79,14 @@ class Mixture:
         return None
 
     def close(self) -> None:
-        """Let go of the store; called by the thread that drew."""
+        """Close the store; call this on the thread that drew."""
         self._known.close()
 
     def _turn(self, queue: _Queue) -> tuple[bool, float]:
-        """Smaller for whose turn comes first: of those that have not had their share, whose next item is due soonest.
+        """Return a sort key that is smallest for the queue whose turn is next.
 
-        So no queue is ever an item ahead of its share or behind it. Tijdeman 1980, "The chairman assignment problem".
+        Queues that have not had their share come first, and of these the one whose next item is due soonest. So no
+        queue is ever a whole item ahead of its share or behind it. Tijdeman 1980, "The chairman assignment problem".
         """
         share = queue.plan.weight / sum(one.plan.weight for one in self._queues)
         given = sum(one.given for one in self._queues)
@@ -108,12 +109,12 @@ class Mixture:
 
     def _item(self, comparison: Comparison, plan: QueuePlan) -> Item:
         labels = self._known.own_labels(comparison.key) if plan.queue == "again" else []
-        # It repeats none of them: chosen for what was said of it, it would not tell how far one agrees with oneself.
+        # Not a repeat of these labels: it was chosen for what they say, so it would not measure self-agreement.
         order = self._other_order(labels[-1]) if labels else self._order(comparison)
         return Item(comparison=comparison, queue=plan.queue, order=order)
 
     def _other_order(self, label: Preference) -> tuple[int, ...]:
-        """The sides as they were not when this label was made."""
+        """Return the sides that are the reverse of those shown for this label."""
         shown = label.judgement.order_shown
         whole = len(shown) == len(label.comparison.completions)
         return tuple(reversed(shown if whole else self._order(label.comparison)))
@@ -124,7 +125,7 @@ class Mixture:
         return tuple(places)
 
     def _rng(self, what: object, context: QueueContext) -> random.Random:
-        # Another one when a session goes on, lest a model writes what it wrote before.
+        # Another one when a session is continued, so that a model does not write the same again.
         return random.Random(f"{self._plan.seed}/{context.labeller}/{what}/{len(context.served)}")
 
     def _tell(self, line: str) -> None:
@@ -135,7 +136,7 @@ class Mixture:
 def _drawn_from(
     plan: QueuePlan, share: float, known: Known, context: QueueContext, rng: random.Random, tell: Tell
 ) -> Iterator[Drawn]:
-    """The comparisons of a queue; what is wrong with its plan is raised when the first one is drawn."""
+    """Return the comparisons of a queue; errors in its plan are raised when the first one is drawn."""
     match plan.queue:
         case "samples":
             return samples(plan.source, known, context, rng, tell)
@@ -149,5 +150,5 @@ def _drawn_from(
             return disagreement(plan, share, known, context, rng, tell)
         case "again":
             return again(plan.keys, known, tell)
-        case "repeat":  # the plan's `repeats`
+        case "repeat":  # set by the plan's `repeats`
             return iter(())

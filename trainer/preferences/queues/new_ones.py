@@ -1,4 +1,4 @@
-"""Of comparisons that are there, those that are yet to be asked."""
+"""A filter for comparisons that have not been asked yet."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from trainer.preferences.queues.context import Drawn, QueueContext, Wait
 from trainer.preferences.queues.known import Known
 
-_PASSED_OVER = 200  # known ones in a row, after which other queues have their turn
+_PASSED_OVER = 200  # known ones in a row, after which other queues get a turn
 
 
 def new_ones(found: Iterator[Drawn], known: Known, context: QueueContext) -> Iterator[Drawn]:
-    """What of `found` is new; of many that are known, others need not wait for the end."""
+    """Yield the new ones of `found`; after many known ones in a row, let other queues go first."""
     stale = 0
     for drawn in found:
         context.heed()

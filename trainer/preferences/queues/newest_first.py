@@ -1,4 +1,4 @@
-"""What is in a run's samples, drawn from the newest iteration that has any left."""
+"""Parts of a run's samples, drawn from the newest iteration that has any left."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def newest_first(
     *,
     follow: bool = True,
 ) -> Iterator[T | Wait]:
-    """The `parts` of each iteration's samples; a newer iteration that comes meanwhile goes before what is left.
+    """Yield the `parts` of each iteration's samples; a newer iteration that arrives goes before what is left.
 
-    follow: wait for more where the run is under way. Raises UsageError where the run has no samples and gets none.
+    follow: wait for more while the run is under way. Raises UsageError if the run has no samples and gets none.
     """
     begun: dict[int, Iterator[T]] = {}
     iterations.check_any()

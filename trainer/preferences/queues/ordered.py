@@ -1,4 +1,4 @@
-"""Queues of a run's samples in the order of what reward models make of them, with a share that is drawn at random."""
+"""Queues of pairs of a run's samples in the order of reward models' scores, with a share drawn at random."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from trainer.preferences.queues.known import Known
 from trainer.preferences.queues.run_samples import SampledIterations
 from trainer.preferences.queues.scored_pairs import Measure, ScoredPairs
 
-_IN_ADVANCE = 6  # pairs at random that may go before their time, so that nobody waits for the first scores
+_IN_ADVANCE = 6  # random pairs that may come early, so that nobody waits for the first scores
 
 
 def uncertain(
     plan: QueuePlan, share: float, known: Known, context: QueueContext, rng: random.Random, tell: Tell
 ) -> Iterator[Drawn]:
-    """Pairs by |r(a) - r(b)| of the plan's first model, smallest first: there its preference is nearest to a coin's.
+    """Yield pairs by |r(a) - r(b)| of the plan's first model, smallest first: its preference is weakest there.
 
     See `_ordered`.
     """
@@ -31,7 +31,7 @@ def uncertain(
 def disagreement(
     plan: QueuePlan, share: float, known: Known, context: QueueContext, rng: random.Random, tell: Tell
 ) -> Iterator[Drawn]:
-    """Pairs by the standard deviation of r(a) - r(b) between the plan's models, largest first. See `_ordered`."""
+    """Yield pairs by the standard deviation of r(a) - r(b) over the plan's models, largest first. See `_ordered`."""
     if len(set(plan.models)) < 2:
         raise UsageError("the queue of disagreement goes by two reward models or more: name them")
     models = list(dict.fromkeys(plan.models))
@@ -48,9 +48,9 @@ def _ordered(
     rng: random.Random,
     tell: Tell,
 ) -> Iterator[Drawn]:
-    """Pairs of the samples of one prompt, least `measure` first of those that are scored, at least `share` at random.
+    """Yield pairs of the samples of one prompt: scored ones by `measure`, smallest first, and random ones.
 
-    Raises UsageError where there are no pairs, and what `context.score` raises.
+    At least `share` of the pairs are random. Raises UsageError if there are no pairs, and what `context.score` raises.
     """
     if context.score is None:
         raise UsageError("nothing can score pairs here: choose another queue")

@@ -14,7 +14,7 @@ from trainer.runs.folder import RunFolder
 
 
 class Written(NamedTuple):
-    """A completion with what is told of it once it is judged."""
+    """A completion, with what is shown of it once it is judged."""
 
     text: str
     origin: Origin
@@ -23,10 +23,10 @@ class Written(NamedTuple):
 
 
 def comparison_of(prompt: Text, written: Sequence[Written]) -> Comparison:
-    """`written` to `prompt`, as messages where the prompt is one; scores and lengths go to the columns.
+    """Build a comparison of `written` to `prompt`, as messages where the prompt is; scores and lengths are columns.
 
-    The completions stand in the order of their texts: a store that has them already has them in this order, which is
-    that of the columns.
+    The completions are in the order of their texts. A store that has them already has them in this order too, and the
+    columns match it.
     """
     ordered = sorted(written, key=lambda one: one.text)
     completions: tuple[str | Messages, ...] = tuple(one.text for one in ordered)
@@ -41,12 +41,12 @@ def comparison_of(prompt: Text, written: Sequence[Written]) -> Comparison:
 
 
 def has_pairs(prompts: Sequence[PromptSamples]) -> bool:
-    """Whether any of `prompts` was answered twice."""
+    """Return whether any of `prompts` has two samples."""
     return any(len(one.samples) > 1 for one in prompts)
 
 
 def sampled_pairs(prompts: Sequence[PromptSamples], folder: RunFolder, rng: random.Random) -> Iterator[Comparison]:
-    """Every two samples of a prompt, once; in random order, one of each prompt before the second of any."""
+    """Yield every two samples of a prompt once, in random order: one pair of each prompt before the second of any."""
     waiting = deque(_pairs_of(one, folder, rng) for one in rng.sample(prompts, len(prompts)))
     while waiting:
         pairs = waiting.popleft()
@@ -62,7 +62,7 @@ def _pairs_of(prompt: PromptSamples, folder: RunFolder, rng: random.Random) -> I
 
 
 def _every_two(count: int) -> Iterator[tuple[int, int]]:
-    """Every two of `count` places once; each place comes about as often as any other, from the beginning on."""
+    """Yield every two of `count` places once; from the beginning on, all places come about equally often."""
     for distance in range(1, count // 2 + 1):
         for place in range(distance if 2 * distance == count else count):
             yield place, (place + distance) % count

@@ -1,4 +1,4 @@
-"""Labels of the labeller's own that are asked for again, to see how far they agree with themselves."""
+"""Repeats of the labeller's own labels, to measure self-agreement."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections import deque
 from trainer.preferences.queues.known import Known
 from trainer.preferences.records import Preference
 
-_APART = 20  # items at least between a label and its repeat
-_TRIES = 5  # at a time: what is not labelled yet is looked at again later
+_APART = 20  # fewest items between a label and its repeat
+_TRIES = 5  # at a time; what is not labelled yet is tried again later
 
 
 class Repeats:
-    """What of a session can be asked again: each comparison once, if it was judged and not skipped.
+    """Comparisons of a session that can be repeated: each once, if it was judged and not skipped.
 
-    share: of all items; it is never exceeded. Those that the session had when it was gone on with count as its newest.
+    share: of all items; it is never exceeded. Items that the session had when it was continued count as its newest.
     """
 
     def __init__(self, share: float, known: Known, rng: random.Random) -> None:
@@ -27,17 +27,17 @@ class Repeats:
         self._ready: list[str] = []
 
     def add(self, key: str, place: int) -> None:
-        """The item at `place` is the comparison `key`."""
+        """Record that the item at `place` is the comparison `key`."""
         self._too_new.append((place, key))
 
     def is_due(self, total: int) -> bool:
-        """Whether the next item, after `total` of them, is to be one that can be asked again."""
+        """Return whether the next item, after `total` of them, should be a repeat."""
         while self._too_new and total - self._too_new[0][0] > _APART:
             self._ready.append(self._too_new.popleft()[1])
         return bool(self._ready) and self._given + 1 <= self._share * (total + 1)
 
     def draw(self, total: int) -> Preference | None:
-        """The label to ask again as the next item after `total`; None where none is due or none can be."""
+        """Return the label to repeat as the next item, after `total`; None if none is due or available."""
         if not self.is_due(total):
             return None
         for _ in range(min(_TRIES, len(self._ready))):

@@ -1,4 +1,4 @@
-"""A run's samples as what there is to compare: by prompt, newest iteration first, those that come meanwhile too."""
+"""A run's samples by prompt, newest iteration first, including those that arrive meanwhile."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Sample(NamedTuple):
 
 @dataclass(slots=True)
 class PromptSamples:
-    """What the policy of one iteration wrote to one prompt.
+    """Responses of the policy of one iteration to one prompt.
 
-    tokens: what the model read; None where the file does not say. columns: the others of the prompt's row.
-    temperature: None where the file does not say.
+    tokens: what the model read; None where the file does not say. columns: the others of the prompt's row. temperature:
+    None where the file does not say.
     """
 
     iteration: int
@@ -48,9 +48,9 @@ class PromptSamples:
 
 
 class SampledIterations:
-    """The iterations of a run of which there are samples and that are left to look at.
+    """The iterations of a run that have samples and are not used up.
 
-    Raises UsageError where there is no such run.
+    Raises UsageError if there is no such run.
     """
 
     def __init__(self, source: str, tell: Tell) -> None:
@@ -58,22 +58,22 @@ class SampledIterations:
         self.folder = open_run(path.name, path.parent)
         self._tell = tell
         self._left: list[int] = []  # ascending
-        self._newest = -1  # that was ever found
+        self._newest = -1  # found so far
 
     def newest(self) -> int | None:
-        """The newest that is left, None where there is none now."""
-        if not self._left or self.folder.samples_file(self._newest + 1).exists():  # a look at one file, not at 2,000
+        """Return the newest iteration left; None if there is none now."""
+        if not self._left or self.folder.samples_file(self._newest + 1).exists():  # checks one file, not 2,000
             came = [one for one in _kept_iterations(self.folder) if one > self._newest]
             self._left += came
             self._newest = max([self._newest, *came])
         return self._left[-1] if self._left else None
 
     def leave_out(self, iteration: int) -> None:
-        """Be done with `iteration`."""
+        """Remove `iteration` from those left."""
         self._left.remove(iteration)
 
     def read(self, iteration: int) -> list[PromptSamples]:
-        """What was written in it; nothing, and a line that tells why, where its file cannot be read."""
+        """Return the samples of `iteration` by prompt; if its file cannot be read, report why and return none."""
         try:
             return _read(self.folder, iteration)
         except StorageError as error:
@@ -81,12 +81,12 @@ class SampledIterations:
             return []
 
     def are_over(self) -> bool:
-        """Whether none is left and none will come: the run is not under way, or it keeps no samples."""
+        """Return whether none is left and none will come: the run is not under way, or it keeps no samples."""
         more_may_come = self.folder.is_live() and _keeps_samples(self.folder)
-        return self.newest() is None and not more_may_come  # in this order: what came before the end is there now
+        return self.newest() is None and not more_may_come  # in this order, to find what came before the end
 
     def check_any(self) -> None:
-        """Raise UsageError where none were found, and none will come."""
+        """Raise UsageError if none were found and none will come."""
         if self.newest() is None and self._newest < 0 and self.are_over():
             raise UsageError(
                 f"run '{self.folder.name}' has no samples: train with run.save_samples = true, or choose another run"
@@ -94,12 +94,12 @@ class SampledIterations:
 
     @property
     def what_comes(self) -> str:
-        """What is waited for when nothing is left, in words."""
+        """What to wait for when nothing is left, in words."""
         return f"waits for the samples of iteration {max(self._newest, 0) + 1}"
 
 
 def checkpoint_of(folder: RunFolder, trained: int) -> str:
-    """The name of the checkpoint after `trained` whole iterations; empty where it is not kept."""
+    """Return the name of the checkpoint after `trained` whole iterations; empty if it is not kept."""
     path = folder.checkpoint(trained)
     return path.name if path.is_dir() else ""
 
@@ -148,21 +148,21 @@ def _read(folder: RunFolder, iteration: int) -> list[PromptSamples]:
 
 
 def _rows(path: Path) -> tuple[float | None, Iterator[dict[str, Any]]]:
-    """The temperature that the samples in `path` were written at, and their rows. Raises StorageError."""
+    """Return the temperature at which the samples in `path` were written, and their rows. Raises StorageError."""
     import pyarrow as pa
 
     table = read_samples(path, _COLUMNS)
     settings = sample_settings(table.schema.metadata)
     try:
         table = table.cast(pa.schema([sample_schema().field(name) for name in _COLUMNS]))
-        table.validate(full=True)  # that texts are UTF-8, which the Parquet reader takes on trust
+        table.validate(full=True)  # texts are UTF-8; the Parquet reader does not check that
     except (OSError, pa.ArrowException) as error:
         raise StorageError(f"samples '{path}' are damaged ({str(error).splitlines()[0]}): delete the file") from None
     return settings.temperature if settings else None, iter(table.to_pylist())
 
 
 def _prompt(rendered: str, source: str | None) -> Text:
-    """The prompt as in the data; as rendered where that is the same, or cannot be read."""
+    """Return the prompt as in the data; as rendered if that is the same, or cannot be read."""
     if source is None:
         return rendered
     try:

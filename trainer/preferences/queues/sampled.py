@@ -1,4 +1,4 @@
-"""The queue of a run's samples: pairs of what its policy wrote to one prompt."""
+"""The queue of a run's samples: pairs of the policy's responses to one prompt."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from trainer.preferences.queues.written import written_pairs
 
 
 def samples(source: str, known: Known, context: QueueContext, rng: random.Random, tell: Tell) -> Iterator[Drawn]:
-    """Pairs of the samples of one prompt in one iteration, newest iteration first.
+    """Yield pairs of the samples of one prompt in one iteration, newest iteration first.
 
-    Where the newest iteration has one sample of each prompt, pairs that the policy is asked for. Raises UsageError
-    where there are no samples, or nobody to ask.
+    If the newest iteration has one sample of each prompt, the policy is asked to write pairs. Raises UsageError if
+    there are no samples, or no model to ask.
     """
     iterations = SampledIterations(source, tell)
     pairs = partial(sampled_pairs, folder=iterations.folder, rng=rng)
@@ -28,7 +28,7 @@ def samples(source: str, known: Known, context: QueueContext, rng: random.Random
         context.heed()
         iterations.check_any()
         if iterations.are_over():
-            return  # none could be read, which was told
+            return  # none could be read, which was reported
         yield Wait(iterations.what_comes)
     if compares:
         yield from new_ones(newest_first(iterations, pairs, context), known, context)
@@ -39,7 +39,7 @@ def samples(source: str, known: Known, context: QueueContext, rng: random.Random
 
 
 def one_sample_each(iterations: SampledIterations) -> str:
-    """Why the samples of a run compare with nothing, and the way out."""
+    """Return the message that a run's samples cannot be compared, and the way out."""
     return (
         f"run '{iterations.folder.name}' has one sample of each prompt, and no two to compare: "
         "train with rollout.samples_per_prompt = 2 or more, or let its model write pairs: open it in the workbench"
@@ -47,7 +47,7 @@ def one_sample_each(iterations: SampledIterations) -> str:
 
 
 def _compares(iterations: SampledIterations) -> bool | None:
-    """Whether the newest iteration that can be read has two samples of a prompt; None where there is none."""
+    """Return whether the newest iteration that can be read has two samples of a prompt; None if there is none."""
     while (newest := iterations.newest()) is not None:
         if prompts := iterations.read(newest):
             return has_pairs(prompts)

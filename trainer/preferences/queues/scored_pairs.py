@@ -1,4 +1,4 @@
-"""The pairs of a run's samples, some of them in the order of the scores that reward models give them."""
+"""Pairs of a run's samples, some of them in the order of reward models' scores."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from trainer.preferences.queues.run_samples import SampledIterations
 from trainer.preferences.queues.sampled import one_sample_each
 from trainer.preferences.records import Comparison, Text
 
-_COMPLETIONS = 128  # about so many are scored at once: on two cores a minute's work of a small model
-_PAIRS = 512  # of these at most
-_LEAST = 16  # pairs in order: where fewer are left, the next ones are scored
+_COMPLETIONS = 128  # scored at once, about: a minute of a small model on two cores
+_PAIRS = 512  # of these, at most
+_LEAST = 16  # pairs in order; when fewer are left, the next ones are scored
 
 Measure = Callable[[Sequence[float]], float]
-"""What pairs are ordered by, smallest first: of r(a) - r(b) by each model."""
+"""Function that orders pairs, smallest first, by r(a) - r(b) of each model."""
 
 
 class _Scored(NamedTuple):
     measure: float
-    number: int  # tells equal ones apart
+    number: int  # orders pairs of equal measure
     pair: Comparison
 
 
 class ScoredPairs:
-    """Pairs of `iterations` by their order, or any of them, each once.
+    """Pairs of `iterations` in order or at random, each once.
 
-    Some completions of the newest iterations are scored at once, in the background: newer ones when they have come,
-    older ones when these are used up.
+    Some completions of the newest iterations are scored at once, in the background: newer iterations when they have
+    come, older ones when these are used up.
     """
 
     def __init__(
@@ -60,20 +60,20 @@ class ScoredPairs:
         self._all: list[Comparison] = []
         self._in_order: list[_Scored] = []  # a heap
         self._numbers = count()
-        self._newest = -1  # iteration that was looked at
-        self._compares = False  # once there was any pair
+        self._newest = -1  # iteration that was read
+        self._compares = False  # whether there was any pair yet
         self._scoring: Future[list[tuple[float, Comparison]]] | None = None
 
     @property
     def what_comes(self) -> str:
-        """Which scores are waited for, in words; empty for none."""
+        """Scores to wait for, in words; empty for none."""
         names = " and ".join(Path(model).name for model in self._models)
         return f"samples are scored by {names}" if self._scoring is not None else ""
 
     def look_ahead(self) -> None:
-        """Take the scores that have come, and let more be made where it is time.
+        """Collect the scores that have come, and start scoring more when it is time.
 
-        Raises what scoring raises, and UsageError where no prompt has two samples.
+        Raises what scoring raises, and UsageError if no prompt has two samples.
         """
         if self._scoring is not None and self._scoring.done():
             found = result_of(self._scoring, self.what_comes)
@@ -89,14 +89,14 @@ class ScoredPairs:
                 self._scoring = in_background(work, self._context.wake)
 
     def first(self, known: Known) -> Comparison | None:
-        """The first in order of those that are new."""
+        """Return the first new pair in order; None if there is none."""
         while self._in_order:
             if known.is_new(pair := heapq.heappop(self._in_order).pair):
                 return pair
         return None
 
     def any(self, known: Known) -> Comparison | None:
-        """Any of those that are new, scored or not."""
+        """Return a random new pair, scored or not; None if there is none."""
         while self._all:
             place = self._rng.randrange(len(self._all))
             self._all[place], self._all[-1] = self._all[-1], self._all[place]
@@ -122,7 +122,7 @@ class ScoredPairs:
 def _measured(
     pairs: Sequence[Comparison], models: Sequence[str], measure: Measure, score: Score
 ) -> list[tuple[float, Comparison]]:
-    """`pairs` with their measure, the scores in their columns; without those that a model could not score."""
+    """Return `pairs` with their measure, the scores in their columns; without those that a model could not score."""
     places: dict[tuple[str, str], int] = {}
     texts: list[tuple[Text, Text]] = []
     for pair in pairs:

@@ -19,8 +19,8 @@ from trainer.preferences.queues.run_samples import PromptSamples, SampledIterati
 from trainer.preferences.records import Origin
 from trainer.runs.folder import RunFolder
 
-_REFUSALS = 3  # in a row; then the model is asked no more
-_NOTHING_NEW = 20  # known pairs in a row; then the model has no more to say
+_REFUSALS = 3  # in a row, after which the model is not asked again
+_NOTHING_NEW = 20  # known pairs in a row, after which the queue ends
 
 
 def written_pairs(
@@ -31,10 +31,10 @@ def written_pairs(
     rng: random.Random,
     tell: Tell,
 ) -> Iterator[Drawn]:
-    """Pairs by two `writers` to the prompts of a run's samples, newest first and again and again, one at a time.
+    """Yield pairs by two `writers` to the prompts of a run's samples, newest first and again and again, one at a time.
 
-    Ends when the models write nothing new any more. Raises UsageError where there is nobody to ask, DataError
-    where there are no prompts, ModelError where the models do not answer.
+    Ends when the models write nothing new. Raises UsageError if there is no model to ask, DataError if there are no
+    prompts, ModelError if the models do not answer.
     """
     folder = SampledIterations(source, tell).folder
     if context.ask is None:
@@ -64,7 +64,10 @@ def written_pairs(
 
 
 def _prompts(source: str, context: QueueContext, rng: random.Random, tell: Tell) -> Iterator[PromptSamples | Wait]:
-    """Those that the run's samples were written to, newest iteration first, else those of its data; again and again."""
+    """Yield the prompts of the run's samples, newest iteration first, or else those of its data.
+
+    Starts again at the end.
+    """
     in_random_order = partial(_shuffled, rng)
     while True:
         iterations, found = SampledIterations(source, tell), False
@@ -76,11 +79,11 @@ def _prompts(source: str, context: QueueContext, rng: random.Random, tell: Tell)
             found = True
             yield prompt
         if not found:
-            return  # none could be read, which was told
+            return  # none could be read, which was reported
 
 
 def _prompts_of(folder: RunFolder) -> list[PromptSamples]:
-    """The prompts that a run was given, without samples. Raises ConfigError and DataError."""
+    """Return the prompts that a run was given, without samples. Raises ConfigError and DataError."""
     rows = load_prompts(load_config(folder.config).data)
     return [PromptSamples(0, row.prompt, None, row.columns, None) for row in rows]
 
@@ -90,7 +93,10 @@ def _shuffled(rng: random.Random, prompts: Sequence[PromptSamples]) -> Iterator[
 
 
 def _questions(prompt: PromptSamples, writers: tuple[Writer, Writer], rng: random.Random) -> list[Question]:
-    """One question to each writer, of another seed: from one seed models that are near each other write the same."""
+    """Return one question per writer, or one for two completions if both writers are the same.
+
+    Each has its own seed, because similar models write the same from one seed.
+    """
     first, second = writers
     asked = [(first, 2)] if first == second else [(first, 1), (second, 1)]
     return [
@@ -107,12 +113,12 @@ def _questions(prompt: PromptSamples, writers: tuple[Writer, Writer], rng: rando
 
 
 def _asked(ask: Ask, questions: Sequence[Question], folder: RunFolder) -> list[Written] | str:
-    """What was written to `questions`, or why it was not, in one line."""
+    """Return what was written to `questions`, or why it was not, in one line."""
     written = []
     for question in questions:
         try:
             answer = ask(question)
-        except TrainerError as error:  # a run that has just ended, say: its saved policy may answer the next one
+        except TrainerError as error:  # for example, a run has just ended: its saved policy may answer the next one
             return " ".join(str(error).split())
         if len(answer.completions) < question.count:
             return answer.problem or "the model wrote nothing"

@@ -1,7 +1,7 @@
 """Do the alarms come when a run goes wrong, and only then?
 
 Trains a random llama of two layers with a failure seeded by configuration, by a reward or by a broken piece, at least
-once for each rule of trainer/health, then ten runs that are well, and prints both rates as Markdown tables.
+once for each rule of trainer/monitoring, then ten runs that are well, and prints both rates as Markdown tables.
 
 Run: .venv/bin/python benchmarks/alarms.py [--only NAME ...] [--seed N] [--journals events.jsonl ...]
 --seed: added to the seed of every run.

@@ -54,8 +54,8 @@ class Bench:
     """Copies of the project, one a job, in which mutants of one module are tried."""
 
     def __init__(self, module: str, jobs: int, folder: Path) -> None:
-        source = next((ROOT / "trainer").rglob(f"{module}.py"))
-        self.name, self.source = str(source.relative_to(ROOT)), source.read_bytes()
+        self.name = file_of(module)
+        self.source = (ROOT / self.name).read_bytes()
         patterns = TESTS.get(module, (f"test_{module}*.py",))
         found = [path for pattern in patterns for path in sorted((ROOT / "tests").rglob(pattern))]
         self._tests = [str(path.relative_to(ROOT)) for path in found]
@@ -173,6 +173,11 @@ class Watch:
             self.reached[item.nodeid] = (time.process_time() - start, sorted(functions))
 
 
+def file_of(module: str) -> str:
+    """Return the path of a module of the trainer, relative to the root."""
+    return str(next((ROOT / "trainer").rglob(f"{module}.py")).relative_to(ROOT))
+
+
 def equivalents_of(module: str) -> dict[tuple[str, str], str]:
     """Reasons by function and changed line."""
     listed = tomllib.loads((Path(__file__).parent / "mutation_equivalents.toml").read_text())
@@ -187,7 +192,7 @@ def chosen(mutants: Sequence[Mutant], lines: Sequence[str]) -> list[Mutant]:
 
 def score(module: str, options: argparse.Namespace, folder: Path) -> None:
     """Try the mutants of a module; print those that survive, then the score."""
-    name, listed = f"trainer/{module}.py", equivalents_of(module)
+    name, listed = file_of(module), equivalents_of(module)
     mutants = chosen(mutants_of((ROOT / name).read_bytes()), options.only)
     if options.list:
         print("\n".join(f"{name}:{mutant.line}: {mutant.shown}" for mutant in mutants))

@@ -7,6 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import apart
+
+# Read when `trainer` is imported. Several workers share the cores: a second thread would mostly wait, at full speed.
+os.environ.update(MKL_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+
 import pytest
 from hypothesis import settings
 from textual.app import App
@@ -22,10 +26,10 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
-# Array code compiles on first use, so one example may be slow; fixed seeds make a failure come back.
-# A test reads what was told; on a busy machine five seconds pass before it looks.
+# Tests read notifications; on a busy machine more than their usual five seconds pass before that.
 App.NOTIFICATION_TIMEOUT = 600
 
+# Array code compiles on first use, so one example may be slow; fixed seeds make a failure come back.
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("repeatable")
 

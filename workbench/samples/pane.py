@@ -228,14 +228,16 @@ class SamplesPane(SamplesOpening):
         self.toggle_bookmark()
 
     def action_history(self) -> None:
-        if self.folder is None or (selected := self.selected) is None:
+        opened, selected = self.opened, self.selected
+        sample = opened if opened is not None else selected
+        if self.folder is None or sample is None:
             return
 
         def chosen(key: SampleKey | None) -> None:
             if key is not None:
                 self.open_sample(key)
 
-        self.app.push_screen(PromptHistoryScreen(self.folder, selected), chosen)
+        self.app.push_screen(PromptHistoryScreen(self.folder, sample), chosen)
 
     def action_ask(self) -> None:
         if (opened := self.opened) is not None:

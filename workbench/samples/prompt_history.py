@@ -22,7 +22,7 @@ from trainer.runs.folder import RunFolder
 from workbench.kit.cells import fit_end
 from workbench.kit.dialog import Dialog
 from workbench.kit.word_diff import Part, word_diff
-from workbench.run.sample_records import Sample, SampleKey
+from workbench.run.sample_records import Sample, SampleKey, TokenSample
 from workbench.samples.appearances import appearances
 from workbench.samples.diff_text import DiffText
 from workbench.text import sparkline, visible
@@ -84,7 +84,7 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
             super().__init__()
             self.samples, self.problems, self.done = samples, problems, done
 
-    def __init__(self, folder: RunFolder, sample: Sample) -> None:
+    def __init__(self, folder: RunFolder, sample: Sample | TokenSample) -> None:
         super().__init__()
         self._folder, self._sample = folder, sample
         self._samples: list[Sample] = []  # newest first
@@ -154,7 +154,7 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
         self._show_chosen()
 
     @work(thread=True, group="history")
-    def _read(self, folder: RunFolder, sample: Sample) -> None:
+    def _read(self, folder: RunFolder, sample: Sample | TokenSample) -> None:
         """Search the run's files, and post what was found every now and then."""
         worker = get_current_worker()
         found: list[Sample] = []

@@ -43,8 +43,8 @@ class AlarmScreen(Dialog[Answer | None]):
         Binding("escape", "close", "close", id="alarm.close", tooltip="Close this and do nothing"),
         Binding("x,delete", "put_away", "put away", id="alarm.put-away", tooltip="Read: show this alarm no more"),
         # With priority, because the list of fixes would handle these keys itself.
-        _First("left", "other(-1)", "newer", id="alarm.newer", tooltip="The alarm that was told after this one"),
-        _First("right", "other(1)", "older", id="alarm.older", tooltip="The alarm that was told before this one"),
+        _First("left", "other(-1)", "previous", id="alarm.newer", tooltip="The alarm before it; the worst is first"),
+        _First("right", "other(1)", "next", id="alarm.older", tooltip="The alarm after it"),
         _First("pageup", "page(-1)", "page up", show=False, id="alarm.page-up", tooltip="The text a page up"),
         _First("pagedown", "page(1)", "page down", show=False, id="alarm.page-down", tooltip="The text a page down"),
         Binding("up", "move(-1)", "up", show=False, id="alarm.up", tooltip="The fix above; the text a line up"),

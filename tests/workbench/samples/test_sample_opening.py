@@ -214,6 +214,12 @@ async def test_the_history_of_the_prompt_opens_the_sample_that_is_chosen_there(r
         await settle(pilot)
         assert app.pane.opened is not None
         assert app.pane.opened.key == (1, 0)
+        await pilot.press("h")  # again, from the sample that is open and not from the list's
+        await settle(pilot)
+        await pilot.press("enter")
+        await settle(pilot)
+        assert app.pane.opened is not None
+        assert app.pane.opened.key == (1, 0)
 
 
 async def test_what_is_asked_is_the_prompt_or_the_place_of_the_cursor(run: Run) -> None:

@@ -206,10 +206,11 @@ class WorkbenchApp(App[str]):
             self.exit()
             return
         supervisor = self.main.supervisor
-        if choice == "abort":
-            supervisor.abort()
-        else:
-            supervisor.stop("detached" if choice == "detach" else reason)
+        if supervisor.trains_here:  # a run that another process trains goes on
+            if choice == "abort":
+                supervisor.abort()
+            else:
+                supervisor.stop("detached" if choice == "detach" else reason)
         while supervisor.trains_here:  # the screen keeps showing the progress
             await asyncio.sleep(0.05)
             self.main.poll()

@@ -167,7 +167,8 @@ class Inbox:
         try:
             _write(self._path / _ANSWERS / name, to_json(answer))
         except OSError as error:
-            self._complain(f"the answer to request '{name}' is lost: {error.strerror}; mend the folder")
+            with contextlib.suppress(StorageError):  # a full disk; whoever replies next must still do so
+                self._complain(f"the answer to request '{name}' is lost: {error.strerror}; mend the folder")
         self._remove(self._path / name)
 
     def _remove(self, path: Path) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +25,20 @@ from trainer.runs.journal import Journal
 from trainer.runs.lock import Lock
 from trainer.runs.progress import ProgressFile
 from trainer.runs.sinks import Sink, Sinks
+
+
+@contextlib.contextmanager
+def closing(out: Sinks, control: Control) -> Iterator[None]:
+    """Detach `control` and close `out` after the block; a full disk does not hide the error of the block."""
+    try:
+        yield
+    except BaseException:
+        control.detach()
+        with contextlib.suppress(TrainerError):
+            out.close()
+        raise
+    control.detach()
+    out.close()
 
 
 class RunUnderWay(Steered):

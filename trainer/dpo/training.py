@@ -13,7 +13,7 @@ from typing import Any
 from trainer.config.dpo import DPOConfig, as_ppo, resolve_dpo_paths
 from trainer.config.reward_model import PreferenceDataConfig
 from trainer.control.control import Control
-from trainer.control.lifecycle import RunUnderWay
+from trainer.control.lifecycle import RunUnderWay, closing
 from trainer.dpo.fitting import DPO
 from trainer.dpo.pairs import Pairs, load_pairs
 from trainer.errors import StorageError, UsageError
@@ -55,11 +55,8 @@ def train_dpo(
     `trainer.session.training.train`. Raises TrainerError for what a user can fix; the journal then says why.
     """
     out, control = Sinks(sinks), control or Control()
-    try:
+    with closing(out, control):
         return _Run(config, resume, out, control, trust).train(preferences, preset)
-    finally:
-        control.detach()
-        out.close()
 
 
 class _Run(RunUnderWay):

@@ -61,7 +61,7 @@ def tell_run(folder: Path, event: HumanEvaluation) -> None:
     if run.is_live():
         inbox.send(folder, "tell", event=event.as_dict())
         return
-    with run.lock(), contextlib.closing(Journal(run.events)) as journal:
+    with run.lock(), contextlib.closing(Journal(run.events, shared=None)) as journal:
         journal.emit(event)
 
 

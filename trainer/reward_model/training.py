@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trainer.config.reward_model import RewardModelConfig, resolve_reward_model_paths
 from trainer.control.control import Control
-from trainer.control.lifecycle import RunUnderWay
+from trainer.control.lifecycle import RunUnderWay, closing
 from trainer.events import CheckpointSaved, RunEnded
 from trainer.files import PRIVATE, SHARED
 from trainer.models.cpu.blas import blas_warning, measure_matmul
@@ -49,11 +49,8 @@ def train_reward_model(
     `trainer.session.training.train`. Raises TrainerError for what a user can fix; the journal then says why.
     """
     out, control = Sinks(sinks), control or Control()
-    try:
+    with closing(out, control):
         return _Run(config, resume, out, control).train(preferences, preset)
-    finally:
-        control.detach()
-        out.close()
 
 
 class _Run(RunUnderWay):

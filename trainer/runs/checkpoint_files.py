@@ -23,6 +23,7 @@ from trainer.models.adapters import Parameters
 from trainer.runs.folder import RunFolder, checkpoints, left_behind
 
 STATE = "state.json"
+_REPLACED = "replaced"  # ending of a checkpoint that is being replaced
 _UNSIGNED = "0" * 64  # in place of state.json's own SHA-256 while that is computed
 
 Loaded = TypeVar("Loaded")
@@ -54,14 +55,29 @@ def write_folder(folder: Path, fill: Callable[[Path], None], state: dict[str, An
         fill(temporary)
         for path in (*write_state(temporary, state), temporary / STATE):
             _sync(path)  # the rename must not reach the disk before the content
-        remove(folder)
-        temporary.rename(folder)
-        with contextlib.suppress(OSError):  # some file systems refuse to sync a folder
-            _sync(folder.parent)
+        _replace(folder, temporary)
     except (OSError, RuntimeError) as error:  # mlx reports a failed write as RuntimeError
         with contextlib.suppress(OSError):
             remove(temporary)
         raise cannot_write(f"checkpoint '{folder}'", error, ", then go on with --resume") from error
+
+
+def _replace(folder: Path, new: Path) -> None:
+    """Rename `new` to `folder`; at every moment the old or the new folder is there whole. Raises OSError."""
+    old = folder.with_name(f".{folder.name}.{_REPLACED}")
+    remove(old)
+    if had_one := os.path.lexists(folder):
+        folder.rename(old)
+    try:
+        new.rename(folder)
+    except OSError:
+        if had_one:
+            old.rename(folder)
+        raise
+    with contextlib.suppress(OSError):  # some file systems refuse to sync a folder
+        _sync(folder.parent)
+    with contextlib.suppress(OSError):  # the next save removes what is left
+        remove(old)
 
 
 def write_state(folder: Path, state: dict[str, Any]) -> list[Path]:
@@ -105,9 +121,12 @@ def check_content(folder: Path) -> None:
 def load_newest(folder: RunFolder, load: Callable[[Path], Loaded]) -> tuple[Loaded | None, list[str]]:
     """Return the newest checkpoint of a run that `load` can load, None if there is none, and why others are left out.
 
-    A damaged one is renamed to `.step-000012.damaged`, so that it does not count as one of those that are kept. Raises
-    StorageError for one of a newer version, or if renaming fails.
+    A damaged one is renamed to `.step-000012.damaged`, so that it does not count as one of those that are kept. A
+    checkpoint that a killed process was replacing is put back first. Raises StorageError for one of a newer version, or
+    if renaming fails.
     """
+    for old in left_behind(folder.checkpoints, _REPLACED):
+        _put_back(old)
     found = checkpoints(folder)
     problems = found.problems
     for path in reversed(found.paths):
@@ -181,6 +200,18 @@ def _about(path: Path) -> dict[str, Any]:
 def _hash(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _put_back(old: Path) -> None:
+    """Rename a checkpoint back that a killed process was replacing; remove it if the new one is in its place."""
+    place = old.with_name(old.name.removeprefix(".").removesuffix(f".{_REPLACED}"))
+    try:
+        if os.path.lexists(place):
+            remove(old)
+        else:
+            old.rename(place)
+    except OSError as error:
+        raise cannot_write(f"checkpoint '{place}'", error, ", then resume again") from None
 
 
 def _put_aside(path: Path, aside: Path) -> None:

@@ -224,9 +224,10 @@ def rename_run(folder: RunFolder, new_name: str) -> RunFolder:
             if renamed.root.exists():
                 raise UsageError(f"a run '{new_name}' is there already: choose another name for '{folder.name}'")
             folder.root.rename(renamed.root)
-            _write_name(renamed)
         except OSError as error:
             raise StorageError(f"cannot rename '{folder.root}' to '{new_name}': {error.strerror}") from None
+        with contextlib.suppress(OSError):  # the run has its new name; whoever resumes it writes that again
+            _write_name(renamed)
     return renamed
 
 
@@ -283,7 +284,7 @@ def read_best(folder: RunFolder) -> Best | None:
     try:
         values = json.loads(read_regular(folder.best))
         return Best(int(values["iteration"]), str(values["metric"]), float(values["value"]), values["sources"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 
@@ -441,7 +442,7 @@ def _damage(checkpoint: Path) -> str:
             if (actual := (checkpoint / name).stat().st_size) != size:
                 return f"{name} has {actual} bytes instead of {size}"
     except FileNotFoundError as error:
-        return f"{Path(error.filename).relative_to(checkpoint)} is missing"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{os.path.relpath(error.filename, checkpoint)} is missing"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"state.json cannot be read ({type(error).__name__})"
     return ""

@@ -62,10 +62,10 @@ class Journal:
     raises StorageError and the journal keeps what is missing. The next `emit` or `close` writes that first, so a disk
     that was full for a while leaves no gap and no torn line.
 
-    shared: other users of the machine may read it.
+    shared: other users of the machine may read it; None keeps the permissions of an existing journal.
     """
 
-    def __init__(self, path: Path, *, shared: bool = False) -> None:
+    def __init__(self, path: Path, *, shared: bool | None = False) -> None:
         self.path = path
         self._shared = shared
         self._unwritten = b""
@@ -110,14 +110,17 @@ class Journal:
         try:
             self._write()
         finally:
-            self._file.close()
+            try:
+                self._file.close()
+            except OSError as error:  # a network file system may report a failed write only now
+                raise self._storage_error(error) from None
 
     def _opened(self) -> FileIO:
         """Open the file for appending, with the permissions of now: those of the run may have changed since."""
         descriptor = open_file(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, SHARED if self._shared else PRIVATE)
         mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
         wanted = PRIVATE if not self._shared else 0o644 if mode == PRIVATE else mode
-        if mode != wanted:
+        if mode != wanted and self._shared is not None:
             with contextlib.suppress(PermissionError):  # another user's file, or a file system without permissions
                 os.fchmod(descriptor, wanted)
         return FileIO(descriptor, "ab+")

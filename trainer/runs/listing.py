@@ -93,7 +93,7 @@ def _summary(folder: RunFolder) -> RunSummary:
         kind, model = str(config.get("kind", PPO)), str(config["model"]["path"])
         # The number of steps of another kind depends on its data.
         iterations = int(config["ppo"]["iterations"]) if kind == PPO else starts[-1].iterations if starts else 0
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         problems.append(f"cannot read '{folder.config}': {error}")
         kind, iterations, model = PPO, starts[-1].iterations if starts else 0, ""
     if end is not None and end.state == "failed":

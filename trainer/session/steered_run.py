@@ -154,10 +154,10 @@ class SteeredRun(RunUnderWay):
     def take_up(self, loaded: Snapshot) -> None:
         """Continue from a checkpoint as if the run had never ended."""
         self.snapshot = self._of_these_sources(loaded)
+        self.record.saved_at = self.snapshot.iteration  # first: what does not fit the model must not be saved again
         if self.snapshot is not loaded and self.config.reward.normalize == "running":
             self.warnings.append(STATISTICS_ANEW)
         restore_snapshot(self.snapshot, self.ppo)
-        self.record.saved_at = self.snapshot.iteration
 
     def take_snapshot(self, number: int) -> Snapshot:
         """Return the run's state after iteration `number`; its reward statistics name their sources."""

@@ -9,6 +9,7 @@ import mlx.core as mx
 
 from trainer.config import Config
 from trainer.control.control import Control
+from trainer.control.lifecycle import closing
 from trainer.data import Prompt, load_prompts
 from trainer.evaluation.measure import evaluate, reference_baseline
 from trainer.events import Evaluation, RolledBack, RunEnded
@@ -49,11 +50,8 @@ def train(
     what a user can fix; the journal then says why.
     """
     out, control = Sinks(sinks), control or Control()
-    try:
+    with closing(out, control):
         return _Run(config, resume, out, control, trust).train(preset)
-    finally:
-        control.detach()
-        out.close()
 
 
 def release_thread() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, TypeVar
 
+from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.screen import ModalScreen
@@ -29,9 +30,24 @@ class Dialog(MountedWhole, ModalScreen[T]):
         ),
     ]
 
-    def key(self, name: str) -> str:
-        """Return the key of one of this dialog's bindings, by its id."""
-        return keys_of(self)[name]
+    _answer: tuple[T | None] | None = None  # to be given once no other screen lies over this one
+
+    def dismiss(self, result: T | None = None) -> AwaitComplete:
+        """Close this dialog with `result`, or as soon as it is on top; once it is closed, do nothing.
+
+        Textual would close whatever screen is on top: two quick keys would take the screen below as well.
+        """
+        if self.is_active:
+            closing: AwaitComplete = super().dismiss(result)
+            return closing
+        if self in self.app.screen_stack:
+            self._answer = (result,)
+        return AwaitComplete.nothing()
+
+    def on_screen_resume(self) -> None:
+        if self._answer is not None:
+            (result,), self._answer = self._answer, None
+            super().dismiss(result)
 
     def hint(self, *parts: tuple[str, str]) -> Content:
         """Return a line about keys. parts: pairs of a key, or the id of a binding, and what it does."""

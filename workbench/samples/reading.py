@@ -96,6 +96,7 @@ class SamplesReading(Pane):
     def forget(self) -> None:
         """Clear everything that belongs to the run shown before."""
         self.newest = self._wanted = self._shown = self.table = None
+        self._rest_until = 0.0
         self._kept, self._progress = [], ""
         self._stop_scanning()
 
@@ -264,8 +265,8 @@ class SamplesReading(Pane):
                 self._list(table, chosen)
 
     def _take(self, reading: _Reading) -> None:
-        self._rest_until = time.monotonic() + _REST * reading.seconds
         if reading.folder == self.folder:
+            self._rest_until = time.monotonic() + _REST * reading.seconds
             self._kept = reading.kept
             if reading.table is not None and len(reading.table):
                 self.post_message(self.ScoresRead(reading.iteration, reading.table.scores()))

@@ -18,9 +18,9 @@ from textual.widgets import Static
 
 from trainer.config import load_config, parse_overrides
 from trainer.config.schema import RewardConfig, RolloutConfig, RunConfig
-from trainer.errors import TrainerError
+from trainer.errors import TrainerError, UsageError
 from trainer.runs.folder import TRASH, RunFolder
-from trainer.runs.listing import is_complete
+from trainer.runs.listing import PPO, is_complete
 from workbench.config.document import ConfigDocument
 from workbench.config.pane import ConfigPane
 from workbench.kit.banner import Banner, Kind
@@ -369,6 +369,8 @@ class MainScreen(AlarmedScreen):
 
     def reward_sources(self, sources: list[dict[str, Any]]) -> None:
         pane = self.query_one(ConfigPane)
+        if pane.document.kind != PPO:
+            raise UsageError("Config shows no PPO run: open a PPO configuration first")
         pane.document.set("reward.sources", sources)
         pane.show_document(pane.document)
         self.action_show_pane("config")
@@ -433,7 +435,8 @@ class MainScreen(AlarmedScreen):
 
     @on(RunsPane.Moved)
     def _follow(self, message: RunsPane.Moved) -> None:
-        if self.supervisor.folder == message.folder:
+        shown = self.supervisor.folder
+        if shown is not None and shown.resolve() == message.folder.resolve():
             self.watch_run(message.to)
 
     @on(RunsPane.DuplicateRequested)

@@ -202,3 +202,13 @@ def test_nothing_else_can_be_told(request_values: dict[str, Any], tmp_path: Path
     (complaint,) = complaints
     assert "left out: it" in complaint
     assert "\n" not in complaint
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_telling_a_run_that_has_ended_changes_nobodys_rights(shared: bool, tmp_path: Path) -> None:
+    record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=1", f"run.shared={str(shared).lower()}"))
+    journal = tmp_path / "runs/a/events.jsonl"
+    mode = journal.stat().st_mode
+    assert bool(mode & 0o044) == shared
+    tell_run(journal.parent, TOLD)
+    assert journal.stat().st_mode == mode

@@ -18,13 +18,16 @@ import mlx.core as mx
 import pytest
 from runs_helper import Recorder, flip, flips, outcome, record, tiny_config
 
-from trainer.errors import RewardError, StorageError
+from trainer.control.control import Control
+from trainer.control.lifecycle import closing
+from trainer.errors import DivergedError, ModelError, RewardError, StorageError
 from trainer.events import Alert, CheckpointSaved, Evaluation, Event, Iteration, RunEnded, RunStarted
 from trainer.ppo import checkpoint
 from trainer.ppo.checkpoint import Rollback, Snapshot, load_checkpoint, save_checkpoint
-from trainer.runs.checkpoint_files import DamagedCheckpointError, check_content, write_state
+from trainer.runs.checkpoint_files import DamagedCheckpointError, check_content, load_newest, write_state
 from trainer.runs.folder import RunFolder, checkpoints
 from trainer.runs.journal import read_journal
+from trainer.runs.sinks import Sinks
 from trainer.session.training import train
 
 
@@ -442,3 +445,59 @@ def test_a_checkpoint_without_sha256_is_loaded_by_its_sizes(tmp_path: Path, snap
     older_state(folder, json.loads((folder / "state.json").read_text()))
     assert checkpoints(RunFolder(tmp_path)) == ([folder], [])
     assert same(load_checkpoint(folder, snapshot.adapter_config).optimizer, snapshot.optimizer)
+
+
+def test_a_checkpoint_that_cannot_be_replaced_stays_as_it_was(
+    tmp_path: Path, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_checkpoint(folder := tmp_path / "step-000012", snapshot)
+    before, rename = (folder / "state.json").read_bytes(), Path.rename
+
+    def refuse(path: Path, target: Path) -> Path:
+        if path.name.endswith(".tmp"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", refuse)
+        with pytest.raises(StorageError, match="permissions"):
+            save_checkpoint(folder, snapshot._replace(tokens=1))
+    assert (folder / "state.json").read_bytes() == before
+    load_checkpoint(folder, snapshot.adapter_config)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000012"]
+
+
+def test_a_checkpoint_that_a_killed_process_was_replacing_is_put_back(tmp_path: Path, snapshot: Snapshot) -> None:
+    run = RunFolder(tmp_path)
+    run.checkpoints.mkdir()
+    save_checkpoint(run.checkpoint(12), snapshot)
+    run.checkpoint(12).rename(run.checkpoints / ".step-000012.replaced")
+    loaded, problems = load_newest(run, lambda path: load_checkpoint(path, snapshot.adapter_config))
+    assert loaded is not None
+    assert (loaded.iteration, problems) == (snapshot.iteration, [])
+    shutil.copytree(run.checkpoint(12), run.checkpoints / ".step-000012.replaced")  # killed after the second rename
+    assert load_newest(run, lambda path: load_checkpoint(path, snapshot.adapter_config))[0] is not None
+    assert [path.name for path in run.checkpoints.iterdir()] == ["step-000012"]
+
+
+def test_a_refused_resume_leaves_every_checkpoint_as_it_was(tmp_path: Path) -> None:
+    record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=1"))
+    run = RunFolder(tmp_path / "runs/a")
+    before = {path: path.read_bytes() for path in run.checkpoints.rglob("*") if path.is_file()}
+    with pytest.raises(ModelError, match="lora_rank"):
+        train(tiny_config(tmp_path, "ppo.iterations=2", "model.lora_rank=3"), resume=run.root)
+    assert {path: path.read_bytes() for path in run.checkpoints.rglob("*") if path.is_file()} == before
+
+
+def test_closing_on_a_full_disk_does_not_hide_the_error_before_it() -> None:
+    class Full:
+        def emit(self, event: Event) -> None:
+            pass
+
+        def close(self) -> None:
+            raise StorageError("the disk is full")
+
+    with pytest.raises(DivergedError), closing(Sinks([Full()]), Control()):
+        raise DivergedError("NaN")
+    with pytest.raises(StorageError), closing(Sinks([Full()]), Control()):
+        pass

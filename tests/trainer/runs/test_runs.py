@@ -33,6 +33,7 @@ from trainer.runs.folder import (
     newest_checkpoint,
     open_run,
     prune_checkpoints,
+    read_best,
     trash_run,
     versions,
 )
@@ -619,3 +620,28 @@ def test_what_does_not_say_why_it_cannot_be_written_gets_all_advice() -> None:
 def test_a_folder_of_runs_where_there_can_be_none_is_told_with_advice_that_helps(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"cannot write '/proc/x': No such file or directory; check the path, or"):
         create_run(config(Path("/proc/x"), "a"), "quickstart")
+
+
+@pytest.mark.parametrize(
+    "best", ['{"iteration": Infinity, "metric": "x", "value": 1, "sources": []}', "[" * 100_000], ids=["inf", "deep"]
+)
+def test_a_best_json_that_makes_no_sense_is_none(best: str, tmp_path: Path) -> None:
+    (tmp_path / "best.json").write_text(best)
+    assert read_best(RunFolder(tmp_path)) is None
+
+
+@pytest.mark.parametrize("state", ["[" * 100_000, '{"files": {"/nowhere/at-all": 1}}'], ids=["deep", "absolute"])
+def test_a_state_that_makes_no_sense_is_damage(state: str, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.checkpoint(3).mkdir(parents=True)
+    (folder.checkpoint(3) / "state.json").write_text(state)
+    found = checkpoints(folder)
+    assert found.paths == []
+    assert len(found.problems) == 1
+
+
+def test_a_configuration_with_infinite_iterations_hides_no_other_run(tmp_path: Path) -> None:
+    for name, iterations in (("a", "inf"), ("b", "10")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.toml").write_text(f'[model]\npath = "m"\n[ppo]\niterations = {iterations}\n')
+    assert [run.name for run in list_runs(tmp_path)] == ["a", "b"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from label_screens import Host
+from label_screens import NOTHING, Host
 from workbench_app import until
 
 from workbench.app import WorkbenchApp
+from workbench.kit.answer_screen import Answer, AnswerScreen
 from workbench.labelling.guidelines_screen import GuidelinesScreen
 from workbench.opening import Opening
 
@@ -33,3 +34,32 @@ async def test_leaving_while_the_screen_opens_is_no_bug(steps: int) -> None:
             await asyncio.sleep(0)
         app.exit()
     assert app.bug is None
+
+
+async def test_a_second_quick_key_does_not_close_the_screen_below() -> None:
+    app = Host()
+    async with app.run_test() as pilot:
+        below = app.screen
+        app.push_screen(dialog := AnswerScreen("Which?", [Answer("go", "Go"), Answer("stay", "Stay")]), app.take)
+        await until(pilot, lambda: dialog.is_mounted)
+        dialog.dismiss("go")
+        dialog.dismiss("stay")
+        await until(pilot, lambda: app.answer == "go")
+        await pilot.pause()
+        assert app.screen is below
+
+
+async def test_a_dialog_that_is_answered_under_another_one_is_closed_when_it_is_on_top_again() -> None:
+    app = Host()
+    async with app.run_test() as pilot:
+        below = app.screen
+        app.push_screen(dialog := GuidelinesScreen("Be fair."), app.take)
+        app.push_screen(over := GuidelinesScreen("Be quick."))
+        await until(pilot, lambda: over.is_mounted)
+        dialog.dismiss(True)
+        await pilot.pause()
+        assert app.screen is over
+        assert app.answer is NOTHING
+        over.dismiss(False)
+        await until(pilot, lambda: app.screen is below)
+        assert app.answer is True

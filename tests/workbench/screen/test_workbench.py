@@ -16,11 +16,13 @@ from workbench_app import screen_text, status, until, workbench
 from trainer.config import load_config
 from trainer.control.control import Control
 from trainer.events import Alert, RunEnded, SettingChanged, StateChanged
+from trainer.runs.folder import RunFolder, rename_run
 from workbench.config.pane import ConfigPane
 from workbench.kit.banner import Banner
 from workbench.kit.confirm import ConfirmScreen
 from workbench.kit.pane import Pane
 from workbench.kit.text_prompt import TextPromptScreen
+from workbench.runs.pane import RunsPane
 from workbench.runs.table import RunTable
 from workbench.screen.layout import DASHBOARD
 from workbench.screen.quit import QuitScreen
@@ -588,3 +590,20 @@ async def test_a_run_of_another_kind_is_watched_with_metrics_of_its_own() -> Non
         assert banner(screen) == ""
         await pilot.press("f2", "f3", "f4", "f5", "f6", "f7", "f8")
         assert screen.app.is_running
+
+
+async def test_a_signal_to_who_watches_a_run_leaves_the_run_alone() -> None:
+    run = RunFolder(make_run("past").resolve())
+    with run.lock():  # as the process that trains it holds it
+        async with workbench(watch=run.root) as (screen, pilot):
+            await until(pilot, lambda: screen.supervisor.under_way)
+            assert screen.app.heed_signal(signal.SIGTERM)  # type: ignore[attr-defined]
+            await until(pilot, lambda: not screen.app.is_running)
+        assert not any(run.control.glob("*.json"))
+
+
+async def test_a_run_that_was_trained_here_is_followed_to_its_new_name() -> None:
+    run = make_run("past")
+    async with workbench(watch=run.resolve()) as (screen, pilot):
+        screen.query_one(RunsPane).post_message(RunsPane.Moved(run, rename_run(RunFolder(run), "later").root))
+        await until(pilot, lambda: screen.supervisor.folder is not None and screen.supervisor.folder.name == "later")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, TypeVar
+from typing import ClassVar, TypeVar, cast
 
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
@@ -38,11 +38,10 @@ class Dialog(MountedWhole, ModalScreen[T]):
         Textual would close whatever screen is on top: two quick keys would take the screen below as well.
         """
         if self.is_active:
-            closing: AwaitComplete = super().dismiss(result)
-            return closing
+            return super().dismiss(result)
         if self in self.app.screen_stack:
             self._answer = (result,)
-        return AwaitComplete.nothing()
+        return cast("AwaitComplete", AwaitComplete.nothing())
 
     def on_screen_resume(self) -> None:
         if self._answer is not None:

@@ -23,7 +23,8 @@ from trainer.control.control import Control
 from trainer.events import Alert, Evaluation, Event, Iteration, PhaseProgress, SamplesWritten
 from trainer.ppo import checkpoint
 from trainer.rewards.loading import code_of
-from trainer.runs.folder import RunFolder, newest_checkpoint
+from trainer.runs.checkpoint_index import newest_checkpoint
+from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.samples import read_samples
 from trainer.runs.sinks import Sinks

@@ -19,7 +19,8 @@ from trainer.control.inbox import Inbox
 from trainer.errors import StorageError, TrainerError
 from trainer.events import Alert, EndState, Event, HumanEvaluation, RunEnded, RunStarted, State, StateChanged
 from trainer.models.loading import LoadedModel
-from trainer.runs.folder import RunFolder, newest_checkpoint, versions
+from trainer.runs.checkpoint_index import newest_checkpoint
+from trainer.runs.folder import RunFolder, versions
 from trainer.runs.guard import RunGuard
 from trainer.runs.journal import Journal
 from trainer.runs.lock import Lock

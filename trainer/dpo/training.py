@@ -27,14 +27,8 @@ from trainer.reward_model.sources import load_preferences
 from trainer.rewards import Rewards, Trust, build_rewards, load_functions, trust_all
 from trainer.rewards.model import unfinished_models, with_checkpoints
 from trainer.runs.checkpoint_files import load_newest
-from trainer.runs.folder import (
-    RunFolder,
-    check_name_is_free,
-    create_run,
-    open_to_train,
-    prune_checkpoints,
-    write_config,
-)
+from trainer.runs.checkpoint_index import prune_checkpoints
+from trainer.runs.folder import RunFolder, check_name_is_free, create_run, open_to_train, write_config
 from trainer.runs.sinks import Sink, Sinks
 from trainer.runs.trackers import build_trackers
 

@@ -17,7 +17,8 @@ from trainer.reward_model.checkpoint import CARD, Scale, load_parameters, read_w
 from trainer.reward_model.encoding import Encoder
 from trainer.reward_model.model import RewardModel
 from trainer.reward_model.scoring import score_sequences
-from trainer.runs.folder import RunFolder, newest_checkpoint
+from trainer.runs.checkpoint_index import newest_checkpoint
+from trainer.runs.folder import RunFolder
 from trainer.seeding import Purpose, key_for
 
 _MICRO_BATCH_TOKENS = 4096  # of a forward pass, padding included

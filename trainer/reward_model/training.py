@@ -22,14 +22,8 @@ from trainer.reward_model.fitting import Fitting
 from trainer.reward_model.predictions import HELD_OUT, write_predictions
 from trainer.reward_model.sources import load_preferences
 from trainer.runs.checkpoint_files import load_newest
-from trainer.runs.folder import (
-    RunFolder,
-    check_name_is_free,
-    create_run,
-    open_to_train,
-    prune_checkpoints,
-    write_config,
-)
+from trainer.runs.checkpoint_index import prune_checkpoints
+from trainer.runs.folder import RunFolder, check_name_is_free, create_run, open_to_train, write_config
 from trainer.runs.sinks import Sink, Sinks
 from trainer.runs.trackers import build_trackers
 

@@ -20,7 +20,8 @@ from trainer.reward_model.checkpoint import read_card
 from trainer.reward_model.loaded import is_same_backbone, load_reward_model, reward_model_folder
 from trainer.rewards.classifier import ClassifierModel
 from trainer.rewards.records import RewardInput, SourceScores, sequence_name
-from trainer.runs.folder import RunFolder, newest_checkpoint
+from trainer.runs.checkpoint_index import newest_checkpoint
+from trainer.runs.folder import RunFolder
 
 
 class ScoringModel(Protocol):

@@ -20,7 +20,8 @@ from pydantic import ValidationError
 from trainer.errors import StorageError, cannot_write
 from trainer.files import own_folder, remove
 from trainer.models.adapters import Parameters
-from trainer.runs.folder import RunFolder, checkpoints, left_behind
+from trainer.runs.checkpoint_index import checkpoints, left_behind
+from trainer.runs.folder import RunFolder
 
 STATE = "state.json"
 _REPLACED = "replaced"  # ending of a checkpoint that is being replaced

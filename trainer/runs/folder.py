@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import itertools
-import json
 import os
 import platform
 import re
@@ -21,13 +20,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from trainer.config import AnyConfig
 from trainer.config.fields import PATTERNS, RUN_NAME
 from trainer.config.loading import config_text
 from trainer.errors import StorageError, UsageError, cannot_write
-from trainer.files import TOML_BYTES, is_file, is_folder, own_folder, read_regular, remove, write_whole
+from trainer.files import TOML_BYTES, is_file, is_folder, own_folder, read_regular, write_whole
 from trainer.runs.lock import Lock, hold_lock, lock_is_held
 
 _DISTRIBUTIONS = ("ppo-workbench", "mlx", "mlx-lm", "transformers")
@@ -248,90 +247,6 @@ def trash_run(folder: RunFolder) -> Path:
     return path
 
 
-class Checkpoints(NamedTuple):
-    """Whole checkpoints of a run, oldest first, and why others are left out."""
-
-    paths: list[Path]
-    problems: list[str]
-
-
-def checkpoints(folder: RunFolder) -> Checkpoints:
-    """Return the checkpoints in `folder`. One is whole if every file has the size that state.json gives."""
-    found = [path for path in folder.checkpoints.glob("step-*") if re.fullmatch(r"step-[0-9]{6,}", path.name)]
-    found.sort(key=lambda path: int(path.name.removeprefix("step-")))
-    damages = [(path, _damage(path)) for path in found]
-    problems = [f"checkpoint '{path.name}' left out: {damage}" for path, damage in damages if damage]
-    return Checkpoints([path for path, damage in damages if not damage], problems)
-
-
-def newest_checkpoint(folder: RunFolder) -> Path | None:
-    """Return the newest whole checkpoint in `folder`, None if there is none."""
-    paths = checkpoints(folder).paths
-    return paths[-1] if paths else None
-
-
-class Best(NamedTuple):
-    """Best evaluation so far, whose checkpoint is kept."""
-
-    iteration: int
-    metric: str  # as checkpoint.best names it
-    value: float  # in the scale of the reward's sources, without normalisation
-    sources: Any = None  # of the reward that gave it; values of other sources are not comparable
-
-
-def read_best(folder: RunFolder) -> Best | None:
-    """Return the content of best.json in `folder`; None if it cannot be read."""
-    try:
-        values = json.loads(read_regular(folder.best))
-        return Best(int(values["iteration"]), str(values["metric"]), float(values["value"]), values["sources"])
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        return None
-
-
-def write_best(folder: RunFolder, best: Best) -> None:
-    """Write best.json, whole or not at all. Raises StorageError."""
-    try:
-        write_whole(folder.best, json.dumps(best._asdict(), indent=2) + "\n")
-    except OSError as error:
-        raise _storage_error(folder.best, error) from None
-
-
-def best_checkpoint(folder: RunFolder) -> Path | None:
-    """Return the checkpoint in `folder` of the best evaluation; None if there is none, or it is not whole."""
-    best = read_best(folder)
-    path = folder.checkpoint(best.iteration) if best else None
-    return path if path and not _damage(path) else None
-
-
-def prune_checkpoints(folder: RunFolder, keep: int) -> list[Path]:
-    """Delete old whole checkpoints, but keep the newest `keep` and the best; return the deleted ones.
-
-    Deletes none if `keep` is 0. Raises StorageError if one cannot be deleted.
-    """
-    best = best_checkpoint(folder)
-    old = [path for path in checkpoints(folder).paths[:-keep] if path != best] if keep else []
-    try:
-        for path in left_behind(folder.checkpoints, "removed"):
-            remove(path)
-        for path in old:
-            # Renamed first: after a kill half-way it no longer counts as a checkpoint, and the next call removes it.
-            path.rename(removed := path.with_name(f".{path.name}.removed"))
-            remove(removed)
-    except OSError as error:
-        raise StorageError(f"cannot delete old checkpoints: {error}; delete them by hand") from None
-    return old
-
-
-def left_behind(checkpoints: Path, why: str) -> list[Path]:
-    """Return what a killed process left in the folder `checkpoints`. why: the ending it was given, tmp or removed.
-
-    Other hidden files belong to other programs.
-    """
-    if not is_folder(checkpoints):
-        return []
-    return [path for path in checkpoints.iterdir() if re.fullmatch(rf"\.step-[0-9]{{6,}}\.{why}", path.name)]
-
-
 def versions() -> dict[str, str]:
     """Return the versions of ppo-workbench, MLX, transformers and Python, without importing any of them."""
     found = {}
@@ -431,18 +346,3 @@ def _is_unborn(folder: RunFolder) -> bool:
 
 def _storage_error(path: Path, error: OSError) -> StorageError:
     return cannot_write(f"'{path}'", error, ", or choose another folder with --set run.dir=FOLDER")
-
-
-def _damage(checkpoint: Path) -> str:
-    """Return why the checkpoint cannot be used; empty if it is whole."""
-    try:
-        files = json.loads(read_regular(checkpoint / "state.json"))["files"]
-        for name, about in files.items():
-            size = about["bytes"] if isinstance(about, dict) else about  # older ones have no SHA-256
-            if (actual := (checkpoint / name).stat().st_size) != size:
-                return f"{name} has {actual} bytes instead of {size}"
-    except FileNotFoundError as error:
-        return f"{os.path.relpath(error.filename, checkpoint)} is missing"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        return f"state.json cannot be read ({type(error).__name__})"
-    return ""

@@ -12,7 +12,8 @@ from trainer.errors import StorageError
 from trainer.events import Iteration, RewardModelStep, RunEnded, RunStarted
 from trainer.files import read_toml
 from trainer.monitoring.alarms import open_alarms
-from trainer.runs.folder import RunFolder, newest_checkpoint, run_folders
+from trainer.runs.checkpoint_index import newest_checkpoint
+from trainer.runs.folder import RunFolder, run_folders
 from trainer.runs.journal import JournalEnds, read_journal_ends
 
 PPO = "ppo"

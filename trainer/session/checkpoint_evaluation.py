@@ -37,7 +37,8 @@ from trainer.reward_model.sources import load_preferences
 from trainer.rewards import Trust, build_rewards, load_functions
 from trainer.rewards.code import trust_none
 from trainer.rewards.model import with_checkpoints
-from trainer.runs.folder import RunFolder, best_checkpoint, checkpoints
+from trainer.runs.checkpoint_index import best_checkpoint, checkpoints
+from trainer.runs.folder import RunFolder
 from trainer.seeding import Purpose, key_for
 from trainer.session.prompts import run_prompts
 

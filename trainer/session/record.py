@@ -14,7 +14,8 @@ from trainer.ppo.checkpoint import Snapshot, save_checkpoint
 from trainer.ppo.loop import IterationResult
 from trainer.ppo.metrics import sample_rows
 from trainer.rewards.normalization import SMALLEST_DEVIATION, RunningMoments
-from trainer.runs.folder import Best, RunFolder, best_checkpoint, prune_checkpoints, read_best, write_best
+from trainer.runs.checkpoint_index import Best, best_checkpoint, prune_checkpoints, read_best, write_best
+from trainer.runs.folder import RunFolder
 from trainer.runs.sample_index import update_index
 from trainer.runs.samples import write_samples
 

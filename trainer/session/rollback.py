@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from trainer.errors import StorageError, UsageError
-from trainer.runs.folder import RunFolder, best_checkpoint, checkpoints, read_best
+from trainer.runs.checkpoint_index import best_checkpoint, checkpoints, read_best
+from trainer.runs.folder import RunFolder
 
 
 def older_checkpoint(folder: RunFolder, to: int | None, *, before: int) -> Path:

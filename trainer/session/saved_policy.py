@@ -13,7 +13,8 @@ from trainer.models.loading import load_backbone
 from trainer.ppo.checkpoint import load_checkpoint
 from trainer.rewards import RewardInput, RewardResult, Trust, build_rewards
 from trainer.rewards.code import trust_none
-from trainer.runs.folder import RunFolder, checkpoints
+from trainer.runs.checkpoint_index import checkpoints
+from trainer.runs.folder import RunFolder
 from trainer.seeding import Purpose, key_for
 from trainer.session.answers import answer
 

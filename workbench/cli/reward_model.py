@@ -12,7 +12,8 @@ from trainer.config.reward_model import RewardModelConfig
 from trainer.control.control import Control
 from trainer.errors import DataError, UsageError
 from trainer.events import Event, RunEnded, RunStarted
-from trainer.runs.folder import RunFolder, newest_checkpoint, open_run
+from trainer.runs.checkpoint_index import newest_checkpoint
+from trainer.runs.folder import RunFolder, open_run
 from trainer.runs.sinks import Sink
 from workbench.cli.preference_runs import configuration, resumed
 from workbench.cli.reward_model_table import table

@@ -85,7 +85,7 @@ def labelling_material(runs_dir: Path) -> Material:
 
     Raises StorageError.
     """
-    from trainer.runs.folder import newest_checkpoint
+    from trainer.runs.checkpoint_index import newest_checkpoint
     from trainer.runs.listing import PPO, list_runs
     from workbench.run.sample_reader import kept_iterations
 
@@ -211,7 +211,8 @@ def _models_of(queue: Queue, wanted: Wanted) -> tuple[Path, ...]:
 
 def _check_run(run: Path, queue: Queue) -> None:
     """Raise UsageError if `run` is not live and has no samples, or no checkpoint where the queue needs one."""
-    from trainer.runs.folder import RunFolder, newest_checkpoint
+    from trainer.runs.checkpoint_index import newest_checkpoint
+    from trainer.runs.folder import RunFolder
     from workbench.run.sample_reader import kept_iterations
 
     folder = RunFolder(run)
@@ -224,7 +225,8 @@ def _check_run(run: Path, queue: Queue) -> None:
 
 
 def _model(path: Path, queue: Queue) -> Path:
-    from trainer.runs.folder import RunFolder, newest_checkpoint
+    from trainer.runs.checkpoint_index import newest_checkpoint
+    from trainer.runs.folder import RunFolder
 
     model = path.resolve()
     checkpoint = newest_checkpoint(RunFolder(model)) or model

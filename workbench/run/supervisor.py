@@ -14,7 +14,8 @@ from trainer.control.questions import Answer, Question
 from trainer.errors import TrainerError, UsageError
 from trainer.events import Alarm, Fix, RunStarted, SettingChanged, StateChanged
 from trainer.files import PRIVATE, write_whole
-from trainer.runs.folder import RunFolder, check_name_is_free, checkpoints
+from trainer.runs.checkpoint_index import checkpoints
+from trainer.runs.folder import RunFolder, check_name_is_free
 from workbench.run.attached import AttachedRun, RunOnDisk, kl_target
 from workbench.run.detach import go_on_headless
 from workbench.run.policy_thread import PolicyThread

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainer.errors import StorageError
-from trainer.runs.folder import RunFolder, best_checkpoint, checkpoints, run_folders
+from trainer.runs.checkpoint_index import best_checkpoint, checkpoints
+from trainer.runs.folder import RunFolder, run_folders
 from trainer.runs.listing import RunSummary, list_runs
 from workbench.run.config_differences import read_config
 

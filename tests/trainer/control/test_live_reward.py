@@ -16,7 +16,8 @@ from trainer.control.control import Control
 from trainer.control.questions import Answer, Question
 from trainer.errors import RewardError
 from trainer.events import Alert, Event, Iteration, RunEnded, RunStarted, SettingChanged, StateChanged
-from trainer.runs.folder import RunFolder, newest_checkpoint
+from trainer.runs.checkpoint_index import newest_checkpoint
+from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.samples import read_samples
 from trainer.session.training import train

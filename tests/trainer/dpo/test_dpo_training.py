@@ -47,7 +47,8 @@ from trainer.events import (
 from trainer.preferences.records import Preference
 from trainer.reward_model.pairs import Group, split_groups
 from trainer.reward_model.training import train_reward_model
-from trainer.runs.folder import RunFolder, checkpoints, newest_checkpoint
+from trainer.runs.checkpoint_index import checkpoints, newest_checkpoint
+from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.listing import list_runs
 from trainer.session.training import train

@@ -25,7 +25,8 @@ from trainer.events import Alert, CheckpointSaved, Evaluation, Event, Iteration,
 from trainer.ppo import checkpoint
 from trainer.ppo.checkpoint import Rollback, Snapshot, load_checkpoint, save_checkpoint
 from trainer.runs.checkpoint_files import DamagedCheckpointError, check_content, load_newest, write_state
-from trainer.runs.folder import RunFolder, checkpoints
+from trainer.runs.checkpoint_index import checkpoints
+from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.sinks import Sinks
 from trainer.session.training import train

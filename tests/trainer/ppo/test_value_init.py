@@ -23,7 +23,8 @@ from trainer.ppo.value_init import init_value_model
 from trainer.reward_model.batches import pad
 from trainer.reward_model.loaded import load_reward_model
 from trainer.runs.checkpoint_files import write_state
-from trainer.runs.folder import RunFolder, newest_checkpoint
+from trainer.runs.checkpoint_index import newest_checkpoint
+from trainer.runs.folder import RunFolder
 
 SEQUENCES = [[72, 101, 108, 108, 111], [1, 2], [256, 5, 6, 7, 8, 9, 10, 11], [50, 256, 256]]
 

@@ -38,7 +38,8 @@ from trainer.reward_model.fitting import Fitting
 from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.optimizer import schedule_factor
 from trainer.reward_model.training import train_reward_model
-from trainer.runs.folder import RunFolder, checkpoints, newest_checkpoint
+from trainer.runs.checkpoint_index import checkpoints, newest_checkpoint
+from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.listing import list_runs
 

@@ -28,7 +28,8 @@ from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.model import RewardModel
 from trainer.rewards import build_rewards
 from trainer.rewards.model import load_model_reward
-from trainer.runs.folder import RunFolder, checkpoints
+from trainer.runs.checkpoint_index import checkpoints
+from trainer.runs.folder import RunFolder
 from trainer.runs.samples import read_samples
 from trainer.session.saved_policy import SavedPolicy
 from trainer.session.training import train

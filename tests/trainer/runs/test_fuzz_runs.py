@@ -26,7 +26,8 @@ from trainer.errors import TrainerError
 from trainer.events import EVENT_TYPES, Alarm, Event
 from trainer.monitoring.watch import RunWatch
 from trainer.ppo.checkpoint import load_checkpoint
-from trainer.runs.folder import RunFolder, checkpoints
+from trainer.runs.checkpoint_index import checkpoints
+from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from workbench.cli.main import main
 from workbench.config.document import ConfigDocument

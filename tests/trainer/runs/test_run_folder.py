@@ -19,7 +19,8 @@ from trainer.errors import RewardError, StorageError
 from trainer.events import CheckpointSaved, Event, Iteration, RewardModelStep, RunEnded, RunStarted
 from trainer.reward_model.predictions import HELD_OUT
 from trainer.reward_model.training import train_reward_model
-from trainer.runs.folder import RunFolder, create_run, newest_checkpoint
+from trainer.runs.checkpoint_index import newest_checkpoint
+from trainer.runs.folder import RunFolder, create_run
 from trainer.runs.journal import read_journal
 from trainer.session.training import train
 from workbench.cli import main as cli

@@ -25,18 +25,8 @@ from run_folders import checkpoint, config
 from trainer.config import load_config
 from trainer.errors import StorageError, UsageError, cannot_write
 from trainer.events import Alarm, Event, Iteration, RunEnded, RunStarted
-from trainer.runs.folder import (
-    RunFolder,
-    check_name_is_free,
-    checkpoints,
-    create_run,
-    newest_checkpoint,
-    open_run,
-    prune_checkpoints,
-    read_best,
-    trash_run,
-    versions,
-)
+from trainer.runs.checkpoint_index import checkpoints, newest_checkpoint, prune_checkpoints, read_best
+from trainer.runs.folder import RunFolder, check_name_is_free, create_run, open_run, trash_run, versions
 from trainer.runs.journal import Journal
 from trainer.runs.listing import RunSummary, list_runs
 from workbench.cli.main import main

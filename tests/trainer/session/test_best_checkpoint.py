@@ -16,16 +16,8 @@ from trainer.config import Config
 from trainer.errors import StorageError
 from trainer.events import CheckpointSaved, Evaluation
 from trainer.ppo.checkpoint import Snapshot, load_checkpoint
-from trainer.runs.folder import (
-    Best,
-    RunFolder,
-    best_checkpoint,
-    checkpoints,
-    create_run,
-    prune_checkpoints,
-    read_best,
-    write_best,
-)
+from trainer.runs.checkpoint_index import Best, best_checkpoint, checkpoints, prune_checkpoints, read_best, write_best
+from trainer.runs.folder import RunFolder, create_run
 from trainer.session.record import RunRecord
 from workbench.runs.reader import read_detail
 

@@ -10,7 +10,8 @@ from runs_helper import Killed, acting, outcome, record, run_hurt, tiny_config, 
 
 from trainer.config import load_config
 from trainer.events import CheckpointSaved, Evaluation, Iteration, RunEnded, RunStarted
-from trainer.runs.folder import RunFolder, checkpoints
+from trainer.runs.checkpoint_index import checkpoints
+from trainer.runs.folder import RunFolder
 from trainer.runs.listing import list_runs
 from trainer.session.training import train
 

@@ -28,7 +28,8 @@ from trainer.events import (
 )
 from trainer.ppo.checkpoint import Snapshot, load_checkpoint, save_checkpoint
 from trainer.runs.checkpoint_files import read_arrays
-from trainer.runs.folder import Best, RunFolder, read_best, write_best
+from trainer.runs.checkpoint_index import Best, read_best, write_best
+from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.samples import read_samples
 from trainer.session.rollback import forget_best, older_checkpoint

@@ -25,7 +25,8 @@ from trainer.events import (
     RunStarted,
     StateChanged,
 )
-from trainer.runs.folder import RunFolder, read_best
+from trainer.runs.checkpoint_index import read_best
+from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.session import record as run_record
 from trainer.session.training import train

@@ -22,7 +22,8 @@ from trainer.dpo.training import train_dpo
 from trainer.events import Evaluation
 from trainer.rewards.loading import code_of
 from trainer.runs.checkpoint_files import write_state
-from trainer.runs.folder import RunFolder, read_best
+from trainer.runs.checkpoint_index import read_best
+from trainer.runs.folder import RunFolder
 from workbench.cli import main as cli
 from workbench.system.code_trust import trusted_code
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from preference_samples import labelled, reward_config
 
-from trainer.runs.folder import newest_checkpoint, open_run
+from trainer.runs.checkpoint_index import newest_checkpoint
+from trainer.runs.folder import open_run
 from workbench.cli.main import main, parser
 
 SETTINGS = ("train.batch_size=8", "optim.lr=0.01", "model.lora_scale=4", "data.eval_fraction=0.2")

@@ -9,7 +9,8 @@ from runs_helper import workspace
 from workbench_app import screen_text, status, until, workbench
 
 from trainer.events import SettingChanged
-from trainer.runs.folder import RunFolder, newest_checkpoint
+from trainer.runs.checkpoint_index import newest_checkpoint
+from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from workbench.config.pane import ConfigPane
 from workbench.samples.ask_screen import AskScreen

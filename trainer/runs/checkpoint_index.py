@@ -1,4 +1,4 @@
-"""Which checkpoints a run has: the whole ones, the newest, the best, and those to delete."""
+"""Index of the checkpoints of a run: the whole ones, the newest, the best, and those to delete."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from transformers import PreTrainedTokenizerFast
 from trainer.config import Config, load_config, validate
 from trainer.errors import DivergedError
 from trainer.events import Alarm, Event, Iteration
-from trainer.monitoring import RULES, HealthMonitor
+from trainer.monitoring import ALARM_RULES, Monitor
 from trainer.runs.journal import read_journal
 from trainer.session.training import train
 
@@ -110,8 +110,9 @@ def run(case: Case, folder: Path) -> Told:
 def of_journal(path: Path) -> list[Alarm]:
     """What the rules have to say of a run that has been."""
     config = load_config(path.with_name("config.toml"))
-    monitor = HealthMonitor(lambda: config)
-    return [alarm for event in read_journal(path).events for alarm in monitor.take(event)]
+    monitor = Monitor(lambda: config)
+    events = read_journal(path).events
+    return [alert for event in events for alert in monitor.take(event) if isinstance(alert, Alarm)]
 
 
 def table(cases: Sequence[Case], folder: Path, seed: int) -> tuple[list[str], int]:
@@ -149,7 +150,7 @@ def main() -> None:
         [case for case in cases if not options.only or any(o in (case.name, case.alarm) for o in options.only)]
         for cases in (FAILURES, HEALTHY)
     ]
-    missing = set(RULES) - {case.alarm for case in FAILURES}
+    missing = set(ALARM_RULES) - {case.alarm for case in FAILURES}
     assert not missing, f"no failure is seeded for {', '.join(sorted(missing))}"
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:

@@ -26,7 +26,7 @@ from train_runs import events, train, train_ppo
 import trainer
 from trainer.data import Prompt, load_prompts
 from trainer.events import DPOStep, Iteration
-from trainer.preferences.formats_out import write_preferences
+from trainer.preferences.formats import write_preferences
 from trainer.preferences.records import Comparison, Judgement, Preference
 from trainer.rewards import RewardInput, Rewards, build_rewards
 from trainer.rollout.generation import generate_responses

@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 from bench_screen import ROOT, Terminal, terminal, workbench
 from textual.app import App, ComposeResult
@@ -30,11 +31,11 @@ from trainer.preferences.items import Item, QueuePlan, SessionPlan
 from trainer.preferences.records import Comparison, Judgement
 from trainer.preferences.sessions import begin_session, open_session
 from trainer.preferences.store import PreferenceStore
+from workbench.app import ALL_STYLES
 from workbench.kit.key_footer import KeyFooter
 from workbench.kit.theming import EXTRA_VARIABLES
-from workbench.labelling.desk import LabelDesk
-from workbench.labelling.pane import LabelPane
-from workbench.styles import ALL_STYLES
+from workbench.labelling.pane import LabelActions, LabelPane
+from workbench.labelling.session_thread import SessionThread
 
 KEYS = "1122=0 "
 F3, F5 = "\x1bOR", "\x1b[15~"
@@ -49,7 +50,7 @@ class Host(App[None]):
     def __init__(self, path: Path, session: int) -> None:
         super().__init__()
         self.animation_level = "none"
-        self._desk = LabelDesk(path)
+        self._desk = SessionThread(path)
         self._state = self._desk.resume(session).result()
         self._desk.exhausted(no_more=True)
 
@@ -59,7 +60,7 @@ class Host(App[None]):
 
     def compose(self) -> ComposeResult:
         """The pane and the footer."""
-        yield LabelPane(id="label")
+        yield LabelPane(Mock(spec=LabelActions), id="label")
         yield KeyFooter()
 
     def on_mount(self) -> None:

@@ -16,8 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainer.preferences.formats_in import read_preferences
-from trainer.preferences.formats_out import FORMATS_OUT, write_preferences
+from trainer.preferences.formats import FORMATS_OUT, read_preferences, write_preferences
 from trainer.preferences.store import PreferenceStore
 
 LIMIT = 30.0  # seconds

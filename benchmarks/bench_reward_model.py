@@ -65,9 +65,9 @@ def our_steps(args: argparse.Namespace) -> list[float]:
     from trainer.config.problems import validate_as
     from trainer.config.reward_model import RewardModelConfig
     from trainer.models.loading import load_backbone
-    from trainer.reward_model.learner import RewardLearner
-    from trainer.reward_model.model import RewardModel
-    from trainer.reward_model.pairs import Group, Pair
+    from trainer.preference_data.groups import Group, Pair
+    from trainer.reward_model.network import RewardModel
+    from trainer.reward_model.reward_learner import RewardLearner
     from trainer.seeding import Purpose, key_for
 
     model = {"path": args.model, "lora_rank": RANK, "lora_scale": SCALE, "lora_targets": TARGETS}

@@ -26,8 +26,7 @@ from trainer.runs.sample_index import update_index
 from trainer.runs.samples import write_samples
 from workbench.run.sample_query import Order, parse_query
 from workbench.run.sample_reader import kept_iterations, read_batch, read_channel_columns, read_token_sample
-from workbench.run.sample_records import SampleKey
-from workbench.run.sample_table import SampleTable
+from workbench.run.samples import SampleKey, SampleTable
 from workbench.samples.whole_run import scan
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"))
@@ -114,13 +113,10 @@ def scan_whole(folder: RunFolder, how: str) -> SampleTable:
     began = time.perf_counter()
     parts: list[SampleTable] = []
     calls = [began]
-
-    def found(table: SampleTable, done: int, total: int, problems: list[str]) -> None:
-        assert not problems
-        parts.append(table)
+    for part in scan(folder, kept_iterations(folder)):
+        assert not part.problems
+        parts.append(part.table)
         calls.append(time.perf_counter())
-
-    scan(folder, kept_iterations(folder), found, lambda: False)
     whole = SampleTable.joined(parts)
     took, first = calls[-1] - began, f"the first {len(parts[0])} in {calls[1] - began:.3f} s"
     print(f"whole run:      {took:8.3f} s   {len(whole)} samples, {first}, {how}")

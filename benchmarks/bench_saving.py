@@ -19,7 +19,7 @@ import trainer  # noqa: F401  loads the BLAS, before anything imports mlx
 from trainer.config import load_config, parse_overrides
 from trainer.events import Event, Iteration
 from trainer.ppo import steps
-from trainer.session import record as run_record
+from trainer.session import artifacts
 from trainer.session.training import train
 
 
@@ -63,9 +63,9 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the configuration")
     arguments = parser.parse_args()
     clock = Clock()
-    for module, name in ((steps, "likeliest_tokens"), (steps, "logprobs_of"), (run_record, "write_samples")):
+    for module, name in ((steps, "likeliest_tokens"), (steps, "logprobs_of"), (artifacts, "write_samples")):
         setattr(module, name, clock.timed(getattr(module, name)))
-    run_record.sample_rows = clock.timed(run_record.sample_rows)
+    artifacts.sample_rows = clock.timed(artifacts.sample_rows)
     with tempfile.TemporaryDirectory(prefix="bench-saving-") as folder:
         given = [f"run.dir={folder}", f"ppo.iterations={arguments.iterations}", "checkpoint.every=0", *arguments.set]
         train(load_config("quickstart", parse_overrides(given)), sinks=[clock])

@@ -23,11 +23,11 @@ from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 from textual.screen import Screen
 
+from workbench.app import ALL_STYLES
 from workbench.kit.theming import EXTRA_VARIABLES, apply_themes, load_themes
-from workbench.run.sample_records import TokenSample
+from workbench.run.samples import TokenSample
 from workbench.samples.token_legend import TokenLegend
 from workbench.samples.token_text import TokenText
-from workbench.styles import ALL_STYLES
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 from token_samples import token_sample

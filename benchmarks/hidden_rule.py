@@ -24,7 +24,7 @@ from train_runs import events, train, train_ppo
 
 import trainer
 from trainer.events import DPOEvaluation, Evaluation, RewardModelEvaluation
-from trainer.preferences.formats_out import write_preferences
+from trainer.preferences.formats import write_preferences
 from trainer.preferences.records import Comparison, Judgement, Preference
 
 COMPLETIONS = 4

@@ -15,7 +15,7 @@ import grimp
 
 PAGE = Path(__file__).resolve().parent / "architecture.md"
 BEGIN, END = "<!-- picture: docs/architecture.py -->", "<!-- end of the picture -->"
-LEFT_OUT = {"workbench.__main__", "workbench.opening", "workbench.styles", "workbench.text", "trainer.doctor"}
+LEFT_OUT = {"workbench.__main__", "workbench.opening", "workbench.text", "trainer.doctor"}
 EVERYWHERE = {"trainer.arrays", "trainer.errors", "trainer.events", "trainer.files", "trainer.maths", "trainer.seeding"}
 
 

@@ -18,13 +18,13 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from workbench.app import WorkbenchApp
-from workbench.labelling.choices import LabelOpening, SessionChoice, Wanted, session_plan
 from workbench.labelling.pane import LabelPane
+from workbench.labelling.plans import LabelOpening, SessionChoice, SessionOptions, session_plan
 from workbench.opening import Opening
 from workbench.reward_model.pane import RewardModelPane
-from workbench.samples.completion_list import CompletionList
+from workbench.samples.answer_list import AnswerList
 from workbench.screen.main import MainScreen
-from workbench.training.alarm_screen import AlarmScreen
+from workbench.training.alarms import AlarmScreen
 
 FOLDER = Path(__file__).resolve().parent / "screenshots"
 RUN = Path("runs/quickstart-0001")
@@ -98,7 +98,7 @@ async def alarm() -> None:
 
 def answered(app: WorkbenchApp) -> bool:
     """Whether the model has written what it was asked for."""
-    listed = app.screen.query_one(CompletionList)
+    listed = app.screen.query_one(AnswerList)
     text = "".join(listed.render_line(y).text for y in range(listed.size.height))
     return "score" in text and "waiting" not in text
 
@@ -121,7 +121,7 @@ async def watch(
 
 async def label() -> None:
     """Judge pairs that the policy of the run writes."""
-    wanted = Wanted(run=RUN, repeats=0)
+    wanted = SessionOptions(run=RUN, repeats=0)
     choice = SessionChoice(labeller="anna", plan=session_plan(wanted, seed=1))
     opening = LabelOpening(store=Path("preferences.db").resolve(), labeller="anna", choice=choice)
     app = WorkbenchApp(Opening(watch=RUN, label=opening))
@@ -139,7 +139,7 @@ async def label() -> None:
 
 def is_at(pane: LabelPane, position: int) -> bool:
     """Whether the item at `position` is to be judged."""
-    return pane.item is not None and pane.item.position == position
+    return pane.session.item is not None and pane.session.item.position == position
 
 
 async def reward_model() -> None:

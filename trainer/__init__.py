@@ -10,22 +10,22 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from trainer.models.cpu import allocator, blas
+from trainer.models.cpu import blas
 
 blas.load_blas()  # before anything imports mlx.core
-allocator.keep_freed_memory()
+blas.keep_freed_memory()
 
 if TYPE_CHECKING:
     from trainer.config import Config, load_config, parse_overrides
     from trainer.control.control import Control
-    from trainer.dpo.training import train_dpo
+    from trainer.dpo.dpo_run import train_dpo
     from trainer.errors import TrainerError
     from trainer.models.actor_critic import ActorCriticLLM
     from trainer.models.loading import load_backbone
     from trainer.ppo.loop import PPO
     from trainer.preferences.store import PreferenceStore
     from trainer.reward_model.loaded import load_reward_model
-    from trainer.reward_model.training import train_reward_model
+    from trainer.reward_model.reward_model_run import train_reward_model
     from trainer.rewards import build_rewards
     from trainer.rollout.experience import Experience, sa_pairs
     from trainer.session.training import release_thread, train
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "trainer.config": ("Config", "load_config", "parse_overrides"),
     "trainer.control.control": ("Control",),
-    "trainer.dpo.training": ("train_dpo",),
+    "trainer.dpo.dpo_run": ("train_dpo",),
     "trainer.errors": ("TrainerError",),
     "trainer.rollout.experience": ("Experience", "sa_pairs"),
     "trainer.models.actor_critic": ("ActorCriticLLM",),
@@ -41,7 +41,7 @@ _HOMES = {
     "trainer.ppo.loop": ("PPO",),
     "trainer.preferences.store": ("PreferenceStore",),
     "trainer.reward_model.loaded": ("load_reward_model",),
-    "trainer.reward_model.training": ("train_reward_model",),
+    "trainer.reward_model.reward_model_run": ("train_reward_model",),
     "trainer.rewards": ("build_rewards",),
     "trainer.session.training": ("release_thread", "train"),
 }

@@ -75,3 +75,8 @@ class DivergedError(TrainerError):
     """Training that produced NaN or inf three times in a row and was ended at the last good checkpoint."""
 
     exit_code = 4
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """Cut `text` to `most` characters for a message; an ellipsis shows the cut."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"

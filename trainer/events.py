@@ -5,10 +5,9 @@ Every reader (journal, headless display, workbench, trackers) sees the same stre
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Literal
 
 SCHEMA_VERSION = 1
@@ -27,7 +26,7 @@ class Event:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values by `event` and field name; numbers that are not finite become None (JSON has none)."""
-        values = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        values = {f.name: plain(getattr(self, f.name)) for f in fields(self)}
         return {"event": self.kind, **values}
 
 
@@ -76,7 +75,7 @@ class PhaseProgress(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Iteration(Event):
-    """Metrics of one iteration; all are means over real response tokens or sequences, never over padding."""
+    """Metrics of one iteration, over real response tokens or sequences, never over padding; means by default."""
 
     kind: ClassVar[str] = "iteration"
     iteration: int  # from 1
@@ -346,47 +345,14 @@ def _descendants(cls: type[Event]) -> Iterator[type[Event]]:
 EVENT_TYPES: dict[str, type[Event]] = {cls.kind: cls for cls in _descendants(Event) if cls.kind}
 
 
-def event_from_dict(values: dict[str, Any]) -> Event | None:
-    """Return the event that `as_dict` gave, or None for a kind that this version does not know.
-
-    Unknown fields are dropped, and absent numbers become NaN.
-    """
-    cls = EVENT_TYPES.get(values.get("event", ""))
-    if cls is None:
-        return None
-    known = {name: values[name] for name in _names(cls.kind) if name in values}
-    for name in _numbers(cls.kind):
-        if known.get(name) is None:
-            known[name] = math.nan
-    if cls is SamplesWritten:
-        known["previews"] = [_preview(preview) for preview in known["previews"]]
-    if cls is Alarm:
-        known["fixes"] = [Fix(**fix) for fix in known.get("fixes", [])]
-    return cls(**known)
-
-
-@functools.cache
-def _names(kind: str) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(EVENT_TYPES[kind]))
-
-
-@functools.cache
-def _numbers(kind: str) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(EVENT_TYPES[kind]) if f.type == "float")
-
-
-def _preview(values: dict[str, Any]) -> SamplePreview:
-    numbers = {name: math.nan for name in ("score", "kl") if values.get(name) is None}
-    return SamplePreview(**{**values, **numbers})
-
-
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return `value` as JSON has it: records become dicts, numbers that are not finite None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, SamplePreview | Fix):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
-    return value
+        return {key: plain(item) for key, item in value.items()}
+    if is_dataclass(value):
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+    if hasattr(value, "_asdict"):
+        return plain(value._asdict())
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -70,6 +70,36 @@ def write_whole(path: Path, content: str | bytes, *, mode: int = SHARED, sync: b
         file.write(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
 
 
+def replace_folder(folder: Path, new: Path, aside: Path) -> None:
+    """Rename `new` to `folder`, and remove what was there, which is at `aside` meanwhile.
+
+    At every moment the old or the new folder is there whole. Sync the files in `new` before: the rename must not reach
+    the disk before their content. Raises OSError.
+    """
+    remove(aside)
+    if had_one := os.path.lexists(folder):
+        folder.rename(aside)
+    try:
+        new.rename(folder)
+    except OSError:
+        if had_one:
+            aside.rename(folder)
+        raise
+    with contextlib.suppress(OSError):  # some file systems refuse to sync a folder
+        sync(folder.parent)
+    with contextlib.suppress(OSError):  # whoever replaces the folder next removes what is left
+        remove(aside)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or folder is on the disk. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def open_file(path: Path, flags: int = os.O_RDONLY, mode: int = SHARED) -> int:
     """Open a regular file and return its descriptor, never through a link, and without waiting for a pipe.
 

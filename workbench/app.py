@@ -8,7 +8,7 @@ import contextvars
 import os
 import signal
 from collections.abc import Callable, Iterable
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import work
@@ -25,13 +25,15 @@ from workbench.kit.screen_settings import ScreenSettings
 from workbench.kit.status_line import StatusLine
 from workbench.kit.theming import DEFAULT_THEME, EXTRA_VARIABLES, ThemeWatcher, apply_themes, load_themes, no_color
 from workbench.opening import Opening
-from workbench.styles import ALL_STYLES
-from workbench.system.paths import config_dir
+from workbench.system.environment import config_dir
 from workbench.system.signals import REASONS
 
 if TYPE_CHECKING:
+    from workbench.screen.dialogs import Choice
     from workbench.screen.main import MainScreen
-    from workbench.screen.quit import Choice
+
+ALL_STYLES = sorted(Path(__file__).parent.rglob("*.tcss"), key=lambda path: path.name)
+"""The stylesheets, each in the package of the widgets that it styles."""
 
 
 class WorkbenchApp(App[str]):
@@ -44,8 +46,8 @@ class WorkbenchApp(App[str]):
     CSS_PATH: ClassVar[list[str | PurePath]] = [*ALL_STYLES]
     COMMANDS: ClassVar = App.COMMANDS | {WorkbenchCommands}
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f1,question_mark", "app.help", "help", id="app.help", tooltip="What this pane is for, and its keys"),
-        Binding("q,ctrl+q", "app.leave", "quit", id="app.leave", tooltip="Leave; a run may stop, or go on headless"),
+        Binding("f1,question_mark", "app.help", "help", id="app.help", tooltip="Show help on this pane and its keys"),
+        Binding("q,ctrl+q", "app.leave", "quit", id="app.leave", tooltip="Quit; a run can stop or continue headless"),
     ]
 
     def __init__(self, opening: Opening, default_theme: str = DEFAULT_THEME) -> None:
@@ -58,12 +60,12 @@ class WorkbenchApp(App[str]):
         self.main: MainScreen | None = None
         self.terminal_gone = False
         self.ended_by: signal.Signals | None = None
-        self._soon_on: tuple[asyncio.AbstractEventLoop, contextvars.Context] | None = None  # once mounted
+        self._loop_and_context: tuple[asyncio.AbstractEventLoop, contextvars.Context] | None = None  # once mounted
         self._leaving: Screen[Any] | None = None  # the open dialog about what would be lost
         self.bug: Exception | None = None  # what ended the application
-        self.refusal: TrainerError | None = None  # why there is nothing to open
+        self.refusal: TrainerError | None = None  # why nothing could be opened
         self._settings = ScreenSettings.load(config_dir())
-        self._complaints: list[tuple[str, str]] = []  # titles and problems, shown once there is a screen
+        self._problems: list[tuple[str, str]] = []  # titles and problems, shown once there is a screen
 
     def compose(self) -> ComposeResult:
         yield StatusLine()
@@ -74,7 +76,7 @@ class WorkbenchApp(App[str]):
     def on_mount(self) -> None:
         self._use_themes()
         self.set_interval(1.0, self._reload_themes)
-        self._soon_on = asyncio.get_running_loop(), contextvars.copy_context()
+        self._loop_and_context = asyncio.get_running_loop(), contextvars.copy_context()
         if self.terminal_gone or self.ended_by is not None:  # a signal came before there was a loop
             self.exit()
         self.call_after_refresh(self._open)
@@ -90,7 +92,7 @@ class WorkbenchApp(App[str]):
             return
         self._use_keys()  # first, so that the screen shows the right keys from the start
         await self.push_screen(self.main)
-        self._tell_complaints()
+        self._show_problems()
 
     def _handle_exception(self, error: Exception) -> None:
         """Report an unexpected error of a worker and go on: a bug in a listing must not end the run that trains here.
@@ -115,7 +117,7 @@ class WorkbenchApp(App[str]):
         apply_themes(self, themes)
         self.theme = self._settings.theme if self._settings.theme in themes else self._default_theme
         self.theme_changed_signal.subscribe(self, self._remember_theme)
-        self._complain("Theme", problems)
+        self._add_problems("Theme", problems)
 
     def _remember_theme(self, theme: Theme) -> None:
         """Save a theme that the user chose, but not the default one: another terminal may need another."""
@@ -127,23 +129,23 @@ class WorkbenchApp(App[str]):
         if self._watcher.changed():
             themes, problems = load_themes(config_dir() / "themes")
             apply_themes(self, themes)
-            self._complain("Theme", problems)
-            self._tell_complaints()
+            self._add_problems("Theme", problems)
+            self._show_problems()
 
     def _use_keys(self) -> None:
         path = config_dir() / "keys.toml"
         if path.exists():  # only then, because finding all bindings imports every widget
             keymap, problems = load_keymap(path, known_bindings())
             self.set_keymap(keymap)
-            self._complain("Keys", problems)
+            self._add_problems("Keys", problems)
 
-    def _complain(self, title: str, problems: Iterable[str]) -> None:
-        self._complaints += [(title, problem) for problem in problems]
+    def _add_problems(self, title: str, problems: Iterable[str]) -> None:
+        self._problems += [(title, problem) for problem in problems]
 
-    def _tell_complaints(self) -> None:
-        for title, problem in self._complaints:
+    def _show_problems(self) -> None:
+        for title, problem in self._problems:
             self.notify(problem, title=title, severity="warning", markup=False)
-        self._complaints.clear()
+        self._problems.clear()
 
     def action_help(self) -> None:
         from workbench.kit.help import HelpScreen
@@ -152,7 +154,7 @@ class WorkbenchApp(App[str]):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         yield SystemCommand("Theme", "Choose the colours", self.action_change_theme)
-        yield SystemCommand("Screenshot", "Save what is on the screen as SVG", lambda: self.deliver_screenshot())
+        yield SystemCommand("Screenshot", "Save the screen as SVG", lambda: self.deliver_screenshot())
 
     # Leaving
 
@@ -164,9 +166,9 @@ class WorkbenchApp(App[str]):
         if self._leaving is not None and self._leaving in self.screen_stack:
             return  # already asked
         if not self.main.supervisor.trains_here:
-            self._leaving = self.main.when_nothing_is_lost(self.exit)
+            self._leaving = self.main.steering.when_nothing_is_lost(self.exit)
             return
-        from workbench.screen.quit import QuitScreen
+        from workbench.screen.dialogs import QuitScreen
 
         view = self.main.supervisor.view
         self._leaving = QuitScreen(view.started.name if view.started else "A run")
@@ -176,7 +178,7 @@ class WorkbenchApp(App[str]):
         if choice is not None:
             self.leave(choice)
 
-    def heed_signal(self, number: signal.Signals) -> bool:
+    def handle_signal(self, number: signal.Signals) -> bool:
         """Close the screen when the terminal is gone; end the run and the screen on any other signal.
 
         Called inside a signal handler of the main thread, also before the screen exists and after it has closed.
@@ -184,18 +186,18 @@ class WorkbenchApp(App[str]):
         """
         if number == signal.SIGHUP:
             self.terminal_gone = True
-            self._soon(self.exit)
+            self._call_soon(self.exit)
             return False
         self.ended_by = self.ended_by or number
         if self.main is not None and self.main.supervisor.trains_here:
             self.main.supervisor.stop(REASONS[number])
-        self._soon(self.leave, "stop", REASONS[number])
+        self._call_soon(self.leave, "stop", REASONS[number])
         return True
 
-    def _soon(self, action: Callable[..., object], *arguments: object) -> None:
+    def _call_soon(self, action: Callable[..., object], *arguments: object) -> None:
         """Call `action` on the screen's loop, if there still is one."""
-        if self._soon_on is not None:
-            loop, context = self._soon_on
+        if self._loop_and_context is not None:
+            loop, context = self._loop_and_context
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(lambda: action(*arguments), context=context)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from workbench.config.document import ConfigDocument
-    from workbench.labelling.choices import LabelOpening
+    from workbench.labelling.plans import LabelOpening
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,11 @@ def as_sent(text: str, prompt: str) -> str:
     return text
 
 
+def bar(position: float) -> str:
+    """Return the bar of a value, whose `position` is from 0 (lowest) to 1 (highest)."""
+    return _BARS[round(position * (len(_BARS) - 1))]
+
+
 def sparkline(values: Sequence[float], width: int) -> str:
     """Draw the last `width` values as bars between their least and greatest; a gap where one is not finite.
 
@@ -49,27 +54,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
     span = high - low
     if span <= 1e-6 * max(abs(low), abs(high)):
         return "".join(_BARS[3] if abs(v) < float("inf") else " " for v in shown)
-    top = len(_BARS) - 1
-    return "".join(_BARS[round((v - low) / span * top)] if abs(v) < float("inf") else " " for v in shown)
-
-
-def duration(seconds: float) -> str:
-    """Format `seconds` for a reader: 4.2s, 42s, 6m 20s, 3h 05m; - when unknown (NaN or infinite)."""
-    if not abs(seconds) < float("inf"):
-        return "-"
-    if seconds < 10:
-        return f"{seconds:.1f}s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m {whole % 60:02}s"
-    return f"{whole // 3600}h {whole % 3600 // 60:02}m"
-
-
-def gigabytes(count: int) -> str:
-    """Format `count` bytes in GB (10^9 bytes)."""
-    return f"{count / 1e9:.1f} GB"
+    return "".join(bar((v - low) / span) if abs(v) < float("inf") else " " for v in shown)
 
 
 def _visible_character(character: str) -> str:

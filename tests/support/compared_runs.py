@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from config_files import save_config
 from run_kinds_helper import dpo_evaluation, dpo_step, reward_evaluation, reward_step
 from scripted_run import ended, iteration, started
 from token_samples import SETTINGS, sample_row
 
-from trainer.config import AnyConfig, Config, save_config
+from trainer.config import AnyConfig, Config
 from trainer.config.dpo import DPOConfig
 from trainer.config.reward_model import RewardModelConfig
 from trainer.events import Evaluation, Event
@@ -20,8 +21,8 @@ from trainer.runs.journal import Journal
 from trainer.runs.listing import PPO
 from trainer.runs.samples import write_samples
 from workbench.compare.run import LETTERS, ComparedRun
-from workbench.run.kinds import DPO, REWARD_MODEL
-from workbench.run.sample_records import Sample, SampleKey
+from workbench.run.metrics import DPO, REWARD_MODEL
+from workbench.run.samples import Sample, SampleKey
 from workbench.run.view import RunView
 
 HOSTILE = "[/x] \x1b[31m \x9b \u202e 日本語 🎉\n\t"

@@ -1,4 +1,4 @@
-"""Runs for the tests of trainer/health: iterations as a healthy run has them, with some of their numbers changed."""
+"""Runs for the tests of trainer/monitoring: iterations as a healthy run has them, some of their numbers changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scripted_run import iteration
 
 from trainer.config import Config, validate
 from trainer.events import Alarm, Event, Iteration
-from trainer.monitoring import HealthMonitor
+from trainer.monitoring import Monitor
 
 ADAPTIVE = {"ppo": {"iterations": 100, "kl_controller": "adaptive", "kl_target": 6.0}}
 FLAT = {"score_mean": lambda n: 0.1, "parts": lambda n: {"lexicon": 0.1 + 0.01 * (n % 2)}}
@@ -67,8 +67,8 @@ def healthy(count: int, seed: int = 0, **changes: Callable[[int], Any]) -> list[
 
 def alarms(events: Iterable[Event], config: Config | None = None) -> list[Alarm]:
     config = config or config_of()
-    monitor = HealthMonitor(lambda: config)
-    return [alarm for event in events for alarm in monitor.take(event)]
+    monitor = Monitor(lambda: config)
+    return [alert for event in events for alert in monitor.take(event) if isinstance(alert, Alarm)]
 
 
 def told(events: Iterable[Event], config: Config | None = None) -> list[tuple[int, str, str]]:

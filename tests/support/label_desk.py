@@ -11,9 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from styles_helper import styles_path
-from textual import on
 from textual.app import App, ComposeResult
-from textual.message import Message
 from textual.pilot import Pilot
 from textual.widgets import Static
 
@@ -22,8 +20,8 @@ from trainer.preferences.items import Item, Progress, Queue, SessionItem, Sessio
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference, Text
 from workbench.kit.key_footer import KeyFooter
 from workbench.kit.theming import EXTRA_VARIABLES
-from workbench.labelling.desk import DeskState
 from workbench.labelling.pane import LabelPane
+from workbench.labelling.session_thread import SessionState
 
 NOTHING = Share(0, 0, math.nan, math.nan, math.nan)
 
@@ -47,8 +45,8 @@ def items(count: int) -> list[Item]:
     return [item(f"left {n}", f"right {n}", prompt=f"prompt {n}") for n in range(count)]
 
 
-class FakeDesk:
-    """The interface of LabelDesk as far as the pane uses it.
+class FakeSession:
+    """The interface of SessionThread as far as the pane uses it.
 
     refusal: what the next writes fail with, until it is None again. held: with a list, answers wait in it for the test.
     """
@@ -67,7 +65,7 @@ class FakeDesk:
     def judgements(self) -> dict[int, Judgement]:
         return {position: label.judgement for position, label in self.labels}
 
-    def now(self) -> DeskState:
+    def now(self) -> SessionState:
         standing = dict(self.labels)
         unlabelled = [one for one in self.session if one.position not in standing]
         last = self.labels[-1] if self.labels else None
@@ -83,7 +81,7 @@ class FakeDesk:
             "same": NOTHING,
             "kappa": math.nan,
         }
-        return DeskState(
+        return SessionState(
             record=SessionRecord(
                 id=1,
                 labeller="ann",
@@ -100,21 +98,21 @@ class FakeDesk:
             exhausted=self.no_more,
         )
 
-    def state(self) -> Future[DeskState]:
+    def state(self) -> Future[SessionState]:
         return self._answer(self.now)
 
-    def put(self, given: Sequence[Item]) -> Future[DeskState]:
-        def work() -> DeskState:
+    def put(self, given: Sequence[Item]) -> Future[SessionState]:
+        def work() -> SessionState:
             start = len(self.session)
             self.session += [SessionItem(position=start + place, item=one) for place, one in enumerate(given)]
             return self.now()
 
         return self._answer(work)
 
-    def label(self, position: int, judgement: Judgement) -> Future[DeskState]:
+    def label(self, position: int, judgement: Judgement) -> Future[SessionState]:
         self.calls.append(f"label {position}")
 
-        def work() -> DeskState:
+        def work() -> SessionState:
             self._refuse()
             if position in dict(self.labels):
                 raise UsageError(f"item {position + 1} has been labelled in another window")
@@ -122,30 +120,36 @@ class FakeDesk:
 
         return self._answer(work)
 
-    def relabel(self, position: int, judgement: Judgement) -> Future[DeskState]:
+    def relabel(self, position: int, judgement: Judgement) -> Future[SessionState]:
         self.calls.append(f"relabel {position}")
 
-        def work() -> DeskState:
+        def work() -> SessionState:
             self._refuse()
             self.labels = [label for label in self.labels if label[0] != position]
             return self._keep(position, judgement)
 
         return self._answer(work)
 
-    def undo(self) -> Future[DeskState]:
+    def undo(self) -> Future[SessionState]:
         self.calls.append("undo")
 
-        def work() -> DeskState:
+        def work() -> SessionState:
             self._refuse()
             self.labels.pop()
             return self.now()
 
         return self._answer(work)
 
+    def guidelines(self) -> Future[str]:
+        return self._answer(lambda: self._guidelines)
+
+    def history(self, limit: int = 200, before: int | None = None) -> Future[list[SessionItem]]:
+        return self._answer(lambda: [replace(self.session[at], label=label) for at, label in reversed(self.labels)])
+
     def item(self, position: int) -> Future[SessionItem]:
         return self._answer(lambda: replace(self.session[position], label=dict(self.labels).get(position)))
 
-    def _keep(self, position: int, judgement: Judgement) -> DeskState:
+    def _keep(self, position: int, judgement: Judgement) -> SessionState:
         self._ids += 1
         comparison = self.session[position].item.comparison
         self.labels.append((position, Preference(comparison=comparison, judgement=judgement, id=self._ids)))
@@ -169,7 +173,7 @@ class FakeDesk:
         return future
 
 
-class FakeSupply:
+class FakePrefetcher:
     """What the pane reads of the supply."""
 
     def __init__(self, waiting: str = "", problem: str = "") -> None:
@@ -181,17 +185,42 @@ class FakeSupply:
         self.needed.append(ahead)
 
 
+class Requested(list[str]):
+    """The names of the actions that the pane asked of the screen."""
+
+    def start(self) -> None:
+        self.append("start")
+
+    def leave(self) -> None:
+        self.append("leave")
+
+    def train(self) -> None:
+        self.append("train")
+
+    def use(self) -> None:
+        self.append("use")
+
+    def import_preferences(self) -> None:
+        self.append("import")
+
+    def export_preferences(self) -> None:
+        self.append("export")
+
+    def labels_changed(self) -> None:
+        self.append("labels changed")
+
+
 class Labelling(App[None]):
     """The pane alone, with the footer."""
 
-    CSS_PATH = styles_path("app.tcss", "label.tcss")
+    CSS_PATH = styles_path("app.tcss", "dialogs.tcss", "label.tcss", "label_screens.tcss")
 
     def __init__(self) -> None:
         super().__init__()
         self.animation_level = "none"
         self.seconds = 0.0
-        self.pane = LabelPane(id="label", clock=lambda: self.seconds)
-        self.heard: list[Message] = []  # messages of the pane
+        self.requested = Requested()
+        self.pane = LabelPane(self.requested, id="label", clock=lambda: self.seconds)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return EXTRA_VARIABLES
@@ -203,20 +232,6 @@ class Labelling(App[None]):
     def on_mount(self) -> None:
         self.pane.border_title = "Label F5"
         self.pane.take_focus()
-
-    @on(LabelPane.StartRequested)
-    @on(LabelPane.LeaveRequested)
-    @on(LabelPane.TrainRequested)
-    @on(LabelPane.UseRequested)
-    @on(LabelPane.GuidelinesRequested)
-    @on(LabelPane.NoteRequested)
-    @on(LabelPane.HistoryRequested)
-    @on(LabelPane.ImportRequested)
-    @on(LabelPane.ExportRequested)
-    @on(LabelPane.Labelled)
-    @on(LabelPane.Undone)
-    def hear(self, message: Message) -> None:
-        self.heard.append(message)
 
     def told(self, name: str) -> str:
         """A line of the pane."""
@@ -232,7 +247,7 @@ class Labelling(App[None]):
 
 @asynccontextmanager
 async def labelling(
-    desk: Any = None, *, size: tuple[int, int] = (120, 40), supply: Any = None, state: DeskState | None = None
+    desk: Any = None, *, size: tuple[int, int] = (120, 40), supply: Any = None, state: SessionState | None = None
 ) -> AsyncIterator[tuple[Labelling, Pilot[None]]]:
     """The pane, with a session under way where there is a desk. state: of a real desk."""
     app = Labelling()

@@ -10,7 +10,7 @@ from typing import Any
 
 from trainer.control.questions import Answer, Completion, Question
 from trainer.preferences.items import Item, QueuePlan, SessionPlan
-from trainer.preferences.queues.context import QueueContext
+from trainer.preferences.queues import QueueContext
 from trainer.preferences.queues.mixture import Mixture
 from trainer.preferences.records import Text
 from trainer.runs.folder import RunFolder

@@ -16,8 +16,8 @@ from textual.widgets import Input, Static
 
 from trainer.preferences.records import Comparison, Judgement, Preference
 from trainer.preferences.store import PreferenceStore
+from workbench.app import ALL_STYLES
 from workbench.kit.theming import EXTRA_VARIABLES
-from workbench.styles import ALL_STYLES
 
 SMALL, USUAL, WIDE = (60, 20), (80, 24), (120, 36)
 SIZES = [SMALL, USUAL, WIDE]

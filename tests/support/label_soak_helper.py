@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from trainer.preferences.items import Item, QueuePlan, SessionPlan
 from trainer.preferences.records import Choice, Comparison, Judgement, Origin
-from workbench.labelling.desk import DeskState, LabelDesk
+from workbench.labelling.session_thread import SessionState, SessionThread
 
 ITEMS = 500
 GUIDELINES = "Prefer what is true."
@@ -41,7 +41,7 @@ def prompt(position: int) -> str:
     return f"Prompt {position - _BACK if is_repeat(position) else position}"
 
 
-def _item(position: int, desk: LabelDesk) -> Item:
+def _item(position: int, desk: SessionThread) -> Item:
     origins = tuple(Origin(source="run", run="r", row=row) for row in (0, 1))
     comparison = Comparison(prompt=prompt(position), completions=("wind", "rain"), origins=origins)
     order = random.Random(-position).choice(((0, 1), (1, 0)))
@@ -52,7 +52,7 @@ def _item(position: int, desk: LabelDesk) -> Item:
     return Item(comparison=comparison, queue="repeat", order=order, repeats=label.id)
 
 
-def _label(desk: LabelDesk, rng: random.Random, output: int) -> None:
+def _label(desk: SessionThread, rng: random.Random, output: int) -> None:
     found = desk.sessions().result()
     plan = SessionPlan(queues=(QueuePlan(queue="samples"),), limit=ITEMS)
     state = (desk.resume(found[0].id) if found else desk.begin("ann", plan, GUIDELINES)).result()
@@ -79,7 +79,7 @@ def _label(desk: LabelDesk, rng: random.Random, output: int) -> None:
         os.write(output, f"{told}\n".encode())
 
 
-def _told(state: DeskState, position: int) -> str:
+def _told(state: SessionState, position: int) -> str:
     assert state.last is not None
     assert state.last.label is not None
     assert state.last.position == position
@@ -87,7 +87,7 @@ def _told(state: DeskState, position: int) -> str:
 
 
 def _work(path: Path, rng: random.Random, output: int) -> NoReturn:
-    desk, status = LabelDesk(path), 1
+    desk, status = SessionThread(path), 1
     try:
         _label(desk, rng, output)
         desk.close()

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from trainer.preferences.formats_in import read_preferences
+from trainer.preferences.formats import read_preferences
 from trainer.preferences.records import Comparison, Judgement, Messages, Origin, Preference, Text
 
 LINES = "a b\n\t\r,\"'{}[]ü\u2028\x00\x1b😀"  # what formats quote, escape or take for the end of a line

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from trainer.preferences import migrations
 from trainer.preferences.records import Choice, Comparison, Judgement, Origin, Preference
@@ -50,6 +51,29 @@ def preference(
         comparison=Comparison(prompt=prompt, completions=(first, second), origins=origins),
         judgement=Judgement.chosen(choice, labeller=labeller, seconds=2.5, order_shown=(1, 0)),
     )
+
+
+class StoredEvent(NamedTuple):
+    """An entry of a store's log. key: of the comparison."""
+
+    id: int
+    time: float
+    kind: str
+    key: str
+    labeller: str
+    source: str
+    undoes: int | None
+    session: int | None
+    position: int | None
+
+
+def stored_events(store: PreferenceStore) -> list[StoredEvent]:
+    """The whole log of a store, from its beginning."""
+    rows = store.log.rows(
+        """SELECT e.id, e.time, e.kind, c.key, e.labeller, e.source, e.undoes, e.session, e.position
+        FROM events e JOIN comparisons c ON c.id = e.comparison ORDER BY e.id"""
+    )
+    return [StoredEvent(*row) for row in rows]
 
 
 def program(*arguments: object) -> subprocess.Popen[str]:

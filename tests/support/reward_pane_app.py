@@ -17,13 +17,20 @@ from workbench_app import settle
 
 from trainer.events import RewardModelEvaluation, RewardModelStep
 from trainer.preferences.records import Comparison
-from trainer.reward_model.predictions import HELD_OUT, PairPrediction, predictions, write_predictions
-from trainer.reward_model.report import Accuracy, Baseline, CalibrationBin, RewardModelReport
+from trainer.reward_model.predictions import (
+    HELD_OUT,
+    Accuracy,
+    Baseline,
+    CalibrationBin,
+    PairPrediction,
+    RewardModelReport,
+    sorted_predictions,
+    write_predictions,
+)
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal
 from workbench.kit.theming import EXTRA_VARIABLES
-from workbench.reward_model.pair_list import RewardPairList
-from workbench.reward_model.pair_text import RewardPairText
+from workbench.reward_model.pairs import RewardPairList, RewardPairText
 from workbench.reward_model.pane import RewardModelPane
 
 BEGAN = "2025-02-0{}T12:00:00+00:00"
@@ -137,7 +144,7 @@ class Run:
 
     def keep(self, pairs: list[PairPrediction], iteration: int = 75, report: RewardModelReport = REPORT) -> None:
         """Write the file of the held-out pairs."""
-        write_predictions(self.folder.root / HELD_OUT, predictions(pairs, report, iteration))
+        write_predictions(self.folder.root / HELD_OUT, sorted_predictions(pairs, report, iteration))
 
     def train(self) -> Run:
         """All of it: steps, evaluations, pairs, and the end."""
@@ -191,6 +198,6 @@ async def look(pilot: Pilot[None]) -> None:
     assert isinstance(app, Workbench)
     await settle(pilot)  # a look that is under way began before now
     for _ in range(2):
-        app.pane._rest_until = 0.0
-        app.pane._read()
+        app.pane.reader._rest_until = 0.0
+        app.pane.read()
         await settle(pilot)

@@ -22,7 +22,7 @@ from trainer.config import Config, load_config, parse_overrides
 from trainer.control.control import Control
 from trainer.events import Alert, Evaluation, Event, Iteration, PhaseProgress, SamplesWritten
 from trainer.ppo import checkpoint
-from trainer.rewards.loading import code_of
+from trainer.rewards.code import code_of
 from trainer.runs.checkpoint_index import newest_checkpoint
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal

@@ -18,10 +18,9 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.samples import write_samples
 from workbench.kit.theming import EXTRA_VARIABLES
 from workbench.run.view import RunView
-from workbench.samples.asked import Asked
+from workbench.samples.ask_form import StartingPoint
 from workbench.samples.pane import SamplesPane
-from workbench.samples.reading import SamplesReading
-from workbench.samples.sample_list import SampleList
+from workbench.samples.sample_list import SampleList, SampleListView
 from workbench.samples.sample_view import SampleView
 
 
@@ -63,7 +62,7 @@ class Workbench(App[None]):
         super().__init__()
         self.pane = SamplesPane()
         self.heard: list[tuple[int, list[float]]] = []
-        self.asked: list[Asked] = []
+        self.asked: list[StartingPoint] = []
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return EXTRA_VARIABLES
@@ -71,11 +70,11 @@ class Workbench(App[None]):
     def compose(self) -> ComposeResult:
         yield self.pane
 
-    def on_samples_reading_scores_read(self, message: SamplesReading.ScoresRead) -> None:
+    def on_sample_list_view_scores_read(self, message: SampleListView.ScoresRead) -> None:
         self.heard.append((message.iteration, message.scores))
 
     def on_samples_pane_ask_requested(self, message: SamplesPane.AskRequested) -> None:
-        self.asked.append(message.asked)
+        self.asked.append(message.start)
 
     @property
     def heading(self) -> str:

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from config_files import save_config
 
-from trainer.config import Config, save_config
+from trainer.config import Config
 from trainer.control.control import Control, Interrupted, Steered
 from trainer.control.questions import Answer, Completion, Question
 from trainer.errors import DivergedError
@@ -254,8 +255,8 @@ class SteeredRun(Steered):
     def set(self, key: str, value: Any) -> None:
         self.wanted[key] = value
 
-    def answer(self, question: Question, heed: Callable[[], None]) -> Answer:
-        heed()
+    def answer(self, question: Question, check: Callable[[], None]) -> Answer:
+        check()
         return answered(question, iteration=self.number - 1)
 
     def apply(self) -> None:
@@ -266,7 +267,7 @@ class SteeredRun(Steered):
 
 
 def steered(emit: Callable[..., None], control: Control) -> RunEnded:
-    """Iterations of four steps until it is told to stop; heeds pause, resume, step, checkpoint and set."""
+    """Iterations of four steps until it is told to stop; handles pause, resume, step, checkpoint and set."""
     run = SteeredRun(emit)
     control.attach(run)
     emit(started(iterations=1000))

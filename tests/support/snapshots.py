@@ -12,11 +12,12 @@ from typing import Any
 import scripted_run
 import token_samples
 from apart import ROOT
+from config_files import save_config
 from rich.color import Color as RichColor
 from rich.color import ColorType
 from textual.color import Color
 
-from trainer.config import Config, save_config
+from trainer.config import Config
 from trainer.events import SamplesWritten
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workbench.styles import ALL_STYLES
+from workbench.app import ALL_STYLES
 
 
 def styles_path(*names: str) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Model text on a terminal is shown, never obeyed; series as bars, durations in words."""
+"""Model text on a terminal is shown, never obeyed; series as bars."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from workbench.text import duration, sparkline, visible
+from workbench.text import sparkline, visible
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -53,19 +53,3 @@ def test_a_flat_series_is_a_flat_line_and_values_that_are_not_finite_are_gaps() 
     assert sparkline([0.0, math.nan, 1.0, math.inf], 8) == "▁ █ "
     assert sparkline([math.nan], 8) == " "
     assert sparkline([], 8) == sparkline([1.0], 0) == ""
-
-
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [
-        (4.23, "4.2s"),
-        (42.4, "42s"),
-        (59.6, "1m 00s"),
-        (380, "6m 20s"),
-        (11100, "3h 05m"),
-        (math.nan, "-"),
-        (math.inf, "-"),
-    ],
-)
-def test_durations_are_written_in_the_unit_of_their_size(seconds: float, shown: str) -> None:
-    assert duration(seconds) == shown

@@ -1,20 +1,31 @@
 """The configuration schema, read from and written to TOML. Imports no tensor library."""
 
-from trainer.config.kinds import AnyConfig
-from trainer.config.loading import (
-    PRESETS,
-    load_config,
-    parse_overrides,
-    preset_names,
-    resolve_paths,
-    save_config,
-)
-from trainer.config.problems import config_problems, validate
-from trainer.config.rules import config_warnings
+import secrets
+from typing import TypeVar
+
+from trainer.config.dpo import DPOConfig
+from trainer.config.fields import Section
+from trainer.config.loading import PRESETS, load_config, parse_overrides, preset_names, resolve_paths
+from trainer.config.problems import config_problems, config_warnings, validate
+from trainer.config.reward_model import RewardModelConfig
 from trainer.config.schema import Config
+
+AnyConfig = Config | RewardModelConfig | DPOConfig
+SCHEMAS: dict[str, type[Section]] = {"ppo": Config, "reward-model": RewardModelConfig, "dpo": DPOConfig}
+"""Schema of each kind of run."""
+
+_Kind = TypeVar("_Kind", Config, RewardModelConfig, DPOConfig)
+
+
+def with_seed(config: _Kind) -> _Kind:
+    """Return `config` with a seed: its own, or a random one if `run.seed` is negative."""
+    seed = config.run.seed if config.run.seed >= 0 else secrets.randbelow(2**32)
+    return config.model_copy(update={"run": config.run.model_copy(update={"seed": seed})})
+
 
 __all__ = [
     "PRESETS",
+    "SCHEMAS",
     "AnyConfig",
     "Config",
     "config_problems",
@@ -23,6 +34,6 @@ __all__ = [
     "parse_overrides",
     "preset_names",
     "resolve_paths",
-    "save_config",
     "validate",
+    "with_seed",
 ]

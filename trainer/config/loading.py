@@ -72,7 +72,7 @@ def parse_overrides(assignments: list[str], schema: type[Section] = Config) -> d
         for part in parts[:-1]:
             node = node.setdefault(part, {})
             if not isinstance(node, dict):
-                was = f"{_short(part)!r} was set to a value before and is no table"
+                was = f"{_short(part)!r} was set to a value before and is not a table"
                 raise UsageError(f"--set {_short(assignment)}: {was}")
         node[parts[-1]] = _value(parts, text.strip(), schema)
     return tables
@@ -84,40 +84,40 @@ def config_text(config: Section, header: str = "") -> str:
     return f"{comments}\n{tomli_w.dumps(config.model_dump())}".lstrip("\n")
 
 
-def save_config(config: Section, path: Path, header: str = "") -> None:
-    """Write the `config_text` of `config` to `path`."""
-    path.write_text(config_text(config, header), encoding="utf-8")
-
-
-def resolve_paths(config: Config, base: Path) -> Config:
-    """Return `config` with paths relative to `base` made absolute, so that the run resumes from any folder.
+def resolve_paths(config: Schema, base: Path) -> Schema:
+    """Return a configuration of any kind with paths relative to `base` made absolute, so that its run can be resumed.
 
     Raises ConfigError if an absolute path is too long.
     """
-
-    def source(table: dict[str, Any]) -> dict[str, Any]:
-        match table["kind"]:
-            case "python":
-                file, _, function = table["path"].rpartition(":")
-                return {**table, "path": f"{absolute(file, base)}:{function}"}
-            case "model":
-                ensemble = [absolute(path, base) for path in table["ensemble"]]
-                return {**table, "path": absolute(table["path"], base), "ensemble": ensemble}
-        return table
-
     raw = config.model_dump()
-    raw["model"]["adapter"] = absolute(config.model.adapter, base)
-    raw["model"]["value_init"] = absolute(config.model.value_init, base)
-    if config.model.path != "starter":  # a name, even beside a folder called so
-        raw["model"]["path"] = absolute(config.model.path, base)
-    if Path(raw["data"]["prompts"]).suffix:
-        raw["data"]["prompts"] = absolute(raw["data"]["prompts"], base)
-    raw["reward"]["sources"] = [source(table) for table in raw["reward"]["sources"]]
-    raw["run"]["dir"] = os.path.realpath(base / config.run.dir)  # Path.resolve raises for a loop of links
-    return validate_as(Config, raw)
+    model, data = raw["model"], raw["data"]
+    for key in ("adapter", "value_init"):
+        if key in model:
+            model[key] = _absolute(model[key], base)
+    if model["path"] != "starter":  # a name, even beside a folder called so
+        model["path"] = _absolute(model["path"], base)
+    if "preferences" in data:
+        data["preferences"] = _absolute(data["preferences"], base)
+    elif Path(data["prompts"]).suffix:
+        data["prompts"] = _absolute(data["prompts"], base)
+    if "reward" in raw:
+        raw["reward"]["sources"] = [_resolved(source, base) for source in raw["reward"]["sources"]]
+    raw["run"]["dir"] = os.path.realpath(base / raw["run"]["dir"])  # Path.resolve raises for a loop of links
+    return validate_as(type(config), raw)
 
 
-def absolute(path: str, base: Path) -> str:
+def _resolved(source: dict[str, Any], base: Path) -> dict[str, Any]:
+    match source["kind"]:
+        case "python":
+            file, _, function = source["path"].rpartition(":")
+            return {**source, "path": f"{_absolute(file, base)}:{function}"}
+        case "model":
+            ensemble = [_absolute(path, base) for path in source["ensemble"]]
+            return {**source, "path": _absolute(source["path"], base), "ensemble": ensemble}
+    return source
+
+
+def _absolute(path: str, base: Path) -> str:
     """Return `path` made absolute by `base`, or unchanged if it is empty or nothing is there."""
     try:
         return str((base / path).resolve()) if path and (base / path).exists() else path

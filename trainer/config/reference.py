@@ -9,8 +9,8 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from trainer.config import SCHEMAS
 from trainer.config.fields import LARGEST_INT, PATTERNS, Section
-from trainer.config.kinds import SCHEMAS
 from trainer.config.reward_sources import SOURCES
 from trainer.config.schema import Config
 
@@ -27,8 +27,8 @@ _INTRODUCTION = """\
 
 # Configuration
 
-Everything that a run does is in one configuration, written in TOML. Every option has a default, so a file
-holds only what differs:
+One configuration in TOML describes everything that a run does. Every option has a default, so a file only needs
+the options that differ:
 
 ```toml
 [model]
@@ -40,31 +40,30 @@ prompts = "prompts.jsonl"
 [reward]
 sources = [
     "rewards.py:helpfulness",                          # a Python function
-    { kind = "length", target = 120, weight = 0.2 },   # plus a fifth of a wished length
+    { kind = "length", target = 120, weight = 0.2 },   # plus 0.2 times the score of a target length
 ]
 
 [ppo]
 kl_coef = 0.1
 ```
 
-From the weakest to the strongest, the value of an option is
+The value of an option comes from, in increasing priority:
 
 1. its default, in the tables below;
-2. what the preset or the file says: `--config quickstart` names a preset that ships with the program,
-   `--config my-run.toml` a file of yours. A file does not build on a preset;
-3. what `--set` says: `--set ppo.kl_coef=0.1 --set "rollout.stop=['END', 'STOP']"`. The value is TOML; a word
-   that is not TOML is a string, and so is anything given to an option that is a string. A list replaces the
-   whole list.
+2. the preset or the file: `--config quickstart` names a preset that ships with the program, `--config my-run.toml`
+   a file of yours. A file does not build on a preset;
+3. `--set`: `--set ppo.kl_coef=0.1 --set "rollout.stop=['END', 'STOP']"`. The value is TOML. A word that is not TOML
+   is a string, and so is any value of a string option. A list replaces the whole list.
 
-Mistakes stop a run before it starts, and they are all shown at once: unknown keys, values of another type
-or out of range, and options that do not fit together. `rollout.batch_size` must be a multiple of both
-`rollout.samples_per_prompt` and `ppo.minibatches`, and `optim.buffer_tokens` must hold a whole batch.
-Numbers must be finite: `inf` and `nan` are refused. Whole numbers are at most 2147483647. A file holds at
-most 256 KiB, in UTF-8. A run keeps its configuration in its folder, as `config.toml`.
+Errors stop a run before it starts, and are all shown at once: unknown keys, values of the wrong type or out of
+range, and options that conflict. `rollout.batch_size` must be a multiple of both `rollout.samples_per_prompt` and
+`ppo.minibatches`, and `optim.buffer_tokens` must hold a whole batch. Numbers must be finite, and whole numbers at
+most 2147483647. A file may have up to 256 KiB, in UTF-8. A run saves its configuration in its folder, as
+`config.toml`.
 
-*Live* options may be changed while the run goes on.
+*Live* options can be changed during a run.
 
-The options of PPO come first, then those of [reward models](#reward-models) and of [DPO](#dpo).
+The options of PPO come first, then those of [reward models](#reward-models) and [DPO](#dpo).
 """
 
 _KINDS = {
@@ -76,8 +75,8 @@ The configuration of `ppo-workbench reward-model train`; `ppo-workbench config s
     "dpo": """\
 # DPO
 
-The configuration of `ppo-workbench dpo`. `[rollout]` and `[reward]` say what samples are drawn and how they are
-scored, to compare it with PPO; nothing is learnt from them.
+The configuration of `ppo-workbench dpo`. `[rollout]` and `[reward]` set how samples are drawn and scored, to compare
+with PPO; they are not trained on.
 """,
 }
 

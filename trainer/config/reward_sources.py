@@ -13,7 +13,7 @@ _Model = Annotated[FilePath, Field(min_length=1)]
 
 
 class _Weighted(Section):
-    weight: float = setting(1.0, "Factor on this source's score in the sum.", ge=-1_000_000, le=1_000_000)
+    weight: float = setting(1.0, "Weight of this source in the sum.", ge=-1_000_000, le=1_000_000)
 
 
 class PythonSource(_Weighted):
@@ -33,7 +33,7 @@ class LengthSource(_Weighted):
     """-d / (d + tolerance), d = |tokens - target|: 0 at the target, -0.5 at tolerance, towards -1."""
 
     kind: Literal["length"] = "length"
-    target: int = setting(..., "Wished length of the response.", unit="tokens", ge=0, le=LARGEST_INT)
+    target: int = setting(..., "Desired length of the response.", unit="tokens", ge=0, le=LARGEST_INT)
     tolerance: int = setting(16, "Distance from the target at which the score is -0.5.", unit="tokens", ge=1)
 
 
@@ -42,8 +42,8 @@ class RegexSource(_Weighted):
 
     kind: Literal["regex"] = "regex"
     pattern: str = setting(..., "Python regular expression.", min_length=1)
-    count: bool = setting(False, "Count the matches.")
-    ignore_case: bool = setting(False, "Match without regard to case.")
+    count: bool = setting(False, "Score the number of matches.")
+    ignore_case: bool = setting(False, "Ignore case.")
 
     @field_validator("pattern")
     @classmethod
@@ -64,15 +64,15 @@ class ModelSource(_Weighted):
         "Folder of a reward model's run (its newest checkpoint), of one checkpoint, or of a model with one label.",
         min_length=1,
     )
-    ensemble: list[_Model] = setting([], "Further reward models; how far they disagree is kept in the samples.")
+    ensemble: list[_Model] = setting([], "More reward models; their disagreement is saved in the samples.")
     combine: Literal["mean", "min"] = setting(
         "mean",
-        "One score from those of an ensemble; min trusts only what all like.",
+        "Score of an ensemble: mean, or min, which is high only if all agree.",
         source="Coste et al. 2024, Reward model ensembles help mitigate overoptimization",
     )
     chat: Literal["auto", "always", "never"] = setting(
         "auto",
-        "Chat template of a sequence-classification model: for messages only, for strings too, or never.",
+        "When to apply the chat template of a sequence-classification model, as data.chat.",
     )
 
     @property

@@ -1,4 +1,4 @@
-"""Sections about watching a run: alarms, and the action when it goes wrong or reaches its goal."""
+"""Sections about watching a run: alarms, and actions when it goes wrong or reaches its goal."""
 
 from __future__ import annotations
 
@@ -28,42 +28,48 @@ Action = Literal["off", "continue", "stop", "rollback"]
 
 
 class ConvergenceConfig(Section):
-    """[convergence]: what is decided when a run has got where it should, or goes where it should not.
+    """[convergence]: actions when a run reaches its goal or degrades.
 
-    continue: tell it and go on; rollback: go on from the best checkpoint, or else the oldest kept, with lower learning
-    rates.
+    continue: report it and continue; rollback: continue from the best checkpoint, or else the oldest kept, with lower
+    learning rates.
     """
 
     window: int = setting(
-        10, "Iterations that a decision looks at; it is compared with those before them.", unit="iterations", ge=2
+        10,
+        "Iterations of the window that a decision uses; it is compared with the window before.",
+        unit="iterations",
+        ge=2,
     )
     target_score: float = setting(
-        0.0, "Mean score over the window (of an evaluation, where there are any) to reach.", ge=-1e6, le=1e6
+        0.0, "Goal for the mean score over the window; for that of an evaluation, if there are any.", ge=-1e6, le=1e6
     )
-    on_target: Action = setting("off", "When target_score is reached.")
+    on_target: Action = setting("off", "Action when target_score is reached.")
     plateau: float = setting(
         0.1,
-        "Mean scores of two windows that differ by less are a plateau.",
+        "Mean scores of two windows that differ by less than this are a plateau.",
         unit="deviations of the score",
         ge=0,
     )
-    on_plateau: Action = setting("off", "When the score moves no more.")
-    on_collapse: Action = setting("continue", "When the entropy falls under a fifth of what it was at the start.")
+    on_plateau: Action = setting("off", "Action when the score stops changing.")
+    on_collapse: Action = setting("continue", "Action when the entropy falls below a fifth of its initial value.")
     degradation: float = setting(
-        1.0, "A fall below the best so far by more than this is a degradation.", unit="deviations of the score", gt=0
+        1.0,
+        "A fall below the best score so far by more than this is a degradation.",
+        unit="deviations of the score",
+        gt=0,
     )
-    on_degradation: Action = setting("continue", "When the score falls back.")
+    on_degradation: Action = setting("continue", "Action when the score degrades.")
     kl_limit: float = setting(
-        0.0, "Mean KL over the window that is too much; 0: three times kl_target if adaptive.", unit="nats", ge=0
+        0.0, "Limit of the mean KL over the window; 0: three times kl_target if adaptive.", unit="nats", ge=0
     )
-    on_kl: Action = setting("continue", "When the KL is above kl_limit, or runs away.")
-    max_rollbacks: int = setting(2, "Roll back at most so often; then stop.", ge=0)
+    on_kl: Action = setting("continue", "Action when the KL exceeds kl_limit or diverges.")
+    max_rollbacks: int = setting(2, "Maximum number of rollbacks; then the run stops.", ge=0)
     rollback_lr: float = setting(0.5, "Factor on both learning rates at each rollback.", gt=0, le=1)
 
 
 class HealthConfig(Section):
     """[health]: alarms when a run goes wrong."""
 
-    alarms: bool = setting(True, "Watch the run and tell what goes wrong, with evidence and a way out.")
-    ignore: list[AlarmCode] = setting([], "Codes of alarms that are not to be told.")
-    pause: bool = setting(False, "Pause the run at an alarm of level error, until someone says what to do.")
+    alarms: bool = setting(True, "Report problems of the run, with evidence and fixes.")
+    ignore: list[AlarmCode] = setting([], "Alarm codes to silence.")
+    pause: bool = setting(False, "Pause the run at an alarm of level error until you decide.")

@@ -8,8 +8,19 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from trainer.control.question_queue import ENDED, QuestionQueue, Waiting
-from trainer.control.questions import DROPPED, Answer, Dropped, Question, QuestionDroppedError, Reply, never, unanswered
+from trainer.control.questions import (
+    DROPPED,
+    ENDED,
+    Answer,
+    Dropped,
+    Question,
+    QuestionDroppedError,
+    QuestionQueue,
+    Reply,
+    Waiting,
+    never,
+    unanswered,
+)
 from trainer.events import HumanEvaluation
 
 INBOX_SECONDS = 0.2
@@ -60,10 +71,10 @@ class Steered:
         """Set the live setting `key` to `value` from the next iteration on."""
 
     def tell(self, event: HumanEvaluation) -> None:
-        """Add what others found out about the run to its events."""
+        """Emit an event that another process has found out about the run."""
 
-    def answer(self, question: Question, heed: Callable[[], None]) -> Answer:
-        """Answer with the model. Between its smallest steps, `heed` raises Interrupted if the run is to end.
+    def answer(self, question: Question, check: Callable[[], None]) -> Answer:
+        """Answer with the model. Between its smallest steps, `check` raises Interrupted if the run is to end.
 
         It raises QuestionDroppedError if nobody waits for the answer any more, which is this answer's `problem`.
         """
@@ -113,7 +124,7 @@ class Control:
         """Save a checkpoint of the last whole iteration now."""
         self._requests.put(Request("checkpoint"))
 
-    def rollback(self, to: int | None = None, reason: str = "asked for by the user") -> None:
+    def rollback(self, to: int | None = None, reason: str = "requested by the user") -> None:
         """Continue from the checkpoint after iteration `to` before the next iteration, which keeps its number.
 
         None: the best checkpoint, or the oldest if none is kept as the best. If the run refuses, an Alert says why.
@@ -159,7 +170,7 @@ class Control:
         The trainer calls it between its smallest steps.
         """
         began = time.perf_counter()
-        self._hear()
+        self._handle_waiting()
         if not self._paused:
             self._answer()
         if self._paused:  # perhaps only since the answers
@@ -179,7 +190,7 @@ class Control:
         self._run.paused()
         self._answer()
         while self._paused:
-            self._hear(INBOX_SECONDS)
+            self._handle_waiting(INBOX_SECONDS)
             self._answer()
         self._run.resumed()
 
@@ -193,30 +204,30 @@ class Control:
                 waiting.reply(answer)
 
     def _answered(self, waiting: Waiting) -> Answer:
-        def heed() -> None:
-            self._hear()
+        def check() -> None:
+            self._handle_waiting()
             if waiting.dropped():
                 raise QuestionDroppedError
 
         if waiting.dropped():
             return unanswered(waiting.question, DROPPED)
-        return self._run.answer(waiting.question, heed)
+        return self._run.answer(waiting.question, check)
 
-    def _hear(self, wait: float = 0.0) -> None:
+    def _handle_waiting(self, wait: float = 0.0) -> None:
         """Handle requests, after waiting for at most `wait` seconds."""
         with contextlib.suppress(queue.Empty):
-            self._heed(self._requests.get(wait > 0, wait))
+            self._handle(self._requests.get(wait > 0, wait))
             while True:
-                self._heed(self._requests.get_nowait())
+                self._handle(self._requests.get_nowait())
         if (now := time.perf_counter()) >= self._inbox_due:
             self._inbox_due = now + INBOX_SECONDS
             for request in self._inbox():
-                self._heed(request)
+                self._handle(request)
         if self._end is not None:
             reason, save = self._end
             raise Interrupted(reason, save=save)
 
-    def _heed(self, request: Request | None) -> None:
+    def _handle(self, request: Request | None) -> None:
         if request is None:
             return
         match request.command:

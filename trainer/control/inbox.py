@@ -36,7 +36,7 @@ _COMMANDS = get_args(Command)
 _REASONS = {
     "stop": "stopped from another process",
     "abort": "aborted from another process",
-    "rollback": "asked for by another process",
+    "rollback": "requested by another process",
 }
 _PRIVATE_FOLDER = 0o700
 _count = itertools.count()
@@ -109,7 +109,7 @@ class Inbox:
                 if _OURS.fullmatch(left.name):
                     self._remove(left)
         except OSError as error:
-            raise StorageError(f"cannot use '{path}' for requests: {error.strerror}; mend the folder") from None
+            raise StorageError(f"cannot use '{path}' for requests: {error.strerror}; fix the folder") from None
 
     def take(self) -> list[Request]:
         """Return the requests since the last call, in the order of sending; none if the inbox cannot be read."""
@@ -124,7 +124,7 @@ class Inbox:
         try:
             with os.fdopen(open_file(path), "rb") as file:
                 if (owner := os.fstat(file.fileno()).st_uid) != os.geteuid():
-                    raise ValueError(f"it is of another user ({owner}), and only who trains a run may steer it")
+                    raise ValueError(f"it belongs to user {owner}; only the user who trains a run may steer it")
                 request = self._request(file.read(_MAX_BYTES), path.name)
         except (OSError, ValueError, RecursionError) as error:
             self._complain(f"request '{path.name}' left out: {getattr(error, 'strerror', None) or error}")
@@ -142,7 +142,7 @@ class Inbox:
         except ValueError:
             raise ValueError("it is not JSON") from None
         if not isinstance(values, dict) or values.get("command") not in _COMMANDS:
-            raise ValueError(f"its command is none of {', '.join(_COMMANDS)}")
+            raise ValueError(f"its command must be one of {', '.join(_COMMANDS)}")
         command: Command = values["command"]
         if command == "ask":
             question = question_from(json.dumps(values.get("question")))
@@ -152,11 +152,11 @@ class Inbox:
         if command == "tell":
             return Request("tell", event=_human_evaluation(values.get("event")))
         if command == "set" and not (isinstance(values.get("key"), str) and "value" in values):
-            raise ValueError("a key or a value is missing")
+            raise ValueError("'set' needs a key and a value")
         reason = str(values.get("reason") or _REASONS.get(command, ""))
         if command == "rollback":
             if not (values.get("to") is None or type(values["to"]) is int):
-                raise ValueError("what to roll back to is no iteration")
+                raise ValueError("'to' is not an iteration")
             return Request(command, reason, to=values.get("to"))
         return Request(command, reason, values.get("key", ""), values.get("value"))
 
@@ -168,7 +168,7 @@ class Inbox:
             _write(self._path / _ANSWERS / name, to_json(answer))
         except OSError as error:
             with contextlib.suppress(StorageError):  # a full disk; whoever replies next must still do so
-                self._complain(f"the answer to request '{name}' is lost: {error.strerror}; mend the folder")
+                self._complain(f"the answer to request '{name}' is lost: {error.strerror}; fix the folder")
         self._remove(self._path / name)
 
     def _remove(self, path: Path) -> None:
@@ -182,19 +182,19 @@ def _human_evaluation(values: Any) -> HumanEvaluation:
     """Return the event in `values`. Raises ValueError for any other: only the trainer may report what it does."""
     event = event_in({**values, "time": 0.0}) if isinstance(values, dict) else None
     if not isinstance(event, HumanEvaluation):
-        raise ValueError(f"its event is no whole '{HumanEvaluation.kind}'")
+        raise ValueError(f"its event is not a complete '{HumanEvaluation.kind}'")
     return event
 
 
 def _leave(run: RunFolder, command: Command, text: str) -> str:
     """Put a request into the inbox of `run`; return its name there."""
     if not run.is_live():
-        raise UsageError(f"run '{run.name}' is not being trained, so nobody hears '{command}': resume it first")
+        raise UsageError(f"run '{run.name}' is not being trained, so '{command}' does nothing: resume it first")
     name = f"{time.time_ns():020d}-{os.getpid()}-{next(_count):06d}.json"
     try:
         _write(run.control / name, text)
     except OSError as error:
-        way_out = "only the user who trains a run can steer it" if error.errno == errno.EACCES else "mend the folder"
+        way_out = "only the user who trains a run can steer it" if error.errno == errno.EACCES else "fix the folder"
         raise StorageError(f"cannot leave a request in '{run.control}': {error.strerror}; {way_out}") from None
     return name
 

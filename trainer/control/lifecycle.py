@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import shutil
 import time
 from abc import abstractmethod
@@ -18,14 +20,21 @@ from trainer.control.control import Control, Interrupted, Request, Steered
 from trainer.control.inbox import Inbox
 from trainer.errors import StorageError, TrainerError
 from trainer.events import Alert, EndState, Event, HumanEvaluation, RunEnded, RunStarted, State, StateChanged
+from trainer.files import is_same, path_of
 from trainer.models.loading import LoadedModel
 from trainer.runs.checkpoint_index import newest_checkpoint
-from trainer.runs.folder import RunFolder, versions
-from trainer.runs.guard import RunGuard
+from trainer.runs.folder import (
+    RunFolder,
+    check_name_is_free,
+    create_run,
+    open_to_train,
+    versions,
+    write_config,
+)
 from trainer.runs.journal import Journal
 from trainer.runs.lock import Lock
-from trainer.runs.progress import ProgressFile
-from trainer.runs.sinks import Sink, Sinks
+from trainer.runs.sinks import ProgressFile, Sink, Sinks
+from trainer.runs.trackers import build_trackers
 
 
 @contextlib.contextmanager
@@ -120,8 +129,28 @@ class RunUnderWay(Steered):
         self.alert("warning", "setting_refused", f"{key} cannot change in this kind of run")
 
     def tell(self, event: HumanEvaluation) -> None:
-        """Emit what others found out about the run."""
+        """Emit an event that another process has found out about the run."""
         self.emit(event)
+
+    def find_folder(self, config: AnyConfig) -> None:
+        """Open the folder of the run to continue, or check that the name of a new one is free."""
+        self.state("loading")
+        if self.resume:
+            self.folder = open_to_train(self.resume, Path(config.run.dir))
+        else:
+            check_name_is_free(config)
+
+    def in_folder(self, config: AnyConfig, preset: str, loop: Callable[[], str], *, pairs: str = "") -> RunEnded:
+        """Create a new run's folder, as `create_run` does, and run `loop` under its lock, `guarded`."""
+        if not self.resume:
+            self.folder = create_run(config, preset, pairs=pairs)
+        with self.folder.lock() as self.lock:
+            if self.resume:
+                write_config(self.folder, config)  # the settings that are active from here on
+            names, settings = config.run.trackers, config.model_dump()
+            trackers = functools.partial(build_trackers, names, self.folder.name, self.folder.root, settings)
+            self.open(trackers, shared=config.run.shared)
+            return self.guarded(loop)
 
     def open(self, more: Callable[[], Sequence[Sink]] = tuple, *, shared: bool) -> None:
         """Listen to requests, begin the journal, and add `more` sinks. If that fails, a new run's folder is removed.
@@ -186,10 +215,10 @@ class RunUnderWay(Steered):
         try:
             ended = self._ended(loop)
         except Exception as error:
-            told = self._failed(error)
-            if told is error:
+            reported = self._failed(error)
+            if reported is error:
                 raise
-            raise told from error
+            raise reported from error
         return self._end(*ended)
 
     def _ended(self, loop: Callable[[], str]) -> tuple[EndState, int, str]:
@@ -231,7 +260,7 @@ class RunUnderWay(Steered):
             return str(error)
         newest = newest_checkpoint(self.folder)
         what = f"saved as {newest.name}" if newest else "there is no checkpoint yet"
-        return f"{what}; go on with --resume {self.folder.root}"
+        return f"{what}; continue with --resume {self.folder.root}"
 
     def _requests(self, inbox: Inbox) -> list[Request]:
         self.guard.check()  # several times a second, so that no iteration is wasted
@@ -254,3 +283,54 @@ class RunUnderWay(Steered):
         )
         self.emit(event)
         return event
+
+
+class RunGuard:
+    """Comparison of a run's folder, journal and lock with those that it began with, by device and inode."""
+
+    def __init__(self, folder: RunFolder, lock: Lock, journal: Journal) -> None:
+        self.folder = folder
+        self._lock = lock
+        self._journal: Journal | None = journal  # None: replaced by someone else, and left alone
+
+    def check(self) -> None:
+        """Raise StorageError if something is lost; nothing may be written before `recover`."""
+        if lost := self.lost():
+            raise StorageError(lost)
+
+    def lost(self) -> str:
+        """Return what is lost, as the beginning of a sentence; empty if nothing is."""
+        folder, name = self.folder, f"run '{self.folder.name}'"
+        if not is_same(folder.root, self._lock.folder):
+            if moved := path_of(self._lock.folder):
+                return f"the folder of {name} was moved to '{moved}' while it trained"
+            return f"the folder of {name}, '{folder.root}', was deleted or moved to another disk while it trained"
+        if not self._lock.is_in(folder.root):
+            return f"the lock of {name} was deleted or replaced while it trained"
+        if self._journal and not self._journal.is_there:
+            what = "replaced" if os.path.lexists(folder.events) else "deleted"
+            return f"the journal of {name}, '{folder.events}', was {what} while it trained"
+        return ""
+
+    def recover(self) -> RunFolder:
+        """Find the run's folder again, lock it, restore its journal, and return the folder to save the run in.
+
+        A journal that was replaced is left as it is. Raises StorageError with the reason if nothing may be written.
+        """
+        if not is_same(self.folder.root, self._lock.folder):
+            moved = path_of(self._lock.folder)
+            if moved is None:
+                raise StorageError("nothing could be saved; start it again")
+            self.folder = RunFolder(moved)
+        try:
+            if not self._lock.is_in(self.folder.root):
+                self._lock.take_again(self.folder.root)
+            if self._journal:
+                self._journal.path = self.folder.events
+                if not os.path.lexists(self.folder.events):
+                    self._journal.write_again()
+                elif not self._journal.is_there:
+                    self._journal = None
+        except TrainerError as error:
+            raise StorageError(f"nothing was saved, because {error}") from None
+        return self.folder

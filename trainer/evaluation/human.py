@@ -9,8 +9,8 @@ from pathlib import Path
 from trainer.control import inbox
 from trainer.errors import UsageError
 from trainer.events import HumanEvaluation
+from trainer.preferences.agreement import wilson_interval
 from trainer.preferences.records import Preference
-from trainer.preferences.reliability import wilson_interval
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal
 
@@ -49,7 +49,7 @@ def human_evaluation(
     )
 
 
-def tell_run(folder: Path, event: HumanEvaluation) -> None:
+def add_event(folder: Path, event: HumanEvaluation) -> None:
     """Add `event` to the events of the run in `folder`.
 
     If the run is active, the process that trains it emits the event soon; otherwise it is appended to the journal.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainer.preferences.reliability import wilson_interval
+from trainer.preferences.agreement import wilson_interval
 
 Floats = npt.NDArray[np.float64]
 

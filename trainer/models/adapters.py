@@ -3,62 +3,138 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_unflatten
 from mlx_lm.tuner.lora import LoRALinear
-from mlx_lm.tuner.utils import linear_to_lora_layers, load_adapters
+from mlx_lm.tuner.utils import load_adapters
 
-from trainer.config.schema import ModelConfig
+from trainer.config.schema import BackboneConfig
 from trainer.errors import ModelError
 
 ADAPTER_FILE = "adapters.safetensors"
+_WRAPPED = "linear"  # LoRALinear's name for the layer that it wraps
 
 Parameters = dict[str, mx.array]  # arrays by full name
 
 
-def attach_lora(backbone: nn.Module, config: ModelConfig, key: mx.array) -> dict[str, Any]:
-    """Freeze `backbone` and put LoRA layers on the configured targets. Returns mlx-lm's adapter_config.
+class Place(NamedTuple):
+    """Place of a linear layer in a backbone: `key` in its parent. An adapter counts as the layer that it wraps."""
 
-    A is drawn from `key`, uniform in +-1/sqrt(inputs) as in mlx-lm; B is 0, so the policy starts as the backbone.
-    Raises ModelError for an unknown target; the message lists the linear layers of the model.
+    parent: Any  # a module, a list or a dict of modules
+    key: str | int
+
+    @property
+    def module(self) -> nn.Module:
+        """Module that is at this place now."""
+        module: nn.Module = self.parent[self.key]
+        return module
+
+    @property
+    def linear(self) -> nn.Module:
+        """Linear layer at this place, without an adapter around it."""
+        module = self.module
+        return module.linear if isinstance(module, LoRALinear) else module
+
+    def put(self, module: nn.Module) -> None:
+        """Put `module` at this place."""
+        self.parent[self.key] = module
+
+
+class NewAdapter(NamedTuple):
+    """LoRA layers that are not in the backbone yet, and what mlx-lm's adapter_config.json says of them."""
+
+    layers: dict[str, LoRALinear]  # by full name, sorted
+    config: dict[str, Any]
+
+
+def linear_places(backbone: nn.Module) -> dict[str, Place]:
+    """Return the places of all linear layers by full name, sorted."""
+    return {name: _place(backbone, name) for name in _linear_names(backbone)}
+
+
+def new_adapter(backbone: nn.Module, config: BackboneConfig, key: mx.array) -> NewAdapter:
+    """Return LoRA layers around the configured targets of `backbone`, which stays as it is.
+
+    A is drawn from `key`, uniform in +-1/sqrt(inputs) as in mlx-lm; B is 0, so a model starts as the backbone. Raises
+    ModelError for an unknown target; the message lists the linear layers of the model.
     """
     blocks = backbone.layers
-    linears = sorted(  # of all blocks, because they differ in hybrid models
-        {
-            name
-            for block in blocks
-            for name, module in block.named_modules()
-            if isinstance(module, nn.Linear | nn.QuantizedLinear)
-        }
-    )
-    keys = [name for name in linears if name.rpartition(".")[2] in config.lora_targets or name in config.lora_targets]
-    known = {name.rpartition(".")[2] for name in linears} | set(linears)
-    if unknown := [target for target in config.lora_targets if target not in known]:
+    count = config.lora_layers or len(blocks)
+    by_block = [_linear_names(block) for block in blocks]  # of all blocks, because they differ in hybrid models
+    known = sorted({name for names in by_block for name in names})
+    ends = {name.rpartition(".")[2] for name in known}
+    if unknown := [target for target in config.lora_targets if target not in ends and target not in known]:
         raise ModelError(
             f"model.lora_targets names {', '.join(unknown)}, but the model's blocks have the linear layers "
-            f"{', '.join(sorted({name.rpartition('.')[2] for name in linears}))}"
+            f"{', '.join(sorted(ends))}"
         )
-    layers = config.lora_layers or len(blocks)
+    keys = [name for name in known if name.rpartition(".")[2] in config.lora_targets or name in config.lora_targets]
+    chosen = zip(blocks[-count:], by_block[-count:], strict=True)
+    targets = {id(_place(block, name).module) for block, names in chosen for name in keys if name in names}
+    layers = {
+        name: LoRALinear.from_base(place.linear, r=config.lora_rank, dropout=0.0, scale=config.lora_scale)
+        for name, place in linear_places(backbone).items()
+        if id(place.module) in targets
+    }
+    _draw(layers.values(), key)
     parameters = {"rank": config.lora_rank, "scale": config.lora_scale, "dropout": 0.0, "keys": keys}
+    return NewAdapter(layers, {"fine_tune_type": "lora", "num_layers": count, "lora_parameters": parameters})
+
+
+def attach_lora(backbone: nn.Module, config: BackboneConfig, key: mx.array) -> dict[str, Any]:
+    """Freeze `backbone` and put the layers of `new_adapter` into it. Returns mlx-lm's adapter_config."""
     backbone.freeze()
-    linear_to_lora_layers(backbone, layers, parameters)
-    reset_lora(backbone, key)
-    return {"fine_tune_type": "lora", "num_layers": layers, "lora_parameters": parameters}
+    adapter, places = new_adapter(backbone, config, key), linear_places(backbone)
+    for name, layer in adapter.layers.items():
+        places[name].put(layer)
+    return adapter.config
+
+
+@contextmanager
+def only_adapter(places: Mapping[str, Place], layers: Mapping[str, LoRALinear]) -> Iterator[None]:
+    """Have `layers` and no other adapter at `places` inside the block; restore the old ones, even on error."""
+    before = {name: place.module for name, place in places.items()}
+    try:
+        for name, place in places.items():
+            place.put(layers.get(name, place.linear))
+        yield
+    finally:
+        for name, place in places.items():
+            place.put(before[name])
 
 
 def reset_lora(backbone: nn.Module, key: mx.array) -> None:
     """Give every LoRA layer of `backbone` a fresh A from `key`, and B = 0."""
-    for _, layer in lora_layers(backbone):
+    _draw((layer for _, layer in lora_layers(backbone)), key)
+
+
+def _draw(layers: Iterable[LoRALinear], key: mx.array) -> None:
+    for layer in layers:
         key, draw = mx.random.split(key)
         bound = layer.lora_a.shape[0] ** -0.5
         layer.lora_a = mx.random.uniform(-bound, bound, layer.lora_a.shape, key=draw)
         layer.lora_b = mx.zeros_like(layer.lora_b)
+
+
+def _linear_names(root: nn.Module) -> list[str]:
+    modules = dict(root.named_modules())
+    wrapped = {f"{name}.{_WRAPPED}" for name, module in modules.items() if isinstance(module, LoRALinear)}
+    kinds = (nn.Linear, nn.QuantizedLinear, LoRALinear)
+    return sorted(name for name, module in modules.items() if isinstance(module, kinds) and name not in wrapped)
+
+
+def _place(root: nn.Module, name: str) -> Place:
+    *path, last = name.split(".")
+    node: Any = root
+    for part in path:
+        node = node[int(part)] if isinstance(node, list) else node[part]
+    return Place(node, int(last) if isinstance(node, list) else last)
 
 
 def lora_layers(backbone: nn.Module) -> list[tuple[str, LoRALinear]]:

@@ -53,8 +53,8 @@ def _classes(config: dict[str, Any]) -> tuple[type[nn.Module], type]:
         def sanitize(self, weights: dict[str, mx.array]) -> dict[str, mx.array]:
             if _HEAD not in weights:
                 raise ModelError(
-                    f"the model has no {_HEAD}, so it is no sequence classifier: name the run of a reward model, or a "
-                    "checkpoint of ...ForSequenceClassification"
+                    f"the model has no {_HEAD}, so it is not a sequence classifier: name the run of a reward model, "
+                    "or a checkpoint of ...ForSequenceClassification"
                 )
             if (labels := weights[_HEAD].shape[0]) != 1:
                 raise ModelError(f"the model has {labels} labels: a reward model has 1 (num_labels in its config.json)")

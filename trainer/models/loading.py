@@ -15,8 +15,7 @@ from trainer.arrays import leaves
 from trainer.config.schema import BackboneConfig
 from trainer.errors import ModelError
 from trainer.models.adapters import check_adapter, fuse_adapter, reason_of
-from trainer.models.cpu.kernel_folder import own_kernel_folder
-from trainer.models.cpu.kernels import use_vector_swiglu
+from trainer.models.cpu.kernels import own_kernel_folder, use_vector_swiglu
 from trainer.models.starter import starter_model
 
 

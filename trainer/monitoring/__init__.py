@@ -1,6 +1,5 @@
-"""Rules that watch a run's events and report when it goes wrong. No tensors, files or screen."""
+"""Rules that watch a run's events and report when it goes wrong or is done. No tensors, files or screen."""
 
-from trainer.monitoring.monitor import HealthMonitor
-from trainer.monitoring.rules import RULES
+from trainer.monitoring.monitor import ALARM_RULES, DECISION_RULES, Monitor
 
-__all__ = ["RULES", "HealthMonitor"]
+__all__ = ["ALARM_RULES", "DECISION_RULES", "Monitor"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from trainer.events import Alarm, Event, RolledBack, RunEnded, RunStarted, SettingChanged
 
-STANDS = 20
+OPEN_ITERATIONS = 20
 """Iterations for which an alarm stays open: events report its beginning, not its end."""
 
 _SEVERITY = {"info": 0, "warning": 1, "error": 2}
@@ -17,7 +17,7 @@ def severity(level: str) -> int:
     return _SEVERITY.get(level, _SEVERITY["warning"])
 
 
-def stands_after(alarm: Alarm, event: Event) -> bool:
+def is_open_after(alarm: Alarm, event: Event) -> bool:
     """Return whether `alarm`, open before `event`, is still open after it.
 
     It ends with a rollback, a change of a setting that one of its fixes sets, another alarm of its code, or time.
@@ -30,22 +30,22 @@ def stands_after(alarm: Alarm, event: Event) -> bool:
         case Alarm():
             return event.code != alarm.code
     iteration = getattr(event, "iteration", alarm.iteration)
-    return bool(iteration < alarm.iteration + STANDS)
+    return bool(iteration < alarm.iteration + OPEN_ITERATIONS)
 
 
 def open_alarms(events: Iterable[Event]) -> dict[str, str]:
     """Return code and level of the alarms open after `events` or when the run ended, the worst first."""
-    standing: list[Alarm] = []
+    open_now: list[Alarm] = []
     left: dict[str, str] = {}
     for event in events:
-        standing = [alarm for alarm in standing if stands_after(alarm, event)]
+        open_now = [alarm for alarm in open_now if is_open_after(alarm, event)]
         match event:
             case Alarm():
-                standing.append(event)
+                open_now.append(event)
             case RunStarted():
                 left = {}
-                standing = [alarm for alarm in standing if alarm.iteration <= (event.resumed_at or 0)]
+                open_now = [alarm for alarm in open_now if alarm.iteration <= (event.resumed_at or 0)]
             case RunEnded():
                 left = event.alarms
-    found = left | {alarm.code: alarm.level for alarm in standing}
+    found = left | {alarm.code: alarm.level for alarm in open_now}
     return dict(sorted(found.items(), key=lambda item: -severity(item[1])))

@@ -64,23 +64,23 @@ def sample_everything(config: Config) -> list[Fix | None]:
     return [_set("rollout.top_p", rollout.top_p, 1.0), _set("rollout.top_k", rollout.top_k, 0)]
 
 
-def wish_length(config: Config, target: float, deviation: float) -> Fix | None:
+def reward_length(config: Config, target: float, deviation: float) -> Fix | None:
     """Reward a length too: 16 tokens off cost one deviation of the score."""
     if not (target >= 1 and deviation > 0):
         return None
     sources = [source.model_dump() for source in config.reward.sources]
-    wish = {"kind": "length", "target": round(target), "tolerance": 16, "weight": _rounded(2 * deviation)}
+    length = {"kind": "length", "target": round(target), "tolerance": 16, "weight": _rounded(2 * deviation)}
     return Fix(
         label=f"reward a length of {round(target)} tokens too",
         action="set",
         key="reward.sources",
-        value=[*sources, wish],
+        value=[*sources, length],
     )
 
 
 def roll_back(history: History) -> Fix | None:
     """Roll back to the best checkpoint, if there is one."""
-    return Fix(label="roll back to the best checkpoint kept", action="rollback") if history.has_checkpoint else None
+    return Fix(label="roll back to the best checkpoint", action="rollback") if history.has_checkpoint else None
 
 
 def pause() -> Fix:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from statistics import fmean
 from typing import NamedTuple
 
+from trainer.config.schema import Config
 from trainer.events import (
     Alert,
     CheckpointSaved,
@@ -36,30 +37,31 @@ class Stretch:
 
     def __init__(self) -> None:
         self._first: list[Iteration] = []
-        self._newest: deque[Iteration] = deque(maxlen=NEWEST)
+        self._newest: list[Iteration] = []
 
-    def add(self, row: Iteration) -> None:
-        """Add the next iteration."""
+    def add(self, row: Iteration, *, keep: int = NEWEST) -> None:
+        """Add the next iteration, and keep the newest `keep`."""
         if len(self._first) < FIRST:
             self._first.append(row)
-        self._newest.append(row)
+        self._newest = [*self._newest[1 - keep :], row]
 
     def cut(self, last: int) -> None:
         """Forget the iterations after `last`, which were undone."""
         self._first = [row for row in self._first if row.iteration <= last]
-        self._newest = deque((row for row in self._newest if row.iteration <= last), maxlen=NEWEST)
+        self._newest = [row for row in self._newest if row.iteration <= last]
 
-    def look_anew(self) -> None:
+    def forget_newest(self) -> None:
         """Forget the newest iterations and keep the first, so that later ones are judged on their own."""
-        self._newest.clear()
+        self._newest = []
 
     def clear(self) -> None:
         """Forget all iterations."""
         self.cut(-1)
 
-    def newest(self, count: int) -> list[Iteration]:
-        """Return the newest `count` iterations in order; none if there are fewer."""
-        return list(self._newest)[-count:] if len(self._newest) >= count else []
+    def newest(self, count: int, *, before: int = 0) -> list[Iteration]:
+        """Return the `count` iterations before the newest `before`, in order; none if there are fewer."""
+        end = len(self._newest) - before
+        return self._newest[end - count : end] if end >= count else []
 
     def all_kept(self) -> list[Iteration]:
         """Return every iteration that is kept, in order."""
@@ -80,6 +82,18 @@ class HeldOut(NamedTuple):
     training_score: float
 
 
+class MeanScore(NamedTuple):
+    """Mean score of a window of iterations, or of an evaluation, which has an interval because its prompts are few.
+
+    The interval of a window is its mean.
+    """
+
+    mean: float
+    std: float  # of the scores of single responses
+    low: float
+    high: float
+
+
 class History:
     """A run's events so far, as far as the rules need them."""
 
@@ -89,23 +103,29 @@ class History:
         self.scores = Stretch()  # since the reward changed
         self.texts = Stretch()  # since the sampling changed
         self.speed = Stretch()  # since the process began or a setting changed
+        self.learning = Stretch()  # since the reward changed or a rollback, without the critic's warm-up
+        self.first_entropy: float | None = None  # of the run's first iteration, nats a token
+        self.best: MeanScore | None = None  # of the windows since the reward changed, rolled back or not
         self.evaluations: deque[HeldOut] = deque(maxlen=NEWEST)  # since the reward changed
+        self.is_evaluated = False
+        self.held_out: MeanScore | None = None  # newest evaluation since the reward changed or a rollback
+        self.best_held_out: MeanScore | None = None  # since the reward changed, rolled back or not
         self.human: deque[HumanEvaluation] = deque(maxlen=NEWEST)
         self.lost_steps = 0  # of the current iteration: skipped because of NaN or inf
         self.has_checkpoint = False
 
-    def take(self, event: Event) -> bool:
-        """Add an event; return whether the rules have something new to check."""
+    def take(self, event: Event, config: Config) -> bool:
+        """Add an event under the current configuration; return whether the rules have something new to check."""
         match event:
             case Iteration():
-                self.iteration = event.iteration
-                for stretch in self._stretches:
-                    stretch.add(event)
-                self.lost_steps = 0
+                self._add(event, config)
                 return True
             case Evaluation():
                 before = [row.score_mean for row in self.scores.all_kept()[-MARGIN:]]
                 self.evaluations.append(HeldOut(event, mean(before)))
+                self.is_evaluated = True
+                self.held_out = MeanScore(event.score_mean, event.score_std, event.score_low, event.score_high)
+                self.best_held_out = _better(self.best_held_out, self.held_out)
                 return True
             case HumanEvaluation():
                 self.human.append(event)
@@ -119,24 +139,50 @@ class History:
             case RolledBack():
                 self._cut(event.to)
                 for stretch in self._stretches:
-                    stretch.look_anew()  # a rollback changes the learning rates
+                    stretch.forget_newest()  # a rollback changes the learning rates
+                self.learning.clear()
+                self.held_out = None
             case RunStarted():
                 self._cut(event.resumed_at or 0)
+                self.learning.cut(event.resumed_at or 0)
                 self.speed.clear()
             case CheckpointSaved():
                 self.has_checkpoint = True
         return False
 
+    def window_score(self, size: int, *, before: int = 0) -> MeanScore | None:
+        """Return the mean score of the `size` iterations before the newest `before`; None if there are fewer."""
+        rows = self.learning.newest(size, before=before)
+        if not rows:
+            return None
+        mean_score = window_mean(rows, lambda row: row.score_mean)
+        return MeanScore(mean_score, window_mean(rows, lambda row: row.score_std), mean_score, mean_score)
+
     @property
     def _stretches(self) -> Iterable[Stretch]:
         return (self.run, self.scores, self.texts, self.speed)
+
+    def _add(self, row: Iteration, config: Config) -> None:
+        self.iteration = row.iteration
+        for stretch in self._stretches:
+            stretch.add(row)
+        self.lost_steps = 0
+        if self.first_entropy is None:
+            self.first_entropy = row.entropy
+        if row.iteration > config.ppo.critic_warmup:  # before, the policy does not learn
+            size = config.convergence.window
+            self.learning.add(row, keep=max(NEWEST, 2 * size))
+            if newest := self.window_score(size):
+                self.best = _better(self.best, newest)
 
     def _changed(self, key: str) -> None:
         self.speed.clear()
         match key.partition(".")[0]:
             case "reward":
                 self.scores.clear()
+                self.learning.clear()
                 self.evaluations.clear()
+                self.best = self.held_out = self.best_held_out = None
             case "rollout":
                 self.texts.clear()
 
@@ -157,3 +203,12 @@ def mean(values: Iterable[float]) -> float:
 def mean_of(rows: Iterable[Iteration], number: Callable[[Iteration], float]) -> float:
     """Return the mean of a number over iterations, leaving out those in which it is unknown (NaN)."""
     return mean(map(number, rows))
+
+
+def window_mean(rows: Sequence[Iteration], number: Callable[[Iteration], float]) -> float:
+    """Return the mean of a number over one iteration or more; NaN if it is unknown in one of them."""
+    return sum(map(number, rows)) / len(rows)
+
+
+def _better(best: MeanScore | None, score: MeanScore) -> MeanScore:
+    return score if best is None or score.mean > best.mean else best

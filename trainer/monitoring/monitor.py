@@ -1,16 +1,58 @@
-"""Health monitor: checks every rule after every event and reports each alarm once."""
+"""The engine of all rules: it keeps one history of a run, and reports alarms and decisions about each event."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
 
 from trainer.config.schema import Config
-from trainer.events import Alarm, Event, RolledBack, RunStarted, SettingChanged
+from trainer.config.watching import Action, AlarmCode, ConvergenceConfig
+from trainer.events import Alarm, Alert, Decision, Evaluation, Event, Iteration, RolledBack, RunStarted, SettingChanged
+from trainer.monitoring.convergence_rules import collapse, degradation, plateau, runaway_kl, target
 from trainer.monitoring.history import History
-from trainer.monitoring.rule import Level, Sign
-from trainer.monitoring.rules import RULES
+from trainer.monitoring.policy_rules import entropy_collapse, kl_high, kl_negative, not_training
+from trainer.monitoring.reward_rules import length_exploitation, repetition, reward_hacking, truncation
+from trainer.monitoring.rule import Level, Rule, Sign
+from trainer.monitoring.update_rules import (
+    clip_saturation,
+    critic_lost,
+    gradient_spike,
+    no_signal,
+    ratio_spike,
+    step_nan,
+    throughput,
+)
+
+ALARM_RULES: dict[AlarmCode, Rule] = {
+    "step_nan": step_nan,
+    "not_training": not_training,
+    "no_signal": no_signal,
+    "kl_high": kl_high,
+    "kl_negative": kl_negative,
+    "entropy_collapse": entropy_collapse,
+    "clip_saturation": clip_saturation,
+    "ratio_spike": ratio_spike,
+    "gradient_spike": gradient_spike,
+    "critic_lost": critic_lost,
+    "length_exploitation": length_exploitation,
+    "truncation": truncation,
+    "repetition": repetition,
+    "reward_hacking": reward_hacking,
+    "throughput": throughput,
+}
+"""Rules that raise alarms, by code, the most urgent first."""
+
+DecisionRule = Literal["target", "plateau", "collapse", "degradation", "kl"]
+
+DECISION_RULES: dict[DecisionRule, Rule] = {
+    "target": target,
+    "plateau": plateau,
+    "collapse": collapse,
+    "degradation": degradation,
+    "kl": runaway_kl,
+}
+"""Rules of [convergence] that make decisions, by name; `convergence.on_NAME` is the action of each."""
 
 AWAY = 10
 """Iterations without its sign after which an alarm is over; if it comes back, it is reported again."""
@@ -19,70 +61,186 @@ TRIED = 10
 """Iterations that a changed setting gets to help; an alarm whose sign persists is then reported again."""
 
 
-class _Told(NamedTuple):
+class Monitor:
+    """Monitor of a run: `take` each of its events in order, and report what it returns.
+
+    config_of: returns the current configuration. past: earlier events, whose alarms and decisions were reported then.
+    """
+
+    def __init__(self, config_of: Callable[[], Config], past: Sequence[Event] = ()) -> None:
+        self._config_of = config_of
+        self._history = History()
+        self._alarms = Alarms()
+        self._decisions = Decisions()
+        for event in past:
+            self.take(event)
+
+    @property
+    def open_alarms(self) -> dict[str, str]:
+        """Code and level of the alarms that were reported and are not over."""
+        return self._alarms.open if self._config_of().health.alarms else {}
+
+    def take(self, event: Event) -> list[Alert]:
+        """Return the alerts to report right after `event`, and then to `take` as well: alarms, then decisions."""
+        config = self._config_of()
+        is_news = self._history.take(event, config)
+        self._alarms.take(event)
+        self._decisions.take(event, config.convergence)
+        alerts: list[Alert] = []
+        if is_news and config.health.alarms:
+            alerts += self._alarms.new(self._history, config)
+        if isinstance(event, Iteration | Evaluation):
+            alerts += self._decisions.new(self._history, config, event.iteration)
+        return alerts
+
+    def due(self, iteration: int) -> Decision | None:
+        """Return the decision due between `iteration` and the next: to stop, or else to roll back, or None."""
+        return self._decisions.due(iteration)
+
+
+class _Reported(NamedTuple):
     level: Level
     seen: int  # last iteration with its sign
     keys: frozenset[str]  # settings that its fixes change
     tried: float = math.inf  # iteration in which one of them changed
 
 
-class HealthMonitor:
-    """Monitor of a run: `take` each of its events, in order.
+class Alarms:
+    """Alarms of a run, each reported when it begins and when a warning becomes an error.
 
-    config_of: returns the current configuration, [health] included. An alarm is reported when it begins and when a
-    warning becomes an error. It is reported again only after it was over, after a rollback, or if a change of one of
-    the settings that it suggested did not help.
+    One is reported again only after it was over, after a rollback, or if a change of one of the settings that it
+    suggested did not help.
     """
 
-    def __init__(self, config_of: Callable[[], Config]) -> None:
-        self._config_of = config_of
-        self._history = History()
-        self._told: dict[str, _Told] = {}
+    def __init__(self) -> None:
+        self._reported: dict[str, _Reported] = {}
 
     @property
     def open(self) -> dict[str, str]:
         """Code and level of the alarms that were reported and are not over."""
-        return {code: told.level for code, told in self._told.items()} if self._config_of().health.alarms else {}
+        return {code: reported.level for code, reported in self._reported.items()}
 
-    def take(self, event: Event) -> list[Alarm]:
-        """Return the alarms that `event` raises, most urgent first."""
-        anything_new = self._history.take(event)
-        if isinstance(event, RolledBack) or (isinstance(event, RunStarted) and event.resumed_at is None):
-            self._told.clear()
-        if isinstance(event, SettingChanged):
-            for code, told in self._told.items():
-                if event.key in told.keys:
-                    self._told[code] = told._replace(tried=event.iteration)
-        config = self._config_of()
-        if not anything_new or not config.health.alarms:
-            return []
+    def take(self, event: Event) -> None:
+        """Forget the alarms that `event` ends, and note a change of a setting that may help."""
+        match event:
+            case RolledBack() | RunStarted(resumed_at=None):
+                self._reported.clear()
+            case SettingChanged():
+                for code, reported in self._reported.items():
+                    if event.key in reported.keys:
+                        self._reported[code] = reported._replace(tried=event.iteration)
+
+    def new(self, history: History, config: Config) -> list[Alarm]:
+        """Return the alarms to report now, the most urgent first."""
         alarms = []
-        for code, rule in RULES.items():
-            sign = None if code in config.health.ignore else rule(self._history, config)
-            if self._is_news(code, sign) and sign is not None:
-                alarms.append(self._alarm(code, sign))
+        for code, rule in ALARM_RULES.items():
+            sign = None if code in config.health.ignore else rule(history, config)
+            if sign is None:
+                self._end(code, history.iteration)
+            elif self._is_new(code, sign, history.iteration):
+                alarms.append(_alarm(code, sign, history.iteration))
         return alarms
 
-    def _is_news(self, code: str, sign: Sign | None) -> bool:
-        told, now = self._told.get(code), self._history.iteration
-        if sign is None:
-            if told and now - told.seen >= AWAY:
-                del self._told[code]
-            return False
-        worse = told is not None and (told.level, sign.level) == ("warning", "error")
-        if told is None or worse or now - told.tried >= TRIED:
-            self._told[code] = _Told(sign.level, now, frozenset(fix.key for fix in sign.fixes if fix and fix.key))
+    def _end(self, code: str, now: int) -> None:
+        reported = self._reported.get(code)
+        if reported and now - reported.seen >= AWAY:
+            del self._reported[code]
+
+    def _is_new(self, code: str, sign: Sign, now: int) -> bool:
+        reported = self._reported.get(code)
+        is_worse = reported is not None and (reported.level, sign.level) == ("warning", "error")
+        if reported is None or is_worse or now - reported.tried >= TRIED:
+            keys = frozenset(fix.key for fix in sign.fixes if fix and fix.key)
+            self._reported[code] = _Reported(sign.level, now, keys)
             return True
-        self._told[code] = told._replace(seen=now)
+        self._reported[code] = reported._replace(seen=now)
         return False
 
-    def _alarm(self, code: str, sign: Sign) -> Alarm:
-        return Alarm(
-            iteration=self._history.iteration,
-            level=sign.level,
-            code=code,
-            message=sign.message,
-            evidence={name: float(value) for name, value in sign.evidence.items() if math.isfinite(value)},
-            advice=sign.advice,
-            fixes=[fix for fix in sign.fixes if fix is not None],
-        )
+
+def _alarm(code: str, sign: Sign, iteration: int) -> Alarm:
+    return Alarm(
+        iteration=iteration,
+        level=sign.level,
+        code=code,
+        message=sign.message,
+        evidence={name: float(value) for name, value in sign.evidence.items() if math.isfinite(value)},
+        advice=sign.advice,
+        fixes=[fix for fix in sign.fixes if fix is not None],
+    )
+
+
+class Decisions:
+    """Decisions of the rules of [convergence], which depend on the run's events alone.
+
+    A rule decides when it begins to hold, and again after it has not held in between or the run was rolled back. A
+    decision takes effect when it is fed as an event itself, so that those in a journal are not made again.
+    """
+
+    def __init__(self) -> None:
+        self._active: dict[str, Decision] = {}
+        self._rollbacks = 0
+
+    def take(self, event: Event, settings: ConvergenceConfig) -> None:
+        """Note a decision that was reported, or a rollback."""
+        match event:
+            case RolledBack():
+                self._rollbacks += self.due(event.iteration) is not None
+                self._active = {}
+            case Decision() if event.rule in DECISION_RULES and event.action == self._action(event.rule, settings):
+                self._active[event.rule] = event
+
+    def new(self, history: History, config: Config, iteration: int) -> list[Decision]:
+        """Return the decisions to report now."""
+        settings, decisions = config.convergence, []
+        for name, rule in DECISION_RULES.items():
+            action = self._action(name, settings)
+            if action == "off" or (sign := rule(history, config)) is None:
+                self._active.pop(name, None)
+            elif name not in self._active:
+                decisions.append(_decision(name, sign, action, settings, iteration))
+        return decisions
+
+    def due(self, iteration: int) -> Decision | None:
+        """Return the decision due between `iteration` and the next: to stop, or else to roll back, or None."""
+        due = [decision for decision in self._active.values() if decision.iteration == iteration]
+        for action in ("stop", "rollback"):
+            for decision in due:
+                if decision.action == action:
+                    return decision
+        return None
+
+    def _action(self, rule: DecisionRule, settings: ConvergenceConfig) -> Action:
+        """Return the current action of a rule: "stop" instead of "rollback" after max_rollbacks."""
+        action = _configured(rule, settings)
+        return "stop" if action == "rollback" and self._rollbacks >= settings.max_rollbacks else action
+
+
+def _configured(rule: DecisionRule, settings: ConvergenceConfig) -> Action:
+    action: Action = getattr(settings, f"on_{rule}")
+    return action
+
+
+def _decision(rule: DecisionRule, sign: Sign, action: Action, settings: ConvergenceConfig, iteration: int) -> Decision:
+    assert action != "off"
+    return Decision(
+        iteration=iteration,
+        level="error" if action == "stop" and sign.level == "warning" else sign.level,
+        code=f"convergence_{rule}",
+        message=f"{sign.message}: {_consequence(rule, action, settings)}",
+        rule=rule,
+        action=action,
+        evidence=sign.evidence,
+    )
+
+
+def _consequence(rule: DecisionRule, action: Action, settings: ConvergenceConfig) -> str:
+    setting = f"convergence.on_{rule}"
+    match action:
+        case "stop" if _configured(rule, settings) == "rollback":
+            return f"the run stops after convergence.max_rollbacks = {settings.max_rollbacks} rollbacks"
+        case "stop":
+            return f"the run stops; to continue, --resume it with {setting} = 'off'"
+        case "rollback":
+            return f"the run is rolled back ({setting})"
+        case _:
+            return "the run continues"

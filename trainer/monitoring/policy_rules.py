@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from statistics import fmean
-from typing import NamedTuple
 
 from trainer.config.schema import Config
 from trainer.monitoring import fixes
 from trainer.monitoring.history import History, mean_of
-from trainer.monitoring.rule import Level, Sign
-from trainer.monitoring.scores import standard_errors, trained_scores
+from trainer.monitoring.rule import Sign, standard_errors, trained_scores
 
 WINDOW = 5
 """Iterations averaged: the KL of a batch of 8 varies by a third from one iteration to the next."""
@@ -52,18 +50,15 @@ SMALL_ENTROPY = 0.1
 
 def kl_high(history: History, config: Config) -> Sign | None:
     """Check for a KL that is far above the controller's target or costs more than the score has gained."""
-    finding = _over_target(history, config) or _unpaid(history, config) or _for_nothing(history, config)
-    if finding is None:
+    sign = _over_target(history, config) or _unpaid(history, config) or _for_nothing(history, config)
+    if sign is None:
         return None
-    level, message, evidence = finding
     last = history.run.newest(1)[0]
-    return Sign(
-        level,
-        message,
-        evidence | {"kl_coef": last.kl_coef, "policy_lr": last.policy_lr},
-        "The policy leaves the reference faster than the reward is worth. Raise kl_coef, lower the clip or the "
-        "policy's learning rate; where the text has gone already, roll back first.",
-        [
+    return sign._replace(
+        evidence=sign.evidence | {"kl_coef": last.kl_coef, "policy_lr": last.policy_lr},
+        advice="The policy moves away from the reference by more than the reward is worth. Raise kl_coef, lower the "
+        "clip or the policy's learning rate; if the text is already broken, roll back first.",
+        fixes=[
             fixes.raise_kl_coef(config, last.kl_coef),
             fixes.lower_policy_lr(config),
             fixes.lower_clip(config),
@@ -72,24 +67,18 @@ def kl_high(history: History, config: Config) -> Sign | None:
     )
 
 
-class _Finding(NamedTuple):
-    level: Level
-    message: str
-    evidence: dict[str, float]
-
-
-def _over_target(history: History, config: Config) -> _Finding | None:
+def _over_target(history: History, config: Config) -> Sign | None:
     kl, target = mean_of(history.run.newest(WINDOW), lambda row: row.kl), config.ppo.kl_target
     if config.ppo.kl_controller != "adaptive" or not kl > KL_OVER_TARGET * target:
         return None
-    return _Finding(
+    return Sign(
         "error" if kl > KL_FAR_OVER_TARGET * target else "warning",
         f"KL is {kl:.3g} nats a sequence, {kl / target:.2g} times kl_target = {target:g}",
         {"kl": kl, "kl_target": target},
     )
 
 
-def _unpaid(history: History, config: Config) -> _Finding | None:
+def _unpaid(history: History, config: Config) -> Sign | None:
     """Check whether the penalty takes more than the score has gained, if both have the same unit and scale."""
     windows = history.scores.early_and_late(WINDOW, WINDOW)
     ppo, scaled = config.ppo, config.reward.normalize != "off"
@@ -101,14 +90,14 @@ def _unpaid(history: History, config: Config) -> _Finding | None:
     gain = now - before
     if not cost - gain > KL_COST * deviation:
         return None
-    return _Finding(
+    return Sign(
         "error" if cost - gain > KL_HIGH_COST * deviation else "warning",
         f"KL is {kl:.3g} nats a sequence: the penalty takes {cost:.3g} off a score that has gained {gain:.3g}",
         {"kl": kl, "penalty": cost, "gain": gain, "score_std": deviation},
     )
 
 
-def _for_nothing(history: History, config: Config) -> _Finding | None:
+def _for_nothing(history: History, config: Config) -> Sign | None:
     """Check whether the policy is far from the reference without a higher score, whatever the penalty."""
     windows = history.scores.early_and_late(WINDOW, WINDOW)
     if windows is None:
@@ -119,10 +108,10 @@ def _for_nothing(history: History, config: Config) -> _Finding | None:
     if not (kl > KL_OF_ENTROPY * start * length and standard_errors(now, before) < RISEN):
         return None
     gain = fmean(now) - fmean(before)
-    return _Finding(
+    return Sign(
         "error",
         f"KL is {kl / length:.3g} nats a token where the policy's entropy began at {start:.3g}: it writes what the "
-        f"reference hardly ever would, for a gain of {gain:.3g} in score",
+        f"reference hardly ever writes, for a gain of {gain:.3g} in score",
         {"kl": kl, "kl_a_token": kl / length, "early_entropy": start, "gain": gain},
     )
 
@@ -141,8 +130,8 @@ def not_training(history: History, config: Config) -> Sign | None:
         "error",
         f"the policy has not moved in {len(rows)} iterations: KL is {rows[-1].kl:g}, and {cause}",
         {"kl": rows[-1].kl, "grad_norm": rows[-1].grad_norm, "policy_lr": rate},
-        "Look at optim.policy_lr, at model.lora_targets (layers that the model has), and whether the reward tells one "
-        "response from another. Where it does: lower kl_coef, raise the clip, raise the learning rate.",
+        "Check optim.policy_lr, model.lora_targets (layers that the model has), and that the reward tells one response "
+        "from another. If it does, lower kl_coef, raise the clip or raise the learning rate.",
         [fixes.raise_policy_lr(config), fixes.pause()],
     )
 
@@ -157,17 +146,20 @@ def kl_negative(history: History, config: Config) -> Sign | None:
     mismatch = mean_of(rows, lambda row: row.sampler_mismatch)
     if rollout.top_p < 1 or rollout.top_k > 0:
         names = [name for name, on in (("top_p", rollout.top_p < 1), ("top_k", rollout.top_k > 0)) if on]
-        cause = f"{' and '.join(names)} cut the tail off what is sampled, and the penalty is earned by filling it"
-        advice = f"Sample from the whole distribution: {' and '.join(names)} off."
+        cut = "cut" if len(names) > 1 else "cuts"
+        cause = (
+            f"{' and '.join(names)} {cut} off the tail of what is sampled, and the policy earns reward by filling it"
+        )
+        advice = f"Sample from the whole distribution: turn {' and '.join(names)} off."
     elif mismatch > MISMATCH:
-        cause = f"what is sampled is not what is scored (they differ by {mismatch:.2g} nats a token)"
-        advice = "Sampling and scoring disagree: compare their temperatures, dtypes and adapters before training on."
+        cause = f"sampler and trainer differ by {mismatch:.2g} nats a token"
+        advice = "The trainer does not score what was sampled: compare temperatures, dtypes and adapters."
     else:
-        cause = "sampler and scores agree, so suspect masks and stop tokens"
+        cause = "sampler and trainer agree, so suspect masks and stop tokens"
         advice = "Look at the samples: a token after the end or a missing end token must not count."
     return Sign(
         "warning",
-        f"KL has been below 0 for {len(rows)} iterations, {kl:.3g} nats a sequence in the mean: {cause}",
+        f"KL has been below 0 for {len(rows)} iterations, {kl:.3g} nats a sequence on average: {cause}",
         {"kl": kl, "sampler_mismatch": mismatch, "top_p": rollout.top_p, "top_k": rollout.top_k},
         advice,
         [*fixes.sample_everything(config), fixes.pause()],
@@ -175,7 +167,7 @@ def kl_negative(history: History, config: Config) -> Sign | None:
 
 
 def entropy_collapse(history: History, config: Config) -> Sign | None:
-    """Check for a policy that is nearly sure of every token and so explores no more."""
+    """Check for a policy that is nearly sure of every token and so no longer explores."""
     windows = history.texts.early_and_late(ENTROPY_START, ENTROPY_WINDOW)
     if windows is None:
         return None
@@ -185,10 +177,10 @@ def entropy_collapse(history: History, config: Config) -> Sign | None:
     last = windows[1][-1]
     return Sign(
         "error" if now < ENTROPY_GONE * start else "warning",
-        f"entropy is {now:.3g} nats a token, {100 * now / start:.0f} % of what it was at the start",
+        f"entropy is {now:.3g} nats a token, {100 * now / start:.0f}% of what it was at the start",
         {"entropy": now, "early_entropy": start, "unique": last.unique, "kl": last.kl},
-        "The policy writes nearly the same each time and cannot find anything better. An entropy bonus, a lower "
-        "learning rate or a higher kl_coef keep it open; a policy that has collapsed comes back by rolling back alone.",
+        "The policy writes nearly the same text each time and stops exploring. An entropy bonus, a lower learning "
+        "rate or a higher kl_coef prevents this; a policy that has collapsed recovers only by rolling back.",
         [
             fixes.roll_back(history),
             fixes.entropy_bonus(config),

@@ -1,14 +1,15 @@
-"""Rules on the optimiser's steps: how far they go, what drives them, and whether the critic helps."""
+"""Rules on the updates: how far steps go, what drives them, whether the critic helps, and how fast iterations are."""
 
 from __future__ import annotations
 
 import math
-from statistics import median
+from collections.abc import Sequence
+from statistics import median, quantiles
 
 from trainer.config.schema import Config
 from trainer.events import Iteration
 from trainer.monitoring import fixes
-from trainer.monitoring.history import History, mean_of
+from trainer.monitoring.history import FIRST, History, mean_of
 from trainer.monitoring.rule import Sign
 
 CLIP_ITERATIONS = 3
@@ -53,9 +54,23 @@ GRADIENT_OVER_MEDIAN = 10.0
 GRADIENT_FAR_OVER_MEDIAN = 100.0
 """The same, for an error."""
 
+SLOWER = 1.4
+"""Tokens a second of the run's first tenth over the current ones. As in rlprobe."""
+BASELINE_FEWEST, BASELINE_MOST = 5, 10
+"""Bounds on the iterations at the start whose median is the baseline."""
+SPEED_ITERATIONS = 10
+"""Newest iterations; their fastest quarter counts, because other programs that come and go do not matter. On two shared
+cores healthy runs had up to 6 slow iterations in a row."""
+SLOW_SECONDS = 120.0
+"""Seconds that those take at least: shorter slowdowns do not matter, and short runs are fast enough."""
+SIMILAR_WORK = 1.25
+"""Factor within which lengths and passes must agree for speeds to be comparable: short texts cost more a token."""
+GROWN_MEMORY = 1.2
+assert FIRST > BASELINE_MOST  # so that the history keeps the whole baseline
+
 _UNSTABLE = (
-    "Training is unstable: lower the policy's learning rate or the clip, take smaller steps (more minibatches), whiten "
-    "the rewards."
+    "Training is unstable: lower the policy's learning rate or the clip, take smaller steps (more minibatches) or "
+    "whiten the rewards."
 )
 
 
@@ -67,9 +82,9 @@ def clip_saturation(history: History, config: Config) -> Sign | None:
     fraction = mean_of(rows, lambda row: row.clip_fraction)
     return Sign(
         "error" if all(row.clip_fraction > MUCH_CLIPPED for row in rows) else "warning",
-        f"{100 * fraction:.0f} % of the tokens are clipped, in {len(rows)} iterations in a row",
+        f"{100 * fraction:.0f}% of the tokens are clipped, {len(rows)} iterations in a row",
         {"clip_fraction": fraction, "approx_kl": rows[-1].approx_kl, "epochs": config.ppo.epochs},
-        "The policy goes further in one iteration than the batch can tell: fewer epochs, or a lower learning rate.",
+        "The policy moves further in one iteration than the batch supports: use fewer epochs or a lower learning rate.",
         [fixes.fewer_epochs(config), fixes.lower_policy_lr(config), fixes.roll_back(history)],
     )
 
@@ -85,10 +100,10 @@ def ratio_spike(history: History, config: Config) -> Sign | None:
         f"{row.spiked_steps} of {row.spiked_steps + row.steps} steps were skipped for it" if row.spiked_steps else ""
     )
     ratio = f"the largest log-ratio is {row.log_ratio_max:.3g}" if math.isfinite(row.log_ratio_max) else ""
-    said = ", ".join(filter(None, (ratio, skipped))) or f"the mean ratio is {row.ratio_mean:.3g}"
+    reason = ", ".join(filter(None, (ratio, skipped))) or f"the mean ratio is {row.ratio_mean:.3g}"
     return Sign(
         "error" if spiked >= OFTEN_SPIKED else "warning",
-        f"the policy has moved far from the one that wrote the batch: {said}",
+        f"the policy has moved far from the one that wrote the batch: {reason}",
         {"log_ratio_max": row.log_ratio_max, "ratio_mean": row.ratio_mean, "spiked_steps": row.spiked_steps},
         f"{_UNSTABLE} Fewer epochs help as well.",
         [fixes.lower_policy_lr(config), fixes.fewer_epochs(config), fixes.lower_clip(config), fixes.roll_back(history)],
@@ -114,8 +129,8 @@ def no_signal(history: History, config: Config) -> Sign | None:
         "error" if lasts else "warning",
         f"nothing to learn from in {len(rows)} iterations: {what}",
         {"score_std": last.score_std, "advantage_std": last.advantage_std, "steps": last.steps},
-        "The reward is constant: look at reward.sources. Where it is only rare, take a larger batch, more samples a "
-        "prompt, or a reward that gives something for coming near.",
+        "The reward is constant: check reward.sources. If it is only rare, use a larger batch, more samples per "
+        "prompt, or a reward that gives partial credit.",
         [fixes.pause()],
     )
 
@@ -153,17 +168,17 @@ def critic_lost(history: History, config: Config) -> Sign | None:
     slower, faster = fixes.lower_value_lr(config), fixes.raise_value_lr(config)
     return Sign(
         "error" if middle < LOST else "warning",
-        f"explained variance has been below 0 for {len(rows)} iterations, {middle:.2g} in the middle"
+        f"explained variance has been below 0 for {len(rows)} iterations, with a median of {middle:.2g}"
         + (f", and the value loss has grown from {start:.3g} to {loss:.3g}" if runs_away else ""),
         {"explained_variance": middle, "value_loss": loss, "early_value_loss": start, "value_lr": rows[-1].value_lr},
-        "The advantages rest on a critic that knows less than a constant. "
+        "The advantages rest on a critic that predicts worse than a constant. "
         + (
             "Its steps are too large: lower value_lr."
             if runs_away
-            else "Either its steps are too large for so few sequences: lower value_lr, take larger batches. Or the "
-            "policy or its reward has changed faster than it learns: raise value_lr."
+            else "Either its steps are too large for so few sequences: lower value_lr or use larger batches. Or the "
+            "policy or its reward changes faster than it learns: raise value_lr."
         )
-        + " A new run may begin with ppo.critic_warmup, or do without a critic (ppo.estimator).",
+        + " A new run may begin with ppo.critic_warmup, or use no critic (ppo.estimator).",
         [slower, fixes.roll_back(history) if runs_away else faster, fixes.pause()],
     )
 
@@ -180,9 +195,9 @@ def gradient_spike(history: History, config: Config) -> Sign | None:
         return None
     return Sign(
         "error" if norm > GRADIENT_FAR_OVER_MEDIAN * middle else "warning",
-        f"the gradient's norm is {norm:.3g}, {norm / middle:.0f} times the median of {middle:.3g} before",
+        f"the gradient's norm is {norm:.3g}, {norm / middle:.0f} times the earlier median of {middle:.3g}",
         {"grad_norm_max": norm, "median": middle, "max_grad_norm": config.optim.max_grad_norm},
-        f"{_UNSTABLE} If the samples are worse since, roll back.",
+        f"{_UNSTABLE} If the samples have become worse since, roll back.",
         [fixes.lower_policy_lr(config), fixes.roll_back(history), fixes.lower_clip(config)],
     )
 
@@ -199,10 +214,65 @@ def step_nan(history: History, config: Config) -> Sign | None:
         return None
     return Sign(
         "error",
-        f"{lost} {'step was' if lost == 1 else 'steps were'} not taken in iteration {history.iteration}: loss or "
+        f"{lost} {'step was' if lost == 1 else 'steps were'} skipped in iteration {history.iteration}: loss or "
         "gradient was NaN or infinite",
         {"lost_steps": lost, "policy_lr": config.optim.policy_lr},
-        "The weights are as before the step, but what led to it goes on: roll back to the last good checkpoint and "
-        "lower the learning rate. Half precision and rewards without a bound are likely causes.",
+        "The weights are as before the step, but the cause remains: roll back to the last good checkpoint and lower "
+        "the learning rate. Likely causes are half precision and unbounded rewards.",
         [fixes.roll_back(history), fixes.lower_policy_lr(config), fixes.pause()],
     )
+
+
+def throughput(history: History, config: Config) -> Sign | None:
+    """Check whether the run has become slow at the same work; the first iteration compiles kernels and is ignored."""
+    count = min(max(config.ppo.iterations // 10, BASELINE_FEWEST), BASELINE_MOST)
+    rows = [row for row in history.speed.all_kept() if row.iteration > config.ppo.critic_warmup]
+    if len(rows) < 1 + count + SPEED_ITERATIONS:
+        return None
+    early, late = rows[1 : 1 + count], rows[-SPEED_ITERATIONS:]
+    before = median(row.tokens_per_second for row in early)
+    now = quantiles((row.tokens_per_second for row in late), n=4)[2]
+    if not before > SLOWER * now or not _same_work(early, late) or sum(map(_seconds, late)) < SLOW_SECONDS:
+        return None
+    memory = [mean_of(rows, lambda row: row.memory_bytes) / 2**20 for rows in (early, late)]
+    grown = memory[1] > GROWN_MEMORY * memory[0]
+    more_memory = f", and memory has grown from {memory[0]:.0f} to {memory[1]:.0f} MiB" if grown else ""
+    phase, factor = _slowest(early, late)
+    return Sign(
+        "warning",
+        f"at most {now:.3g} tokens/s in {SPEED_ITERATIONS} iterations, {before:.3g} at the start: {phase} takes "
+        f"{factor:.2g} times as long{more_memory}",
+        {"tokens_per_second": now, "early_tokens_per_second": before, "memory_mib": memory[1]},
+        (
+            "Memory grows, so the machine may be swapping: use a smaller optim.micro_batch_tokens in a new run."
+            if grown
+            else "The same work takes longer: look for other programs on this machine, for heat, and for a reward "
+            "function that gets slower."
+        ),
+        [fixes.pause()],
+    )
+
+
+def _seconds(row: Iteration) -> float:
+    return sum(row.seconds.values())
+
+
+def _same_work(early: Sequence[Iteration], late: Sequence[Iteration]) -> bool:
+    def similar(a: float, b: float) -> bool:
+        return not (a > SIMILAR_WORK * b or b > SIMILAR_WORK * a)  # NaN, as in older journals, counts as similar
+
+    lengths = (mean_of(rows, lambda row: row.response_length) for rows in (early, late))
+    passes = (mean_of(rows, lambda row: row.epochs_done) for rows in (early, late))
+    return similar(*lengths) and similar(*passes)
+
+
+def _slowest(early: Sequence[Iteration], late: Sequence[Iteration]) -> tuple[str, float]:
+    """Return the phase whose time has grown most, and the factor."""
+
+    def seconds(rows: Sequence[Iteration], phase: str) -> float:
+        return median(row.seconds.get(phase, 0.0) for row in rows)
+
+    phases = {phase: (seconds(early, phase), seconds(late, phase)) for phase in late[-1].seconds}
+    phase = max(phases, key=lambda name: phases[name][1] - phases[name][0], default="an iteration")
+    before, now = phases.get(phase, (1.0, SLOWER))
+    return phase, now / before if before else SLOWER

@@ -11,14 +11,13 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from trainer.errors import StorageError
 from trainer.files import read_regular
+from trainer.fitting.optimizer import check_all_used, optimizer_tree
 from trainer.models.adapters import ADAPTER_FILE, Parameters, save_adapter
 from trainer.ppo.loop import PPO
 from trainer.runs.checkpoint_files import (
     DamagedCheckpointError,
-    check_all_used,
     check_content,
     damage_of,
-    optimizer_tree,
     read_arrays,
     write_arrays,
     write_folder,

@@ -1,17 +1,18 @@
-"""The update: gradients of a minibatch, accumulated over micro-batches, and one optimiser step for actor and critic."""
+"""The update: the gradient of a minibatch, and one optimiser step for actor and critic."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, NamedTuple, NotRequired, TypedDict, Unpack, cast
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict, Unpack
 
 import mlx.core as mx
-import mlx.optimizers as optim
-from mlx.utils import tree_map
 
 from trainer import maths
-from trainer.arrays import filled, leaves
+from trainer.arrays import filled
 from trainer.config.schema import OptimConfig, PPOConfig
+from trainer.fitting.micro_batches import accumulate
+from trainer.fitting.optimizer import adam, clipped, copied, global_norm, schedule_factor
 from trainer.models.actor_critic import ActorCriticLLM, Want
 from trainer.models.adapters import Parameters
 from trainer.models.logprobs import entropy, token_logprobs
@@ -53,6 +54,16 @@ class LossSums(NamedTuple):
             ratio_max=mx.maximum(self.ratio_max, other.ratio_max),
             log_ratio_max=mx.maximum(self.log_ratio_max, other.log_ratio_max),
         )
+
+
+class _Found(NamedTuple):
+    """Measurements of some micro-batches."""
+
+    sums: LossSums
+    ratios: list[mx.array]  # pi / pi_old of each one's tokens; empty if the policy is not trained
+
+    def joined(self, other: _Found) -> _Found:
+        return _Found(self.sums.joined(other.sums), self.ratios + other.ratios)
 
 
 class StepMetrics(NamedTuple):
@@ -111,10 +122,8 @@ class Learner:
         self.config = config
         self.total_steps = total_steps
         self.steps = 0  # minibatches trained on: the position in the schedule; the caller counts
-        self.policy_optimizer = self._adam()
-        self.value_optimizer = self._adam()
-        self.policy_optimizer.init(actor.policy_parameters())
-        self.value_optimizer.init(actor.value_parameters())
+        self.policy_optimizer = adam(config, actor.policy_parameters())
+        self.value_optimizer = adam(config, actor.value_parameters())
         self.average: Parameters | None = actor.policy_parameters() if config.ema_decay else None
         """Exponential moving average of the policy's adapter over the steps taken; None if disabled."""
 
@@ -125,8 +134,9 @@ class Learner:
 
     def learning_rates(self) -> tuple[float, float]:
         """Return the learning rates of the policy and the value model for the next step."""
-        factor = schedule_factor(self.config, self.steps, self.total_steps)
-        return self.config.policy_lr * factor, self.config.value_lr * factor
+        c = self.config
+        factor = schedule_factor(c, self.steps, self.total_steps, warmup=c.warmup_steps)
+        return c.policy_lr * factor, c.value_lr * factor
 
     def train_joint(self, batch: Experience, ppo: PPOConfig, **how: Unpack[How]) -> Step:
         """Take one step of actor and critic on a minibatch: L = L_clip + c1 L_vf - c2 H (+ beta KL).
@@ -156,33 +166,19 @@ class Learner:
         return batch.gathered(ratios, order)
 
     def state(self) -> dict[str, Any]:
-        """Return the moments and step counts of both optimisers as one tree of arrays.
-
-        The tree is a copy, because Adam changes its own in place.
-        """
-        state = {"policy": self.policy_optimizer.state, "value": self.value_optimizer.state}
-        return cast("dict[str, Any]", tree_map(lambda x: x, state))
+        """Return the moments and step counts of both optimisers as one tree of arrays."""
+        return copied({"policy": self.policy_optimizer.state, "value": self.value_optimizer.state})
 
     def restore(self, state: dict[str, Any], steps: int) -> None:
         """Restore the optimisers to `state`, and the step count to `steps`."""
-        state = tree_map(lambda x: x, state)
+        state = copied(state)
         self.policy_optimizer.state = state["policy"]
         self.value_optimizer.state = state["value"]
         self.steps = steps
 
-    def _adam(self) -> optim.AdamW:
-        c = self.config
-        return optim.AdamW(
-            learning_rate=0.0,
-            betas=[c.beta1, c.beta2],
-            eps=c.eps,
-            weight_decay=c.weight_decay,
-            bias_correction=True,
-        )
-
     def _train(self, batch: Experience, ppo: PPOConfig, objective: Objective, **how: Unpack[How]) -> Step:
         gradients, sums, ratios = self.gradients(batch, ppo, objective, **how)
-        norm = math.sqrt(sum(float(mx.square(gradient).sum()) for gradient in leaves(gradients)))
+        norm = global_norm(gradients)
         total = float(maths.aggregation_total(batch.mask, ppo.loss_aggregation, how.get("max_new_tokens", 0)))
         metrics = _metrics(sums, objective, tokens=float(batch.mask.sum()), total=total, norm=norm)
         metrics = metrics._replace(outcome=_outcome(metrics, sums, ppo))
@@ -213,32 +209,22 @@ class Learner:
             before["policy"] = actor.policy_parameters()
         if objective != "policy":
             before["value"] = actor.value_parameters()
-        total: Trainables | None = None
-        sums = LossSums(*(mx.array(0.0) for _ in LossSums._fields))
-        ratios: list[mx.array] = []
         order: list[int] = []
 
-        def loss(trainables: Trainables, part: Experience) -> tuple[mx.array, LossSums, mx.array | None]:
-            self._put(trainables)
+        def parts() -> Iterator[Experience]:
+            for rows, part in micro_batches(batch, self.config.micro_batch_tokens, progress):
+                order.extend(rows)
+                yield part
+
+        def loss(part: Experience) -> tuple[mx.array, _Found]:
             return _loss(actor, part, ppo, temperature, objective, total_weight, kl_coef)
 
-        loss_and_grad = mx.value_and_grad(loss)
-        try:
-            for rows, part in micro_batches(batch, self.config.micro_batch_tokens, progress):
-                (_, found, ratio), gradients = loss_and_grad(before, part)
-                total = gradients if total is None else tree_map(mx.add, total, gradients)
-                sums = sums.joined(found)
-                ratios += [] if ratio is None else [ratio]
-                order += rows
-                mx.eval(total, sums, ratios)  # frees this micro-batch's graph: a toy peaks at 2.9 MB, not 16.0
-        finally:
-            self._put(before)  # the traced arrays must not stay in the model
-        assert total is not None
-        return Gradients(total, sums, batch.gathered(ratios, order) if ratios else None)
+        start = _Found(LossSums(*(mx.array(0.0) for _ in LossSums._fields)), [])
+        gradients, found = accumulate(loss, before, parts(), put=self._put, join=_Found.joined, start=start)
+        return Gradients(gradients, found.sums, batch.gathered(found.ratios, order) if found.ratios else None)
 
     def _apply(self, gradients: Trainables, norm: float) -> None:
-        scale = min(1.0, self.config.max_grad_norm / (norm + 1e-6))
-        gradients = tree_map(lambda g: g * scale, gradients)
+        gradients = clipped(gradients, norm, self.config.max_grad_norm)
         policy_lr, value_lr = self.learning_rates()
         self.policy_optimizer.learning_rate = policy_lr
         self.value_optimizer.learning_rate = value_lr
@@ -264,19 +250,6 @@ class Learner:
             self.actor.update_policy(trainables["policy"])
         if "value" in trainables:
             self.actor.update_value(trainables["value"])
-
-
-def schedule_factor(config: OptimConfig, step: int, total: int) -> float:
-    """Return the factor on the learning rates at `step` (from 0) of `total`.
-
-    It rises linearly over the warm-up, then follows the schedule.
-    """
-    if step < config.warmup_steps:
-        return (step + 1) / config.warmup_steps
-    if config.schedule == "constant":
-        return 1.0
-    progress = min((step - config.warmup_steps) / max(total - config.warmup_steps, 1), 1.0)
-    return 1 - progress if config.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
 
 
 def has_signal(batch: Experience) -> bool:
@@ -328,11 +301,10 @@ def _loss(
     objective: Objective,
     total_weight: mx.array,
     kl_coef: float,
-) -> tuple[mx.array, LossSums, mx.array | None]:
+) -> tuple[mx.array, _Found]:
     """Compute L = L_clip + c1 L_vf - c2 H (+ beta KL), summed over the micro-batch.
 
-    Returns the loss divided by the minibatch's `total_weight`, the LossSums, and pi / pi_old of each token. The ratios
-    are None if the policy is not trained.
+    Returns the loss divided by the minibatch's `total_weight`, and what was measured.
     """
     mask, zero = batch.mask > 0, mx.array(0.0)
     forward = actor(batch.sequences, batch.prompt_lengths, batch.responses.shape[1], want=_WANT[objective])
@@ -346,7 +318,7 @@ def _loss(
     def aggregated(x: mx.array) -> mx.array:
         return maths.aggregated(x, batch.mask, ppo.loss_aggregation)
 
-    loss, sums, ratio = zero, LossSums(*(zero for _ in LossSums._fields)), None
+    loss, sums, ratios = zero, LossSums(*(zero for _ in LossSums._fields)), list[mx.array]()
     if forward.logits is not None:
         old_logprobs, advantages = real(filled(batch.logprobs)), real(filled(batch.advantages))
         logprobs = real(token_logprobs(forward.logits, batch.responses, temperature))
@@ -370,6 +342,7 @@ def _loss(
             loss = loss + kl_coef * aggregated(kl)
         log_ratio = mx.stop_gradient(logprobs - old_logprobs)
         ratio = mx.exp(log_ratio)
+        ratios = [ratio]
         outside = (ratio < 1 - ppo.clip) | (ratio > 1 + (ppo.clip_high or ppo.clip))
         sums = sums._replace(
             policy_loss=policy_loss,
@@ -385,4 +358,4 @@ def _loss(
         value_loss = aggregated(maths.clipped_value_loss(values, old_values, returns, clip=ppo.value_clip or None))
         loss = loss + (ppo.value_coef if objective == "joint" else 1.0) * value_loss
         sums = sums._replace(value_loss=value_loss)
-    return loss / total_weight, sums, ratio
+    return loss / total_weight, _Found(sums, ratios)

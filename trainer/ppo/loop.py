@@ -17,22 +17,20 @@ from trainer.arrays import filled
 from trainer.config import Config
 from trainer.control.control import Control
 from trainer.data import Prompt, prompt_indices
-from trainer.errors import DivergedError
 from trainer.events import Alert, Event, Iteration
+from trainer.fitting.counted_steps import SkippedSteps
+from trainer.fitting.phases import Phases
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.ppo import steps
 from trainer.ppo.estimators import ESTIMATORS
 from trainer.ppo.kl_controller import adapted_kl_coef
 from trainer.ppo.learner import How, Learner, Step, StepMetrics, has_signal
 from trainer.ppo.metrics import mean_parts, rollout_metrics, settings_of, update_metrics
-from trainer.ppo.phases import Phases
 from trainer.rewards import RewardResult, Rewards
 from trainer.rollout.experience import Experience, PassRatios, check_budget, minibatch_rows
 from trainer.rollout.token_texts import TokenTexts
 from trainer.runs.samples import SampleSettings
 from trainer.seeding import Purpose, key_for
-
-MAX_SKIPPED_IN_A_ROW = 3
 
 
 class Update(NamedTuple):
@@ -79,7 +77,8 @@ class PPO:
         self.kl_coef = config.ppo.kl_coef
         """KL coefficient of the next iteration; an adaptive controller changes it."""
         self.tokens = 0
-        self.skipped_in_a_row = 0
+        hint = "; lower the learning rate if it repeats"
+        self.skipped = SkippedSteps("iteration", self._remedy, hint=hint)
         self.phase = Phases(self.emit, self.control)
         self._token_texts = TokenTexts(tokenizer)
 
@@ -280,18 +279,11 @@ class PPO:
                 f"{step.log_ratio_max:.3g}"
             )
             self.emit(Alert(iteration=number, level="info", code="ratio_spike", message=message))
-        if step.outcome != "not_finite":
-            self.skipped_in_a_row = 0
-            return
-        self.skipped_in_a_row += 1
-        message = "loss or gradient was NaN or inf: the step was skipped; lower the learning rate if it repeats"
-        self.emit(Alert(iteration=number, level="warning", code="step_skipped", message=message))
-        if self.skipped_in_a_row == MAX_SKIPPED_IN_A_ROW:
-            policy_lr, _ = self.learner.learning_rates()
-            raise DivergedError(
-                f"loss or gradient was NaN or inf {MAX_SKIPPED_IN_A_ROW} times in a row at iteration {number}: lower "
-                f"optim.policy_lr ({policy_lr:g}) or raise ppo.kl_coef and resume"
-            )
+        self.skipped.after(number, skipped=step.outcome == "not_finite", emit=self.emit)
+
+    def _remedy(self) -> str:
+        policy_lr, _ = self.learner.learning_rates()
+        return f"lower optim.policy_lr ({policy_lr:g}) or raise ppo.kl_coef and resume"
 
 
 def _total_steps(config: Config) -> int:

@@ -12,10 +12,11 @@ from trainer import maths
 from trainer.arrays import filled, to_list
 from trainer.config.schema import RolloutConfig
 from trainer.data import Prompt
+from trainer.fitting.micro_batches import micro_batch_rows
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.logprobs import likeliest_tokens, logprobs_and_entropy, logprobs_of, token_logprobs
 from trainer.rewards import RewardInput, RewardResult, Rewards
-from trainer.rollout.experience import Experience, micro_batch_rows
+from trainer.rollout.experience import Experience
 from trainer.rollout.generation import generate_sequences
 
 __all__ = [

@@ -11,8 +11,8 @@ from trainer.errors import ModelError, TrainerError
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
 from trainer.models.loading import LoadedModel
-from trainer.reward_model.checkpoint import Scale, load_parameters, read_card, read_whole_card
 from trainer.reward_model.loaded import is_same_backbone, reward_model_folder
+from trainer.reward_model.snapshot import Scale, load_parameters, read_card, read_whole_card
 
 _HEAD = ("head.weight", "head.bias")
 
@@ -47,12 +47,12 @@ def init_value_model(actor: ActorCriticLLM, loaded: LoadedModel, config: ModelCo
         found = load_parameters(folder)
         same_backbone = is_same_backbone(loaded, model)
     except (ValidationError, KeyError, TypeError):
-        raise ModelError(f"{name}: its card does not tell its model and scale: use another checkpoint") from None
+        raise ModelError(f"{name}: its card lacks its model or its scale: use another checkpoint") from None
     except TrainerError as error:
         raise ModelError(f"{name}: {error}") from error
     if not same_backbone:
         raise ModelError(
-            f"{name} stands on another backbone: set model.path = '{model.path}', model.adapter = '{model.adapter}', "
+            f"{name} uses another backbone: set model.path = '{model.path}', model.adapter = '{model.adapter}', "
             f"model.dtype = '{model.dtype}' and model.quantize = '{model.quantize}', as it was trained with"
         )
     _check_adapter(name, actor.value_parameters(), found, model)

@@ -119,7 +119,7 @@ def _look(path: Path, create: bool) -> bool:
     except OSError as error:
         raise StorageError(f"cannot open '{path}': {error.strerror}; name a file that you may read") from None
     if not stat.S_ISREG(mode):  # SQLite would wait for a pipe
-        raise StorageError(f"cannot open '{path}': it is no file; name the store's file")
+        raise StorageError(f"cannot open '{path}': it is not a file; name the store's file")
     return True
 
 
@@ -156,7 +156,7 @@ def _message(path: Path, error: Exception) -> str:
         case sqlite3.SQLITE_FULL:
             return f"cannot write '{path}': the disk is full; free space, then try again"
         case sqlite3.SQLITE_NOTADB:
-            return f"'{path}' is no preference store: name another file"
+            return f"'{path}' is not a preference store: name another file"
         case sqlite3.SQLITE_CORRUPT:
             return f"'{path}' is damaged ({error}): restore a copy of it, or save what `sqlite3 FILE .recover` reads"
         case _:

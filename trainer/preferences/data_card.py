@@ -10,17 +10,15 @@ from datetime import UTC, datetime
 from itertools import chain
 from statistics import quantiles
 
-from trainer.preferences.agreement import Agreement, agreement
+from trainer.preferences.agreement import Agreement, measure_agreement, wilson_interval
 from trainer.preferences.conversations import length_in_characters, length_in_words
-from trainer.preferences.rankings import is_tie, ranked_pairs, what_it_says
-from trainer.preferences.records import Preference
-from trainer.preferences.reliability import wilson_interval
+from trainer.preferences.records import Preference, content_hash, is_tie, ranked_pairs
 
 _ENTITIES = {ord(mark): f"&#{ord(mark)};" for mark in string.punctuation if mark not in "-_.,:/()"}
 Pair = tuple[int, int]  # lengths of a better and a worse completion
 
 
-def data_card(preferences: Iterable[Preference]) -> str:
+def render_data_card(preferences: Iterable[Preference]) -> str:
     """Return the data card of `preferences`; the same ones in the same order give the same text.
 
     Lengths are those of every pair of completions where one is better: a ranking of k without ties counts k (k - 1) / 2
@@ -38,11 +36,11 @@ def data_card(preferences: Iterable[Preference]) -> str:
             *_counted("Sources", "source", Counter(map(_source, rows))),
             *_counted("Labellers", "labeller", Counter(row.judgement.labeller for row in rows)),
             *_counted("Choices", "choice", Counter(map(_choice, rows))),
-            *_counted("Strength of what is no tie", "strength", Counter(map(str, _strengths(rows)))),
+            *_counted("Strength, without ties", "strength", Counter(map(str, _strengths(rows)))),
             *_counted("Flags", "flag", Counter(chain.from_iterable(row.judgement.flags for row in rows))),
             *_counted("Guidelines", "hash", Counter(row.judgement.guidelines for row in rows)),
             *_lengths(rows),
-            *_agreement(agreement(rows)),
+            *_agreement(measure_agreement(rows)),
         ]
     )
 
@@ -59,9 +57,9 @@ def _overview(rows: Sequence[Preference]) -> list[str]:
     facts = {
         "judgements": str(len(rows)),
         "comparisons": str(len(keys)),
-        "duplicates": str(len(rows) - len(set(map(what_it_says, rows)))),
+        "duplicates": str(len(rows) - len(set(map(content_hash, rows)))),
         "comparisons judged more than once": str(sum(count > 1 for count in keys.values())),
-        "completions a comparison": ", ".join(f"{k} ({count})" for k, count in sorted(sizes.items())) or "-",
+        "completions per comparison": ", ".join(f"{k} ({count})" for k, count in sorted(sizes.items())) or "-",
         "ties": _share(sum(is_tie(row.judgement) for row in rows), len(rows)),
         "both bad": _share(sum(row.judgement.verdict == "both_bad" for row in rows), len(rows)),
         "skipped": _share(sum(row.judgement.verdict == "skip" for row in rows), len(rows)),
@@ -82,8 +80,8 @@ def _lengths(rows: Sequence[Preference]) -> list[str]:
         longer = sum(better > worse for better, worse in pairs)
         unequal = sum(better != worse for better, worse in pairs)
         low, high = wilson_interval(longer, unequal)
-        told = f"{longer / unequal:.1%} (95 % interval {low:.1%} to {high:.1%})" if unequal else "-"
-        parts.append(f"- The longer one by {unit} is chosen in {told} of {unequal} pairs of unequal length.")
+        share = f"{longer / unequal:.1%} (95% interval {low:.1%} to {high:.1%})" if unequal else "-"
+        parts.append(f"- The longer one by {unit} is chosen in {share} of {unequal} pairs of unequal length.")
     return [*parts, "", *_table(("completion", "unit", "lower quartile", "median", "upper quartile"), table), ""]
 
 
@@ -93,32 +91,32 @@ def _agreement(found: Agreement) -> list[str]:
     parts: list[str] = []
     if pairs:
         parts += ["## Agreement between labellers", ""]
-        parts += [f"Krippendorff's alpha: {number(found.alpha)} over {found.units} pairs of completions.", ""]
+        parts += [f"Krippendorff's alpha: {_number(found.alpha)} over {found.units} pairs of completions.", ""]
         cells = [
             (
-                name(pair.first),
-                name(pair.second),
+                _name(pair.first),
+                _name(pair.second),
                 str(pair.kappa.n),
                 f"{pair.kappa.observed:.1%}",
-                number(pair.kappa.value),
-                " to ".join(map(number, pair.kappa.interval)),
+                _number(pair.kappa.value),
+                " to ".join(map(_number, pair.kappa.interval)),
             )
             for pair in pairs
         ]
-        parts += [*_table(("", "", "both judged", "agree", "Cohen's kappa", "95 % interval"), cells), ""]
+        parts += [*_table(("", "", "both judged", "agree", "Cohen's kappa", "95% interval"), cells), ""]
     if selves:
         parts += ["## Agreement with oneself", ""]
-        repeats = [(name(one.labeller), str(one.units), f"{one.observed:.1%}", number(one.alpha)) for one in selves]
+        repeats = [(_name(one.labeller), str(one.units), f"{one.observed:.1%}", _number(one.alpha)) for one in selves]
         parts += [*_table(("labeller", "judged again", "agree", "Krippendorff's alpha"), repeats), ""]
     return parts
 
 
-def number(value: float) -> str:
+def _number(value: float) -> str:
     """Format a coefficient with three decimals, or as undefined where it is NaN."""
     return "undefined" if math.isnan(value) else f"{value:.3f}"
 
 
-def name(text: str) -> str:
+def _name(text: str) -> str:
     """Escape `text` from others for Markdown: on one line, and never markup."""
     shown = "".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in text)
     return shown.translate(_ENTITIES) or "(none)"
@@ -165,7 +163,7 @@ def _counted(heading: str, what: str, counts: Counter[str]) -> list[str]:
     if not any(counts):
         return []
     order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return [f"## {heading}", "", *_table((what, "judgements"), [(name(key), str(count)) for key, count in order]), ""]
+    return [f"## {heading}", "", *_table((what, "judgements"), [(_name(key), str(count)) for key, count in order]), ""]
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

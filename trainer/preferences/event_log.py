@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,7 +45,7 @@ class Place(NamedTuple):
 class EventLog:
     """The log in the store at `path`.
 
-    Call `append_label`, `find_or_add` and `stands` within a transaction.
+    Call `append_label`, `find_or_add` and `has_label` within a transaction.
     """
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
@@ -64,6 +64,11 @@ class EventLog:
         else:
             with storage_errors(self.path), transaction(self.connection):
                 yield
+
+    def rows(self, query: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[Any]:
+        """Return all rows of `query`. Raises StorageError."""
+        with storage_errors(self.path):
+            return self.connection.execute(query, values).fetchall()
 
     def find_or_add(self, comparison: Comparison) -> Found:
         """Return the comparison of these completions to this prompt as it was first seen; add it if it is new."""
@@ -104,17 +109,17 @@ class EventLog:
                 (event_id,),
             ).fetchone()
             if row is None:
-                raise UsageError(f"there is no label {event_id} in '{self.path}': name one that is")
+                raise UsageError(f"no label {event_id} in '{self.path}': give the id of a label")
             kind, comparison, source, session, position, undone = row
             if kind != "label":
-                raise UsageError(f"event {event_id} is an undo, which cannot be undone: label the comparison anew")
+                raise UsageError(f"event {event_id} is an undo, which cannot be undone: label the comparison again")
             if undone:
-                raise UsageError(f"label {event_id} is undone already: label the comparison anew to judge it again")
+                raise UsageError(f"label {event_id} is undone already: label the comparison again to judge it")
             return self._append(
                 time.time(), "undo", comparison, as_utf8(labeller), source, None, "{}", event_id, session, position
             )
 
-    def stands(self, found: Found, judgement: Judgement, source: str) -> bool:
+    def has_label(self, found: Found, judgement: Judgement, source: str) -> bool:
         """Return whether this exact judgement of `found` is stored and not undone."""
         payloads = self.connection.execute(
             """SELECT payload FROM events e WHERE comparison = ? AND kind = 'label' AND labeller = ? AND source = ?

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from trainer.errors import DataError, StorageError
+from trainer.errors import StorageError
 from trainer.preferences.connection import paged
+from trainer.preferences.event_log import COMPARISON
 from trainer.preferences.migrations import MIGRATIONS
 from trainer.preferences.rows import (
     DAMAGES,
-    checked,
     choice_of,
     guidelines_hash,
     read_comparison,
@@ -28,7 +28,7 @@ def problems(connection: sqlite3.Connection, path: Path) -> list[str]:
     try:
         found += [f"file: {line}" for (line,) in connection.execute("PRAGMA integrity_check") if line != "ok"]
         found += [
-            f"{table} {row}: refers to a row of {parent} that is not there"
+            f"{table} {row}: refers to a missing row of {parent}"
             for table, row, parent, _ in connection.execute("PRAGMA foreign_key_check")
         ]
         found += _schema(connection)
@@ -56,20 +56,20 @@ def _schema(connection: sqlite3.Connection) -> Iterator[str]:
 
 
 def _comparisons(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
-    query = "SELECT id, key, prompt, completions, origins, columns FROM comparisons WHERE id > :after ORDER BY id"
+    query = f"SELECT c.id, c.key, {COMPARISON} FROM comparisons c WHERE c.id > :after ORDER BY c.id"  # noqa: S608
     for id_, key, *values in paged(connection, path, query):
         try:
             comparison = read_comparison(*values)
             if comparison.key != key:
-                yield f"comparison {id_}: its key is not that of its prompt and completions"
-        except (*DAMAGES, DataError) as error:
+                yield f"comparison {id_}: its key does not match its prompt and completions"
+        except DAMAGES as error:
             yield f"comparison {id_}: cannot be read ({error!r})"
 
 
 def _labels(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
-    query = """SELECT e.id, e.labeller, e.payload, e.choice, c.prompt, c.completions, c.origins, c.columns
+    query = f"""SELECT e.id, e.labeller, e.payload, e.choice, {COMPARISON}
         FROM events e JOIN comparisons c ON c.id = e.comparison
-        WHERE e.id > :after AND e.kind = 'label' ORDER BY e.id"""
+        WHERE e.id > :after AND e.kind = 'label' ORDER BY e.id"""  # noqa: S608
     for id_, labeller, payload, choice, *values in paged(connection, path, query):
         try:
             comparison = read_comparison(*values)
@@ -77,10 +77,9 @@ def _labels(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
             continue  # reported with the comparison
         try:
             preference = read_preference(id_, labeller, payload, comparison)
-            checked(preference)
             if choice_of(preference.judgement) != choice:
-                yield f"event {id_}: its choice '{choice}' is not that of its payload"
-        except (*DAMAGES, DataError) as error:
+                yield f"event {id_}: its choice '{choice}' does not match its payload"
+        except DAMAGES as error:
             yield f"event {id_}: cannot be read ({error!r})"
 
 
@@ -91,18 +90,18 @@ def _undos(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
         WHERE u.id > :after AND u.kind = 'undo' ORDER BY u.id"""
     for id_, undoes, kind, fits, is_its_item in paged(connection, path, query):
         if kind != "label":
-            yield f"event {id_}: undoes {undoes}, which is no label"
+            yield f"event {id_}: undoes {undoes}, which is not a label"
         elif not fits:
             yield f"event {id_}: undoes label {undoes} of another comparison, or a later one"
         elif not is_its_item:
-            yield f"event {id_}: undoes label {undoes}, which is of another item"
+            yield f"event {id_}: undoes label {undoes} of another item"
 
 
 def _guidelines(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
     query = "SELECT rowid, hash, text FROM guidelines WHERE rowid > :after ORDER BY rowid"
     for row, key, text in paged(connection, path, query):
         if not isinstance(text, str) or guidelines_hash(text) != key:
-            yield f"guidelines {row}: their hash is not that of their text"
+            yield f"guidelines {row}: their hash does not match their text"
 
 
 def _sessions(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
@@ -119,10 +118,10 @@ def _sessions(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
 
 
 def _items(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
-    query = """SELECT i.id, i.queue, i.payload, i.repeats, e.kind = 'label' AND e.comparison = i.comparison,
-        c.prompt, c.completions, c.origins, c.columns
+    query = f"""SELECT i.id, i.queue, i.payload, i.repeats, e.kind = 'label' AND e.comparison = i.comparison,
+        {COMPARISON}
         FROM session_items i JOIN comparisons c ON c.id = i.comparison LEFT JOIN events e ON e.id = i.repeats
-        WHERE i.id > :after ORDER BY i.id"""
+        WHERE i.id > :after ORDER BY i.id"""  # noqa: S608
     for id_, queue, payload, repeats, repeats_a_label, *values in paged(connection, path, query):
         try:
             comparison = read_comparison(*values)
@@ -133,7 +132,7 @@ def _items(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
         except DAMAGES as error:
             yield f"session item {id_}: cannot be read ({error!r})"
         if repeats is not None and not repeats_a_label:
-            yield f"session item {id_}: repeats event {repeats}, which is no label of its comparison"
+            yield f"session item {id_}: repeats event {repeats}, which is not a label of its comparison"
 
 
 def _labelled_items(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
@@ -148,8 +147,8 @@ def _labelled_items(connection: sqlite3.Connection, path: Path) -> Iterator[str]
             if labels.get(place) == undoes:
                 del labels[place]
         elif not fits:
-            yield f"event {id_}: labels item {position} of session {session}, which is not there or another one"
+            yield f"event {id_}: labels item {position} of session {session}, which is missing or another one"
         elif place in labels:
-            yield f"event {id_}: labels item {position} of session {session}, which has label {labels[place]}"
+            yield f"event {id_}: labels item {position} of session {session}, which already has label {labels[place]}"
         else:
             labels[place] = id_

@@ -9,10 +9,10 @@ from itertools import pairwise
 from statistics import median
 from typing import Self
 
+from trainer.preferences.agreement import cohen_kappa, wilson_interval
 from trainer.preferences.conversations import length_in_characters
 from trainer.preferences.items import Progress, SessionItem, Share
 from trainer.preferences.records import Judgement
-from trainer.preferences.reliability import cohen_kappa, wilson_interval
 
 PAUSE = 300.0  # seconds; a longer gap between two labels is a pause
 _RECENT = 50  # newest labels, which the speed is measured on

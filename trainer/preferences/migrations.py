@@ -147,7 +147,7 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StorageError(
                 f"'{path}' of version {version} cannot be migrated ({error!r}): "
-                "it is as it was; mend it, or name another file"
+                "it was left unchanged; repair it, or name another file"
             ) from None
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {VERSION}")

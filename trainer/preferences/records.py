@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any, Literal
 
 Messages = list[dict[str, str]]
@@ -13,6 +14,8 @@ Text = str | Messages  # plain text, or chat messages with the keys role and con
 Choice = Literal["a", "b", "tie", "both_bad", "skip"]
 Verdict = Literal["ranked", "both_bad", "skip"]
 STRENGTHS = (1, 2, 3)  # slightly, clearly, strongly
+LATEST = 2**36  # bound of times that have a date, seconds since 1970
+_canonical = json.JSONEncoder(sort_keys=True).encode  # made once: json.dumps would make one at each call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,5 +117,29 @@ class Preference:
     id: int = 0
 
 
-def _canonical(text: Text) -> str:
-    return json.dumps(text, sort_keys=True)
+def ranked_pairs(judgement: Judgement) -> Iterator[tuple[int, int]]:
+    """Yield (better, worse) for every two places where one is ranked above the other, the best ones first."""
+    for better, worse in combinations(judgement.ranking, 2):
+        for first in better:
+            for second in worse:
+                yield first, second
+
+
+def tied_pairs(judgement: Judgement) -> Iterator[tuple[int, int]]:
+    """Yield every two places that are ranked equal."""
+    for group in judgement.ranking:
+        yield from combinations(group, 2)
+
+
+def is_tie(judgement: Judgement) -> bool:
+    """Return whether all completions are ranked equal."""
+    return len(judgement.ranking) == 1
+
+
+def content_hash(preference: Preference) -> int:
+    """Return a hash that is the same for preferences that say the same, whatever the order of their completions."""
+    comparison, judgement = preference.comparison, preference.judgement
+    texts = [str(completion) for completion in comparison.completions]
+    ranked = tuple(tuple(sorted(texts[place] for place in group)) for group in judgement.ranking)
+    said = (judgement.verdict, judgement.strength, judgement.labeller, judgement.note, judgement.time)
+    return hash((str(comparison.prompt), *sorted(texts), ranked, said))

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_args
 
 from trainer.errors import DataError
 from trainer.preferences.items import Item, Queue, QueuePlan, SessionPlan
-from trainer.preferences.records import STRENGTHS, Comparison, Judgement, Origin, Preference
+from trainer.preferences.records import LATEST, STRENGTHS, Comparison, Judgement, Origin, Preference
 
 Record = TypeVar("Record", Origin, Judgement, QueuePlan, SessionPlan)
 QUEUES = get_args(Queue)
@@ -24,10 +24,10 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _EMPTY: tuple[Any, ...] = ("", None, (), {})
 
 
-def checked(preference: Preference) -> None:
+def check_preference(preference: Preference) -> None:
     """Raise DataError if `preference` makes no sense, because what is in a store stays there."""
-    if rule := _broken_rule(preference):
-        raise DataError(f"a preference that cannot be kept: {rule}; mend it where it is made")
+    if rule := _broken_rule(preference) or _broken_number(preference.judgement):
+        raise DataError(f"cannot save this preference: {rule}; correct it where it is made")
 
 
 def _broken_rule(preference: Preference) -> str:
@@ -51,6 +51,15 @@ def _broken_rule(preference: Preference) -> str:
         return f"a strength is 1, 2 or 3, and this one is {judgement.strength!r}"
     if len(set(judgement.order_shown)) < len(judgement.order_shown) or not set(judgement.order_shown) <= {*range(k)}:
         return f"the order shown names places 0 to {k - 1} once at most, and this one is {judgement.order_shown}"
+    return ""
+
+
+def _broken_number(judgement: Judgement) -> str:
+    """Return the rule that a number of `judgement` breaks; empty for none. Reading would refuse such a float."""
+    for name in ("seconds", "time"):
+        value = getattr(judgement, name)
+        if value is not None and not -LATEST < value < LATEST:
+            return f"{name} is a number below {LATEST:,}, and this one is {value}"
     return ""
 
 
@@ -81,7 +90,7 @@ def read_comparison(prompt: str, completions: str, origins: str, columns: str) -
     )
 
 
-def placed(preference: Preference, stored: Comparison) -> Preference:
+def in_stored_order(preference: Preference, stored: Comparison) -> Preference:
     """Return `preference` with the completions in the order of `stored`, which has the same key."""
     given = preference.comparison
     places = range(len(given.completions)) if given is stored else stored.order_of(given)
@@ -177,7 +186,7 @@ def as_json(value: Any) -> str:
     try:
         return as_utf8(_ENCODER.encode(value))
     except (TypeError, ValueError, RecursionError) as error:
-        raise DataError(f"a preference that cannot be kept: {error}; give plain JSON values") from None
+        raise DataError(f"cannot save this preference: {error}; give plain JSON values") from None
 
 
 def as_utf8(text: str) -> str:
@@ -213,7 +222,7 @@ def _typed(record: Record) -> Record:
         sound = isinstance(value, types)
         if not sound or (members and not all(isinstance(member, members) for member in value)):
             raise TypeError(f"{name} is {value!r:.60}")
-        if isinstance(value, float) and not -_LATEST < value < _LATEST:  # NaN too
+        if isinstance(value, float) and not -LATEST < value < LATEST:  # NaN too
             raise ValueError(f"{name} is {value}")
     return record
 
@@ -229,7 +238,6 @@ def _filled(record: Origin | Judgement) -> dict[str, Any]:
     return {name: value for name, value in values if value not in _EMPTY}
 
 
-_LATEST = 2**36  # bound of times that have a date, seconds since 1970
 _Rows = tuple[tuple[str, type | tuple[type, ...], type | tuple[type, ...] | None], ...]
 _TYPES: dict[type, _Rows] = {  # name, type, type of the members
     Origin: (

@@ -7,24 +7,38 @@ import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from typing import Any
 
-from trainer.errors import UsageError
+from trainer.errors import DataError, UsageError
 from trainer.preferences.claims import Claim
-from trainer.preferences.connection import storage_errors
-from trainer.preferences.event_log import Place
+from trainer.preferences.event_log import COMPARISON, Place
 from trainer.preferences.items import Item, Progress, SessionItem, SessionPlan, SessionRecord
 from trainer.preferences.labelling_progress import ProgressCounter
 from trainer.preferences.records import Judgement, Preference
-from trainer.preferences.rows import DAMAGES, as_json, as_utf8, checked, guidelines_hash, placed, read_plan
-from trainer.preferences.session_items import append_session_item, read_session_item, standing_judgement
+from trainer.preferences.rows import (
+    DAMAGES,
+    as_json,
+    as_utf8,
+    check_preference,
+    guidelines_hash,
+    in_stored_order,
+    item_values,
+    read_comparison,
+    read_item,
+    read_plan,
+    read_preference,
+)
 from trainer.preferences.store import PreferenceStore
 
 _SESSIONS = """SELECT s.id, s.time, s.labeller, s.plan, coalesce(s.guidelines, ''),
     (SELECT coalesce(max(i.position) + 1, 0) FROM session_items i WHERE i.session = s.id),
     (SELECT coalesce(sum(CASE e.kind WHEN 'label' THEN 1 ELSE -1 END), 0) FROM events e WHERE e.session = s.id)
     FROM sessions s"""
+_EVENTS = (
+    "SELECT id, position, undoes FROM events WHERE session = :session AND id > :after AND id <= :newest ORDER BY id"
+)
+_ADDED = """SELECT count(*), coalesce(max(position) + 1, :known) FROM session_items
+    WHERE session = :session AND position >= :known"""
 # Items that no longer need a label, because the labeller judged their comparison outside the session; for the queue
 # "again", only since the session began. Repeats always need one: they measure self-agreement.
 _ELSEWHERE = """SELECT i.position FROM session_items i JOIN sessions s ON s.id = i.session
@@ -36,15 +50,18 @@ _ELSEWHERE = """SELECT i.position FROM session_items i JOIN sessions s ON s.id =
 _TOUCHED = """SELECT DISTINCT i.position FROM events e CROSS JOIN session_items i
     WHERE e.id > :after AND e.id <= :newest AND e.session IS NOT :session
     AND i.session = :session AND i.comparison = e.comparison"""
+# An item with its label, and a label that is not undone.
+_ITEM = f"""SELECT i.queue, i.payload, i.repeats, e.labeller, e.payload, {COMPARISON}
+    FROM session_items i JOIN comparisons c ON c.id = i.comparison LEFT JOIN events e ON e.id = :label
+    WHERE i.session = :session AND i.position = :position"""  # noqa: S608  our own names
+_LABEL = f"""SELECT e.labeller, e.payload, {COMPARISON} FROM events e JOIN comparisons c ON c.id = e.comparison
+    WHERE e.id = ? AND e.kind = 'label' AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id)"""  # noqa: S608
 
 
-def sessions(store: PreferenceStore, labeller: str | None = None) -> list[SessionRecord]:
+def list_sessions(store: PreferenceStore, labeller: str | None = None) -> list[SessionRecord]:
     """Return the sessions in `store`, the newest first: those of one labeller, or all."""
     query = f"{_SESSIONS} WHERE s.labeller = :labeller OR :labeller IS NULL ORDER BY s.id DESC"
-    with storage_errors(store.path):
-        rows = store.log.connection.execute(
-            query, {"labeller": None if labeller is None else as_utf8(labeller)}
-        ).fetchall()
+    rows = store.log.rows(query, {"labeller": None if labeller is None else as_utf8(labeller)})
     records = [_record(store, *row) for row in rows]
     return [open_session(store, one.id).record if one.left else one for one in records]
 
@@ -66,24 +83,20 @@ def begin_session(store: PreferenceStore, labeller: str, plan: SessionPlan, guid
 
 def open_session(store: PreferenceStore, session_id: int) -> LabelSession:
     """Open the session `session_id` to continue it. Raises UsageError if there is none."""
-    with storage_errors(store.path):
-        row = store.log.connection.execute(f"{_SESSIONS} WHERE s.id = ?", (session_id,)).fetchone()
-    if row is None:
-        raise UsageError(
-            f"there is no labelling session {session_id} in '{store.path}': name one that is, or begin one"
-        )
-    return LabelSession(store, _record(store, *row))
+    rows = store.log.rows(f"{_SESSIONS} WHERE s.id = ?", (session_id,))
+    if not rows:
+        raise UsageError(f"no labelling session {session_id} in '{store.path}': name an existing one, or begin one")
+    return LabelSession(store, _record(store, *rows[0]))
 
 
 def guidelines_text(store: PreferenceStore, key: str) -> str:
     """Return the guidelines with this hash; empty for the empty hash. Raises UsageError if the store has none."""
     if not key:
         return ""
-    with storage_errors(store.path):
-        row = store.log.connection.execute("SELECT text FROM guidelines WHERE hash = ?", (key,)).fetchone()
-    if row is None:
-        raise UsageError(f"there are no guidelines {key} in '{store.path}': name some that a session there has")
-    return str(row[0])
+    rows = store.log.rows("SELECT text FROM guidelines WHERE hash = ?", (key,))
+    if not rows:
+        raise UsageError(f"no guidelines {key} in '{store.path}': use those of a session there")
+    return str(rows[0][0])
 
 
 class LabelSession:
@@ -117,7 +130,7 @@ class LabelSession:
         with self._log.transaction():
             self._follow()
             for position, item in enumerate(items, start=self._items):
-                append_session_item(self._log, self._begun.id, position, item)
+                self._append_item(position, item)
 
     def next_open(self, claim: Claim | None = None) -> SessionItem | None:
         """Return the first item still to be judged; None if there is none.
@@ -161,11 +174,11 @@ class LabelSession:
             item = self.item(position)
             if item.label is not None:
                 raise UsageError(
-                    f"item {position + 1} has been labelled in another window: go on with the next one, "
+                    f"item {position + 1} has been labelled in another window: continue with the next one, "
                     "or change the label in the history"
                 )
             if position in self._elsewhere:
-                raise UsageError(f"item {position + 1} has been judged in another session: go on with the next one")
+                raise UsageError(f"item {position + 1} has been judged in another session: continue with the next one")
             return self._append_label(item, judgement)
 
     def relabel(self, position: int, judgement: Judgement) -> int:
@@ -176,7 +189,7 @@ class LabelSession:
         with self._log.transaction():
             item = self.item(position)
             if item.label is None:
-                raise UsageError(f"item {position + 1} has no label that could be changed: label it")
+                raise UsageError(f"item {position + 1} has no label to change: label it first")
             self._log.undo(item.label.id, self._begun.labeller)
             return self._append_label(item, judgement)
 
@@ -202,12 +215,11 @@ class LabelSession:
 
     def served(self) -> set[str]:
         """Return the keys of the comparisons that were added, except repeats."""
-        with storage_errors(self._log.path):
-            rows = self._log.connection.execute(
-                """SELECT c.key FROM session_items i JOIN comparisons c ON c.id = i.comparison
-                WHERE i.session = ? AND i.repeats IS NULL""",
-                (self._begun.id,),
-            ).fetchall()
+        rows = self._log.rows(
+            """SELECT c.key FROM session_items i JOIN comparisons c ON c.id = i.comparison
+            WHERE i.session = ? AND i.repeats IS NULL""",
+            (self._begun.id,),
+        )
         return {key for (key,) in rows}
 
     def progress(self, left: int | None) -> Progress:
@@ -215,28 +227,20 @@ class LabelSession:
         self._follow()
         if self._counter is None:
             labelled = (self._read(position, label) for position, label in self._labels.items())
-            self._counter = ProgressCounter.of(labelled, partial(standing_judgement, self._log))
+            self._counter = ProgressCounter.of(labelled, self._current_judgement)
         return self._counter.progress(left)
 
     def _follow(self) -> None:
         """Update to what any window has written since the last call."""
-        connection, session, after = self._log.connection, self._begun.id, self._seen
-        with storage_errors(self._log.path):
-            (self._seen,) = connection.execute("SELECT coalesce(max(id), 0) FROM events").fetchone()
-            events = connection.execute(
-                "SELECT id, position, undoes FROM events WHERE session = ? AND id > ? AND id <= ? ORDER BY id",
-                (session, after, self._seen),
-            ).fetchall()
-            added, items = connection.execute(
-                """SELECT count(*), coalesce(max(position) + 1, :known) FROM session_items
-                WHERE session = :session AND position >= :known""",
-                {"session": session, "known": self._items},
-            ).fetchone()
-            if items != self._items + added or any(position not in range(items) for _, position, _ in events):
-                raise self._log.unreadable(f"session {session}")
-            seen = {"after": after, "newest": self._seen, "session": session}
-            touched = connection.execute(_TOUCHED, seen).fetchall() if self._items else []
-        new, self._items = range(self._items, items), items
+        log, session = self._log, self._begun.id
+        ((newest,),) = log.rows("SELECT coalesce(max(id), 0) FROM events")
+        unseen = {"session": session, "after": self._seen, "newest": newest, "known": self._items}
+        events = log.rows(_EVENTS, unseen)
+        ((added, items),) = log.rows(_ADDED, unseen)
+        if items != self._items + added or any(position not in range(items) for _, position, _ in events):
+            raise log.unreadable(f"session {session}")
+        touched = log.rows(_TOUCHED, unseen) if self._items else []
+        new, self._items, self._seen = range(self._items, items), items, newest
         changed = {position for (position,) in touched}
         for id_, position, undoes in events:
             if self._counter is not None:
@@ -260,8 +264,7 @@ class LabelSession:
     def _judged_elsewhere(self, first: int, last: int) -> set[int]:
         """Return those of the items from `first` to `last` that no longer need a label."""
         values = {"session": self._begun.id, "first": first, "last": last}
-        with storage_errors(self._log.path):
-            return {position for (position,) in self._log.connection.execute(_ELSEWHERE, values)}
+        return {position for (position,) in self._log.rows(_ELSEWHERE, values)}
 
     def _append_label(self, item: SessionItem, judgement: Judgement) -> int:
         now = time.time()
@@ -273,13 +276,50 @@ class LabelSession:
             time=now if judgement.time is None else judgement.time,
         )
         preference = Preference(comparison=item.item.comparison, judgement=judgement)
-        checked(preference)
+        check_preference(preference)
         found = self._log.find_or_add(preference.comparison)
         place = Place(self._begun.id, item.position)
-        return self._log.append_label(found, placed(preference, found.comparison), "", now, place)
+        return self._log.append_label(found, in_stored_order(preference, found.comparison), "", now, place)
+
+    def _append_item(self, position: int, item: Item) -> None:
+        log, k = self._log, len(item.comparison.completions)
+        shown = Preference(comparison=item.comparison, judgement=Judgement(verdict="skip", order_shown=item.order))
+        check_preference(shown)
+        if len(item.order) != k:
+            raise DataError(f"cannot ask this item: its order shows {len(item.order)} of {k} completions; show all")
+        found = log.find_or_add(item.comparison)
+        repeated = "SELECT 1 FROM events WHERE id = ? AND comparison = ? AND kind = 'label'"
+        if item.repeats and not log.rows(repeated, (item.repeats, found.id)):
+            raise DataError(f"cannot ask this item: {item.repeats}, which it repeats, is not a label of its comparison")
+        shown = in_stored_order(shown, found.comparison)
+        stored = replace(item, comparison=shown.comparison, order=shown.judgement.order_shown)
+        payload = as_json(item_values(stored, found.comparison))
+        log.connection.execute(
+            """INSERT INTO session_items (session, position, comparison, queue, payload, repeats)
+            VALUES (?, ?, ?, ?, ?, ?)""",
+            (self._begun.id, position, found.id, item.queue, payload, item.repeats or None),
+        )
 
     def _read(self, position: int, label: int | None) -> SessionItem:
-        return read_session_item(self._log, self._begun.id, position, label)
+        """Read the item at `position`, which must exist, with the label of this id, which must be one of its own."""
+        rows = self._log.rows(_ITEM, {"session": self._begun.id, "position": position, "label": label})
+        try:
+            ((queue, payload, repeats, labeller, judgement, *values),) = rows
+            comparison = read_comparison(*values)
+            item = read_item(queue, payload, repeats, comparison)
+            preference = None if label is None else read_preference(label, labeller, judgement, comparison)
+        except DAMAGES:
+            raise self._log.unreadable(f"item {position} of session {self._begun.id}") from None
+        return SessionItem(position=position, item=item, label=preference)
+
+    def _current_judgement(self, label: int) -> Judgement | None:
+        """Return the judgement of the label with this id; None if it is undone."""
+        for labeller, payload, *values in self._log.rows(_LABEL, (label,)):
+            try:
+                return read_preference(label, labeller, payload, read_comparison(*values)).judgement
+            except DAMAGES:
+                raise self._log.unreadable(f"label {label}") from None
+        return None
 
 
 def _record(store: PreferenceStore, id_: int, began: float, labeller: str, plan: str, *more: Any) -> SessionRecord:

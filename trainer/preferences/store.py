@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from trainer.preferences.connection import connect, make_writable, paged, storage_errors
-from trainer.preferences.counts import Counts, counts_of
 from trainer.preferences.event_log import COMPARISON, EventLog
 from trainer.preferences.integrity import problems
 from trainer.preferences.migrations import VERSION, migrate, schema_version
-from trainer.preferences.records import Comparison, Judgement, Preference
-from trainer.preferences.rows import DAMAGES, as_utf8, checked, placed, read_comparison, read_preference
+from trainer.preferences.records import Comparison, Preference
+from trainer.preferences.rows import (
+    DAMAGES,
+    as_utf8,
+    check_preference,
+    in_stored_order,
+    read_comparison,
+    read_preference,
+)
 
 _BATCH = 1000  # preferences per transaction; each transaction waits for the disk once
 _LABELS = f"""SELECT e.id, e.labeller, e.payload, {COMPARISON}
     FROM events e JOIN comparisons c ON c.id = e.comparison
     WHERE e.id > :after AND e.kind = 'label'
     AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id)"""  # noqa: S608  our own names
+_COUNTS = """SELECT count(*), NULL, NULL FROM comparisons
+    UNION ALL SELECT count(*), NULL, NULL FROM events WHERE kind = 'undo'
+    UNION ALL SELECT count(*), e.choice, e.labeller FROM events e
+        WHERE e.kind = 'label' AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id)
+        GROUP BY e.choice, e.labeller"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +44,16 @@ class Added:
     duplicates: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredEvent:
-    """An entry of the log. time: when it was written, seconds since 1970. key: of the comparison."""
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Counts of a store. All but `comparisons` and `undone` cover the labels that are not undone, including skips."""
 
-    id: int
-    time: float
-    kind: Literal["label", "undo"]
-    key: str
-    labeller: str
-    source: str
-    undoes: int | None  # the label's id
-    judgement: Judgement | None  # of a label
-    session: int | None  # and position: of the labelled item; None outside a session
-    position: int | None
+    comparisons: int
+    labels: int
+    skips: int
+    undone: int  # labels
+    choices: dict[str, int]  # a and b are places in the comparison's completions; "ranking": of more than two
+    labellers: dict[str, int]
 
 
 def default_store(folder: Path) -> Path:
@@ -70,7 +78,6 @@ class PreferenceStore:
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
         self.path = path
-        self.version = VERSION
         self._connection = connect(path, create=create)
         self.log = EventLog(self._connection, path)  # for sessions, which are stored in it
         try:
@@ -98,13 +105,13 @@ class PreferenceStore:
         source: what `preferences` filters labels by; empty for one made here. Raises DataError if `preference` makes no
         sense, such as a ranking that leaves out a completion.
         """
-        checked(preference)
+        check_preference(preference)
         now = time.time()
         if preference.judgement.time is None:
             preference = replace(preference, judgement=replace(preference.judgement, time=now))
         with self.log.transaction():
             found = self.log.find_or_add(preference.comparison)
-            return self.log.append_label(found, placed(preference, found.comparison), source, now)
+            return self.log.append_label(found, in_stored_order(preference, found.comparison), source, now)
 
     def add_many(self, preferences: Iterable[Preference], *, source: str) -> Added:
         """Store preferences that came from `source`, in transactions of 1,000: an error leaves those before it.
@@ -116,14 +123,14 @@ class PreferenceStore:
         pending = iter(preferences)
         while batch := list(itertools.islice(pending, _BATCH)):  # the lock is not held while they are made
             for preference in batch:
-                checked(preference)
+                check_preference(preference)
             now = time.time()
             added = 0
             with self.log.transaction():
                 for preference in batch:
                     found = self.log.find_or_add(preference.comparison)
-                    label = placed(preference, found.comparison)
-                    if found.is_new or not self.log.stands(found, label.judgement, source):
+                    label = in_stored_order(preference, found.comparison)
+                    if found.is_new or not self.log.has_label(found, label.judgement, source):
                         self.log.append_label(found, label, source, now)
                         added += 1
             count, duplicates = count + added, duplicates + len(batch) - added
@@ -170,40 +177,21 @@ class PreferenceStore:
         query = f"{_LABELS} AND c.key = :key ORDER BY e.id"
         return [self._preference(*row) for row in paged(self._connection, self.path, query, key=key)]
 
-    def events(self) -> Iterator[StoredEvent]:
-        """Yield the whole log, from its beginning."""
-        query = f"""SELECT e.id, e.time, e.kind, e.labeller, e.source, e.undoes, e.session, e.position, e.payload,
-                c.key, {COMPARISON}
-            FROM events e JOIN comparisons c ON c.id = e.comparison
-            WHERE e.id > :after AND e.id <= :last ORDER BY e.id"""  # noqa: S608  our own names
-        for row in paged(self._connection, self.path, query, last=self._last("events")):
-            id_, at, kind, labeller, source, undoes, session, position, payload, key, *values = row
-            judgement = self._preference(id_, labeller, payload, *values).judgement if kind == "label" else None
-            yield StoredEvent(
-                id=id_,
-                time=at,
-                kind=kind,
-                key=key,
-                labeller=labeller,
-                source=source,
-                undoes=undoes,
-                judgement=judgement,
-                session=session,
-                position=position,
-            )
-
     def counts(self) -> Counts:
         """Return the counts as of one moment."""
-        with storage_errors(self.path):
-            return counts_of(self._connection)
+        (comparisons, _, _), (undone, _, _), *current = self.log.rows(_COUNTS)
+        choices, labellers = Counter[str](), Counter[str]()
+        for labels, choice, labeller in current:
+            choices[choice] += labels
+            labellers[labeller] += labels
+        return Counts(comparisons, choices.total(), choices["skip"], undone, dict(choices), dict(labellers))
 
     def check(self) -> list[str]:
         """Return a line for each problem with the file or its contents; an empty list if there are none."""
         return problems(self._connection, self.path)
 
     def _last(self, table: str) -> int:
-        with storage_errors(self.path):
-            (last,) = self._connection.execute(f"SELECT max(id) FROM {table}").fetchone()  # noqa: S608  our own names
+        ((last,),) = self.log.rows(f"SELECT max(id) FROM {table}")  # noqa: S608  our own names
         return last or 0
 
     def _preference(self, id_: int, labeller: str, payload: str, *comparison: str) -> Preference:

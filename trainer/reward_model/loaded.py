@@ -1,22 +1,28 @@
-"""Reward models loaded from a run's folder, ready to score."""
+"""Reward models loaded from a run's folder: they score sequences, and are evaluated on comparisons."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import mlx.core as mx
 from pydantic import ValidationError
 
+from trainer.config.loading import load_config_as
 from trainer.config.reward_model import RewardModelConfig
 from trainer.config.schema import BackboneConfig
 from trainer.errors import StorageError, UsageError
 from trainer.models.loading import LoadedModel, load_backbone, model_folder, precision
+from trainer.preference_data.comparisons import load_preferences, reward_comparisons
+from trainer.preference_data.encoders import Encoder
+from trainer.preference_data.groups import Group, fingerprint, group_preferences
 from trainer.preferences.records import Text
-from trainer.reward_model.checkpoint import CARD, Scale, load_parameters, read_whole_card
-from trainer.reward_model.encoding import Encoder
-from trainer.reward_model.model import RewardModel
-from trainer.reward_model.scoring import score_sequences
+from trainer.reward_model.network import RewardModel, score_sequences
+from trainer.reward_model.pair_evaluation import Outcomes, baseline, outcomes_of, report_on
+from trainer.reward_model.predictions import RewardModelReport
+from trainer.reward_model.snapshot import CARD, Scale, load_parameters, read_whole_card
 from trainer.runs.checkpoint_index import newest_checkpoint
 from trainer.runs.folder import RunFolder
 from trainer.seeding import Purpose, key_for
@@ -82,6 +88,13 @@ class LoadedRewardModel:
         return [float(score) for score in (scores - self.model.mean) / self.model.std]
 
 
+class Evaluated(NamedTuple):
+    """An evaluation, and warnings on its comparisons for the user, one line each."""
+
+    report: RewardModelReport
+    warnings: list[str]
+
+
 def load_reward_model(folder: Path, backbone: LoadedModel | None = None) -> LoadedRewardModel:
     """Load the reward model in `folder`, which is a checkpoint or a run; of a run, load the newest checkpoint.
 
@@ -111,4 +124,46 @@ def is_same_backbone(loaded: LoadedModel, config: BackboneConfig) -> bool:
         (loaded.adapter, loaded.quantize) == (config.adapter, config.quantize)
         and loaded.dtype == precision(config.dtype)
         and loaded.folder.resolve() == model_folder(config).resolve()
+    )
+
+
+def evaluate_held_out(loaded: LoadedRewardModel, folder: RunFolder) -> Evaluated:
+    """Evaluate the model on the comparisons that its run held out. Raises TrainerError if they are not available."""
+    config = load_config_as(RewardModelConfig, folder.config)
+    preferences, warnings = load_preferences(config.data)
+    data = reward_comparisons(preferences, loaded.base, config)
+    state = json.loads((loaded.folder / "state.json").read_bytes())
+    if state["fingerprint"] != fingerprint([*data.train, *data.held_out]):
+        warnings.append("the preferences are not those of the training: some of these may have been trained on")
+    if not data.held_out:
+        raise UsageError(f"run '{folder.name}' held nothing out: name a source by --data")
+    return Evaluated(_evaluate(loaded, data.held_out), warnings + data.warnings)
+
+
+def evaluate_on(loaded: LoadedRewardModel, source: str) -> Evaluated:
+    """Evaluate the model on all preferences of `source`, a store, file or dataset. Raises TrainerError."""
+    config = loaded.config.data.model_copy(update={"preferences": source})
+    preferences, warnings = load_preferences(config)
+    groups, found = group_preferences(preferences, loaded.encoder, config)
+    return Evaluated(_evaluate(loaded, groups), warnings + found)
+
+
+def _evaluate(loaded: LoadedRewardModel, groups: Sequence[Group]) -> RewardModelReport:
+    sequences = [sequence for group in groups for sequence in group.sequences]
+
+    def found() -> Outcomes:
+        scores = score_sequences(loaded.model, sequences, loaded.config.optim.micro_batch_tokens)
+        return outcomes_of(groups, scores, loaded.model.logit_std)
+
+    loaded.model.update(loaded.untrained)
+    try:
+        untrained = baseline(found())
+    finally:
+        loaded.model.update(loaded.trained)
+    log_nu = loaded.model.log_nu
+    return report_on(
+        found(),
+        length_slope=loaded.card["length_slope"],
+        untrained=untrained,
+        log_nu=None if log_nu is None else float(log_nu),
     )

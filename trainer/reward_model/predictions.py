@@ -1,6 +1,6 @@
-"""Predictions of a reward model on the held-out pairs, as a Parquet file in the run's folder: one row per pair.
+"""Record of an evaluation: the report, and the prediction of each held-out pair, as Parquet in the run's folder.
 
-Reading the file loads no model and does not import MLX.
+Reading it loads no model and does not import MLX.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ import json
 import math
 from array import array
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainer.errors import StorageError, cannot_write
+from trainer.events import plain
 from trainer.files import PRIVATE, whole_file
 from trainer.preferences.records import Text
 from trainer.preferences.rows import as_json
-from trainer.reward_model.report import RewardModelReport, report_from_dict
 
 if TYPE_CHECKING:  # importing pyarrow takes 0.3 s
     import pyarrow as pa
+    from pydantic import TypeAdapter
 
 HELD_OUT = "held_out.parquet"
 """Name of the file in the folder of a run."""
@@ -29,6 +31,69 @@ _VERSION = 1
 _GROUP_ROWS = 500  # rows of a row group; lets the texts of the worst pairs be read without all others
 _NUMBERS = ("chosen_reward", "rejected_reward", "is_tie")
 _TEXTS = ("prompt", "chosen", "rejected")
+_ABSENT = ("ties", "untrained")  # fields of a report that are None where they are absent
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Share of `pairs` whose better completion scores higher, with Wilson's 95% interval.
+
+    The interval treats pairs as independent.
+    """
+
+    name: str
+    pairs: int
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationBin:
+    """Pairs in which the model gives its preferred completion a probability from `low` to `high`."""
+
+    low: float
+    high: float
+    pairs: int
+    confidence: float  # mean of these probabilities
+    accuracy: float  # how often that completion is the better one
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """Accuracy and log-loss of a simpler model on the same pairs."""
+
+    accuracy: float
+    log_loss: float  # nats
+
+
+@dataclass(frozen=True, slots=True)
+class TieMass:
+    """Mean probability of a tie, over pairs labelled as ties and over decided pairs."""
+
+    ties: int
+    on_ties: float
+    on_decided: float
+
+
+@dataclass(frozen=True, slots=True)
+class RewardModelReport:
+    """An evaluation. Log-losses and calibration cover the decided pairs, given that they are decided."""
+
+    accuracy: Accuracy
+    log_loss: float  # nats a pair; guessing gives 0.693
+    calibration_error: float  # mean |confidence - accuracy| over the bins, weighted by pairs
+    calibration: list[CalibrationBin]
+    by_length: list[Accuracy]
+    by_source: list[Accuracy]
+    ties: TieMass | None
+    length: Baseline  # by length alone
+    untrained: Baseline | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values; numbers that are not finite become None, since JSON lacks them."""
+        values: dict[str, Any] = plain(self)
+        return values
 
 
 class PairPrediction(NamedTuple):
@@ -59,7 +124,7 @@ class Predictions(NamedTuple):
     total: int  # number of all pairs; `pairs` may be only the first of them
 
 
-def predictions(pairs: Sequence[PairPrediction], report: RewardModelReport, iteration: int) -> Predictions:
+def sorted_predictions(pairs: Sequence[PairPrediction], report: RewardModelReport, iteration: int) -> Predictions:
     """Build predictions from `pairs`, in any order, and the report on them."""
     decided = [pair for pair in pairs if not pair.is_tie]
     return Predictions(
@@ -70,6 +135,11 @@ def predictions(pairs: Sequence[PairPrediction], report: RewardModelReport, iter
         pairs=sorted(pairs, key=_wrongness),
         total=len(pairs),
     )
+
+
+def report_from_dict(values: Any) -> RewardModelReport:
+    """Rebuild a report from `as_dict`, with missing numbers as NaN. Raises ValueError for anything else."""
+    return _report_adapter().validate_python(_numbers(values))
 
 
 def write_predictions(path: Path, found: Predictions, *, mode: int = PRIVATE) -> None:
@@ -93,7 +163,7 @@ def write_predictions(path: Path, found: Predictions, *, mode: int = PRIVATE) ->
         with whole_file(path, mode=mode) as file:
             pq.write_table(table, file, compression="zstd", write_page_checksum=True, row_group_size=_GROUP_ROWS)
     except OSError as error:
-        raise cannot_write(f"'{path}'", error, ", then go on with --resume") from None
+        raise cannot_write(f"'{path}'", error, ", then continue with --resume") from None
 
 
 def read_predictions(path: Path, pairs: int | None = None) -> Predictions:
@@ -128,10 +198,10 @@ def read_predictions(path: Path, pairs: int | None = None) -> Predictions:
                 total=total,
             )
     except FileNotFoundError:
-        raise StorageError(f"no '{path}': it comes with the first look at the held-out pairs") from None
+        raise StorageError(f"no '{path}': the first evaluation on held-out pairs writes it") from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError, pa.ArrowException) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise StorageError(f"'{path}' is damaged ({reason}): delete it; the next evaluation writes it anew") from None
+        raise StorageError(f"'{path}' is damaged ({reason}): delete it; the next evaluation writes it again") from None
 
 
 @functools.cache
@@ -179,3 +249,19 @@ def _text(value: Any) -> Text:
 def _check_version(path: Path, metadata: Mapping[bytes, bytes]) -> None:
     if int(metadata[b"held_out"]) > _VERSION:
         raise StorageError(f"'{path}' was written by a newer version: update ppo-workbench")
+
+
+@functools.cache
+def _report_adapter() -> TypeAdapter[RewardModelReport]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(RewardModelReport)
+
+
+def _numbers(value: Any) -> Any:
+    """Replace None by NaN, except in the fields that are None when absent."""
+    if isinstance(value, dict):
+        return {name: item if item is None and name in _ABSENT else _numbers(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_numbers(item) for item in value]
+    return math.nan if value is None else value

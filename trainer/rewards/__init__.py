@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, assert_never
 from trainer.config.reward_sources import AnySource, LengthSource, LexiconSource, ModelSource, PythonSource, RegexSource
 from trainer.config.schema import RewardConfig
 from trainer.rewards.code import Trust, trust_all
-from trainer.rewards.length import LengthReward
-from trainer.rewards.lexicon import LexiconReward
-from trainer.rewards.mixture import Overlong, Rewards, WeightedSource
-from trainer.rewards.python import PythonReward
-from trainer.rewards.records import RewardInput, RewardResult, RewardSource, SourceScores
-from trainer.rewards.regex import RegexReward
+from trainer.rewards.protocol import RewardInput, RewardResult, RewardSource, SourceScores
+from trainer.rewards.python_reward import PythonReward
+from trainer.rewards.text_rewards import LengthReward, LexiconReward, RegexReward
+from trainer.rewards.weighted_sum import Overlong, Rewards, WeightedSource
 
 if TYPE_CHECKING:
     from trainer.models.loading import LoadedModel
@@ -44,7 +42,7 @@ def build_rewards(
     backbone: LoadedModel | None = None,
     max_new_tokens: int = 0,
     micro_batch_tokens: int = 2048,
-    heed: Callable[[], None] = lambda: None,
+    between_passes: Callable[[], None] = lambda: None,
     trust: Trust = trust_all,
     modules: dict[str, ModuleType] | None = None,
 ) -> Rewards:
@@ -55,24 +53,34 @@ def build_rewards(
     backbone: shared by the reward models that were trained on it, whatever adapter it has; the others load their own.
     max_new_tokens: the maximum length of a response, for `overlong_penalty`.
     micro_batch_tokens: tokens of one pass of reward models, padding included.
-    heed: called after each pass; may raise to end the scoring.
+    between_passes: called after each pass of a reward model; may raise to end the scoring.
     trust: raises UntrustedCodeError for Python that must not run.
     modules: files that `load_functions` has run.
     """
     modules = {} if modules is None else modules
-
-    def python(source: PythonSource) -> RewardSource:
-        return PythonReward(source.path, modules, trust=trust)
-
     backbones = [] if backbone is None else [backbone]
 
-    def model(source: ModelSource) -> RewardSource:
-        from trainer.rewards.model import load_model_reward  # imports MLX
+    def built(source: AnySource) -> RewardSource:
+        match source:
+            case PythonSource():
+                return PythonReward(source.path, modules, trust=trust)
+            case LexiconSource():
+                return LexiconReward()
+            case LengthSource():
+                return LengthReward(source.target, source.tolerance)
+            case RegexSource():
+                return RegexReward(source.pattern, count=source.count, ignore_case=source.ignore_case)
+            case ModelSource():
+                from trainer.rewards.model_reward import load_model_reward  # imports MLX
 
-        return load_model_reward(source, backbones, micro_batch_tokens=micro_batch_tokens, heed=heed)
+                return load_model_reward(
+                    source, backbones, micro_batch_tokens=micro_batch_tokens, between_passes=between_passes
+                )
+            case _:
+                assert_never(source)
 
     return Rewards(
-        [WeightedSource(_source(source, python, model), source.weight) for source in config.sources],
+        [WeightedSource(built(source), source.weight) for source in config.sources],
         clip=config.clip,
         normalize=config.normalize,
         missing_stop_penalty=config.missing_stop_penalty,
@@ -91,23 +99,3 @@ def load_functions(config: RewardConfig, *, trust: Trust = trust_all) -> dict[st
         if isinstance(source, PythonSource):
             PythonReward(source.path, modules, trust=trust)
     return modules
-
-
-def _source(
-    source: AnySource,
-    python: Callable[[PythonSource], RewardSource],
-    model: Callable[[ModelSource], RewardSource],
-) -> RewardSource:
-    match source:
-        case PythonSource():
-            return python(source)
-        case LexiconSource():
-            return LexiconReward()
-        case LengthSource():
-            return LengthReward(source.target, source.tolerance)
-        case RegexSource():
-            return RegexReward(source.pattern, count=source.count, ignore_case=source.ignore_case)
-        case ModelSource():
-            return model(source)
-        case _:
-            assert_never(source)

@@ -1,4 +1,4 @@
-"""Python code that a reward source would run, read without running it, and checks that a user trusts it."""
+"""Python code that a reward source would run: read without running it, and run only if the user trusts it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import ast
 import hashlib
 import importlib.abc
 import importlib.util
+import json
+import os
+import stat
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
-from trainer.errors import UntrustedCodeError
+from trainer.errors import RewardError, StorageError, UntrustedCodeError, shortened
+
+_MAX_BYTES = 16 * 1024 * 1024  # of the file of trusted code
 
 
 class Code(NamedTuple):
@@ -33,18 +39,92 @@ def trust_all(codes: Sequence[Code]) -> None:
 
 
 def trust_none(codes: Sequence[Code]) -> None:
-    """Allow nothing. Raises UntrustedCodeError if there is any code."""
-    refuse(codes)
-
-
-def refuse(codes: Sequence[Code]) -> None:
-    """Raise UntrustedCodeError, naming `codes` and the way out. Does nothing if `codes` is empty."""
+    """Allow nothing. Raises UntrustedCodeError, naming `codes` and the way out, unless it is empty."""
     if codes:
         named = ", ".join(f"'{code.name}' (SHA-256 {code.sha256[:12] or 'unknown'})" for code in codes)
         raise UntrustedCodeError(
-            f"reward.sources runs Python code that you have not trusted as it is now: {named}; read it, then trust it "
-            "with --trust-code, or in the workbench, which asks"
+            f"reward.sources runs Python code that you have not trusted in this version: {named}; read it, then "
+            "trust it with --trust-code or in the workbench"
         )
+
+
+class TrustedCode:
+    """Trusted code: what `file` lists, one JSON object per line, and what was trusted in this process.
+
+    Deleting a line revokes trust. The file is read each time, because another process may have added to it.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._here: set[tuple[str, str]] = set()
+
+    def untrusted(self, codes: Sequence[Code]) -> list[Code]:
+        """Return those of `codes` that may not run, each once. Raises StorageError."""
+        unknown = {code.name: code for code in codes if (code.name, code.sha256) not in self._here}
+        trusted = self._read() if unknown else set()
+        return [code for code in unknown.values() if (code.name, code.sha256) not in trusted]
+
+    def check(self, codes: Sequence[Code]) -> None:
+        """Raise UntrustedCodeError unless all of `codes` may run."""
+        trust_none(self.untrusted(codes))
+
+    def remember(self, codes: Sequence[Code]) -> None:
+        """Trust `codes` from now on; code without a hash is trusted in this process only.
+
+        Raises StorageError if the file cannot be read or written; the code is then trusted in this process only.
+        """
+        self._here |= {(code.name, code.sha256) for code in codes}
+        known = self._read()
+        new = {code.name: code.sha256 for code in codes if code.sha256 and (code.name, code.sha256) not in known}
+        if not new:
+            return
+        lines = [json.dumps({"code": name, "sha256": sha256}) for name, sha256 in new.items()]
+        try:
+            self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(self.file, flags, 0o600)
+            try:
+                # A single write, so that lines of two processes never mix. It begins with a newline, because the last
+                # line may have been left half-written.
+                os.write(descriptor, "".join(f"\n{line}" for line in lines).encode() + b"\n")
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise StorageError(
+                f"cannot write '{self.file}': {error.strerror}; the code is trusted in this process only"
+            ) from None
+
+    def _read(self) -> set[tuple[str, str]]:
+        try:
+            descriptor = os.open(self.file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return set()
+        except OSError as error:
+            raise StorageError(f"cannot read '{self.file}': {error.strerror}; fix or remove it") from None
+        with open(descriptor, "rb") as file:  # noqa: PTH123  a descriptor, so that no link can be followed
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+                raise StorageError(f"'{self.file}' must be a file that only you can write: chmod 600, or remove it")
+            return {pair for line in file.read(_MAX_BYTES).splitlines() if (pair := _pair(line)) is not None}
+
+
+def is_file(place: str) -> bool:
+    """Return whether the part of a path before the colon is a file rather than a module."""
+    return place.endswith(".py") or "/" in place
+
+
+def code_of(path: str) -> list[Code]:
+    """Read the code that a reward source would run, without running it. Raises RewardError if a file cannot be read."""
+    place, _, _ = path.rpartition(":")
+    if not is_file(place):
+        return module_code(path)
+    file = Path(place).resolve()
+    if not file.is_file():
+        raise RewardError(f"reward source '{path}': no file '{place}': paths are relative to {Path.cwd()}")
+    try:
+        return file_code(file)
+    except (OSError, SyntaxError, ValueError) as error:
+        raise RewardError(f"reward source '{path}' cannot be read: {describe_failure(error, str(file))}") from error
 
 
 def file_code(file: Path) -> list[Code]:
@@ -131,6 +211,24 @@ class CodeLoader(importlib.abc.ExecutionLoader):
         return Path(self._code.name).name == "__init__.py"
 
 
+def describe_failure(error: BaseException, file: str | None) -> str:
+    """Describe `error` in one line: `ValueError: message (file.py:3)`.
+
+    The line number is that of the innermost line in `file`, or in any file if None.
+    """
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{type(error).__name__}: {error.msg} ({Path(error.filename).name}:{error.lineno})"
+    message = " ".join(str(error).split())
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    text = shortened(text, 200)
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if (frame.filename == file if file else not frame.filename.startswith("<frozen"))
+    ]
+    return f"{text} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else text
+
+
 def _imports(source: str, path: Path, root: Path) -> Iterator[str]:
     """Yield the dotted names that `source` may import; none if it is not valid Python."""
     try:
@@ -162,3 +260,13 @@ def _candidates(name: str, root: Path) -> tuple[Path, Path]:
     """Return the possible files of the module `name`, the package first, in Python's order."""
     place = root.joinpath(*name.split("."))
     return place / "__init__.py", place.with_name(f"{place.name}.py")
+
+
+def _pair(line: bytes) -> tuple[str, str] | None:
+    """Return path and hash in a line; None for any other line."""
+    try:
+        values = json.loads(line)
+        name, sha256 = values["code"], values["sha256"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return (name, sha256) if isinstance(name, str) and isinstance(sha256, str) and sha256 else None

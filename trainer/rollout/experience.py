@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -124,21 +124,6 @@ def minibatch_rows(count: int, minibatches: int, *, seed: Sequence[int]) -> list
     """Shuffle `count` rows by `seed` and split them into `minibatches` equal parts; every row is in exactly one."""
     order = np.random.default_rng(list(seed)).permutation(count)
     return [part.tolist() for part in np.split(order, minibatches)]
-
-
-def micro_batch_rows(rows: Sequence[int], lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Yield `rows` in groups of similar length whose padded tokens stay within `budget`; a longer row goes alone.
-
-    lengths: tokens of each sequence, indexed by row. The longest come first, so that memory peaks at the start.
-    """
-    group: list[int] = []
-    for row in sorted(rows, key=lambda row: (-lengths[row], row)):
-        if group and lengths[group[0]] * (len(group) + 1) > budget:
-            yield group
-            group = []
-        group.append(row)
-    if group:
-        yield group
 
 
 class PassRatios:

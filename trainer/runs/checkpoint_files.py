@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -18,9 +19,10 @@ import mlx.core as mx
 from pydantic import ValidationError
 
 from trainer.errors import StorageError, cannot_write
-from trainer.files import own_folder, remove
+from trainer.events import CheckpointSaved, Event, StateChanged
+from trainer.files import own_folder, remove, replace_folder, sync
 from trainer.models.adapters import Parameters
-from trainer.runs.checkpoint_index import checkpoints, left_behind
+from trainer.runs.checkpoint_index import checkpoints, left_behind, prune_checkpoints
 from trainer.runs.folder import RunFolder
 
 STATE = "state.json"
@@ -51,34 +53,16 @@ def write_folder(folder: Path, fill: Callable[[Path], None], state: dict[str, An
             remove(left)
         temporary.mkdir()
     except OSError as error:
-        raise cannot_write(f"checkpoint '{folder}'", error, ", then go on with --resume") from error
+        raise cannot_write(f"checkpoint '{folder}'", error, ", then continue with --resume") from error
     try:
         fill(temporary)
         for path in (*write_state(temporary, state), temporary / STATE):
-            _sync(path)  # the rename must not reach the disk before the content
-        _replace(folder, temporary)
+            sync(path)  # the rename must not reach the disk before the content
+        replace_folder(folder, temporary, folder.with_name(f".{folder.name}.{_REPLACED}"))
     except (OSError, RuntimeError) as error:  # mlx reports a failed write as RuntimeError
         with contextlib.suppress(OSError):
             remove(temporary)
-        raise cannot_write(f"checkpoint '{folder}'", error, ", then go on with --resume") from error
-
-
-def _replace(folder: Path, new: Path) -> None:
-    """Rename `new` to `folder`; at every moment the old or the new folder is there whole. Raises OSError."""
-    old = folder.with_name(f".{folder.name}.{_REPLACED}")
-    remove(old)
-    if had_one := os.path.lexists(folder):
-        folder.rename(old)
-    try:
-        new.rename(folder)
-    except OSError:
-        if had_one:
-            old.rename(folder)
-        raise
-    with contextlib.suppress(OSError):  # some file systems refuse to sync a folder
-        _sync(folder.parent)
-    with contextlib.suppress(OSError):  # the next save removes what is left
-        remove(old)
+        raise cannot_write(f"checkpoint '{folder}'", error, ", then continue with --resume") from error
 
 
 def write_state(folder: Path, state: dict[str, Any]) -> list[Path]:
@@ -114,7 +98,9 @@ def check_content(folder: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise StorageError(f"cannot read '{folder / name}': {error.strerror}; mend the disk or its rights") from None
+        raise StorageError(
+            f"cannot read '{folder / name}': {error.strerror}; check the disk and your permissions"
+        ) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedCheckpointError(folder, f"{STATE} cannot be read ({type(error).__name__})") from None
 
@@ -140,6 +126,39 @@ def load_newest(folder: RunFolder, load: Callable[[Path], Loaded]) -> tuple[Load
     return None, problems
 
 
+class CheckpointWriter:
+    """Writer of checkpoints into a run's folder, the newest `keep` of which stay.
+
+    check: raises StorageError if the folder is no longer the run's. saved_at: iteration of the newest checkpoint; -1
+    for none.
+    """
+
+    def __init__(self, folder: RunFolder, keep: int, emit: Callable[[Event], None], check: Callable[[], None]) -> None:
+        self.folder = folder
+        self.saved_at = -1
+        self._keep = keep
+        self._emit = emit
+        self._check = check
+
+    def save(self, iteration: int, write: Callable[[Path], None]) -> None:
+        """Let `write` fill the checkpoint of `iteration`, unless the newest is of that one, and delete old ones."""
+        self._check()
+        if iteration == self.saved_at:
+            return
+        self._emit(StateChanged(state="saving"))
+        started = time.perf_counter()
+        path = self.folder.checkpoint(iteration)
+        write(path)
+        self.saved_at = iteration
+        prune_checkpoints(self.folder, self._keep)
+        where, seconds = str(path.relative_to(self.folder.root)), time.perf_counter() - started
+        self._emit(CheckpointSaved(iteration=iteration, path=where, seconds=seconds))
+
+    def move_to(self, folder: RunFolder) -> None:
+        """Write to `folder` from now on, also what was saved elsewhere."""
+        self.folder, self.saved_at = folder, -1
+
+
 def write_arrays(path: Path, arrays: Parameters) -> None:
     """Write arrays as safetensors in a fixed order: a resumed run writes the same bytes as an uninterrupted one."""
     path.parent.mkdir(exist_ok=True)
@@ -151,30 +170,6 @@ def read_arrays(path: Path) -> Parameters:
     arrays = cast("Parameters", mx.load(str(path)))
     mx.eval(arrays)
     return arrays
-
-
-def optimizer_tree(flat: Parameters, parameters: Parameters, prefix: str = "") -> dict[str, Any]:
-    """Take Adam's state for `parameters` out of `flat`, whose names are like `policy.<parameter name>.m`.
-
-    Raises ValueError if an array is missing or has another shape.
-    """
-    tree: dict[str, Any] = {}
-    for name, parameter in parameters.items():
-        tree[name] = {leaf: flat.pop(f"{prefix}{name}.{leaf}", None) for leaf in ("m", "v")}
-        if any(moment is None or moment.shape != parameter.shape for moment in tree[name].values()):
-            raise ValueError(f"the optimiser lacks the moments {list(parameter.shape)} of '{prefix}{name}'")
-    for name in ("step", "learning_rate"):
-        if f"{prefix}{name}" in flat:
-            tree[name] = flat.pop(f"{prefix}{name}")
-        if parameters and (name not in tree or tree[name].size != 1):
-            raise ValueError(f"the optimiser lacks the number '{prefix}{name}'")
-    return tree
-
-
-def check_all_used(flat: Parameters) -> None:
-    """Raise ValueError for an array that `optimizer_tree` has not taken."""
-    if flat:
-        raise ValueError(f"the optimiser has an array of nothing that is trained, '{min(flat)}'")
 
 
 def damage_of(error: Exception) -> str:
@@ -221,11 +216,3 @@ def _put_aside(path: Path, aside: Path) -> None:
         path.rename(aside)
     except OSError as error:
         raise StorageError(f"cannot rename the damaged '{path}': {error.strerror}; remove it, then resume") from None
-
-
-def _sync(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

@@ -168,10 +168,7 @@ def open_run(path_or_name: str | Path, runs_dir: Path) -> RunFolder:
             if folder.config.is_file() or folder.events.is_file():
                 return folder
             if folder.root.parent == runs_dir.resolve() and _is_unborn(folder):
-                raise UsageError(
-                    f"run '{folder.name}' was ended before it began, so there is nothing to go on with: "
-                    f"start it with --name {folder.name}"
-                )
+                raise UsageError(f"run '{folder.name}' ended before it began: start it with --name {folder.name}")
     names = [folder.name for folder in run_folders(runs_dir)]
     near = difflib.get_close_matches(str(path_or_name), names) or names[-3:]
     hint = f"there is {', '.join(repr(name) for name in near)}" if near else "no run was started there yet"
@@ -216,7 +213,7 @@ def rename_run(folder: RunFolder, new_name: str) -> RunFolder:
     the folder cannot be renamed.
     """
     if not new_name or not re.fullmatch(RUN_NAME, new_name):
-        raise UsageError(f"{new_name!r} is no name for a run: it {PATTERNS[RUN_NAME]}, and not be empty")
+        raise UsageError(f"{new_name!r} is not a name for a run: it {PATTERNS[RUN_NAME]}, and not be empty")
     renamed = RunFolder(folder.root.with_name(new_name))
     with folder.lock():
         try:
@@ -243,7 +240,7 @@ def trash_run(folder: RunFolder) -> Path:
             path = next(path for name in names if not (path := trash / name).exists())
             folder.root.rename(path)
         except OSError as error:
-            raise StorageError(f"cannot move '{folder.root}' to '{trash}': {error.strerror}; mend the folder") from None
+            raise StorageError(f"cannot move '{folder.root}' to '{trash}': {error.strerror}; fix the folder") from None
     return path
 
 

@@ -149,7 +149,7 @@ class Journal:
             raise self._storage_error(error) from None
 
     def _storage_error(self, error: OSError) -> StorageError:
-        return cannot_write(f"journal '{self.path}'", error, ", then go on with --resume")
+        return cannot_write(f"journal '{self.path}'", error, ", then continue with --resume")
 
 
 class JournalReader:
@@ -175,7 +175,7 @@ class JournalReader:
         self.restarts = 0
         self.unfinished = False
         self._iterations = iterations
-        self._begin_anew()
+        self._start_again()
 
     def poll(self) -> list[TimedEvent]:
         """Return the events since the last poll with their times in unix seconds; none while there is no file.
@@ -188,7 +188,7 @@ class JournalReader:
                 head = file.readline(_END_BYTES)  # its time distinguishes one journal from another
                 if self._offset and (head != self._head or file.seek(0, os.SEEK_END) < self._offset):
                     self.restarts += 1
-                    self._begin_anew()
+                    self._start_again()
                 self._head = head
                 if not self._offset and self._iterations is not None:
                     self._skip(file, self._iterations)
@@ -226,13 +226,13 @@ class JournalReader:
     def problems(self) -> list[str]:
         """Problems found so far, one line each; lines of the journal are counted from 1."""
         unknown = [
-            f"{count} event(s) of unknown kind '{kind}' left out: a newer ppo-workbench reads them"
+            f"{_counted(count, 'event')} of unknown kind '{kind}' left out: a newer ppo-workbench reads them"
             for kind, count in self._unknown.items()
         ]
-        earlier = [f"{self._left_out} earlier line(s) left out: cut or damaged"] if self._left_out else []
+        earlier = [f"{_counted(self._left_out, 'earlier line')} left out: cut or damaged"] if self._left_out else []
         return self._damages + unknown + earlier
 
-    def _begin_anew(self) -> None:
+    def _start_again(self) -> None:
         self.opening = None
         self._head = b""
         self._begin = 0
@@ -363,6 +363,10 @@ def without_superseded(events: Sequence[TimedEvent]) -> list[TimedEvent]:
             last = min(last, event.resumed_at)
         kept.append((at, event))
     return kept[::-1]
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _unreadable(path: Path, error: OSError) -> StorageError:

@@ -80,7 +80,7 @@ def _summary(folder: RunFolder) -> RunSummary:
     except StorageError as error:
         problems.append(str(error))
     else:
-        problems += [] if view.events else [f"journal '{folder.events}' holds no event"]
+        problems += [] if view.events else [f"journal '{folder.events}' has no events"]
     starts = [event for event in view.events if isinstance(event, RunStarted)]
     marks = [event for event in view.events if isinstance(event, RunStarted | RunEnded)]
     steps = [event for event in view.events if isinstance(event, Iteration | RewardModelStep)]
@@ -122,5 +122,5 @@ def _known(value: float) -> float | None:
 def _damage(lines: int, iteration: int) -> str:
     """Describe the damage at the end of a journal, and where the numbers come from."""
     what = "1 line cannot be read" if lines == 1 else f"{lines} lines cannot be read"
-    where = f"from the others, up to iteration {iteration}" if iteration else "from the others, which hold no iteration"
+    where = f"from the others, up to iteration {iteration}" if iteration else "from the others, which have no iteration"
     return f"journal damaged near its end: {what}; state and numbers are {where}"

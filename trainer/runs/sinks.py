@@ -1,12 +1,20 @@
-"""Sinks of a run's events: the journal, displays, trackers, the workbench."""
+"""Sinks of a run's events: several at once, and the progress file, which other processes read."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from trainer.errors import TrainerError
-from trainer.events import Event
+from trainer.events import Event, PhaseProgress
+from trainer.files import PRIVATE, SHARED, is_same, read_regular, write_whole
+from trainer.runs.journal_lines import event_in, values_in
 
 
 class Sink(Protocol):
@@ -48,3 +56,68 @@ class Sinks:
                 errors.append(error)
         if errors:
             raise errors[0]
+
+
+_A_SECOND = 4
+_WITHIN_A_PHASE = 2  # fewer, so that the beginning of a phase, whose first step may take long, is written
+
+
+class ProgressFile:
+    """Sink that keeps the newest transient event in a file, written at most four times a second.
+
+    `close` removes the file; `kill -9` leaves it behind. Write errors are ignored, because the file is no loss. If
+    another folder takes the place of the file's own, nothing is written there. clock: seconds. shared: others may read
+    it.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic, *, shared: bool = False) -> None:
+        self.path = path
+        self._clock = clock
+        self._mode = SHARED if shared else PRIVATE
+        self._folder: int | None = None
+        with contextlib.suppress(OSError):
+            self._folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._written: deque[float] = deque(maxlen=_A_SECOND)
+        self._phase = ("", 0)
+        self._remove()
+
+    def emit(self, event: Event) -> None:
+        """Write `event` if it reports progress and fewer than the allowed writes fell within the last second."""
+        if not isinstance(event, PhaseProgress):
+            return
+        now, phase = self._clock(), (event.phase, event.iteration)
+        room = _WITHIN_A_PHASE if phase == self._phase else _A_SECOND
+        if sum(now - written < 1 for written in self._written) >= room:
+            return
+        self._phase = phase
+        self._written.append(now)
+        if self._is_there():
+            with contextlib.suppress(OSError):
+                write_whole(self.path, json.dumps(event.as_dict()), mode=self._mode)
+
+    def close(self) -> None:
+        """Remove the file."""
+        self._remove()
+        if self._folder is not None:
+            os.close(self._folder)
+            self._folder = None
+
+    def _remove(self) -> None:
+        if self._is_there():
+            with contextlib.suppress(OSError):
+                self.path.unlink(missing_ok=True)
+
+    def _is_there(self) -> bool:
+        return self._folder is not None and is_same(self.path.parent, self._folder)
+
+
+def read_progress(path: Path) -> PhaseProgress | None:
+    """Return what a `ProgressFile` wrote last; None if there is no such file or it contains something else.
+
+    A killed process leaves its file behind: call this only for a run that is live.
+    """
+    try:
+        event = event_in({"time": 0, **values_in(read_regular(path))})
+    except (OSError, ValueError):
+        return None
+    return event if isinstance(event, PhaseProgress) else None

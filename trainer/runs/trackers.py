@@ -57,7 +57,7 @@ class Tracker:
         except Exception as error:  # noqa: BLE001  third-party code must not end a run
             if not self._warned:
                 self._warned = True
-                _log.warning("tracker %s: %s; training goes on, some points may be missing", self.name, _line(error))
+                _log.warning("tracker %s: %s; training continues, some points may be missing", self.name, _line(error))
 
 
 def metrics(event: Recorded) -> dict[str, float]:
@@ -166,7 +166,7 @@ def _started(name: str, run_name: str, folder: Path, config: dict[str, Any]) -> 
             return _Wandb(library, run_name, folder, config)
         return _Trackio(library, run_name, config)
     except Exception as error:  # noqa: BLE001  no account, no network, no room: each library has its own errors
-        raise UsageError(f"run.trackers: '{name}' does not start: {_line(error)}; mend it or leave it out") from None
+        raise UsageError(f"run.trackers: '{name}' does not start: {_line(error)}; fix that or leave it out") from None
 
 
 def _line(error: Exception) -> str:

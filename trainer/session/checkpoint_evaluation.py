@@ -12,8 +12,8 @@ from trainer.config.dpo import DPOConfig, as_ppo
 from trainer.config.loading import load_config_as
 from trainer.config.schema import RewardConfig
 from trainer.data import Prompt, load_prompts
-from trainer.dpo.pairs import load_pairs
 from trainer.errors import UsageError
+from trainer.evaluation.held_out import Baseline, BestOfN, EvaluationReport, Measured, Scores, measure
 from trainer.evaluation.intervals import (
     Interval,
     best_of_kl,
@@ -24,19 +24,17 @@ from trainer.evaluation.intervals import (
     root_mean_square,
     share_interval,
 )
-from trainer.evaluation.measure import Baseline, Measured, Scores, measure
-from trainer.evaluation.report import BestOfN, EvaluationReport
 from trainer.events import Event
 from trainer.files import read_toml
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.loading import LoadedModel, load_backbone
 from trainer.ppo.checkpoint import Snapshot, load_checkpoint
 from trainer.ppo.loop import PPO
-from trainer.reward_model.pairs import fingerprint
-from trainer.reward_model.sources import load_preferences
+from trainer.preference_data.comparisons import load_preferences, policy_comparisons
+from trainer.preference_data.groups import fingerprint
 from trainer.rewards import Trust, build_rewards, load_functions
 from trainer.rewards.code import trust_none
-from trainer.rewards.model import with_checkpoints
+from trainer.rewards.model_reward import with_checkpoints
 from trainer.runs.checkpoint_index import best_checkpoint, checkpoints
 from trainer.runs.folder import RunFolder
 from trainer.seeding import Purpose, key_for
@@ -170,7 +168,7 @@ def _load_dpo(folder: RunFolder, wanted: Wanted, trust: Trust) -> _Run:
     count = {"eval": {"prompts": wanted.prompts}} if wanted.prompts else {}
     dpo = load_config_as(DPOConfig, folder.config, _overrides(wanted.reward) | count)
     if not dpo.reward.sources:
-        raise UsageError(f"run '{folder.name}' learns from preferences and has no reward: name one by --reward")
+        raise UsageError(f"run '{folder.name}' learns from preferences and has no reward: name one with --reward")
     config = _resolved(as_ppo(dpo))
     functions = load_functions(config.reward, trust=trust)
     if wanted.file:
@@ -181,7 +179,7 @@ def _load_dpo(folder: RunFolder, wanted: Wanted, trust: Trust) -> _Run:
         return _Run("dpo", config, model, functions, found.train, found.warnings)
     preferences = load_preferences(dpo.data).preferences
     model = load_backbone(config.model)
-    data = load_pairs(preferences, model, dpo)
+    data = policy_comparisons(preferences, model, dpo)
     prompts, warnings = _first(data.prompts, dpo.eval.prompts, wanted)
     began_with, pairs = folder.pairs, [*data.train, *data.held_out]
     if not began_with.is_file() or began_with.read_bytes().strip() != fingerprint(pairs).encode():
@@ -191,7 +189,7 @@ def _load_dpo(folder: RunFolder, wanted: Wanted, trust: Trust) -> _Run:
 
 def _first(held_out: list[Prompt], count: int, wanted: Wanted) -> tuple[list[Prompt], list[str]]:
     if not held_out:
-        raise UsageError("the run holds no prompts out (data.eval_fraction = 0): name a file by --prompts")
+        raise UsageError("the run has no held-out prompts (data.eval_fraction = 0): name a file with --prompts")
     warnings = []
     if wanted.prompts and wanted.prompts > len(held_out):
         warnings.append(f"only {len(held_out)} prompts are held out: all of them are taken")

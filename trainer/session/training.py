@@ -1,35 +1,37 @@
-"""A whole run: from a configuration to a trained policy, with a journal, samples and checkpoints on disk."""
+"""A whole PPO run: from a configuration to a trained policy, with a journal, samples and checkpoints on disk."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 import mlx.core as mx
 
-from trainer.config import Config
+from trainer.config import Config, config_warnings, resolve_paths, with_seed
 from trainer.control.control import Control
-from trainer.control.lifecycle import closing
+from trainer.control.lifecycle import RunUnderWay, closing
+from trainer.control.live_settings import changes, in_words, with_setting
+from trainer.control.questions import Answer, Question
 from trainer.data import Prompt, load_prompts
-from trainer.evaluation.measure import evaluate, reference_baseline
-from trainer.events import Evaluation, RolledBack, RunEnded
-from trainer.models.actor_critic import ActorCriticLLM
+from trainer.errors import TrainerError
+from trainer.evaluation.held_out import evaluate, reference_baseline
+from trainer.events import Alarm, Alert, Evaluation, Event, RolledBack, RunEnded, SettingChanged
+from trainer.models.adapters import reason_of
 from trainer.models.cpu.blas import blas_warning, measure_matmul
 from trainer.models.loading import load_backbone, quantize_warning
-from trainer.monitoring.watch import RunWatch
-from trainer.ppo.checkpoint import Snapshot, load_checkpoint
-from trainer.ppo.loop import PPO
-from trainer.ppo.value_init import check_value_init, init_value_model
-from trainer.rewards import Trust, load_functions, trust_all
+from trainer.monitoring import Monitor
+from trainer.ppo.checkpoint import Rollback, Snapshot, load_checkpoint
+from trainer.ppo.value_init import check_value_init
+from trainer.rewards import Rewards, Trust, load_functions, trust_all
+from trainer.rewards.model_reward import unfinished_models, with_checkpoints
 from trainer.runs.checkpoint_files import load_newest
-from trainer.runs.folder import check_name_is_free, create_run, open_to_train, write_config
+from trainer.runs.folder import RunFolder, write_config
 from trainer.runs.journal import read_journal
 from trainer.runs.sinks import Sink, Sinks
-from trainer.runs.trackers import build_trackers
-from trainer.seeding import Purpose, key_for
+from trainer.session.artifacts import RunArtifacts, forget_best, older_checkpoint
+from trainer.session.policy import STATISTICS_RESTARTED, TrainedPolicy
 from trainer.session.prompts import run_prompts
-from trainer.session.record import RunRecord
-from trainer.session.steered_run import SteeredRun
 
 
 def train(
@@ -63,80 +65,49 @@ def release_thread() -> None:
     mx.clear_streams()
 
 
-class _Run(SteeredRun):
-    """One run from its first event to its last: loading, and the loop over iterations."""
+class _Run(RunUnderWay):
+    """One PPO run from its first event to its last. Requests of others apply between its iterations."""
+
+    policy: TrainedPolicy
+    artifacts: RunArtifacts
+
+    def __init__(self, config: Config, resume: Path | None, out: Sinks, control: Control, trust: Trust) -> None:
+        super().__init__(resume, out, control)
+        self.trust = trust
+        self.began_in = Path.cwd()
+        self.config = with_seed(with_checkpoints(resolve_paths(config, self.began_in)))
+        self.warnings = config_warnings(self.config) + unfinished_models(self.config)
+        self.requested = self.config  # with the live settings that apply from the next iteration on
+        self.requested_rollback: tuple[int | None, str] | None = None  # the iteration to return to, and the reason
+        self.watch = Monitor(lambda: self.config)
+
+    # From the first event to the last
 
     def train(self, preset: str) -> RunEnded:
         """Load everything, then create or open the run, so that a failed start leaves nothing behind."""
-        self.state("loading")
-        if self.resume:
-            self.folder = open_to_train(self.resume, Path(self.config.run.dir))
-        else:
-            check_name_is_free(self.config)
+        self.find_folder(self.config)
         rows = load_prompts(self.config.data)
         functions = load_functions(self.config.reward, trust=self.trust)
         check_value_init(self.config.model)
-        self.model = model = load_backbone(self.config.model)
-        rewards = self.build_rewards(self.config, functions)
+        model = load_backbone(self.config.model)
+        self.policy = TrainedPolicy(model, self.control, self.trust)
+        rewards = self.policy.build_rewards(self.config, functions)
         self.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(self.config.model)))
         prompts, held_out, warnings = run_prompts(self.config, rows, model)
         self.warnings += warnings
-        key = key_for(self.config.run.seed, Purpose.ADAPTER)
-        actor = ActorCriticLLM(model.backbone, self.config.model, key=key)
-        if not self.resume:  # otherwise the critic comes from the checkpoint
-            init_value_model(actor, model, self.config.model)
-        self.ppo = PPO(self.config, actor, model.tokenizer, prompts, rewards, emit=self.emit, control=self.control)
+        self.policy.begin(self.config, prompts, rewards, self.emit, new=not self.resume)
         self.held_out = held_out[: self.config.eval.prompts]
-        self.baseline = reference_baseline(self.ppo, self.held_out) if self.config.eval.reference else None
-        if not self.resume:
-            self.folder = create_run(self.config, preset)
-        with self.folder.lock() as self.lock:
-            if self.resume:
-                write_config(self.folder, self.config)  # what runs from here on
-            self.open(self._trackers, shared=self.config.run.shared)
-            self.record = RunRecord(self.folder, self.config, self.emit, self.guard.check)
-            return self.guarded(lambda: self._iterations(prompts))
-
-    def _begin(self, prompts: Sequence[Prompt]) -> None:
-        ppo = self.ppo
-        self.snapshot = self.take_snapshot(0)
-        loaded, problems = load_newest(self.folder, lambda path: load_checkpoint(path, ppo.actor.adapter_config))
-        if loaded is not None:
-            self.take_up(loaded)
-        self.begin(
-            self.config,
-            self.model,
-            trainable=[*ppo.actor.policy_parameters().values(), *ppo.actor.value_parameters().values()],
-            prompts=len(prompts),
-            eval_prompts=len(self.held_out),
-            iterations=self.config.ppo.iterations,
-        )
-        self.tell_damaged(problems)
-        self._catch_up(loaded)
-
-    def _catch_up(self, loaded: Snapshot | None) -> None:
-        """Replay the journal and finish what a killed process had begun after its checkpoint."""
-        past = read_journal(self.folder.events).events
-        self.watch = RunWatch(lambda: self.config, past)
-        evaluations = [event for event in past if isinstance(event, Evaluation)]
-        self.is_evaluated = bool(evaluations)
-        if loaded is None:
-            return
-        if rollback := loaded.rollback:
-            told = RolledBack(iteration=loaded.iteration, to=rollback.to, reason=rollback.reason)
-            if [event for event in past if isinstance(event, RolledBack)][-1:] != [told]:
-                self.finish_rollback(rollback)
-        elif loaded.iteration and evaluations and evaluations[-1].iteration == loaded.iteration:
-            self.record.keep_best(loaded, evaluations[-1])
+        self.baseline = reference_baseline(self.policy.ppo, self.held_out) if self.config.eval.reference else None
+        return self.in_folder(self.config, preset, lambda: self._iterations(prompts))
 
     def _iterations(self, prompts: Sequence[Prompt]) -> str:
         """Run the remaining iterations; return why there are no more."""
         self._begin(prompts)
-        c, ppo = self.config, self.ppo  # settings read from `c` here are not live
+        c = self.config  # settings read from `c` here are not live
         reason = f"{c.ppo.iterations} iterations done"
         if self.iteration == 0 and not self.is_evaluated:
             self._evaluate(0)
-        first = self.snapshot.iteration + 1
+        first = self.iteration + 1
         for number in range(first, c.ppo.iterations + 1):
             decision = self.watch.due(number - 1)
             if decision and decision.action == "stop":
@@ -147,31 +118,224 @@ class _Run(SteeredRun):
                 self.control.between_iterations()
             else:
                 self.control.check()
-            self.between_iterations(decision)
-            result = ppo.iteration(number)
-            self.record.write_samples(number, result)
+            if decision and not self.requested_rollback:
+                self.requested_rollback = (None, decision.message)
+            self._apply_requests()
+            result = self.policy.ppo.iteration(number)
+            self.artifacts.write_samples(number, result)
             self.emit(result.metrics)
             is_due = number == c.ppo.iterations or (c.eval.every and number % c.eval.every == 0)
             evaluation = self._evaluate(number) if is_due else None
             # Only now: a run that ends during its evaluation repeats the iteration, and so the evaluation.
-            self.snapshot = self.take_snapshot(number)
+            self.policy.keep(number)
             if evaluation:
-                self.record.keep_best(self.snapshot, evaluation)
+                self.artifacts.keep_best(self.policy.snapshot, evaluation)
             if c.checkpoint.every and number % c.checkpoint.every == 0:
                 self.save()
         self.save()
-        self.tell_too_late()
+        self._refuse_requests()
         return reason
+
+    def _begin(self, prompts: Sequence[Prompt]) -> None:
+        self.artifacts = RunArtifacts(self.folder, self.config, self.emit, self.guard.check)
+        actor = self.policy.ppo.actor
+        loaded, problems = load_newest(self.folder, lambda path: load_checkpoint(path, actor.adapter_config))
+        if loaded is not None:
+            self.artifacts.checkpoints.saved_at = (
+                loaded.iteration
+            )  # first: what does not fit the model must not be saved again
+            if self.policy.restore(loaded) and self.config.reward.normalize == "running":
+                self.warnings.append(STATISTICS_RESTARTED)
+        self.begin(
+            self.config,
+            self.policy.model,
+            trainable=[*actor.policy_parameters().values(), *actor.value_parameters().values()],
+            prompts=len(prompts),
+            eval_prompts=len(self.held_out),
+            iterations=self.config.ppo.iterations,
+        )
+        self.tell_damaged(problems)
+        self._replay_journal(loaded)
+
+    def _replay_journal(self, loaded: Snapshot | None) -> None:
+        """Learn from the journal what happened, and finish what a killed process had begun after its checkpoint."""
+        past = read_journal(self.folder.events).events
+        self.watch = Monitor(lambda: self.config, past)
+        evaluations = [event for event in past if isinstance(event, Evaluation)]
+        self.is_evaluated = bool(evaluations)
+        if loaded is None:
+            return
+        if rollback := loaded.rollback:
+            expected = RolledBack(iteration=loaded.iteration, to=rollback.to, reason=rollback.reason)
+            if [event for event in past if isinstance(event, RolledBack)][-1:] != [expected]:
+                self._finish_rollback(rollback)
+        elif loaded.iteration and evaluations and evaluations[-1].iteration == loaded.iteration:
+            self.artifacts.keep_best(loaded, evaluations[-1])
 
     def _evaluate(self, number: int) -> Evaluation | None:
         """Evaluate the policy after iteration `number` on held-out prompts; None if disabled or there are none."""
         if not self.config.eval.every or not self.held_out:
             return None
         self.state("evaluating")
-        evaluation = evaluate(self.ppo, self.held_out, number, self.baseline)
+        evaluation = evaluate(self.policy.ppo, self.held_out, number, self.baseline)
         self.emit(evaluation)
         return evaluation
 
-    def _trackers(self) -> list[Sink]:
-        names, settings = self.config.run.trackers, self.config.model_dump()
-        return build_trackers(names, self.folder.name, self.folder.root, settings)
+    # Events and checkpoints
+
+    @property
+    def iteration(self) -> int:
+        """Number of the last whole iteration."""
+        return self.policy.snapshot.iteration
+
+    @property
+    def open_alarms(self) -> dict[str, str]:
+        """Code and level of the open alarms."""
+        return self.watch.open_alarms
+
+    def emit(self, event: Event) -> None:
+        """Pass an event to every sink, followed by the alerts that it causes."""
+        super().emit(event)
+        for alert in self.watch.take(event):
+            self.emit(alert)
+            if isinstance(alert, Alarm) and alert.level == "error" and self.config.health.pause:
+                self.control.pause()
+                self.alert(
+                    "warning",
+                    "paused",
+                    f"paused by alarm '{alert.code}' (health.pause = true): deal with it, then resume",
+                )
+
+    def alert(self, level: Literal["info", "warning"], code: str, message: str) -> None:
+        """Report something that a user should know, for the current iteration."""
+        number = min(self.iteration + 1, self.config.ppo.iterations)
+        self.emit(Alert(iteration=number, level=level, code=code, message=message))
+
+    def save(self) -> None:
+        """Save the last whole iteration, unless it is saved already."""
+        self.artifacts.save(self.policy.snapshot)
+
+    def _save_within(self) -> None:
+        """Save the last whole iteration, and report again the state that the run is in."""
+        if self.iteration != self.artifacts.checkpoints.saved_at:
+            now = self.now
+            self.save()
+            self.state(now)
+
+    def move_to(self, folder: RunFolder) -> None:
+        """Use `folder` as the run's own from now on."""
+        self.folder = folder
+        self.artifacts.checkpoints.move_to(folder)
+        write_config(folder, self.config)
+
+    # Requests: handled at once, or applied before the next iteration
+
+    def answer(self, question: Question, check: Callable[[], None]) -> Answer:
+        """Answer with the policy of the last whole iteration."""
+        return self.policy.answer(question, check)
+
+    def checkpoint(self) -> None:
+        """Save the last whole iteration, in the middle of the next one."""
+        if self.iteration == self.artifacts.checkpoints.saved_at:
+            self.alert("info", "checkpoint_there", f"iteration {self.iteration} already has a checkpoint")
+        self._save_within()
+
+    def rollback(self, to: int | None, reason: str) -> None:
+        """Schedule a rollback before the next iteration."""
+        self.requested_rollback = (to, reason)
+
+    def set(self, key: str, value: Any) -> None:
+        """Schedule a setting for the next iteration, or report why it is refused."""
+        try:
+            self.requested = with_setting(self.requested, key, value)
+        except TrainerError as refusal:
+            self.alert("warning", "setting_refused", f"{'; '.join(str(refusal).splitlines())}; nothing is changed")
+
+    def stopped(self) -> None:
+        """Apply pending requests for when the run is resumed, which then builds what it needs."""
+        self._apply_requests(build=False)
+
+    def _apply_requests(self, *, build: bool = True) -> None:
+        """Apply pending requests. build: whether this process goes on, and needs what the settings name."""
+        if self.requested_rollback:
+            (to, reason), self.requested_rollback = self.requested_rollback, None
+            self._roll_back(to, reason, build=build)
+        self._apply_settings(build=build)
+
+    def _refuse_requests(self) -> None:
+        """Report requests that can no longer apply, because there is no next iteration."""
+        for change in changes(self.config, self.requested):
+            what = f"{change.key} = {in_words(change.value)}"
+            self.alert("warning", "setting_refused", f"{what} came in the last iteration; nothing is changed")
+        if self.requested_rollback:
+            message = "the rollback came in the last iteration; nothing is changed"
+            self.alert("warning", "rollback_refused", message)
+
+    def _roll_back(self, to: int | None, reason: str, *, build: bool) -> None:
+        """Continue from an older checkpoint. Iterations keep counting: none is repeated.
+
+        A process killed on the way has changed nothing, or has left a checkpoint that says what to finish.
+        """
+        self.guard.check()
+        try:
+            path = older_checkpoint(self.folder, to, before=self.iteration)
+            older = load_checkpoint(path, self.policy.ppo.actor.adapter_config)
+        except TrainerError as refusal:
+            self.alert("warning", "rollback_refused", f"{refusal}; the run continues unchanged")
+            return
+        factor, optim = self.config.convergence.rollback_lr, self.requested.optim
+        rollback = Rollback(older.iteration, reason, optim.policy_lr * factor, optim.value_lr * factor)
+        self.policy.roll_back(older, rollback)
+        forget_best(self.folder, self.iteration)
+        self.artifacts.checkpoints.saved_at = -1  # an existing checkpoint of this iteration contains another state
+        self._save_within()
+        self._finish_rollback(rollback, build=build)
+
+    def _finish_rollback(self, rollback: Rollback, *, build: bool = True) -> None:
+        """Finish a rollback whose checkpoint is written: set the learning rates and report it."""
+        for key, rate in (("optim.policy_lr", rollback.policy_lr), ("optim.value_lr", rollback.value_lr)):
+            self.requested = with_setting(self.requested, key, rate)
+        self._apply_settings(build=build)
+        self.emit(RolledBack(iteration=self.iteration, to=rollback.to, reason=rollback.reason))
+
+    def _apply_settings(self, *, build: bool) -> None:
+        """Apply requested settings from the next iteration on, here and in a resumed run."""
+        rewards, warnings = (
+            self._requested_rewards(build) if self.requested.reward != self.config.reward else (None, [])
+        )
+        if not (changed := changes(self.config, self.requested)):
+            return
+        self.guard.check()
+        self._save_within()  # earlier iterations must not be repeated with the new settings
+        self.config = self.requested
+        write_config(self.folder, self.config)
+        for change in changed:
+            self.emit(SettingChanged(iteration=self.iteration + 1, **change._asdict()))
+        self.policy.ppo.configure(self.config, rewards)
+        if rewards and self.config.reward.normalize == "running":
+            self.alert("info", "reward_statistics", STATISTICS_RESTARTED)
+        for warning in config_warnings(self.config) + warnings:
+            if warning not in self.warnings:
+                self.warnings.append(warning)
+                self.alert("warning", "config", warning)
+
+    def _requested_rewards(self, build: bool) -> tuple[Rewards | None, list[str]]:
+        """Build the requested rewards, if they are available, and return them with warnings for the user.
+
+        If they are not, cancel the request and report why.
+        """
+        now = self.now
+        try:
+            self.requested = with_checkpoints(resolve_paths(self.requested, self.began_in))
+            if not build or self.requested.reward == self.config.reward:
+                return None, []
+            self.state("loading")
+            return self.policy.build_rewards(self.requested), unfinished_models(self.requested)
+        except Exception as error:  # noqa: BLE001  whatever is wrong with that reward, the run has one
+            self.requested = self.requested.model_copy(update={"reward": self.config.reward})
+            reason = str(error) if isinstance(error, TrainerError) else reason_of(error)
+            self.alert("warning", "setting_refused", f"{'; '.join(reason.splitlines())}; the reward is unchanged")
+            return None, []
+        finally:
+            if self.now != now:
+                self.state(now)

@@ -1,1 +1,1 @@
-"""The commands, one module each; the parser of the command line is in `workbench.cli.main`."""
+"""The commands, one module each: options, action and output. `workbench.cli.main` is the command line."""

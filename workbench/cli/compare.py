@@ -11,12 +11,11 @@ from pathlib import Path
 
 from trainer.errors import StorageError, UsageError
 from trainer.runs.folder import RunFolder, open_run
-from workbench.cli.compare_reading import read_runs
-from workbench.cli.runs_dir import runs_dir
-from workbench.compare.lines import Line, plain
-from workbench.compare.plain import plain_values
-from workbench.compare.report import report
-from workbench.compare.run import LETTERS
+from workbench.cli.configuration import runs_dir
+from workbench.cli.parser import add_dir
+from workbench.compare.lines import Line, line_text
+from workbench.compare.report import plain_values, report_lines
+from workbench.compare.run import LETTERS, read_runs
 from workbench.system import output
 
 _LEAST, _MOST = 60, 400  # columns
@@ -29,16 +28,25 @@ _STYLES = {
 }
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.set_defaults(execute=run)
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="folders or names of two runs or more")
+    add_dir(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object (docs/compare.md lists its fields)")
+    parser.add_argument("--width", metavar="N", type=int, help="columns of the report (default: the terminal's)")
+
+
 def run(args: argparse.Namespace) -> int:
     """Print the comparison; problems go to stderr, or into the JSON object. Raises UsageError and StorageError."""
     width = _width(args.width)
     runs = read_runs(_folders(args.runs, runs_dir(args)))
     if not any(one.view.started or one.view.history for one in runs):
-        raise StorageError("none of these runs has an event in its journal: there is nothing to compare yet")
+        raise StorageError("none of these runs has an event in its journal yet: compare them later")
     if args.json:
         output.data(json.dumps(plain_values(runs), allow_nan=False, default=str))
     else:
-        _print(report(runs, width))
+        _print(report_lines(runs, width))
         for one in runs:
             for problem in one.problems:
                 output.warning(f"{one.letter} {one.name}: {problem}")
@@ -51,26 +59,26 @@ def _folders(named: list[str], where: Path) -> list[RunFolder]:
     for name in named:
         folder = open_run(name, where)
         if folder.root in folders:
-            output.warning(f"'{name}' is named twice: it is compared once")
+            output.warning(f"'{name}' is named twice and compared once")
         folders[folder.root] = folder
     if len(folders) < 2:
-        raise UsageError(f"compare needs two runs or more, and there is only '{named[0]}': name another one")
+        raise UsageError(f"compare needs two runs or more, not only '{named[0]}': name another one")
     if len(folders) > len(LETTERS):
         raise UsageError(f"{len(folders)} runs are too many to compare at once: name at most {len(LETTERS)}")
     return list(folders.values())
 
 
-def _width(asked: int | None) -> int:
-    if asked is None:
+def _width(given: int | None) -> int:
+    if given is None:
         return min(max(shutil.get_terminal_size().columns, _LEAST), _MOST)
-    if not _LEAST <= asked <= _MOST:
-        raise UsageError(f"--width {asked}: give {_LEAST} to {_MOST} columns, or leave it out")
-    return asked
+    if not _LEAST <= given <= _MOST:
+        raise UsageError(f"--width {given}: must be {_LEAST} to {_MOST} columns")
+    return given
 
 
 def _print(lines: Iterable[Line]) -> None:
     if not sys.stdout.isatty():
-        output.data("\n".join(map(plain, lines)))
+        output.data("\n".join(map(line_text, lines)))
         return
     from rich.console import Console
     from rich.text import Text

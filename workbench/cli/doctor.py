@@ -1,4 +1,4 @@
-"""`ppo-workbench doctor`: what training would run on here, what is slow about it, and what to do."""
+"""`ppo-workbench doctor`: what training would run on here, what slows it down, and what to do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from workbench.system import output
 from workbench.text import visible
 
 
-def run(args: argparse.Namespace) -> int:
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add nothing but the function: there are no options."""
+    parser.set_defaults(execute=run)
+
+
+def run(_: argparse.Namespace) -> int:
     """Print one line for each check; return 3 if one failed, because training would fail too."""
     from trainer.doctor import checks
 

@@ -11,11 +11,19 @@ from trainer.config.dpo import DPOConfig
 from trainer.control.control import Control
 from trainer.events import RunEnded
 from trainer.runs.sinks import Sink
-from workbench.cli.preference_runs import configuration, resumed
+from workbench.cli.configuration import configuration, resumed
+from workbench.cli.parser import add_preference_training, add_trust_code
 from workbench.cli.train import headless
 from workbench.headless import choose
 from workbench.run.session import Session
 from workbench.system.code_trust import is_given, require_trust, trusted_code
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.set_defaults(execute=run)
+    add_preference_training(parser, "dpo")
+    add_trust_code(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _train(config: Any, *, resume: Path | None, preset: str, sinks: Sequence[Sink], control: Control) -> RunEnded:
     # Imported here, because this imports mlx, which only the training thread may use.
-    from trainer.dpo.training import train_dpo
+    from trainer.dpo.dpo_run import train_dpo
     from trainer.session.training import release_thread
 
     try:

@@ -13,15 +13,57 @@ from typing import TYPE_CHECKING
 from trainer.errors import UsageError
 from trainer.events import Event, PhaseProgress
 from trainer.runs.folder import open_run
-from workbench.cli.evaluate_table import table
-from workbench.cli.runs_dir import runs_dir
+from workbench.cli.configuration import runs_dir
+from workbench.cli.parser import add_dir, add_run, add_trust_code
+from workbench.columns import aligned
+from workbench.numbers import counted, number, percent
 from workbench.system import output
 from workbench.system.code_trust import require_trust, trusted_code
+from workbench.text import visible
 
 if TYPE_CHECKING:
+    from trainer.evaluation.held_out import EvaluationReport
+    from trainer.evaluation.intervals import Interval
     from trainer.session.checkpoint_evaluation import Wanted
 
 _MOST = 1024  # responses to a prompt
+_ROWS = (
+    ("score", "score", 3),
+    ("reward", "reward: score less KL penalty", 3),
+    ("kl", "KL, nats a sequence", 2),
+    ("length", "length, tokens", 1),
+)
+_PART = "parts."
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.set_defaults(execute=run)
+    add_run(parser, "the folder or name of a PPO or DPO run")
+    parser.add_argument(
+        "--checkpoint", metavar="N", default="last", help="number of an iteration, best, or last (default: last)"
+    )
+    parser.add_argument(
+        "--prompts",
+        metavar="N_OR_FILE",
+        help="number of held-out prompts (default: eval.prompts), or a file of prompts",
+    )
+    parser.add_argument(
+        "--samples", metavar="K", type=int, default=1, help="responses to each prompt (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--best-of", metavar="N", type=int, help="responses of the reference for best-of-n (default: eval.best_of)"
+    )
+    parser.add_argument(
+        "--average", action="store_true", help="evaluate the moving average of the policy instead of the policy"
+    )
+    parser.add_argument("--seed", metavar="N", type=int, help="seed of the sampling (default: that of the run)")
+    parser.add_argument(
+        "--reward", metavar="SOURCE", help="score by 'file.py:function', 'lexicon' or a list for reward.sources instead"
+    )
+    add_trust_code(parser)
+    add_dir(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -38,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     for warning in found.warnings:
         output.warning(warning)
     report = found.report
-    output.data(json.dumps(report.as_dict(), allow_nan=False) if args.json else "\n".join(table(report)))
+    output.data(json.dumps(report.as_dict(), allow_nan=False) if args.json else "\n".join(report_lines(report)))
     return 0
 
 
@@ -83,3 +125,61 @@ def _progress() -> Iterator[Callable[[Event], None]]:
                 progress.update(task, completed=event.done / event.total)
 
         yield emit
+
+
+def report_lines(report: EvaluationReport) -> Iterator[str]:
+    """Yield the lines of the tables."""
+    policy, reference = report.policy, report.reference
+    names = [name for name in policy if name.startswith(_PART)]
+    parts = [(name, f"  {visible(name.removeprefix(_PART))}", 3) for name in names] if len(names) > 1 else []
+    average = ", moving average" if report.averaged else ""
+    yield (
+        f"{visible(report.run)}, {report.checkpoint}{average}: {counted(report.prompts, 'prompt')}, "
+        f"{counted(report.samples, 'response')} to each, seed {report.seed}, kl_coef {report.kl_coef:g}"
+    )
+    yield ""
+    yield from aligned(
+        [
+            ("", "policy", "95% interval", "reference", "95% interval"),
+            *(
+                (label, *_numbers(policy[name], digits), *_numbers(reference[name], digits))
+                for name, label, digits in (_ROWS[0], *parts, *_ROWS[1:])
+            ),
+            ("cut short", *_shares(policy["truncated"]), *_shares(reference["truncated"])),
+        ]
+    )
+    yield ""
+    yield from aligned(
+        [
+            ("policy against reference", "", "95% interval"),
+            ("gain in score", *_numbers(report.gain, 3)),
+            (f"win rate, {counted(report.pairs, 'pair')}", *_shares(report.win_rate)),
+        ]
+    )
+    if report.best_of:
+        yield ""
+        yield from aligned(
+            [
+                ("best of n of the reference", "score", "95% interval", "KL at most"),
+                *((f"n = {best.n}", *_numbers(best.score, 3), number(best.kl, 2)) for best in report.best_of),
+            ]
+        )
+    if report.critic:
+        yield ""
+        yield from aligned(
+            [
+                ("critic on these rollouts", "", "95% interval"),
+                ("explained variance", *_numbers(report.critic["explained_variance"], 3)),
+                ("error (root mean square)", *_numbers(report.critic["error"], 3)),
+            ]
+        )
+
+
+def _numbers(interval: Interval, digits: int) -> tuple[str, str]:
+    value, low, high = (number(bound, digits) for bound in interval)
+    return value, f"{low} to {high}"
+
+
+def _shares(interval: Interval) -> tuple[str, str]:
+    value, low, high = (percent(bound, 1) for bound in interval)
+    return value, f"{low} to {high}"

@@ -11,27 +11,68 @@ from typing import get_args
 from trainer.errors import UsageError
 from trainer.preferences.items import Queue, SessionRecord
 from trainer.preferences.rows import guidelines_hash
-from trainer.preferences.sessions import sessions
+from trainer.preferences.sessions import list_sessions
 from trainer.preferences.store import PreferenceStore, default_store
 from trainer.runs.folder import open_run
-from workbench.cli.runs_dir import dir_override, runs_dir
+from workbench.cli.configuration import dir_override, runs_dir
+from workbench.cli.parser import add_dir
 from workbench.cli.ui import open_workbench
-from workbench.labelling.choices import (
+from workbench.labelling.plans import (
     ENSEMBLE,
     QUEUES,
     REPEATS,
     LabelOpening,
     SessionChoice,
-    Wanted,
+    SessionOptions,
     default_labeller,
     labeller_name,
     labelling_material,
-    like,
     read_guidelines,
     session_plan,
     unfinished,
+    with_plan,
 )
 from workbench.opening import Opening
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.set_defaults(execute=run)
+    parser.add_argument(
+        "--labeller", metavar="NAME", help="your name (default: the last labeller in the store, else your login name)"
+    )
+    parser.add_argument("--run", metavar="RUN", help="run whose samples to judge: folder or name (default: the newest)")
+    parser.add_argument(
+        "--data", metavar="SOURCE", help="pairs of a .jsonl, .json, .csv or .parquet file, a folder or a datasets name"
+    )
+    parser.add_argument(
+        "--queue",
+        dest="queues",
+        metavar="NAME[=WEIGHT]",
+        nargs="+",
+        action="extend",
+        default=[],
+        help=f"sources of items, mixed by weight: {', '.join(QUEUES)} (default: samples of a run, pairs of --data)",
+    )
+    parser.add_argument(
+        "--model",
+        dest="models",
+        metavar="RUN",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="reward models for uncertain (the first) and disagreement (default: the newest)",
+    )
+    add_dir(parser)
+    parser.add_argument("--guidelines", metavar="FILE", help="text to judge by; it is shown, and saved with the labels")
+    parser.add_argument("--store", metavar="FILE", help="the store (default: preferences.db, in this folder)")
+    parser.add_argument("--limit", metavar="N", type=int, help="number of items (default: all)")
+    parser.add_argument(
+        "--repeats",
+        metavar="SHARE",
+        type=float,
+        help=f"share of items that repeat one you labelled (default: {REPEATS})",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,23 +91,23 @@ def opening(args: argparse.Namespace) -> Opening:
     choice = None
     if args.run or args.data or wanted.queues:
         plan = session_plan(wanted)
-        alike = like(unfinished(kept, labeller), plan)
+        alike = with_plan(unfinished(kept, labeller), plan)
         same = [session for session in alike if session.guidelines == guidelines_hash(guidelines)]
         choice = (
             SessionChoice(labeller=labeller, resume=same[0].id)
             if same
             else SessionChoice(labeller=labeller, plan=plan, guidelines=guidelines)
         )
-    label = LabelOpening(store=path, labeller=labeller, choice=choice, wanted=wanted)
+    label = LabelOpening(store=path, labeller=labeller, choice=choice, options=wanted)
     return Opening(watch=wanted.run, overrides=() if wanted.run else tuple(dir_override(args)), label=label)
 
 
-def _wanted(args: argparse.Namespace, where: Path) -> Wanted:
+def _wanted(args: argparse.Namespace, where: Path) -> SessionOptions:
     """Return the options; a run or reward models that are needed but not named are the newest ones."""
     queues = tuple(_weighted(text) for text in args.queues)
     names = {queue for queue, _ in queues}
     if len(names) < len(queues):
-        raise UsageError("--queue: a queue is named twice: give it one weight")
+        raise UsageError("--queue: a queue is named twice; give it one weight")
     run = open_run(args.run, where).root if args.run else None
     models = [open_run(name, where).root for name in args.models]
     needs_run = bool(names - {"dataset"})
@@ -74,7 +115,7 @@ def _wanted(args: argparse.Namespace, where: Path) -> Wanted:
         found = labelling_material(where)
         run = run or next(iter(found.runs), None)
         models = models or found.models[:ENSEMBLE]
-    return Wanted(
+    return SessionOptions(
         queues=queues,
         run=run,
         data=args.data or "",
@@ -106,7 +147,7 @@ def _sessions(path: Path) -> list[SessionRecord]:
     """
     if path.exists():
         with PreferenceStore(path) as store:
-            return sessions(store)
+            return list_sessions(store)
     if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
-        raise UsageError(f"no preferences can be kept in '{path}': its folder is missing or read-only: name another")
+        raise UsageError(f"cannot create '{path}': its folder is missing or read-only; name another with --store")
     return []

@@ -4,27 +4,108 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from trainer.errors import UsageError
-from trainer.preferences.agreement import agreement
-from trainer.preferences.data_card import data_card
+from trainer.preferences.agreement import Agreement, measure_agreement
+from trainer.preferences.data_card import render_data_card
+from trainer.preferences.formats import (
+    FORMATS_IN,
+    FORMATS_OUT,
+    ColumnNames,
+    Reading,
+    read_preferences,
+    write_preferences,
+)
 from trainer.preferences.formats.k_way import k_way_row
-from trainer.preferences.formats_in import ColumnNames, Reading, read_preferences
-from trainer.preferences.formats_out import write_preferences
 from trainer.preferences.records import Preference, Text
 from trainer.preferences.store import PreferenceStore, default_store
-from workbench.cli.agreement_tables import plain, tables
-from workbench.kit.cells import fit_end
+from workbench.columns import aligned, fit_end
+from workbench.numbers import counted, number, percent
 from workbench.system import output
 from workbench.text import visible
 
 _PROMPT = 60  # columns of a prompt in the list
+_IMPORT = f"{output.PROGRAM} preferences import SOURCE"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the subcommands and their options."""
+    actions = parser.add_subparsers(required=True, title="commands", metavar="")
+    _add_import(actions)
+    _add_export(actions)
+    command = actions.add_parser("card", help="print a data card in Markdown: counts, lengths, agreement")
+    command.set_defaults(execute=card)
+    _add_selection(command)
+    command = actions.add_parser("agreement", help="print how far labellers agree with each other and with themselves")
+    command.set_defaults(execute=agree)
+    command.add_argument("--json", action="store_true", help="print one JSON object")
+    command = actions.add_parser("check", help="check the store; exit code 3 if it is damaged")
+    command.set_defaults(execute=check)
+    command = actions.add_parser("list", help="print the newest preferences")
+    command.set_defaults(execute=list_)
+    _add_selection(command)
+    command.add_argument("--limit", metavar="N", type=int, default=20, help="number of lines (default: %(default)s)")
+    command.add_argument("--json", action="store_true", help="print every field, one JSON object a line")
+    for command in actions.choices.values():
+        command.add_argument("--store", metavar="FILE", help="the store (default: preferences.db, in this folder)")
+
+
+def _add_import(actions: Any) -> None:
+    command = actions.add_parser("import", help="read preferences from a file or a dataset into the store")
+    command.set_defaults(execute=import_)
+    command.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="a .jsonl, .jsonl.gz, .json, .csv or .parquet file, the folder of a saved dataset, or a datasets name",
+    )
+    command.add_argument(
+        "--format", choices=("auto", *FORMATS_IN), default="auto", help="default: from the columns of the first row"
+    )
+    command.add_argument("--split", default="train", help="split of a dataset (default: %(default)s)")
+    command.add_argument(
+        "--column",
+        dest="columns",
+        metavar="ROLE=NAME",
+        action="append",
+        default=[],
+        help="name of a column, as in prompt=question; roles: prompt, chosen, rejected, a, b, choice, strength, "
+        "labeller, note",
+    )
+    command.add_argument("--conversational", action="store_true", help="turn text and transcripts into chat messages")
+    command.add_argument("--labeller", metavar="NAME", help="labeller of rows that name none")
+    command.add_argument("--skip-broken", action="store_true", help="leave broken rows out, and count them")
+    command.add_argument("--dry-run", action="store_true", help="read and report, but save nothing")
+
+
+def _add_export(actions: Any) -> None:
+    command = actions.add_parser("export", help="write preferences for other trainers, or all of their fields")
+    command.set_defaults(execute=export)
+    command.add_argument("file", metavar="FILE", help="a .jsonl or .parquet file, or .csv with --format columns")
+    command.add_argument("--format", choices=tuple(FORMATS_OUT), required=True, help="only k-way keeps every field")
+    command.add_argument(
+        "--ties",
+        choices=("keep", "drop"),
+        default="keep",
+        help="keep ties if the format can hold them (default), or drop them",
+    )
+    command.add_argument(
+        "--provenance", action="store_true", help="add columns with origins, judgement and the source's other columns"
+    )
+    _add_selection(command)
+    command.add_argument("--force", action="store_true", help="overwrite FILE")
+
+
+def _add_selection(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--labeller", metavar="NAME", help="only preferences of this labeller")
+    command.add_argument("--source", metavar="SOURCE", help="only preferences imported from this source")
 
 
 def import_(args: argparse.Namespace) -> int:
@@ -38,15 +119,15 @@ def import_(args: argparse.Namespace) -> int:
         conversational=args.conversational,
     )
     preferences = [_labelled(preference, args.labeller) for preference in reading]
-    _tell(reading)
+    _report(reading)
     if args.dry_run:
-        output.note(f"would import {len(preferences)} preferences: nothing is kept")
+        output.note(f"would import {counted(len(preferences), 'preference')}; nothing was saved")
         return 0
     path = _path(args)
     with PreferenceStore(path) as store:
         added = store.add_many(preferences, source=args.source)
-    known = f", {added.duplicates} were there already" if added.duplicates else ""
-    output.note(f"imported {added.count} preferences into '{path}'{known}")
+    known = f"; {added.duplicates:,} were there already" if added.duplicates else ""
+    output.note(f"imported {counted(added.count, 'preference')} into '{path}'{known}")
     return 0
 
 
@@ -54,7 +135,7 @@ def export(args: argparse.Namespace) -> int:
     """Write the preferences to a file and print its path; what was left out goes to stderr."""
     with _store(args) as store:
         written = write_preferences(
-            _chosen(args, store, with_skips=True),
+            _selected(args, store),
             Path(args.file),
             format=args.format,
             ties=args.ties,
@@ -62,25 +143,27 @@ def export(args: argparse.Namespace) -> int:
             overwrite=args.force,
         )
     output.data(visible(str(written.path)))
-    left_out = "".join(f", {count} {reason} left out" for reason, count in written.left_out.items())
-    output.note(f"{written.rows} rows of {args.format}{left_out}")
+    left_out = "".join(f", {counted(count, *_reason(name))} left out" for name, count in written.left_out.items())
+    output.note(f"{counted(written.rows, 'row')} of {args.format}{left_out}")
     return 0
 
 
 def card(args: argparse.Namespace) -> int:
     """Print the data card."""
     with _store(args) as store:
-        output.data(data_card(_chosen(args, store, with_skips=True)).rstrip())
+        output.data(render_data_card(_selected(args, store)).rstrip())
     return 0
 
 
 def agree(args: argparse.Namespace) -> int:
     """Print the agreement of labellers, as tables or one JSON object."""
     with _store(args) as store:
-        found = agreement(_some(store.preferences(), store.path))
-    output.data(json.dumps(plain(found), allow_nan=False) if args.json else "\n".join(tables(found)))
+        found = measure_agreement(_some(store.preferences(), store.path))
+    output.data(
+        json.dumps(_agreement_values(found), allow_nan=False) if args.json else "\n".join(_agreement_lines(found))
+    )
     if not found.units and not any(one.units for one in found.selves):
-        output.note("no comparison was judged twice, so there is nothing to compare")
+        output.note("no agreement: no comparison was judged twice")
     return 0
 
 
@@ -93,19 +176,27 @@ def check(args: argparse.Namespace) -> int:
         output.error(problem)
     if not problems:
         output.data("ok")
-        output.note(f"{counts.labels} preferences on {counts.comparisons} comparisons, {counts.undone} undone")
+        comparisons = counted(counts.comparisons, "comparison")
+        output.note(f"{counted(counts.labels, 'preference')} on {comparisons}, {counts.undone} undone")
     return 3 if problems else 0
 
 
 def list_(args: argparse.Namespace) -> int:
     """Print the newest preferences, the last one first."""
     if args.limit < 1:
-        raise UsageError(f"--limit {args.limit}: give a number from 1 on")
+        raise UsageError(f"--limit {args.limit}: must be at least 1")
     with _store(args) as store:
-        newest = deque(_chosen(args, store, with_skips=True), maxlen=args.limit)
+        newest = deque(_selected(args, store), maxlen=args.limit)
     for preference in reversed(newest):
         output.data(json.dumps({"id": preference.id} | k_way_row(preference)) if args.json else _line(preference))
     return 0
+
+
+def _reason(name: str) -> tuple[str, ...]:
+    """Return what was left out as a noun, with its plural if that is irregular."""
+    if name == "both_bad":
+        return "pair of bad completions", "pairs of bad completions"
+    return (name, name.replace("completion", "completions")) if name.startswith("completion") else (name,)
 
 
 def _columns(assignments: list[str]) -> ColumnNames:
@@ -126,17 +217,17 @@ def _labelled(preference: Preference, labeller: str | None) -> Preference:
     return replace(preference, judgement=replace(preference.judgement, labeller=labeller))
 
 
-def _tell(reading: Reading) -> None:
-    facts = [f"{reading.rows} rows", f"format {reading.format}"]
+def _report(reading: Reading) -> None:
+    facts = [counted(reading.rows, "row"), f"format {reading.format}"]
     if reading.duplicates:
-        facts.append(f"{reading.duplicates} say what an earlier one says")
+        facts.append(counted(reading.duplicates, "duplicate"))
     if reading.broken:
-        facts.append(f"{reading.broken} broken and left out")
+        facts.append(f"{reading.broken:,} broken and left out")
     output.note(f"{reading.source}: {', '.join(facts)}")
     for problem in reading.problems:
         output.warning(problem)
     if reading.broken > len(reading.problems):
-        output.warning(f"{reading.broken - len(reading.problems)} more broken rows")
+        output.warning(counted(reading.broken - len(reading.problems), "more broken row"))
 
 
 def _path(args: argparse.Namespace) -> Path:
@@ -147,23 +238,24 @@ def _store(args: argparse.Namespace) -> PreferenceStore:
     """Open the store. Raises UsageError if there is none."""
     path = _path(args)
     if not path.exists():
-        raise UsageError(f"no preferences in '{path}': import some with ppo-workbench preferences import SOURCE")
+        raise UsageError(f"no preferences in '{path}': import some with {_IMPORT}")
     return PreferenceStore(path, create=False)
 
 
-def _chosen(args: argparse.Namespace, store: PreferenceStore, *, with_skips: bool) -> Iterator[Preference]:
-    """Return the preferences that --labeller and --source select. Raises UsageError if there are none."""
-    found = store.preferences(labeller=args.labeller, source=args.source, with_skips=with_skips)
-    asked = {"--labeller": args.labeller, "--source": args.source}
-    told = "".join(f" with {option} {value}" for option, value in asked.items() if value is not None)
-    return _some(found, store.path, told)
+def _selected(args: argparse.Namespace, store: PreferenceStore) -> Iterator[Preference]:
+    """Return the preferences that --labeller and --source select, skips included. Raises UsageError without any."""
+    found = store.preferences(labeller=args.labeller, source=args.source, with_skips=True)
+    options = {"--labeller": args.labeller, "--source": args.source}
+    return _some(
+        found, store.path, "".join(f" with {name} {value}" for name, value in options.items() if value is not None)
+    )
 
 
-def _some(preferences: Iterator[Preference], path: Path, told: str = "") -> Iterator[Preference]:
+def _some(preferences: Iterator[Preference], path: Path, selection: str = "") -> Iterator[Preference]:
     first = next(preferences, None)
     if first is None:
-        way_out = "leave that out" if told else "import some with ppo-workbench preferences import SOURCE"
-        raise UsageError(f"no preferences in '{path}'{told}: {way_out}")
+        way_out = "leave that out" if selection else f"import some with {_IMPORT}"
+        raise UsageError(f"no preferences in '{path}'{selection}: {way_out}")
     return chain([first], preferences)
 
 
@@ -180,4 +272,67 @@ def _text(text: Text) -> str:
     return text if isinstance(text, str) else text[-1]["content"]
 
 
-ACTIONS = {"import": import_, "export": export, "card": card, "agreement": agree, "check": check, "list": list_}
+def _agreement_lines(found: Agreement) -> Iterator[str]:
+    """Yield lines: overall alpha, then a table of the pairs of labellers and one of the repeats, if there are any."""
+    labellers, units = counted(len(found.labellers), "labeller"), counted(found.units, "common unit")
+    yield f"Krippendorff's alpha {number(found.alpha)}: {labellers}, {units}"
+    pairs = [
+        (
+            f"{_name(pair.first)}, {_name(pair.second)}",
+            str(pair.kappa.n),
+            percent(pair.kappa.observed, 1),
+            number(pair.kappa.value),
+            " to ".join(map(number, pair.kappa.interval)),
+        )
+        for pair in found.pairs
+        if pair.kappa.n
+    ]
+    if pairs:
+        yield ""
+        yield from aligned([("labellers", "units", "agree", "kappa", "95% interval"), *pairs])
+    selves = [
+        (_name(one.labeller), str(one.units), percent(one.observed, 1), number(one.alpha))
+        for one in found.selves
+        if one.units
+    ]
+    if selves:
+        yield ""
+        yield from aligned([("with oneself", "units", "agree", "alpha"), *selves])
+
+
+def _agreement_values(found: Agreement) -> dict[str, Any]:
+    """Return `found` as plain values, with None for a number that is not defined."""
+    return {
+        "labellers": list(found.labellers),
+        "units": found.units,
+        "alpha": _known(found.alpha),
+        "pairs": [
+            {
+                "first": pair.first,
+                "second": pair.second,
+                "units": pair.kappa.n,
+                "observed": _known(pair.kappa.observed),
+                "kappa": _known(pair.kappa.value),
+                "standard_error": _known(pair.kappa.standard_error),
+                "interval": [_known(bound) for bound in pair.kappa.interval],
+            }
+            for pair in found.pairs
+        ],
+        "selves": [
+            {
+                "labeller": one.labeller,
+                "units": one.units,
+                "observed": _known(one.observed),
+                "alpha": _known(one.alpha),
+            }
+            for one in found.selves
+        ],
+    }
+
+
+def _name(labeller: str) -> str:
+    return visible(labeller) or "(no name)"
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value

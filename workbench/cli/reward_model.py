@@ -15,18 +15,41 @@ from trainer.events import Event, RunEnded, RunStarted
 from trainer.runs.checkpoint_index import newest_checkpoint
 from trainer.runs.folder import RunFolder, open_run
 from trainer.runs.sinks import Sink
-from workbench.cli.preference_runs import configuration, resumed
-from workbench.cli.reward_model_table import table
-from workbench.cli.runs_dir import runs_dir
+from workbench.cli.configuration import configuration, resumed, runs_dir
+from workbench.cli.parser import PREFERENCES, add_dir, add_preference_training, add_run
 from workbench.cli.train import headless
+from workbench.columns import aligned
 from workbench.headless import choose
+from workbench.numbers import counted, number, percent
 from workbench.run.session import Session
 from workbench.system import output
+from workbench.text import visible
 
 if TYPE_CHECKING:
     from trainer.reward_model.loaded import LoadedRewardModel
 
 _SCORED_AT_ONCE = 64  # rows
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the subcommands and their options."""
+    actions = parser.add_subparsers(required=True, title="commands", metavar="")
+    action = actions.add_parser("train", help="train a reward model")
+    action.set_defaults(execute=train)
+    add_preference_training(action, "reward-model")
+    action = actions.add_parser("eval", help="evaluate a reward model on held-out preferences")
+    action.set_defaults(execute=evaluate)
+    add_run(action, "the run's folder or name, or a checkpoint's folder")
+    action.add_argument("--data", metavar="SOURCE", help=f"{PREFERENCES} (default: the held-out part of the run's)")
+    action.add_argument("--json", action="store_true", help="print one JSON object")
+    add_dir(action)
+    action = actions.add_parser("score", help="score completions, one JSON object a line")
+    action.set_defaults(execute=score)
+    add_run(action, "the run's folder or name, or a checkpoint's folder")
+    action.add_argument("--prompt", metavar="TEXT", help="the prompt of --completion")
+    action.add_argument("--completion", metavar="TEXT", action="append", default=[], help="may be given several times")
+    action.add_argument("--data", metavar="FILE", help="a file whose rows have a prompt and a completion")
+    add_dir(action)
 
 
 def train(args: argparse.Namespace) -> int:
@@ -42,33 +65,33 @@ def train(args: argparse.Namespace) -> int:
     untyped: Any = config  # a session passes it on unchanged
     exit_code = headless(Session(untyped, resume=resume, preset=preset, train=run.train), choose(args.display))
     if exit_code == 0 and args.display != "json" and (evaluation := _evaluation(run.folder)):
-        output.data("\n".join(["", *table(evaluation)]))
+        output.data("\n".join(["", *evaluation_lines(evaluation)]))
     return exit_code
 
 
 def evaluate(args: argparse.Namespace) -> int:
     """Print the evaluation of a trained reward model; warnings about the data go to stderr."""
-    from trainer.reward_model.saved import evaluate_held_out, evaluate_on
+    from trainer.reward_model.loaded import evaluate_held_out, evaluate_on
 
     found = _found(args)
     loaded = _loaded(found.model)
     if args.data:
         result = evaluate_on(loaded, args.data)
     elif found.run is None:
-        raise UsageError(f"'{args.run}' is no run, so what it held out is not known: name a source by --data")
+        raise UsageError(f"'{args.run}' is not a run, so its held-out pairs are unknown: name a source with --data")
     else:
         result = evaluate_held_out(loaded, found.run)
     for warning in result.warnings:
         output.warning(warning)
     values = result.report.as_dict()
-    output.data(json.dumps(values) if args.json else "\n".join(table(values)))
+    output.data(json.dumps(values) if args.json else "\n".join(evaluation_lines(values)))
     return 0
 
 
 def score(args: argparse.Namespace) -> int:
     """Print the score of each completion, one JSON object a line."""
     if bool(args.data) == bool(args.completion):
-        raise UsageError("name completions either by --prompt and --completion, or by --data FILE")
+        raise UsageError("give completions either with --prompt and --completion, or with --data FILE")
     rows = _rows(Path(args.data)) if args.data else _given(args)
     first = next(rows, None)
     if first is None:
@@ -84,9 +107,6 @@ def score(args: argparse.Namespace) -> int:
     return 0
 
 
-ACTIONS = {"train": train, "eval": evaluate, "score": score}
-
-
 class _Run:
     """The trainer's entry point for a session, and a sink that keeps the run's folder."""
 
@@ -98,7 +118,7 @@ class _Run:
     ) -> RunEnded:
         """Run to the end. Raises TrainerError for what a user can fix."""
         # Imported here, because this imports mlx, which only the training thread may use.
-        from trainer.reward_model.training import train_reward_model
+        from trainer.reward_model.reward_model_run import train_reward_model
         from trainer.session.training import release_thread
 
         try:
@@ -139,7 +159,7 @@ def _loaded(folder: Path) -> LoadedRewardModel:
 
     loaded = load_reward_model(folder)
     if not loaded.is_finished:
-        output.warning(f"the training of '{folder}' has not come to its end: its scores are of no set mean and scale")
+        output.warning(f"the training of '{folder}' is not finished: its scores have no fixed mean and scale")
     return loaded
 
 
@@ -148,11 +168,11 @@ def _given(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    from trainer.data.files import read_rows
+    from trainer.data.readers import read_rows
 
     for place, columns in read_rows(path):
         if missing := [name for name in ("prompt", "completion") if name not in columns]:
-            raise DataError(f"{place}: has no column {' and no '.join(missing)}: name a file that has both")
+            raise DataError(f"{place}: lacks the column {' and '.join(missing)}: name a file that has both")
         if not all(isinstance(columns[name], str | list) for name in ("prompt", "completion")):
             raise DataError(f"{place}: prompt and completion must be texts or lists of messages")
         yield columns
@@ -162,3 +182,58 @@ def _print_scores(loaded: LoadedRewardModel, rows: list[dict[str, Any]]) -> None
     scores = loaded.score([loaded.encode(row["prompt"], row["completion"]) for row in rows])
     for row, value in zip(rows, scores, strict=True):
         output.data(json.dumps({**row, "score": value}, default=str))
+
+
+def evaluation_lines(evaluation: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of the tables. evaluation: a RewardModelReport as plain values."""
+    accuracy = evaluation["accuracy"]
+    yield from aligned(
+        [
+            (counted(accuracy["pairs"], "held-out pair"), "accuracy", "95% interval", "log-loss"),
+            ("reward model", percent(accuracy["value"], 1), _interval(accuracy), number(evaluation["log_loss"])),
+            *(
+                (name, percent(known["accuracy"], 1), "", number(known["log_loss"]))
+                for name, known in (("length alone", evaluation["length"]), ("untrained", evaluation["untrained"]))
+                if known
+            ),
+        ]
+    )
+    for name, title in (("by_length", "the better one is"), ("by_source", "source")):
+        if rows := evaluation[name]:
+            yield ""
+            yield from aligned(
+                [
+                    (title, "pairs", "accuracy", "95% interval"),
+                    *(
+                        (visible(row["name"]), str(row["pairs"]), percent(row["value"], 1), _interval(row))
+                        for row in rows
+                    ),
+                ]
+            )
+    if bins := evaluation["calibration"]:
+        yield ""
+        yield from aligned(
+            [
+                ("probability given", "pairs", "mean", "accuracy"),
+                *(
+                    (
+                        f"{one['low']:.2f} to {one['high']:.2f}",
+                        str(one["pairs"]),
+                        number(one["confidence"]),
+                        number(one["accuracy"]),
+                    )
+                    for one in bins
+                ),
+            ]
+        )
+        yield f"calibration error (ECE) {number(evaluation['calibration_error'])}"
+    if ties := evaluation["ties"]:
+        yield ""
+        yield (
+            f"{counted(ties['ties'], 'tie')}: probability of a tie {number(ties['on_ties'])} on them, "
+            f"{number(ties['on_decided'])} on the decided pairs"
+        )
+
+
+def _interval(accuracy: dict[str, Any]) -> str:
+    return f"{percent(accuracy['low'], 1)} to {percent(accuracy['high'], 1)}"

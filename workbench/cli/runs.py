@@ -8,14 +8,24 @@ from datetime import datetime
 from typing import Any
 
 from trainer.runs.listing import RECENT, RunSummary, list_runs
-from workbench.cli.runs_dir import runs_dir
-from workbench.run.alarms import state_text
+from workbench.cli.configuration import runs_dir
+from workbench.cli.parser import add_dir
+from workbench.columns import aligned
+from workbench.numbers import number
+from workbench.run.wording import state_text
 from workbench.system import output
 from workbench.text import visible
 
 _HEADINGS = ("run", "state", "iteration", "score", "KL", "started", "model")
 _UNITS = ("", "", "", f"last {RECENT}", f"nats/seq, last {RECENT}", "", "")
-_NUMBERS = (2, 3, 4)  # right-aligned columns
+_TEXTS = (0, 1, 5, 6)  # columns aligned to the left
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.set_defaults(execute=run)
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    add_dir(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -27,9 +37,9 @@ def run(args: argparse.Namespace) -> int:
             output.data(json.dumps(_plain(summary), allow_nan=False))
         return 0
     if runs:
-        output.data("\n".join(_table(runs)))
+        output.data("\n".join(aligned([_HEADINGS, _UNITS, *map(_cells, runs)], left=_TEXTS)))
     else:
-        output.note(f"no runs in '{folder}': start one with ppo-workbench --no-ui")
+        output.note(f"no runs in '{folder}' yet: start one with {output.PROGRAM} --no-ui")
     for summary in runs:
         if summary.problem:
             output.warning(f"{summary.name}: {summary.problem}")
@@ -58,26 +68,14 @@ def _plain(summary: RunSummary) -> dict[str, Any]:
     }
 
 
-def _table(runs: list[RunSummary]) -> list[str]:
-    lines = [_HEADINGS, _UNITS, *(_cells(summary) for summary in runs)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(_HEADINGS))]
-    return [
-        "  ".join(
-            text.rjust(width) if i in _NUMBERS else text.ljust(width)
-            for i, (text, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
-
-
 def _cells(summary: RunSummary) -> tuple[str, ...]:
     started = "-" if summary.started is None else f"{datetime.fromtimestamp(summary.started).astimezone():%F %R}"
     return (
         visible(summary.name),
         state_text(summary),
         f"{summary.iteration}/{summary.iterations}",
-        "-" if summary.score is None else f"{summary.score:.3f}",
-        "-" if summary.kl is None else f"{summary.kl:.2f}",
+        number(summary.score),
+        number(summary.kl, 2),
         started,
         visible(summary.model),
     )

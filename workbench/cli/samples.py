@@ -11,12 +11,13 @@ from rich.cells import chop_cells
 
 from trainer.errors import StorageError, UsageError
 from trainer.runs.folder import RunFolder, open_run
-from workbench.cli.runs_dir import runs_dir
-from workbench.kit.cells import fit_end
+from workbench.cli.configuration import runs_dir
+from workbench.cli.parser import add_dir, add_run
+from workbench.columns import fit_end
+from workbench.numbers import counted, number
 from workbench.run.sample_query import Order, Query, parse_query
 from workbench.run.sample_reader import kept_iterations, read_token_sample
-from workbench.run.sample_records import Sample
-from workbench.run.sample_table import SampleTable
+from workbench.run.samples import Sample, SampleTable
 from workbench.samples.bookmarks import Bookmarks
 from workbench.samples.export import export_jsonl, export_markdown
 from workbench.samples.whole_run import scan
@@ -29,11 +30,31 @@ _PROMPT = 2000  # last characters of a prompt that are considered
 _LABEL = 10  # columns
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.set_defaults(execute=run)
+    add_run(parser)
+    add_dir(parser)
+    parser.add_argument(
+        "--iteration", metavar="N", default="newest", help="number of an iteration, newest, or all (default: newest)"
+    )
+    parser.add_argument(
+        "--filter",
+        metavar="QUERY",
+        help="words and conditions that must all hold, as in 'joy score>0.5 kl<=10 len>20 stop:length is:marked'",
+    )
+    parser.add_argument("--sort", choices=("score", "kl", "length"), help="highest first (default: order of the batch)")
+    parser.add_argument("--limit", metavar="N", type=int, help="number of samples (default: 20 printed, all exported)")
+    files = parser.add_mutually_exclusive_group()
+    files.add_argument("--jsonl", metavar="FILE", help="write every field of each sample, one JSON object a line")
+    files.add_argument("--markdown", metavar="FILE", help="write texts, scores and tables of the tokens")
+
+
 def run(args: argparse.Namespace) -> int:
     """Print samples of a run, or write them to a file and print its path; problems go to stderr."""
     query, order = _query(args.filter), Order(args.sort, descending=True) if args.sort else Order()
     if args.limit is not None and args.limit < 1:
-        raise UsageError(f"--limit {args.limit}: give a number from 1 on, or leave it out")
+        raise UsageError(f"--limit {args.limit}: must be at least 1")
     folder = open_run(args.run, runs_dir(args))
     table = _read(folder, _iterations(folder, args.iteration))
     bookmarks = Bookmarks(folder)
@@ -51,15 +72,20 @@ def run(args: argparse.Namespace) -> int:
         width = shutil.get_terminal_size().columns
         for sample in shown:
             output.data("\n".join(sample_card(sample, width)) + "\n")
-    output.note(f"{len(shown)} of {table.summary()}" + "; --limit gives more" * (not target and limit < len(chosen)))
+    more = "; see more with --limit" * (not target and limit < len(chosen))
+    output.note(f"{len(shown)} of {table.summary()}{more}")
     return 0
 
 
 def sample_card(sample: Sample, width: int) -> list[str]:
     """Return a sample's facts, the end of its prompt and the start of its response, in lines of `width` columns."""
-    facts = [f"{sample.key.iteration}·{sample.key.row + 1}", f"score {sample.score:+.3f}", f"KL {sample.kl:.2f} nats"]
+    facts = [
+        f"{sample.key.iteration}·{sample.key.row + 1}",
+        f"score {number(sample.score, signed=True)}",
+        f"KL {number(sample.kl, 2)} nats",
+    ]
     if sample.length is not None:
-        facts.append(f"{sample.length} tokens")
+        facts.append(counted(sample.length, "token"))
     if sample.truncated:
         facts.append("cut short")
     room = max(width - _LABEL, 2)
@@ -81,30 +107,27 @@ def _query(text: str | None) -> Query:
         raise UsageError(f"--filter {text}: {problem}") from None
 
 
-def _iterations(folder: RunFolder, asked: str) -> list[int]:
-    """Return the iterations asked for, newest first. Raises UsageError and StorageError."""
+def _iterations(folder: RunFolder, which: str) -> list[int]:
+    """Return the iterations of --iteration, newest first. Raises UsageError and StorageError."""
     kept = kept_iterations(folder)
     if not kept:
-        raise StorageError(f"no samples in '{folder.samples}': a run keeps them with run.save_samples = true")
-    if asked in ("newest", "all"):
-        return kept[-1:] if asked == "newest" else kept[::-1]
-    if not (asked.isascii() and asked.isdigit()):
-        raise UsageError(f"--iteration {asked}: write the number of one, newest, or all")
-    if int(asked) not in kept:
-        raise UsageError(f"--iteration {asked}: no samples of it are kept; there are some from {kept[0]} to {kept[-1]}")
-    return [int(asked)]
+        raise StorageError(f"no samples in '{folder.samples}': a run saves them with run.save_samples = true")
+    if which in ("newest", "all"):
+        return kept[-1:] if which == "newest" else kept[::-1]
+    if not (which.isascii() and which.isdigit()):
+        raise UsageError(f"--iteration {which}: must be a number, newest, or all")
+    if int(which) not in kept:
+        raise UsageError(f"--iteration {which}: no samples saved; there are some from {kept[0]} to {kept[-1]}")
+    return [int(which)]
 
 
 def _read(folder: RunFolder, iterations: list[int]) -> SampleTable:
     """Read the samples and warn of unreadable files. Raises StorageError if no file can be read."""
     tables: list[SampleTable] = []
     problems: list[str] = []
-
-    def take(table: SampleTable, _done: int, _total: int, found: list[str]) -> None:
-        tables.append(table)
-        problems.extend(found)
-
-    scan(folder, iterations, take, lambda: False)
+    for part in scan(folder, iterations):
+        tables.append(part.table)
+        problems.extend(part.problems)
     if len(problems) == len(iterations):
         raise StorageError(problems[0])
     for problem in problems:

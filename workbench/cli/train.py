@@ -8,13 +8,14 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from trainer.config import Config
 from trainer.errors import StorageError, TrainerError
 from trainer.events import Event, RunStarted
 from trainer.runs.folder import check_name_is_free
 from trainer.runs.listing import is_complete
-from workbench.cli.sources import configuration, resumed
+from workbench.cli.configuration import configuration, resumed
 from workbench.headless import Display, choose
-from workbench.headless.quiet import QuietDisplay
+from workbench.numbers import counted
 from workbench.run.session import Session
 from workbench.system import output
 from workbench.system.code_trust import is_given, require_trust
@@ -27,15 +28,15 @@ _BUG = 1
 def run(args: argparse.Namespace) -> int:
     """Train as the command line says and return the exit code. Raises TrainerError for what a user can fix."""
     if args.resume is not None:
-        config, folder = resumed(args)
+        config, folder = resumed(args, Config)
         done = config.ppo.iterations
         if is_complete(folder, done):  # reported before loading, which takes seconds
             more = f"{output.PROGRAM} --no-ui --resume {args.resume} --set ppo.iterations={2 * done}"
-            output.note(f"{folder.name} is complete after {done} iterations; for more: {more}")
+            output.note(f"{folder.name} is complete after {counted(done, 'iteration')}; continue with {more}")
             return 0
         session = Session(config, resume=folder.root)
     else:
-        config = configuration(args)
+        config = configuration(args, Config)
         check_name_is_free(config)
         session = Session(config, preset=Path(args.config).name.removesuffix(".toml"))
     require_trust(config.reward, given=is_given(args))
@@ -65,7 +66,7 @@ class _Follower:
     def __init__(self, session: Session, display: Display) -> None:
         self._session = session
         self._display = display
-        self._told = False
+        self._noticed = False
         self.folder: Path | None = None
 
     def follow(self) -> None:
@@ -87,8 +88,8 @@ class _Follower:
             if isinstance(event, RunStarted):
                 self.folder = Path(event.folder)
             self._display.show(event)
-        if self._session.stop_reason and not self._told:
-            self._told = True
+        if self._session.stop_reason and not self._noticed:
+            self._noticed = True
             self._display.notice(f"{self._session.stop_reason}: saving a checkpoint; Ctrl+C ends at once without one")
         self._display.refresh()
 
@@ -97,7 +98,7 @@ class _Follower:
             action()
         except OSError as problem:
             if problem.errno not in _READER_GONE:
-                raise StorageError(f"cannot write to the output: {problem.strerror}: send it elsewhere") from None
-            self._display = QuietDisplay()
+                raise StorageError(f"cannot write to the output: {problem.strerror}: redirect it") from None
+            self._display = Display()
             output.discard_stdout()
             self._session.stop("the reader of the output went away")

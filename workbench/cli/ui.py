@@ -10,22 +10,30 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from trainer.config import Config
 from trainer.errors import TrainerError, UsageError
-from workbench.cli.runs_dir import dir_override, runs_dir
+from trainer.runs.folder import open_run
+from workbench.cli.configuration import configuration, dir_override, resumed, runs_dir
+from workbench.cli.parser import add_dir, add_run
 from workbench.opening import Opening
 from workbench.system import output
-from workbench.system.native_output import native_output_to, new_log
-from workbench.system.paths import state_dir
+from workbench.system.environment import can_place_text, colors, state_dir
+from workbench.system.output import native_output_to, new_log
 from workbench.system.signals import INTERRUPTED, handled_signals
-from workbench.system.terminal import can_place_text, colors
 
 if TYPE_CHECKING:
-    from trainer.config import Config
     from workbench.run.supervisor import Supervisor
 
 _MANY_COLORS = 256  # enough to show the colours of a theme
 
 _SWITCH_SECONDS = 0.001  # that the trainer holds Python's lock while the screen waits; a key waits several times
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `watch`."""
+    parser.set_defaults(execute=watch)
+    add_run(parser)
+    add_dir(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,19 +43,15 @@ def run(args: argparse.Namespace) -> int:
 
 def watch(args: argparse.Namespace) -> int:
     """Open the workbench on a run of another process, or on one that has ended."""
-    from trainer.runs.folder import open_run
-
     return open_workbench(Opening(watch=open_run(args.run, runs_dir(args)).root))
 
 
 def opening(args: argparse.Namespace) -> Opening:
     """Return what to open: configuration, --set and --name, or the run of --resume. Raises UsageError."""
     if args.display is not None:
-        raise UsageError(f"--display {args.display} is for headless runs: add --no-ui")
+        raise UsageError(f"--display {args.display} needs a headless run: add --no-ui")
     if args.resume is not None:
-        from workbench.cli.sources import resumed
-
-        config, folder = resumed(args)
+        config, folder = resumed(args, Config)
         _trust_given(args, config)
         return Opening(resume=folder.root, overrides=tuple(args.overrides))
     with contextlib.suppress(TrainerError):  # the screen shows what is wrong with the configuration
@@ -60,21 +64,20 @@ def _trust_given(args: argparse.Namespace, config: Config | None = None) -> None
     """Trust the code of the configuration if the command line says so. Raises TrainerError."""
     if not (args.trust_code or args.overrides):
         return
-    from workbench.cli.sources import configuration
     from workbench.system.code_trust import is_given, remember, untrusted_code
 
     if is_given(args):
-        remember(untrusted_code((config or configuration(args)).reward))
+        remember(untrusted_code((config or configuration(args, Config)).reward))
 
 
 def open_workbench(opening: Opening) -> int:
     """Show the screen until the user leaves, wait for a run that outlives it, and return the exit code."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError("the workbench needs a terminal: train without one with --no-ui")
+        raise UsageError("the workbench needs a terminal; to train without one, add --no-ui")
     if not can_place_text():
         raise UsageError(
-            f"TERM = {os.environ['TERM']!r} cannot show the workbench: train without it by --no-ui, or set TERM to "
-            "what the terminal is, such as xterm-256color"
+            f"TERM = {os.environ['TERM']!r} cannot show the workbench; add --no-ui to train without it, or set TERM "
+            "to the kind of terminal, such as xterm-256color"
         )
     shown = colors()
     if shown >= _MANY_COLORS:
@@ -91,7 +94,7 @@ def open_workbench(opening: Opening) -> int:
     log = new_log(state_dir())
     app = WorkbenchApp(replace(opening, log=log), DEFAULT_THEME if shown >= _MANY_COLORS else FEW_COLORS_THEME)
     # Not asyncio's handlers, which end with its loop: a run may outlive the screen and still needs them.
-    with handled_signals(app.heed_signal):
+    with handled_signals(app.handle_signal):
         with native_output_to(log):
             message = app.run()
         if app.main is not None and app.main.supervisor.trains_here:
@@ -108,8 +111,8 @@ def open_workbench(opening: Opening) -> int:
 def _wait_for(supervisor: Supervisor, *, terminal: bool) -> None:
     """Wait for a run that outlives the screen: without a terminal it goes on; otherwise it is saved and ended."""
     if terminal:
-        output.note("the screen has ended: saving a checkpoint")
-        supervisor.stop("the screen has ended")
+        output.note("the screen has closed: saving a checkpoint")
+        supervisor.stop("the screen has closed")
     else:
         nowhere = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):

@@ -1,1 +1,1 @@
-"""Comparison of runs, side by side. Reads no files and depends on no screen."""
+"""Comparison of runs, side by side. It depends on no screen."""

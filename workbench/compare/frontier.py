@@ -11,13 +11,24 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from workbench.compare.lines import mean
-from workbench.compare.run import ComparedRun
+from workbench.compare.lines import NUMBER, Line, Piece, Row, notes, role_of, table_lines
+from workbench.compare.run import ComparedRun, mean, run_columns, windows_text
+from workbench.kit.scale import Scale, scale_of, tick_texts, ticks
+from workbench.numbers import number
+from workbench.run.metrics import METRICS
 
 _MANY = 5  # evaluations that suffice for a comparison
 _LEVELS = 6
 _STEPS = 5  # steps from a mean to the first one that shares no iteration with it
 _ROUND = (1.0, 2.0, 5.0)
+
+SEVERAL = "+"  # runs in one place of the plot
+_PLOT_LINES = 18
+_PLOT_WIDTH = 110  # columns at most: a wider one is no clearer
+_LABELS = 8  # columns of the y axis's numbers
+_COLUMNS_A_TICK = 10
+_LINES_A_TICK = 3
+_AXES = {metric.field: metric._replace(threshold=None) for metric in METRICS}
 
 
 class Point(NamedTuple):
@@ -45,7 +56,16 @@ class Frontier(NamedTuple):
         return any(self.compared)
 
 
-def frontier(runs: Sequence[ComparedRun]) -> Frontier:
+class Mark(NamedTuple):
+    """A point: its place, the letter of its run, and the character to draw."""
+
+    x: float
+    y: float
+    letter: str
+    sign: str
+
+
+def frontier_of(runs: Sequence[ComparedRun]) -> Frontier:
     """Return the points of `runs`.
 
     Runs are compared on held-out prompts if each has five evaluations, else on their training batches. A run without
@@ -68,7 +88,7 @@ def training_points(run: ComparedRun) -> list[Point]:
     ]
     size = min(run.window, len(known))
     ends = range(len(known), max(size - 1, 0), -max(size // _STEPS, 1))
-    means = [_mean(known[end - size : end]) for end in reversed(ends)]
+    means = [_mean_point(known[end - size : end]) for end in reversed(ends)]
     return [point for point in means if math.isfinite(point.kl) and math.isfinite(point.score)]
 
 
@@ -97,11 +117,120 @@ def levels(points: Iterable[Point]) -> list[float]:
     return found[-_LEVELS:]
 
 
+def frontier_lines(runs: Sequence[ComparedRun], width: int) -> Iterator[Line]:
+    """Yield lines of at most `width` columns: the plot, and the best score of each run at a KL of at most so much."""
+    found = frontier_of(runs)
+    if not found:
+        yield from notes("no run has both a score and a KL in nats a sequence", width)
+        return
+    yield from scatter(_marks(runs, found), min(width, _PLOT_WIDTH), _PLOT_LINES)
+    yield from notes(_legend(runs, found), width)
+    if kls := levels(point for points in found.compared for point in points):
+        yield []
+        yield from notes(_compared_by(runs, found), width)
+        yield from table_lines(run_columns(runs), [_level_row(found, kl) for kl in kls], width)
+
+
+def scatter(marks: Sequence[Mark], width: int, height: int) -> list[Line]:
+    """Return score (y) against KL (x) as `height` lines of `width` columns, including axes. marks: at least one.
+
+    A place that several runs share is +; of one run's marks, the later one is shown. Spikes are drawn at the edge.
+    """
+    across, down = max(width - _LABELS - 2, 1), max(height - 2, 1)
+    x_axis = scale_of(((mark.x, mark.x) for mark in marks), _AXES["kl"])
+    y_axis = scale_of(((mark.y, mark.y) for mark in marks), _AXES["score_mean"])
+    cells: dict[tuple[int, int], Mark] = {}
+    for mark in marks:
+        place = _row(y_axis.position(mark.y), down), round(x_axis.position(mark.x) * (across - 1))
+        other = cells.get(place, mark)
+        cells[place] = mark if other.letter == mark.letter else mark._replace(letter="", sign=SEVERAL)
+    values = ticks(y_axis, max(down // _LINES_A_TICK, 1))
+    labels = {_row(y_axis.position(value), down): text for value, text in zip(values, tick_texts(values), strict=True)}
+    return [
+        [
+            (labels.get(row, "").rjust(_LABELS), "muted"),
+            (" ┤" if row in labels else " │", "muted"),
+            *(_piece(cells.get((row, column))) for column in range(across)),
+        ]
+        for row in range(down)
+    ] + _x_axis(x_axis, across)
+
+
 def _round_values(start: float) -> Iterator[float]:
     """Yield 1, 2 and 5 times the powers of ten, from the first that is at least `start`, without end."""
     for power in itertools.count(math.floor(math.log10(start))):
         yield from (value for factor in _ROUND if (value := factor * 10.0**power) >= start)
 
 
-def _mean(points: Sequence[Point]) -> Point:
+def _mean_point(points: Sequence[Point]) -> Point:
     return Point(points[-1].iteration, mean(p.kl for p in points), mean(p.score for p in points))
+
+
+def _marks(runs: Sequence[ComparedRun], found: Frontier) -> list[Mark]:
+    """Return the marks of all runs, evaluations last so that they stay visible."""
+    small = [
+        Mark(point.kl, point.score, run.letter, run.letter.lower())
+        for run, points in zip(runs, found.training, strict=True)
+        for point in points
+    ]
+    return small + [
+        Mark(point.kl, point.score, run.letter, run.letter)
+        for run, points in zip(runs, found.evaluations, strict=True)
+        for point in points
+    ]
+
+
+def _legend(runs: Sequence[ComparedRun], found: Frontier) -> str:
+    parts = ["KL to the right, nats a sequence"]
+    if any(found.training):
+        size = windows_text([run for run, points in zip(runs, found.training, strict=True) if points])
+        parts.append(f"small letters: training batches, each point the mean of {size} iterations")
+    if any(found.evaluations):
+        parts.append("capitals: held-out prompts")
+    parts.append(f"{SEVERAL}: several runs")
+    return "; ".join(parts)
+
+
+def _compared_by(runs: Sequence[ComparedRun], found: Frontier) -> str:
+    """Return the line above the table of KLs: which scores it compares."""
+    on_held_out = [run.letter for run, held_out in zip(runs, found.held_out, strict=True) if held_out]
+    if not on_held_out:
+        return "best score of the training batches at a KL of at most"
+    if all(held_out or not points for held_out, points in zip(found.held_out, found.compared, strict=True)):
+        return "best score on held-out prompts at a KL of at most"
+    return f"best score of the training batches, of {', '.join(on_held_out)} on held-out prompts, at a KL of at most"
+
+
+def _level_row(found: Frontier, kl: float) -> Row:
+    reached = [best(points, kl) for points in found.compared]
+    cells = ["-" if point is None else number(point.score, width=NUMBER) for point in reached]
+    if len(reached) == 2:
+        first, second = reached
+        difference = number(second.score - first.score, signed=True, width=NUMBER) if first and second else ""
+        cells.append(difference)
+    return Row(f"  {kl:g}", "nats/seq", cells)
+
+
+def _piece(mark: Mark | None) -> Piece:
+    if mark is None:
+        return " ", "text"
+    return mark.sign, role_of(mark.letter) if mark.letter else "strong"
+
+
+def _x_axis(scale: Scale, across: int) -> list[Line]:
+    line, labels = ["─"] * across, [" "] * across
+    values = ticks(scale, max(across // _COLUMNS_A_TICK, 1))
+    free_from = 0
+    for value, text in zip(values, tick_texts(values), strict=True):
+        column = round(scale.position(value) * (across - 1))
+        start = min(max(column - len(text) // 2, 0), across - len(text))
+        if start >= free_from:
+            line[column] = "┴"
+            labels[start : start + len(text)] = text
+            free_from = start + len(text) + 2
+    indent = " " * _LABELS
+    return [[(f"{indent} └{''.join(line)}", "muted")], [(f"{indent}  {''.join(labels)}", "muted")]]
+
+
+def _row(position: float, down: int) -> int:
+    return round((1 - position) * (down - 1))

@@ -1,30 +1,31 @@
-"""Lines of text with roles, which become colours where colours are available."""
+"""Lines of text with roles, which become colours where colours are available, and tables of such lines."""
 
 from __future__ import annotations
 
-import math
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from rich.cells import cell_len, chop_cells
 
-from workbench.kit.scale import number_text
+from workbench.columns import fit, padded
 
 Piece = tuple[str, str]  # text, and its role: text, strong, muted, or run-A for what belongs to a run
 Line = list[Piece]
 
-_NUMBER = 12  # columns at most
+NUMBER = 12  # columns of a number, at most
+_GAP = 2  # columns between those of a table
 
 
-def plain(line: Line) -> str:
+def line_text(line: Line) -> str:
     """Return the text of a line, without trailing spaces."""
     return "".join(text for text, _ in line).rstrip()
 
 
 def rule(title: str, width: int, note: str = "") -> Line:
     """Return a heading over `width` columns, with a note if it fits."""
-    told = f"  {note} " if note and len(title) + len(note) + 6 <= width else " "
-    return [(title, "strong"), (told, "muted"), ("─" * max(width - len(title) - len(told), 0), "muted")]
+    shown = f"  {note} " if note and len(title) + len(note) + 6 <= width else " "
+    return [(title, "strong"), (shown, "muted"), ("─" * max(width - len(title) - len(shown), 0), "muted")]
 
 
 def notes(text: str, width: int) -> list[Line]:
@@ -43,23 +44,52 @@ def wrapped(text: str, width: int, most: int = 0) -> list[str]:
     return [*lines[: most - 1], "…"] if 0 < most < len(lines) else lines
 
 
-def number(value: float, digits: int) -> str:
-    """Return `value` with `digits` decimals, or in few columns if it is huge; - if it is not finite."""
-    return number_text(value, digits, _NUMBER) if math.isfinite(value) else "-"
-
-
-def mean(values: Iterable[float]) -> float:
-    """Return the mean of the finite values; NaN if there is none, infinite if their sum exceeds all floats."""
-    there = [value for value in values if math.isfinite(value)]
-    return sum(there) / len(there) if there else math.nan
-
-
 def role_of(letter: str) -> str:
     """Return the role of what belongs to the run with this letter."""
     return f"run-{letter}"
 
 
-def padded(text: str, width: int, *, right: bool = False) -> str:
-    """Return `text` padded to at least `width` columns of the terminal."""
-    padding = " " * (width - cell_len(text))
-    return padding + text if right else text + padding
+class Column(NamedTuple):
+    """The heading of a column, made safe to print, and the role that it is drawn in."""
+
+    heading: str
+    role: str
+
+
+class Row(NamedTuple):
+    """Label and unit of a row, and one cell per column. A row without cells is a heading."""
+
+    label: str
+    unit: str = ""
+    cells: Sequence[str] = ()
+
+
+def table_lines(columns: Sequence[Column], rows: Sequence[Row], width: int) -> Iterator[Line]:
+    """Yield lines of at most `width` columns, if one column of cells fits; cells are aligned to the right.
+
+    A heading that is wider than its room has … in its middle.
+    """
+    labels = max(cell_len(row.label) for row in rows)
+    units = max(cell_len(row.unit) for row in rows)
+    first = labels + (units + 1 if units else 0)
+    cells = max([cell_len(cell) for row in rows for cell in row.cells] + [5])
+    room = max(width - first, 0)
+    blocks = -(-len(columns) // max(room // (cells + _GAP), 1))
+    at_once = -(-len(columns) // blocks)
+    widest = max(cells, min(max(cell_len(column.heading) for column in columns), room // at_once - _GAP))
+    for start in range(0, len(columns), at_once):
+        if start:
+            yield []
+        shown = slice(start, start + at_once)
+        yield [
+            (" " * first, "text"),
+            *((" " * _GAP + fit(heading, widest, right=True), role) for heading, role in columns[shown]),
+        ]
+        for row in rows:
+            if not row.cells:
+                yield [(row.label, "muted")]
+                continue
+            line: Line = [(padded(row.label, labels), "text")]
+            if units:
+                line.append((f" {padded(row.unit, units)}", "muted"))
+            yield [*line, *((" " * _GAP + padded(cell, widest, right=True), "text") for cell in row.cells[shown])]

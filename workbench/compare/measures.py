@@ -9,12 +9,11 @@ from typing import Literal, NamedTuple
 
 from trainer.runs.listing import RECENT, last_mean
 from workbench.compare.frontier import best, training_points
-from workbench.compare.lines import mean, number
-from workbench.compare.run import ComparedRun
-from workbench.text import duration, gigabytes
+from workbench.compare.lines import NUMBER
+from workbench.compare.run import ComparedRun, mean
+from workbench.numbers import duration, gigabytes, number
 
 Value = float | tuple[float, float]  # a number, or the ends of an interval; NaN if unknown
-
 
 _LONGEST = 14  # columns of a number
 
@@ -83,16 +82,27 @@ def known(value: Value) -> bool:
 
 
 def _number(digits: int, factor: float = 1.0) -> Callable[[float], str]:
-    return lambda value: number(value * factor, digits)
+    return lambda value: number(value * factor, digits, width=NUMBER)
 
 
 def _last(name: str) -> Callable[[ComparedRun], float]:
     return lambda run: last_mean(run.column(name))
 
 
-def _sum(values: Sequence[float]) -> float:
-    there = [value for value in values if math.isfinite(value)]
-    return sum(there) if there else math.nan
+def _mean(name: str) -> Callable[[ComparedRun], float]:
+    return lambda run: mean(run.column(name))
+
+
+def _total(name: str) -> Callable[[ComparedRun], float]:
+    def of(run: ComparedRun) -> float:
+        known = [value for value in run.column(name) if math.isfinite(value)]
+        return sum(known) if known else math.nan
+
+    return of
+
+
+def _greatest(name: str) -> Callable[[ComparedRun], float]:
+    return lambda run: max(run.column(name), default=math.nan)
 
 
 def _best(name: str) -> Callable[[ComparedRun], float]:
@@ -129,11 +139,19 @@ def _judged(name: str) -> Callable[[ComparedRun], float]:
     return lambda run: float(getattr(run.view.judged, name)) if run.view.judged else math.nan
 
 
-def _interval(
-    of: Callable[[str], Callable[[ComparedRun], float]], low: str, high: str
-) -> Callable[[ComparedRun], tuple[float, float]]:
+def _with_interval(
+    measure: Measure,
+    of: Callable[[str], Callable[[ComparedRun], float]],
+    low: str,
+    high: str,
+    text: Callable[[float], str],
+) -> tuple[Measure, Measure]:
+    """Return `measure` and its 95% interval, whose ends are the fields `low` and `high` of the same source."""
     of_low, of_high = of(low), of(high)
-    return lambda run: (of_low(run), of_high(run))
+    interval = Measure(
+        f"{measure.key}_interval", "  95% interval", measure.unit, lambda run: (of_low(run), of_high(run)), text
+    )
+    return measure, interval
 
 
 def _best_of(run: ComparedRun) -> float:
@@ -141,49 +159,48 @@ def _best_of(run: ComparedRun) -> float:
     return float(newest[0].best_of) if newest and math.isfinite(newest[0].best_of_score) else math.nan
 
 
-def _seconds_each(run: ComparedRun) -> float:
-    return mean(run.column("seconds_total"))
-
-
 _PERCENT = _number(1, 100)
+_WHOLE_PERCENT = _number(0, 100)
 _COUNT = _number(0)
 
 _HELD_OUT = Section(
     "held out, newest",
     (
         Measure("held_out_iteration", "after iteration", "", _evaluated("iteration"), _COUNT, "none"),
-        Measure("held_out_score", "score", "", _evaluated("score_mean"), _number(3)),
-        Measure(
-            "held_out_score_interval",
-            "  95 % interval",
-            "",
-            _interval(_evaluated, "score_low", "score_high"),
+        *_with_interval(
+            Measure("held_out_score", "score", "", _evaluated("score_mean"), _number(3)),
+            _evaluated,
+            "score_low",
+            "score_high",
             _number(2),
         ),
         Measure("held_out_kl", "KL", "nats/seq", _evaluated("kl"), _number(2)),
         Measure("held_out_length", "length", "tokens", _evaluated("response_length"), _number(1)),
-        Measure("reference_score", "reference's score", "", _evaluated("reference_score"), _number(3)),
+        Measure("reference_score", "reference score", "", _evaluated("reference_score"), _number(3)),
         Measure("best_of_score", "reference, best of n", "", _evaluated("best_of_score"), _number(3)),
         Measure("best_of", "  n", "", _best_of, _COUNT, "none"),
-        Measure("win_rate", "win rate by score", "%", _evaluated("win_rate"), _PERCENT),
-        Measure(
-            "win_rate_interval",
-            "  95 % interval",
-            "%",
-            _interval(_evaluated, "win_rate_low", "win_rate_high"),
-            _number(0, 100),
+        *_with_interval(
+            Measure("win_rate", "win rate by score", "%", _evaluated("win_rate"), _PERCENT),
+            _evaluated,
+            "win_rate_low",
+            "win_rate_high",
+            _WHOLE_PERCENT,
         ),
         Measure("best_held_out_score", "best score", "", _best_evaluated("score_mean"), _number(3)),
         Measure("best_held_out_iteration", "  after iteration", "", _best_evaluated("iteration"), _COUNT, "none"),
-        Measure("human_win_rate", "win rate by people", "%", _judged("win_rate"), _PERCENT),
-        Measure("human_win_rate_interval", "  95 % interval", "%", _interval(_judged, "low", "high"), _number(0, 100)),
-        Measure("pair_accuracy", "accuracy on pairs", "%", _on_pairs("accuracy"), _PERCENT),
-        Measure(
-            "pair_accuracy_interval",
-            "  95 % interval",
-            "%",
-            _interval(_on_pairs, "accuracy_low", "accuracy_high"),
-            _number(0, 100),
+        *_with_interval(
+            Measure("human_win_rate", "win rate by people", "%", _judged("win_rate"), _PERCENT),
+            _judged,
+            "low",
+            "high",
+            _WHOLE_PERCENT,
+        ),
+        *_with_interval(
+            Measure("pair_accuracy", "accuracy on pairs", "%", _on_pairs("accuracy"), _PERCENT),
+            _on_pairs,
+            "accuracy_low",
+            "accuracy_high",
+            _WHOLE_PERCENT,
         ),
         Measure("pair_log_loss", "log-loss", "nats", _on_pairs("log_loss"), _number(3)),
         Measure("pair_kl", "KL on pairs", "nats/tok", _on_pairs("kl"), _number(3)),
@@ -221,38 +238,12 @@ SECTIONS = (
         "cost",
         (
             Measure("iterations", "iterations", "", lambda run: float(len(run.view.history)), _COUNT, "none"),
+            Measure("seconds", "time in iterations", "", _total("seconds_total"), duration, "ratio"),
+            Measure("seconds_an_iteration", "time an iteration", "s", _mean("seconds_total"), _number(2), "ratio"),
+            Measure("tokens", "tokens", "", _greatest("tokens"), lambda count: f"{count:,.0f}", "ratio"),
+            Measure("tokens_per_second", "speed", "tok/s", _mean("tokens_per_second"), _number(1), "ratio"),
             Measure(
-                "seconds",
-                "time in iterations",
-                "",
-                lambda run: _sum(run.column("seconds_total")),
-                duration,
-                contrast="ratio",
-            ),
-            Measure("seconds_an_iteration", "an iteration", "s", _seconds_each, _number(2), contrast="ratio"),
-            Measure(
-                "tokens",
-                "tokens",
-                "",
-                lambda run: max(run.column("tokens"), default=math.nan),
-                lambda v: f"{v:,.0f}",
-                contrast="ratio",
-            ),
-            Measure(
-                "tokens_per_second",
-                "speed",
-                "tok/s",
-                lambda run: mean(run.column("tokens_per_second")),
-                _number(1),
-                contrast="ratio",
-            ),
-            Measure(
-                "memory_bytes",
-                "peak memory",
-                "",
-                lambda run: max(run.column("memory_bytes"), default=math.nan),
-                lambda value: gigabytes(round(value)),
-                contrast="ratio",
+                "memory_bytes", "peak memory", "", _greatest("memory_bytes"), lambda n: gigabytes(round(n)), "ratio"
             ),
         ),
     ),
@@ -260,9 +251,7 @@ SECTIONS = (
         "trouble",
         (
             Measure("alarms", "warnings and alarms", "", lambda run: float(run.alarms), _COUNT, "none"),
-            Measure(
-                "skipped_steps", "skipped steps", "", lambda run: _sum(run.column("skipped_steps")), _COUNT, "none"
-            ),
+            Measure("skipped_steps", "skipped steps", "", _total("skipped_steps"), _COUNT, "none"),
             Measure("rollbacks", "rollbacks", "", lambda run: float(run.rollbacks), _COUNT, "none"),
         ),
     ),

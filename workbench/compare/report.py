@@ -1,34 +1,52 @@
-"""Comparison as lines of text."""
+"""The comparison as lines of text, and as plain values for JSON."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from rich.cells import cell_len
 
 from trainer.runs.listing import RECENT
-from workbench.compare.curves import curve_lines
-from workbench.compare.frontier import Frontier, best, frontier, levels
-from workbench.compare.lines import Line, notes, number, padded, role_of, rule
-from workbench.compare.measures import difference_text, sections, signed, value_text
-from workbench.compare.plot import SEVERAL, Mark, scatter
-from workbench.compare.run import ComparedRun
-from workbench.compare.same_prompts import SharedPrompt, prompt_lines, shared_prompts
+from workbench.columns import fit, padded
+from workbench.compare.frontier import best, frontier_lines, frontier_of, levels
+from workbench.compare.lines import NUMBER, Line, Row, notes, role_of, rule, table_lines
+from workbench.compare.measures import Value, difference_text, known, sections, value_text
+from workbench.compare.prompts import PROMPTS, answer_lines, shared_prompts
+from workbench.compare.run import ComparedRun, run_columns, windows_text
 from workbench.compare.settings import cautions, compared_settings, setting_lines
-from workbench.compare.table import Column, Row, table
-from workbench.kit.cells import fit
-from workbench.text import duration, visible
+from workbench.kit.scale import scale_of
+from workbench.kit.window import window_over
+from workbench.numbers import duration, number
+from workbench.run.metrics import METRICS_OF_KIND, Metric
+from workbench.run.samples import Sample
+from workbench.text import bar, visible
 
-PROMPTS = 3
+VERSION = 1
+"""Version of the object. Fields may be added; removing one or changing its meaning changes this number."""
+
+FIELDS = (
+    "score_mean",
+    "reward_mean",
+    "kl",
+    "entropy",
+    "response_length",
+    "explained_variance",
+    "loss",
+    "accuracy",
+    "lead",
+)
+_MISSING = "×"  # NaN or infinite
+_CURVE_NAME = 16  # columns of a run's name beside its curve, at most
+_LEAST_BARS = 10  # columns of a curve
 _LABEL = 24  # columns of a number's name
 _KIND = 12
 _TIME = 8
 _LEAST = 4  # columns of a name
-_PLOT_LINES = 18
-_PLOT_WIDTH = 110  # columns at most: a wider one is no clearer
 
 
-def report(runs: Sequence[ComparedRun], width: int) -> Iterator[Line]:
+def report_lines(runs: Sequence[ComparedRun], width: int) -> Iterator[Line]:
     """Yield lines of at most `width` columns (60 or more): runs, numbers, frontier, curves, settings and responses."""
     settings = compared_settings(runs)
     yield from _runs(runs, width)
@@ -37,16 +55,17 @@ def report(runs: Sequence[ComparedRun], width: int) -> Iterator[Line]:
     yield []
     yield from _numbers(runs, width)
     yield []
-    yield from _frontier(runs, frontier(runs), width)
+    yield rule("score against KL", width, "up and to the left is better")
+    yield from frontier_lines(runs, width)
     yield []
     yield rule("curves", width, "on one scale; at the right the means of the first and the last five")
     yield from curve_lines(runs, width)
     yield []
-    yield rule("settings", width, "that differ, by config.toml")
+    yield rule("settings", width, "that differ in config.toml")
     yield from setting_lines(runs, settings, width)
     yield []
-    yield rule("the same prompts", width, "each run's newest answer")
-    yield from _texts(runs, shared_prompts([run.samples for run in runs], PROMPTS), width)
+    yield rule("the same prompts", width, "the newest response of each run")
+    yield from answer_lines(runs, width)
 
 
 def _runs(runs: Sequence[ComparedRun], width: int) -> Iterator[Line]:
@@ -58,8 +77,8 @@ def _runs(runs: Sequence[ComparedRun], width: int) -> Iterator[Line]:
     for run, row in zip(runs, rows, strict=True):
         cells = "".join(f"  {padded(cell, size)}" for cell, size in zip(row, widths, strict=True))
         model = visible(run.view.started.model) if run.view.started else ""
-        told = f"  {fit(model, room - names - 2).rstrip()}" if room - names - 2 >= _LEAST else ""
-        yield [(f" {run.letter} {fit(visible(run.name), names)}", role_of(run.letter)), (cells + told, "text")]
+        model_cell = f"  {fit(model, room - names - 2).rstrip()}" if room - names - 2 >= _LEAST else ""
+        yield [(f" {run.letter} {fit(visible(run.name), names)}", role_of(run.letter)), (cells + model_cell, "text")]
 
 
 def _facts(run: ComparedRun) -> tuple[str, ...]:
@@ -70,7 +89,7 @@ def _facts(run: ComparedRun) -> tuple[str, ...]:
 
 
 def _numbers(runs: Sequence[ComparedRun], width: int) -> Iterator[Line]:
-    yield rule("numbers", width, f"means of iterations: the last {RECENT}, the best {_windows(runs)}")
+    yield rule("numbers", width, f"means of iterations: the last {RECENT}, the best {windows_text(runs)}")
     rows = []
     for section in sections(runs):
         found = []
@@ -83,83 +102,153 @@ def _numbers(runs: Sequence[ComparedRun], width: int) -> Iterator[Line]:
                 found.append(Row(f"  {fit(visible(measure.label), _LABEL).rstrip()}", measure.unit, cells))
         if found:
             rows += [Row(section.title), *found]
-    yield from table(_columns(runs), rows, width)
+    yield from table_lines(run_columns(runs), rows, width)
 
 
-def _frontier(runs: Sequence[ComparedRun], found: Frontier, width: int) -> Iterator[Line]:
-    yield rule("score against KL", width, "up and to the left is better")
-    if not found:
-        yield from notes("no run has both a score and a KL in nats a sequence", width)
-        return
-    yield from scatter(_marks(runs, found), min(width, _PLOT_WIDTH), _PLOT_LINES)
-    yield from notes(_legend(runs, found), width)
-    if kls := levels(point for points in found.compared for point in points):
-        yield []
-        yield from notes(_compared_by(runs, found), width)
-        yield from table(_columns(runs), [_level_row(found, kl) for kl in kls], width)
+def curve_lines(runs: Sequence[ComparedRun], width: int) -> Iterator[Line]:
+    """Yield lines of at most `width` columns: for each metric its name, then a line for each run that has it."""
+    for field in FIELDS:
+        having = [run for run in runs if any(map(math.isfinite, run.column(field)))]
+        if having:
+            yield from _metric_lines(_metric(field, having[0].view.history.kind), having, width)
 
 
-def _marks(runs: Sequence[ComparedRun], found: Frontier) -> list[Mark]:
-    """Return the marks of all runs, evaluations last so that they stay visible."""
-    small = [
-        Mark(point.kl, point.score, run.letter, run.letter.lower())
-        for run, points in zip(runs, found.training, strict=True)
-        for point in points
+def _metric_lines(metric: Metric, runs: Sequence[ComparedRun], width: int) -> Iterator[Line]:
+    names = [fit(visible(run.name), _CURVE_NAME).rstrip() for run in runs]
+    named = max(map(cell_len, names))
+    ends = [
+        " → ".join(
+            number(end * metric.factor, metric.digits, width=NUMBER) for end in run.view.first_and_last(metric.field)
+        )
+        for run in runs
     ]
-    return small + [
-        Mark(point.kl, point.score, run.letter, run.letter)
-        for run, points in zip(runs, found.evaluations, strict=True)
-        for point in points
-    ]
+    over = window_over([run.view.history for run in runs])
+    across = min(max(width - named - max(map(len, ends)) - 7, _LEAST_BARS), over.iterations)
+    columns = [over.beside(run.view.history).columns(metric, across) for run in runs]
+    scale = scale_of(((bucket.low, bucket.high) for of_run in columns for bucket in of_run if bucket), metric)
+    iterations = f"iterations {over.first} to {over.last}" if over.iterations else ""
+    unit = f" {metric.unit}" if metric.unit else ""
+    low, high = (number(end, metric.digits, width=NUMBER) for end in (scale.low, scale.high))
+    bounds = f"   {low} to {high}, {iterations}"
+    yield [(metric.label, "text"), (unit, "muted"), (bounds, "muted")]
+    for run, name, end, buckets in zip(runs, names, ends, columns, strict=True):
+        bars = ["" if bucket is None else _bar(scale.position(bucket.mean)) for bucket in buckets]
+        yield [
+            (f" {run.letter} {padded(name, named)}  ", role_of(run.letter)),
+            (padded("".join(bar or " " for bar in bars), across), role_of(run.letter)),
+            (f"  {end}", "text"),
+        ]
 
 
-def _legend(runs: Sequence[ComparedRun], found: Frontier) -> str:
-    told = ["KL to the right, nats a sequence"]
-    if any(found.training):
-        size = _windows([run for run, points in zip(runs, found.training, strict=True) if points])
-        told.append(f"small letters: training batches, each point the mean of {size} iterations")
-    if any(found.evaluations):
-        told.append("capitals: held-out prompts")
-    told.append(f"{SEVERAL}: several runs")
-    return "; ".join(told)
+def _bar(position: float) -> str:
+    return _MISSING if math.isnan(position) else bar(position)
 
 
-def _compared_by(runs: Sequence[ComparedRun], found: Frontier) -> str:
-    """Return the line above the table of KLs: which scores it compares."""
-    on_held_out = [run.letter for run, held_out in zip(runs, found.held_out, strict=True) if held_out]
-    if not on_held_out:
-        return "best score of the training batches at a KL of at most"
-    if all(held_out or not points for held_out, points in zip(found.held_out, found.compared, strict=True)):
-        return "best score on held-out prompts at a KL of at most"
-    return f"best score of the training batches, of {', '.join(on_held_out)} on held-out prompts, at a KL of at most"
+def _metric(field: str, kind: str) -> Metric:
+    found = next(metric for metric in METRICS_OF_KIND[kind] if metric.field == field)
+    return found._replace(threshold=None)
 
 
-def _windows(runs: Sequence[ComparedRun]) -> str:
-    windows = sorted({run.window for run in runs})
-    return str(windows[0]) if len(windows) == 1 else f"{windows[0]} to {windows[-1]}"
+def plain_values(runs: Sequence[ComparedRun]) -> dict[str, Any]:
+    """Return the object that docs/compare.md describes; unknown numbers are None, and shares are fractions of 1."""
+    found = frontier_of(runs)
+    kls = levels(point for points in found.compared for point in points)
+    settings = compared_settings(runs)
+    return {
+        "comparison": VERSION,
+        "runs": [_run(run) for run in runs],
+        "cautions": cautions(settings),
+        "numbers": {
+            measure.key: {run.letter: _value(measure.of(run)) for run in runs}
+            for section in sections(runs)
+            for measure in section.measures
+        },
+        "frontier": {
+            "runs": {
+                run.letter: {
+                    "training": [point._asdict() for point in training],
+                    "held_out": [point._asdict() for point in evaluations],
+                    "compared": "held_out" if held_out else "training",
+                }
+                for run, training, evaluations, held_out in zip(
+                    runs, found.training, found.evaluations, found.held_out, strict=True
+                )
+            },
+            "levels": [
+                {
+                    "kl": kl,
+                    "best": {
+                        run.letter: None if (point := best(points, kl)) is None else point._asdict()
+                        for run, points in zip(runs, found.compared, strict=True)
+                    },
+                }
+                for kl in kls
+            ],
+        },
+        "curves": {run.letter: _curves(run) for run in runs},
+        "settings": {
+            "differences": [{"key": key, "values": values} for key, values in settings.differences],
+            "only": settings.only,
+            "changes": {
+                run.letter: [
+                    {"key": change.key, "old": change.old, "value": change.value, "iteration": change.iteration}
+                    for change in run.view.settings
+                ]
+                for run in runs
+            },
+        },
+        "prompts": [
+            {
+                "prompt": one.prompt,
+                "answers": {
+                    run.letter: None if answer is None else _answer(answer)
+                    for run, answer in zip(runs, one.answers, strict=True)
+                },
+            }
+            for one in shared_prompts([run.samples for run in runs], PROMPTS)
+        ],
+    }
 
 
-def _level_row(found: Frontier, kl: float) -> Row:
-    reached = [best(points, kl) for points in found.compared]
-    cells = ["-" if point is None else number(point.score, 3) for point in reached]
-    if len(reached) == 2:
-        first, second = reached
-        cells.append(signed(number(second.score - first.score, 3)) if first and second else "")
-    return Row(f"  {kl:g}", "nats/seq", cells)
+def _run(run: ComparedRun) -> dict[str, Any]:
+    started = run.view.started
+    return {
+        "letter": run.letter,
+        "name": run.name,
+        "folder": str(run.folder),
+        "kind": run.kind,
+        "state": run.state,
+        "iteration": run.view.iteration,
+        "iterations": run.view.total,
+        "model": started.model if started else None,
+        "device": started.device if started else None,
+        "seed": started.seed if started else None,
+        "versions": started.versions if started else {},
+        "problems": list(run.problems),
+    }
 
 
-def _texts(runs: Sequence[ComparedRun], shared: Sequence[SharedPrompt], width: int) -> Iterator[Line]:
-    without = [run.letter for run in runs if not run.samples]
-    if without:
-        yield from notes(f"no samples of {', '.join(without)} are kept", width)
-    if not shared and len(runs) - len(without) > 1:
-        yield from notes("no prompt was answered by two of the runs in their newest samples", width)
-    for place, one in enumerate(shared):
-        if place:
-            yield []
-        yield from prompt_lines(runs, one, width)
+def _curves(run: ComparedRun) -> dict[str, Any]:
+    numbers = run.view.history.numbers
+    columns = {field: run.column(field) for field in FIELDS}
+    return {
+        "iteration": list(numbers),
+        **{field: [_value(value) for value in column] for field, column in columns.items() if len(column)},
+    }
 
 
-def _columns(runs: Sequence[ComparedRun]) -> list[Column]:
-    columns = [Column(f"{run.letter} {visible(run.name)}", role_of(run.letter)) for run in runs]
-    return [*columns, Column("B - A", "muted")] if len(runs) == 2 else columns
+def _answer(sample: Sample) -> dict[str, Any]:
+    return {
+        "iteration": sample.key.iteration,
+        "completion": sample.completion,
+        "score": _value(sample.score),
+        "kl": _value(sample.kl),
+        "tokens": sample.length,
+        "truncated": sample.truncated,
+    }
+
+
+def _value(value: Value) -> Any:
+    if isinstance(value, tuple):
+        return list(value) if known(value) else None
+    return value if math.isfinite(value) else None

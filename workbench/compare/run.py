@@ -1,20 +1,31 @@
-"""A run to compare, with everything that was read from its folder."""
+"""A run to compare, with everything that is read from its folder."""
 
 from __future__ import annotations
 
+import math
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from trainer.errors import StorageError
 from trainer.events import Alert, Decision, Event, RolledBack
-from workbench.run.sample_records import Sample
+from trainer.runs.folder import RunFolder
+from trainer.runs.journal import read_journal
+from trainer.runs.listing import PPO
+from workbench.compare.lines import Column, role_of
+from workbench.compare.prompts import PROMPTS, shared_prompts
+from workbench.run.config_differences import read_config
+from workbench.run.sample_reader import kept_iterations, read_batch
+from workbench.run.samples import Sample
 from workbench.run.view import RunView
+from workbench.text import visible
 
 LETTERS = string.ascii_uppercase
 """Letters of the runs, in the order in which they were named. No more runs can be compared at once."""
 _LEAST, _SHARE = 5, 20
+_FILES = 50  # most of each run that are searched for shared prompts: about 0.3 s
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +55,34 @@ class ComparedRun:
         return history.column(name) if name in history.names else ()
 
 
+def read_runs(folders: Sequence[RunFolder]) -> list[ComparedRun]:
+    """Read the runs in `folders`, which differ; damaged parts are left out and reported in their `problems`."""
+    samples = _read_samples(folders)
+    names = distinct_names([folder.root for folder in folders])
+    return [
+        _read(letter, name, folder, of_run)
+        for letter, name, folder, of_run in zip(LETTERS, names, folders, samples, strict=False)
+    ]
+
+
+def mean(values: Iterable[float]) -> float:
+    """Return the mean of the finite values; NaN if there is none, infinite if their sum exceeds all floats."""
+    known = [value for value in values if math.isfinite(value)]
+    return sum(known) / len(known) if known else math.nan
+
+
+def run_columns(runs: Sequence[ComparedRun]) -> list[Column]:
+    """Return the columns of a table: one for each run and, with two runs, one for their difference."""
+    columns = [Column(f"{run.letter} {visible(run.name)}", role_of(run.letter)) for run in runs]
+    return [*columns, Column("B - A", "muted")] if len(runs) == 2 else columns
+
+
+def windows_text(runs: Sequence[ComparedRun]) -> str:
+    """Return over how many iterations the means of `runs` go: 5, or 5 to 12."""
+    windows = sorted({run.window for run in runs})
+    return str(windows[0]) if len(windows) == 1 else f"{windows[0]} to {windows[-1]}"
+
+
 def troubles(events: Sequence[Event]) -> tuple[int, int]:
     """Count the warnings and errors, including alarms, and the rollbacks."""
     alarms = sum(isinstance(e, Alert) and not isinstance(e, Decision) and e.level != "info" for e in events)
@@ -53,6 +92,64 @@ def troubles(events: Sequence[Event]) -> tuple[int, int]:
 def distinct_names(folders: Sequence[Path]) -> list[str]:
     """Return for each of `folders`, which must differ, the shortest end of its path that no other has."""
     return [_distinct_name(folder, [other for other in folders if other != folder]) for folder in folders]
+
+
+class _Samples(NamedTuple):
+    """Samples of one run, newest first, and why files were left out."""
+
+    samples: list[Sample]
+    problems: list[str]
+
+
+def _read(letter: str, name: str, folder: RunFolder, samples: _Samples) -> ComparedRun:
+    problems: list[str] = []
+    live = folder.is_live()  # before reading: a run that ends meanwhile counts as training, not interrupted
+    events: list[Event] = []
+    try:
+        events, _, damages = read_journal(folder.events)
+        problems += damages
+    except StorageError as error:
+        problems.append(str(error))
+    config: Mapping[str, Any] | None = None
+    try:
+        config = read_config(folder)
+    except StorageError as error:
+        problems.append(str(error))
+    view = RunView()
+    for event in events:
+        view.take(event)
+    alarms, rollbacks = troubles(events)
+    return ComparedRun(
+        letter=letter,
+        name=name,
+        folder=folder.root,
+        kind=view.started.run_kind if view.started else str((config or {}).get("kind", PPO)),
+        state="training" if live else view.ended.state if view.ended else "interrupted",
+        view=view,
+        alarms=alarms,
+        rollbacks=rollbacks,
+        config=config,
+        samples=samples.samples,
+        problems=[*problems, *samples.problems],
+    )
+
+
+def _read_samples(folders: Sequence[RunFolder]) -> list[_Samples]:
+    """Read each run's newest samples, file by file, until all runs share as many prompts as are shown."""
+    iterations = [kept_iterations(folder)[::-1][:_FILES] for folder in folders]
+    found = [_Samples([], []) for _ in folders]
+    having = sum(map(bool, iterations))
+    for place in range(max(map(len, iterations))):
+        for folder, of_run, (samples, problems) in zip(folders, iterations, found, strict=True):
+            if place < len(of_run):
+                try:
+                    samples += read_batch(folder, of_run[place])
+                except StorageError as error:
+                    problems.append(str(error))
+        shared = shared_prompts([samples for samples, _ in found], PROMPTS)
+        if having < 2 or sum(len([a for a in one.answers if a]) == having for one in shared) == PROMPTS:
+            break
+    return found
 
 
 def _distinct_name(folder: Path, others: Sequence[Path]) -> str:

@@ -8,9 +8,10 @@ from typing import NamedTuple
 from rich.cells import cell_len
 
 from trainer.control.live_settings import in_words
-from workbench.compare.lines import Line, notes, padded, role_of, wrapped
+from workbench.columns import fit, padded
+from workbench.compare.lines import Line, notes, role_of, wrapped
 from workbench.compare.run import ComparedRun
-from workbench.kit.cells import fit
+from workbench.numbers import counted
 from workbench.run.config_differences import Difference, config_differences, value_text
 from workbench.text import visible
 
@@ -21,9 +22,9 @@ _CHANGES = 5  # shown of each run
 _GAP = 2
 _WHERE = "run.dir"
 _CAUTIONS = (
-    (("reward.",), "not the same reward: the scores do not measure the same"),
-    (("model.path", "model.revision", "model.adapter"), "not the same reference: the KLs do not measure the same"),
-    (("data.prompts", "data.column", "data.preferences"), "not the same prompts"),
+    (("reward.",), "different rewards: the scores are not comparable"),
+    (("model.path", "model.revision", "model.adapter"), "different references: the KLs are not comparable"),
+    (("data.prompts", "data.column", "data.preferences"), "different prompts"),
 )
 
 
@@ -65,14 +66,14 @@ def compared_settings(runs: Sequence[ComparedRun]) -> Settings:
 def cautions(settings: Settings) -> list[str]:
     """Return why the numbers of the runs do not measure the same thing; empty if no reason is known."""
     found = []
-    for sections, told in _CAUTIONS:
+    for sections, caution in _CAUTIONS:
         keys = [
             key
             for key, values in settings.differences
             if key.startswith(sections) and None not in values.values()  # older runs lack newer settings
         ]
         if keys:
-            found.append(f"{told} ({', '.join(keys)})")
+            found.append(f"{caution} ({', '.join(keys)})")
     return found
 
 
@@ -84,14 +85,14 @@ def setting_lines(runs: Sequence[ComparedRun], settings: Settings, width: int) -
         for key, values in settings.differences[:_MOST]
     ]
     if not rows and len(there) > 1:
-        yield from notes("the settings that they share have the same values", width)
+        yield from notes("no difference in the settings that the runs share", width)
     yield from _rows(there, rows, width)
     if (more := len(settings.differences) - _MOST) > 0:
-        yield from notes(f"and {more} more settings", width)
+        yield from notes(f"and {counted(more, 'more setting')}", width)
     for kind, keys in settings.only.items():
         sections = dict.fromkeys(key.partition(".")[0] for key in keys)
-        told = ", ".join(f"[{section}]" for section in sections)
-        yield from notes(visible(f"{len(keys)} settings are of {kind} runs alone, in {told}"), width)
+        named = ", ".join(f"[{section}]" for section in sections)
+        yield from notes(visible(f"only in {kind} runs: {counted(len(keys), 'setting')}, in {named}"), width)
     for run in there:
         yield from _changes(run, width)
 
@@ -116,10 +117,10 @@ def _rows(runs: Sequence[ComparedRun], rows: Sequence[tuple[str, list[str]]], wi
             yield [(fit(key, width).rstrip(), "text")]
             for text in dict.fromkeys(texts):
                 letters = [run.letter for run, other in zip(runs, texts, strict=True) if other == text]
-                yield from _told(letters, text, width)
+                yield from _value_lines(letters, text, width)
 
 
-def _told(letters: Sequence[str], text: str, width: int) -> Iterator[Line]:
+def _value_lines(letters: Sequence[str], text: str, width: int) -> Iterator[Line]:
     """Yield `text`, already made safe to print, in a few lines after the letters of its runs."""
     head = f"  {' '.join(letters)} "
     for number, line in enumerate(wrapped(text, width - len(head), _VALUE_LINES)):
@@ -129,7 +130,10 @@ def _told(letters: Sequence[str], text: str, width: int) -> Iterator[Line]:
 def _changes(run: ComparedRun, width: int) -> Iterator[Line]:
     changes = run.view.settings
     for change in changes[-_CHANGES:]:
-        told = f"{change.key} {in_words(change.old)} → {in_words(change.value)} before iteration {change.iteration}"
-        yield from _told([run.letter], visible(told[:_LONGEST]), width)
+        text = f"{change.key} {in_words(change.old)} → {in_words(change.value)} before iteration {change.iteration}"
+        yield from _value_lines([run.letter], visible(text[:_LONGEST]), width)
     if (more := len(changes) - _CHANGES) > 0:
-        yield [(f"  {run.letter} ", role_of(run.letter)), (f"and {more} earlier changes while it trained", "muted")]
+        yield [
+            (f"  {run.letter} ", role_of(run.letter)),
+            (f"and {counted(more, 'earlier change')} during training", "muted"),
+        ]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import os
 import re
+import stat
 from collections import deque
 from collections.abc import Mapping
 from functools import cached_property
@@ -14,13 +16,12 @@ from typing import Any, NamedTuple
 
 from trainer.config import PRESETS, Config, config_warnings, preset_names
 from trainer.config.problems import located_problems, setting_keys
-from trainer.errors import StorageError, UsageError
-from trainer.files import parse_toml
+from trainer.errors import StorageError, UsageError, cannot_write
+from trainer.files import parse_toml, read_given, whole_file
 from trainer.runs.listing import PPO
 from workbench.config.fields import fields_by_key
-from workbench.config.files import bytes_of, expanded, read_text, write_whole
-from workbench.config.toml import key_lines, line_of, with_value
-from workbench.run.kinds import training_command
+from workbench.config.toml import key_lines, line_of, line_typed_on, with_value
+from workbench.run.metrics import training_command
 from workbench.text import visible
 
 _STEPS = 1000  # most steps that can be undone
@@ -82,6 +83,8 @@ class ConfigDocument:
         self._undo: deque[str] = deque(maxlen=_STEPS)
         self._redo: deque[str] = deque(maxlen=_STEPS)
         self._typing: int | None = None
+        self.syntax_error = ""
+        """Reason why the text is not TOML; empty if it is."""
         self._saved_text = text
         self._on_disk = self._encoded(text) if path else b""
         self._saved: dict[str, Any] = {}
@@ -96,9 +99,8 @@ class ConfigDocument:
     def open(cls, source: str | Path) -> ConfigDocument:
         """Open a preset or a file, even one with errors. Raises UsageError if it cannot be read."""
         preset = str(source) if str(source) in preset_names() else ""
-        path = _preset_file(preset) if preset else expanded(Path(source))
-        text = read_text(path, str(source))
-        text, newline, mark = _unmarked(text)
+        path = _preset_file(preset) if preset else _expanded(Path(source))
+        text, newline, mark = _read_text(path, str(source))
         return cls(text, path=None if preset else path, preset=preset, newline=newline, mark=mark)
 
     @classmethod
@@ -130,25 +132,20 @@ class ConfigDocument:
         """One line on the kind of run and the command that trains it; empty for PPO."""
         if self.kind == PPO:
             return ""
-        line = f"the configuration of a {visible(self.kind)} run, to be read only"
+        line = f"Read-only configuration of a {visible(self.kind)} run"
         command = training_command(self.kind)
-        return f"{line}: '{command} --config FILE' trains one" if command else line
+        return f"{line}; train one with '{command} --config FILE'" if command else line
 
     @property
     def dirty(self) -> bool:
         """Whether there are unsaved changes."""
         return self._text != self._saved_text
 
-    @property
-    def syntax_error(self) -> str:
-        """Reason why the text is not TOML; empty if it is."""
-        return self._error
-
     def set_text(self, text: str) -> None:
         """Replace the text. Consecutive edits of one character on the same line are one step to undo."""
         if text == self._text:
             return
-        line = _line_typed_on(self._text, text)
+        line = line_typed_on(self._text, text)
         if line is None or line != self._typing:
             self._undo.append(self._text)
         self._redo.clear()
@@ -189,20 +186,18 @@ class ConfigDocument:
     @cached_property
     def problems(self) -> list[Problem]:
         """List of problems in the order of the schema; empty if there are none."""
-        if self._error:
-            at_line = re.search(r"line (\d+)", self._error)
+        if self.syntax_error:
+            at_line = re.search(r"line (\d+)", self.syntax_error)
             last = self._text.count("\n") + 1
-            return [Problem("", f"not TOML: {self._error}", int(at_line[1]) if at_line else last)]
-        lines = self.lines
+            return [Problem("", f"not TOML: {self.syntax_error}", int(at_line[1]) if at_line else last)]
         if self.kind != PPO:
-            return [Problem("kind", self.about_kind, line_of("kind", lines))]
-        return [Problem(key, message, line_of(key, lines)) for key, message in located_problems(self._values)]
+            return [Problem("kind", self.about_kind, line_of("kind", self.lines))]
+        return [Problem(key, message, line_of(key, self.lines)) for key, message in located_problems(self._values)]
 
     @property
     def warnings(self) -> list[str]:
         """Warnings about values that are allowed but likely to disappoint; empty while there are problems."""
-        config = self.config()
-        return config_warnings(config) if config else []
+        return config_warnings(self._config) if self._config else []
 
     @cached_property
     def lines(self) -> dict[str, int]:
@@ -224,8 +219,8 @@ class ConfigDocument:
         written, UsageError if the document has no file, as a preset. In each case nothing is lost.
         """
         if self.path is None:
-            raise UsageError(f"{self.name} has no file of its own: save it as one")
-        if not overwrite and (there := bytes_of(self.path)) is not None and there != self._on_disk:
+            raise UsageError(f"{self.name} has no file of its own: save it under a name")
+        if not overwrite and (there := _bytes_of(self.path)) is not None and there != self._on_disk:
             raise OverwriteError(f"{self.path} was changed by another program since it was read", self.path)
         self._write(self.path)
 
@@ -234,7 +229,7 @@ class ConfigDocument:
 
         Raises OverwriteError if it exists, StorageError if it cannot be written, UsageError for a shipped preset.
         """
-        path = expanded(path)
+        path = _expanded(path)
         if path.resolve().is_relative_to(PRESETS.resolve()):
             raise UsageError(f"{path} is a preset that ships with the program: choose another folder")
         if self.path is not None and path.resolve() == self.path.resolve():
@@ -249,8 +244,7 @@ class ConfigDocument:
         """Reload the file, as one step that can be undone. Raises UsageError as `open` does."""
         if self.path is None:
             return
-        text = read_text(self.path, str(self.path))
-        text, self._newline, self._mark = _unmarked(text)
+        text, self._newline, self._mark = _read_text(self.path, str(self.path))
         if text != self._text:
             self._step(text)
         self._mark_saved(self._encoded(text))
@@ -262,17 +256,17 @@ class ConfigDocument:
             return str(self.path)
         if self.preset:
             return f"preset {self.preset}"
-        return f"copy of {self._copied}" if self.kind == PPO else f"config.toml of {self._copied}"
+        return f"{'copy' if self.kind == PPO else 'config.toml'} of {self._copied}"
 
     def _edit(self, key: str, value: Any) -> None:
         """Set `key` in the text, or remove it if `value` is None; everything else stays as it is."""
-        if self._error:
-            raise UsageError(f"the TOML has an error, so {key} cannot be changed in it: {self._error}")
+        if self.syntax_error:
+            raise UsageError(f"the TOML has an error, so {key} cannot be changed: {self.syntax_error}")
         section, _, name = key.partition(".")
         expected = copy.deepcopy(self._values)
         table = expected.setdefault(section, {})
         if not isinstance(table, dict):
-            raise UsageError(f"{section} is no table in the TOML, so {key} has no place in it")
+            raise UsageError(f"{section} is not a table in the TOML, so {key} cannot be set: edit the TOML")
         if value is None:
             del table[name]
         else:
@@ -298,13 +292,13 @@ class ConfigDocument:
     def _put(self, text: str) -> None:
         self._text = text
         self._typing = None
-        self._error = ""
+        self.syntax_error = ""
         for derived in ("problems", "lines", "_config", "_changes"):
             self.__dict__.pop(derived, None)
         try:
             self._values = parse_toml(text)
         except ValueError as error:  # tomllib also lets errors of int() through
-            self._error = str(error)
+            self.syntax_error = str(error)
 
     @cached_property
     def _config(self) -> Config | None:
@@ -313,9 +307,7 @@ class ConfigDocument:
     @cached_property
     def _changes(self) -> dict[str, Change]:
         changes: dict[str, Change] = {}
-        if self.kind != PPO:
-            return changes
-        for key in setting_keys():
+        for key in setting_keys() if self.kind == PPO else ():
             change = Change(*(_lookup(values, key) for values in (self._base, self._saved, self._values)))
             if change.from_preset or change.unsaved:
                 changes[key] = change
@@ -326,7 +318,7 @@ class ConfigDocument:
 
     def _write(self, path: Path) -> None:
         content = self._encoded(self._text)
-        write_whole(path, content)
+        _write_whole(path, content)
         self._mark_saved(content)
 
     def _mark_saved(self, content: bytes) -> None:
@@ -336,11 +328,52 @@ class ConfigDocument:
         self.__dict__.pop("_changes", None)
 
 
-def _unmarked(text: str) -> tuple[str, str, str]:
-    """Return `text` with plain newlines and no byte-order mark, then its original line end and mark."""
+def _expanded(path: Path) -> Path:
+    """Expand ~ in `path`. Raises UsageError if the home folder is not known."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise UsageError(f"'{path}': no such home folder; write the path out") from None
+
+
+def _read_text(path: Path, source: str) -> tuple[str, str, str]:
+    """Return the text of `path` with plain newlines and no byte-order mark, then its original line end and mark.
+
+    Raises UsageError, which calls the file `source`.
+    """
+    try:
+        text = read_given(path).decode("utf-8")
+    except FileNotFoundError:
+        raise UsageError(f"no preset or file '{source}': the presets are {', '.join(preset_names())}") from None
+    except OSError as error:
+        raise UsageError(f"cannot read configuration '{source}': {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        byte = error.object[error.start]
+        raise UsageError(f"{source}:{line}: byte 0x{byte:02x} is not UTF-8: save the file as UTF-8") from None
     mark = "\ufeff" if text.startswith("\ufeff") else ""
     newline = "\r\n" if "\r\n" in text else "\n"
     return text.removeprefix(mark).replace("\r\n", "\n"), newline, mark
+
+
+def _bytes_of(path: Path) -> bytes | None:
+    """Return the bytes of the file at `path`; None if it cannot be read."""
+    try:
+        return read_given(path)
+    except OSError:
+        return None
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    """Replace the file at `path`, and keep its permissions. Raises StorageError; then nothing has changed."""
+    target = path.resolve()  # a link stays a link
+    try:
+        with whole_file(target, sync=True) as file:
+            with contextlib.suppress(FileNotFoundError):
+                os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
+            file.write(content)
+    except OSError as error:
+        raise cannot_write(f"'{path}'", error, ", or save it elsewhere; nothing was changed") from None
 
 
 def _preset_file(name: str) -> Path:
@@ -365,11 +398,3 @@ def _same(one: Any, other: Any) -> bool:
 def _equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Return whether both are the same TOML; NaN equals NaN here."""
     return json.dumps(one, sort_keys=True, default=str) == json.dumps(other, sort_keys=True, default=str)
-
-
-def _line_typed_on(before: str, after: str) -> int | None:
-    """Return the changed line, from 0, if only one changed and its length by at most 1; None for a larger change."""
-    lines = zip(before.split("\n"), after.split("\n"), strict=False)
-    changed = [number for number, (old, new) in enumerate(lines) if old != new]
-    same_lines = before.count("\n") == after.count("\n")
-    return changed[0] if same_lines and len(changed) == 1 and abs(len(after) - len(before)) <= 1 else None

@@ -143,7 +143,7 @@ def _shape(path: str) -> tuple[_Shape | None, str]:
         settings = json.loads((folder / "config.json").read_bytes())
         return _decoder({**settings, **(settings.get("text_config") or {})}), ""
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None, "the model's config.json does not tell its size"
+        return None, "the model's config.json does not state its size"
 
 
 def _decoder(settings: dict[str, Any]) -> _Shape:

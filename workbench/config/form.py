@@ -1,29 +1,112 @@
-"""Form of settings: the rows, and the editor that is shown over them while a value is edited."""
+"""Form of one configuration: its rows, the editors of a field, and what is known about the chosen one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.content import Content
 from textual.geometry import Offset
 from textual.message import Message
+from textual.suggester import Suggester
 from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
 
-from workbench.config.choices import ChoiceList
-from workbench.config.editor import FieldEditor
 from workbench.config.fields import FormField, as_text, editable, parse
-from workbench.config.row import FieldRow, Row, SectionRow, value_span
-from workbench.config.rows import ConfigRows
+from workbench.config.rows import ConfigRows, FieldRow, Row, SectionRow, value_span
+from workbench.kit.pane import MountedWhole
 from workbench.text import visible
+
+
+class FieldEditor(Input):
+    """Input for the text of a setting: enter submits it, escape cancels."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", "cancel", id="config-editor.cancel", tooltip="Leave the value as it was"),
+        Binding("tab", "take_suggestion", "complete", id="config-editor.complete", tooltip="Take the suggested path"),
+    ]
+
+    class Cancelled(Message):
+        """The user cancelled; the value stays as it was."""
+
+    def __init__(self, field: FormField, text: str) -> None:
+        suggester = PathSuggester() if field.kind == "path" else None
+        super().__init__(text, compact=True, suggester=suggester, select_on_focus=field.kind in ("number", "integer"))
+        self.field = field
+
+    def action_leave(self) -> None:
+        self.post_message(self.Cancelled())
+
+    def action_take_suggestion(self) -> None:
+        self.cursor_position = len(self.value)
+        self.action_cursor_right()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "take_suggestion":
+            return self.suggester is not None
+        return True
+
+
+class ChoiceList(OptionList):
+    """List of choices: enter takes one, escape cancels."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", "cancel", id="config-choices.cancel", tooltip="Leave the value as it was"),
+    ]
+
+    class Cancelled(Message):
+        """The user cancelled; the value stays as it was."""
+
+    def __init__(self, field: FormField, value: object) -> None:
+        super().__init__(*(Option(Content(choice), id=choice) for choice in field.choices), compact=True)
+        self.field = field
+        if value in field.choices:
+            self.highlighted = field.choices.index(str(value))
+
+    def action_leave(self) -> None:
+        self.post_message(self.Cancelled())
+
+
+class PathSuggester(Suggester):
+    """Suggester of the first file or folder that begins with the typed text."""
+
+    def __init__(self) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+
+    async def get_suggestion(self, value: str) -> str | None:
+        return completed(value)
+
+
+def completed(text: str, listing: Callable[[Path], list[Path]] | None = None) -> str | None:
+    """Complete `text` to the first existing path, folders with a slash; None if there is none."""
+    if not text or "\0" in text:
+        return None
+    head, slash, tail = text.rpartition("/")
+    try:
+        folder = Path(head + slash).expanduser() if slash else Path()
+        names = sorted(
+            f"{path.name}/" if path.is_dir() else path.name
+            for path in (listing or _listing)(folder)
+            if path.name.startswith(tail) and path.name.isprintable() and (tail or not path.name.startswith("."))
+        )
+    except (OSError, RuntimeError):  # no such folder, or unknown home
+        return None
+    return f"{head}{slash}{names[0]}" if names else None
+
+
+def _listing(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
+
 
 _EDITOR = 24  # minimum columns for text, paths and lists
 
 
-class ConfigForm(Container):
+class ConfigForm(MountedWhole, Container):
     """Form that shows rows and requests changes by messages; it does not change the document."""
 
     class ValueChosen(Message):
@@ -75,6 +158,9 @@ class ConfigForm(Container):
         yield ConfigRows()
         yield Static(id="config-note", markup=False)
 
+    def on_mount(self) -> None:
+        self.watch(self.rows, "scroll_y", self._place, init=False)
+
     @property
     def rows(self) -> ConfigRows:
         """Widget that draws the rows."""
@@ -104,7 +190,7 @@ class ConfigForm(Container):
 
     @on(ConfigRows.Chosen)
     def _choose(self) -> None:
-        row = self.rows.row
+        row = self.rows.selected
         if isinstance(row, SectionRow):
             self.post_message(self.FoldRequested(row.name, not row.is_open))
         elif isinstance(row, FieldRow):
@@ -112,7 +198,7 @@ class ConfigForm(Container):
 
     @on(ConfigRows.Stepped)
     def _step(self, event: ConfigRows.Stepped) -> None:
-        row = self.rows.row
+        row = self.rows.selected
         if isinstance(row, SectionRow):
             self.post_message(self.FoldRequested(row.name, event.direction > 0))
         elif isinstance(row, FieldRow):
@@ -122,10 +208,6 @@ class ConfigForm(Container):
     def _close_note(self) -> None:
         self.close()
 
-    @on(ConfigRows.Scrolled)
-    def _scrolled(self) -> None:
-        self._place()
-
     def on_resize(self) -> None:
         self._place()
 
@@ -134,7 +216,7 @@ class ConfigForm(Container):
         event.stop()
         assert isinstance(event.input, FieldEditor)
         field = event.input.field
-        if isinstance(row := self.rows.row, FieldRow) and row.locked:  # a run has begun meanwhile
+        if isinstance(row := self.rows.selected, FieldRow) and row.locked:  # a run has begun meanwhile
             self.post_message(self.LockedChosen(row.key))
             return
         try:
@@ -148,7 +230,7 @@ class ConfigForm(Container):
     def _select(self, event: OptionList.OptionSelected) -> None:
         event.stop()
         assert isinstance(event.option_list, ChoiceList)
-        if isinstance(row := self.rows.row, FieldRow) and row.locked:
+        if isinstance(row := self.rows.selected, FieldRow) and row.locked:
             self.post_message(self.LockedChosen(row.key))
             return
         self._take(event.option_list.field, event.option_id)
@@ -201,9 +283,9 @@ class ConfigForm(Container):
         note.styles.offset = Offset(
             1, line + below if line + below + len(lines) <= height else max(line - len(lines), 0)
         )
-        if self._editor is None or not isinstance(rows.row, FieldRow):
+        if self._editor is None or not isinstance(rows.selected, FieldRow):
             return
-        span = value_span(rows.row, width)
+        span = value_span(rows.selected, width)
         if isinstance(self._editor, ChoiceList):
             taken = len(self._editor.options)
             self._editor.styles.width = longest = max(len(choice) for choice in self._editor.field.choices) + 4

@@ -1,43 +1,201 @@
-"""Rows of the form in one widget, drawn line by line, so that a move of the cursor redraws only two lines."""
+"""Rows of the form: sections and settings with their state, as text, and the list that shows them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
-from rich.segment import Segment
-from rich.style import Style
+from rich.cells import cell_len
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.geometry import Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
-from textual.strip import Strip
 
-from workbench.config.row import Row, row_line
+from workbench.columns import fit
+from workbench.config.document import ConfigDocument
+from workbench.config.fields import FormField, form_fields, search, sections, shown
+from workbench.kit.cursor_list import CursorList, cursor_bindings, under_cursor
+from workbench.kit.drawing import Line
+from workbench.text import visible
 
-_MARGIN = 2  # lines visible beyond the cursor
-_ROLES = ("name", "value", "changed", "muted", "live", "mark", "problem", "locked", "section")
+_GUTTER = 3  # a mark for a problem or change, one for unsaved, and a space
+_LIVE = 5
+_UNIT = 14
+_NARROW = 56  # columns; a narrower line has no room for units
+_TABLE = 76  # most columns of a row: further apart, name and value are hard to match
+_HELP = 40  # columns beside the table from which the help is shown there too
+_ROLES = ("name", "value", "changed", "muted", "live", "mark", "problem", "locked", "section", "cursor")
 
 
-class ConfigRows(ScrollView, can_focus=True, inherit_bindings=False):
+@dataclass(frozen=True)
+class SectionRow:
+    """Heading of a table of the configuration."""
+
+    name: str
+    purpose: str
+    is_open: bool
+    changed: int
+    problems: int
+
+    @property
+    def key(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class FieldRow:
+    """Row of one setting and its state."""
+
+    field: FormField
+    value: Any
+    was: str
+    """Preset's value, for display; empty if it is the same."""
+    unsaved: bool
+    problem: str
+    locked: bool
+    """Whether the setting cannot be changed for now."""
+    sent: bool
+    """Whether the value was sent to the run, which has not confirmed it yet."""
+    draft: bool = False
+    """Whether the value is only proposed: the run keeps its own until the user sends this one."""
+
+    @property
+    def key(self) -> str:
+        return self.field.key
+
+
+Row = SectionRow | FieldRow
+
+
+class Span(NamedTuple):
+    """Columns `start` to `stop` of a line."""
+
+    start: int
+    stop: int
+
+
+def rows_of(
+    document: ConfigDocument,
+    *,
+    folded: Collection[str] = (),
+    query: str = "",
+    running: bool = False,
+    sent: Mapping[str, Any] | None = None,
+    draft: tuple[str, Any] | None = None,
+) -> list[Row]:
+    """Return the rows of the form: sections and their settings, or only those that `query` finds.
+
+    folded: sections that show only their headings. sent: settings that were sent to a run and are not confirmed yet.
+    draft: a setting and the value proposed for it.
+    """
+    changes = document.changes()
+    problems = {_field_key(problem.key): problem.message for problem in reversed(document.problems)}
+    found = {field.key for field in search(query)}
+    rows: list[Row] = []
+    for section, purpose in sections().items():
+        fields = [field for field in form_fields() if field.section == section and field.key in found]
+        if not fields:
+            continue
+        is_open = bool(query) or section not in folded
+        changed = sum(field.key in changes and changes[field.key].from_preset for field in fields)
+        broken = sum(key.partition(".")[0] == section for key in problems)
+        rows.append(SectionRow(section, purpose, is_open, changed, broken))
+        for field in fields if is_open else ():
+            change = changes.get(field.key)
+            was = shown(field, change.preset) if change and change.from_preset else ""
+            is_draft = draft is not None and draft[0] == field.key
+            rows.append(
+                FieldRow(
+                    field=field,
+                    value=draft[1] if draft is not None and is_draft else document.get(field.key),
+                    was=was,
+                    unsaved=bool(change and change.unsaved),
+                    problem=problems.get(field.key, ""),
+                    locked=bool(document.syntax_error) or (running and not field.live),
+                    sent=field.key in (sent or {}),
+                    draft=is_draft,
+                )
+            )
+    return rows
+
+
+def row_line(row: Row, width: int) -> Line:
+    """Format `row` as pieces of at most `width` columns in total."""
+    return _section_line(row, width) if isinstance(row, SectionRow) else _field_line(row, width)
+
+
+def value_span(row: FieldRow, width: int) -> Span:
+    """Return the columns for the value of `row` on a line of `width` columns: after the name, right-aligned."""
+    table = min(width, _TABLE)
+    stop = table - _LIVE - (_UNIT if width >= _NARROW else 0)
+    return Span(min(_GUTTER + len(row.field.name) + 1, max(stop - 1, 0)), stop)
+
+
+def _section_line(row: SectionRow, width: int) -> Line:
+    head = f"{'▾' if row.is_open else '▸'} {row.name}"
+    counts: Line = []
+    if row.problems:
+        counts.append((f"✖ {row.problems} ", "problem"))
+    if row.changed and not row.is_open:
+        counts.append((f"• {row.changed} changed ", "mark"))
+    room = min(width, _TABLE) - cell_len(head) - sum(cell_len(text) for text, _ in counts) - 2
+    purpose = row.purpose.rstrip(".") if cell_len(row.purpose) <= room else ""
+    return [(head, "section"), (fit(f"  {purpose}", max(room + 2, 0)), "muted"), *counts]
+
+
+def _field_line(row: FieldRow, width: int) -> Line:
+    field = row.field
+    span = value_span(row, width)
+    value = fit(visible(shown(field, row.value)).strip(), span.stop - span.start, right=True)
+    first = ("✖", "problem") if row.problem else ("•", "mark") if row.was else (" ", "name")
+    pieces: Line = [first, ("*" if row.unsaved else " ", "mark"), (" ", "name")]
+    pieces.append((fit(field.name, span.start - _GUTTER), "locked" if row.locked else "name"))
+    bare = value.lstrip(" ")
+    room = cell_len(value) - cell_len(bare)
+    was = visible(f"was {row.was}")
+    if row.was and cell_len(was) + 2 <= room:
+        pieces.append((f"{' ' * (room - cell_len(was) - 2)}{was}  ", "muted"))
+    else:
+        pieces.append((" " * room, "name"))
+    pieces.append((bare, _value_role(row)))
+    if width >= _NARROW:
+        pieces.append((fit(f" {field.unit}", _UNIT), "muted"))
+    live = "↵" if row.draft else "sent" if row.sent else "live" if field.live else ""
+    pieces.append((fit(f" {live}", _LIVE), "live"))
+    if width >= _TABLE + _HELP:
+        room = width - _TABLE - 2
+        text = field.help if len(field.help) <= room else f"{field.help[: room - 1]}…"
+        pieces.append((f"  {text:{room}}", "muted"))
+    return pieces
+
+
+def _value_role(row: FieldRow) -> str:
+    if row.problem:
+        return "problem"
+    if row.locked:
+        return "locked"
+    if row.was or row.draft:
+        return "changed"
+    return "muted" if row.value in ("", []) else "value"
+
+
+def _field_key(key: str) -> str:
+    """Return the key of the setting: `reward.sources` for `reward.sources[0].pattern`."""
+    return key.partition("[")[0]
+
+
+class ConfigRows(CursorList[Row]):
     """List of sections and settings with a cursor."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"config-rows--{role}" for role in (*_ROLES, "cursor")}
+    CSS_NAME = "config-rows"
+    MARGIN = 2
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"config-rows--{role}" for role in _ROLES}
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "move(-1)", "Up", show=False, id="config.up", tooltip="The row above"),
-        Binding("down", "move(1)", "Down", show=False, id="config.down", tooltip="The row below"),
-        Binding("pageup", "page(-1)", "Page up", show=False, id="config.page-up", tooltip="A screenful up"),
-        Binding("pagedown", "page(1)", "Page down", show=False, id="config.page-down", tooltip="A screenful down"),
-        Binding("home", "end(0)", "First", show=False, id="config.first", tooltip="The first row"),
-        Binding("end", "end(-1)", "Last", show=False, id="config.last", tooltip="The last row"),
+        *cursor_bindings("config", "row"),
         Binding("enter", "choose", "edit", id="config.edit", tooltip="Edit the value, or fold the section"),
         Binding("right,plus", "step(1)", "more", show=False, id="config.more", tooltip="The next value up; unfold"),
         Binding("left,minus", "step(-1)", "less", show=False, id="config.less", tooltip="The next value down; fold"),
     ]
-
-    class Moved(Message):
-        """The cursor has moved to another row."""
 
     class Chosen(Message):
         """Request to edit or fold the row under the cursor."""
@@ -49,53 +207,32 @@ class ConfigRows(ScrollView, can_focus=True, inherit_bindings=False):
             super().__init__()
             self.direction = direction
 
-    class Scrolled(Message):
-        """The rows have scrolled to other lines."""
-
-        can_replace_previous = True
-
-        def can_replace(self, message: Message) -> bool:
-            return isinstance(message, ConfigRows.Scrolled)
-
     def __init__(self) -> None:
         super().__init__()
-        self._rows: Sequence[Row] = ()
-        self._cursor = 0
-
-    @property
-    def row(self) -> Row | None:
-        """Row under the cursor; None if there are no rows."""
-        return self._rows[self._cursor] if self._rows else None
+        self._message = "  No matching settings"
 
     @property
     def line(self) -> int:
         """Line of this widget with the cursor, from 0."""
-        return self._cursor - self.scroll_offset.y
+        return self.cursor - self.scroll_offset.y
 
     def show(self, rows: Sequence[Row]) -> None:
         """Show other rows; the cursor stays on its key, or near its place."""
-        key = self.row.key if self.row else None
-        same_place = [place for place, row in enumerate(rows) if row.key == key]
-        self._rows = rows
-        self._cursor = same_place[0] if same_place else max(min(self._cursor, len(rows) - 1), 0)
-        self._lay_out()
+        key = self.selected.key if self.selected else None
+        same_place = (place for place, row in enumerate(rows) if row.key == key)
+        self._items = rows
+        self.put_cursor(next(same_place, self.cursor))
 
     def go_to(self, key: str) -> bool:
         """Move the cursor to the row of `key`; return False if there is none."""
-        for place, row in enumerate(self._rows):
+        for place, row in enumerate(self._items):
             if row.key == key:
-                self._move_to(place)
+                self.cursor = place
                 return True
         return False
 
-    def action_move(self, by: int) -> None:
-        self._move_to(self._cursor + by)
-
     def action_page(self, by: int) -> None:
-        self._move_to(self._cursor + by * max(self.size.height - 1, 1))
-
-    def action_end(self, place: int) -> None:
-        self._move_to(place % max(len(self._rows), 1))
+        self.cursor += by * max(self.size.height - 1, 1)
 
     def action_choose(self) -> None:
         self.post_message(self.Chosen())
@@ -103,57 +240,10 @@ class ConfigRows(ScrollView, can_focus=True, inherit_bindings=False):
     def action_step(self, direction: int) -> None:
         self.post_message(self.Stepped(direction))
 
-    def on_click(self, event: events.Click) -> None:
-        place = event.y + self.scroll_offset.y
-        if place < len(self._rows):
-            again = place == self._cursor
-            self._move_to(place)
-            if again or event.x < 2:
-                self.post_message(self.Chosen())
+    def click_item(self, event: events.Click, *, again: bool) -> None:
+        if again or event.x < 2:
+            self.post_message(self.Chosen())
 
-    def on_resize(self) -> None:
-        self._lay_out()
-
-    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        super().watch_scroll_y(old_value, new_value)
-        self.post_message(self.Scrolled())
-
-    def render_line(self, y: int) -> Strip:
-        width = self.scrollable_content_region.width
-        place = y + self.scroll_offset.y
-        if place >= len(self._rows):
-            text = "  nothing is called or explained like that" if y == 0 and not self._rows else ""
-            return Strip([Segment(text, self._style("muted"))]).adjust_cell_length(width, self.rich_style)
-        pieces = row_line(self._rows[place], width)
-        if place == self._cursor:
-            cursor = self._style("cursor")
-            return Strip([Segment(text, cursor) for text, _ in pieces]).adjust_cell_length(width, cursor)
-        strip = Strip([Segment(text, self._style(role)) for text, role in pieces])
-        return strip.adjust_cell_length(width, self.rich_style)
-
-    def _style(self, role: str) -> Style:
-        return self.get_component_rich_style(f"config-rows--{role}")
-
-    def _move_to(self, place: int) -> None:
-        place = max(min(place, len(self._rows) - 1), 0)
-        if place != self._cursor:
-            for line in (self._cursor, place):
-                self.refresh_line(line - self.scroll_offset.y)
-            self._cursor = place
-            self._scroll_to_cursor()
-            self.post_message(self.Moved())
-
-    def _lay_out(self) -> None:
-        self.virtual_size = Size(self.scrollable_content_region.width, len(self._rows))
-        self._scroll_to_cursor()
-        self.refresh()
-
-    def _scroll_to_cursor(self) -> None:
-        seen, top = self.size.height, self.scroll_offset.y
-        if seen < 1:
-            return
-        margin = min(_MARGIN, max((seen - 1) // 2, 0))
-        lowest = min(self._cursor + margin, len(self._rows) - 1) + 1 - seen
-        wanted = min(max(top, lowest), max(self._cursor - margin, 0))
-        if wanted != top:
-            self.scroll_to(y=wanted, animate=False, force=True)
+    def item_line(self, index: int, line: int, width: int) -> Line:
+        pieces = row_line(self._items[index], width)
+        return under_cursor(pieces, width) if index == self.cursor else pieces

@@ -91,6 +91,14 @@ def with_value(text: str, section: str, name: str, value: Any) -> str | None:
         return None
 
 
+def line_typed_on(before: str, after: str) -> int | None:
+    """Return the changed line, from 0, if only one changed and its length by at most 1; None for a larger change."""
+    lines = zip(before.split("\n"), after.split("\n"), strict=False)
+    changed = [number for number, (old, new) in enumerate(lines) if old != new]
+    same_lines = before.count("\n") == after.count("\n")
+    return changed[0] if same_lines and len(changed) == 1 and abs(len(after) - len(before)) <= 1 else None
+
+
 def _statements(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
     """Yield line number and full key for each line that begins a table or sets a key."""
     state, table = _State(), ""

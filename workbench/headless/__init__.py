@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from trainer.events import Event
 
-NAMES = ("rich", "plain", "json")
 
+class Display:
+    """A display of a run's events. This one shows nothing; the others override what they show.
 
-class Display(Protocol):
-    """A display of a run's events. Every method is called on the main thread."""
+    Every method is called on the main thread.
+    """
 
-    interval: float | None  # seconds between two `refresh` calls while nothing happens; None: not needed
+    interval: float | None = None  # seconds between two `refresh` calls while nothing happens; None: not needed
 
     def show(self, event: Event) -> None:
         """Take one event."""
@@ -38,7 +39,7 @@ def choose(name: str | None, stdout: TextIO | None = None) -> Display:
     if name is None:
         name = "rich" if stdout.isatty() and os.environ.get("TERM") != "dumb" else "plain"
     if name == "json":
-        from workbench.headless.json import JsonDisplay
+        from workbench.headless.plain import JsonDisplay
 
         return JsonDisplay(stdout)
     if name == "plain":

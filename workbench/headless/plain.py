@@ -1,27 +1,27 @@
-"""Plain display: a line an iteration, for logs, pipes and dumb terminals."""
+"""Displays that write lines: one an iteration, for logs, pipes and dumb terminals, or one an event in JSON."""
 
 from __future__ import annotations
 
+import json
 from typing import TextIO
 
 from trainer.events import Event, Iteration, RewardModelStep
 from trainer.runs.listing import PPO
+from workbench.headless import Display
+from workbench.numbers import duration
 from workbench.run.history import kind_of
 from workbench.run.metrics import Numbers, table
 from workbench.run.sentences import sentences, summary
 from workbench.run.view import RunView, seconds
 from workbench.system import output
-from workbench.text import duration
 
 _COUNTS = {PPO: ("iteration", 9)}  # heading and width of the first column
 _STEPS = ("step", 11)
 _TAIL = (("speed", "tok/s", 6), ("memory", "GB", 6), ("time", "s", 7), ("left", "", 8))
 
 
-class PlainDisplay:
+class PlainDisplay(Display):
     """A display with one aligned line an iteration on `stdout`, under a heading with units; all else goes to stderr."""
-
-    interval: float | None = None
 
     def __init__(self, stdout: TextIO) -> None:
         self._stdout = stdout
@@ -41,19 +41,31 @@ class PlainDisplay:
     def notice(self, message: str) -> None:
         output.note(message)
 
-    def refresh(self) -> None:
-        """Do nothing: every line is written at once."""
-
     def close(self) -> None:
         for label, text in summary(self._view):
             output.note(f"{label:<10} {text}")
 
-    def restore(self) -> None:
-        """Do nothing: the terminal is unchanged."""
-
     def _write(self, text: str) -> None:
         self._stdout.write(f"{text}\n")
         self._stdout.flush()
+
+
+class JsonDisplay(Display):
+    """A display that writes the events of the journal to `stdout`, one object a line; notices go to stderr.
+
+    The output is ASCII: a terminal would obey raw control or bidi characters in the model's text.
+    """
+
+    def __init__(self, stdout: TextIO) -> None:
+        self._stdout = stdout
+
+    def show(self, event: Event) -> None:
+        if not event.transient:
+            self._stdout.write(json.dumps(event.as_dict(), allow_nan=False) + "\n")
+            self._stdout.flush()
+
+    def notice(self, message: str) -> None:
+        output.note(message)
 
 
 def heading(kind: str = PPO) -> str:

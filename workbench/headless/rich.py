@@ -5,22 +5,33 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Iterable, Sequence
 from typing import TextIO
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
-from trainer.events import Alarm, Decision, Event, RolledBack, RunStarted, SettingChanged
-from workbench.headless.dashboard import dashboard
+from trainer.events import Alarm, Alert, Decision, Event, RolledBack, RunStarted, SamplePreview, SettingChanged
+from workbench.headless import Display
+from workbench.numbers import duration, gigabytes, number
+from workbench.run.metrics import table
 from workbench.run.sentences import sentences, summary
 from workbench.run.view import RunView
-from workbench.text import visible
+from workbench.run.wording import SIGNS, in_brief, title, urgent_first
+from workbench.text import sparkline, visible
 
+_ACCENT = "cyan"
+_STYLES = {"info": "dim", "warning": "yellow", "error": "bold yellow"}
+_BAR = 10  # columns of the phase's progress bar
+_SAMPLES = 3
+_ALERTS = 2
+_ALARMS = 3
 _SHOW_CURSOR = b"\x1b[?25h\n"
 
 
-class RichDisplay:
+class RichDisplay(Display):
     """A display that redraws status, metrics and samples in place on `stdout`; messages scroll away above.
 
     It respects NO_COLOR. If `stdout` is not a terminal, it writes the last state only, without cursor codes.
@@ -77,3 +88,99 @@ class RichDisplay:
 
     def _draw(self) -> None:
         self._live.update(dashboard(self._view, self._console.width, notice=self._notice), refresh=True)
+
+
+def dashboard(view: RunView, width: int, *, notice: str = "") -> RenderableType:
+    """Return status, alarms, metrics, newest samples and alerts of `view` for a terminal of `width` >= 60 columns."""
+    parts: list[RenderableType] = list(_wrapped(_status(view), width))
+    for alarm in urgent_first(view.alarms)[:_ALARMS]:
+        parts += [_alert(alarm, width), _cut(f"  {alarm.advice}", width)]
+    if view.history:
+        parts += [Text(""), _metrics(view, width)]
+    if evaluations := view.newest_evaluations:
+        parts.append(Text(""))
+        parts += (_cut(f"◇ iteration {e.iteration}: {in_brief(e)}", width) for e in evaluations)
+    if view.samples is not None and view.samples.previews:
+        parts.append(Text(""))
+        parts += (line for preview in view.samples.previews[:_SAMPLES] for line in _sample(preview, width))
+    if alerts := [alert for alert in view.alerts if not isinstance(alert, Alarm)]:
+        parts.append(Text(""))
+        parts += (_alert(alert, width) for alert in alerts[-_ALERTS:])
+    if notice:
+        parts += [Text(""), Text(visible(notice), style="bold")]
+    return Group(*parts)
+
+
+def _status(view: RunView) -> list[Text]:
+    name = visible(view.started.name) if view.started else "starting"
+    pieces = [Text.assemble((name, "bold"), " ", ("●", _ACCENT), f" {visible(view.state)}")]
+    if view.total:
+        pieces.append(Text(f"iteration {view.iteration}/{view.total}"))
+    if view.phase is not None:
+        pieces.append(_phase(visible(view.phase.phase), view.phase.done, view.phase.total))
+    if (last := view.last) is not None:
+        pieces.append(Text(f"{last.tokens_per_second:.0f} tok/s"))
+        pieces.append(Text(gigabytes(last.memory_bytes)))
+        pieces.append(Text(f"ETA {duration(view.seconds_left())}"))
+    return pieces
+
+
+def _phase(name: str, done: int, total: int) -> Text:
+    filled = round(_BAR * min(done / total, 1)) if total > 0 else 0
+    return Text.assemble(f"{name} ", ("━" * filled, _ACCENT), ("─" * (_BAR - filled), "dim"), f" {done}/{total}")
+
+
+def _wrapped(pieces: Sequence[Text], width: int) -> Iterable[Text]:
+    """Yield lines of pieces side by side, with a new line where the next piece does not fit."""
+    line = Text(no_wrap=True, overflow="ellipsis")
+    for piece in pieces:
+        if line and line.cell_len + 2 + piece.cell_len > width:
+            yield line
+            line = Text(no_wrap=True, overflow="ellipsis")
+        line.append("  " if line else "").append_text(piece)
+    yield line
+
+
+def _metrics(view: RunView, width: int) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True, style="dim")
+    grid.add_column(no_wrap=True, style="dim")
+    grid.add_column(no_wrap=True, style=_ACCENT)
+    spark = max(min(width - 50, 48), 8)
+    for metric in table(view.history.kind):
+        values = [value * metric.factor for value in view.history.column(metric.field)[-spark:]]
+        change = metric.text(values[-1] - values[-2], sign=True) if len(values) > 1 else ""
+        grid.add_row(metric.label, metric.text(values[-1]), change, metric.unit, sparkline(values, spark))
+    return grid
+
+
+def _cut(text: str, width: int) -> Text:
+    """Return `text`, cut to one line."""
+    line = Text(visible(text))
+    line.truncate(width, overflow="ellipsis")
+    return line
+
+
+def _sample(preview: SamplePreview, width: int) -> Iterable[Text]:
+    prompt = Text(f"{number(preview.score, 2, signed=True)}  ", no_wrap=True, overflow="ellipsis")
+    prompt.append(visible(preview.prompt), style="dim")
+    completion = Text(visible(preview.completion))
+    completion.truncate(2 * width - 4, overflow="ellipsis")
+    yield prompt
+    yield completion
+
+
+def _alert(alert: Alert | RolledBack, width: int) -> Text:
+    level, message = "info", ""
+    if isinstance(alert, RolledBack):
+        message = f"rolled back to iteration {alert.to}: {alert.reason}"
+    else:
+        level, message = alert.level, alert.message
+    if isinstance(alert, Alarm):
+        message = f"{title(alert)}: {message}"
+    text = Text(f"{SIGNS.get(level, SIGNS['warning'])} iteration {alert.iteration}: {visible(message)}")
+    text.stylize(_STYLES.get(level, _STYLES["warning"]))
+    text.truncate(2 * width - 4, overflow="ellipsis")
+    return text

@@ -1,16 +1,22 @@
-"""The base class of dialogs: keys for help and for leaving, and hints that show the keys as the user has set them."""
+"""Dialogs: their base class, and those that ask for a yes or no, for one of a list, and for a line of text."""
 
 from __future__ import annotations
 
-from typing import ClassVar, TypeVar, cast
+from collections.abc import Awaitable, Callable, Sequence
+from typing import ClassVar, NamedTuple, TypeVar, cast
 
+from textual import events, work
+from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
+from textual.widgets import Button, Input, OptionList, Static
 
 from workbench.kit.keys import keys_of
-from workbench.kit.whole import MountedWhole
+from workbench.kit.pane import MountedWhole
+from workbench.text import visible
 
 T = TypeVar("T")
 
@@ -19,14 +25,14 @@ class Dialog(MountedWhole, ModalScreen[T]):
     """A modal screen. Textual hides the application's keys from it, so it binds those that apply everywhere itself."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f1,question_mark", "app.help", "help", id="app.help", tooltip="What this pane is for, and its keys"),
+        Binding("f1,question_mark", "app.help", "help", id="app.help", tooltip="Purpose and keys of this pane"),
         Binding(
             "q,ctrl+q",
             "app.leave",
             "quit",
             show=False,
             id="app.leave",
-            tooltip="Leave; a run may stop, or go on headless",
+            tooltip="Quit; a run can stop or continue without a screen",
         ),
     ]
 
@@ -55,3 +61,153 @@ class Dialog(MountedWhole, ModalScreen[T]):
         for key, does in parts:
             pieces += ["   " if pieces else "", (keys.get(key, key), "bold"), f" {does}"]
         return Content.assemble(*pieces)
+
+
+class ConfirmScreen(Dialog[bool]):
+    """A question before an action. The button that does nothing has the focus, so enter by mistake does no harm.
+
+    question and detail: any text, shown without markup. yes and no: labels of the buttons.
+    """
+
+    FOCUSED: ClassVar[str] = "#no"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "answer(True)", "yes", id="confirm.yes", tooltip="Confirm"),
+        Binding("n,escape", "answer(False)", "no", id="confirm.no", tooltip="Close this and change nothing"),
+        Binding(
+            "left,right,up,down", "app.focus_next", "other", show=False, id="confirm.other", tooltip="Other button"
+        ),
+    ]
+
+    def __init__(self, question: str, detail: str = "", yes: str = "Yes", no: str = "No") -> None:
+        super().__init__()
+        self._question, self._detail = question, detail
+        self._yes, self._no = yes, no
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static(visible(self._question), markup=False, classes="question")
+            yield Static(visible(self._detail, keep_newlines=True), markup=False, classes="detail")
+            with Horizontal(classes="buttons"):
+                yield Button(button_label("n", self._no), compact=True, id="no")
+                yield Button(button_label("y", self._yes), compact=True, id="yes")
+
+    def on_mount(self) -> None:
+        self.query_one(self.FOCUSED).focus()
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        self.dismiss(event.button.id == "yes")
+
+    def action_answer(self, answer: bool) -> None:
+        self.dismiss(answer)
+
+
+def button_label(key: str, text: str) -> Content:
+    """Return the label of a button: the key that presses it, then `text`."""
+    return Content.assemble((key, "bold"), " ", visible(text))
+
+
+class Answer(NamedTuple):
+    """One answer of an `AnswerScreen`."""
+
+    id: str
+    title: str
+    text: str = ""
+
+
+class AnswerScreen(Dialog[str | None]):
+    """A question with a list of answers. The result is the id of the chosen answer, or None when cancelled."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "put_away", "cancel", id="answer.cancel", tooltip="Close this and change nothing")
+    ]
+
+    def __init__(self, question: str, answers: Sequence[Answer]) -> None:
+        super().__init__()
+        self._question, self._answers = question, answers
+
+    def compose(self) -> ComposeResult:
+        wide = max(len(visible(answer.title)) for answer in self._answers) + 2
+        with Vertical(classes="dialog"):
+            yield Static(visible(self._question), markup=False, classes="question")
+            yield OptionList(*(self._line(answer, wide) for answer in self._answers))
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(self._answers[event.option_index].id)
+
+    def action_put_away(self) -> None:
+        self.dismiss(None)
+
+    @staticmethod
+    def _line(answer: Answer, wide: int) -> Content:
+        return Content.assemble((f"{visible(answer.title):{wide}}", "bold"), (visible(answer.text), "$text-muted"))
+
+
+class TextPromptScreen(Dialog[str | None]):
+    """A prompt for a text, which is its result; None when cancelled. It stays open until the text is accepted.
+
+    check: returns why a text is not accepted, in one line, as it is typed; empty when it is. submit: uses the text, and
+    returns the same.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "cancel", "cancel", id="prompt.cancel", tooltip="Close this and change nothing")
+    ]
+
+    def __init__(
+        self,
+        title: str,
+        value: str,
+        check: Callable[[str], str],
+        submit: Callable[[str], Awaitable[str]] | None = None,
+    ) -> None:
+        super().__init__()
+        self._title, self._value, self._check, self._submit = title, value, check, submit
+        self._submitting = False
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static(visible(self._title), markup=False, classes="question")
+            yield Input(visible(self._value), compact=True)
+            yield Static(self._keys(), classes="detail")
+
+    def on_mount(self) -> None:
+        self.query_one(Input).focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self._show_problem(self._check(event.value))
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        if not self._submitting and not self._check(event.value):
+            self._submitting = True
+            self._accept(event.value)
+
+    def action_cancel(self) -> None:
+        if not self._submitting:
+            self.dismiss(None)
+
+    @work
+    async def _accept(self, text: str) -> None:
+        try:
+            problem = await self._submit(text) if self._submit else ""
+        finally:
+            self._submitting = False
+        if problem:
+            self._show_problem(problem)
+        else:
+            self.dismiss(text)
+
+    def _show_problem(self, problem: str) -> None:
+        """Show the problem, or the keys if there is none."""
+        self.query_one(".detail", Static).update(Content(f"✖ {visible(problem)}") if problem else self._keys())
+
+    def _keys(self) -> Content:
+        return self.hint(("enter", "OK"), ("prompt.cancel", "cancel"))
+
+
+class PlainInput(Input):
+    """An input that shows control characters of pasted text as symbols."""
+
+    def _on_paste(self, event: events.Paste) -> None:
+        event.prevent_default()
+        super()._on_paste(events.Paste(visible(event.text, keep_newlines=True)))
+        event.stop()

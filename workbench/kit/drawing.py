@@ -1,18 +1,24 @@
-"""Lines of text with roles, and the widget that turns the roles into the theme's colours."""
+"""Lines of text with roles, the widgets that draw them in the theme's colours, and text cut to its widget."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from typing import ClassVar
 
 from rich.segment import Segment
+from textual.binding import Binding, BindingType
 from textual.content import Content
+from textual.geometry import Size
+from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.visual import VisualType
 from textual.widget import Widget
+from textual.widgets import Static
 
 from workbench.text import visible
 
-Piece = tuple[str, str]  # text, and its role: the part of a component class after `drawn--`
+Piece = tuple[str, str]  # text, and its role: the end of a component class, as in `drawn--axis`; "" for none
 Line = list[Piece]
 
 OVERLAYS = 5  # other runs that a chart can show beside its own
@@ -68,6 +74,13 @@ def wrapped(pieces: Iterable[Piece], width: int) -> list[Line]:
     ]
 
 
+def strip_of(widget: Widget, line: Iterable[Piece], css_name: str, width: int) -> Strip:
+    """Return `line` in the colours of `widget`, whose component classes are `css_name`-- and a role."""
+    plain_style, style = widget.rich_style, widget.get_component_rich_style
+    segments = [Segment(text, style(f"{css_name}--{role}") if role else plain_style) for text, role in line]
+    return Strip(segments).adjust_cell_length(width, plain_style)
+
+
 class Drawn(Widget):
     """A widget that is drawn line by line. It calls `draw` when its content or its size has changed.
 
@@ -93,8 +106,87 @@ class Drawn(Widget):
         if self._drawn_size != (width, height):
             self._drawn = self.draw(width, height)
             self._drawn_size = (width, height)
-        if y >= len(self._drawn):
-            return Strip.blank(width, self.rich_style)
-        style = self.get_component_rich_style
-        segments = [Segment(text, style(f"drawn--{role}")) for text, role in self._drawn[y]]
-        return Strip(segments).adjust_cell_length(width, self.rich_style)
+        return strip_of(self, self._drawn[y] if y < len(self._drawn) else (), "drawn", width)
+
+
+def scroll_bindings(prefix: str, *, start: str = "start", end: str = "end") -> list[BindingType]:
+    """Return the keys that scroll a text. Their ids are `prefix` and up, down, page-up, page-down, `start`, `end`."""
+    return [
+        Binding("up", "scroll_up", "up", show=False, id=f"{prefix}.up", tooltip="Scroll up a line"),
+        Binding("down", "scroll_down", "down", show=False, id=f"{prefix}.down", tooltip="Scroll down a line"),
+        Binding("pageup", "page_up", "page up", show=False, id=f"{prefix}.page-up", tooltip="Scroll up a page"),
+        Binding(
+            "pagedown", "page_down", "page down", show=False, id=f"{prefix}.page-down", tooltip="Scroll down a page"
+        ),
+        Binding("home", "scroll_home", "start", show=False, id=f"{prefix}.{start}", tooltip="Scroll to the start"),
+        Binding("end", "scroll_end", "end", show=False, id=f"{prefix}.{end}", tooltip="Scroll to the end"),
+    ]
+
+
+class ScrolledLines(ScrollView, can_focus=True, inherit_bindings=False):
+    """A scrollable text. A subclass implements `wrap` and binds keys to scrolling.
+
+    Its component classes are `CSS_NAME`-- and each of the roles in its lines.
+    """
+
+    CSS_NAME: ClassVar[str]
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._lines: Sequence[Line] = ()
+
+    def wrap(self, width: int) -> Sequence[Line]:
+        """Return the whole text in lines of at most `width` columns."""
+        raise NotImplementedError
+
+    def lay_out(self) -> None:
+        """Wrap the text again after it or the size has changed."""
+        width = self.scrollable_content_region.width
+        if width > 0:
+            self._lines = self.wrap(width)
+            self.virtual_size = Size(width, len(self._lines))
+            self.refresh()
+
+    def on_resize(self) -> None:
+        self.lay_out()
+
+    def watch_show_vertical_scrollbar(self) -> None:
+        self.call_after_refresh(self.lay_out)  # the bar takes columns from the text
+
+    def line(self, y: int) -> Line | None:
+        """Return line `y` of the widget; None below the text."""
+        index = y + self.scroll_offset.y
+        return self._lines[index] if index < len(self._lines) else None
+
+    def render_line(self, y: int) -> Strip:
+        return strip_of(self, self.line(y) or (), self.CSS_NAME, self.scrollable_content_region.width)
+
+
+def cut(content: Content, width: int, height: int) -> Content:
+    """Wrap `content` into at most `height` lines of `width` columns; the last ends with … if text is missing."""
+    lines = [line for part in content.split("\n", allow_blank=True) for line in part.wrap(width) or [Content()]]
+    if len(lines) > height:
+        last = Content.assemble(lines[height - 1].rstrip(), " …")
+        lines = [*lines[: height - 1], last.truncate(width, ellipsis=True)]
+    return Content("\n").join(lines)
+
+
+class CutText(Static):
+    """Text cut to its widget. most: maximum lines of a widget whose height follows its text; 0: the lines it has."""
+
+    def __init__(self, *, most: int = 0, id: str | None = None) -> None:
+        super().__init__(id=id, markup=False)
+        self._most = most
+        self._whole = Content()
+
+    def update(self, content: VisualType = "", *, layout: bool = True) -> None:
+        """Show `content`, cut to the size of the widget."""
+        self._whole = content if isinstance(content, Content) else Content(str(content))
+        self._fit(layout)
+
+    def on_resize(self) -> None:
+        self._fit(layout=bool(self._most))
+
+    def _fit(self, layout: bool) -> None:
+        width, height = self.content_size.width, self._most or self.content_size.height
+        super().update(cut(self._whole, width, height) if width and height else self._whole, layout=layout)

@@ -13,14 +13,14 @@ def unused(path: Path) -> Path:
 
 
 def path_problem(text: str) -> str:
-    """Return why samples cannot be written to the path `text`, in one line; empty when they can."""
+    """Return why no file can be written to the path `text`, in one line; empty when it can."""
     if not text.strip():
-        return "give the file a name"
+        return "Enter a file name"
     try:
         path = Path(text).expanduser()
-        return f"{path} is a folder: give the file a name" if path.is_dir() else ""
+        return f"{path} is a folder: enter a file name" if path.is_dir() else ""
     except (OSError, RuntimeError) as error:  # the name is too long; ~ of an unknown user
-        return f"no file can be called so: {getattr(error, 'strerror', None) or error}"
+        return f"Invalid file name: {getattr(error, 'strerror', None) or error}"
 
 
 def path_note(text: str) -> str:
@@ -30,4 +30,4 @@ def path_note(text: str) -> str:
     """
     path = Path(text).expanduser()
     free = unused(path)
-    return "" if free == path else f"that file is there already: {free.name} will be written"
+    return "" if free == path else f"File exists; {free.name} will be written"

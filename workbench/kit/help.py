@@ -101,14 +101,14 @@ class HelpTable(Static):
             if row.group != group:
                 group = row.group
                 table.add_row("", Text(f"\n{group}", group_style))
-            tooltip = row.tooltip if row.in_force else f"{row.tooltip} (not now)".lstrip()
+            tooltip = row.tooltip if row.in_force else f"{row.tooltip} (unavailable)".lstrip()
             table.add_row(
                 Text(row.keys, key_style),
                 Text.assemble((row.description, description_style), "  ", (tooltip, tooltip_style)),
             )
         about = self._about if not self._query else ""
         if not rows:
-            about = f"No key has to do with {visible(self._query)}."
+            about = f"No keys match {visible(self._query)}."
         return Group(*([Text(about)] if about else []), table)
 
 
@@ -117,7 +117,7 @@ class HelpScreen(Dialog[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "dismiss", "close", id="help.close", tooltip="Close the help"),
-        Binding("slash", "search", "search", id="help.search", tooltip="Search keys and what they do"),
+        Binding("slash", "search", "search", id="help.search", tooltip="Search keys and descriptions"),
         Binding("up", "move('up')", "up", show=False, id="help.up", tooltip="A line up"),
         Binding("down", "move('down')", "down", show=False, id="help.down", tooltip="A line down"),
         Binding("pageup", "move('page_up')", "page up", show=False, id="help.page-up", tooltip="A screenful up"),
@@ -135,24 +135,19 @@ class HelpScreen(Dialog[None]):
         self._heading = f"Help: {title}" if title else "Help"
 
     @classmethod
-    def of(cls, app: App[Any], pane: Pane | None = None) -> HelpScreen:
-        """Return the help of `pane` or, without one, of the focused pane. Call this before pushing the help."""
-        if pane is None and app.focused is not None:
-            pane = next((node for node in app.focused.ancestors_with_self if isinstance(node, Pane)), None)
-        return cls(help_rows(app, pane), pane.TITLE if pane else "", pane.HELP if pane else "")
-
-    @classmethod
     def toggle(cls, app: App[Any]) -> None:
         """Show the help of the focused pane, or close the help."""
         if isinstance(app.screen, cls):
             app.screen.dismiss()
-        else:
-            app.push_screen(cls.of(app))
+            return
+        around = app.focused.ancestors_with_self if app.focused is not None else ()
+        pane = next((node for node in around if isinstance(node, Pane)), None)
+        app.push_screen(cls(help_rows(app, pane), pane.TITLE if pane else "", pane.HELP if pane else ""))
 
     def compose(self) -> ComposeResult:
         with Vertical(id="help") as dialog:
             dialog.border_title = self._heading
-            yield Input(placeholder="search keys and what they do", compact=True)
+            yield Input(placeholder="Search keys and descriptions", compact=True)
             with VerticalScroll():
                 yield HelpTable(self._rows, self._about)
 

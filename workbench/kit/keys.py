@@ -14,7 +14,6 @@ import pkgutil
 import re
 import string
 import tomllib
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any
 
 from textual.binding import Binding, BindingsMap
 from textual.dom import DOMNode
-from textual.keys import KEY_NAME_REPLACEMENTS, Keys
+from textual.keys import Keys, _character_to_key
 from textual.screen import Screen
 
 from workbench.text import visible
@@ -57,7 +56,7 @@ def load_keymap(path: Path, known: Mapping[str, KnownBinding]) -> tuple[dict[str
     chosen = base | _checked(own, known, path.name, problems)
     while clash := _clash(chosen, known):
         name, other, key = clash
-        problems.append(visible(f"{path.name}: {name}: {key} is the key of {other} as well: give one of them another"))
+        problems.append(visible(f"{path.name}: {name}: {key} is also the key of {other}: change one of them"))
         del chosen[name]
     return {name: ",".join(keys) for name, keys in (chosen | _neighbours(chosen, known)).items()}, problems
 
@@ -207,32 +206,24 @@ def _area(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _name_of(character: str) -> str:
-    """Return Textual's name for the key of a character."""
-    if character.isalnum():
-        return character
-    name = unicodedata.name(character, character).lower().replace("-", "_").replace(" ", "_")
-    return KEY_NAME_REPLACEMENTS.get(name, name)
-
-
 # Names of keys that are not characters; "return" is for old programs only: terminals send enter.
 _NAMES = {name for key in Keys if len(name := key.value.rpartition("+")[2]) > 1 and name.isalnum()} - {"return"}
-_NAMES |= {_name_of(character) for character in string.punctuation}
+_NAMES |= {_character_to_key(character) for character in string.punctuation}
 
 
 def _key(text: str) -> str:
     """Return Textual's name for one key. Raises ValueError for an unknown key."""
     if not text:
-        raise ValueError('a key is missing: write one or more, like "space,p"; a comma is called comma')
+        raise ValueError('a key is missing: write one or more, like "space,p"; write a comma as comma')
     *modifiers, key = text.split("+")
     character = len(key) == 1 and key.isprintable()
     if character and not modifiers:
-        return _name_of(key)
-    name = _name_of(key) if character else key
+        return _character_to_key(key)
+    name = _character_to_key(key) if character else key
     plain = character and key == key.lower() and "shift" not in modifiers  # shift+a arrives as A
     if _MODIFIERS.issuperset(modifiers) and (plain or name in _NAMES):
         return "+".join([*sorted(set(modifiers)), name])
-    raise ValueError(f"no key is called {text}{_meant_key(text)}")
+    raise ValueError(f"unknown key {text}{_meant_key(text)}")
 
 
 def _meant_key(text: str) -> str:

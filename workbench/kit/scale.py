@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from workbench.kit.window import within_floats
+from workbench.numbers import number
 from workbench.run.metrics import Metric
 
 _TRIMMED = 0.02  # share of the columns at either end that cannot stretch a range on their own
@@ -86,7 +87,7 @@ def ticks(scale: Scale, count: int) -> list[float]:
     if not math.isfinite(step):
         return ends
     first, last = math.ceil(scale.low / step - 1e-9), math.floor(scale.high / step + 1e-9)
-    values = [within_floats(number * step) for number in range(first, last + 1)]
+    values = [within_floats(multiple * step) for multiple in range(first, last + 1)]
     return values if len(values) > 1 else ends
 
 
@@ -102,13 +103,10 @@ def tick_texts(values: Sequence[float], *, log: bool = False) -> list[str]:
 
 
 def number_text(value: float, digits: int, width: int) -> str:
-    """Format `value` with `digits` decimals, or as many as fit `width` columns (7 or more); NaN and inf by name."""
-    if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else f"{value:+}"
-    text = f"{value:.{digits}f}"
-    if len(text) <= width:
-        return text
-    return next((text for places in (3, 2, 1) if len(text := f"{value:.{places}e}") <= width), f"{value:.0e}")
+    """Format `value` as `numbers.number` does, but NaN and infinity by name: in a chart they are a finding."""
+    if math.isfinite(value):
+        return number(value, digits, width=width)
+    return "NaN" if math.isnan(value) else f"{value:+}"
 
 
 def _log_ticks(scale: Scale, count: int) -> list[float]:

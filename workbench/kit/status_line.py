@@ -8,9 +8,10 @@ from textual.content import Content
 from textual.widget import Widget
 
 from trainer.events import Alarm
-from workbench.run.alarms import SIGNS, errors, title, urgent_first
+from workbench.numbers import duration, gigabytes
 from workbench.run.view import RunView
-from workbench.text import duration, gigabytes, visible
+from workbench.run.wording import SIGNS, errors, title, urgent_first
+from workbench.text import visible
 
 _BAR = 16  # columns of the phase's progress
 _SIGNS = {

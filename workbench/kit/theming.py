@@ -1,21 +1,22 @@
-"""Themes: TOML files with base colours and those of charts, heat and labels.
+"""Themes: TOML files with base colours and those of charts and heat.
 
-The shipped ones are in themes/; a user's own, in the config folder's themes/, override them by name. Charts and
-token colours reach stylesheets as theme variables: `$chart-1`, `$heat-low`, `$label-first`...
+The shipped ones are in themes/; a user's own, in the config folder's themes/, override them by name. Chart and token
+colours reach stylesheets as theme variables: `$chart-1`, `$heat-low`...
 """
 
 from __future__ import annotations
 
 import difflib
 import os
-import re
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic_core import ErrorDetails
 from textual.app import App
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
@@ -41,9 +42,6 @@ EXTRA_VARIABLES = {
     "heat-low": "#d7875f",
     "heat-mid": "#808080",
     "heat-high": "#5f87d7",
-    "label-first": "#5fafd7",
-    "label-second": "#d7af5f",
-    "label-tie": "#808080",
     "line": "#808080",  # borders and scrollbars; follows from the colours of a theme
 }
 
@@ -58,19 +56,19 @@ _NO_COLOR_VARIABLES = {
 
 _ACCENTS = ("primary", "secondary", "accent", "success", "warning", "error")
 _BASE = (*_ACCENTS, "foreground", "background", "surface", "panel")
-_PREFIXES = {"chart": "chart", "heat": "heat", "labels": "label"}  # a table's name, and that of its variables
 _TABLES = {
     "colors": _BASE,
-    **{
-        table: tuple(name.removeprefix(f"{prefix}-") for name in EXTRA_VARIABLES if name.startswith(f"{prefix}-"))
-        for table, prefix in _PREFIXES.items()
-    },
+    "chart": ("1", "2", "3", "4", "5", "6", "axis", "target", "missing"),
+    "heat": ("low", "mid", "high"),
     "text": ("muted",),
 }
-_OPTIONAL = "text"
 _LINE = 3.1  # contrast of borders on every ground: WCAG 2.2 asks for 3
-_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-_COLOR_RULE = 'not a colour: write "#rrggbb", a CSS name like "teal", or "ansi_blue"'
+_RULES = {  # pydantic's error types, in our words
+    "bool_type": "must be true or false",
+    "model_type": "must be a table of colours",
+    "string_type": "must be a name in quotes",
+    "string_pattern_mismatch": "must be small letters, digits and dashes, as in my-theme",
+}
 
 
 @dataclass(frozen=True)
@@ -138,25 +136,17 @@ def read_theme(path: Path) -> ThemeSpec:
 
 def parse_theme(raw: Mapping[str, Any], source: str) -> ThemeSpec:
     """Check the contents of a theme file. Raises ConfigError with all its problems, each with `source`."""
-    problems = [_unknown(key, ("name", "dark", *_TABLES)) for key in raw if key not in ("name", "dark", *_TABLES)]
-    name, dark = raw.get("name"), raw.get("dark")
-    if not (isinstance(name, str) and _NAME.fullmatch(name)):
-        problems.append('name: give the theme one, in small letters, digits and dashes, like name = "my-theme"')
-    if not isinstance(dark, bool):
-        problems.append("dark: say true or false")
-    found: dict[str, dict[str, str]] = {}
-    for table, keys in _TABLES.items():
-        found[table], more = _table(raw.get(table, {}), table, keys)
-        problems += more
-    given = [(f"{table}.{key}", color) for table, colors in found.items() for key, color in colors.items()]
-    ansi = [key for key, color in given if color.startswith("ansi_")]
+    try:
+        file = _THEME_FILE.model_validate(raw).model_dump(exclude_none=True)
+    except ValidationError as error:
+        raise ConfigError([_message(problem) for problem in error.errors(include_url=False)], source) from None
+    given = {f"{table}-{key}": color for table in _TABLES for key, color in file.get(table, {}).items()}
+    ansi = [key for key, color in given.items() if color.startswith("ansi_")]
     if ansi and len(ansi) < len(given):
-        problems.append(f"{ansi[0]} is one of the terminal's colours and others are not: use one kind in a file")
-    if problems:
-        raise ConfigError(problems, source)
-    variables = {f"{prefix}-{key}": color for table, prefix in _PREFIXES.items() for key, color in found[table].items()}
-    variables |= {f"text-{key}": color for key, color in found["text"].items()}
-    return ThemeSpec(str(name), bool(dark), found["colors"], variables)
+        key = ansi[0].replace("-", ".")
+        raise ConfigError([f"{key} is a colour of the terminal and others are not: use one kind in a file"], source)
+    variables = {key: color for key, color in given.items() if not key.startswith("colors-")}
+    return ThemeSpec(file["name"], file["dark"], file["colors"], variables)
 
 
 def to_textual(spec: ThemeSpec, *, colorless: bool = False) -> Theme:
@@ -259,35 +249,45 @@ def _theme_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*.toml") if path.is_file())
 
 
-def _table(raw: Any, table: str, keys: tuple[str, ...]) -> tuple[dict[str, str], list[str]]:
-    """Return the usable colours of a table, and its problems."""
-    if not isinstance(raw, dict):
-        return {}, [f"{table} = {raw!r}: write it as a table of colours, [{table}]"]
-    problems = [_unknown(f"{table}.{key}", [f"{table}.{known}" for known in keys]) for key in raw if key not in keys]
-    if missing := [key for key in keys if key not in raw and table != _OPTIONAL]:
-        problems.append(f"[{table}] lacks {', '.join(missing)}")
-    colors = {}
-    for key in keys:
-        if key in raw:
-            if problem := _color_problem(raw[key]):
-                problems.append(f"{table}.{key} = {raw[key]!r}: {problem}")
-            else:
-                colors[key] = raw[key]
-    return colors, problems
-
-
-def _color_problem(value: Any) -> str:
+def _opaque(value: Any) -> str:
+    """Return `value` if it is an opaque colour. Raises ValueError with the rule that it breaks."""
+    rule = 'must be a colour: "#rrggbb", a CSS name like "teal", or "ansi_blue"'
     if not isinstance(value, str):
-        return _COLOR_RULE
+        raise ValueError(rule)
     try:
         color = Color.parse(value)
     except ColorParseError as failure:
-        return f"{_COLOR_RULE}{_guess(failure.suggested_color)}"
-    return "" if color.a == 1 else "a theme's colours are opaque: leave the alpha out"
+        raise ValueError(f"{rule}{_guess(failure.suggested_color)}") from None
+    if color.a < 1:
+        raise ValueError("must be opaque: leave the alpha out")
+    return value
 
 
-def _unknown(key: str, known: Iterable[str]) -> str:
-    return f"{key} is not a key of a theme{_guess(*difflib.get_close_matches(key, list(known), n=1))}"
+def _schema(title: str, /, **fields: Any) -> Any:
+    return create_model(title, __config__=ConfigDict(extra="forbid", strict=True), **fields)
+
+
+_COLOR = (Annotated[Any, AfterValidator(_opaque)], ...)
+_TABLE_SCHEMAS = {table: _schema(table, **dict.fromkeys(keys, _COLOR)) for table, keys in _TABLES.items()}
+_THEME_FILE = _schema(
+    "theme",
+    name=(Annotated[str, Field(pattern="^[a-z][a-z0-9]*(-[a-z0-9]+)*$")], ...),
+    dark=(bool, ...),
+    **{table: (schema, None if table == "text" else ...) for table, schema in _TABLE_SCHEMAS.items()},
+    labels=(Any, None),  # of older themes; nothing is drawn with it
+)
+
+
+def _message(problem: ErrorDetails) -> str:
+    """Return one problem of a theme file: key, value, rule and a way out."""
+    table, key = str(problem["loc"][0]), ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        known = _THEME_FILE.model_fields if key == table else [f"{table}.{name}" for name in _TABLES[table]]
+        return f"unknown key {key}{_guess(*difflib.get_close_matches(key, list(known), n=1))}"
+    if problem["type"] == "missing":
+        return f"{key} is missing: {f'add a table [{key}]' if key in _TABLES else f'add {key}'}"
+    rule = _RULES.get(problem["type"]) or problem["msg"].removeprefix("Value error, ")
+    return f"{key} = {problem['input']!r}: {rule}"
 
 
 def _guess(meant: str | None = None) -> str:

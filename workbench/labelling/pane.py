@@ -4,25 +4,38 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.events import Resize
-from textual.message import Message
 from textual.widgets import Static
 
 from workbench.kit.keys import keys_of
-from workbench.labelling.judging import LabelJudging
-from workbench.labelling.layout import SIDE_BY_SIDE, Style
-from workbench.labelling.messages import Keys, all_judged, hints, last_line, nothing_under_way, waiting
-from workbench.labelling.progress_lines import LabelProgress, figures
-from workbench.labelling.shown import MOST, Groups, Ranking, ranked, set_aside
-from workbench.labelling.view import LabelView
+from workbench.kit.pane import Pane
+from workbench.labelling.item_layout import SIDE_BY_SIDE, Style
+from workbench.labelling.item_texts import MOST, Ranking
+from workbench.labelling.item_view import LabelView
+from workbench.labelling.pane_text import (
+    Keys,
+    LabelProgress,
+    all_judged,
+    figures,
+    hints,
+    last_line,
+    no_item_yet,
+    no_session,
+)
+from workbench.labelling.session_controller import SessionController
 
+if TYPE_CHECKING:
+    from workbench.labelling.prefetch import Prefetcher
+    from workbench.labelling.session_thread import SessionState, SessionThread
+
+_LOOK = 0.25  # seconds between checks for the next item, while there is none
 _HELP = """\
-Which completion is better? A key decides, is on disk at once, and shows the next item. What wrote them, their scores \
-and their lengths stay hidden until you have decided; a line at the bottom tells it then.
+Which completion is better? A key decides, saves the label at once, and shows the next item. Who wrote the \
+completions, their scores and their lengths stay hidden until you have decided; a line at the bottom shows them then.
 
 Both sides scroll together. Three or more completions are ranked: type their digits in order of preference, = between \
 those that are as good as each other; the last digit decides."""
@@ -32,14 +45,39 @@ def _key(key: str, action: str, description: str, name: str, tooltip: str, *, sh
     return Binding(key, action, description, show=show, id=f"label.{name}", tooltip=tooltip)
 
 
-class LabelPane(LabelJudging):
+class LabelActions(Protocol):
+    """Actions of the pane's keys that concern more than its open session; each returns at once."""
+
+    def start(self) -> None:
+        """Ask which session to begin or resume."""
+
+    def leave(self) -> None:
+        """Leave the session."""
+
+    def train(self) -> None:
+        """Train a reward model on the labels."""
+
+    def use(self) -> None:
+        """Use the newest reward model as the run's reward."""
+
+    def import_preferences(self) -> None:
+        """Import preferences from a file."""
+
+    def export_preferences(self) -> None:
+        """Export preferences to a file."""
+
+    def labels_changed(self) -> None:
+        """Take note that a label was made, changed or undone."""
+
+
+class LabelPane(Pane):
     """Pane that shows one item of a labelling session at a time, with a key for each decision."""
 
     TITLE = "Label"
     HELP = _HELP
     BINDINGS: ClassVar[list[BindingType]] = [
-        _key("enter", "start", "label", "start", "Begin a session, or go on with one", show=True),
-        _key("enter", "keep", "keep it", "keep", "Leave the label as it was, back to the next item", show=True),
+        _key("enter", "start", "label", "start", "Begin or resume a session", show=True),
+        _key("enter", "keep", "keep label", "keep", "Keep the label as it was; back to the next item", show=True),
         _key("1,left", "better(1)", "first", "first", "The first, left or above, is better", show=True),
         _key("2,right", "better(2)", "second", "second", "The second, right or below, is better", show=True),
         _key("exclamation_mark,shift+left", "better(1, 3)", "first, strongly", "first-strongly", "It is much better"),
@@ -50,57 +88,30 @@ class LabelPane(LabelJudging):
         ),
         _key("equals_sign", "tie", "tie", "tie", "As good as each other; joins two of a ranking", show=True),
         _key("0", "set_aside('both_bad')", "both bad", "both-bad", "None of them is acceptable", show=True),
-        _key("space", "set_aside('skip')", "skip", "skip", "Say nothing of this one", show=True),
-        _key("backspace", "take_back", "take back", "take-back", "The last digit of the ranking", show=True),
-        _key("r", "rank", "rank anew", "rank", "Type the ranking from its start again", show=True),
-        _key("u", "undo", "undo", "undo", "Take the last label back; again, the one before", show=True),
+        _key("space", "set_aside('skip')", "skip", "skip", "Skip this item without a choice", show=True),
+        _key("backspace", "take_back", "delete", "take-back", "Delete the last digit of the ranking", show=True),
+        _key("r", "rank", "rank again", "rank", "Type the ranking again from its start", show=True),
+        _key("u", "undo", "undo", "undo", "Undo the last label; again, the one before", show=True),
         _key("f", "flag", "flag", "flag", "Mark the item, to look at it again later", show=True),
-        _key("n", "note", "note", "note", "Write down why; kept with the label", show=True),
+        _key("n", "note", "note", "note", "Write down why; saved with the label", show=True),
         _key("d", "diff", "diff", "diff", "Mark the words that the two do not share", show=True),
-        _key("g", "guidelines", "guidelines", "guidelines", "What the labels go by", show=True),
-        _key("m", "markdown", "Markdown", "markdown", "Draw Markdown, or the text as it is"),
-        _key("h", "history", "history", "history", "Your labels, to change one"),
-        _key("p", "progress", "figures", "progress", "All figures of the session, or a line of them"),
-        _key("l", "leave", "leave", "leave", "End here; you come back at the same item"),
+        _key("g", "guidelines", "guidelines", "guidelines", "Show the session's guidelines", show=True),
+        _key("m", "markdown", "Markdown", "markdown", "Switch between Markdown and plain text"),
+        _key("h", "history", "history", "history", "List your labels, to change one"),
+        _key("p", "progress", "figures", "progress", "Show all figures of the session, or one line"),
+        _key("l", "leave", "leave", "leave", "Leave the session; it resumes at the same item"),
         _key("t", "train", "train", "train", "Train a reward model on the labels"),
-        _key("T", "use", "use", "use", "Let the run use that model from its next iteration on"),
-        _key("i", "import", "import", "import", "Take preferences from a file"),
-        _key("e", "export", "export", "export", "Write preferences to a file"),
+        _key("T", "use", "use model", "use", "Use the newest reward model as the run's reward"),
+        _key("i", "import", "import", "import", "Import preferences from a file"),
+        _key("e", "export", "export", "export", "Export preferences to a file"),
     ]
 
-    class StartRequested(Message):
-        """Request to begin or resume a session."""
-
-    class LeaveRequested(Message):
-        """Request to leave the session; call `end` when it is left."""
-
-    class TrainRequested(Message):
-        """Request to train a reward model on the labels."""
-
-    class UseRequested(Message):
-        """Request that the run uses that reward model."""
-
-    class GuidelinesRequested(Message):
-        """Request to show the guidelines."""
-
-    class NoteRequested(Message):
-        """Request to edit the item's note; pass the result to `set_note`."""
-
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
-
-    class HistoryRequested(Message):
-        """Request to list the session's labels; pass the position of the one to change to `go_to`."""
-
-    class ImportRequested(Message):
-        """Request to import preferences from a file."""
-
-    class ExportRequested(Message):
-        """Request to export preferences to a file."""
-
-    def __init__(self, *, id: str | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(id=id, clock=clock)
+    def __init__(
+        self, actions: LabelActions, *, id: str | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(id=id)
+        self.session = SessionController(self, actions.labels_changed, clock)
+        self._label_actions = actions
         self._style = Style()
         self._all_figures = False
         self._keys: Keys = {}
@@ -115,65 +126,82 @@ class LabelPane(LabelJudging):
     def on_mount(self) -> None:
         self._read_keys()
         self.show_item()
+        self.set_interval(_LOOK, self.session.look)
 
     def on_show(self) -> None:
         self._read_keys()
+        self.session.come_into_view()
 
     def on_resize(self, event: Resize) -> None:
         self.set_class(event.size.width < SIDE_BY_SIDE, "-narrow")
         self.call_after_refresh(self.show_lines)  # once the lines have their new size
 
+    def begin(self, thread: SessionThread, state: SessionState, prefetcher: Prefetcher | None = None) -> None:
+        """Show a session at its current item. prefetcher: adds further items; None if no more come."""
+        self.session.begin(thread, state, prefetcher)
+        if self.display:
+            self.take_focus()
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        count = len(self.shown.completions) if self.shown else 0
+        session = self.session
         match action:
             case "start":
-                return self.desk is None
+                return session.thread is None
             case "keep":
-                return self.changes
+                return session.changes
             case "better" if parameters and parameters[0] not in (1, 2):
-                return count >= int(str(parameters[0]))
+                return session.count >= int(str(parameters[0]))
             case "rank" | "take_back":
-                return count > 2
+                return session.count > 2
             case "diff":
-                return count == 2
+                return session.count == 2
             case "flag" | "note" | "markdown":
-                return self.item is not None
+                return session.item is not None
             case "better" | "tie" | "set_aside" | "undo" | "guidelines" | "history" | "progress" | "leave":
-                return self.desk is not None  # also without an item: otherwise space would pause the run
+                return session.thread is not None  # also without an item: otherwise space would pause the run
         return True
 
     # Display
 
     def show_item(self) -> None:
-        view = self.query_one(LabelView)
-        if self.shown is not None:
-            view.show(self.shown, self._style)
-        elif self.state is None:
-            view.say(nothing_under_way(self._keys))
-        elif self.state.exhausted:
-            view.say(all_judged(self.state.progress.done, self.supply.problem if self.supply else "", self._keys))
+        """Show the session's item and its lines, or say that there is none."""
+        view, session = self.query_one(LabelView), self.session
+        waiting, problem = (session.prefetcher.waiting, session.prefetcher.problem) if session.prefetcher else ("", "")
+        if session.texts is not None:
+            view.show(session.texts, self._style)
+        elif session.state is None:
+            view.say(no_session(self._keys))
+        elif session.state.exhausted:
+            view.say(all_judged(session.state.progress.done, problem, self._keys))
         else:
-            supply = self.supply
-            what = "another session shows it" if self.state.ahead else supply.waiting if supply else ""
-            view.say(waiting(what, supply.problem if supply else ""))
+            view.say(no_item_yet("another session shows it" if session.state.ahead else waiting, problem))
         self.show_lines()
         self.refresh_keys()
 
     def show_lines(self) -> None:
-        state, item = self.state, self.item
-        told = figures(state.record.labeller, state.progress) if state else []
+        """Show the lines around the item."""
+        session, state = self.session, self.session.state
+        found = figures(state.record.labeller, state.progress) if state else []
         guidelines = f"guidelines {self._keys['guidelines']}" if state and state.record.guidelines else ""
-        self.query_one(LabelProgress).show(told, guidelines, whole=self._all_figures)
+        self.query_one(LabelProgress).show(found, guidelines, whole=self._all_figures)
         hint = ""
-        if item is not None and self.shown is not None:
-            hint = hints(item, self.shown, self._style, self.ranking, self._keys, flagged=self.flagged, note=self.note)
+        if session.item is not None and session.texts is not None:
+            hint = hints(
+                session.item,
+                session.texts,
+                self._style,
+                session.ranking,
+                self._keys,
+                flagged=session.flagged,
+                note=session.note,
+            )
         self.query_one("#label-hint", Static).update(hint, layout=False)
         last = self.query_one("#label-last", Static)
-        last.update(last_line(state.last if state else None, item, *last.size), layout=False)
+        last.update(last_line(state.last if state else None, session.item, *last.size), layout=False)
         problem = self.query_one("#label-problem", Static)
-        if self.problem or problem.display:
-            problem.display = bool(self.problem)
-            problem.update(self.problem)
+        if session.problem or problem.display:
+            problem.display = bool(session.problem)
+            problem.update(session.problem)
 
     def _read_keys(self) -> None:
         """Read the keys of the bindings, as the user has set them."""
@@ -183,67 +211,6 @@ class LabelPane(LabelJudging):
         self._style = style
         self.query_one(LabelView).restyle(style)
         self.show_lines()
-
-    # Decisions
-
-    async def action_better(self, number: int, strength: int = 1) -> None:
-        """Choose `number` as the better of two; with more completions, put it next in the ranking."""
-        if self.item is None or self.shown is None:
-            return
-        if len(self.shown.completions) > 2:
-            await self._type(str(number))
-        else:
-            first = number - 1
-            await self._judge([[first], [1 - first]], strength)
-
-    async def action_tie(self) -> None:
-        count = len(self.shown.completions) if self.shown else 0
-        if self.ranking.marks:
-            await self._type("=")
-        elif count:
-            await self._judge([list(range(count))])
-
-    async def action_set_aside(self, verdict: Literal["both_bad", "skip"]) -> None:
-        if self.item is not None:
-            await self.judge(set_aside(self.item.item, verdict))
-
-    async def _type(self, mark: str) -> None:
-        count = len(self.shown.completions) if self.shown else 0
-        if count > MOST:
-            return
-        self.ranking = self.ranking.typed(mark, count)
-        if self.ranking.is_whole(count):
-            groups = self.ranking.groups
-            self.ranking = Ranking()  # the user types it again if the desk refuses it
-            await self._judge(groups)
-        else:
-            self.show_lines()
-
-    async def _judge(self, groups: Groups, strength: int = 1) -> None:
-        if self.item is not None:
-            await self.judge(ranked(self.item.item, groups, strength=strength))
-
-    def action_take_back(self) -> None:
-        self._rank(self.ranking.taken_back())
-
-    def action_rank(self) -> None:
-        self._rank(Ranking())
-
-    def _rank(self, ranking: Ranking) -> None:
-        self.ranking = ranking
-        self.show_lines()
-
-    async def action_undo(self) -> None:
-        await self.undo()
-
-    def action_keep(self) -> None:
-        self.keep()
-
-    def action_flag(self) -> None:
-        self.flagged = not self.flagged
-        self.show_lines()
-
-    # Style
 
     def action_diff(self) -> None:
         self._restyle(self._style._replace(diff=not self._style.diff))
@@ -255,31 +222,82 @@ class LabelPane(LabelJudging):
         self._all_figures = not self._all_figures
         self.show_lines()
 
-    # Requests to the screen
+    # Decisions
 
-    def action_start(self) -> None:
-        self.post_message(self.StartRequested())
+    async def action_better(self, number: int, strength: int = 1) -> None:
+        await self.session.better(number, strength)
 
-    def action_leave(self) -> None:
-        self.post_message(self.LeaveRequested())
+    async def action_tie(self) -> None:
+        await self.session.tie()
+
+    async def action_set_aside(self, verdict: Literal["both_bad", "skip"]) -> None:
+        await self.session.set_aside(verdict)
+
+    def action_take_back(self) -> None:
+        self.session.set_ranking(self.session.ranking.taken_back())
+
+    def action_rank(self) -> None:
+        self.session.set_ranking(Ranking())
+
+    async def action_undo(self) -> None:
+        await self.session.undo()
+
+    def action_keep(self) -> None:
+        self.session.keep()
+
+    def action_flag(self) -> None:
+        self.session.toggle_flag()
+
+    # Dialogs on the session. They open within the action: keys typed ahead then go to the dialog.
 
     def action_note(self) -> None:
-        self.post_message(self.NoteRequested(self.note))
+        from workbench.labelling.session_dialogs import NoteScreen
 
-    def action_guidelines(self) -> None:
-        self.post_message(self.GuidelinesRequested())
+        item = self.session.item
+
+        def noted(text: str | None) -> None:
+            if text is not None and self.session.item is item:
+                self.session.set_note(text)
+
+        self.app.push_screen(NoteScreen(self.session.note), noted)
+
+    async def action_guidelines(self) -> None:
+        from workbench.labelling.session_dialogs import GuidelinesScreen
+
+        if (thread := self.session.thread) is None:
+            return
+        text = await self.session.answer(thread.guidelines(), "Guidelines not loaded", "Still loading...")
+        if text:
+            self.app.push_screen(GuidelinesScreen(text))
+        elif text is not None:
+            self.notify("This session has no guidelines; name a text file when you begin one")
 
     def action_history(self) -> None:
-        self.post_message(self.HistoryRequested())
+        from workbench.labelling.session_dialogs import LabelHistoryScreen
+
+        async def chosen(position: int | None) -> None:
+            if position is not None:
+                await self.session.go_to(position)
+
+        if (thread := self.session.thread) is not None:
+            self.app.push_screen(LabelHistoryScreen(thread), chosen)
+
+    # Actions on more than the session
+
+    def action_start(self) -> None:
+        self._label_actions.start()
+
+    def action_leave(self) -> None:
+        self._label_actions.leave()
 
     def action_train(self) -> None:
-        self.post_message(self.TrainRequested())
+        self._label_actions.train()
 
     def action_use(self) -> None:
-        self.post_message(self.UseRequested())
+        self._label_actions.use()
 
     def action_import(self) -> None:
-        self.post_message(self.ImportRequested())
+        self._label_actions.import_preferences()
 
     def action_export(self) -> None:
-        self.post_message(self.ExportRequested())
+        self._label_actions.export_preferences()

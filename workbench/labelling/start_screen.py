@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,46 +12,88 @@ from rich.text import Text
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal
 from textual.content import Content
-from textual.widgets import Input, OptionList, Select, Static
+from textual.message import Message
+from textual.widgets import Input, OptionList, Select
 from textual.widgets.option_list import Option
 
 from trainer.errors import TrainerError, UsageError
 from trainer.preferences.items import Queue, SessionRecord
-from workbench.kit.dialog import Dialog
-from workbench.kit.key_footer import KeyFooter
+from workbench.kit.dialog import PlainInput
 from workbench.kit.keys import keys_of
-from workbench.kit.plain_input import PlainInput
-from workbench.labelling.choices import (
+from workbench.labelling.form import LabelForm, row
+from workbench.labelling.plans import (
     ENSEMBLE,
     QUEUES,
     SessionChoice,
-    Wanted,
+    SessionOptions,
     labeller_name,
     plan_line,
     read_guidelines,
     session_plan,
     unfinished,
 )
-from workbench.labelling.guidelines_screen import GuidelinesScreen
-from workbench.labelling.queue_list import QueueList
+from workbench.labelling.session_dialogs import GuidelinesScreen
 from workbench.text import visible
 
+_NAME = max(map(len, QUEUES)) + 1  # columns
 
-class LabelStartScreen(Dialog[SessionChoice | None]):
+
+class QueueList(OptionList):
+    """List of queues that the user includes or leaves out; the screen handles enter.
+
+    lacking: what each queue still needs; empty if it can be used.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("space", "select", "toggle", id="label-start.toggle", tooltip="Include this queue, or leave it out"),
+        Binding("enter", "screen.begin", "begin", show=False, id="label-start.begin-here", tooltip="Begin"),
+    ]
+
+    class Changed(Message):
+        """The choice of queues has changed."""
+
+    def __init__(self, chosen: Collection[Queue], lacking: Mapping[Queue, str]) -> None:
+        super().__init__(markup=False, compact=True, id="queues")
+        self._lacking = lacking
+        self.chosen = {queue for queue in chosen if not lacking[queue]}
+        self.add_options(
+            Option(self._label(queue), id=queue, disabled=bool(problem)) for queue, problem in lacking.items()
+        )
+
+    def on_mount(self) -> None:
+        self.action_first()
+
+    def choose(self, queue: Queue, chosen: bool) -> None:
+        """Include `queue`, or leave it out."""
+        (self.chosen.add if chosen else self.chosen.discard)(queue)
+        self.replace_option_prompt(queue, self._label(queue))
+        self.post_message(self.Changed())
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        queue = next(queue for queue in QUEUES if queue == event.option_id)
+        self.choose(queue, queue not in self.chosen)
+
+    def _label(self, queue: Queue) -> Content:
+        sign = "✔" if queue in self.chosen else "·"
+        return Content.assemble(
+            (f"{sign} {queue:{_NAME}}", "bold"), (self._lacking[queue] or QUEUES[queue], "$text-muted")
+        )
+
+
+class LabelStartScreen(LabelForm[SessionChoice | None]):
     """Dialog that asks what to label. Its result is the choice; None if it was closed.
 
     Enter first does what most users want. The dialog stays open until the session has begun. runs: folders of runs that
-    keep samples. models: folders of reward models. sessions: those of the store. All three the newest first. wanted:
+    keep samples. models: folders of reward models. sessions: those of the store. All three the newest first. options:
     initial values of the form. begin: begins the session and returns the problem if that fails, or else "".
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+r", "begin", "begin", id="label-start.begin", tooltip="Begin or go on, from any field"),
+        Binding("ctrl+r", "begin", "begin", id="label-start.begin", tooltip="Begin or resume, from any field"),
         Binding("escape", "close", "close", id="label-start.close", tooltip="Close this and begin nothing"),
     ]
-    DEFAULT_CLASSES = "label-form"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
     VERTICAL_BREAKPOINTS = [(0, "-low"), (28, "-high")]
 
@@ -63,94 +105,82 @@ class LabelStartScreen(Dialog[SessionChoice | None]):
         sessions: Sequence[SessionRecord],
         *,
         models: Sequence[Path] = (),
-        wanted: Wanted | None = None,
+        options: SessionOptions | None = None,
         begin: Callable[[SessionChoice], Awaitable[str]] | None = None,
     ) -> None:
-        super().__init__()
-        self._take_up, self._finishing = begin, False
-        self._wanted = wanted or Wanted()
-        first = [self._wanted.run] if self._wanted.run else []
+        super().__init__(f"Label into {store.name}")
+        self._begin_session, self._finishing = begin, False
+        self._options = options or SessionOptions()
+        first = [self._options.run] if self._options.run else []
         self._runs = list(dict.fromkeys([*first, *runs]))
-        self._models = self._wanted.models or tuple(models[:ENSEMBLE])
-        self._store, self._labeller, self._sessions = store, labeller, sessions
+        self._models = self._options.models or tuple(models[:ENSEMBLE])
+        self._labeller, self._sessions = labeller, sessions
         self._open: list[SessionRecord] = []  # sessions that the labeller can resume
         self._listed: str | None = None  # labeller whose sessions are listed
         self._fields: tuple[object, ...] = ()  # last values of a new session's fields
         self._followed: tuple[object, ...] = ()  # all values at the last update of the status line
 
-    def compose(self) -> ComposeResult:
-        wanted = self._wanted
-        yield Static(f"Label into {visible(self._store.name)}", markup=False, classes="title one-line")
-        with Horizontal(classes="fields"):
-            yield Static("labeller", classes="label")
-            yield PlainInput(
-                visible(self._labeller), compact=True, id="labeller", tooltip="Who judges; kept with each label"
-            )
-        yield OptionList(markup=False, compact=True, id="starts").with_tooltip("Enter goes on with it, or begins it")
-        yield QueueList(self._suggested(), {queue: self._lacking(queue) for queue in QUEUES}).with_tooltip(
-            "What a new session asks, in equal shares; space takes one in or leaves it out"
+    def fields(self) -> ComposeResult:
+        options = self._options
+        labeller = PlainInput(
+            visible(self._labeller), compact=True, id="labeller", tooltip="Who judges; saved with each label"
         )
-        with Horizontal(classes="fields"):
-            yield Static("run", classes="label")
-            yield Select(
-                [(Text(visible(run.name)), run) for run in self._runs],
-                prompt="no run keeps samples yet",
-                allow_blank=not self._runs,
-                value=self._runs[0] if self._runs else Select.NULL,
-                disabled=not self._runs,
-                compact=True,
-                id="run",
-                tooltip="Whose samples are judged, the newest first",
-            )
-        with Horizontal(classes="fields"):
-            yield Static("data", classes="label")
-            yield PlainInput(
-                visible(wanted.data),
-                placeholder="file, folder or datasets name, of pairs",
-                compact=True,
-                id="data",
-                tooltip="Pairs of the queue dataset; what was judged of them before is not shown",
-            )
-        with Horizontal(classes="fields"):
-            yield Static("guidelines", classes="label")
-            yield PlainInput(
-                visible(wanted.guidelines),
-                placeholder="a text file to judge by",
-                compact=True,
-                id="guidelines",
-                tooltip="Shown first, and kept with the labels",
-            )
-        with Horizontal(classes="fields"):
-            yield Static("at most", classes="label")
-            yield PlainInput(
-                str(wanted.limit or ""),
-                placeholder="all",
-                type="integer",
-                max_length=7,
-                compact=True,
-                id="limit",
-                tooltip="Items of the session; all that there are when left empty",
-            )
-            yield Static("repeats %", classes="second label")
-            yield PlainInput(
-                f"{100 * wanted.repeats:g}",
-                type="number",
-                max_length=5,
-                compact=True,
-                id="repeats",
-                tooltip="Share of items that ask for a label of yours again, sides swapped: how sure you are",
-            )
-        yield Static(id="status", markup=False)
-        yield KeyFooter(palette=False)
+        run = Select(
+            [(Text(visible(run.name)), run) for run in self._runs],
+            prompt="no run keeps samples yet",
+            allow_blank=not self._runs,
+            value=self._runs[0] if self._runs else Select.NULL,
+            disabled=not self._runs,
+            compact=True,
+            id="run",
+            tooltip="Run whose samples are judged, newest first",
+        )
+        data = PlainInput(
+            visible(options.data),
+            placeholder="file, folder or datasets name, of pairs",
+            compact=True,
+            id="data",
+            tooltip="Pairs of the queue dataset; pairs that you judged before are not shown",
+        )
+        guidelines = PlainInput(
+            visible(options.guidelines),
+            placeholder="a text file to judge by",
+            compact=True,
+            id="guidelines",
+            tooltip="Shown first, and saved with the labels",
+        )
+        limit = PlainInput(
+            str(options.limit or ""),
+            placeholder="all",
+            type="integer",
+            max_length=7,
+            compact=True,
+            id="limit",
+            tooltip="Number of items in the session; empty for all",
+        )
+        repeats = PlainInput(
+            f"{100 * options.repeats:g}",
+            type="number",
+            max_length=5,
+            compact=True,
+            id="repeats",
+            tooltip="Share of items that repeat one you labelled, sides swapped: how consistent you are",
+        )
+        yield row(("labeller", labeller))
+        yield OptionList(markup=False, compact=True, id="starts").with_tooltip("Enter resumes it, or begins it")
+        yield QueueList(self._suggested(), {queue: self._lacking(queue) for queue in QUEUES}).with_tooltip(
+            "Where a new session takes items from, in equal shares; space includes one or leaves it out"
+        )
+        yield row(("run", run))
+        yield row(("data", data))
+        yield row(("guidelines", guidelines))
+        yield row(("at most", limit), ("repeats %", repeats))
 
     def on_mount(self) -> None:
-        self._fields = self._said()
+        self._fields = self._values()
         self._follow()
-        nothing = not (self._open or self._runs or self._wanted.data)
+        nothing = not (self._open or self._runs or self._options.data)
         self.query_one("#data" if nothing else "#starts").focus()
-
-    def action_close(self) -> None:
-        self.dismiss(None)
 
     def action_begin(self) -> None:
         """Resume the session under the cursor, or begin the new one."""
@@ -160,19 +190,19 @@ class LabelStartScreen(Dialog[SessionChoice | None]):
             if (session := self._chosen) is not None:
                 self._finish(SessionChoice(labeller=labeller, resume=session.id))
                 return
-            self._begin(labeller, self._asked())
+            self._begin(labeller, self._new_options())
         except UsageError as error:
-            self._tell(str(error))
+            self.show_problem(str(error))
 
     @work(exclusive=True, group="begin")
-    async def _begin(self, labeller: str, wanted: Wanted) -> None:
-        self._tell(looking=True)
+    async def _begin(self, labeller: str, options: SessionOptions) -> None:
+        self.show_work("Looking for items to label...")
         try:
-            choice = await asyncio.to_thread(_choice, labeller, wanted)
+            choice = await asyncio.to_thread(_choice, labeller, options)
         except TrainerError as error:
-            self._tell(str(error))
+            self.show_problem(str(error))
             return
-        self._tell()
+        self._show_start()
         if choice.guidelines and not await self.app.push_screen_wait(GuidelinesScreen(choice.guidelines, begin=True)):
             return
         self._finish(choice)
@@ -183,11 +213,11 @@ class LabelStartScreen(Dialog[SessionChoice | None]):
             return
         self._finishing = True
         try:
-            problem = await self._take_up(choice) if self._take_up is not None else ""
+            problem = await self._begin_session(choice) if self._begin_session is not None else ""
         finally:
             self._finishing = False
         if problem:
-            self._tell(problem)
+            self.show_problem(problem)
         else:
             self.dismiss(choice)
 
@@ -204,16 +234,16 @@ class LabelStartScreen(Dialog[SessionChoice | None]):
     @on(OptionList.OptionHighlighted, "#starts")
     def _follow(self) -> None:
         """List the labeller's sessions and show what enter does; keep list and status line if nothing has changed."""
-        labeller, fields = self._value("labeller").strip(), self._said()
+        labeller, fields = self._value("labeller").strip(), self._values()
         if labeller != self._listed:
             self._list_starts(labeller)
         if fields != self._fields:
-            self._ask_anew(fields)
-        said = labeller, self._fields, self.query_one("#starts", OptionList).highlighted
-        if said != self._followed:
-            self._followed = said
+            self._choose_new(fields)
+        shown = labeller, self._fields, self.query_one("#starts", OptionList).highlighted
+        if shown != self._followed:
+            self._followed = shown
             self.workers.cancel_group(self, "begin")
-            self._tell()
+            self._show_start()
 
     def _list_starts(self, labeller: str) -> None:
         """List the labeller's sessions and the new one, with the cursor on the first."""
@@ -221,14 +251,14 @@ class LabelStartScreen(Dialog[SessionChoice | None]):
         self._open = unfinished(self._sessions, labeller)
         starts = self.query_one("#starts", OptionList)
         starts.clear_options()
-        starts.add_options([*map(_session_label, self._open), Option(Content.styled("a new session", "bold"))])
+        starts.add_options([*map(_session_label, self._open), Option(Content.styled("new session", "bold"))])
         starts.highlighted = 0
 
-    def _ask_anew(self, fields: tuple[object, ...]) -> None:
+    def _choose_new(self, fields: tuple[object, ...]) -> None:
         """Move the cursor to the new session, because the user has changed one of its fields."""
         if bool(fields[1]) != bool(self._fields[1]):  # the data
             self.query_one(QueueList).choose("dataset", bool(fields[1]))
-        self._fields = self._said()
+        self._fields = self._values()
         self.query_one("#starts", OptionList).highlighted = len(self._open)
 
     @property
@@ -240,35 +270,35 @@ class LabelStartScreen(Dialog[SessionChoice | None]):
     def _value(self, name: str) -> str:
         return self.query_one(f"#{name}", Input).value
 
-    def _said(self) -> tuple[object, ...]:
+    def _values(self) -> tuple[object, ...]:
         """Return the values of a new session's fields."""
         values = map(self._value, ("data", "guidelines", "limit", "repeats"))
         return self.query_one("#run", Select).value, *values, frozenset(self.query_one(QueueList).chosen)
 
-    def _asked(self) -> Wanted:
+    def _new_options(self) -> SessionOptions:
         """Return the options of a new session. Raises UsageError if a field is not valid."""
         chosen = self.query_one(QueueList).chosen
         if not chosen:
             key = keys_of(self.query_one(QueueList))["label-start.toggle"]
-            raise UsageError(f"no queue is chosen: take one in with {key}, or name data")
-        weights = dict(self._wanted.queues)
+            raise UsageError(f"no queue is chosen: include one with {key}, or name data")
+        weights = dict(self._options.queues)
         run = self.query_one("#run", Select).value
-        return Wanted(
+        return SessionOptions(
             queues=tuple((queue, weights.get(queue, 1.0)) for queue in QUEUES if queue in chosen),
             run=run if isinstance(run, Path) else None,
-            data=_as_given(self._value("data").strip(), self._wanted.data),
+            data=_as_given(self._value("data").strip(), self._options.data),
             models=self._models,
             limit=_number(self._value("limit") or "0", "limit", int),
             repeats=_number(self._value("repeats") or "0", "repeats", float) / 100,
-            guidelines=_as_given(self._value("guidelines").strip(), self._wanted.guidelines),
+            guidelines=_as_given(self._value("guidelines").strip(), self._options.guidelines),
         )
 
     def _suggested(self) -> set[Queue]:
-        if self._wanted.queues:
-            return {queue for queue, _ in self._wanted.queues}
+        if self._options.queues:
+            return {queue for queue, _ in self._options.queues}
         suggested: dict[Queue, bool] = {
             "samples": bool(self._runs),
-            "dataset": bool(self._wanted.data) or not self._runs,
+            "dataset": bool(self._options.data) or not self._runs,
         }
         return {queue for queue, is_it in suggested.items() if is_it}
 
@@ -281,31 +311,23 @@ class LabelStartScreen(Dialog[SessionChoice | None]):
             return "needs a reward model" if needed == 1 else "needs two reward models"
         return ""
 
-    # Status line
-
-    def _tell(self, problem: str = "", *, looking: bool = False) -> None:
-        """Show the problem, the work in progress, or else what enter does."""
-        if problem:
-            told = Content.styled(f"✖ {visible(problem)}", "$text-error")
-        elif looking:
-            told = Content.styled("looking at what there is to label…", "$text-accent")
-        else:
-            session, who = self._chosen, visible(self._value("labeller").strip())
-            what = f"goes on with session {session.id}" if session else "begins a new session"
-            told = Content.assemble(("enter", "bold"), (f" {what} as {who}", "$text-muted"))
-        self.query_one("#status", Static).update(told)
+    def _show_start(self) -> None:
+        """Show what enter does."""
+        session, who = self._chosen, visible(self._value("labeller").strip())
+        what = f"resumes session {session.id}" if session else "begins a new session"
+        self.show_status(Content.assemble(("enter", "bold"), (f" {what} as {who}", "$text-muted")))
 
 
-def _choice(labeller: str, wanted: Wanted) -> SessionChoice:
-    guidelines = read_guidelines(wanted.guidelines) if wanted.guidelines else ""
-    return SessionChoice(labeller=labeller, plan=session_plan(wanted), guidelines=guidelines)
+def _choice(labeller: str, options: SessionOptions) -> SessionChoice:
+    guidelines = read_guidelines(options.guidelines) if options.guidelines else ""
+    return SessionChoice(labeller=labeller, plan=session_plan(options), guidelines=guidelines)
 
 
 def _session_label(session: SessionRecord) -> Option:
     began = f"{datetime.fromtimestamp(session.began).astimezone():%F %R}"
     done = f"{session.done:,} of {session.plan.limit:,}" if session.plan.limit else f"{session.done:,}"
     facts = f"{done} done   {plan_line(session.plan)}   {began}"
-    return Option(Content.assemble((f"go on with {session.id}   ", "bold"), (facts, "$text-muted")))
+    return Option(Content.assemble((f"resume {session.id}   ", "bold"), (facts, "$text-muted")))
 
 
 def _as_given(text: str, given: str) -> str:

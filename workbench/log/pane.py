@@ -13,7 +13,7 @@ from textual.widgets import RichLog
 from workbench.kit.pane import Pane
 from workbench.run.sentences import sentences
 from workbench.run.view import RunView
-from workbench.system.native_output import cut_log
+from workbench.system.output import cut_log
 from workbench.text import visible
 
 _KEPT = 2000  # lines
@@ -26,8 +26,8 @@ class LogPane(Pane):
 
     TITLE = "Log"
     HELP = (
-        "Alarms with their advice, decisions and other alerts of the run, and what libraries print: downloads, "
-        "warnings, native errors. What they print is kept in the file named on the border."
+        "Alerts of the run, such as alarms with their advice, and what libraries print: downloads, warnings, native "
+        "errors. The file named on the border keeps what they print."
     )
 
     def __init__(self, path: Path | None, *, id: str | None = None) -> None:
@@ -36,7 +36,7 @@ class LogPane(Pane):
         self._offset = self._bytes() if path else 0  # output of earlier sessions is not shown
         self._waiting: deque[str] = deque(maxlen=_KEPT)
         self._view = RunView()
-        self._told = 0  # alerts of the view that were written
+        self._alerts_written = 0
         if path:
             self.border_subtitle = visible(str(path))
 
@@ -48,10 +48,10 @@ class LogPane(Pane):
         self.set_interval(1.0, self.read_new)
 
     def show_run(self, view: RunView) -> None:
-        if view is not self._view or view.told < self._told:
-            self._view, self._told = view, 0
-        new = view.told - self._told
-        self._told = view.told
+        if view is not self._view or view.told < self._alerts_written:
+            self._view, self._alerts_written = view, 0
+        new = view.told - self._alerts_written
+        self._alerts_written = view.told
         name = view.started.name if view.started else ""
         for alert in view.alerts[-new:] if new else []:
             for sentence in sentences(alert):

@@ -1,32 +1,95 @@
-"""Accuracy of a reward model on held-out pairs, with its interval, beside baselines."""
+"""Accuracy of a reward model on held-out pairs, with its interval, beside baselines that know less."""
 
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from rich.cells import cell_len
 
-from workbench.kit.cells import fit
-from workbench.kit.drawing import Drawn, Line, component_classes, line_of, rule
-from workbench.kit.scale import number_text
-from workbench.reward_model.measures import Measure, Measured
+from trainer.events import RewardModelEvaluation
+from trainer.reward_model.predictions import Accuracy, CalibrationBin, RewardModelReport
+from workbench.columns import fit
+from workbench.kit.drawing import Line, line_of, rule
+from workbench.numbers import counted, number, percent
 from workbench.text import visible
 
 _NAME = 22  # columns
 _LEAST_BAR = 12
-_NOTHING = "nothing was held out, or nothing evaluated yet"
+
+
+class Measure(NamedTuple):
+    """An accuracy; NaN for unknown numbers."""
+
+    name: str  # not made safe to print
+    value: float
+    low: float = math.nan  # Wilson's 95% interval
+    high: float = math.nan
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether both ends of the interval are known."""
+        return math.isfinite(self.low) and math.isfinite(self.high)
+
+
+class Measured(NamedTuple):
+    """An evaluation after `iteration` steps, with baselines that know less than the model."""
+
+    iteration: int
+    pairs: int  # decided pairs
+    model: Measure
+    others: list[Measure]  # length alone, and the untrained model
+    log_loss: float  # nats per pair
+    calibration_error: float
+    calibration: Sequence[CalibrationBin] = ()
+    parts: Sequence[tuple[str, list[Measure]]] = ()  # a property of the pairs, and the accuracy for each of its values
+
+    @property
+    def beats_length(self) -> bool:
+        """Whether even the low end of the model's interval is above the accuracy of length alone."""
+        return self.model.low > self.others[0].value
+
+
+def of_report(report: RewardModelReport, iteration: int) -> Measured:
+    """Return the measures of an evaluation from its stored report."""
+    others = [Measure("length alone", report.length.accuracy)]
+    if report.untrained is not None:
+        others.append(Measure("untrained", report.untrained.accuracy))
+    return Measured(
+        iteration=iteration,
+        pairs=report.accuracy.pairs,
+        model=_measure(report.accuracy, "reward model"),
+        others=others,
+        log_loss=report.log_loss,
+        calibration_error=report.calibration_error,
+        calibration=report.calibration,
+        parts=[("better completion is", _measures(report.by_length)), ("source", _measures(report.by_source))],
+    )
+
+
+def of_event(event: RewardModelEvaluation) -> Measured:
+    """Return the measures of an evaluation from its journal event, which has no calibration and no parts."""
+    return Measured(
+        iteration=event.iteration,
+        pairs=event.pairs,
+        model=Measure("reward model", event.accuracy, event.accuracy_low, event.accuracy_high),
+        others=[Measure("length alone", event.length_accuracy), Measure("untrained", event.untrained_accuracy)],
+        log_loss=event.log_loss,
+        calibration_error=event.calibration_error,
+    )
 
 
 def accuracy_lines(measured: Measured | None, width: int, height: int) -> list[Line]:
     """Return at most `height` lines of at most `width` columns: title, a row per measure, further numbers and parts."""
     if measured is None:
-        return [rule("held-out accuracy", width), [(f" {_NOTHING}"[:width], "muted")]][:height]
-    title = f"held-out accuracy · {measured.pairs} pairs · after step {measured.iteration}"
+        empty = " no held-out pairs, or no evaluation yet"
+        return [rule("held-out accuracy", width), [(empty[:width], "muted")]][:height]
+    title = f"held-out accuracy · {counted(measured.pairs, 'pair')} · after step {measured.iteration}"
     lines = [rule(title, width), _row(measured.model, width, "series")]
     lines += [_row(one, width, "muted") for one in measured.others]
-    facts = f" log-loss {_number(measured.log_loss)} nats   calibration error {_number(measured.calibration_error)}"
-    lines.append([(facts[:width], "text")])
+    log_loss, error = number(measured.log_loss, width=9), number(measured.calibration_error, width=9)
+    lines.append([(f" log-loss {log_loss} nats   calibration error {error}"[:width], "text")])
     if math.isfinite(measured.model.low) and not measured.beats_length:
         lines.append([(" △ not clearly better than length alone: label more"[:width], "alert")])
     for heading, rows in measured.parts:
@@ -35,10 +98,17 @@ def accuracy_lines(measured: Measured | None, width: int, height: int) -> list[L
     return lines[:height]
 
 
+def _measures(found: Sequence[Accuracy]) -> list[Measure]:
+    return [_measure(one, one.name) for one in found]
+
+
+def _measure(found: Accuracy, name: str) -> Measure:
+    return Measure(name, found.value, found.low, found.high)
+
+
 def _row(one: Measure, width: int, role: str) -> Line:
-    interval = f"{100 * one.low:.1f} to {100 * one.high:.1f}" if _is_interval(one) else ""
-    value = f"{100 * one.value:.1f} %" if math.isfinite(one.value) else "-"
-    text = f" {fit(visible(one.name), _NAME)} {value:>7}  {interval:<12}"
+    interval = f"{number(100 * one.low, 1)} to {number(100 * one.high, 1)}" if one.has_interval else ""
+    text = f" {fit(visible(one.name), _NAME)} {percent(one.value, 1):>7}  {interval:<12}"
     room = width - cell_len(text) - 2
     pieces: Line = [(fit(text, width) if room < 0 else text, "strong" if role == "series" else "text")]
     return [*pieces, (" ", "text"), *_bar(one, room, role)] if room >= _LEAST_BAR else pieces
@@ -48,7 +118,7 @@ def _bar(one: Measure, width: int, role: str) -> Line:
     """Return a bar from 0 to 100%: the value ●, its interval ├─┤, and ┊ at chance."""
     cells = [(" ", "axis")] * width
     cells[(width - 1) // 2] = ("┊", "axis")
-    if _is_interval(one):
+    if one.has_interval:
         first, last = (_place(end, width) for end in (one.low, one.high))
         for place in range(first, last + 1):
             cells[place] = ("├" if place == first else "┤" if place == last else "─", role)
@@ -57,31 +127,5 @@ def _bar(one: Measure, width: int, role: str) -> Line:
     return line_of(cells)
 
 
-def _is_interval(one: Measure) -> bool:
-    return math.isfinite(one.low) and math.isfinite(one.high)
-
-
 def _place(share: float, width: int) -> int:
     return round(min(max(share, 0.0), 1.0) * (width - 1))
-
-
-def _number(value: float) -> str:
-    return number_text(value, 3, 9) if math.isfinite(value) else "-"
-
-
-class RewardAccuracy(Drawn):
-    """Widget that draws the evaluation it was given last."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = component_classes("text", "strong", "muted", "axis", "series", "alert")
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._measured: Measured | None = None
-
-    def show(self, measured: Measured | None) -> None:
-        """Draw `measured` from now on."""
-        self._measured = measured
-        self.redraw()
-
-    def draw(self, width: int, height: int) -> list[Line]:
-        return accuracy_lines(self._measured, width, height)

@@ -1,24 +1,144 @@
-"""The four charts of a reward model: all if there is room, else one at a time."""
+"""Charts of a reward-model run, side by side or one below the other."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
+from typing import ClassVar, NamedTuple
 
 from textual.app import ComposeResult
 from textual.containers import Container
 
 from trainer.reward_model.predictions import Predictions
-from workbench.kit.drawing import Drawn
-from workbench.kit.whole import MountedWhole
-from workbench.reward_model.accuracy import RewardAccuracy
-from workbench.reward_model.calibration import RewardCalibration
-from workbench.reward_model.course import Course
-from workbench.reward_model.curve import RewardCurve
-from workbench.reward_model.histogram import RewardHistogram
-from workbench.reward_model.measures import Measured
+from workbench.kit.drawing import Drawn, Line, component_classes, line_of, rule
+from workbench.kit.glyphs import DOTS_ACROSS, DOTS_DOWN, Canvas
+from workbench.kit.pane import MountedWhole
+from workbench.kit.scale import Scale
+from workbench.kit.window import moving_average
+from workbench.reward_model.accuracy import Measured, accuracy_lines
+from workbench.reward_model.bar_charts import calibration_lines, reward_histogram
+from workbench.run.history import History
+from workbench.run.view import RunView
 
+_HELD_OUT = "◆"
+_LABELS = 7  # columns
+
+
+class _Series(NamedTuple):
+    """One number over the steps; points are (step, value)."""
+
+    name: str
+    form: str
+    least_span: float
+    line: list[tuple[int, float]]  # moving averages
+    held_out: list[tuple[int, float]]
+
+    @property
+    def newest(self) -> str:
+        value = next((value for _, value in reversed(self.line) if math.isfinite(value)), math.nan)
+        return "" if math.isnan(value) else f" · {self.name} {self.form.format(value)}"
+
+    def scale(self) -> Scale:
+        values = [value for _, value in (*self.line, *self.held_out) if math.isfinite(value)]
+        low, high = (min(values), max(values)) if values else (0.0, 1.0)
+        short = max(self.least_span - (high - low), 0.0)
+        return Scale(low - short / 2, high + short / 2)
+
+
+def curve_lines(view: RunView, width: int, height: int) -> list[Line]:
+    """Return at most `height` lines of at most `width` columns: title, loss, below it accuracy, and the step axis.
+
+    Lines are moving averages over the steps; ◆ is a value on held-out pairs. Costs one pass over the columns.
+    """
+    found = view.held_out
+    if not view.history and not found:
+        return [rule("training", width), [(" no steps yet"[:width], "muted")]][:height]
+    across, rows = width - _LABELS - 1, height - 2
+    loss = _Series(
+        "loss",
+        "{:.3f}",
+        0.05,
+        _averages(view.history, "loss", across * DOTS_ACROSS),
+        [(one.iteration, one.log_loss) for one in found],
+    )
+    accuracy = _Series(
+        "accuracy",
+        "{:.0%}",
+        0.1,
+        _averages(view.history, "accuracy", across * DOTS_ACROSS),
+        [(one.iteration, one.accuracy) for one in found],
+    )
+    lines = [rule(f"training{loss.newest}{accuracy.newest} · {_HELD_OUT} held out", width)]
+    if across < 4 or rows < 2:
+        return lines[:height]
+    reached = max(view.iteration, found[-1].iteration if found else 0, 1)
+    last = reached if view.ended else max(view.total, reached)
+    for series, down in ((loss, -(-rows // 2)), (accuracy, rows // 2)):
+        lines += _plot(series, last, across, down)
+    lines.append([("step".rjust(_LABELS) + " ", "muted"), *_axis(last, across)])
+    return lines[:height]
+
+
+def _averages(history: History, name: str, width: int) -> list[tuple[int, float]]:
+    """Return at most `width` points of the metric's moving average, each at the middle step of its bucket."""
+    buckets = history.buckets(name, width) if name in history.names else []
+    steps = [history.numbers[(bucket.first_index + bucket.last_index) // 2] for bucket in buckets]
+    return list(zip(steps, moving_average(buckets), strict=True))
+
+
+def _plot(series: _Series, last: int, across: int, down: int) -> list[Line]:
+    """Draw one series as lines, with the ends of its scale."""
+    scale, canvas, top = series.scale(), Canvas(across, down), DOTS_DOWN * down - 1
+    before: tuple[int, int] | None = None
+    for step, value in series.line:
+        if math.isnan(value):
+            before = None
+            continue
+        here = round(step / last * (across * DOTS_ACROSS - 1)), round((1 - scale.position(value)) * top)
+        canvas.line(before or here, here, "series")
+        before = here
+    rows = canvas.rows()
+    for step, value in series.held_out:
+        if math.isfinite(value):
+            row = round((1 - scale.position(value)) * top) // DOTS_DOWN
+            rows[row][round(max(step, 0) / last * (across - 1))] = (_HELD_OUT, "strong")
+    labels = {0: series.form.format(scale.high)}
+    if down > 1:
+        labels[down - 1] = series.form.format(scale.low)
+    return [
+        [(labels.get(row, "").rjust(_LABELS)[:_LABELS] + "│", "muted"), *line_of(cells)]
+        for row, cells in enumerate(rows)
+    ]
+
+
+def _axis(last: int, across: int) -> Line:
+    end = str(last)
+    room = across - len(end) - 3
+    return [("0 ", "muted"), ("─" * room, "axis"), (f" {end}", "muted")] if room > 0 else [(end[:across], "muted")]
+
+
+CHARTS = ("accuracy", "curve", "calibration", "histogram")
 _ALL = (96, 30)  # columns and lines of the smallest pane that shows all
-_CHARTS = (RewardAccuracy, RewardCurve, RewardCalibration, RewardHistogram)
+
+Draw = Callable[[int, int], list[Line]]  # returns at most `height` lines of at most `width` columns
+
+
+class RewardChart(Drawn):
+    """Widget that draws one chart by the function that it was given last."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = component_classes(
+        "text", "strong", "muted", "axis", "series", "run-1", "target", "missing", "alert"
+    )
+    _draw: Draw | None = None
+
+    def show(self, draw: Draw) -> None:
+        """Draw by `draw` from now on."""
+        self._draw = draw
+        self.redraw()
+
+    def draw(self, width: int, height: int) -> list[Line]:
+        return self._draw(width, height) if self._draw else []
 
 
 class RewardCharts(MountedWhole, Container):
@@ -30,20 +150,24 @@ class RewardCharts(MountedWhole, Container):
         self.all_shown = False
 
     def compose(self) -> ComposeResult:
-        for chart in _CHARTS:
-            yield chart()
+        for name in CHARTS:
+            yield RewardChart(id=f"reward-{name}")
 
     def on_mount(self) -> None:
         self._display()
 
-    def show(self, course: Course, measured: Measured | None, predictions: Predictions | None) -> None:
+    def show(self, view: RunView, measured: Measured | None, predictions: Predictions | None) -> None:
         """Draw a run from now on."""
-        self.query_one(RewardAccuracy).show(measured)
-        self.query_one(RewardCurve).show(course)
-        bins, error = (measured.calibration, measured.calibration_error) if measured else ([], math.nan)
-        self.query_one(RewardCalibration).show(bins, error)
-        rewards = (predictions.chosen, predictions.rejected) if predictions else ((), ())
-        self.query_one(RewardHistogram).show(*rewards)
+        bins, error = (measured.calibration, measured.calibration_error) if measured else ((), math.nan)
+        chosen, rejected = (predictions.chosen, predictions.rejected) if predictions else ((), ())
+        drawn: dict[str, Draw] = {
+            "accuracy": partial(accuracy_lines, measured),
+            "curve": partial(curve_lines, view),
+            "calibration": partial(calibration_lines, bins, error),
+            "histogram": partial(reward_histogram, chosen, rejected),
+        }
+        for name, draw in drawn.items():
+            self.query_one(f"#reward-{name}", RewardChart).show(draw)
 
     def fit_into(self, width: int, height: int) -> None:
         """Set the height for a pane of this size, leaving enough room for the pairs below."""
@@ -54,9 +178,9 @@ class RewardCharts(MountedWhole, Container):
 
     def next(self) -> None:
         """Show the next chart if only one is shown."""
-        self._at = (self._at + 1) % len(_CHARTS)
+        self._at = (self._at + 1) % len(CHARTS)
         self._display()
 
     def _display(self) -> None:
-        for place, chart in enumerate(self.query(Drawn)):
+        for place, chart in enumerate(self.query(RewardChart)):
             chart.display = self.all_shown or place == self._at

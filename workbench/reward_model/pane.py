@@ -12,43 +12,60 @@ from textual.message import Message
 from textual.widgets import Static
 
 from trainer.reward_model.predictions import PairPrediction
+from workbench.kit.pane import Pane
+from workbench.numbers import counted
+from workbench.reward_model.accuracy import Measured, of_event, of_report
 from workbench.reward_model.charts import RewardCharts
-from workbench.reward_model.course import Course
-from workbench.reward_model.measures import Measured, of_event, of_report
-from workbench.reward_model.pair_list import RewardPairList
-from workbench.reward_model.pair_text import RewardPairText
-from workbench.reward_model.reading import RewardModelReading
-from workbench.reward_model.texts import pairs_heading, run_heading
+from workbench.reward_model.pairs import RewardPairList, RewardPairText, pairs_heading
+from workbench.reward_model.run_reader import RunReader
+from workbench.run.metrics import REWARD_MODEL
+from workbench.run.view import RunView
 from workbench.text import visible
 
-_NONE = "no reward model in '{}' yet: label some pairs and train one, or ppo-workbench reward-model train"
-_NO_PAIRS = "this run kept nothing of its held-out pairs: it held none out, or an older version trained it"
-_NO_PAIRS_YET = "the held-out pairs will stand here after the first evaluation"
+_INTERVAL = 1.0  # seconds between looks at the run, and at the folder if that is cheap
+_NONE = "No reward models in '{}' yet. Label some pairs and train one, or run ppo-workbench reward-model train."
+_NO_PAIRS = "No held-out pairs: this run held none out, or an older version trained it."
+_NO_PAIRS_YET = "Held-out pairs appear after the first evaluation."
+_SIGNS = {"done": "✓", "stopped": "■", "failed": "✖", "interrupted": "!"}  # else ●
 
 
-class RewardModelPane(RewardModelReading):
+def run_heading(name: str, view: RunView, *, live: bool) -> str:
+    """Return the run's name, state, progress and number of comparisons."""
+    state = view.state if live else view.ended.state if view.ended else "interrupted"
+    parts = [visible(name), f"{_SIGNS.get(state, '●')} {visible(state)}"]
+    if view.started is not None:
+        parts.append(f"step {view.iteration:,} of {view.total:,}")
+        parts.append(f"{counted(view.started.prompts, 'comparison')}, {view.started.eval_prompts:,} held out")
+    return "   ".join(parts)
+
+
+class RewardModelPane(Pane):
     """Pane of one reward-model run: its charts above the held-out pairs, or one of these pairs in full."""
 
     TITLE = "Reward model"
     HELP = (
-        "What a reward model has learnt of the labels, on pairs that it was not trained on. The run that began last is "
-        "shown, and followed while it is trained; left and right choose another.\n"
-        "A model that is no better than length alone has learnt to count. A bar of the calibration that ends below its "
-        "◂ says that the model is too sure of itself.\n"
+        "What a reward model has learnt from the labels, measured on pairs that it was not trained on. Shows the "
+        "newest run and follows it during training; left and right choose another.\n"
+        "A model that is no better than length alone has learnt to count. In the calibration, a bar that ends below "
+        "its ◂ shows that the model is overconfident.\n"
         "Pairs are listed with the most wrong one first: ✗ the model disagrees with the label, ✓ it agrees, ~ a tie. "
         "Some of the wrong ones are wrong labels: l asks for them again."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "open", "open", id="reward-model.open", tooltip="Show the selected pair whole"),
+        Binding("enter", "open", "open", id="reward-model.open", tooltip="Show the selected pair in full"),
         Binding("escape", "close", "back", id="reward-model.close", tooltip="Back to the charts and the list"),
-        Binding("left", "go(1)", "older run", id="reward-model.older", tooltip="The reward model begun before this"),
-        Binding("right", "go(-1)", "newer run", id="reward-model.newer", tooltip="The one begun after this"),
+        Binding("left", "go(1)", "older run", id="reward-model.older", tooltip="Show the next older reward model"),
+        Binding("right", "go(-1)", "newer run", id="reward-model.newer", tooltip="Show the next newer reward model"),
         Binding("v", "next_chart", "next chart", id="reward-model.chart", tooltip="Show the next of the four charts"),
-        Binding("m", "mark", "mark", id="reward-model.mark", tooltip="Mark the pair, or take its mark away"),
-        Binding("l", "label", "label again", id="reward-model.label", tooltip="Label the marked pairs again, or this"),
-        Binding("L", "label_wrong", "all wrong", id="reward-model.label-wrong", tooltip="Label all listed ✗ again"),
+        Binding("m", "mark", "mark", id="reward-model.mark", tooltip="Mark the pair, or remove its mark"),
+        Binding("l", "label", "label again", id="reward-model.label", tooltip="Label the marked pairs, or this, again"),
+        Binding(
+            "L", "label_wrong", "label wrong", id="reward-model.label-wrong", tooltip="Label all listed ✗ pairs again"
+        ),
         Binding("n", "next(1)", "next pair", id="reward-model.next", tooltip="Open the next pair"),
-        Binding("N", "next(-1)", "pair before", show=False, id="reward-model.before", tooltip="Open the one before"),
+        Binding(
+            "N", "next(-1)", "previous pair", show=False, id="reward-model.before", tooltip="Open the previous pair"
+        ),
     ]
 
     class LabelAgain(Message):
@@ -59,7 +76,9 @@ class RewardModelPane(RewardModelReading):
             self.keys = keys
 
     def __init__(self, runs_dir: Path, *, id: str | None = None) -> None:
-        super().__init__(runs_dir, id=id)
+        super().__init__(id=id)
+        self.reader = RunReader(runs_dir, self._show_changed_run, self._show_place)
+        self._on_screen: Path | None = None  # the reward-model run that the other panes show
         self._marked: list[str] = []  # keys, in the order of marking
         self._opened = False
 
@@ -71,6 +90,35 @@ class RewardModelPane(RewardModelReading):
         yield RewardPairList()
         yield RewardPairText()
 
+    def on_mount(self) -> None:
+        self._show()
+        self.set_interval(_INTERVAL, self.read)
+
+    def on_show(self) -> None:
+        self.read()
+
+    def read(self) -> None:
+        """Look at the folder and at the run on threads of their own, if the pane is visible."""
+        if self.is_on_screen:
+            self.run_worker(self.reader.read_runs(), group="reward-listing")
+            self.run_worker(self.reader.read_run(), group="reward-run")
+
+    # Called by the screen
+
+    def show_run(self, view: RunView) -> None:
+        started = view.started
+        folder = Path(started.folder) if started is not None and started.run_kind == REWARD_MODEL else None
+        if folder != self._on_screen:
+            self._on_screen = folder
+            if folder is not None:
+                self.reader.choose(folder)
+
+    def set_runs_dir(self, path: Path) -> None:
+        """Show the reward models of another folder."""
+        self.reader.set_runs_dir(path)
+        if self.is_mounted:
+            self.read()
+
     def take_focus(self) -> None:
         (self.query_one(RewardPairText) if self._opened else self.query_one(RewardPairList)).focus()
 
@@ -81,58 +129,64 @@ class RewardModelPane(RewardModelReading):
 
     # Display
 
-    def forget(self) -> None:
-        super().forget()
-        self._marked, self._opened = [], False
+    def _show_changed_run(self) -> None:
+        """Show what was read of the run, or that another one is being read."""
+        if self.reader.seen is None:
+            self._marked, self._opened = [], False
+        if self.is_mounted:
+            self._show()
+            if self.reader.seen is None:
+                self.read()
 
-    def show_look(self) -> None:
-        look = self.run_seen
+    def _show(self) -> None:
+        look = self.reader.seen
         predictions = look.predictions if look else None
-        self.query_one(RewardCharts).show(look.course if look else Course(), self._measured(), predictions)
+        self.query_one(RewardCharts).show(self.reader.view, self._measured(), predictions)
         listed = self.query_one(RewardPairList)
         listed.mark(self._marked)
-        listed.show(predictions.pairs if predictions else (), message=self._nothing())
-        problems = [problem for problem in (self.problem, *(look.problems if look else ())) if problem]
-        told = self.query_one("#reward-problem", Static)
-        told.update("\n".join(f"✖ {visible(problem)}" for problem in problems))
-        told.display = bool(problems)
+        listed.show(predictions.pairs if predictions else (), message=self._empty_message())
+        problems = [problem for problem in (self.reader.problem, *(look.problems if look else ())) if problem]
+        line = self.query_one("#reward-problem", Static)
+        line.update("\n".join(f"✖ {visible(problem)}" for problem in problems))
+        line.display = bool(problems)
         self._show_count()
-        self.show_place()
+        self._show_place()
         self._arrange()
 
-    def show_place(self) -> None:
-        heading = run_heading(self.shown.name, self.run_seen) if self.shown else ""
-        if self.place >= 0 and len(self.runs) > 1:
-            heading += f"   run {self.place + 1} of {len(self.runs)}"
+    def _show_place(self) -> None:
+        reader, heading = self.reader, ""
+        if reader.shown is not None:
+            name, look = reader.shown.name, reader.seen
+            heading = run_heading(name, reader.view, live=look.live) if look else visible(name)
+        if reader.place >= 0 and len(reader.runs) > 1:
+            heading += f"   run {reader.place + 1} of {len(reader.runs)}"
         self.query_one("#reward-heading", Static).update(heading)
         self.refresh_keys()
 
     def _show_count(self) -> None:
-        predictions = self.run_seen.predictions if self.run_seen else None
+        predictions = self.reader.seen.predictions if self.reader.seen else None
         heading = pairs_heading(predictions, len(self._marked)) if predictions else ""
         self.query_one("#reward-pairs", Static).update(heading)
 
     def _measured(self) -> Measured | None:
-        if self.run_seen is None:
-            return None
-        if (found := self.run_seen.predictions) is not None:
+        if self.reader.seen and (found := self.reader.seen.predictions) is not None:
             return of_report(found.report, found.iteration)
-        evaluations = self.run_seen.course.evaluations
+        evaluations = self.reader.view.held_out
         return of_event(evaluations[-1]) if evaluations else None
 
-    def _nothing(self) -> str:
+    def _empty_message(self) -> str:
         """Return the message shown in place of the pairs."""
-        if self.shown is None:
-            return "" if self.problem else visible(_NONE.format(self.runs_dir))
-        if self.run_seen is None:
-            return "reading the run …"
-        return _NO_PAIRS_YET if self.run_seen.live else _NO_PAIRS
+        if self.reader.shown is None:
+            return "" if self.reader.problem else visible(_NONE.format(self.reader.runs_dir))
+        if self.reader.seen is None:
+            return "Reading the run..."
+        return _NO_PAIRS_YET if self.reader.seen.live else _NO_PAIRS
 
     def _arrange(self) -> None:
         """Size the charts, and show the list or the open pair."""
         charts = self.query_one(RewardCharts)
         charts.fit_into(*self.size)
-        charts.display = not self._opened and self.shown is not None
+        charts.display = not self._opened and self.reader.shown is not None
         self.query_one("#reward-pairs").display = charts.display
         self.query_one(RewardPairList).display = not self._opened
         self.query_one(RewardPairText).display = self._opened
@@ -150,9 +204,9 @@ class RewardModelPane(RewardModelReading):
             case "close" | "next":
                 return self._opened
             case "go":
-                return len(self.runs) > (self.place >= 0)
+                return len(self.reader.runs) > (self.reader.place >= 0)
             case "next_chart":
-                return not self._opened and self.shown is not None and not self.query_one(RewardCharts).all_shown
+                return not self._opened and self.reader.shown is not None and not self.query_one(RewardCharts).all_shown
             case "mark" | "label":
                 return self.selected is not None
             case "label_wrong":
@@ -180,9 +234,9 @@ class RewardModelPane(RewardModelReading):
         self.action_open()
 
     def action_go(self, by: int) -> None:
-        if self.runs:
-            place = min(max(self.place + by, 0), len(self.runs) - 1)
-            self.choose(self.runs[place].folder.root)
+        if runs := self.reader.runs:
+            place = min(max(self.reader.place + by, 0), len(runs) - 1)
+            self.reader.choose(runs[place].folder.root)
 
     def action_next_chart(self) -> None:
         self.query_one(RewardCharts).next()
@@ -206,6 +260,6 @@ class RewardModelPane(RewardModelReading):
 
     def _wrong(self) -> tuple[str, ...]:
         """Return the keys of the listed pairs that the model gets wrong, each once."""
-        predictions = self.run_seen.predictions if self.run_seen else None
+        predictions = self.reader.seen.predictions if self.reader.seen else None
         pairs = predictions.pairs if predictions else []
         return tuple(dict.fromkeys(pair.key for pair in pairs if not pair.is_tie and pair.lead < 0))

@@ -9,15 +9,25 @@ from typing import Any, Protocol
 from trainer.control import inbox
 from trainer.control.questions import Answer, Question
 from trainer.errors import StorageError, UsageError
-from trainer.evaluation.human import tell_run
+from trainer.evaluation.human import add_event
 from trainer.events import Event, HumanEvaluation
 from trainer.files import read_toml
 from trainer.runs.folder import RunFolder
-from workbench.run.event_source import EventSource
 from workbench.run.history import History
 from workbench.run.journal_source import JournalSource
 from workbench.run.session import give
 from workbench.run.view import RunView
+
+
+class EventSource(Protocol):
+    """A source that returns the events of a run in order, each once."""
+
+    def take(self) -> list[Event]:
+        """Return the events since the last call, at once."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is over and all its events were taken."""
 
 
 class AttachedRun(EventSource, Protocol):
@@ -54,7 +64,7 @@ class RunOnDisk(JournalSource):
 
     def close(self) -> None:
         """Fail the open questions with UsageError, because nobody takes answers any more."""
-        self._fail("nobody waits for the answer any more: ask again")
+        self._fail("the question was cancelled: ask again")
 
     def pause(self) -> None:
         inbox.send(self.folder, "pause")
@@ -76,7 +86,7 @@ class RunOnDisk(JournalSource):
 
     def tell(self, event: HumanEvaluation) -> None:
         """Add `event` to the events of the run, even if it has ended."""
-        tell_run(self.folder, event)
+        add_event(self.folder, event)
 
     def ask(self, question: Question) -> Future[Answer]:
         """Ask the model to write. The answer arrives by `take`.
@@ -111,7 +121,7 @@ class RunOnDisk(JournalSource):
                 del self._asked[path]
                 give(future, answer)
         if not live:
-            self._fail(f"run '{RunFolder(self.folder).name}' ended before it was answered: ask again")
+            self._fail(f"run '{RunFolder(self.folder).name}' ended before it answered: ask again")
 
     def _fail(self, reason: str) -> None:
         asked, self._asked = self._asked, {}

@@ -67,7 +67,7 @@ def read_config(folder: RunFolder) -> dict[str, Any]:
         reason = error.strerror or str(error)
     except ValueError as error:
         reason = str(error)
-    raise StorageError(f"cannot read '{folder.config}': {reason}; mend the file, or compare other runs")
+    raise StorageError(f"cannot read '{folder.config}': {reason}; fix the file, or compare other runs")
 
 
 def value_text(value: Any) -> str:

@@ -13,7 +13,7 @@ from trainer.files import read_toml
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import JournalReader
 from trainer.runs.journal_lines import TimedEvent
-from trainer.runs.progress import read_progress
+from trainer.runs.sinks import read_progress
 from workbench.run.history import History, kind_of
 
 _NEWEST = 2000  # iterations that the first `take` returns
@@ -109,7 +109,7 @@ class JournalSource:
     def _new_events(self) -> list[Event]:
         events = [event for _, event in self._reader.poll()]
         missing = not events and not self._run.events.exists()
-        self._failure = f"no journal '{self._run.events}': open a run that was started" if missing else ""
+        self._failure = f"no journal '{self._run.events}': open a run that has started" if missing else ""
         if self._reader.restarts != self._restarts:
             self._restarts = self._reader.restarts
             self._older_count_to, self._iteration, self._progress = math.inf, 0, None

@@ -1,4 +1,4 @@
-"""The metrics of a run as every screen shows them, in order of interest; one table for each kind of run."""
+"""Kinds of run, and the metrics of each: names, units, digits, limits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,20 @@ from typing import NamedTuple
 
 from trainer.events import Iteration, RewardModelStep
 from trainer.runs.listing import PPO
-from workbench.run.kinds import DPO, REWARD_MODEL
+from workbench.system.output import PROGRAM
+
+REWARD_MODEL = "reward-model"
+DPO = "dpo"
+
+_COMMANDS = {REWARD_MODEL: "reward-model train", DPO: "dpo"}
+
+
+def training_command(kind: str) -> str:
+    """Return the command that trains a run of `kind`, without options; empty for a kind of a newer version."""
+    if kind == PPO:
+        return f"{PROGRAM} --no-ui"
+    return f"{PROGRAM} {_COMMANDS[kind]}" if kind in _COMMANDS else ""
+
 
 Numbers = Iteration | RewardModelStep  # reported for each iteration; in kinds other than PPO, for each optimiser step
 

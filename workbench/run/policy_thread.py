@@ -18,7 +18,7 @@ from workbench.run.session import give
 
 
 class Policy(Protocol):
-    """A loaded policy: `trainer.session.saved_policy.SavedPolicy`, or a stand-in for it."""
+    """A loaded policy: `trainer.session.answers.SavedPolicy`, or a stand-in for it."""
 
     def use(self, checkpoint: str) -> None: ...
     def answer(self, question: Question, progress: Callable[[], None]) -> Answer: ...
@@ -50,7 +50,7 @@ class PolicyThread:
         `problem` says so. Cancelling the future ends the writing within a token step.
         """
         if self._closing.is_set():
-            raise UsageError("the model was let go of: ask again")
+            raise UsageError("the model was unloaded: ask again")
         if self._thread.ident is None:
             self._thread.start()
         future: Future[Answer] = Future()
@@ -80,12 +80,12 @@ class PolicyThread:
             if future.cancelled():
                 continue
             try:
-                self._heed(future)
+                self._check(future)
                 if policy is None:
                     policy = self._load(RunFolder(self.folder), checkpoint)
                 else:
                     policy.use(checkpoint)
-                give(future, policy.answer(question, partial(self._heed, future)))
+                give(future, policy.answer(question, partial(self._check, future)))
             except Interrupted as interruption:
                 give(future, unanswered(question, interruption.reason))
             except TrainerError as error:
@@ -94,9 +94,9 @@ class PolicyThread:
             except Exception as bug:  # noqa: BLE001  the asker gets the error; the next question may succeed
                 _fail(future, bug)
 
-    def _heed(self, future: Future[Answer]) -> None:
+    def _check(self, future: Future[Answer]) -> None:
         if self._closing.is_set():
-            raise Interrupted("the model was let go of before it was answered", save=False)
+            raise Interrupted("the model was unloaded before it answered", save=False)
         if future.cancelled():
             raise QuestionDroppedError
 
@@ -108,7 +108,7 @@ def _fail(future: Future[Answer], error: Exception) -> None:
 
 def _load(folder: RunFolder, checkpoint: str) -> Policy:
     # Imported here, because that imports mlx, and only the thread that asks the model may use it.
-    from trainer.session.saved_policy import SavedPolicy
+    from trainer.session.answers import SavedPolicy
     from workbench.system.code_trust import trusted_code
 
     return SavedPolicy(folder, checkpoint, trust=trusted_code().check)

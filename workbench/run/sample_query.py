@@ -120,7 +120,7 @@ def parse_query(text: str) -> Query:
         word = _WORD.match(text, place, end)
         assert word is not None  # every part of the pattern is optional
         if text.startswith('"', word.end()) and word["quoted"] is None and word["bare"] is None:
-            raise ValueError('a quote is not closed: end it by another ", and write \\" for one inside the text')
+            raise ValueError('unclosed quote: add a closing ", or write \\" for a quote inside the text')
         conditions.append(_condition(word))
         place = word.end()
     return Query(tuple(conditions))
@@ -131,18 +131,18 @@ def _condition(word: re.Match[str]) -> Condition:
     value = word["bare"] or re.sub(r'\\(["\\])', r"\1", word["quoted"] or "")
     if field is None:
         if not value:
-            raise ValueError('a text is missing: write a word, "several words", or -word for what is not to be there')
+            raise ValueError('missing text: write a word, "several words", or -word to exclude one')
         return Contains(where="either", text=value, negated=negated)
     name = field.lower()
     if name in _QUANTITIES:
         return _comparison(name, comparison, value, negated)
     if name not in _FIELDS:
-        raise ValueError(f"{field} is no field: {_meant(name)}")
+        raise ValueError(f"unknown field {field}: {_meant(name)}")
     if comparison is not None:
-        raise ValueError(f"{name} is no number: write {_example(name)}")
+        raise ValueError(f"{name} is not a number: write {_example(name)}")
     if name in _TEXTS:
         if not value:
-            raise ValueError(f"{name}: lacks a text: write {_example(name)}")
+            raise ValueError(f"{name}: needs a text: write {_example(name)}")
         return Contains(where=_TEXTS[name], text=value, negated=negated)
     if name == "stop":
         if value.lower() not in ("stop", "length"):
@@ -155,17 +155,17 @@ def _condition(word: re.Match[str]) -> Condition:
 
 def _comparison(name: str, comparison: str | None, value: str, negated: bool) -> Compares:
     if comparison is None:
-        raise ValueError(f"{name}: is compared with a number: write {_example(name)}")
+        raise ValueError(f"{name} is compared with a number: write {_example(name)}")
     if comparison not in _COMPARISONS:
-        raise ValueError(f"{name}{comparison}: the comparisons are > >= < <= and =, and -{name}=1 is for what differs")
+        raise ValueError(f"{name}{comparison}: use > >= < <= or =, and -{name}=1 for unequal")
     if not value:
-        raise ValueError(f"{name}{comparison} lacks a number: write {_example(name)}")
+        raise ValueError(f"{name}{comparison} needs a number: write {_example(name)}")
     try:
         number = float(value)
     except ValueError:
         number = math.nan
     if math.isnan(number):
-        raise ValueError(f"{name}{comparison}: {visible(value)} is no number: write {_example(name)}")
+        raise ValueError(f"{name}{comparison}: {visible(value)} is not a number: write {_example(name)}")
     return Compares(
         quantity=_QUANTITIES[name], comparison=cast("Comparison", comparison), value=number, negated=negated
     )
@@ -178,4 +178,8 @@ def _example(name: str) -> str:
 
 def _meant(name: str) -> str:
     close = difflib.get_close_matches(name, _FIELDS, n=1)
-    return f"did you mean {close[0]}?" if close else f"there are {', '.join(_FIELDS)}; quotes make it a text"
+    return (
+        f"did you mean {close[0]}?"
+        if close
+        else f"the fields are {', '.join(_FIELDS)}; quote it to search for the text"
+    )

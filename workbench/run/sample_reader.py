@@ -15,8 +15,7 @@ from trainer.events import SamplesWritten
 from trainer.runs.folder import RunFolder
 from trainer.runs.sample_index import LISTED, listed_schema
 from trainer.runs.samples import TOKEN_COLUMNS, read_samples, sample_schema, sample_settings
-from workbench.run.sample_records import Alternative, Sample, SampleKey, TokenSample
-from workbench.run.sample_table import SampleTable, table_schema
+from workbench.run.samples import Alternative, Sample, SampleKey, SampleTable, TokenSample, table_schema
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,7 +31,7 @@ def read_batch(folder: RunFolder, iteration: int) -> SampleTable:
     Imports pyarrow, which takes some 0.3 s the first time. Raises StorageError when the file is missing, damaged or
     of a newer version.
     """
-    with _damage_is_told(folder.samples_file(iteration)):
+    with _reporting_damage(folder.samples_file(iteration)):
         return as_sample_table(browsed(folder, iteration))
 
 
@@ -43,7 +42,7 @@ def browsed(folder: RunFolder, iteration: int) -> pa.Table:
 
     path = folder.samples_file(iteration)
     read = read_samples(path, LISTED)
-    with _damage_is_told(path):
+    with _reporting_damage(path):
         places = pa.array(range(len(read)), type=pa.int32())
         columns = {"iteration": pa.array([iteration] * len(read)), **{name: read[name] for name in LISTED}}
         if read["row"].null_count:
@@ -81,8 +80,8 @@ def read_token_sample(folder: RunFolder, key: SampleKey) -> TokenSample:
     rows = read_samples(path, ("row",))["row"].to_pylist()
     places = [place for place, row in enumerate(rows) if (place if row is None else row) == key.row]
     if not places:
-        raise StorageError(f"samples '{path}' have no row {key.row}: they were written anew; go back to the list")
-    with _damage_is_told(path):
+        raise StorageError(f"samples '{path}' have no row {key.row}: they were rewritten; go back to the list")
+    with _reporting_damage(path):
         return _token_sample(key, _read_row(path, places[0]))
 
 
@@ -96,7 +95,7 @@ def read_channel_columns(folder: RunFolder, iteration: int, names: Sequence[str]
 
     path = folder.samples_file(iteration)
     read = read_samples(path, tuple(names))
-    with _damage_is_told(path):
+    with _reporting_damage(path):
         values = {}
         for name in names:
             flat = pc.list_flatten(read[name].cast(sample_schema().field(name).type)).combine_chunks()
@@ -149,7 +148,7 @@ def _iteration_of(name: str) -> int | None:
 
 
 @contextlib.contextmanager
-def _damage_is_told(path: Path) -> Iterator[None]:
+def _reporting_damage(path: Path) -> Iterator[None]:
     """Convert pyarrow's errors about columns that it could read to a StorageError of one line."""
     import pyarrow as pa
 

@@ -23,16 +23,15 @@ from trainer.events import (
     StateChanged,
 )
 from trainer.runs.listing import PPO
-from workbench.run.alarms import spelt, title
+from workbench.numbers import counted, duration, number
 from workbench.run.attached import whole_run
-from workbench.run.evaluations import AnyEvaluation, held_out, in_brief, number, parts, reference_win_rate, win_rate
-from workbench.run.kinds import training_command
+from workbench.run.metrics import training_command
 from workbench.run.view import RunView
+from workbench.run.wording import AnyEvaluation, held_out, in_brief, parts, reference_win_rate, spelt, title, win_rate
 from workbench.system.output import PROGRAM
-from workbench.text import duration
 
 _LEVELS = {"info": "note"}  # else the level itself
-_ACTIONS = {"continue": "go on", "rollback": "roll back"}  # else the action itself
+_ACTIONS = {"rollback": "roll back"}  # else the action itself
 
 
 def sentences(event: Event) -> list[str]:
@@ -43,10 +42,10 @@ def sentences(event: Event) -> list[str]:
         case StateChanged(state="loading"):
             return ["loading the model"]
         case StateChanged(state="paused"):
-            return [f"paused: '{PROGRAM} watch' lets it go on"]
+            return [f"paused: resume it in '{PROGRAM} watch'"]
         case SettingChanged():
             now, before = in_words(event.value), in_words(event.old)
-            return [f"iteration {event.iteration}: {event.key} = {now} from here on, it was {before}"]
+            return [f"iteration {event.iteration}: {event.key} changed from {before} to {now}"]
         case Evaluation() | RewardModelEvaluation() | HumanEvaluation():
             return [f"iteration {event.iteration}: {_evaluation(event)}"]
         case CheckpointSaved():
@@ -133,7 +132,7 @@ def _run(event: RunStarted) -> list[str]:
     lines = [
         f"run {event.name} in {short_path(event.folder)}",
         f"model {event.model}, {event.parameters / 1e6:.1f}M parameters, {event.trainable / 1e6:.2f}M "
-        f"trained ({share:.2f} %), {event.dtype} on {event.device}, seed {event.seed}",
+        f"trained ({share:.2f}%), {event.dtype} on {event.device}, seed {event.seed}",
         f"{event.prompts} {'prompts' if event.run_kind == PPO else 'comparisons'}, {event.eval_prompts} held out, "
         f"{event.iterations} iterations",
     ]
@@ -156,7 +155,7 @@ def _alarm(event: Alarm) -> list[str]:
 def _evaluation(event: AnyEvaluation) -> str:
     match event:
         case HumanEvaluation():
-            people = f"{event.labellers} {'person' if event.labellers == 1 else 'people'}"
+            people = counted(event.labellers, "person", "people")
             counts = f"{event.wins} for the policy, {event.ties} ties, {event.losses} for the reference"
             return f"{win_rate(event)} of {event.comparisons} comparisons by {people}: {counts}"
         case RewardModelEvaluation():
@@ -198,7 +197,7 @@ def _value_accuracy(event: Evaluation) -> str:
 
 def _outcome(view: RunView) -> str:
     if view.ended is None:
-        return f"broken off after iteration {view.iteration} of {view.total}"
+        return f"interrupted after iteration {view.iteration} of {view.total}"
     words = f"{view.ended.state} after iteration {view.ended.iteration} of {view.total}"
     if view.ended.seconds:
         words += f", {duration(view.ended.seconds)}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -11,16 +13,35 @@ from typing import Any, Literal
 
 from trainer.config import Config
 from trainer.control.questions import Answer, Question
-from trainer.errors import TrainerError, UsageError
+from trainer.errors import StorageError, TrainerError, UsageError
 from trainer.events import Alarm, Fix, RunStarted, SettingChanged, StateChanged
-from trainer.files import PRIVATE, write_whole
+from trainer.files import PRIVATE, open_file, write_whole
 from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder, check_name_is_free
 from workbench.run.attached import AttachedRun, RunOnDisk, kl_target
-from workbench.run.detach import go_on_headless
 from workbench.run.policy_thread import PolicyThread
 from workbench.run.session import Session
 from workbench.run.view import RunView
+from workbench.system.environment import own_command
+
+LOG = "headless.log"  # in the run's folder
+
+
+def continue_headless(folder: Path) -> int:
+    """Resume the run in `folder` in a new process that outlives this one and its terminal; return its id.
+
+    The run must have ended here: its lock is free and its newest checkpoint whole. Raises StorageError.
+    """
+    command = own_command("--no-ui", "--resume", str(folder.resolve()), "--display", "plain")
+    try:
+        with os.fdopen(open_file(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "ab") as log:
+            child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+    except OSError as error:
+        raise StorageError(f"cannot continue headless: {error}; run ppo-workbench --no-ui --resume {folder}") from None
+    return child.pid
+
 
 Request = Literal["start", "pause", "resume", "step", "checkpoint", "stop"]
 Train = Callable[..., Any]
@@ -120,7 +141,7 @@ class Supervisor:
         """Send a request other than `start` to the run's trainer, in any process. Raises UsageError, StorageError."""
         run = self.run
         if run is None:
-            raise UsageError("there is no run yet: start one")
+            raise UsageError("no run yet: start one")
         match request:
             case "pause":
                 run.pause()
@@ -138,7 +159,7 @@ class Supervisor:
     def set(self, key: str, value: Any) -> None:
         """Change a live setting before the run's next iteration."""
         if self.run is None or not self.under_way:
-            raise UsageError(f"{key} changes a run, and none is under way: start one")
+            raise UsageError(f"cannot set {key}: no run is training; start one")
         self.run.set(key, value)
 
     def fixes(self, alarm: Alarm) -> list[Fix]:
@@ -157,7 +178,7 @@ class Supervisor:
                 self.ask("pause")
             case "rollback":
                 if self.run is None or not self.under_way:
-                    raise UsageError("nothing can be rolled back, for no run is under way: start one")
+                    raise UsageError("cannot roll back: no run is training; start one")
                 self.run.rollback(None, reason)
 
     def ask_model(self, question: Question, checkpoint: str = "") -> Future[Answer]:
@@ -168,10 +189,10 @@ class Supervisor:
         """
         if self.run is not None and self.under_way:
             if checkpoint:
-                raise UsageError(f"the run is under way, so its trainer answers, and not {checkpoint}: leave that out")
+                raise UsageError(f"cannot ask {checkpoint} while the run is training: ask the current policy")
             return self.run.ask(question)
         if self.folder is None:
-            raise UsageError("there is no run yet: start one")
+            raise UsageError("no run yet: start one")
         if self._policies is None:
             self._policies = PolicyThread(self.folder)
         return self._policies.ask(question, checkpoint)
@@ -238,17 +259,17 @@ class Supervisor:
         """Continue the run that has just stopped here headless; return a message. Raises StorageError."""
         folder = self.folder
         if folder is None or self.view.ended is None:
-            return "the run had not begun, so nothing goes on headless: start it with --no-ui"
+            return "the run had not started: start it with --no-ui"
         if self.view.ended.state != "stopped":
-            return f"{folder.name} had ended by itself: {self.view.ended.state}"
-        go_on_headless(folder)
-        return f"{folder.name} goes on headless: ppo-workbench watch {folder}"
+            return f"{folder.name} had already ended: {self.view.ended.state}"
+        continue_headless(folder)
+        return f"{folder.name} continues headless; show it with ppo-workbench watch {folder}"
 
     def check_free(self) -> None:
         """Raise UsageError while a run is trained here."""
         if self.trains_here:
             name = self.view.started.name if self.view.started else "a run"
-            raise UsageError(f"{name} is being trained here: stop it, or detach it when you leave")
+            raise UsageError(f"{name} is training here: stop it, or quit and detach it")
 
     def _attach(self, run: AttachedRun) -> None:
         self.close()

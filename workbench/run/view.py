@@ -28,12 +28,11 @@ from trainer.events import (
     State,
     StateChanged,
 )
-from trainer.monitoring.alarms import stands_after
+from trainer.monitoring.alarms import is_open_after
 from trainer.runs.listing import RECENT, last_mean
-from workbench.run.alarms import title
-from workbench.run.evaluations import AnyEvaluation, in_brief
 from workbench.run.history import History, kind_of
 from workbench.run.metrics import Numbers
+from workbench.run.wording import AnyEvaluation, in_brief, title
 
 _KEPT = 500  # newest events of a kind that are kept
 _MARKS = 2000
@@ -84,7 +83,7 @@ class RunView:
     def take(self, event: Event) -> None:
         """Fold in one event; unknown kinds change nothing."""
         if self.alarms:
-            self.alarms[:] = [alarm for alarm in self.alarms if stands_after(alarm, event)]
+            self.alarms[:] = [alarm for alarm in self.alarms if is_open_after(alarm, event)]
         match event:
             case RunStarted():
                 self._start(event)

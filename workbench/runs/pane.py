@@ -22,14 +22,12 @@ from trainer.config.fields import PATTERNS, RUN_NAME
 from trainer.errors import TrainerError
 from trainer.runs.folder import TRASH, RunFolder, rename_run, trash_run
 from trainer.runs.listing import RunSummary
-from workbench.kit.confirm import ConfirmScreen
-from workbench.kit.cut_text import CutText
+from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
+from workbench.kit.drawing import CutText
 from workbench.kit.pane import Pane
-from workbench.kit.text_prompt import TextPromptScreen
 from workbench.run.config_differences import Comparison, compare_runs
 from workbench.run.view import RunView
-from workbench.runs.detail import detail_content
-from workbench.runs.differences import differences_content
+from workbench.runs.details import detail_content, differences_content
 from workbench.runs.reader import Detail, Listing, Stamp, read_detail, read_runs
 from workbench.runs.table import RunTable
 from workbench.text import visible
@@ -50,19 +48,19 @@ class RunsPane(Pane):
 
     TITLE = "Runs"
     HELP = (
-        "Every run in the workspace, newest first; score and KL are means of the last five iterations. Open one to "
-        "look at it or to follow it, go on with it, or start from its configuration. Mark two or more to see what "
-        "differs in their configurations, and their curves in one chart."
+        "All runs in the folder, newest first. Score and KL are means of the last five iterations. Open a run to view "
+        "or follow it, resume it, or start from its configuration. Mark two or more to compare their configurations "
+        "and curves."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "open", id="runs.open", tooltip="Show the selected run in the panes"),
-        Binding("r", "resume", "resume", id="runs.resume", tooltip="Go on training from its newest checkpoint"),
-        Binding("d", "duplicate", "duplicate", id="runs.duplicate", tooltip="Edit its configuration as a new one"),
-        Binding("n", "rename", "rename", id="runs.rename", tooltip="Give the run another name"),
+        Binding("r", "resume", "resume", id="runs.resume", tooltip="Resume training from the newest checkpoint"),
+        Binding("d", "duplicate", "duplicate", id="runs.duplicate", tooltip="Edit a copy of its configuration"),
+        Binding("n", "rename", "rename", id="runs.rename", tooltip="Rename the run"),
         Binding("x,delete", "trash", "trash", id="runs.trash", tooltip="Move the run to the folder .trash"),
-        Binding("m", "mark", "compare", id="runs.mark", tooltip="Mark the run; two or more are compared"),
+        Binding("m", "mark", "compare", id="runs.mark", tooltip="Mark the run; mark two or more to compare them"),
         Binding("o", "sort_next", "sort", show=False, id="runs.sort", tooltip="Sort by the next column"),
-        Binding("O", "sort_other_way", "reverse", show=False, id="runs.reverse", tooltip="Sort the other way round"),
+        Binding("O", "sort_other_way", "reverse", show=False, id="runs.reverse", tooltip="Reverse the order"),
     ]
 
     class Requested(Message):
@@ -116,7 +114,7 @@ class RunsPane(Pane):
 
     def on_mount(self) -> None:
         self.query_one("#run-comparison").display = False
-        self.query_one(RunTable).show([], 0.0, message="reading the runs …")
+        self.query_one(RunTable).show([], 0.0, message="Reading runs …")
         self.set_interval(_INTERVAL, self._look)
 
     def on_show(self) -> None:
@@ -132,7 +130,7 @@ class RunsPane(Pane):
         if path.resolve() != self._runs_dir.resolve():
             self._runs_dir = path
             self._mark([])
-            self.query_one(RunTable).show([], 0.0, message="reading the runs …")
+            self.query_one(RunTable).show([], 0.0, message="Reading runs …")
             self.refresh_runs()
 
     def refresh_runs(self) -> None:
@@ -195,12 +193,12 @@ class RunsPane(Pane):
     def _list(self, listing: Listing) -> None:
         self._stamp = listing.stamp
         self._rest_until = time.monotonic() + _REST * listing.seconds
-        none = f"no runs in '{self._runs_dir}' yet: start training, and the run is listed here"
+        none = f"No runs in '{self._runs_dir}' yet. Start training to see a run here."
         self.query_one(RunTable).show(listing.runs, time.time(), message=visible(listing.problem or none))
         names = {run.name for run in listing.runs}
         self._mark([name for name in self._marked if name in names])
 
-    @on(RunTable.Highlighted)
+    @on(RunTable.Moved)
     def _show_selected(self) -> None:
         if (run := self.selected) is not None:
             if self._detail is not None and self._detail.folder != run.folder:
@@ -271,14 +269,14 @@ class RunsPane(Pane):
             if sure:
                 self._change(folder, lambda: trash_run(folder))
 
-        detail = f"Its folder goes to '{self._runs_dir / TRASH}'; move it back by hand to have it again."
-        self.app.push_screen(ConfirmScreen(f"Move {run.name} to the trash?", detail, "Move", "Keep"), trash)
+        detail = f"Its folder moves to '{self._runs_dir / TRASH}'; move it back by hand to restore it."
+        self.app.push_screen(ConfirmScreen(f"Move {run.name} to the trash?", detail, "Move run", "Keep run"), trash)
 
     def _follow(self, moved: _Moved) -> None:
         if moved.to.parent == moved.folder.root.parent:  # renamed
             self._marked = [moved.to.name if name == moved.folder.name else name for name in self._marked]
         else:
-            self.notify(visible(f"{moved.folder.name} is now '{moved.to}'"), markup=False)
+            self.notify(visible(f"Moved {moved.folder.name} to '{moved.to}'"), markup=False)
         self.post_message(self.Moved(moved.folder.root, moved.to))
         self.refresh_runs()
 
@@ -303,7 +301,7 @@ class RunsPane(Pane):
         area.display = bool(names)
         folders = [RunFolder(self._runs_dir / name) for name in names]
         if len(names) == 1:
-            hint = Content.styled(f"◆ {visible(names[0])} is marked: mark another to compare them", "$text-muted")
+            hint = Content.styled(f"◆ {visible(names[0])} is marked. Mark another to compare.", "$text-muted")
             self.query_one("#run-differences", Static).update(hint)
         elif names:
             self._compare(folders)
@@ -316,5 +314,5 @@ class RunsPane(Pane):
 def name_problem(name: str) -> str:
     """Return why `name` is not a valid name of a run; empty if its form is valid."""
     if not name:
-        return "a run has a name"
+        return "Enter a name"
     return "" if re.fullmatch(RUN_NAME, name) else f"the name {PATTERNS[RUN_NAME]}"

@@ -1,40 +1,37 @@
-"""The dialog that explains the advantage of a token."""
+"""The dialog that explains the advantage of a token: the formulas, then its sum of TD errors or rewards by term."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import ClassVar, overload
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
 
+from workbench.columns import fit
 from workbench.kit.dialog import Dialog
+from workbench.kit.drawing import Line, ScrolledLines, component_classes, scroll_bindings
 from workbench.kit.keys import keys_in_force
-from workbench.run.sample_records import TokenSample
-from workbench.samples.advantage_sum import AdvantageSum
-from workbench.samples.explain import explain
+from workbench.run.samples import TokenSample
+from workbench.samples.formula_lines import formula_lines, number
+from workbench.samples.token_facts import explain, token_label
+from workbench.samples.token_maths import PER_RESPONSE, AdvantageTerm, advantage_terms
+
+_ZERO = 0.5e-4  # a weight below this is printed as zero
+_AHEAD, _NUMBER = 6, 12  # columns: the first column, and the widest number
+_LEAST_NAME, _WIDEST_NAME = 6, 24  # columns
 
 
 class AdvantageScreen(Dialog[int]):
     """Dialog that shows the formulas with a token's numbers; returns the index of the token shown last."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "close", "close", id="advantage.close", tooltip="Back to the sample, at this token"),
-        Binding("left", "neighbour(-1)", "earlier token", id="advantage.earlier", tooltip="The token before this one"),
-        Binding("right", "neighbour(1)", "later token", id="advantage.later", tooltip="The token after this one"),
-        Binding("up", "move('up')", "up", show=False, id="advantage.up", tooltip="A line up"),
-        Binding("down", "move('down')", "down", show=False, id="advantage.down", tooltip="A line down"),
-        Binding("pageup", "move('page_up')", "page up", show=False, id="advantage.page-up", tooltip="A screenful up"),
+        Binding("escape", "close", "close", id="advantage.close", tooltip="Return to the sample at this token"),
         Binding(
-            "pagedown",
-            "move('page_down')",
-            "page down",
-            show=False,
-            id="advantage.page-down",
-            tooltip="A screenful down",
+            "left", "neighbour(-1)", "previous token", id="advantage.earlier", tooltip="Explain the previous token"
         ),
-        Binding("home", "move('home')", "start", show=False, id="advantage.first", tooltip="To the formulas"),
-        Binding("end", "move('end')", "end", show=False, id="advantage.last", tooltip="To the end of the sum"),
+        Binding("right", "neighbour(1)", "next token", id="advantage.later", tooltip="Explain the next token"),
     ]
 
     def __init__(self, sample: TokenSample, index: int) -> None:
@@ -56,17 +53,119 @@ class AdvantageScreen(Dialog[int]):
         self.dismiss(self._index)
 
     def action_neighbour(self, by: int) -> None:
-        """Go to another token, if there is one."""
         if 0 <= self._index + by < len(self._sample):
             self._index += by
             self._show()
 
-    def action_move(self, how: str) -> None:
-        """Scroll. how: end of the name of one of `ScrollView`'s `scroll_` methods."""
-        getattr(self.query_one(AdvantageSum), f"scroll_{how}")(animate=False)
-
     def _show(self) -> None:
-        shown = self.query_one(AdvantageSum)
+        explanation = self.query_one(AdvantageSum)
         facts = explain(self._sample, self._index)
-        shown.border_title = Content(f"Advantage of {facts.name}, token {facts.index + 1} of {facts.length}")
-        shown.show(self._sample, self._index)
+        explanation.border_title = Content(f"Advantage of {facts.name}, token {facts.index + 1} of {facts.length}")
+        explanation.show(self._sample, self._index)
+
+
+class AdvantageSum(ScrolledLines):
+    """Scrollable explanation of one token's advantage."""
+
+    CSS_NAME = "drawn"
+    COMPONENT_CLASSES: ClassVar[set[str]] = component_classes(
+        "text", "strong", "muted", "series", "missing", "alert", "selected"
+    )
+    BINDINGS: ClassVar[list[BindingType]] = scroll_bindings("advantage", start="first", end="last")
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._sample: TokenSample | None = None
+        self._index = 0
+        self._terms: list[AdvantageTerm] = []
+
+    def show(self, sample: TokenSample, index: int) -> None:
+        """Show the advantage of token `index`, counted from 0. Raises IndexError when there is no such token."""
+        self._terms = advantage_terms(sample, index)
+        self._sample, self._index = sample, index
+        self.lay_out()
+
+    def wrap(self, width: int) -> Sequence[Line]:
+        if self._sample is None:
+            return []
+        formulas = formula_lines(explain(self._sample, self._index), width)
+        return _AdvantageLines(formulas, self._sample, self._index, self._terms, width)
+
+
+class _AdvantageLines(Sequence[Line]):
+    """The formulas and the table of terms; the line of a term is made when it is read: there may be thousands."""
+
+    def __init__(
+        self, formulas: list[Line], sample: TokenSample, index: int, terms: list[AdvantageTerm], width: int
+    ) -> None:
+        self._formulas, self._sample, self._index, self._terms, self._width = formulas, sample, index, terms, width
+        self._estimator = explain(sample, index).estimator
+        self._own = lines_of_their_own(terms)
+
+    def __len__(self) -> int:
+        table = 2 + self._own + (self._own < len(self._terms)) if self._terms else 0
+        return len(self._formulas) + table
+
+    @overload
+    def __getitem__(self, place: int) -> Line: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Line]: ...
+    def __getitem__(self, place: int | slice) -> Line | list[Line]:
+        if isinstance(place, slice):
+            return [self[one] for one in range(*place.indices(len(self)))]
+        if not 0 <= place < len(self):
+            raise IndexError(place)
+        if place < len(self._formulas):
+            return self._formulas[place]
+        place -= len(self._formulas) + 2  # an empty line and the headings
+        if place == -2:
+            return []
+        if place == -1:
+            return header_line(self._estimator, self._width)
+        if place == self._own:
+            return rest_line(self._terms, self._own, self._width)
+        term = self._terms[place]
+        return term_line(term, self._index, token_label(self._sample, term.token), self._estimator, self._width)
+
+
+def lines_of_their_own(terms: list[AdvantageTerm]) -> int:
+    """Return how many terms, from the first, have a line of their own.
+
+    The terms after them have negligible weight and share a line; a single one keeps its own line.
+    """
+    count = next((place for place, term in enumerate(terms) if term.weight < _ZERO), len(terms))
+    return count if count < len(terms) - 1 else len(terms)
+
+
+def header_line(estimator: str, width: int) -> Line:
+    """Return the column headings."""
+    if estimator in PER_RESPONSE:
+        return [(_table_row("t", "token", ["r_t", "sum"], width), "muted")]
+    heads = ["(γλ)^l", "δ_{t+l}"] if estimator == "gae" else ["γ^l", "r_{t+l}"]
+    return [(_table_row("l", "token", [*heads, "product", "sum"], width), "muted")]
+
+
+def term_line(term: AdvantageTerm, index: int, name: str, estimator: str, width: int) -> Line:
+    """Return the line of one term.
+
+    index: the token that is explained. name: of the term's token.
+    """
+    if estimator in PER_RESPONSE:  # the sum is over all tokens, including this one
+        numbers = [number(x) for x in (term.x, term.running)]
+        return [(_table_row(f"{term.token + 1:,}", name, numbers, width), "strong" if term.token == index else "text")]
+    numbers = [number(x) for x in (term.weight, term.x, term.product, term.running)]
+    return [(_table_row(f"{term.token - index:,}", name, numbers, width), "text")]
+
+
+def rest_line(terms: list[AdvantageTerm], shown: int, width: int) -> Line:
+    """Return one line for all terms after the first `shown`."""
+    before = terms[shown - 1].running if shown else 0.0
+    total = terms[-1].running
+    numbers = [number(0.0), "", number(total - before), number(total)]
+    return [(_table_row("…", f"{len(terms) - shown:,} more terms", numbers, width), "muted")]
+
+
+def _table_row(ahead: str, name: str, numbers: list[str], width: int) -> str:
+    column = min((width - _AHEAD - 2 - _LEAST_NAME) // len(numbers), _NUMBER)
+    name = fit(name, max(min(width - _AHEAD - 2 - len(numbers) * column, _WIDEST_NAME), _LEAST_NAME))
+    return f"{ahead:>{_AHEAD}}  {name}" + "".join(text.rjust(column) for text in numbers)

@@ -1,11 +1,12 @@
-"""The form of the ask screen: what to write, with which model and with which settings."""
+"""The form of the ask screen: what to continue, with which model and with which settings."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from rich.text import Text
 from textual import events, on
@@ -17,32 +18,103 @@ from textual.widgets import Button, Input, OptionList, Select, Static, TextArea
 from textual.widgets.option_list import Option
 
 from trainer.control.questions import Question, Writer
-from workbench.kit.cells import fit
+from workbench.columns import fit
 from workbench.kit.drawing import Drawn, Line, component_classes, wrapped
-from workbench.kit.whole import MountedWhole
-from workbench.samples.asked import Asked, Choice
-from workbench.samples.completion_list import signed
-from workbench.samples.sentence import percent
+from workbench.kit.pane import MountedWhole
+from workbench.run.samples import TokenSample
+from workbench.samples.answer_list import signed
+from workbench.samples.token_sentence import percent
 from workbench.text import as_sent, typed, visible
 
-MOST = 16  # completions of a request
+MOST = 16  # responses of a request
 LONGEST = 100_000  # tokens
 COLDEST, HOTTEST = 0.01, 10.0  # temperature, as for the rollouts
 _CHOICES_SHOWN = 7  # lines
-_TOLD = 32  # columns for the prompt or token in the title of a request
+_TITLE = 32  # columns for the prompt or token in the title of a request
+_TOKEN, _PERCENT = 17, 9  # columns of a choice
+_CHOICE_HEADING = f" {'next token':{_TOKEN}}{'policy':>{_PERCENT}}{'reference':>{_PERCENT + 2}}"
+_INPUTS: dict[str, tuple[Literal["integer", "number"], str]] = {
+    "count": ("integer", f"Responses of each model, 1 to {MOST}"),
+    "temperature": ("number", f"Sampling temperature, {COLDEST:g} to {HOTTEST:g}; the default is that of the rollouts"),
+    "tokens": ("integer", "Most tokens in a response"),
+}
+_WRITERS: dict[object, tuple[Writer, ...]] = {
+    "both": ("policy", "reference"),
+    "policy": ("policy",),
+    "reference": ("reference",),
+}
 
-_AS_IT_WAS = "as it was: its tokens are sent"
-_EDITED = "edited: rendered as the run renders its data"
+
+class NextToken(NamedTuple):
+    """A token to continue with; without tokens, the writer samples its own."""
+
+    text: str
+    tokens: tuple[int, ...] = ()
+    logprob: float = math.nan  # nats
+    ref_logprob: float = math.nan  # nats
+    written: bool = False  # the sample's own token
+
+    @property
+    def label(self) -> str:
+        """The text in quotes, so that spaces are visible; the token id where the token is part of a character."""
+        if not self.tokens:
+            return self.text
+        return f"“{visible(self.text)}”" if self.text else f"token {self.tokens[0]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class StartingPoint:
+    """A prompt or response to continue, and the score to compare with. Empty: the user has yet to type a prompt."""
+
+    prompt: str = ""  # as rendered
+    prompt_tokens: Sequence[int] = ()
+    source: str | list[dict[str, str]] | None = None  # the prompt in the data, for the rewards; None: as rendered
+    columns: Mapping[str, Any] = field(default_factory=dict)  # of the prompt's row, for the rewards
+    score: float = math.nan  # of the sample's response
+    prefix: Sequence[int] = ()  # the response's tokens before the chosen one
+    begun: str = ""  # their text
+    rest: str = ""  # text of the response from the chosen token on
+    choices: Sequence[NextToken] = ()  # empty where the prompt itself may be edited
+
+    @classmethod
+    def of_prompt(cls, sample: TokenSample) -> StartingPoint:
+        """Return the sample's prompt, to be sent as it was or edited."""
+        return cls(
+            prompt=sample.prompt,
+            prompt_tokens=sample.prompt_tokens,
+            source=_source(sample.source_prompt),
+            columns=_columns(sample.columns),
+            score=sample.score,
+        )
+
+    @classmethod
+    def at_token(cls, sample: TokenSample, index: int) -> StartingPoint:
+        """Return the response before token `index`, with that token and its alternatives as choices."""
+        logprob, ref_logprob = (
+            float(sample.numbers[name][index]) if name in sample.numbers else math.nan
+            for name in ("logprobs", "ref_logprobs")
+        )
+        written = NextToken(sample.texts[index], (int(sample.tokens[index]),), logprob, ref_logprob, written=True)
+        found = sample.alternatives[index] if index < len(sample.alternatives) else ()
+        others = [NextToken(one.text, (int(one.token),), one.logprob, one.ref_logprob) for one in found]
+        ranked = [written if one.tokens == written.tokens else one for one in others]
+        return replace(
+            cls.of_prompt(sample),
+            prefix=sample.tokens[:index],
+            begun="".join(sample.texts[:index]),
+            rest="".join(sample.texts[index:]),
+            choices=[NextToken("sample freely"), *ranked, *([] if written in ranked else [written])],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskRequest:
     """The filled-in form: a question without writer and seed, and the writers that answer it."""
 
     question: Question
     writers: tuple[Writer, ...]
     checkpoint: str  # empty for the policy that is trained
-    told: str  # title, in a few words
+    title: str
     compared: float  # score to compare with
 
 
@@ -54,7 +126,7 @@ class AskForm(MountedWhole, Vertical):
 
     def __init__(
         self,
-        asked: Asked,
+        start: StartingPoint,
         *,
         temperature: float,
         max_new_tokens: int,
@@ -62,98 +134,98 @@ class AskForm(MountedWhole, Vertical):
         id: str | None = None,
     ) -> None:
         super().__init__(id=id)
-        self._asked = asked
-        self._start = {
-            "count": str(4 if asked.choices else 1),
+        self._start = start
+        self._defaults = {
+            "count": str(4 if start.choices else 1),
             "temperature": f"{temperature:g}",
             "tokens": str(max_new_tokens),
         }
         self._checkpoints = checkpoints
 
     def compose(self) -> ComposeResult:
-        yield from self._compose_place() if self._asked.choices else self._compose_prompt()
+        yield from self._compose_place() if self._start.choices else self._compose_prompt()
         with Vertical(id="ask-settings"):
             with Horizontal():
-                yield Static("by", classes="label")
+                yield Static("model", classes="label")
                 yield Select(
                     [("policy and reference", "both"), ("policy", "policy"), ("reference", "reference")],
-                    value="policy" if self._asked.choices else "both",
+                    value="policy" if self._start.choices else "both",
                     allow_blank=False,
                     compact=True,
                     id="ask-writer",
-                    tooltip="Which model writes; both do so from the same seed",
+                    tooltip="Model that responds; both use the same seed",
                 )
                 if self._checkpoints:
-                    yield Static("saved as", classes="label")
+                    yield Static("checkpoint", classes="label", id="ask-checkpoint-label")
                     yield Select(
                         [(Text(visible(name)), name) for name in self._checkpoints],
                         value=self._checkpoints[0],
                         allow_blank=False,
                         compact=True,
                         id="ask-checkpoint",
-                        tooltip="The checkpoint whose policy writes, newest first",
+                        tooltip="Checkpoint of the policy, newest first",
                     )
                 else:
-                    yield Static("the policy as trained now", classes="note")
+                    yield Static("the policy in training", classes="note")
             with Horizontal():
                 for name, (kind, tooltip) in _INPUTS.items():
                     yield Static(name, classes="label")
                     yield Input(
-                        self._start[name], type=kind, compact=True, max_length=7, id=f"ask-{name}", tooltip=tooltip
+                        self._defaults[name], type=kind, compact=True, max_length=7, id=f"ask-{name}", tooltip=tooltip
                     )
-                yield Button("Write", compact=True, id="ask-write", tooltip="Ask for it; the answers come below")
+                yield Button("Generate", compact=True, id="ask-write", tooltip="Generate responses; they appear below")
 
     def _compose_prompt(self) -> ComposeResult:
         yield Static(id="ask-note", markup=False)
-        yield PromptArea(typed(self._asked.prompt))
+        yield PromptArea(typed(self._start.prompt))
 
     def _compose_place(self) -> ComposeResult:
-        asked = self._asked
+        start = self._start
         with Horizontal(id="ask-place") as place:
-            place.styles.height = 1 + min(len(asked.choices), _CHOICES_SHOWN)
-            yield Place(asked.prompt, asked.begun)
+            place.styles.height = 1 + min(len(start.choices), _CHOICES_SHOWN)
+            yield ResponseSoFar(start.prompt, start.begun)
             with Vertical(id="ask-choices"):
                 yield Static(_CHOICE_HEADING, markup=False, classes="note")
                 yield OptionList(
-                    *(Option(_choice_label(choice)) for choice in asked.choices),
+                    *(Option(_choice_label(choice)) for choice in start.choices),
                     compact=True,
-                ).with_tooltip("What the response goes on with; enter writes from it")
-        before = f"as it was: score {signed(asked.score)}   {visible(asked.rest[:500])}"
+                ).with_tooltip("Token that the response continues with; enter generates")
+        before = f"original: score {signed(start.score)}   {visible(start.rest[:500])}"
         yield Static(Content(before), classes="note one-line", id="ask-before")
 
     def on_mount(self) -> None:
-        self._tell_prompt()
+        self._show_note()
         self.query_one("OptionList, TextArea").focus()
 
-    def request(self) -> Request:
+    def request(self) -> AskRequest:
         """Return the request on the form. Raises ValueError, in one line, when an input is not valid."""
-        asked = self._asked
-        prompt, prompt_tokens = asked.source, [int(token) for token in asked.prompt_tokens] or None
-        prefix = [int(token) for token in asked.prefix]
-        told, compared = "the prompt as it was", asked.score
-        if asked.choices:
-            choice = asked.choices[self.query_one(OptionList).highlighted or 0]
+        start = self._start
+        prompt, prompt_tokens = start.source, [int(token) for token in start.prompt_tokens] or None
+        prefix = [int(token) for token in start.prefix]
+        title, compared = "original prompt", start.score
+        if start.choices:
+            choice = start.choices[self.query_one(OptionList).highlighted or 0]
             prefix += choice.tokens
-            told = _short(choice.shown)
+            title = _short(choice.label)
         elif not (self._unchanged and prompt_tokens):
             prompt, prompt_tokens = (text := self._typed_prompt()), None
-            told, compared = f"“{_short(visible(' '.join(text.split())))}”", math.nan
+            title, compared = f"“{_short(visible(' '.join(text.split())))}”", math.nan
         count = self._whole("count", MOST)
         temperature, tokens = self._temperature(), self._whole("tokens", LONGEST)
         checkpoint = str(self.query_one("#ask-checkpoint", Select).value) if self._checkpoints else ""
-        return Request(
+        return AskRequest(
             question=Question(
                 prompt=prompt,
                 prompt_tokens=prompt_tokens,
                 prefix=prefix,
-                columns=dict(asked.columns),
+                columns=dict(start.columns),
                 count=count,
                 temperature=temperature,
                 max_new_tokens=tokens,
             ),
             writers=_WRITERS[self.query_one("#ask-writer", Select).value],
             checkpoint=checkpoint,
-            told=f"{told}   temperature {temperature:g}   {checkpoint}".rstrip(),
+            title=f"{title}   temperature {temperature:g}   {checkpoint}".rstrip(),
             compared=compared,
         )
 
@@ -167,15 +239,15 @@ class AskForm(MountedWhole, Vertical):
         self.post_message(self.Submitted())
 
     @on(TextArea.Changed)
-    def _tell_prompt(self) -> None:
-        if not self._asked.choices:
-            note = "" if not self._asked.prompt else _AS_IT_WAS if self._unchanged else _EDITED
-            self.query_one("#ask-note", Static).update(f"prompt  {note}")
+    def _show_note(self) -> None:
+        if not self._start.choices:
+            note = "unchanged: sent as its original tokens" if self._unchanged else "edited: rendered like the data"
+            self.query_one("#ask-note", Static).update(f"prompt  {note}" if self._start.prompt else "prompt")
 
     @on(OptionList.OptionHighlighted)
     def _show_choice(self, event: OptionList.OptionHighlighted) -> None:
-        choice = self._asked.choices[event.option_index]
-        self.query_one(Place).go_on_with(choice.text if choice.tokens else "")
+        choice = self._start.choices[event.option_index]
+        self.query_one(ResponseSoFar).continue_with(choice.text if choice.tokens else "")
 
     @property
     def _unchanged(self) -> bool:
@@ -185,13 +257,13 @@ class AskForm(MountedWhole, Vertical):
     def _typed_prompt(self) -> str:
         text = self.query_one(PromptArea).text
         if not text.strip():
-            raise ValueError("the prompt is empty: type one")
-        return as_sent(text, self._asked.prompt)
+            raise ValueError("the prompt is empty; type one")
+        return as_sent(text, self._start.prompt)
 
     def _whole(self, name: str, most: int) -> int:
         text = self.query_one(f"#ask-{name}", Input).value
         if not (text.isdecimal() and 1 <= int(text) <= most):
-            raise ValueError(f"{name} = {text or 'nothing'}: write a whole number from 1 to {most:,}")
+            raise ValueError(f"{name} = {text or 'nothing'}; use a whole number from 1 to {most:,}")
         return int(text)
 
     def _temperature(self) -> float:
@@ -201,7 +273,7 @@ class AskForm(MountedWhole, Vertical):
         except ValueError:
             value = math.nan
         if not COLDEST <= value <= HOTTEST:
-            raise ValueError(f"temperature = {text or 'nothing'}: write a number from {COLDEST:g} to {HOTTEST:g}")
+            raise ValueError(f"temperature = {text or 'nothing'}; use a number from {COLDEST:g} to {HOTTEST:g}")
         return value
 
 
@@ -209,7 +281,7 @@ class PromptArea(TextArea):
     """Editor of the prompt; control characters in pasted text are shown as symbols."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(text, compact=True, highlight_cursor_line=False, tooltip="The prompt; type any other")
+        super().__init__(text, compact=True, highlight_cursor_line=False, tooltip="The prompt; edit it freely")
         self.first = self.text  # the document normalises line ends
 
     def on_mount(self) -> None:
@@ -220,7 +292,7 @@ class PromptArea(TextArea):
         await super()._on_paste(events.Paste(typed(event.text)))
 
 
-class Place(Drawn):
+class ResponseSoFar(Drawn):
     """The end of the prompt, the response so far, and the text chosen to follow it."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = component_classes("text", "strong", "muted")
@@ -229,7 +301,7 @@ class Place(Drawn):
         super().__init__()
         self._prompt, self._begun, self._next = prompt, begun, ""
 
-    def go_on_with(self, text: str) -> None:
+    def continue_with(self, text: str) -> None:
         """Show `text` as the continuation."""
         self._next = text
         self.redraw()
@@ -242,32 +314,36 @@ class Place(Drawn):
         return lines[-height:]
 
 
-_INPUTS: dict[str, tuple[Literal["integer", "number"], str]] = {
-    "count": ("integer", f"How many completions of each model, 1 to {MOST}"),
-    "temperature": ("number", f"{COLDEST:g} to {HOTTEST:g}; that of the rollouts to begin with"),
-    "tokens": ("integer", "The longest that may be written, in tokens"),
-}
-_WRITERS: dict[object, tuple[Writer, ...]] = {
-    "both": ("policy", "reference"),
-    "policy": ("policy",),
-    "reference": ("reference",),
-}
-_TOKEN, _PERCENT = 17, 9  # columns of a choice
-_CHOICE_HEADING = f" {'goes on with':{_TOKEN}}{'policy':>{_PERCENT}}{'reference':>{_PERCENT + 2}}"
-
-
-def _choice_label(choice: Choice) -> Content:
+def _choice_label(choice: NextToken) -> Content:
     chances = (_chance(choice.logprob), _chance(choice.ref_logprob)) if choice.tokens else ("", "")
     return Content.assemble(
-        fit(choice.shown, _TOKEN),
+        fit(choice.label, _TOKEN),
         f"{chances[0]:>{_PERCENT}}{chances[1]:>{_PERCENT + 2}}",
-        ("  ← as it was" if choice.written else ""),
+        ("  ← original" if choice.written else ""),
     )
 
 
 def _short(text: str) -> str:
-    return fit(text, _TOLD).rstrip()
+    return fit(text, _TITLE).rstrip()
 
 
 def _chance(logprob: float) -> str:
     return percent(math.exp(logprob)) if logprob <= 0 else "-"
+
+
+def _columns(text: str) -> dict[str, Any]:
+    """Parse a sample's other columns; empty where there are none or they cannot be read."""
+    try:
+        columns = json.loads(text)
+    except ValueError:
+        return {}
+    return columns if isinstance(columns, dict) else {}
+
+
+def _source(text: str) -> str | list[dict[str, str]] | None:
+    """Parse a sample's prompt in the data; None where it is the rendered one, or cannot be read."""
+    try:
+        source = json.loads(text)
+    except ValueError:
+        return None
+    return source if isinstance(source, str | list) else None

@@ -19,10 +19,10 @@ from trainer.control.questions import Answer, Question, Writer
 from trainer.errors import TrainerError
 from workbench.kit.dialog import Dialog
 from workbench.kit.key_footer import KeyFooter
-from workbench.samples.ask_form import AskForm, Request
-from workbench.samples.asked import Asked
-from workbench.samples.completion_list import Column, CompletionList, Writing
-from workbench.text import duration, visible
+from workbench.numbers import counted, duration
+from workbench.samples.answer_list import AnswerColumn, AnswerList, AskedRequest
+from workbench.samples.ask_form import AskForm, AskRequest, StartingPoint
+from workbench.text import visible
 
 Ask = Callable[[Question, str], Future[Answer]]
 
@@ -33,22 +33,22 @@ class AskScreen(Dialog[None]):
     """Screen that sends requests to the models and lists the answers; closing it cancels those still waiting.
 
     ask: called with a question and the name of a checkpoint, or "" for the policy that is being trained; it and its
-    future may raise TrainerError. temperature, max_new_tokens: initial values of the form. checkpoints: those of a run
-    that is not running, newest first.
+    future may raise TrainerError. start: the prompt or response to continue. temperature, max_new_tokens: initial
+    values of the form. checkpoints: those of a run that is not running, newest first.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+r", "write", "write", id="ask.write", tooltip="Ask for it; what is under way is written first"),
-        Binding("o", "order", "best first", id="ask.order", tooltip="The best score first, or as they were written"),
-        Binding("d", "diff", "diff", id="ask.diff", tooltip="Mark the words that policy and reference do not share"),
-        Binding("escape", "close", "close", id="ask.close", tooltip="Close this; what is not written yet is dropped"),
+        Binding("ctrl+r", "write", "generate", id="ask.write", tooltip="Generate responses after those under way"),
+        Binding("o", "order", "best first", id="ask.order", tooltip="Sort by score, or by time"),
+        Binding("d", "diff", "diff", id="ask.diff", tooltip="Mark words that differ between policy and reference"),
+        Binding("escape", "close", "close", id="ask.close", tooltip="Close this and cancel pending requests"),
     ]
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (72, "-normal"), (132, "-wide")]
 
     def __init__(
         self,
         ask: Ask,
-        asked: Asked,
+        start: StartingPoint,
         *,
         temperature: float,
         max_new_tokens: int,
@@ -56,28 +56,28 @@ class AskScreen(Dialog[None]):
     ) -> None:
         super().__init__()
         self._ask = ask
-        self._asked = asked
+        self._start = start
         self._saved = bool(checkpoints)
         self._form = AskForm(
-            asked, temperature=temperature, max_new_tokens=max_new_tokens, checkpoints=checkpoints, id="ask-form"
+            start, temperature=temperature, max_new_tokens=max_new_tokens, checkpoints=checkpoints, id="ask-form"
         )
-        self._requests: list[Request] = []  # all of them: a repeated request gets another seed
-        self._writings: list[Writing] = []  # newest first
+        self._requests: list[AskRequest] = []  # all of them: a repeated request gets another seed
+        self._asked: list[AskedRequest] = []  # newest first
         self._waiting: dict[Future[Answer], tuple[int, float]] = {}  # number of the request, and when it was sent
         self._by_score = self._diff = False
         self._problem = ""
 
     def compose(self) -> ComposeResult:
-        place = len(self._asked.prefix) + 1
-        yield Static(f"Try from token {place}" if self._asked.choices else "What does it say now?", id="ask-title")
+        place = len(self._start.prefix) + 1
+        yield Static(f"Try from token {place}" if self._start.choices else "Ask the models", id="ask-title")
         yield self._form
         yield Static(id="ask-status", markup=False)
-        yield CompletionList(id="ask-answers")
+        yield AnswerList(id="ask-answers")
         yield KeyFooter(palette=False)
 
     def on_mount(self) -> None:
         self.set_interval(0.5, self._count_seconds)
-        self._tell()
+        self._show_status()
 
     def on_unmount(self) -> None:
         for future in self._waiting:
@@ -101,33 +101,33 @@ class AskScreen(Dialog[None]):
             request = self._form.request()
         except ValueError as problem:
             self._problem = str(problem)
-            self._tell()
+            self._show_status()
             return
         self._problem = ""
         seed = self._requests.count(request)
         self._requests.append(request)
         number = len(self._requests)
-        writing = Writing(
+        asked = AskedRequest(
             number=number,
-            asked=f"{request.told}   seed {seed}",
-            columns=tuple(Column(writer=writer) for writer in request.writers),
-            begun=self._asked.begun,
+            title=f"{request.title}   seed {seed}",
+            columns=tuple(AnswerColumn(writer=writer) for writer in request.writers),
+            begun=self._start.begun,
             compared=request.compared,
         )
-        self._writings.insert(0, writing)
-        for forgotten in self._writings[KEPT:]:
+        self._asked.insert(0, asked)
+        for forgotten in self._asked[KEPT:]:
             self._drop(forgotten)
-        del self._writings[KEPT:]
+        del self._asked[KEPT:]
         for writer in request.writers:
             self._send(number, replace(request.question, writer=writer, seed=seed), request.checkpoint)
         self._show()
-        self.query_one(CompletionList).scroll_to(y=0, animate=False, force=True)
+        self.query_one(AnswerList).scroll_to(y=0, animate=False, force=True)
 
     def _send(self, number: int, question: Question, checkpoint: str) -> None:
         try:
             future = self._ask(question, checkpoint)
         except TrainerError as error:
-            self._fill(number, Column(writer=question.writer, problem=_line(error)))
+            self._fill(number, AnswerColumn(writer=question.writer, problem=_line(error)))
             return
         self._waiting[future] = (number, time.monotonic())
         self._await(number, question.writer, future)
@@ -136,25 +136,25 @@ class AskScreen(Dialog[None]):
     async def _await(self, number: int, writer: Writer, future: Future[Answer]) -> None:
         try:
             answer = await asyncio.wrap_future(future)
-            column = Column(writer=writer, answer=answer, problem=_line(answer.problem))
+            column = AnswerColumn(writer=writer, answer=answer, problem=_line(answer.problem))
         except Exception as error:  # noqa: BLE001  loading a model may raise anything, and the screen stays
-            column = Column(writer=writer, problem=_line(error))
+            column = AnswerColumn(writer=writer, problem=_line(error))
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():  # this screen is being closed
                 raise
-            column = Column(writer=writer, problem="nobody answered: the run has ended, ask again")
+            column = AnswerColumn(writer=writer, problem="no answer: the run has ended; ask again")
         del self._waiting[future]
         self._fill(number, column)
         self._show()
 
-    def _fill(self, number: int, column: Column) -> None:
+    def _fill(self, number: int, column: AnswerColumn) -> None:
         """Add an answer to its request, if that is still listed."""
-        self._writings = [one.with_column(column) if one.number == number else one for one in self._writings]
+        self._asked = [one.with_column(column) if one.number == number else one for one in self._asked]
 
-    def _drop(self, writing: Writing) -> None:
+    def _drop(self, asked: AskedRequest) -> None:
         for future, (number, _) in self._waiting.items():
-            if number == writing.number:
+            if number == asked.number:
                 future.cancel()
 
     # Display
@@ -162,37 +162,34 @@ class AskScreen(Dialog[None]):
     @on(Input.Changed)
     @on(TextArea.Changed)
     @on(Select.Changed)
-    def _take_back_problem(self) -> None:
+    def _clear_problem(self) -> None:
         self._problem = ""
-        self._tell()
+        self._show_status()
 
     def _show(self) -> None:
-        self.query_one(CompletionList).show(tuple(self._writings), by_score=self._by_score, diff=self._diff)
-        self._tell()
+        self.query_one(AnswerList).show(tuple(self._asked), by_score=self._by_score, diff=self._diff)
+        self._show_status()
 
     def _count_seconds(self) -> None:
         if self._waiting:
-            self._tell()
+            self._show_status()
 
-    def _tell(self) -> None:
+    def _show_status(self) -> None:
         self.query_one("#ask-status", Static).update(self._status())
 
     def _status(self) -> Content:
         if self._problem:
             return Content.styled(f"✖ {visible(self._problem)}", "$text-error")
         if self._waiting:
-            count = len(self._waiting)
             seconds = time.monotonic() - min(since for _, since in self._waiting.values())
-            how = (
-                "loading the model, then it writes" if self._saved else "the trainer answers between two micro-batches"
-            )
-            answers = "1 answer" if count == 1 else f"{count} answers"
+            how = "loading the model" if self._saved else "the trainer answers between two micro-batches"
+            answers = counted(len(self._waiting), "answer")
             return Content.styled(f"waiting for {answers}, {duration(seconds)}: {how}", "$text-accent")
-        if not self._writings:
-            return Content.styled("the same request once more is written from another seed", "$text-muted")
+        if not self._asked:
+            return Content.styled("Generating again uses another seed.", "$text-muted")
         notes = [
-            *(["the best score first"] if self._by_score else []),
-            *(["underlined: not the reference's words, struck: not the policy's"] if self._diff else []),
+            *(["sorted by score"] if self._by_score else []),
+            *(["underlined: only the policy; struck: only the reference"] if self._diff else []),
         ]
         return Content.styled("   ".join(notes), "$text-muted")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from trainer.errors import StorageError
 from trainer.files import read_regular, whole_file
 from trainer.runs.folder import RunFolder
-from workbench.run.sample_records import SampleKey
+from workbench.run.samples import SampleKey
 
 _VERSION = 1
 _MOST = 2**31  # iterations and rows are 32-bit numbers
@@ -60,7 +60,7 @@ class Bookmarks(Collection[SampleKey]):
                 self._write(keys)
         except OSError as error:
             raise StorageError(
-                f"cannot write bookmarks '{self._path}': {error.strerror or error}; make the run's folder writable"
+                f"cannot write bookmarks '{self._path}': {error.strerror or error}; make the run folder writable"
             ) from None
         self._keys, self.problem = keys, ""
         return key in keys
@@ -82,9 +82,9 @@ class Bookmarks(Collection[SampleKey]):
         except FileNotFoundError:
             pass
         except OSError as error:
-            self.problem = f"cannot read bookmarks '{self._path}': {error.strerror}; marking a sample puts it aside"
+            self.problem = f"cannot read bookmarks '{self._path}': {error.strerror}; marking a sample renames the file"
         except _UnusableError as error:
-            self.problem = f"bookmarks '{self._path}' {error}; marking a sample puts them aside"
+            self.problem = f"bookmarks '{self._path}' {error}; marking a sample renames the file"
 
     def _write(self, keys: set[SampleKey]) -> None:
         with whole_file(self._path) as file:

@@ -1,17 +1,20 @@
-"""Channels: the numbers of a token that colour the text, and the format of each."""
+"""Channels, the numbers of a token that colour the text: their formats, and their scales from 0 to 1."""
 
 from __future__ import annotations
 
 import decimal
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from workbench.run.sample_records import TokenSample
+from workbench.run.samples import OUTLYING, TokenSample, robust_z
+from workbench.samples.token_maths import exp
 
 _LARGE = 1e5  # numbers from here on are written in scientific notation
 _NEAREST = decimal.ROUND_HALF_EVEN
+_QUANTILE = 0.98
+_LEAST_END = 0.01  # about the printed precision: a channel close to 0 is drawn as flat, not as noise
 
 
 def _same(value: float) -> float:
@@ -20,13 +23,6 @@ def _same(value: float) -> float:
 
 def _negative(value: float) -> float:
     return 0.0 - value  # so that 0 does not become -0
-
-
-def _exp(value: float) -> float:
-    try:
-        return math.exp(value)
-    except OverflowError:
-        return math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +68,6 @@ class Channel:
         return f"{text} {self.unit}" if self.unit and math.isfinite(value) else text
 
 
-def _column(name: str) -> Callable[[TokenSample], Sequence[float]]:
-    return lambda sample: sample.numbers.get(name, ())
-
-
 def _kl(sample: TokenSample) -> Sequence[float]:
     mine, theirs = sample.numbers.get("logprobs", ()), sample.numbers.get("ref_logprobs", ())
     return [a - b for a, b in zip(mine, theirs, strict=True)] if mine and theirs else ()
@@ -98,102 +90,176 @@ def _log(ratio: float) -> float:
     return -math.inf if ratio == 0 else math.nan
 
 
+def _saved(
+    name: str,
+    label: str,
+    column: str,
+    help: str,
+    *,
+    unit: str = "",
+    diverging: bool = True,
+    decimals: int = 2,
+    signed: bool = True,
+) -> Channel:
+    """Return the channel of a column of the samples file."""
+    return Channel(
+        name=name,
+        label=label,
+        unit=unit,
+        diverging=diverging,
+        decimals=decimals,
+        columns=(column,),
+        values=lambda sample: sample.numbers.get(column, ()),
+        help=help,
+        signed=signed,
+    )
+
+
 _CHANNELS = (
     Channel(
-        "kl",
-        "KL",
-        "nats",
+        name="kl",
+        label="KL",
+        unit="nats",
         diverging=True,
         decimals=2,
         columns=("logprobs", "ref_logprobs"),
         values=_kl,
-        help="the policy's log-prob of the token minus the reference's (k1): above 0 the policy likes it more.",
+        help="log-prob under the policy minus log-prob under the reference (k1); above 0 the policy prefers the token.",
     ),
-    Channel(
+    _saved(
         "advantage",
         "advantage",
-        "",
-        diverging=True,
-        decimals=2,
-        columns=("advantages",),
-        values=_column("advantages"),
-        help="how much more came of it than expected, by the critic or else by a baseline; it is pushed that way.",
+        "advantages",
+        "how much better the token did than the critic, or a baseline, expected; the update pushes it that way.",
     ),
-    Channel(
+    _saved(
         "value",
         "value",
-        "",
-        diverging=True,
-        decimals=2,
-        columns=("values",),
-        values=_column("values"),
-        help="what the critic, if there is one, expected to be still earned, just before the token was written.",
+        "values",
+        "the reward that the critic expected from here on, just before the token; only with a critic.",
     ),
-    Channel(
+    _saved(
         "reward",
         "reward",
-        "",
-        diverging=True,
+        "rewards",
+        "reward of the token: minus the KL penalty if the reward includes it, plus the score on the last token.",
         decimals=3,
-        columns=("rewards",),
-        values=_column("rewards"),
-        help="what the token earned: minus the KL penalty, if the reward has it, and on the last token plus the score.",
     ),
-    Channel(
+    _saved(
         "return",
         "return",
-        "",
-        diverging=True,
-        decimals=2,
-        columns=("returns",),
-        values=_column("returns"),
-        help="advantage plus value, what the critic learns to expect there; without one the rewards from there on.",
+        "returns",
+        "advantage plus value, the critic's target; without a critic, the rewards from the token on.",
     ),
-    Channel(
+    _saved(
         "td_error",
         "TD error",
-        "",
-        diverging=True,
-        decimals=2,
-        columns=("td_errors",),
-        values=_column("td_errors"),
-        help="the reward plus the discounted value after the token, minus the value before it.",
+        "td_errors",
+        "reward plus the discounted value after the token, minus the value before it.",
     ),
     Channel(
-        "ratio",
-        "ratio",
-        "",
+        name="ratio",
+        label="ratio",
+        unit="",
         diverging=True,
         decimals=2,
         columns=("ratios",),
         values=_log_ratio,
-        help="how many times likelier the update has made the token, at its last measured pass; 1 is unchanged.",
+        help="how many times likelier the update made the token, at its last measured pass; 1 is unchanged.",
         signed=False,
-        shown=_exp,
+        shown=exp,
     ),
     Channel(
-        "logprob",
-        "log-prob",
-        "nats",
+        name="logprob",
+        label="log-prob",
+        unit="nats",
         diverging=False,
         decimals=2,
         columns=("logprobs",),
         values=_surprisal,
-        help="of the token under the policy that wrote it: the stronger its mark, the greater the surprise.",
+        help="log-prob under the policy that wrote the token; a stronger colour is more surprising.",
         signed=False,
         shown=_negative,
     ),
-    Channel(
+    _saved(
         "entropy",
         "entropy",
-        "nats",
+        "entropy",
+        "how undecided the policy was about the token.",
+        unit="nats",
         diverging=False,
-        decimals=2,
-        columns=("entropy",),
-        values=_column("entropy"),
-        help="how undecided the policy was about which token to write there.",
         signed=False,
     ),
 )
 
 CHANNELS = {channel.name: channel for channel in _CHANNELS}
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelScale:
+    """Scale from `low` to `high`: -q to q for a diverging channel, 0 to q for a magnitude.
+
+    q is the 98th percentile (nearest rank) of the finite values' magnitudes, and at least 0.01.
+    """
+
+    low: float
+    high: float
+    least: float  # of the finite values; NaN where there are none
+    greatest: float
+    missing: int  # values that are NaN
+
+    @property
+    def diverging(self) -> bool:
+        """Whether its middle is zero."""
+        return self.low < 0
+
+    def position(self, value: float) -> float:
+        """Return the position of `value` from 0 to 1, clamped at the ends; NaN for NaN.
+
+        The position never falls as `value` rises.
+        """
+        if not self.low < value < self.high:
+            return math.nan if math.isnan(value) else float(value > self.low)
+        return (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2)  # halves, because the span may overflow
+
+
+def channel_scale(values: Iterable[float], diverging: bool) -> ChannelScale:
+    """Return the scale of a sample's or a batch's values. For a magnitude it starts at 0, which has a meaning."""
+    values = list(values)
+    finite = [value for value in values if math.isfinite(value)]
+    sizes = sorted(map(abs, finite))
+    rank = math.ceil(_QUANTILE * len(sizes))
+    high = max(sizes[rank - 1] if sizes else 0.0, _LEAST_END)
+    return ChannelScale(
+        low=-high if diverging else 0.0,
+        high=high,
+        least=min(finite, default=math.nan),
+        greatest=max(finite, default=math.nan),
+        missing=sum(map(math.isnan, values)),
+    )
+
+
+class ChannelValues(NamedTuple):
+    """A channel of a sample: its numbers and their positions on a scale; both empty where the file lacks it."""
+
+    channel: Channel
+    numbers: Sequence[float]
+    positions: Sequence[float]
+    scale: ChannelScale
+
+
+def read_channel(sample: TokenSample, channel: Channel, scale: ChannelScale | None = None) -> ChannelValues:
+    """Return the channel's numbers of all tokens, on `scale` or else on the sample's own."""
+    values = channel.values(sample)
+    scale = scale or channel_scale(values, channel.diverging)
+    return ChannelValues(channel, values, [scale.position(value) for value in values], scale)
+
+
+def outliers(values: Sequence[float]) -> list[int]:
+    """Return the indices of values that are far from the others (robust z over 3.5) or not finite, ascending."""
+    import numpy as np
+
+    largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0) or 1.0
+    scaled = np.array(values, dtype=np.float64) / largest  # so that no difference overflows
+    far = ~(np.abs(robust_z(scaled, np.zeros(len(scaled), dtype=np.int64))) <= OUTLYING)
+    return [int(place) for place in np.flatnonzero(far)]

@@ -1,21 +1,34 @@
-"""Export of samples: JSON lines with everything known, Markdown to read, and plain text for the clipboard."""
+"""Export of samples: JSON lines with everything known, Markdown to read, pictures, and text for the clipboard."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import re
 import string
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict
+from html import escape
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from rich.cells import cell_len
 
 from trainer.errors import StorageError
+from trainer.runs.folder import RunFolder
 from workbench.kit.file_names import unused
-from workbench.run.sample_records import TokenSample
+from workbench.numbers import counted
+from workbench.run.sample_reader import read_token_sample
+from workbench.run.samples import SampleKey, TokenSample
+from workbench.samples.channels import CHANNELS
 from workbench.text import visible
+
+if TYPE_CHECKING:  # the command line exports without them
+    from rich.segment import Segment
+    from rich.style import Style
 
 _PAIRS = {  # keys of `trainer.rollout.experience.sa_pairs`, and their columns in a samples file
     "policy_logprob": "logprobs",
@@ -39,6 +52,27 @@ _TABLE = {  # headings of the Markdown table
     "returns": "return",
 }
 _ENTITIES = {ord(mark): f"&#{ord(mark)};" for mark in string.punctuation}
+PICTURE_SUFFIXES = (".svg", ".html")
+
+_JOINER = "\u200d"  # of emoji
+_NOT_XML = re.compile("[\ufffe\uffff]")  # the only text from `visible` that XML does not allow
+_FONT_FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)  # rich's SVG fetches its font from the network
+_HTML = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="UTF-8">
+<title>{title}</title>
+<style>
+body {{{{ color: {{foreground}}; background-color: {{background}}; }}}}
+pre {{{{ font-family: Menlo, 'DejaVu Sans Mono', Consolas, monospace; }}}}
+{{stylesheet}}
+</style>
+</head>
+<body>
+<pre><code>{{code}}</code></pre>
+</body>
+</html>
+"""
 
 
 def copy_text(sample: TokenSample) -> str:
@@ -76,6 +110,16 @@ def export_markdown(samples: Iterable[TokenSample], path: Path) -> Path:
     return write_new(path, (piece for sample in samples for piece in _markdown(sample)))
 
 
+def export_samples(folder: RunFolder, keys: Collection[SampleKey], path: Path, *, markdown: bool) -> str:
+    """Write samples of a run to a new file, as Markdown or else as JSON lines; return a line that reports it.
+
+    Raises StorageError as `export_jsonl` does, and when a sample cannot be read.
+    """
+    write = export_markdown if markdown else export_jsonl
+    written = write((read_token_sample(folder, key) for key in keys), path)
+    return f"{counted(len(keys), 'sample')} saved to {written}"
+
+
 def check_place(path: Path) -> None:
     """Raise StorageError if `write_new` would; leave no file behind."""
     write_new(path, ()).unlink(missing_ok=True)
@@ -100,7 +144,7 @@ def write_new(path: Path, pieces: Iterable[str]) -> Path:
             with contextlib.suppress(OSError):
                 temporary.unlink()
     except OSError as error:
-        raise StorageError(f"cannot write '{path}': {error.strerror or error}; choose another place") from None
+        raise StorageError(f"cannot write '{path}': {error.strerror or error}; choose another path") from None
     return free
 
 
@@ -163,30 +207,24 @@ def _columns(text: str) -> Any:
 def _markdown(sample: TokenSample) -> Iterator[str]:
     yield f"## Iteration {sample.key.iteration}, sample {sample.key.row + 1}\n\n"
     yield "### Prompt\n\n" + _fenced(sample.prompt)
-    yield "### Completion" + (", cut short" if sample.truncated else "") + "\n\n" + _fenced(sample.completion)
-    scores = {"score": sample.score, **sample.parts, "KL of the sequence, nats": _kl(sample.numbers)}
-    more = {"baseline": sample.baseline, "the advantage is divided by": sample.advantage_scale}
+    yield "### Response" + (", cut short" if sample.truncated else "") + "\n\n" + _fenced(sample.completion)
+    kl = CHANNELS["kl"].values(sample)
+    scores = {"score": sample.score, **sample.parts, "KL (nats)": sum(kl) if kl else math.nan}
+    more = {"baseline": sample.baseline, "advantage divisor": sample.advantage_scale}
     scores |= {name: value for name, value in more.items() if not math.isnan(value)}
-    yield "### Scores\n\n" + _row("", "value") + _row("---", "---:")
+    yield "### Scores\n\n" + _table_row("", "value") + _table_row("---", "---:")
     for name, value in scores.items():
-        yield _row(_cell(name), f"{value:+.4f}")
+        yield _table_row(_cell(name), f"{value:+.4f}")
     shown = [name for name in _TABLE if name in sample.numbers]
-    yield "\n### Tokens\n\n" + _row("", "token", "id", *(_TABLE[name] for name in shown))
-    yield _row("---:", "---", *["---:"] * (1 + len(shown)))
+    yield "\n### Tokens\n\n" + _table_row("", "token", "id", *(_TABLE[name] for name in shown))
+    yield _table_row("---:", "---", *["---:"] * (1 + len(shown)))
     for place, (token, text) in enumerate(zip(sample.tokens, sample.texts, strict=True)):
         numbers = (f"{sample.numbers[name][place]:+.4f}" for name in shown)
-        yield _row(str(place + 1), _cell(text), str(token), *numbers)
+        yield _table_row(str(place + 1), _cell(text), str(token), *numbers)
     yield "\n"
 
 
-def _kl(numbers: Mapping[str, Sequence[float]]) -> float:
-    """Return the k1 KL of the response in nats, NaN where the file has no log-probs."""
-    if not {"logprobs", "ref_logprobs"} <= numbers.keys():
-        return math.nan
-    return sum(mine - theirs for mine, theirs in zip(numbers["logprobs"], numbers["ref_logprobs"], strict=True))
-
-
-def _row(*cells: str) -> str:
+def _table_row(*cells: str) -> str:
     return f"| {' | '.join(cells)} |\n"
 
 
@@ -203,3 +241,60 @@ def _fenced(text: str) -> str:
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(longest + 1, 3)
     return f"{fence}text\n{visible(text, keep_newlines=True)}\n{fence}\n\n"
+
+
+def save_picture(path: Path, lines: Sequence[Sequence[tuple[str, Style]]], title: str, width: int) -> Path:
+    """Draw `lines` of styled text, at least `width` columns, in the format that the suffix of `path` names.
+
+    Returns the path written: `path`, or with a number after its name where that exists. Raises StorageError for
+    another suffix, or when the file cannot be written.
+    """
+    if path.suffix not in PICTURE_SUFFIXES:
+        raise StorageError(f"cannot draw '{path}': use a name that ends in {' or '.join(PICTURE_SUFFIXES)}")
+    from rich.console import Console
+    from rich.segment import Segments
+    from rich.terminal_theme import SVG_EXPORT_THEME
+
+    safe = [[(_drawable(text), style) for text, style in line] for line in lines]
+    width = max([width, *(sum(cell_len(text) for text, _ in line) for line in safe)])
+    console = Console(record=True, width=width, file=io.StringIO())
+    for line in safe:
+        console.print(Segments(list(_segments(line))))
+    title = _drawable(title)
+    if path.suffix == ".svg":
+        picture = _FONT_FACE.sub("", console.export_svg(title=title, theme=SVG_EXPORT_THEME))
+    else:
+        title = escape(title).replace("{", "{{").replace("}", "}}")  # rich calls str.format on it
+        picture = console.export_html(theme=SVG_EXPORT_THEME, code_format=_HTML.format(title=title))
+    return write_new(path, [picture])
+
+
+def _drawable(text: str) -> str:
+    return _NOT_XML.sub("\ufffd", visible(text))
+
+
+def _segments(line: Sequence[tuple[str, Style]]) -> Iterator[Segment]:
+    """Yield the line as segments.
+
+    A cluster that is not a single character of one column gets its own segment, because rich sizes a segment as if
+    every character took one column.
+    """
+    from rich.segment import Segment
+
+    for text, style in line:
+        plain = style.update_link(None)
+        for narrow, group in groupby(_clusters(text), key=lambda cluster: len(cluster) == cell_len(cluster) == 1):
+            clusters = list(group)
+            yield from (Segment(stretch, plain) for stretch in (["".join(clusters)] if narrow else clusters))
+    yield Segment.line()
+
+
+def _clusters(text: str) -> list[str]:
+    """Split `text` into characters, each with the marks that combine with it."""
+    clusters: list[str] = []
+    for character in text:
+        if clusters and (cell_len(character) == 0 or clusters[-1].endswith(_JOINER)):
+            clusters[-1] += character
+        else:
+            clusters.append(character)
+    return clusters

@@ -23,8 +23,8 @@ Format = Literal["jsonl", "markdown", "svg", "html"]
 
 _SUFFIXES: dict[Format, str] = {"jsonl": ".jsonl", "markdown": ".md", "svg": ".svg", "html": ".html"}
 _FORMATS: dict[Format, str] = {
-    "jsonl": "JSON lines: everything, and the state-action pairs",
-    "markdown": "Markdown: texts, scores, a table of the tokens",
+    "jsonl": "JSON lines: all numbers, and state-action pairs",
+    "markdown": "Markdown: texts, scores, table of tokens",
     "svg": "SVG picture of the coloured text",
     "html": "HTML page of the coloured text",
 }
@@ -48,7 +48,7 @@ class ExportChoice(NamedTuple):
     path: Path
 
 
-class ExportScreen(Dialog[ExportChoice | None]):
+class SampleExportScreen(Dialog[ExportChoice | None]):
     """Dialog that returns the choice, None when cancelled. It stays open until the file is written.
 
     counts: number of samples behind "this", "shown" and "marked"; one with 0 cannot be chosen. name: of the proposed
@@ -56,8 +56,8 @@ class ExportScreen(Dialog[ExportChoice | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "close", "close", id="export.close", tooltip="Close this and write nothing"),
-        Binding("up", "list", "to the list", show=False, id="export.list", tooltip="What to export"),
+        Binding("escape", "close", "close", id="export.close", tooltip="Close without exporting"),
+        Binding("up", "list", "to the list", show=False, id="export.list", tooltip="Return to the list"),
     ]
 
     def __init__(
@@ -74,7 +74,7 @@ class ExportScreen(Dialog[ExportChoice | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
-            yield Static("Export", markup=False, classes="question")
+            yield Static("Export samples", markup=False, classes="question")
             yield OptionList(*self._options(), markup=False)
             yield Input(compact=True)
             yield Static(self._keys(), classes="detail")
@@ -86,7 +86,7 @@ class ExportScreen(Dialog[ExportChoice | None]):
 
     def action_close(self) -> None:
         if self._writing:
-            self._tell("writing: it is done in a moment")
+            self._show_note("Writing…")
         else:
             self.dismiss(None)
 
@@ -115,37 +115,37 @@ class ExportScreen(Dialog[ExportChoice | None]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         problem = path_problem(event.value)
-        self._tell(f"✖ {problem}" if problem else path_note(event.value))
+        self._show_note(f"✖ {problem}" if problem else path_note(event.value))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         if not self._writing and not path_problem(event.value):
             self._writing = True
-            self._take(ExportChoice(*self._choice(), Path(event.value).expanduser()))
+            self._export(ExportChoice(*self._choice(), Path(event.value).expanduser()))
 
     @work
-    async def _take(self, choice: ExportChoice) -> None:
+    async def _export(self, choice: ExportChoice) -> None:
         try:
             problem = await self._write(choice) if self._write else ""
         finally:
             self._writing = False
         if problem:
-            self._tell(f"✖ {problem}")
+            self._show_note(f"✖ {problem}")
         else:
             self.dismiss(choice)
 
-    def _tell(self, text: str) -> None:
+    def _show_note(self, text: str) -> None:
         """Show `text`, or the keys where it is empty."""
         self.query_one(".detail", Static).update(Content(visible(text)) if text else self._keys())
 
     def _keys(self) -> Content:
-        return self.hint(("enter", "goes on to the path, and there writes it"), ("export.close", "closes"))
+        return self.hint(("enter", "edit the path, then export"), ("export.close", "close"))
 
     def _options(self) -> Iterator[Option]:
         counts = {what: self._counts.get(what, 0) for what, _ in _CHOICES}
         titles = {
             "this": "this sample",
-            "shown": f"all {counts['shown']:,} shown",
-            "marked": f"the {counts['marked']:,} marked",
+            "shown": f"all {counts['shown']:,} listed",
+            "marked": f"all {counts['marked']:,} marked",
         }
         width = max(map(len, titles.values()))
         for what, format_ in _CHOICES:

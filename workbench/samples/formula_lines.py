@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from trainer.runs.samples import SampleSettings
-from workbench.kit.cells import fit
+from workbench.columns import fit
 from workbench.kit.drawing import Line
 from workbench.kit.scale import number_text
-from workbench.samples.explain import TokenFacts
-from workbench.samples.passes import Loss, Pass, ratio_range
-from workbench.samples.recompute import PER_RESPONSE
+from workbench.numbers import counted
+from workbench.samples.token_facts import TokenFacts
+from workbench.samples.token_maths import PER_RESPONSE, TokenLoss, UpdatePass, ratio_range
 
 _SYMBOL, _DEFINITION = 6, 36  # columns
 _ONE_LINE = 96  # columns: from here on definitions and numbers are aligned as two columns
@@ -21,8 +21,7 @@ _TERMS_FROM = 70  # columns: from here on both terms of a loss fit
 _MORE_TERMS = 14  # columns for each further term
 _UNKNOWN = "?"
 _NO_SETTINGS = (
-    "The file does not tell gamma, lambda and the other settings of its run, so the formulas cannot be filled in: "
-    "a run that is made now keeps them."
+    "The samples file has no settings such as gamma and lambda, so there are no formulas. Newer runs save them."
 )
 
 
@@ -33,8 +32,8 @@ _BASELINES = {
     "grpo": "mean R of the prompt's responses",
 }
 _AGGREGATIONS = {
-    "sequence": "averaged over each response's tokens, then over the responses of the minibatch",
-    "constant": "summed over the minibatch, and divided by its responses times rollout.max_new_tokens",
+    "sequence": "averaged over the tokens of each response, then over the responses of the minibatch",
+    "constant": "summed over the minibatch, then divided by its responses times rollout.max_new_tokens",
 }
 
 
@@ -73,7 +72,7 @@ def number(x: float | None) -> str:
     return text if text.strip("-0.") else text.lstrip("-")
 
 
-def mark(one: Pass) -> str:
+def mark(one: UpdatePass) -> str:
     """Return a label for the clip's effect on a pass; empty where the ratio is inside its range."""
     return "no step" if one.skipped else "✂ clipped" if one.clipped else "outside" if one.outside else ""
 
@@ -115,7 +114,7 @@ def _reward(facts: TokenFacts, settings: SampleSettings, kl: float | None) -> tu
     if facts.is_last:
         parts.append(("score", _operand(facts.sequence_score)))
     definition, filled = (" + ".join(column) for column in zip(*parts, strict=True)) if parts else ("0", "")
-    return definition + (", the KL being in the loss" if settings.kl_in == "loss" else ""), filled
+    return definition + (" (the KL is in the loss)" if settings.kl_in == "loss" else ""), filled
 
 
 def _gae(facts: TokenFacts, settings: SampleSettings) -> Iterator[Formula]:
@@ -148,7 +147,7 @@ def _without_critic(facts: TokenFacts, settings: SampleSettings) -> Iterator[For
 
 
 def _terms(count: int) -> str:
-    return f"{count} term{'s' * (count > 1)}, below"
+    return f"{counted(count, 'term')}, below"
 
 
 def _kl(facts: TokenFacts, estimator: str) -> tuple[str, str]:
@@ -181,7 +180,7 @@ def _drawn(formula: Formula, width: int) -> list[Line]:
 
 
 def _disagreement(saved: float, width: int) -> Line:
-    text = f"≠ {number_text(saved, 6, 14)} in the file: further off than float32 rounding goes"
+    text = f"≠ {number_text(saved, 6, 14)} in the file: differs by more than float32 rounding"
     return [(" " * _SYMBOL, "text"), (fit(text, width - _SYMBOL), "alert")]
 
 
@@ -218,7 +217,7 @@ def _loss_definition(facts: TokenFacts, settings: SampleSettings) -> str:
     return f"= -{weight}{kept}{kl},  ρ\xa0=\xa0π\xa0/\xa0π_old"
 
 
-def _loss_terms(loss: Loss, width: int) -> str:
+def _loss_terms(loss: TokenLoss, width: int) -> str:
     """Return the loss with its terms if there is room for them."""
     more = [x for x in (loss.bound, loss.weight, loss.kl) if x is not None]
     if width < _TERMS_FROM + _MORE_TERMS * len(more):

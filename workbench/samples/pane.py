@@ -2,40 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, Literal
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
 
-from textual import on
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
-from textual.widgets import Input, Static
 
-from workbench.kit.cut_text import CutText
-from workbench.run.sample_query import EXAMPLES, Order, parse_query
-from workbench.run.sample_records import Sample, SampleKey
-from workbench.samples.asked import Asked
+from trainer.errors import StorageError
+from trainer.runs.folder import RunFolder
+from workbench.kit.pane import Pane
+from workbench.run.sample_query import EXAMPLES
+from workbench.run.sample_reader import read_token_sample
+from workbench.run.samples import Sample, SampleKey, SampleTable, TokenSample
+from workbench.run.view import RunView
+from workbench.samples.ask_form import StartingPoint
+from workbench.samples.browser import SampleBrowser
 from workbench.samples.channels import CHANNELS
-from workbench.samples.opening import SamplesOpening
+from workbench.samples.export import check_place, copy_text, export_samples
+from workbench.samples.export_screen import ExportChoice, SampleExportScreen
 from workbench.samples.prompt_history import PromptHistoryScreen
-from workbench.samples.sample_filter import SampleFilter
-from workbench.samples.sample_list import SampleList
+from workbench.samples.sample_list import SampleList, SampleListView
 from workbench.samples.sample_view import SampleView
 from workbench.text import visible
 
-_NONE_YET = "no samples yet: they come with the first iteration"
-_ORDERS: tuple[Literal["batch", "score", "kl", "length"], ...] = ("batch", "score", "kl", "length")
+_PICTURES = ("svg", "html")
 _HELP = """\
-What the policy wrote. The newest iteration is followed until you go to an earlier one; w lists the whole run. Enter \
-opens a sample: its tokens are coloured by the channel that you choose, and the panel tells all that is known of the \
-token under the cursor. Enter there lays out the sum of its advantage.
+What the policy wrote. The list follows the newest iteration until you go to an earlier one; w lists the whole run. \
+Enter opens a sample: its tokens are coloured by the channel that you choose, and the panel explains the token under \
+the cursor. Enter on a token shows how its advantage was calculated.
 
 The search takes words and conditions: {examples}.
 
 {channels}"""
 
 
-class SamplesPane(SamplesOpening):
+class SamplesPane(Pane):
     """Pane with a list of samples, or one of them open."""
 
     TITLE = "Samples"
@@ -45,217 +50,269 @@ class SamplesPane(SamplesOpening):
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "open", id="samples.open", tooltip="Show the selected sample token by token"),
-        Binding("escape", "close", "back", id="samples.close", tooltip="Back to the list"),
-        Binding("left", "go(-1)", "earlier", id="samples.earlier", tooltip="Samples of the iteration before"),
-        Binding("right", "go(1)", "later", id="samples.later", tooltip="Samples of the iteration after"),
-        Binding("end", "follow", "newest", id="samples.follow", tooltip="Follow the newest iteration again"),
-        Binding("slash", "filter", "search", id="samples.filter", tooltip="Search texts, filter by numbers"),
-        Binding("o", "order", "order", id="samples.order", tooltip="Sort by score, KL, length, or not at all"),
-        Binding("O", "reverse", "reverse", show=False, id="samples.reverse", tooltip="Sort the other way round"),
-        Binding("w", "whole_run", "whole run", id="samples.whole-run", tooltip="All iterations, or one again"),
+        Binding("escape", "close", "back", id="samples.close", tooltip="Return to the list"),
+        Binding("left", "go(-1)", "earlier", id="samples.earlier", tooltip="Go to the previous iteration"),
+        Binding("right", "go(1)", "later", id="samples.later", tooltip="Go to the next iteration"),
+        Binding("end", "follow", "newest", id="samples.follow", tooltip="Follow the newest iteration"),
+        Binding("slash", "filter", "search", id="samples.filter", tooltip="Search texts and numbers"),
+        Binding("o", "order", "order", id="samples.order", tooltip="Sort by score, KL or length, or do not sort"),
+        Binding("O", "reverse", "reverse", show=False, id="samples.reverse", tooltip="Reverse the order"),
+        Binding("w", "whole_run", "whole run", id="samples.whole-run", tooltip="List all iterations, or one"),
         Binding(
             "right_square_bracket",
             "outlier(1)",
             "next outlier",
             show=False,
             id="samples.next-outlier",
-            tooltip="The next sample whose score, KL or length lies far off its iteration's",
+            tooltip="Next sample whose score, KL or length is far from the others of its iteration",
         ),
         Binding(
             "left_square_bracket",
             "outlier(-1)",
-            "outlier before",
+            "previous outlier",
             show=False,
             id="samples.outlier-before",
-            tooltip="The sample before whose score, KL or length lies far off its iteration's",
+            tooltip="Previous sample whose score, KL or length is far from the others of its iteration",
         ),
         Binding("n", "next(1)", "next sample", id="samples.next", tooltip="Open the next sample of the list"),
-        Binding("N", "next(-1)", "sample before", show=False, id="samples.before", tooltip="Open the one before it"),
-        Binding("b", "bookmark", "mark", id="samples.bookmark", tooltip="Mark the sample, or take its mark away"),
-        Binding("h", "history", "history", id="samples.history", tooltip="The same prompt through training"),
-        Binding("p", "ask", "ask", id="samples.ask", tooltip="What do policy and reference say to a prompt now?"),
-        Binding("f", "try_from_here", "try", id="samples.try", tooltip="Go on from the cursor with another token"),
-        Binding("x", "export", "export", id="samples.export", tooltip="JSONL, Markdown, or a picture of the text"),
-        Binding("y", "copy", "copy", show=False, id="samples.copy", tooltip="Prompt and completion to the clipboard"),
+        Binding(
+            "N", "next(-1)", "previous sample", show=False, id="samples.before", tooltip="Open the previous sample"
+        ),
+        Binding("b", "bookmark", "mark", id="samples.bookmark", tooltip="Mark the sample, or remove its mark"),
+        Binding("h", "history", "history", id="samples.history", tooltip="Compare responses to this prompt"),
+        Binding("p", "ask", "ask", id="samples.ask", tooltip="Ask policy and reference to respond to a prompt now"),
+        Binding("f", "try_from_here", "try", id="samples.try", tooltip="Continue from the cursor with another token"),
+        Binding("x", "export", "export", id="samples.export", tooltip="Export JSONL, Markdown or a picture"),
+        Binding("y", "copy", "copy", show=False, id="samples.copy", tooltip="Copy prompt and response"),
     ]
 
     class AskRequested(Message):
-        """Message sent when the user wants the models of the run to write."""
+        """Message sent when the user wants the models of the run to continue from `start`."""
 
-        def __init__(self, asked: Asked) -> None:
+        def __init__(self, start: StartingPoint) -> None:
             super().__init__()
-            self.asked = asked
+            self.start = start
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._count = ""  # samples listed, and out of how many
-        self._heading = ""
+        self._list_view = SampleListView(self.refresh_keys)
+        self._list = self._list_view.sample_list
+        self._view = SampleView()
+        self._view.display = False
 
     def compose(self) -> ComposeResult:
-        yield CutText(most=3, id="samples-heading")
-        yield SampleFilter()
-        yield Static(id="samples-problem", markup=False)
-        yield SampleList()
-        yield SampleView()
-
-    def on_mount(self) -> None:
-        self.query_one(SampleView).display = False
-        self.query_one("#samples-problem").display = False
-        self.query_one(SampleList).show([], message=_NONE_YET)
+        yield self._list_view
+        yield self._view
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        browser, selected = self._browser, self._list.selected
         match action:
             case "open" | "filter" | "order" | "reverse" | "whole_run" | "outlier":
-                return self.opened is None and (action != "open" or self.selected is not None)
+                return self.opened is None and (action != "open" or selected is not None)
             case "go":
-                return self.opened is None and self.newest is not None and not self.whole_run
+                return self.opened is None and browser.newest is not None and not browser.whole_run
             case "follow":
-                return self.opened is None and not self.follows
+                return self.opened is None and not browser.follows
             case "close" | "next" | "try_from_here" | "copy":
                 return self.opened is not None
             case "bookmark" | "history" | "export":
-                return self.table is not None and self.selected is not None
+                return browser.table is not None and selected is not None
             case "ask":
-                return self.folder is not None
+                return browser.folder is not None
         return True
 
+    @property
+    def opened(self) -> TokenSample | None:
+        """The open sample; None while the list is shown."""
+        return self._view.text.sample if self._view.display else None
+
     def take_focus(self) -> None:
-        (self.query_one(SampleView).text if self.opened else self.query_one(SampleList)).focus()
+        (self._list if self.opened is None else self._view.text).focus()
+
+    def show_run(self, view: RunView) -> None:
+        if self._list_view.show_run(view):
+            self._hide_sample()
+
+    def show_iteration(self, iteration: int | None) -> None:
+        """List the samples of `iteration`; with None follow the newest."""
+        self._list_view.show_iteration(iteration)
+        self._hide_sample()
 
     # The list
 
-    @property
-    def selected(self) -> Sample | None:
-        """The sample under the list's cursor."""
-        return self.query_one(SampleList).selected
-
-    def list_samples(self, samples: Sequence[Sample], count: str, message: str) -> None:
-        self._count = count
-        listed = self.query_one(SampleList)
-        listed.marked = self.bookmarks or ()
-        listed.show(samples, message=visible(message), iterations=self.whole_run)
-        self.show_heading()
-        self.refresh_keys()
-
-    def show_heading(self) -> None:
-        newest, heading = self.newest, ""
-        if self.whole_run:
-            heading = f"whole run   {self._count}"
-        elif newest is not None and (iteration := self.iteration) is not None:
-            place = "newest" if iteration == newest.iteration else f"newest is {newest.iteration}"
-            heading = f"iteration {iteration} · {place}" + (f"   {self._count}" if iteration == self._shown else "")
-        if self.order != Order():
-            heading += f"   by {self.order.by} {'↓' if self.order.descending else '↑'}"
-        if heading != self._heading:
-            self._heading = heading
-            self.query_one("#samples-heading", Static).update(heading)
-
-    def complain(self, problem: str) -> None:
-        self.notify(visible(problem), severity="warning", markup=False)
-
-    def forget(self) -> None:
-        super().forget()
-        self._count = ""
-        self.query_one(SampleList).show([], message=_NONE_YET)
-
     def action_go(self, by: int) -> None:
-        self.go(by)
+        self._list_view.go(by)
 
     def action_follow(self) -> None:
         self.show_iteration(None)
 
     def action_whole_run(self) -> None:
-        self.toggle_whole_run()
+        self._list_view.toggle_whole_run()
 
     def action_order(self) -> None:
-        by = _ORDERS[(_ORDERS.index(self.order.by) + 1) % len(_ORDERS)]
-        self.choose(self.filter, Order(by, descending=by != "batch"))
+        self._list_view.sort_by_next()
 
     def action_reverse(self) -> None:
-        self.choose(self.filter, Order(self.order.by, descending=not self.order.descending))
-
-    def action_outlier(self, by: int) -> None:
-        if not self.query_one(SampleList).next_outlier(by):
-            self.notify("no outlier that way: score, KL and length lie close together")
-
-    # The search
+        self._list_view.reverse()
 
     def action_filter(self) -> None:
-        line = self.query_one(SampleFilter)
-        line.display = True
-        line.focus()
+        self._list_view.search()
 
-    def on_input_changed(self, event: Input.Changed) -> None:
-        told, problem = self.query_one("#samples-problem", Static), ""
-        try:
-            query = parse_query(event.value)
-        except ValueError as error:
-            problem = str(error)
-        else:
-            if query != self.filter:
-                self.choose(query, self.order)
-        told.display = bool(problem)
-        told.update(visible(problem))
+    def action_outlier(self, by: int) -> None:
+        if not self._list.next_outlier(by):
+            self.notify("No more outliers of score, KL or length this way")
 
-    def on_input_submitted(self) -> None:
-        line = self.query_one(SampleFilter)
-        self.query_one(SampleList).focus()
-        line.display = bool(line.value.strip())
-
-    def on_sample_filter_cleared(self) -> None:
-        line = self.query_one(SampleFilter)
-        line.value = ""
-        line.display = False
-        self.query_one(SampleList).focus()
-
-    # Its samples
+    # One sample
 
     @on(SampleList.Opened)
     def action_open(self) -> None:
-        if (selected := self.selected) is not None:
-            self.open_sample(selected.key)
+        if (selected := self._list.selected) is not None:
+            self._open(selected.key)
 
     def action_close(self) -> None:
-        self.close_sample()
+        self._hide_sample()
 
     def action_next(self, by: int) -> None:
-        listed = self.query_one(SampleList)
-        before, listed.cursor = listed.cursor, listed.cursor + by
-        if listed.cursor != before:
+        before, self._list.cursor = self._list.cursor, self._list.cursor + by
+        if self._list.cursor != before:
             self.action_open()
 
     def action_bookmark(self) -> None:
-        self.toggle_bookmark()
+        bookmarks, sample = self._browser.bookmarks, self._current
+        if bookmarks is None or sample is None:
+            return
+        try:
+            marked = bookmarks.toggle(sample.key)
+        except StorageError as error:
+            self._warn(str(error))
+            return
+        self._list.redraw()
+        if self.opened is not None:
+            self._view.mark(marked)
+        self._list_view.select()
 
     def action_history(self) -> None:
-        opened, selected = self.opened, self.selected
-        sample = opened if opened is not None else selected
-        if self.folder is None or sample is None:
+        sample = self._current
+        if self._browser.folder is None or sample is None:
             return
 
         def chosen(key: SampleKey | None) -> None:
             if key is not None:
-                self.open_sample(key)
+                self._open(key)
 
-        self.app.push_screen(PromptHistoryScreen(self.folder, sample), chosen)
+        self.app.push_screen(PromptHistoryScreen(self._browser.folder, sample), chosen)
 
     def action_ask(self) -> None:
+        def ask(sample: TokenSample) -> None:
+            self.post_message(self.AskRequested(StartingPoint.of_prompt(sample)))
+
         if (opened := self.opened) is not None:
-            self.post_message(self.AskRequested(Asked.about_prompt(opened)))
-        elif self.table is not None and (selected := self.selected) is not None:
-            self.read_then(
-                selected.key, lambda sample: self.post_message(self.AskRequested(Asked.about_prompt(sample)))
-            )
+            ask(opened)
+        elif self._browser.table is not None and (selected := self._list.selected) is not None:
+            self._read_then(selected.key, ask)
         else:
-            self.post_message(self.AskRequested(Asked()))
+            self.post_message(self.AskRequested(StartingPoint()))
 
     def action_try_from_here(self) -> None:
         if (opened := self.opened) is not None and len(opened):
-            index = self.query_one(SampleView).text.cursor
-            self.post_message(self.AskRequested(Asked.from_token(opened, index)))
-
-    def action_export(self) -> None:
-        self.export()
+            self.post_message(self.AskRequested(StartingPoint.at_token(opened, self._view.text.cursor)))
 
     def action_copy(self) -> None:
-        self.copy()
+        if (opened := self.opened) is not None:
+            self.app.copy_to_clipboard(copy_text(opened))
+            self.notify("Copied, if the terminal supports OSC 52")
+
+    def action_export(self) -> None:
+        folder, sample = self._browser.folder, self._current
+        if folder is None or sample is None:
+            return
+        key, samples, marked = sample.key, self._list.samples, list(self._browser.bookmarks or ())
+
+        async def write(choice: ExportChoice) -> str:
+            keys = marked if choice.what == "marked" else [key]
+            if choice.what == "shown":
+                keys = samples.keys if isinstance(samples, SampleTable) else [sample.key for sample in samples]
+            try:
+                if choice.format in _PICTURES:
+                    await asyncio.to_thread(check_place, choice.path)
+                else:
+                    report = await asyncio.to_thread(
+                        export_samples, folder, keys, choice.path, markdown=choice.format == "markdown"
+                    )
+                    self.notify(visible(report), markup=False)
+            except StorageError as error:
+                return str(error)
+            return ""
+
+        def chosen(choice: ExportChoice | None) -> None:
+            if choice is not None and choice.format in _PICTURES:  # drawn from the screen, once the dialog is closed
+                self._read_then(key, lambda sample: self._show_and_draw(sample, choice.path))
+
+        counts = {"this": 1, "shown": len(samples), "marked": len(marked)}
+        name = f"{folder.name}-{key.iteration}-{key.row + 1}"
+        self.app.push_screen(SampleExportScreen(counts, Path.cwd(), name, write), chosen)  # type: ignore[arg-type]
+
+    def _open(self, key: SampleKey) -> None:
+        """Read a sample of the run, then show it token by token."""
+        if self._browser.table is None:
+            self._warn("This run saves no tokens. Set run.save_samples = true to keep them.")
+            return
+        self._browser.hold()
+        self._read_then(key, self._show_sample)
+
+    def _read_then(self, key: SampleKey, then: Callable[[TokenSample], object]) -> None:
+        """Read a sample in a thread, then call `then` with it, unless another one is requested meanwhile."""
+        if (folder := self._browser.folder) is not None:
+            self._read_sample(folder, key, then)
+
+    @work(exclusive=True, group="open")
+    async def _read_sample(self, folder: RunFolder, key: SampleKey, then: Callable[[TokenSample], object]) -> None:
+        try:
+            sample = await asyncio.to_thread(read_token_sample, folder, key)
+        except StorageError as error:
+            if folder == self._browser.folder:
+                self._warn(str(error))
+            return
+        if folder == self._browser.folder:
+            then(sample)
+
+    def _show_sample(self, sample: TokenSample) -> None:
+        listed, view, folder = self._list, self._view, self._browser.folder
+        if folder is None:
+            return
+        view.show(folder, sample, marked=sample.key in (self._browser.bookmarks or ()))
+        if not view.display:
+            had_focus = listed.has_focus
+            view.display = True
+            self._list_view.show_list(False)
+            if had_focus or self.app.focused is None:
+                view.text.focus()
+        self.refresh_keys()
+
+    def _hide_sample(self) -> None:
+        """Close the open sample and show the list."""
+        had_focus = self._view.has_focus_within
+        self._view.display = False
+        self._list_view.show_list(True)
+        if had_focus:
+            self._list.focus()
+        if self._browser.release():
+            self._list_view.update_list()
+        self.refresh_keys()
+
+    def _show_and_draw(self, sample: TokenSample, path: Path) -> None:
+        if self.opened is None or self.opened.key != sample.key:
+            self._show_sample(sample)
+        self._view.save_picture(path)
+
+    @property
+    def _browser(self) -> SampleBrowser:
+        return self._list_view.browser
+
+    @property
+    def _current(self) -> Sample | TokenSample | None:
+        """The open sample, else the selected one."""
+        return self._list.selected if self.opened is None else self.opened
+
+    def _warn(self, problem: str) -> None:
+        self.notify(visible(problem), severity="warning", markup=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from typing import ClassVar
@@ -19,34 +18,38 @@ from textual.widgets.option_list import Option
 from textual.worker import get_current_worker
 
 from trainer.runs.folder import RunFolder
-from workbench.kit.cells import fit_end
+from workbench.columns import fit_end
 from workbench.kit.dialog import Dialog
+from workbench.kit.drawing import Line, ScrolledLines, plain, scroll_bindings
+from workbench.kit.theming import no_color
 from workbench.kit.word_diff import Part, word_diff
-from workbench.run.sample_records import Sample, SampleKey, TokenSample
-from workbench.samples.appearances import appearances
-from workbench.samples.diff_text import DiffText
+from workbench.numbers import counted, number
+from workbench.run.samples import Sample, SampleKey, TokenSample
+from workbench.samples.whole_run import samples_of_prompt
 from workbench.text import sparkline, visible
 
 _BESIDE = 100  # columns from which the text is shown beside the list
 _PROMPT = 2000  # characters of the prompt's end that are considered
 _LEAST_CHART = 8  # columns
 _PAUSE = 0.3  # seconds between two messages of the reading thread, after the first
+_MARKS = {"gone": ("−", ""), "new": ("+", "")}  # in addition to strike and underline
+_COLORLESS = {"gone": ("[-", "-]"), "new": ("{+", "+}")}  # as in git's word diff
 _HEADINGS = "     sample    score  KL nats  tokens"
 
 
 def appearance_line(sample: Sample, *, is_base: bool = False) -> str:
     """Return iteration and number in the batch, score, KL, length, and signs for a cut response and for the base."""
-    number = f"{sample.key.iteration}·{sample.key.row + 1}"
+    place = f"{sample.key.iteration}·{sample.key.row + 1}"
     length = "-" if sample.length is None else str(sample.length)
     signs = " ✂" * sample.truncated + " base" * is_base
-    return f"{number:>11}  {_number(sample.score, '+.2f'):>7}  {_number(sample.kl, '.1f'):>7}  {length:>6}{signs}"
+    return f"{place:>11}  {number(sample.score, 2, signed=True):>7}  {number(sample.kl, 1):>7}  {length:>6}{signs}"
 
 
 def changes_line(chosen: Sample, base: Sample) -> str:
     """Return score, KL and length of `chosen`, each with its difference from `base`."""
     facts = [
-        f"score {_number(chosen.score, '+.2f')} ({_number(chosen.score - base.score, '+.2f')})",
-        f"KL {_number(chosen.kl, '.1f')} nats ({_number(chosen.kl - base.kl, '+.1f')})",
+        f"score {number(chosen.score, 2, signed=True)} ({number(chosen.score - base.score, 2, signed=True)})",
+        f"KL {number(chosen.kl, 1)} nats ({number(chosen.kl - base.kl, 1, signed=True)})",
     ]
     if chosen.length is not None and base.length is not None:
         facts.append(f"{chosen.length} tokens ({chosen.length - base.length:+d})")
@@ -59,22 +62,36 @@ def scores_line(samples: Sequence[Sample], width: int, *, reading: bool) -> str:
     samples: newest first. reading: add that more are being read.
     """
     iterations = len({sample.key.iteration for sample in samples})
-    count = f"{_counted(len(samples), 'sample')} of {_counted(iterations, 'iteration')}" + ", reading…" * reading
+    count = f"{counted(len(samples), 'sample')} of {counted(iterations, 'iteration')}" + ", reading…" * reading
     scores = [sample.score for sample in reversed(samples)]
     room = width - cell_len(count) - 30
     if len(scores) < 2 or room < _LEAST_CHART:
         return count
-    ends = _number(scores[0], "+.2f"), _number(scores[-1], "+.2f")
+    ends = number(scores[0], 2, signed=True), number(scores[-1], 2, signed=True)
     return f"{count}   score {ends[0]} {sparkline(_thinned(scores, room), room)} {ends[1]}"
+
+
+def diff_lines(parts: Sequence[Part], width: int, *, colorless: bool = False) -> list[list[Part]]:
+    """Wrap the parts in lines of at most `width` columns, with a mark at the start of each change.
+
+    colorless: mark its end as well, so that a change is visible without styles.
+    """
+    marks = _COLORLESS if colorless else _MARKS
+    shown = Content.assemble(*((_marked(part, *marks.get(part.kind, ("", ""))), part.kind) for part in parts))
+    return [
+        [Part(span.style, line.plain[span.start : span.end]) for span in line.spans]  # type: ignore[arg-type]
+        for paragraph in shown.split("\n", allow_blank=True)
+        for line in paragraph.wrap(max(width, 1))
+    ]
 
 
 class PromptHistoryScreen(Dialog[SampleKey | None]):
     """Dialog that returns the key of the sample to open, None when it is closed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("b", "base", "base", id="history.base", tooltip="Compare the others with this one"),
-        Binding("d", "toggle_diff", "changes", id="history.diff", tooltip="Mark what has changed, or show the text"),
-        Binding("escape", "close", "close", id="history.close", tooltip="Back to the samples"),
+        Binding("b", "base", "base", id="history.base", tooltip="Compare the others with this response"),
+        Binding("d", "toggle_diff", "changes", id="history.diff", tooltip="Mark changes, or show the text"),
+        Binding("escape", "close", "close", id="history.close", tooltip="Return to the samples"),
     ]
 
     class Found(Message):
@@ -107,8 +124,8 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
                 with Vertical(id="history-chosen"):
                     yield Static(id="history-changes", markup=False)
                     yield DiffText()
-            keys = [("enter", "opens it"), ("history.base", "makes it the base"), ("history.diff", "changes")]
-            yield Static(self.hint(*keys, ("tab", "text"), ("history.close", "closes")), id="history-keys")
+            keys = [("enter", "open"), ("history.base", "set as base"), ("history.diff", "changes")]
+            yield Static(self.hint(*keys, ("tab", "text"), ("history.close", "close")), id="history-keys")
 
     def on_mount(self) -> None:
         self.query_one("#history-problem").display = False
@@ -159,14 +176,14 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
         worker = get_current_worker()
         found: list[Sample] = []
         problems: list[str] = []
-        told = -_PAUSE
-        for one in appearances(
+        posted = -_PAUSE
+        for one in samples_of_prompt(
             folder, sample.prompt_index, sample.prompt, lambda: worker.is_cancelled, problems.append
         ):
             found.append(one)
-            if time.monotonic() - told > _PAUSE:
+            if time.monotonic() - posted > _PAUSE:
                 self.post_message(self.Found(found, list(problems), done=False))
-                found, told = [], time.monotonic()
+                found, posted = [], time.monotonic()
         self.post_message(self.Found(found, problems, done=True))
 
     @on(Found)
@@ -201,39 +218,76 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
         problem = self.query_one("#history-problem", Static)
         problem.display = bool(self._problems)
         if self._problems:
-            more = f"; {len(self._problems) - 1} more files cannot be read" * (len(self._problems) > 1)
+            more = f" (and {len(self._problems) - 1} more)" * (len(self._problems) > 1)
             problem.update(f"✖ {visible(self._problems[0])}{more}")
 
     def _show_chosen(self) -> None:
         chosen, base = self.chosen, self.base
         changes, text = self.query_one("#history-changes", Static), self.query_one(DiffText)
         if chosen is None or base is None:
-            changes.update("reading…" if self._reading else "no sample of this prompt is kept")
+            changes.update("reading…" if self._reading else "no saved samples of this prompt")
             text.show([])
             return
         lines = [changes_line(chosen, base)]
         if len(self._samples) == 1:
-            lines.append("the only one so far" if self._reading else "this prompt came up once only")
+            lines.append("the only response so far" if self._reading else "the only response to this prompt")
         elif chosen is base:
-            lines.append("the base, which the others are compared with")
+            lines.append("base of the comparison")
         else:
-            lines.append(f"against iteration {base.key.iteration}, sample {base.key.row + 1}")
+            lines.append(f"compared with iteration {base.key.iteration}, sample {base.key.row + 1}")
         parts, passed_over = [Part("same", chosen.completion)], 0
         if self._diff and chosen is not base:
             parts, passed_over = word_diff(base.completion, chosen.completion)
         if passed_over:
-            lines[-1] += f"; {passed_over} frequent words were not looked for by themselves"
+            lines[-1] += f"; {passed_over} frequent words were not compared"
         changes.update("\n".join(lines))
         text.show(parts, from_start=chosen.key != self._shown)
         self._shown = chosen.key
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+class DiffText(ScrolledLines):
+    """Scrollable text with its changes marked."""
+
+    CSS_NAME = "diff-text"
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"diff-text--same", "diff-text--gone", "diff-text--new"}
+    BINDINGS: ClassVar[list[BindingType]] = scroll_bindings("diff")
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._parts: Sequence[Part] = ()
+
+    @property
+    def text(self) -> str:
+        """The text as shown, with its marks."""
+        return "\n".join(plain(line) for line in self._lines)
+
+    def show(self, parts: Sequence[Part], *, from_start: bool = True) -> None:
+        """Show these parts of a text. from_start: scroll to its start, else keep the scroll position."""
+        self._parts = parts
+        self.lay_out()
+        if from_start:
+            self.scroll_to(y=0, animate=False, force=True)
+
+    def wrap(self, width: int) -> list[Line]:
+        lines = diff_lines(self._parts, width, colorless=no_color())
+        return [[(part.text, part.kind) for part in line] for line in lines]
 
 
-def _number(value: float, form: str) -> str:
-    return f"{value:{form}}" if math.isfinite(value) else "-"
+def _marked(part: Part, before: str, after: str) -> str:
+    """Return the part's text between marks, with the outer spaces outside them.
+
+    A change that consists of spaces alone shows them as symbols.
+    """
+    text = part.text
+    core = text.strip()
+    if part.kind == "same":
+        return visible(text, keep_newlines=True)
+    if not core:
+        newlines = "\n" * text.count("\n") if part.kind == "new" else ""
+        return before + visible(text).replace(" ", "␣") + after + newlines
+    start = text.index(core)
+    around = text[:start], text[start + len(core) :]
+    return visible(f"{around[0]}{before}{core}{after}{around[1]}", keep_newlines=True)
 
 
 def _thinned(values: Sequence[float], most: int) -> Sequence[float]:

@@ -1,22 +1,40 @@
-"""The list of samples: for each score, KL and length, the end of the prompt and the start of the response."""
+"""The list of samples: the end of each prompt and the start of the response, below a heading and a search line."""
 
 from __future__ import annotations
 
-import math
+import asyncio
 import re
-from collections.abc import Collection, Sequence
-from typing import ClassVar
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import ClassVar, Literal
 
 from rich.cells import cell_len
+from textual import on, work
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import Vertical
 from textual.content import Content
+from textual.message import Message
+from textual.timer import Timer
+from textual.widgets import Input, Static
+from textual.worker import Worker, get_current_worker
 
-from workbench.kit.block_list import BlockList
-from workbench.kit.cells import fit_end
-from workbench.run.sample_records import Sample, SampleKey
-from workbench.run.sample_table import SampleTable
+from trainer.runs.folder import RunFolder
+from workbench.columns import fit_end
+from workbench.kit.cursor_list import BlockList
+from workbench.kit.drawing import CutText
+from workbench.kit.pane import MountedWhole
+from workbench.numbers import counted, number
+from workbench.run.sample_query import Order, Query, parse_query
+from workbench.run.sample_reader import kept_iterations
+from workbench.run.samples import Sample, SampleKey, SampleTable
+from workbench.run.view import RunView
+from workbench.samples.browser import NO_SAMPLES_YET, SampleBrowser, Selection, read_iteration
+from workbench.samples.whole_run import RunPart, scan
 from workbench.text import visible
 
+_ORDERS: tuple[Literal["batch", "score", "kl", "length"], ...] = ("batch", "score", "kl", "length")
 _COMPLETION = 2  # lines
 _ROLES = ("facts", "prompt", *[""] * _COMPLETION, "")  # of each sample's lines, the last one empty
 _KEPT = 500  # drawn samples in the cache
@@ -29,17 +47,14 @@ def sample_facts(sample: Sample, width: int, *, marked: bool = False, iteration:
 
     marked: the sample has a bookmark. iteration: include its iteration.
     """
-    score = f"{sample.score:+.2f}" if math.isfinite(sample.score) else "-"
-    kl = f"{sample.kl:.1f}" if math.isfinite(sample.kl) else "-"
-    number = f"{sample.key.row + 1:>3}"
-    if iteration:
-        number = f"{sample.key.iteration:>5}·{sample.key.row + 1}"
+    score, kl = number(sample.score, 2, signed=True), number(sample.kl, 1)
+    place = f"{sample.key.iteration:>5}·{sample.key.row + 1}" if iteration else f"{sample.key.row + 1:>3}"
     if marked:
-        number += " ★"
-    full = [number, f"score {score}", f"KL {kl} nats"]
-    short = [number, score, f"KL {kl}"]
+        place += " ★"
+    full = [place, f"score {score}", f"KL {kl} nats"]
+    short = [place, score, f"KL {kl}"]
     if sample.length is not None:
-        full.append(f"{sample.length} tokens")
+        full.append(counted(sample.length, "token"))
         short.append(f"{sample.length} tok")
     if sample.truncated:
         full.append("✂ cut short")
@@ -74,11 +89,11 @@ class SampleList(BlockList[Sample]):
         "sample-list--cursor",
     }
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "move(-1)", "Up", show=False, id="samples.up", tooltip="The sample above"),
-        Binding("down", "move(1)", "Down", show=False, id="samples.down", tooltip="The sample below"),
-        Binding("pageup", "page(-1)", "Page up", show=False, id="samples.page-up", tooltip="A screenful up"),
-        Binding("pagedown", "page(1)", "Page down", show=False, id="samples.page-down", tooltip="A screenful down"),
-        Binding("home", "first", "First", show=False, id="samples.first", tooltip="The first sample"),
+        Binding("up", "move(-1)", "up", show=False, id="samples.up", tooltip="Go to the sample above"),
+        Binding("down", "move(1)", "down", show=False, id="samples.down", tooltip="Go to the sample below"),
+        Binding("pageup", "page(-1)", "page up", show=False, id="samples.page-up", tooltip="Go up a page"),
+        Binding("pagedown", "page(1)", "page down", show=False, id="samples.page-down", tooltip="Go down a page"),
+        Binding("home", "first", "first", show=False, id="samples.first", tooltip="Go to the first sample"),
     ]
 
     def __init__(self, *, id: str | None = None) -> None:
@@ -128,3 +143,231 @@ class SampleList(BlockList[Sample]):
             marked = sample.key in self.marked
             self._drawn[index] = sample_lines(sample, width, marked=marked, iteration=self._iterations)
         return self._drawn[index]
+
+
+class SampleFilter(Input):
+    """The search line, hidden until requested; enter keeps the matches, escape shows all samples again."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "clear", "show all", id="sample-filter.clear", tooltip="End the search and show all samples"),
+        Binding("down", "submit", "to the list", show=False, id="sample-filter.down", tooltip="Go to the matches"),
+    ]
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(placeholder="words, or score>0.5 kl<10 len>20 stop:length is:marked", compact=True, id=id)
+        self.display = False
+
+    def allow_focus(self) -> bool:
+        return bool(self.display)
+
+    def action_clear(self) -> None:
+        self.value = ""
+        self.post_message(self.Submitted(self, ""))
+
+
+class SampleListView(MountedWhole, Vertical):
+    """Heading, search line and list. `browser` decides what is listed; this reads it in threads and shows it.
+
+    changed: called when other keys may apply than before.
+    """
+
+    class ScoresRead(Message):
+        """Message with the scores of a whole batch, read from the samples file of `iteration`."""
+
+        def __init__(self, iteration: int, scores: list[float]) -> None:
+            super().__init__()
+            self.iteration = iteration
+            self.scores = scores
+
+    class PartRead(Message):
+        """Message from the thread that reads the whole run."""
+
+        def __init__(self, part: RunPart) -> None:
+            super().__init__()
+            self.part = part
+
+    def __init__(self, changed: Callable[[], object]) -> None:
+        super().__init__()
+        self.browser = SampleBrowser()
+        self.sample_list = SampleList()
+        self._changed = changed
+        self._listed = NO_SAMPLES_YET
+        self._heading = ""
+        self._is_reading = False
+        self._timer: Timer | None = None  # until the next read that nobody waits for
+        self._scanning: Worker[None] | None = None
+
+    def compose(self) -> ComposeResult:
+        yield CutText(most=3, id="samples-heading")
+        yield SampleFilter()
+        yield Static(id="samples-problem", markup=False)
+        yield self.sample_list
+
+    def on_mount(self) -> None:
+        self.query_one("#samples-problem").display = False
+        self.sample_list.show([], message=NO_SAMPLES_YET.message)
+
+    def show_list(self, shown: bool) -> None:
+        """Show the list, or only the lines above it."""
+        self.sample_list.display = shown
+        self.set_class(not shown, "-no-list")
+
+    # What is listed
+
+    def show_run(self, view: RunView) -> bool:
+        """Follow the state of the run; return whether it is another run than before."""
+        folder = RunFolder(Path(view.started.folder)) if view.started else None
+        is_other = folder != self.browser.folder
+        if is_other:
+            self._stop_scanning()
+            self.browser = self.browser.for_run(folder)
+            self._show_listed()
+            if self.browser.bookmarks is not None and self.browser.bookmarks.problem:
+                self._warn(self.browser.bookmarks.problem)
+        if self.browser.announce(view.samples):
+            self.update_list(patiently=True)
+        self._show_heading()
+        return is_other
+
+    def show_iteration(self, iteration: int | None) -> None:
+        """List the samples of `iteration`; with None follow the newest."""
+        self._stop_scanning()
+        self.browser.choose_iteration(iteration)
+        self.update_list()
+
+    def go(self, by: int) -> None:
+        """List the previous (by < 0) or next iteration whose samples are saved."""
+        self.browser.go(by)
+        self.update_list()
+
+    def toggle_whole_run(self) -> None:
+        """List the samples of all iterations so far, newest first, or those of one iteration again."""
+        if self.browser.whole_run:
+            self._stop_scanning()
+            self.browser.leave_whole_run()
+            self.update_list()
+        elif self.browser.folder is not None:
+            self.browser.enter_whole_run()
+            self._show_listed()
+            self._scanning = self._scan(self.browser.folder)
+
+    def sort_by_next(self) -> None:
+        """Sort by the next of score, KL and length, or not at all."""
+        by = _ORDERS[(_ORDERS.index(self.browser.order.by) + 1) % len(_ORDERS)]
+        self._choose(self.browser.filter, Order(by, descending=by != "batch"))
+
+    def reverse(self) -> None:
+        """Reverse the order."""
+        order = self.browser.order
+        self._choose(self.browser.filter, Order(order.by, descending=not order.descending))
+
+    def search(self) -> None:
+        """Show the search line and focus it."""
+        line = self.query_one(SampleFilter)
+        line.display = True
+        line.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        note, problem = self.query_one("#samples-problem", Static), ""
+        try:
+            query = parse_query(event.value)
+        except ValueError as error:
+            problem = str(error)
+        else:
+            if query != self.browser.filter:
+                self._choose(query, self.browser.order)
+        note.display = bool(problem)
+        note.update(visible(problem))
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self.sample_list.focus()
+        event.input.display = bool(event.input.value.strip())
+
+    def _choose(self, query: Query, order: Order) -> None:
+        self.browser.filter, self.browser.order = query, order
+        self.select()
+        self._show_heading()
+
+    def update_list(self, *, patiently: bool = False) -> None:
+        """Show what the browser lists, and read the wanted iteration if it is not listed.
+
+        patiently: nobody waits for it, so rest first in proportion to the cost of the last read.
+        """
+        folder, iteration = self.browser.folder, self.browser.unread()
+        self._show_listed()
+        if folder is None or iteration is None or self._is_reading:
+            return
+        rest = self.browser.rest_until - time.monotonic()
+        if not patiently or rest <= 0:
+            self._is_reading = True
+            self._read(folder, iteration)
+        elif self._timer is None:
+            self._timer = self.set_timer(rest, self._stop_resting)
+
+    def select(self) -> None:
+        """Apply filter and order, in a thread if the list is long."""
+        if (selection := self.browser.select()) is not None:
+            self._run_selection(selection)
+        self._show_listed()
+
+    def _stop_resting(self) -> None:
+        self._timer = None
+        self.update_list()
+
+    def _show_listed(self) -> None:
+        browser, listed = self.browser, self.browser.listed
+        if listed is not self._listed:
+            self._listed = listed
+            self.sample_list.marked = browser.bookmarks or ()
+            self.sample_list.show(listed.samples, message=visible(listed.message), iterations=browser.whole_run)
+            self._changed()
+        self._show_heading()
+
+    def _show_heading(self) -> None:
+        if (heading := self.browser.heading) != self._heading:
+            self._heading = heading
+            self.query_one("#samples-heading", Static).update(heading)
+
+    def _warn(self, problem: str) -> None:
+        self.notify(visible(problem), severity="warning", markup=False)
+
+    # Threads that read
+
+    @work(group="samples")
+    async def _read(self, folder: RunFolder, iteration: int) -> None:
+        try:
+            batch = await asyncio.to_thread(read_iteration, folder, iteration)
+        finally:
+            self._is_reading = False
+        listed = self.browser.take_batch(batch)
+        if folder == self.browser.folder and batch.table:
+            self.post_message(self.ScoresRead(iteration, batch.table.scores()))
+        if listed:
+            self.select()
+        self.update_list(patiently=self.browser.follows)
+
+    @work(exclusive=True, group="select")
+    async def _run_selection(self, selection: Selection) -> None:
+        selected = await asyncio.to_thread(selection.run)
+        self.browser.take_selection(selection, selected)
+        self._show_listed()
+
+    @work(thread=True, exclusive=True, group="scan")
+    def _scan(self, folder: RunFolder) -> None:
+        worker = get_current_worker()
+        for part in scan(folder, kept_iterations(folder), lambda: worker.is_cancelled):
+            self.post_message(self.PartRead(part))
+
+    def _stop_scanning(self) -> None:
+        if self._scanning is not None:
+            self._scanning.cancel()
+            self._scanning = None
+
+    @on(PartRead)
+    def _add_part(self, message: PartRead) -> None:
+        """List the samples of this part too, and report the first file that could not be read."""
+        if self.browser.take_part(message.part):
+            if problems := message.part.problems:
+                more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+                self._warn(problems[0] + more)
+            self.select()

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from textual import events, on
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+from rich.style import Style
+from textual import events, on, work
 from textual.app import ComposeResult
 from textual.containers import Container, Vertical
 from textual.strip import Strip
 from textual.widgets import Static
 
-from workbench.run.sample_records import Sample, TokenSample
+from trainer.errors import StorageError
+from trainer.runs.folder import RunFolder
+from workbench.run.sample_reader import read_channel_columns
+from workbench.run.samples import Sample, TokenSample
+from workbench.samples.advantage_screen import AdvantageScreen
+from workbench.samples.channels import CHANNELS, Channel, ChannelScale, channel_scale
+from workbench.samples.export import save_picture
 from workbench.samples.sample_list import sample_facts
 from workbench.samples.token_inspector import TokenInspector
 from workbench.samples.token_legend import TokenLegend
 from workbench.samples.token_text import TokenText
+from workbench.text import visible
 
 _BESIDE = 96  # columns from which the inspector is beside the text
 _TALL = 30  # lines from which it gets more room below the text
-_WIDEST = 200
 
 
 class SampleView(Vertical):
@@ -24,24 +35,22 @@ class SampleView(Vertical):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
+        self.text = TokenText()
+        self._folder: RunFolder | None = None
         self._marked = False
 
     def compose(self) -> ComposeResult:
         yield Static(id="sample-facts", markup=False)
         with Container(id="sample-body"):
             with Vertical(id="sample-text"):
-                yield TokenText()
+                yield self.text
                 yield TokenLegend()
             yield TokenInspector()
 
-    @property
-    def text(self) -> TokenText:
-        """The coloured text."""
-        return self.query_one(TokenText)
-
-    def show(self, sample: TokenSample, *, marked: bool, cursor: int = 0) -> None:
-        """Show `sample` with the cursor on a token. marked: the sample has a bookmark."""
-        self.text.show(sample, cursor)
+    def show(self, folder: RunFolder, sample: TokenSample, *, marked: bool) -> None:
+        """Show a sample of the run in `folder`. marked: the sample has a bookmark."""
+        self._folder = folder
+        self.text.show(sample)
         self.mark(marked)
 
     def mark(self, marked: bool) -> None:
@@ -52,24 +61,36 @@ class SampleView(Vertical):
 
     def facts(self, sample: TokenSample, *, marked: bool = False) -> str:
         """Return the sample's iteration and number, its score, KL and length."""
-        logprobs, ref_logprobs = (sample.numbers.get(name, ()) for name in ("logprobs", "ref_logprobs"))
-        kl = sum(logprobs) - sum(ref_logprobs) if logprobs and ref_logprobs else float("nan")
+        kl = CHANNELS["kl"].values(sample)
         listed = Sample(
             key=sample.key,
             prompt=sample.prompt,
             completion=sample.completion,
             score=sample.score,
-            kl=kl,
+            kl=sum(kl) if kl else float("nan"),
             length=len(sample),
             truncated=sample.truncated,
         )
-        room = max(self.size.width, 1)
-        return sample_facts(listed, room, marked=marked, iteration=True).strip()
+        return sample_facts(listed, max(self.size.width, 1), marked=marked, iteration=True).strip()
 
-    def picture(self) -> list[Strip]:
-        """Return the lines of the coloured text and of its legend."""
+    def save_picture(self, path: Path) -> None:
+        """Save a picture of the text and its legend as coloured on the screen, once the text is laid out."""
+        text = self.text
+        if text.sample is None or not text.is_laid_out:
+            self.call_after_refresh(self.save_picture, path)
+            return
+        lines = [[(segment.text, segment.style or Style()) for segment in strip] for strip in self.drawn_lines()]
+        try:
+            written = save_picture(path, lines, self.facts(text.sample), text.size.width)
+        except StorageError as error:
+            self.notify(visible(str(error)), severity="warning", markup=False)
+        else:
+            self.notify(visible(f"Saved to {written}"), markup=False)
+
+    def drawn_lines(self) -> list[Strip]:
+        """Return all lines of the coloured text and of its legend, as on the screen."""
         legend = self.query_one(TokenLegend)
-        return [*self.text.picture(), Strip([]), *(legend.render_line(y) for y in range(legend.size.height))]
+        return [*self.text.drawn_lines(), Strip([]), *(legend.render_line(y) for y in range(legend.size.height))]
 
     def on_resize(self, event: events.Resize) -> None:
         self.set_class(event.size.width >= _BESIDE, "-beside")
@@ -83,3 +104,38 @@ class SampleView(Vertical):
     @on(TokenText.ChannelChanged)
     def _show_legend(self) -> None:
         self.query_one(TokenLegend).show(self.text)
+
+    @on(TokenText.Chosen)
+    def _explain(self, message: TokenText.Chosen) -> None:
+        def closed(index: int | None) -> None:
+            if index is not None:
+                self.text.cursor = index
+
+        if (sample := self.text.sample) is not None:
+            self.app.push_screen(AdvantageScreen(sample, message.index), closed)
+
+    @on(TokenText.ScaleRequested)
+    def _rescale(self, message: TokenText.ScaleRequested) -> None:
+        if self.text.is_shared(message.channel):
+            self.text.set_scale(message.channel, None)
+        elif self._folder is not None and (sample := self.text.sample) is not None:
+            self._share_scale(self._folder, sample, CHANNELS[message.channel])
+
+    @work(exclusive=True, group="scale")
+    async def _share_scale(self, folder: RunFolder, sample: TokenSample, channel: Channel) -> None:
+        """Draw a channel on the scale of the sample's whole batch, which a thread measures."""
+        try:
+            scale = await asyncio.to_thread(_batch_scale, folder, sample, channel)
+        except StorageError:
+            return
+        shown = self.text.sample
+        if shown is not None and self.display and shown.key.iteration == sample.key.iteration:
+            self.text.set_scale(channel.name, scale)
+
+
+def _batch_scale(folder: RunFolder, sample: TokenSample, channel: Channel) -> ChannelScale:
+    """Return the scale of a channel over the batch of `sample`. Raises StorageError."""
+    columns = read_channel_columns(folder, sample.key.iteration, channel.columns)
+    ratios = [(ratio,) for ratio in columns.pop("ratios", ())]
+    values = channel.values(replace(sample, numbers=columns, ratios=ratios))
+    return channel_scale(values, channel.diverging)

@@ -10,14 +10,14 @@ from typing import ClassVar, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 
-from workbench.kit.cells import fit
+from workbench.columns import fit
 from workbench.kit.drawing import Drawn, Line, component_classes, plain
+from workbench.kit.glyphs import MISSING
 from workbench.kit.scale import number_text
-from workbench.kit.sparkline import MISSING
-from workbench.run.sample_records import TokenSample
-from workbench.samples.explain import TokenFacts, explain, token_name
+from workbench.run.samples import TokenSample
 from workbench.samples.formula_lines import mark
-from workbench.samples.sentence import percent
+from workbench.samples.token_facts import TokenFacts, explain, token_name
+from workbench.samples.token_sentence import percent
 
 _NUMBER, _PERCENT = 9, 9  # columns
 _FULL_FROM = 40  # columns: units are written out
@@ -29,7 +29,7 @@ _PASSES = 5  # with more passes, only the first clipped one and the last are imp
 _FIRST_BLANK, _BLANK = 14, 25  # ranks of empty lines: below the sentence, and between numbers
 
 
-class Row(NamedTuple):
+class InspectorRow(NamedTuple):
     """A line and its rank; where room is short, lines of the highest rank are dropped first."""
 
     rank: int
@@ -63,7 +63,7 @@ class TokenInspector(Drawn):
         "text", "strong", "muted", "series", "missing", "alert", "selected"
     )
 
-    EMPTY: ClassVar[str] = "no token: the response is empty"
+    EMPTY: ClassVar[str] = "The response is empty."
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -102,22 +102,21 @@ def _head(facts: TokenFacts, width: int, lines: int) -> list[Line]:
         heading = [(fit(name, left), "strong"), (place, "muted")]
     else:
         heading = [(name, "strong"), (fit(identity, left - cell_len(name)), "muted"), (place, "muted")]
-    # A no-break space keeps a number on the same line as its percent sign.
     if lines < 1:
         return [heading]
-    wrapped = textwrap.wrap(facts.sentence.replace(" %", "\xa0%"), width, max_lines=lines, placeholder="…")
-    return [heading, *(_cut([(line.replace("\xa0", " "), "text")], width) for line in wrapped)]
+    wrapped = textwrap.wrap(facts.sentence, width, max_lines=lines, placeholder="…")
+    return [heading, *(_cut([(line, "text")], width) for line in wrapped)]
 
 
-def _rows(facts: TokenFacts, width: int) -> list[Row]:
+def _rows(facts: TokenFacts, width: int) -> list[InspectorRow]:
     """Return all numbers in lines of `width` columns, with empty lines between the groups."""
-    rows: list[Row] = []
+    rows: list[InspectorRow] = []
     for group in (_rewards, _logprobs, _ratios, _choices):
-        rows += [Row(_BLANK if rows else _FIRST_BLANK, []), *group(facts, width)]
-    return [row for row, following in pairwise([*rows, Row(_BLANK, [])]) if row.line or following.line]
+        rows += [InspectorRow(_BLANK if rows else _FIRST_BLANK, []), *group(facts, width)]
+    return [row for row, following in pairwise([*rows, InspectorRow(_BLANK, [])]) if row.line or following.line]
 
 
-def _rewards(facts: TokenFacts, width: int) -> Iterator[Row]:
+def _rewards(facts: TokenFacts, width: int) -> Iterator[InspectorRow]:
     whitened = facts.settings is not None and facts.settings.whiten_rewards
     for rank, label, number, unit in (
         (0, "advantage", facts.advantage, ""),
@@ -139,7 +138,7 @@ def _rewards(facts: TokenFacts, width: int) -> Iterator[Row]:
             yield _number(rank, label, number, unit, None, width)
 
 
-def _logprobs(facts: TokenFacts, width: int) -> Iterator[Row]:
+def _logprobs(facts: TokenFacts, width: int) -> Iterator[InspectorRow]:
     k1, kl = facts.k1, facts.kl
     apart = k1 is not None and kl is not None and not math.isclose(k1, kl, rel_tol=1e-5, abs_tol=1e-6)
     estimator = facts.settings.kl_estimator if facts.settings is not None else "penalty"
@@ -158,22 +157,22 @@ def _logprobs(facts: TokenFacts, width: int) -> Iterator[Row]:
             yield _number(rank, label, number, "", None, width)
 
 
-def _ratios(facts: TokenFacts, width: int) -> Iterator[Row]:
+def _ratios(facts: TokenFacts, width: int) -> Iterator[InspectorRow]:
     first = next((place for place, one in enumerate(facts.passes) if one.clipped), -1)
     beneath = any(cell_len(f"ratio {one.name}") > _room(width) for one in facts.passes)
     if beneath:  # the names have a line of their own
-        yield Row(7, [("ratio", "text")])
+        yield InspectorRow(7, [("ratio", "text")])
     for place, one in enumerate(facts.passes):
         rank = 7 if place in (first, len(facts.passes) - 1) else 16 if len(facts.passes) <= _PASSES else 28 + place
         yield _number(rank, f"{' ' if beneath else 'ratio'} {one.name}", one.ratio, mark(one), one.probability, width)
 
 
-def _choices(facts: TokenFacts, width: int) -> Iterator[Row]:
+def _choices(facts: TokenFacts, width: int) -> Iterator[InspectorRow]:
     room = width - 2 - 2 * (_PERCENT + 1)
     if not facts.choices or room < 4:
         return
     heads = "policy".rjust(_PERCENT + 1) + "reference".rjust(_PERCENT + 1)
-    yield Row(18, [(fit("  likeliest", room + 2) + heads, "muted")])
+    yield InspectorRow(18, [(fit("  likeliest", room + 2) + heads, "muted")])
     for one in facts.choices:
         role = "strong" if one.chosen else "text"
         shares = percent(one.probability).rjust(_PERCENT + 1) + percent(one.ref_probability).rjust(_PERCENT + 1)
@@ -181,7 +180,7 @@ def _choices(facts: TokenFacts, width: int) -> Iterator[Row]:
             ("▸ " if one.chosen else "  ", "selected"),
             (fit(token_name(one.text) if one.text else f"id {one.token}", room) + shares, role),
         ]
-        yield Row(18 if one.chosen else 19, line, is_part=True)
+        yield InspectorRow(18 if one.chosen else 19, line, is_part=True)
 
 
 def _units(width: int) -> int:
@@ -194,7 +193,7 @@ def _room(width: int) -> int:
     return max(width - _NUMBER - _units(width) - _PERCENT, 0)
 
 
-def _number(rank: int, label: str, number: float, unit: str, probability: float | None, width: int) -> Row:
+def _number(rank: int, label: str, number: float, unit: str, probability: float | None, width: int) -> InspectorRow:
     """Return a row with a label, the number and its unit, and a probability at the right end."""
     units, left = _units(width), _room(width)
     shown, role = number_text(number, 4, _NUMBER - 1), "strong"
@@ -209,19 +208,19 @@ def _number(rank: int, label: str, number: float, unit: str, probability: float 
         (" " + fit(unit if units > 5 else _SHORT.get(unit, unit), units - 1), "alert" if "✂" in unit else "muted"),
         ("" if probability is None else percent(probability).rjust(_PERCENT), "muted"),
     ]
-    return Row(rank, line, is_part)
+    return InspectorRow(rank, line, is_part)
 
 
-def _most_telling(rows: Sequence[Row], count: int) -> list[Row]:
+def _most_telling(rows: Sequence[InspectorRow], count: int) -> list[InspectorRow]:
     """Return the `count` rows of lowest rank, in their order."""
     places = sorted(range(len(rows)), key=lambda place: rows[place].rank)[: max(count, 0)]
     return [rows[place] for place in sorted(places)]
 
 
-def _side_by_side(rows: Sequence[Row], columns: int, height: int, width: int) -> list[Line]:
+def _side_by_side(rows: Sequence[InspectorRow], columns: int, height: int, width: int) -> list[Line]:
     """Set the most important rows in `columns` columns of `height` lines, as many as fit."""
     rows = [row for row in rows if row.line]
-    count, stacks = columns * height, list[list[Row]]()
+    count, stacks = columns * height, list[list[InspectorRow]]()
     while count > 0 and len(stacks := _stacked(_most_telling(rows, count), height)) > columns:
         count -= 1
     lines: list[Line] = []
@@ -234,9 +233,9 @@ def _side_by_side(rows: Sequence[Row], columns: int, height: int, width: int) ->
     return lines
 
 
-def _stacked(rows: Sequence[Row], height: int) -> list[list[Row]]:
+def _stacked(rows: Sequence[InspectorRow], height: int) -> list[list[InspectorRow]]:
     """Split the rows into columns of at most `height`; if possible, none begins with a part of the row above."""
-    stacks: list[list[Row]] = []
+    stacks: list[list[InspectorRow]] = []
     while rows:
         end = min(height, len(rows))
         if end < len(rows):

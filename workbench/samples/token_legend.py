@@ -11,16 +11,15 @@ from textual.geometry import Size
 from textual.strip import Strip
 from textual.widget import Widget
 
-from workbench.kit.cells import fit
+from workbench.columns import fit
 from workbench.kit.heat import BLOCKS, heat_ladder
-from workbench.samples.channels import CHANNELS, Channel
-from workbench.samples.scales import ChannelScale
+from workbench.samples.channels import CHANNELS, Channel, ChannelScale
 from workbench.samples.token_text import TokenText
 
-Piece = tuple[str, str | float]  # text, and its role (label, text, muted) or its position on the scale, 0 to 1
-Line = list[Piece]
+LegendPiece = tuple[str, str | float]  # text, and its role (label, text, muted) or its position on the scale, 0 to 1
+LegendLine = list[LegendPiece]
 
-_NOT_KEPT = "not kept in this run"
+_NOT_SAVED = "not saved in this run"
 
 
 def legend_lines(
@@ -32,7 +31,7 @@ def legend_lines(
     blocks: bool = True,
     under: Channel | None = None,
     under_scale: ChannelScale | None = None,
-) -> list[Line]:
+) -> list[LegendLine]:
     """Return a line for the colours and, if there are underlines, one for them, each of at most `width` columns.
 
     Every finite value lies between the printed ends of the scale, or else between those of the data, which follow
@@ -90,19 +89,19 @@ class TokenLegend(Widget):
         return Strip(segments).adjust_cell_length(width, self.rich_style)
 
 
-def _colors(channel: Channel, scale: ChannelScale | None, width: int, *, shared: bool, blocks: bool) -> Line:
-    name: Piece = (channel.label, "label")
+def _colors(channel: Channel, scale: ChannelScale | None, width: int, *, shared: bool, blocks: bool) -> LegendLine:
+    name: LegendPiece = (channel.label, "label")
     if scale is None:
-        return _first_fitting([[name, (f"  {_NOT_KEPT}", "muted")]], width)
+        return _first_fitting([[name, (f"  {_NOT_SAVED}", "muted")]], width)
     low, high = channel.number(scale.low, bound="low"), channel.number(scale.high, bound="high")
-    ramp: Line = [(mark if blocks else " ", place / (len(BLOCKS) - 1)) for place, mark in enumerate(BLOCKS)]
+    ramp: LegendLine = [(mark if blocks else " ", place / (len(BLOCKS) - 1)) for place, mark in enumerate(BLOCKS)]
     least, greatest = channel.number(scale.least, bound="low"), channel.number(scale.greatest, bound="high")
     below, above = scale.least < scale.low and least != low, scale.greatest > scale.high and greatest != high
     beyond = f"  from {least} to {greatest}" if below or above else ""
     missing = f" · {scale.missing} NaN" if scale.missing else ""
     whose = f" · scale of {'the batch' if shared else 'this sample'}"
-    full: Line = [name, (f"  {low} ", "text"), *ramp, (f" {high}", "text")]
-    short: Line = [name, (f" {'‹' * below}{low} ", "text"), *ramp, (f" {high}{'›' * above}", "text")]
+    full: LegendLine = [name, (f"  {low} ", "text"), *ramp, (f" {high}", "text")]
+    short: LegendLine = [name, (f" {'‹' * below}{low} ", "text"), *ramp, (f" {high}{'›' * above}", "text")]
     return _first_fitting(
         [
             [*full, (beyond + missing + whose, "muted")],
@@ -116,9 +115,9 @@ def _colors(channel: Channel, scale: ChannelScale | None, width: int, *, shared:
     )
 
 
-def _underlines(channel: Channel, scale: ChannelScale | None, width: int) -> Line:
+def _underlines(channel: Channel, scale: ChannelScale | None, width: int) -> LegendLine:
     if scale is None:
-        return _first_fitting([[(f"underline: {channel.label}  {_NOT_KEPT}", "muted")]], width)
+        return _first_fitting([[(f"underline: {channel.label}  {_NOT_SAVED}", "muted")]], width)
     once, twice = (_bounds(channel, scale.high * share) for share in (1 / 3, 2 / 3))
     missing = f" · {scale.missing} NaN" if scale.missing else ""
     texts = [
@@ -138,7 +137,7 @@ def _bounds(channel: Channel, size: float) -> str:
     return f"{channel.number(-size)}/{channel.number(size)}"
 
 
-def _first_fitting(lines: Sequence[Line], width: int) -> Line:
+def _first_fitting(lines: Sequence[LegendLine], width: int) -> LegendLine:
     """Return the first line that fits, else the last one, cut to `width`."""
     for line in lines:
         if cell_len("".join(text for text, _ in line)) <= width:

@@ -14,12 +14,10 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from workbench.run.sample_records import TokenSample
-from workbench.samples.channels import CHANNELS
-from workbench.samples.line_writer import Span
-from workbench.samples.scales import ChannelScale, Reading, outliers, read_channel
-from workbench.samples.token_layout import Layout, lay_out
-from workbench.samples.token_rows import MARGIN, Inks, block_row, inks, text_row
+from workbench.run.samples import TokenSample
+from workbench.samples.channels import CHANNELS, ChannelScale, ChannelValues, outliers, read_channel
+from workbench.samples.token_layout import TokenLayout, TokenSpan, lay_out
+from workbench.samples.token_rows import MARGIN, TokenStyles, block_row, text_row, token_styles
 
 Blocks = Literal["off", "one", "strip"]
 
@@ -27,8 +25,7 @@ _STRIP = {"R": "reward", "K": "kl", "V": "value", "A": "advantage"}
 _BLOCKS: tuple[Blocks, ...] = ("off", "one", "strip")
 _KEYS = "kavrtdile"  # keys of the channels, in their order; in capitals they underline
 _CHANNELS = list(zip(_KEYS, CHANNELS.values(), strict=True))
-_FAR = "whose number lies far off the others' (robust z over 3.5) or is not finite"
-_UNDERLINE = "Underline by it as well, or no more"
+_OUTLIER = "robust z over 3.5, or not a finite number"
 
 
 def _key(key: str, action: str, description: str, name: str, tooltip: str, *, show: bool = False) -> Binding:
@@ -40,22 +37,28 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"token-text--muted"}
     BINDINGS: ClassVar[list[BindingType]] = [
-        _key("left", "token(-1)", "token", "left", "The token before"),
-        _key("right", "token(1)", "token", "right", "The next token"),
-        _key("up", "line(-1)", "up", "up", "The token above; from the first line on, the prompt"),
-        _key("down", "line(1)", "down", "down", "The token below"),
-        _key("pageup", "page(-1)", "page up", "page-up", "A screenful up"),
-        _key("pagedown", "page(1)", "page down", "page-down", "A screenful down"),
-        _key("home", "first", "first", "first", "The first token"),
-        _key("right_square_bracket", "outlier(1)", "next outlier", "next-outlier", f"The next token {_FAR}", show=True),
-        _key("left_square_bracket", "outlier(-1)", "outlier before", "outlier-before", f"The token before {_FAR}"),
-        _key("enter", "choose", "explain", "choose", "Lay out the sum of the token's advantage", show=True),
-        _key("m", "scale", "scale", "scale", "Colour to the scale of the sample, or of its batch", show=True),
-        _key("g", "blocks", "blocks", "blocks", "Blocks below: none, the channel's, or those of four", show=True),
+        _key("left", "token(-1)", "previous token", "left", "Go to the previous token"),
+        _key("right", "token(1)", "next token", "right", "Go to the next token"),
+        _key("up", "line(-1)", "up", "up", "Go up a line; above the first line, scroll the prompt"),
+        _key("down", "line(1)", "down", "down", "Go down a line"),
+        _key("pageup", "page(-1)", "page up", "page-up", "Go up a page"),
+        _key("pagedown", "page(1)", "page down", "page-down", "Go down a page"),
+        _key("home", "first", "first token", "first", "Go to the first token"),
+        _key("right_square_bracket", "outlier(1)", "next outlier", "next-outlier", f"Next: {_OUTLIER}", show=True),
+        _key("left_square_bracket", "outlier(-1)", "previous outlier", "outlier-before", f"Previous: {_OUTLIER}"),
+        _key("enter", "choose", "explain", "choose", "Show how the token's advantage was calculated", show=True),
+        _key("m", "scale", "scale", "scale", "Scale colours to this sample or to its batch", show=True),
+        _key("g", "blocks", "blocks", "blocks", "Blocks below the text: none, one channel, or four", show=True),
         _key("w", "whitespace", "spaces", "whitespace", "Show spaces as dots"),
         *(_key(key, f"channel('{c.name}')", c.label, c.name, f"Colour by {c.label}: {c.help}") for key, c in _CHANNELS),
         *(
-            _key(key.upper(), f"underline('{c.name}')", f"underline {c.label}", f"underline-{c.name}", _UNDERLINE)
+            _key(
+                key.upper(),
+                f"underline('{c.name}')",
+                f"underline {c.label}",
+                f"underline-{c.name}",
+                f"Underline by {c.label}, or stop underlining",
+            )
             for key, c in _CHANNELS
         ),
     ]
@@ -94,19 +97,21 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
         super().__init__(id=id)
         self.sample: TokenSample | None = None
         self._shared: dict[str, ChannelScale] = {}
-        self._readings: dict[str, Reading] = {}
-        self._layouts: dict[tuple[int, bool], Layout] = {}
-        self._layout: Layout | None = None
-        self._inks: Inks | None = None  # None: to be made from the theme again
-        self._cursor_cells: list[tuple[int, Span]] = []
+        self._values: dict[str, ChannelValues] = {}
+        self._layouts: dict[tuple[int, bool], TokenLayout] = {}
+        self._layout: TokenLayout | None = None
+        self._styles: TokenStyles | None = None  # None: to be made from the theme again
+        self._cursor_cells: list[tuple[int, TokenSpan]] = []
         self._just_opened = False
 
     # Content
 
     def show(self, sample: TokenSample, cursor: int = 0) -> None:
-        """Show `sample` with the cursor on a token; keep channel, underline, blocks and shared scales."""
+        """Show `sample` with the cursor on a token; keep channel, underline, blocks, and scales of the same batch."""
+        if self.sample is not None and self.sample.key.iteration != sample.key.iteration:
+            self._shared.clear()
         self.sample = sample
-        self._readings.clear()
+        self._values.clear()
         self._layouts.clear()
         self._layout = None
         self.set_reactive(TokenText.cursor, self.validate_cursor(cursor))
@@ -121,7 +126,7 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
             self._shared.pop(channel, None)
         else:
             self._shared[channel] = scale
-        self._readings.pop(channel, None)
+        self._values.pop(channel, None)
         self._change_meaning()
 
     def is_shared(self, channel: str) -> bool:
@@ -130,15 +135,15 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
 
     def scale(self, channel: str) -> ChannelScale | None:
         """Return the scale that a channel is drawn on, None where the sample's file lacks the channel."""
-        if self.sample is None or not (reading := self._reading(self.sample, channel)).values:
+        if self.sample is None or not (values := self._values_of(self.sample, channel)).numbers:
             return None
-        return reading.scale
+        return values.scale
 
     def next_outlier(self, by: int) -> bool:
         """Move to the next (by = 1) or previous (by = -1) token whose number is an outlier; return False if none."""
         if self.sample is None:
             return False
-        places = outliers(self._reading(self.sample, self.channel).values)[::by]
+        places = outliers(self._values_of(self.sample, self.channel).numbers)[::by]
         found = next((place for place in places if (place - self.cursor) * by > 0), None)
         if found is not None:
             self.cursor = found
@@ -176,7 +181,7 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
 
     def notify_style_update(self) -> None:  # called when focus or theme has changed
         super().notify_style_update()
-        self._inks = None
+        self._styles = None
 
     # Keys and mouse
 
@@ -196,7 +201,7 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
 
     def action_outlier(self, by: int) -> None:
         if not self.next_outlier(by):
-            self.notify(f"no outlier that way in {CHANNELS[self.channel].label}")
+            self.notify(f"No more outliers of {CHANNELS[self.channel].label} this way")
 
     def action_choose(self) -> None:
         if self.sample is not None and len(self.sample):
@@ -234,7 +239,7 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
         """Whether the sample is laid out, which it is not before the widget knows its width."""
         return self._layout is not None
 
-    def picture(self) -> list[Strip]:
+    def drawn_lines(self) -> list[Strip]:
         """Return every row of the sample as drawn, without the cursor."""
         lines = self._layout.lines if self._layout else []
         first = self._layout.response if self._layout else 0
@@ -255,23 +260,23 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
         """Return a row of a line: row 0 is the text, the others are its blocks."""
         if self.sample is None or self._layout is None:
             return iter(())
-        if self._inks is None:
+        if self._styles is None:
             muted = self.get_component_rich_style("token-text--muted")
             app = self.app
-            self._inks = inks(app.theme_variables, muted, focused=self.has_focus, colorless=app.no_color)
+            self._styles = token_styles(app.theme_variables, muted, focused=self.has_focus, colorless=app.no_color)
         spans = self._layout.lines[line]
         if row:
             label, channel = list(_STRIP.items())[row - 1] if self.blocks == "strip" else ("", self.channel)
-            return block_row(spans, self._reading(self.sample, channel), label, self._inks)
-        reading = self._reading(self.sample, self.channel)
-        under = self._reading(self.sample, self.underline) if self.underline else None
+            return block_row(spans, self._values_of(self.sample, channel), label, self._styles)
+        background = self._values_of(self.sample, self.channel)
+        underline = self._values_of(self.sample, self.underline) if self.underline else None
         at_cursor = [span for at, span in self._cursor_cells if at == line and cursor]
-        return text_row(spans, reading, under, at_cursor, self._inks)
+        return text_row(spans, background, underline, at_cursor, self._styles)
 
-    def _reading(self, sample: TokenSample, channel: str) -> Reading:
-        if channel not in self._readings:
-            self._readings[channel] = read_channel(sample, CHANNELS[channel], self._shared.get(channel))
-        return self._readings[channel]
+    def _values_of(self, sample: TokenSample, channel: str) -> ChannelValues:
+        if channel not in self._values:
+            self._values[channel] = read_channel(sample, CHANNELS[channel], self._shared.get(channel))
+        return self._values[channel]
 
     def _change_meaning(self) -> None:
         self.refresh()

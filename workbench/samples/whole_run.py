@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder
 from trainer.runs.sample_index import block_of, listed_schema, read_index
-from workbench.run.sample_reader import as_sample_table, browsed, file_sizes, read_batch
-from workbench.run.sample_table import SampleTable
+from trainer.runs.samples import read_samples
+from workbench.run.sample_reader import as_sample_table, browsed, file_sizes, kept_iterations, read_batch
+from workbench.run.samples import Sample, SampleTable
 
 if TYPE_CHECKING:  # importing it takes a while, and the first frame of the screen does not need it
     import pyarrow as pa
@@ -19,22 +20,26 @@ if TYPE_CHECKING:  # importing it takes a while, and the first frame of the scre
 _ITERATIONS = 50  # of a part at least, except the last: less than 0.2 s where each has its own file
 
 
-def scan(
-    folder: RunFolder,
-    iterations: Sequence[int],
-    found: Callable[[SampleTable, int, int, list[str]], object],
-    stop: Callable[[], bool],
-) -> None:
-    """Read the samples of `iterations`, newest first, and pass them on in parts of several files.
+class RunPart(NamedTuple):
+    """Samples of some iterations of a run."""
 
-    found: called for each part with its samples, the number of iterations done, their total, and the problems of files
-    that could not be read. Each part but the last has at least a quarter of the iterations before it. So a caller that
-    goes through all samples so far after every part processes the whole run about six times at most.
-    stop: called before each file; when it returns True, samples read since the last call of `found` are dropped.
+    folder: RunFolder
+    table: SampleTable
+    done: int  # iterations read so far
+    total: int
+    problems: list[str]  # of files that could not be read
+
+
+def scan(folder: RunFolder, iterations: Sequence[int], stop: Callable[[], bool] = lambda: False) -> Iterator[RunPart]:
+    """Read the samples of `iterations`, newest first, in parts of several files.
+
+    Each part but the last has at least a quarter of the iterations before it. So a caller that goes through all samples
+    so far after every part processes the whole run about six times at most.
+    stop: called before each file; when it returns True, samples read since the last part are dropped.
     """
     newest_first = sorted(iterations, reverse=True)
     sizes = file_sizes(folder) if newest_first else {}
-    tables, problems, done, told = list[SampleTable](), list[str](), 0, 0
+    tables, problems, done, passed = list[SampleTable](), list[str](), 0, 0
     for _, block in groupby(newest_first, block_of):
         members = list(block)
         batches = _read(folder, members, sizes, problems, stop)
@@ -42,9 +47,9 @@ def scan(
             return
         tables.append(batches)
         done += len(members)
-        if done == len(newest_first) or done - told >= max(_ITERATIONS, told // 4):
-            found(SampleTable.joined(tables).compact(), done, len(newest_first), problems)
-            tables, problems, told = [], [], done
+        if done == len(newest_first) or done - passed >= max(_ITERATIONS, passed // 4):
+            yield RunPart(folder, SampleTable.joined(tables).compact(), done, len(newest_first), problems)
+            tables, problems, passed = [], [], done
 
 
 def _read(
@@ -86,3 +91,28 @@ def _each(folder: RunFolder, iterations: Iterable[int], problems: list[str]) -> 
             yield read_batch(folder, iteration)
         except StorageError as error:
             problems.append(str(error))
+
+
+def samples_of_prompt(
+    folder: RunFolder,
+    prompt_index: int,
+    prompt: str,
+    stop: Callable[[], bool],
+    report: Callable[[str], object] = lambda problem: None,
+) -> Iterator[Sample]:
+    """Yield the samples of one prompt, newest iteration first, by row within an iteration.
+
+    A sample must match both `prompt_index` and `prompt`: after a resume with other data the index may belong to
+    another prompt. stop: called before each file. report: called with the reason when a file cannot be read; the other
+    files are still read.
+    """
+    for iteration in reversed(kept_iterations(folder)):
+        if stop():
+            return
+        try:
+            column = read_samples(folder.samples_file(iteration), ("prompt_index",))["prompt_index"]
+            batch = read_batch(folder, iteration) if prompt_index in column.fill_null(-1).to_pylist() else ()
+        except StorageError as error:
+            report(str(error))
+            continue
+        yield from (one for one in batch if one.prompt_index == prompt_index and one.prompt == prompt)

@@ -1,28 +1,20 @@
-"""Actions of the Label and Reward model panes: sessions, training on the labels, use of the trained model."""
+"""Labelling on the main screen: sessions, the questions that they ask of runs, preferences from and to files."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from textual import on, work
-from textual.screen import Screen
-
-from trainer.config import load_config
 from trainer.control.questions import Answer, Question
-from trainer.errors import TrainerError, UsageError
+from trainer.errors import TrainerError
 from trainer.preferences.items import QueuePlan, SessionPlan, SessionRecord
-from trainer.preferences.store import PreferenceStore, default_store
-from trainer.runs.folder import RunFolder
-from workbench.kit.banner import Kind
-from workbench.kit.confirm import ConfirmScreen
-from workbench.kit.keys import keys_of
-from workbench.kit.text_prompt import TextPromptScreen
-from workbench.kit.whole import MountedWhole
-from workbench.labelling.choices import (
+from trainer.preferences.store import default_store
+from workbench.kit.dialog import TextPromptScreen
+from workbench.labelling.pane import LabelPane
+from workbench.labelling.plans import (
     LabelOpening,
     SessionChoice,
     default_labeller,
@@ -30,306 +22,171 @@ from workbench.labelling.choices import (
     labeller_problem,
     labelling_material,
 )
-from workbench.labelling.pane import LabelPane
-from workbench.labelling.reward_training import RewardTraining, settings_for, settings_like
-from workbench.labelling.reward_use import rewarded_by, told
-from workbench.labelling.win_rate import WinRate
-from workbench.labelling.workplace import Workplace
-from workbench.reward_model.pane import RewardModelPane
+from workbench.labelling.workspace import LabelWorkspace, WinRate
 from workbench.run.policy_thread import PolicyThread
-from workbench.run.supervisor import Supervisor
+from workbench.screen.reward_models import RewardModels
 
 if TYPE_CHECKING:
-    from workbench.labelling.desk import DeskState
+    from workbench.screen.main import MainScreen
 
 T = TypeVar("T")
-_LOOK = 1.0  # seconds between two looks at a reward model that is being trained
+_LOOK = 1.0  # seconds between two looks at the win rate, and at a reward model that is being trained
 
 
-class LabellingScreen(MountedWhole, Screen[None]):
-    """A screen with a Label and a Reward model pane."""
+class LabellingController:
+    """The actions of the Label pane that concern more than its open session, done on the main screen.
 
-    supervisor: Supervisor
+    opening: what the workbench was opened to label, if anything.
+    """
 
-    def __init__(self, label: LabelOpening | None) -> None:
-        super().__init__()
-        self._label = label
+    def __init__(self, screen: MainScreen, opening: LabelOpening | None) -> None:
+        self._screen = screen
+        self._opening = opening
         self._labeller = ""  # the last labeller on this screen
-        self._workplace: Workplace | None = None
+        self._opened: LabelWorkspace | None = None
         self._policies: PolicyThread | None = None  # of the run that is labelled, if it is not on the screen
         self._asked: list[Future[Answer]] = []  # questions whose answers the session waits for
-        self._reward_training: RewardTraining | None = None
-
-    def say(self, message: str, kind: Kind = "error", *, about: str = "") -> None:
-        """Show a message above the panes."""
-        raise NotImplementedError
-
-    def settle(self, about: str) -> None:
-        """Remove an error about this: it no longer applies."""
-        raise NotImplementedError
+        self._win_rate_problem = ""  # as the banner shows it
+        self._reward_models = RewardModels(screen, self)
 
     @property
-    def runs_dir(self) -> Path:
-        """Folder of the listed runs, in which new ones are created."""
-        raise NotImplementedError
+    def workspace(self) -> LabelWorkspace:
+        """Labels of this workspace, opened on first use."""
+        if self._opened is None:
+            store = self._opening.store if self._opening else default_store(Path.cwd())
+            self._opened = LabelWorkspace(store, self._ask_run, self._win_rate)
+        return self._opened
 
-    def action_show_pane(self, name: str) -> None:
-        """Go to a pane."""
-        raise NotImplementedError
+    def open(self) -> None:
+        """Begin the labelling that the workbench was opened for, if any, and watch what goes on beside it."""
+        if self._opening is not None:
+            self._screen.action_show_pane("label")
+            self._work(self._begin(self._opening.choice), "labelling")
+        self._screen.set_interval(_LOOK, self._watch)
 
-    def reward_sources(self, sources: list[dict[str, Any]]) -> None:
-        """Set the reward sources of the configuration on the screen."""
-        raise NotImplementedError
-
-    def open_labelling(self) -> None:
-        """Begin the labelling that the workbench was opened for, if any, and watch reward-model training."""
-        if self._label is not None:
-            self.action_show_pane("label")
-            self._begin_labelling(self._label.choice)
-        self.set_interval(_LOOK, self._watch_training)
-
-    def close_labelling(self) -> None:
+    def close(self) -> None:
         """Close store and models without waiting; a reward model that is being trained goes on."""
-        if self._workplace is not None:
-            self._workplace.close()
+        if self._opened is not None:
+            self._opened.close()
         self._let_go()
+
+    # Actions of the pane
+
+    def start(self) -> None:
+        self._work(self._begin(None), "labelling")
+
+    def leave(self) -> None:
+        self.workspace.leave()
+        self._let_go()
+        self._pane.session.end()
+
+    def train(self) -> None:
+        self._work(self._reward_models.train(), "train", exclusive=False)
+
+    def use(self) -> None:
+        self._work(self._reward_models.use(), "use")
+
+    def import_preferences(self) -> None:
+        from workbench.labelling.import_preferences import ImportPreferencesScreen
+
+        self._screen.app.push_screen(ImportPreferencesScreen(self.workspace.store), self._report)
+
+    def export_preferences(self) -> None:
+        from workbench.labelling.export_preferences import ExportPreferencesScreen
+
+        self._screen.app.push_screen(ExportPreferencesScreen(self.workspace.store), self._report)
+
+    def labels_changed(self) -> None:
+        self._screen.settle("train")  # an error about missing labels
+        self.workspace.labels_changed()
 
     # Sessions
 
-    @property
-    def workplace(self) -> Workplace:
-        """Workplace of this workspace's labels, created on first use."""
-        if self._workplace is None:
-            store = self._label.store if self._label else default_store(Path.cwd())
-            self._workplace = Workplace(store, self._ask_run, self._win_rate)
-        return self._workplace
+    def label_again(self, keys: tuple[str, ...]) -> None:
+        """Begin a session that asks for the comparisons with these keys again."""
+        self._work(self._label_again(keys), "labelling")
 
-    @on(LabelPane.StartRequested)
-    def _start_labelling(self) -> None:
-        self._begin_labelling(None)
-
-    @work(exclusive=True, group="labelling")
-    async def _begin_labelling(self, choice: SessionChoice | None) -> None:
+    async def _begin(self, choice: SessionChoice | None) -> None:
         """Begin or resume the session of `choice`; None: ask which one."""
-        from workbench.labelling.guidelines_screen import GuidelinesScreen
-        from workbench.labelling.start_screen import LabelStartScreen
+        from workbench.labelling.session_dialogs import GuidelinesScreen
 
-        desk = self.workplace.desk
         if choice is None:
-            sessions = await self._tried(asyncio.wrap_future(desk.sessions()))
-            material = await self._tried(asyncio.to_thread(labelling_material, self.runs_dir))
-            if sessions is None or material is None:
-                return
-            runs = material.runs
-            if (shown := self.supervisor.folder) in runs:
-                runs = [shown, *(run for run in runs if run != shown)]
-            self.app.push_screen(
-                LabelStartScreen(
-                    runs,
-                    self.workplace.store,
-                    self._proposed(sessions),
-                    sessions,
-                    models=material.models,
-                    wanted=self._label.wanted if self._label else None,
-                    begin=self._take_up,
-                )
-            )
+            await self._ask_what_to_label()
             return
         if choice.guidelines:
-            await self.app.push_screen_wait(GuidelinesScreen(choice.guidelines, begin=True))
-        if problem := await self._take_up(choice):
-            self.say(problem, about="label")
+            await self._screen.app.push_screen_wait(GuidelinesScreen(choice.guidelines, begin=True))
+        if problem := await self._open_session(choice):
+            self._screen.say(problem, about="label")
 
-    async def _take_up(self, choice: SessionChoice) -> str:
+    async def _ask_what_to_label(self) -> None:
+        from workbench.labelling.start_screen import LabelStartScreen
+
+        sessions = await self.tried(asyncio.wrap_future(self.workspace.thread.sessions()), "label")
+        material = await self.tried(asyncio.to_thread(labelling_material, self._screen.runs_dir), "label")
+        if sessions is None or material is None:
+            return
+        runs = material.runs
+        if (shown := self._screen.supervisor.folder) in runs:
+            runs = [shown, *(run for run in runs if run != shown)]
+        self._screen.app.push_screen(
+            LabelStartScreen(
+                runs,
+                self.workspace.store,
+                self._likely_labeller(sessions),
+                sessions,
+                models=material.models,
+                options=self._opening.options if self._opening else None,
+                begin=self._open_session,
+            )
+        )
+
+    async def _open_session(self, choice: SessionChoice) -> str:
         """Begin or resume the session; return why it fails, empty if it does not."""
-        pane = self.query_one(LabelPane)
         self._let_go()
-        pane.end()  # before the desk changes sessions, so that no key press reaches the new one
+        self._pane.session.end()  # before the thread changes sessions, so that no key press reaches the new one
         try:
-            state: DeskState = await self.workplace.take_up(choice)
+            state = await self.workspace.open(choice)
         except TrainerError as error:
             return str(error)
         self._labeller = state.record.labeller
-        self.action_show_pane("label")
-        pane.begin(self.workplace.desk, state, self.workplace.supply)
+        self._screen.action_show_pane("label")
+        self._pane.begin(self.workspace.thread, state, self.workspace.prefetcher)
         return ""
 
-    @on(LabelPane.LeaveRequested)
-    def _leave_labelling(self) -> None:
-        self.workplace.leave()
-        self._let_go()
-        self.query_one(LabelPane).end()
-
-    @on(LabelPane.Labelled)
-    @on(LabelPane.Undone)
-    def _count_labels(self) -> None:
-        self.settle("train")  # an error about missing labels
-        self.workplace.labelled()
-
-    @on(RewardModelPane.LabelAgain)
-    @work(exclusive=True, group="labelling")
-    async def _label_again(self, message: RewardModelPane.LabelAgain) -> None:
-        sessions = await self._tried(asyncio.wrap_future(self.workplace.desk.sessions()))
-        labeller = await self._at_the_keyboard(sessions) if sessions is not None else None
+    async def _label_again(self, keys: tuple[str, ...]) -> None:
+        sessions = await self.tried(asyncio.wrap_future(self.workspace.thread.sessions()), "label")
+        labeller = await self._present_labeller(sessions) if sessions is not None else None
         if labeller is not None:
-            plan = SessionPlan(queues=(QueuePlan(queue="again", keys=message.keys),), repeats=0)
-            if problem := await self._take_up(SessionChoice(labeller=labeller, plan=plan)):
-                self.say(problem, about="label")
+            plan = SessionPlan(queues=(QueuePlan(queue="again", keys=keys),), repeats=0)
+            if problem := await self._open_session(SessionChoice(labeller=labeller, plan=plan)):
+                self._screen.say(problem, about="label")
 
-    def _proposed(self, sessions: Sequence[SessionRecord]) -> str:
-        """Return who is likely to label now."""
-        return self._labeller or (self._label.labeller if self._label else default_labeller(sessions))
+    def _likely_labeller(self, sessions: Sequence[SessionRecord]) -> str:
+        return self._labeller or (self._opening.labeller if self._opening else default_labeller(sessions))
 
-    async def _at_the_keyboard(self, sessions: Sequence[SessionRecord]) -> str | None:
+    async def _present_labeller(self, sessions: Sequence[SessionRecord]) -> str | None:
         """Return who labels now: the last labeller on this screen, else who the user names; None if they cancel."""
-        labeller = self._proposed(sessions)
+        labeller = self._likely_labeller(sessions)
         if self._labeller or {session.labeller for session in sessions} <= {labeller}:
             return labeller
-        given = await self.app.push_screen_wait(TextPromptScreen("Label again as", labeller, labeller_problem))
+        given = await self._screen.app.push_screen_wait(TextPromptScreen("Label again as", labeller, labeller_problem))
         return None if given is None else labeller_name(given)
-
-    # Dialogs around an item
-
-    @on(LabelPane.GuidelinesRequested)
-    @work(exclusive=True, group="around")
-    async def _show_guidelines(self) -> None:
-        from workbench.labelling.guidelines_screen import GuidelinesScreen
-
-        text = await self._tried(asyncio.wrap_future(self.workplace.desk.guidelines()))
-        if text:
-            self.app.push_screen(GuidelinesScreen(text))
-        elif text is not None:
-            self.notify("this session goes by no guidelines: name a text file when you begin one")
-
-    @on(LabelPane.NoteRequested)
-    @work(exclusive=True, group="around")
-    async def _write_note(self, message: LabelPane.NoteRequested) -> None:
-        from workbench.labelling.note_screen import NoteScreen
-
-        text = await self.app.push_screen_wait(NoteScreen(message.text))
-        if text is not None:
-            self.query_one(LabelPane).set_note(text)
-
-    @on(LabelPane.HistoryRequested)
-    @work(exclusive=True, group="around")
-    async def _show_history(self) -> None:
-        from workbench.labelling.history_screen import HistoryScreen
-
-        position = await self.app.push_screen_wait(HistoryScreen(self.workplace.desk))
-        if position is not None:
-            await self.query_one(LabelPane).go_to(position)
-
-    @on(LabelPane.ImportRequested)
-    @work(exclusive=True, group="around")
-    async def _import_preferences(self) -> None:
-        from workbench.labelling.import_screen import ImportScreen
-
-        if line := await self.app.push_screen_wait(ImportScreen(self.workplace.store)):
-            self.say(line, "done")
-
-    @on(LabelPane.ExportRequested)
-    @work(exclusive=True, group="around")
-    async def _export_preferences(self) -> None:
-        from workbench.labelling.export_screen import ExportScreen
-
-        if line := await self.app.push_screen_wait(ExportScreen(self.workplace.store)):
-            self.say(line, "done")
-
-    # Training and use of reward models
-
-    @on(LabelPane.TrainRequested)
-    @work(exclusive=True, group="train")
-    async def _train_on_labels(self) -> None:
-        """Train a reward model on the labels, on the backbone of the run on the screen if that is a PPO run."""
-        if self._reward_training is not None:
-            self.notify(self._reward_training.poll(), markup=False)
-            self.action_show_pane("reward-model")
-            return
-        shown = self.supervisor.folder if self._shows_ppo() else None
-        training = await self._tried(asyncio.to_thread(self._begin_training, shown), "train")
-        if training is not None:
-            self._reward_training = training
-            key = keys_of(self)["pane.reward-model"]
-            self.notify(f"{training.run.name} learns from the labels: {key} shows how", markup=False)
-
-    def _begin_training(self, folder: Path | None) -> RewardTraining:
-        """Start training a reward model; called off the screen's thread. Raises UsageError if there are no labels.
-
-        folder: of the PPO run whose backbone is shared.
-        """
-        store = self.workplace.store
-        labels = 0
-        if store.exists():
-            with PreferenceStore(store, create=False) as kept:
-                counts = kept.counts()
-                labels = counts.labels - counts.skips - counts.choices.get("both_bad", 0)
-        if not labels:
-            raise UsageError("there are no labels to learn from yet: begin a session")
-        settings = settings_for(labels)
-        if folder is not None:
-            settings |= settings_like(load_config(RunFolder(folder).config))
-        return RewardTraining(store, self.runs_dir, settings)
-
-    def _watch_training(self) -> None:
-        if (training := self._reward_training) is not None:
-            line = training.poll()
-            if training.done:
-                self._reward_training = None
-                if training.problem:
-                    self.say(line, about="train")
-                else:
-                    self.settle("use")  # an error about a missing reward model
-                    keys = keys_of(self, self.query_one(LabelPane))
-                    hint = f"In Label ({keys['pane.label']}), {keys['label.use']} rewards by it."
-                    self.notify(f"{line}. {hint}", title="Reward model", timeout=20, markup=False)
-
-    @on(LabelPane.UseRequested)
-    @work(exclusive=True, group="use")
-    async def _use_reward_model(self) -> None:
-        """Use the newest reward model as reward: in the run under way, else in the configuration on the screen."""
-        material = await self._tried(asyncio.to_thread(labelling_material, self.runs_dir), "use")
-        if material is None:
-            return
-        if not material.models:
-            key = keys_of(self.query_one(LabelPane))["label.train"]
-            self.say(f"there is no trained reward model yet: {key} in Label trains one on the labels", about="use")
-            return
-        view, folder = self.supervisor.view, self.supervisor.folder
-        live = self.supervisor.under_way and self._shows_ppo()
-        model = material.models[0]
-        if live and folder is not None:
-            config = await self._tried(asyncio.to_thread(load_config, RunFolder(folder).config), "use")
-            if config is None:
-                return
-            before = config.reward.model_dump()["sources"]
-        else:
-            before = []
-        after = rewarded_by(model, before)
-        who = view.started.name if live and view.started else "the configuration on the screen"
-        question = f"Let {model.name} reward {who}{' from the next iteration on' if live else ''}?"
-        if await self.app.push_screen_wait(ConfirmScreen(question, told(before, after), yes="Use it", no="Leave it")):
-            try:
-                if live:
-                    self.supervisor.set("reward.sources", after)
-                else:
-                    self.reward_sources(after)
-            except TrainerError as error:
-                self.say(str(error), about="use")
 
     # Questions of the session to runs
 
     def _ask_run(self, folder: Path, question: Question) -> Answer:
         """Return what the model of the run in `folder` writes; called on threads of the queues."""
-        future: Future[Answer] = self.app.call_from_thread(self._ask_model, folder, question)
+        future: Future[Answer] = self._screen.app.call_from_thread(self.ask_model, folder, question)
         return future.result()
 
-    def _ask_model(self, folder: Path, question: Question) -> Future[Answer]:
+    def ask_model(self, folder: Path, question: Question) -> Future[Answer]:
+        """Ask the model of the run in `folder`, loading it unless it is on the screen; at most one is loaded."""
         shown = self._shows(folder)
         if self._policies is not None and (shown or self._policies.folder != folder.resolve()):
             self._policies.close()
             self._policies = None
         if shown:
-            future = self.supervisor.ask_model(question)
+            future = self._screen.supervisor.ask_model(question)
         else:
             self._policies = self._policies or PolicyThread(folder)
             future = self._policies.ask(question)
@@ -344,23 +201,44 @@ class LabellingScreen(MountedWhole, Screen[None]):
             self._policies.close()
         self._asked, self._policies = [], None
 
-    def _win_rate(self, folder: Path) -> WinRate:
-        return WinRate(self.workplace.store, folder, told=self.supervisor.view.judged if self._shows(folder) else None)
+    # Helpers
 
-    def _shows_ppo(self) -> bool:
-        started = self.supervisor.view.started
-        return started is not None and started.run_kind == "ppo"
+    @property
+    def _pane(self) -> LabelPane:
+        return self._screen.query_one(LabelPane)
 
     def _shows(self, folder: Path) -> bool:
-        shown = self.supervisor.folder
+        shown = self._screen.supervisor.folder
         return shown is not None and shown.resolve() == folder.resolve()
 
-    async def _tried(self, work: Coroutine[Any, Any, T] | asyncio.Future[T], about: str = "label") -> T | None:
+    def _win_rate(self, folder: Path) -> WinRate:
+        known = self._screen.supervisor.view.judged if self._shows(folder) else None
+        return WinRate(self.workspace.store, folder, known=known)
+
+    def _watch(self) -> None:
+        self._reward_models.watch()
+        win_rate = self._opened.win_rate if self._opened else None
+        problem = win_rate.problem if win_rate else ""
+        if problem != self._win_rate_problem:
+            self._win_rate_problem = problem
+            self._screen.settle("win-rate")
+            if problem:
+                self._screen.say(f"Win rate not reported to the run: {problem}", about="win-rate")
+
+    def _report(self, line: str | None) -> None:
+        if line:
+            self._screen.say(line, "done")
+
+    def _work(self, work: Coroutine[Any, Any, None], group: str, *, exclusive: bool = True) -> None:
+        """Do `work` beside the screen. exclusive: in place of work of the same group that is not done."""
+        self._screen.run_worker(work, group=group, exclusive=exclusive)
+
+    async def tried(self, work: Awaitable[T], about: str) -> T | None:
         """Return the result of `work` and settle errors about it; None if it fails: the banner shows why."""
         try:
             result = await work
         except TrainerError as error:
-            self.say(str(error), about=about)
+            self._screen.say(str(error), about=about)
             return None
-        self.settle(about)
+        self._screen.settle(about)
         return result

@@ -13,11 +13,9 @@ from trainer.config.fields import Section
 from trainer.config.reward_sources import PythonSource
 from trainer.config.schema import Config, RewardConfig
 from trainer.errors import StorageError
-from trainer.rewards.code import Code
-from trainer.rewards.loading import code_of
-from trainer.rewards.trust import TrustedCode
+from trainer.rewards.code import Code, TrustedCode, code_of
 from workbench.system import output
-from workbench.system.paths import state_dir
+from workbench.system.environment import state_dir
 from workbench.text import visible
 
 FILE = "trusted-code.jsonl"  # in the user's state folder
@@ -64,9 +62,9 @@ def is_given(args: argparse.Namespace, schema: type[Section] = Config) -> bool:
     return bool(args.trust_code) or (isinstance(reward, dict) and "sources" in reward)
 
 
-def shown(code: Code) -> str:
+def code_text(code: Code) -> str:
     """Return code to read before trusting it: lines are numbered and control characters are visible."""
-    lines = code.source.expandtabs(4).splitlines() or ["(its source cannot be shown)"]
+    lines = code.source.expandtabs(4).splitlines() or ["(source not available)"]
     width = len(str(len(lines)))
     return "\n".join(f"{number:{width}}  {visible(line)}" for number, line in enumerate(lines, 1))
 
@@ -76,9 +74,9 @@ def _agreed(codes: Sequence[Code]) -> bool:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     for code in codes:
-        output.note(f"the reward runs code that you have not trusted as it is now: {code.name}")
+        output.note(f"the reward runs code that you have not trusted in its present form: {code.name}")
         output.note(f"SHA-256 {code.sha256 or 'unknown'}")
-        sys.stderr.write(f"{shown(code)}\n")
-    sys.stderr.write(f"{output.PROGRAM}: run this with all of your rights, now and later? [y/N] ")
+        sys.stderr.write(f"{code_text(code)}\n")
+    sys.stderr.write(f"{output.PROGRAM}: run this code with all your rights, now and later? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

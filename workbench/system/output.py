@@ -1,16 +1,25 @@
-"""Output of the program: data on stdout; all else on stderr, one line a problem."""
+"""Output of the program: data on stdout; all else on stderr, one line a problem.
+
+While the screen is open, what native code and libraries print goes to a log file instead. Each workbench has its own,
+`workbench-PID.log`; old ones are removed, and a long one is cut.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from workbench.text import visible
 
 PROGRAM = "ppo-workbench"
+
+_KEPT = 5  # log files of ended workbenches
+_LONGEST = 4 * 1024 * 1024  # bytes of a file
+_LEFT = 1024 * 1024  # bytes kept at the end of a file that is cut
 
 
 def data(text: str) -> None:
@@ -42,7 +51,7 @@ def crash(exception: BaseException, folder: Path | None = None) -> None:
     if folder is not None:
         from trainer.files import PRIVATE, write_whole  # here, because `--version` loads nothing of the trainer
 
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             path = folder / "crash.log"
             write_whole(path, details, mode=PRIVATE)
             error(f"unexpected {what}: this is a bug, its traceback is in {path}")
@@ -53,7 +62,7 @@ def crash(exception: BaseException, folder: Path | None = None) -> None:
 
 def discard_stdout() -> None:
     """Discard what is still buffered for stdout, whose reader has gone: Python's flush at exit would fail."""
-    with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor has nothing to lose
+    with suppress(OSError, ValueError):  # a stream without a descriptor has nothing to lose
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
@@ -66,7 +75,80 @@ def make_streams_safe() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def new_log(folder: Path) -> Path:
+    """Return the log file of this process in `folder`, and remove all but the newest few of ended processes."""
+    log = folder / f"workbench-{os.getpid()}.log"
+    with suppress(OSError):
+        ended = [path for path in folder.glob("workbench*.log") if not _is_written(path) or path == log]
+        for path in sorted(ended, key=lambda path: path.lstat().st_mtime, reverse=True)[_KEPT:]:
+            path.unlink()
+    return log
+
+
+def cut_log(path: Path) -> bool:
+    """Cut a long log to its end, and return whether it was long. What is printed meanwhile may be lost."""
+    with suppress(OSError):
+        if path.stat().st_size > _LONGEST:
+            with path.open("rb") as file:
+                file.seek(-_LEFT, os.SEEK_END)
+                end = file.read()
+            with path.open("ab") as file:
+                file.truncate(0)  # descriptors that append, such as native code's, continue from there
+                file.write(end.partition(b"\n")[2])
+            return True
+    return False
+
+
+@contextmanager
+def native_output_to(path: Path) -> Iterator[None]:
+    """Redirect file descriptors 1 and 2 to the end of `path` within the block; the screen keeps the terminal.
+
+    Textual writes to `sys.__stderr__` and asks `sys.__stdout__` for the terminal's size: both get their own
+    descriptors. If the file cannot be opened, what is printed is dropped.
+    """
+    log = _open(path)
+    kept = {number: os.dup(number) for number in (1, 2)}
+    streams = sys.__stdout__, sys.__stderr__
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    screen_out, screen_err = (os.fdopen(kept[number], "w", encoding="utf-8", closefd=False) for number in (1, 2))
+    sys.__stdout__, sys.__stderr__ = screen_out, screen_err  # type: ignore[misc]  # that is how Textual finds them
+    try:
+        yield
+    finally:
+        for stream in (screen_out, screen_err):
+            with suppress(OSError):  # the terminal may be gone
+                stream.flush()
+        sys.__stdout__, sys.__stderr__ = streams  # type: ignore[misc]
+        for number, descriptor in kept.items():
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+
+
 def _line(text: str) -> None:
-    with contextlib.suppress(OSError):  # the reader has gone
+    with suppress(OSError):  # the reader has gone
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
+
+
+def _is_written(log: Path) -> bool:
+    """Return whether the process that a log is named after is running."""
+    try:
+        os.kill(int(log.stem.rpartition("-")[2]), 0)
+    except PermissionError:  # another user's
+        return True
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def _open(path: Path) -> int:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        return os.open(os.devnull, os.O_WRONLY)

@@ -13,7 +13,7 @@ REASONS = {
     signal.SIGINT: "interrupted (SIGINT)",
     signal.SIGTERM: "terminated (SIGTERM)",
     signal.SIGHUP: "the terminal was closed (SIGHUP)",
-    signal.SIGQUIT: "told to quit (SIGQUIT)",
+    signal.SIGQUIT: "asked to quit (SIGQUIT)",
     signal.SIGUSR1: "asked to stop (SIGUSR1)",
     signal.SIGUSR2: "asked to stop (SIGUSR2)",
 }

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from workbench.kit.drawing import Drawn, Line, component_classes, rule
+from workbench.kit.glyphs import MISSING, bar
 from workbench.kit.scale import Scale, number_text
-from workbench.kit.sparkline import MISSING, bar
 
 _MOST_BINS = 40
 _WIDEST_BIN = 3  # columns

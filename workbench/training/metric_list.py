@@ -1,20 +1,165 @@
-"""List of the metrics of a run, one row each, with one cursor over the iterations of all."""
+"""List of the metrics of a run, a row each with its value, its change and its sparkline, and one cursor over them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from textwrap import wrap
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from textual.events import Click
 from textual.message import Message
 
-from workbench.kit.drawing import Drawn, Line, component_classes
-from workbench.kit.window import window_of
+from workbench.kit.drawing import Drawn, Line, Piece, component_classes
+from workbench.kit.glyphs import LIMIT, sparkline
+from workbench.kit.scale import Scale, number_text, scale_of, tick_texts
+from workbench.kit.window import Window, moving_average, window_of
 from workbench.run.history import History
 from workbench.run.metrics import Metric
-from workbench.training.charted import Charted
-from workbench.training.metric_row import RowShape, metric_row, row_shape
+
+_NAME, _VALUE, _CHANGE = 16, 8, 9  # columns
+_NUMBERS = 1 + _NAME + _VALUE + 1  # all but the change, with the spaces between
+_SPACE = 2  # columns before the sparkline
+STACKED_BELOW = 64  # columns: in a narrower pane, a sparkline is below its numbers
+_LIMIT = 7  # columns of the threshold beside a sparkline
+_LIMIT_FROM = 40  # columns of a sparkline that leaves room for the threshold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charted:
+    """The part of a history to draw, the cursor in it, and how to draw it."""
+
+    window: Window
+    at: int | None = None  # the cursor's position in the history; None: the newest iteration
+    average: bool = False  # draw the exponential moving average
+    log: bool = False  # logarithmic axis, if the metric has one
+
+    @property
+    def iteration(self) -> int | None:
+        """Iteration at the cursor; None without a cursor."""
+        return None if self.at is None else self.window.history.numbers[self.at]
+
+
+class RowShape(NamedTuple):
+    """Places of the parts of a row; the same for all rows, so that their columns are aligned."""
+
+    height: int
+    stacked: bool  # the sparkline is under the numbers
+    change: int  # columns: at least enough for the arrow
+    spark: int  # columns
+    spark_at: int  # the first of these columns
+    spark_height: int
+    limit: int  # columns for the threshold to the right of the sparkline
+
+
+class Reading(NamedTuple):
+    """A value in the shown unit, and its change from the previous iteration; NaN if there is none."""
+
+    value: float
+    change: float
+
+
+def row_shape(width: int, height: int) -> RowShape:
+    """Return the shape of rows of `width` columns and `height` lines."""
+    if height > 1 and width < STACKED_BELOW:
+        return RowShape(height, True, _CHANGE, max(width - 2, 0), 1, height - 1, 0)
+    change = _CHANGE if width >= STACKED_BELOW - 8 else 1
+    left = _NUMBERS + change + _SPACE
+    room = max(width - left - 1, 0)
+    limit = _LIMIT if room - _LIMIT >= _LIMIT_FROM else 0
+    return RowShape(height, False, change, room - limit, left, height - (height > 2), limit)
+
+
+def reading_at(window: Window, metric: Metric, at: int | None = None) -> Reading:
+    """Return the value of `metric` at position `at` of the window's history, or the newest one without `at`."""
+    values = window.history.column(metric.field)
+    at = len(values) - 1 if at is None else at
+    if not 0 <= at < len(values):
+        return Reading(math.nan, math.nan)
+    value = values[at] * metric.factor
+    return Reading(value, value - values[at - 1] * metric.factor if at else math.nan)
+
+
+def metric_row(
+    window: Window,
+    metric: Metric,
+    width: int,
+    shape: RowShape,
+    *,
+    at: int | None = None,
+    average: bool = False,
+    log: bool = False,
+    selected: bool = False,
+) -> list[Line]:
+    """Return the `shape.height` lines of a row. at: the position of the cursor; average: draw the moving average."""
+    columns = window.columns(metric, shape.spark)
+    values = moving_average(columns) if average else [math.nan if c is None else c.mean for c in columns]
+    scale = scale_of(zip(values, values, strict=True), metric, log=log)
+    cursor = None if at is None else window.column_of(window.history.numbers[at], len(columns))
+    spark = sparkline(columns, values, scale, metric, height=shape.spark_height, cursor=cursor)
+    numbers = _numbers(reading_at(window, metric, at), metric, shape.change, selected=selected)
+    if shape.stacked:
+        return [
+            [*numbers, _end(metric, scale, width - 1 - _NUMBERS - shape.change)],
+            *([_gap(1), *line] for line in spark),
+        ]
+    heads = [[*numbers, _gap(_SPACE)], _beneath(scale, shape.spark_at), *[[_gap(shape.spark_at)]] * shape.height]
+    lines = [[*head, *drawn] for head, drawn in zip(heads, [*spark, *[[]] * (shape.height - len(spark))], strict=False)]
+    if shape.limit and metric.threshold is not None:
+        lines[0] += [_gap(shape.spark - len(columns) + 1), _limit(metric)]
+    return lines
+
+
+def change_text(change: float, digits: int, width: int) -> str:
+    """Return ▲ or ▼ and, if it fits, the size of the change; = if the digits show none, nothing if it is not finite."""
+    if not math.isfinite(change):
+        return ""
+    size = number_text(abs(change), digits, max(width - 2, 7))
+    if not size.strip("0."):
+        return "="
+    arrow = "▲" if change > 0 else "▼"
+    return f"{arrow} {size}" if len(size) + 2 <= width else arrow
+
+
+def _numbers(reading: Reading, metric: Metric, change: int, *, selected: bool) -> Line:
+    value = number_text(reading.value, metric.digits, _VALUE - 1)
+    sign = "!" if metric.beyond(reading.value) else " "  # past the threshold, also visible without colour
+    role = "missing" if not math.isfinite(reading.value) else "target" if sign == "!" else "strong"
+    unit = f" {metric.unit}" if metric.unit else ""
+    return [
+        ("▸" if selected else " ", "selected"),
+        (metric.label, "selected" if selected else "text"),
+        (unit.ljust(_NAME - len(metric.label)), "muted"),
+        ((sign + value).rjust(_VALUE), role),
+        (" " + change_text(reading.change, metric.digits, change).ljust(change), "muted"),
+    ]
+
+
+def _end(metric: Metric, scale: Scale, width: int) -> Piece:
+    """Return the threshold, or else the ends of the axis, for the place right of the numbers; empty if too wide."""
+    text, role = (_range(scale, width), "muted") if metric.threshold is None else _limit(metric)
+    return (text.rjust(width) if len(text) <= width else "", role)
+
+
+def _beneath(scale: Scale, width: int) -> Line:
+    """Return the ends of the axis, for the line below the value."""
+    return [_gap(1 + _NAME), (_range(scale, width - _NAME - 3).rjust(width - _NAME - 3), "muted"), _gap(_SPACE)]
+
+
+def _range(scale: Scale, width: int) -> str:
+    ends = [10.0 ** min(end, 308) for end in scale[:2]] if scale.log else list(scale[:2])
+    low, high = tick_texts([float(f"{end:.2g}") for end in ends])
+    text = f"{low} … {high}"
+    return text if len(text) <= width else ""
+
+
+def _limit(metric: Metric) -> Piece:
+    return (f"{LIMIT} {metric.threshold:g}", "target")
+
+
+def _gap(width: int) -> Piece:
+    return (" " * max(width, 0), "text")
 
 
 class MetricList(Drawn, can_focus=True):

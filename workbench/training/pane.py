@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -16,20 +16,52 @@ from workbench.kit.drawing import OVERLAYS
 from workbench.kit.keys import keys_in_force, keys_of
 from workbench.kit.pane import Pane
 from workbench.kit.window import Window, window_of, window_over
-from workbench.run.evaluations import in_brief
+from workbench.numbers import counted
 from workbench.run.history import History
 from workbench.run.metrics import DEFAULT, METRICS, Metric
 from workbench.run.view import Mark, RunView
-from workbench.training.alarm_lines import AlarmLines
-from workbench.training.braille_chart import Picture
-from workbench.training.charted import Charted
-from workbench.training.choose_metrics import ChooseMetricsScreen
+from workbench.run.wording import in_brief
+from workbench.training.alarms import AlarmLines
+from workbench.training.chart import MetricChart, Picture
 from workbench.training.histogram import ScoreHistogram
-from workbench.training.layout import shares
-from workbench.training.metric_chart import MetricChart
-from workbench.training.metric_choice import hidden_metrics, metrics_of
-from workbench.training.metric_list import MetricList
+from workbench.training.metric_choice import ChooseMetricsScreen, hidden_metrics, metrics_of
+from workbench.training.metric_list import STACKED_BELOW, Charted, MetricList
 from workbench.training.timeline import Timeline
+
+_HISTOGRAM = (3, 4)  # lines: at least, and in a tall pane
+_LEAST_TIMELINE = 2  # lines, including the heading
+_MOST_TIMELINE = 13
+_TIMELINE_BESIDE = 6  # lines of the timeline before rows with wide sparklines grow
+_TALLEST_ROW = 4
+_PLENTY = 40  # lines of a tall pane
+
+
+class Shares(NamedTuple):
+    """Lines of each part; 0 for a hidden part. The rows take what the other parts leave."""
+
+    row: int  # of a metric
+    rows: int  # of all metrics, including their heading
+    histogram: int
+    timeline: int
+
+
+def shares(height: int, width: int, metrics: int, *, scores: bool, marks: int) -> Shares:
+    """Divide `height` lines of `width` columns among `metrics` rows and, if there are any, scores and marks.
+
+    Every row gets a line before the other parts get any. Rows grow next, and the timeline gets what is left.
+    """
+    metrics = max(metrics, 1)
+    free = max(height - 1 - metrics, 0)
+    timeline = _LEAST_TIMELINE if marks and free >= _LEAST_TIMELINE else 0
+    histogram = 0
+    if scores and free - timeline >= _HISTOGRAM[0]:
+        histogram = _HISTOGRAM[height >= _PLENTY]
+    beside = timeline if width < STACKED_BELOW else min(_TIMELINE_BESIDE, 1 + marks)
+    row = min(max((height - 1 - histogram - beside) // metrics, 1), _TALLEST_ROW)
+    if timeline:
+        timeline = max(timeline, min(height - 1 - row * metrics - histogram, 1 + marks, _MOST_TIMELINE))
+    return Shares(row, height - histogram - timeline, histogram, timeline)
+
 
 _SPANS = tuple(factor * 10**power for power in range(1, 7) for factor in (1, 2, 5) if factor * 10**power >= 50)
 _ENLARGED = 11  # rows whose lines the enlarged chart takes
@@ -41,11 +73,11 @@ class TrainingPane(Pane):
 
     TITLE = "Training"
     HELP = (
-        "Alarms that stand, and what opens them; under them the metrics of the run, one a row: the last value, its "
-        "change from the iteration before, and its course.\n"
-        "Left and right put a cursor on an iteration: all values are then those of it, and so are the samples.\n"
-        "× is a number that was NaN or infinite; ! a value past its limit ┄; a gap is an iteration that is not there. "
-        "Metrics that the run has not, or that never change, have no row."
+        "Active alarms are on top. Below them each metric has a row: its last value, the change since the iteration "
+        "before, and its course.\n"
+        "Left and right move a cursor over the iterations: values and samples are then of that iteration.\n"
+        "× marks a number that was NaN or infinite, ! a value past its limit ┄, a gap a missing iteration. "
+        "Metrics that this run does not record, or that never change, are hidden."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "enlarge", "enlarge", id="training.enlarge", tooltip="Draw this metric as a large chart"),
@@ -53,7 +85,7 @@ class TrainingPane(Pane):
         Binding("up", "select(-1)", "metric up", show=False, id="training.up", tooltip="Go to the metric above"),
         Binding("down", "select(1)", "metric down", show=False, id="training.down", tooltip="Go to the metric below"),
         Binding("left", "move(-1)", "earlier", show=False, id="training.left", tooltip="Cursor one iteration back"),
-        Binding("right", "move(1)", "later", show=False, id="training.right", tooltip="Cursor one iteration on"),
+        Binding("right", "move(1)", "later", show=False, id="training.right", tooltip="Cursor one iteration forward"),
         Binding(
             "shift+left",
             f"move({-_STRIDE})",
@@ -65,10 +97,10 @@ class TrainingPane(Pane):
         Binding(
             "shift+right",
             f"move({_STRIDE})",
-            "far on",
+            "far forward",
             show=False,
             id="training.far-right",
-            tooltip=f"Cursor {_STRIDE} iterations on",
+            tooltip=f"Cursor {_STRIDE} iterations forward",
         ),
         Binding("home", "first", "first", show=False, id="training.first", tooltip="Cursor on the first iteration"),
         Binding("end", "newest", "newest", show=False, id="training.newest", tooltip="Follow the newest iteration"),
@@ -76,8 +108,8 @@ class TrainingPane(Pane):
             "plus,equals_sign", "zoom(1)", "closer", show=False, id="training.closer", tooltip="Chart fewer iterations"
         ),
         Binding("minus", "zoom(-1)", "wider", show=False, id="training.wider", tooltip="Chart more iterations"),
-        Binding("e", "average", "EMA", id="training.average", tooltip="Draw the exponential moving average, or not"),
-        Binding("l", "log", "log", id="training.log", tooltip="Logarithmic axes for losses, KL and gradient, or not"),
+        Binding("e", "average", "EMA", id="training.average", tooltip="Show or hide the exponential moving average"),
+        Binding("l", "log", "log", id="training.log", tooltip="Switch losses, KL and gradient to logarithmic axes"),
         Binding("m", "choose", "metrics", id="training.metrics", tooltip="Choose which metrics are shown"),
     ]
 
@@ -115,8 +147,9 @@ class TrainingPane(Pane):
 
     def show_run(self, view: RunView) -> None:
         if view is not self._view:
+            if self._view.started is not None:  # else the scores, which may have come first, are of this run
+                self.query_one(ScoreHistogram).show(())
             self._view, self._cursor = view, None
-            self.query_one(ScoreHistogram).show(())
         history, marks = view.history, view.marks
         ends = (history.numbers[0], history.numbers[-1]) if len(history) else ()
         run = (view.started is None, view.kl_target, tuple(view.alarms))
@@ -294,7 +327,7 @@ class TrainingPane(Pane):
         self._selected = same.index(field) if field in same else min(self._selected, len(metrics) - 1)
         self._metrics = metrics
         hidden = hidden_metrics(self._view, self._chosen)
-        sign = f"{hidden} {'metric' if hidden == 1 else 'metrics'} hidden · {keys_of(self)['training.metrics']}"
+        sign = f"{counted(hidden, 'metric')} hidden · {keys_of(self)['training.metrics']}"
         self.border_subtitle = sign if hidden else ""
 
     def _evaluations(self) -> list[Mark]:
@@ -302,6 +335,6 @@ class TrainingPane(Pane):
 
     def _nothing_yet(self) -> str:
         if self._view.started is not None:
-            return "The first iteration is under way: its numbers will stand here."
+            return "First iteration running; metrics appear when it finishes."
         start = keys_in_force(self.screen).get("run.start", "space")
-        return f"No run yet: {start} trains the configuration, and its metrics will be drawn here."
+        return f"No run yet. Press {start} to train the configuration."

@@ -8,10 +8,10 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 from textual.events import MouseScrollDown, MouseScrollUp
 
-from workbench.kit.cells import fit_start
+from workbench.columns import fit_start
 from workbench.kit.drawing import Drawn, Line, Piece, component_classes, rule
-from workbench.run.alarms import SIGNS as LEVELS
 from workbench.run.view import Mark, MarkKind
+from workbench.run.wording import SIGNS as LEVELS
 from workbench.text import visible
 
 SIGNS: dict[MarkKind, str] = {

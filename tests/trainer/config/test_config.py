@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 from apart import ROOT
+from config_files import save_config
 
 from trainer.config import (
+    SCHEMAS,
     Config,
     config_problems,
     config_warnings,
@@ -23,11 +25,9 @@ from trainer.config import (
     parse_overrides,
     preset_names,
     resolve_paths,
-    save_config,
     validate,
 )
 from trainer.config.fields import PATTERNS
-from trainer.config.kinds import SCHEMAS
 from trainer.config.reference import json_schema, reference_markdown, reference_rows
 from trainer.config.reward_sources import SOURCES, LengthSource, LexiconSource, PythonSource, RegexSource
 from trainer.errors import ConfigError, UsageError
@@ -215,7 +215,7 @@ def test_options_that_cannot_hold_together_are_refused_with_the_reason(raw: dict
             ["ppo.whiten_advantages", "'grpo'", "once more"],
         ),
         ({"ppo": {"estimator": "reinforce", "critic_warmup": 2}}, ["ppo.critic_warmup", "no critic"]),
-        ({"ppo": {"critic_warmup": 100}}, ["ppo.critic_warmup = 100", "will not learn"]),
+        ({"ppo": {"critic_warmup": 100}}, ["ppo.critic_warmup = 100", "does not learn"]),
         (
             {"reward": {"normalize": "batch"}, "eval": {"every": 5, "reference": False}},
             ["reward.normalize = 'batch'", "eval.reference"],
@@ -468,7 +468,7 @@ def test_batches_divide_evenly_or_the_divisors_are_listed() -> None:
                 assert problems == []
                 continue
             (problem,) = problems
-            rule, _, way_out = problem.partition(": use ")
+            rule, _, way_out = problem.partition("; use ")
             assert rule == f"{key} = {parts} does not divide rollout.batch_size = {size}"
             assert [int(n) for n in re.findall(r"\d+", way_out)] == [n for n in range(1, size + 1) if size % n == 0]
 
@@ -476,10 +476,10 @@ def test_batches_divide_evenly_or_the_divisors_are_listed() -> None:
 def test_divisors_are_listed_as_a_sentence() -> None:
     raw = {"rollout": {"batch_size": 64}, "ppo": {"minibatches": 6}}
     assert config_problems(raw) == [
-        "ppo.minibatches = 6 does not divide rollout.batch_size = 64: use 1, 2, 4, 8, 16, 32 or 64"
+        "ppo.minibatches = 6 does not divide rollout.batch_size = 64; use 1, 2, 4, 8, 16, 32 or 64"
     ]
     (problem,) = config_problems({"rollout": {"batch_size": 1}, "ppo": {"minibatches": 2}})
-    assert problem.endswith(": use 1")
+    assert problem.endswith("; use 1")
 
 
 def test_a_buffer_that_is_too_small_names_two_ways_out_that_work() -> None:
@@ -506,7 +506,7 @@ def test_rules_between_options_are_judged_beside_broken_options() -> None:
     raw = {"rollout": {"batch_size": 6, "top_p": 2}, "ppo": {"minibatches": 4}}
     assert config_problems(raw) == [
         "rollout.top_p = 2: must be at most 1.0",
-        "ppo.minibatches = 4 does not divide rollout.batch_size = 6: use 1, 2, 3 or 6",
+        "ppo.minibatches = 4 does not divide rollout.batch_size = 6; use 1, 2, 3 or 6",
     ]
 
 

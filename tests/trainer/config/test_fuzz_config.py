@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 import tomli_w
+from config_files import save_config
 from fuzzing import NASTY, damaged, randoms, within
 
 from trainer.config import (
+    SCHEMAS,
     Config,
     config_warnings,
     load_config,
     parse_overrides,
     preset_names,
     resolve_paths,
-    save_config,
 )
 from trainer.config.fields import Section
-from trainer.config.kinds import SCHEMAS
 from trainer.config.loading import PRESETS, load_config_as
 from trainer.config.problems import setting_keys
 from trainer.errors import ConfigError, UsageError

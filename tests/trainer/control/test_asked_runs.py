@@ -160,16 +160,16 @@ def test_a_run_that_is_to_end_does_so_within_a_token_step_of_its_answer(
     real = answers.answer
 
     def slow(question: Question, *, progress: Callable[[], None], **how: Any) -> Answer:
-        def heed() -> None:
+        def check() -> None:
             nonlocal steps
             steps += 1
             if steps == 2:
                 (control.stop if save else control.abort)()
             progress()
 
-        return real(question, progress=heed, **how)
+        return real(question, progress=check, **how)
 
-    monkeypatch.setattr("trainer.session.steered_run.answer", slow)
+    monkeypatch.setattr("trainer.session.policy.answer", slow)
     asked: list[Event] = []
 
     def ask(event: Event) -> None:
@@ -223,8 +223,8 @@ def test_a_checkpoint_that_fails_while_a_question_is_answered_ends_the_run(
     def full(*_: Any) -> None:
         raise StorageError("no space")
 
-    monkeypatch.setattr("trainer.session.steered_run.answer", slow)
-    monkeypatch.setattr("trainer.session.record.save_checkpoint", full)
+    monkeypatch.setattr("trainer.session.policy.answer", slow)
+    monkeypatch.setattr("trainer.session.artifacts.save_checkpoint", full)
     recorder = Recorder(
         lambda event: control.ask(QUESTIONS["policy"], told.append) if within(event, "update", 1) else None
     )

@@ -59,10 +59,10 @@ class Log(Steered):
     def set(self, key: str, value: Any) -> None:
         self.heard.append((key, value))
 
-    def answer(self, question: Question, heed: Callable[[], None]) -> Answer:
+    def answer(self, question: Question, check: Callable[[], None]) -> Answer:
         self.heard.append(question.prompt)
         self.meanwhile()
-        heed()
+        check()
         return answered(question)
 
 
@@ -106,7 +106,7 @@ def test_requests_are_heeded_in_order_while_the_trainer_is_held() -> None:
     control.pause()
     control.check()
     control.check()
-    rollbacks = [(3, "it went wrong"), (None, "asked for by the user")]
+    rollbacks = [(3, "it went wrong"), (None, "requested by the user")]
     assert log.heard == ["paused", "checkpoint", ("ppo.kl_coef", 0.1), *rollbacks, "resumed"]
 
 
@@ -341,12 +341,12 @@ def test_a_question_that_is_dropped_costs_no_more_than_the_step_under_way() -> N
     class Writer(Steered):
         steps = 0
 
-        def answer(self, question: Question, heed: Callable[[], None]) -> Answer:
+        def answer(self, question: Question, check: Callable[[], None]) -> Answer:
             try:
                 for _ in range(5):
                     self.steps += 1
                     waits["one"] = self.steps < 2
-                    heed()
+                    check()
             except QuestionDroppedError as dropped:
                 return unanswered(question, str(dropped))
             return unanswered(question, "written to its end")

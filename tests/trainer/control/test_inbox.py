@@ -79,7 +79,7 @@ def test_a_rollback_says_to_what_or_leaves_it_open(folder: RunFolder) -> None:
         send(folder.root, "rollback")
         assert inbox.take() == [
             Request("rollback", "it went wrong", to=3),
-            Request("rollback", "asked for by another process"),
+            Request("rollback", "requested by another process"),
         ]
 
 
@@ -93,7 +93,7 @@ def test_what_was_left_by_an_earlier_time_is_dropped(folder: RunFolder) -> None:
 
 
 def test_a_run_that_nobody_trains_takes_no_request(folder: RunFolder) -> None:
-    with pytest.raises(UsageError, match=r"run 'a' is not being trained, so nobody hears 'pause': resume it first"):
+    with pytest.raises(UsageError, match=r"run 'a' is not being trained, so 'pause' does nothing: resume it first"):
         send(folder.root, "pause")
     with pytest.raises(UsageError, match="run 'gone'"):
         send(folder.root.with_name("gone"), "stop")
@@ -137,7 +137,7 @@ def test_answers_that_nobody_read_are_dropped_when_the_run_goes_on(folder: RunFo
 
 
 def test_a_question_that_nobody_can_take_is_refused(folder: RunFolder) -> None:
-    with pytest.raises(UsageError, match=r"run 'a' is not being trained, so nobody hears 'ask': resume it first"):
+    with pytest.raises(UsageError, match=r"run 'a' is not being trained, so 'ask' does nothing: resume it first"):
         ask(folder.root, Question(prompt="one"))
     with folder.lock(), pytest.raises(UsageError, match=r"more than 512 KiB: shorten its prompt"):
         ask(folder.root, Question(prompt="é" * 300_000))
@@ -272,7 +272,7 @@ def test_a_request_of_another_user_is_refused_and_told(folder: RunFolder, monkey
     assert inbox.take() == [Request("step")]
     (told,) = complaints
     user = os.geteuid() + 1
-    assert told == f"request '1.json' left out: it is of another user ({user}), and only who trains a run may steer it"
+    assert told == f"request '1.json' left out: it belongs to user {user}; only the user who trains a run may steer it"
     assert list(folder.control.iterdir()) == []
 
 

@@ -132,7 +132,7 @@ def test_a_switched_run_that_is_killed_and_resumed_is_the_one_that_never_was(
     assert len(changes[0]) == 1
 
 
-def test_running_statistics_begin_anew_at_the_switch_and_that_is_told(folder: Path) -> None:
+def test_running_statistics_start_again_at_the_switch_and_that_is_reported(folder: Path) -> None:
     recorder = switched(folder, "a", [LENGTH], *RUNNING, after=3)
     (alert,) = recorder.of(Alert)
     assert (alert.iteration, alert.level, alert.code) == (4, "info", "reward_statistics")
@@ -149,7 +149,7 @@ def test_a_run_resumed_with_other_sources_is_the_one_that_was_switched_there(fol
     assert statistics(folder / "runs/b")["count"] == 8
     config = load_config(folder / "runs/b/config.toml", {"reward": {"sources": [LENGTH]}})
     resumed = record(config, resume=folder / "runs/b")
-    assert any("running statistics of reward.normalize begin anew" in w for w in resumed.of(RunStarted)[0].warnings)
+    assert any("running statistics of reward.normalize start again" in w for w in resumed.of(RunStarted)[0].warnings)
     left = [outcome(folder / "runs" / name) for name in "ab"]
     assert left[0]["checkpoint"] == left[1]["checkpoint"]
     assert left[0]["samples"] == left[1]["samples"]
@@ -159,7 +159,7 @@ def test_statistics_of_the_same_sources_go_on_when_a_run_is_resumed(folder: Path
     record(tiny_config(folder, "run.name=a", *RUNNING, "ppo.iterations=2"))
     resumed = record(tiny_config(folder, *RUNNING), resume=folder / "runs/a")
     assert statistics(folder / "runs/a")["count"] == 16
-    assert not any("begin anew" in warning for warning in resumed.of(RunStarted)[0].warnings)
+    assert not any("start again" in warning for warning in resumed.of(RunStarted)[0].warnings)
 
 
 REFUSED = [
@@ -208,10 +208,10 @@ def test_whatever_a_foreign_model_raises_the_run_goes_on(folder: Path, monkeypat
     def refuse(*_: Any) -> None:
         raise RuntimeError("[load] no\nroom")
 
-    monkeypatch.setattr("trainer.rewards.model.load_reward_model", refuse)
+    monkeypatch.setattr("trainer.rewards.model_reward.load_reward_model", refuse)
     recorder = switched(folder, "a", [model(folder / "runs/rm")])
     (alert,) = recorder.of(Alert)
-    assert alert.message == "[load] no room; the reward is as before"
+    assert alert.message == "[load] no room; the reward is unchanged"
     assert [ended.state for ended in recorder.of(RunEnded)] == ["done"]
 
 
@@ -270,7 +270,7 @@ def test_a_model_that_is_not_trained_to_the_end_is_warned_of_once(folder: Path) 
     (alert,) = recorder.of(Alert)
     assert (alert.iteration, alert.code) == (2, "config")
     assert "half" in alert.message
-    assert "not trained to the end" in alert.message
+    assert "is not fully trained" in alert.message
 
 
 def test_what_the_model_writes_when_it_is_asked_is_scored_by_the_new_sources(folder: Path) -> None:

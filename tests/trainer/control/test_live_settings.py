@@ -158,7 +158,7 @@ def test_a_run_that_is_changed_equals_one_that_was_stopped_and_resumed_with_the_
     assert changed_run == resumed_run
 
 
-def test_an_adaptive_penalty_begins_anew_where_it_is_set(tmp_path: Path) -> None:
+def test_an_adaptive_penalty_starts_again_where_it_is_set(tmp_path: Path) -> None:
     adaptive = ("ppo.kl_controller=adaptive", "ppo.kl_target=0.001", "ppo.kl_horizon=10", "ppo.iterations=4")
     live = changed(tmp_path, 2, ("ppo.kl_coef", 0.4), settings=adaptive)
     kl_coefs = [iteration.kl_coef for iteration in live.of(Iteration)]
@@ -247,6 +247,6 @@ def test_a_change_that_is_likely_to_disappoint_is_warned_of_once(tmp_path: Path)
 
 def test_a_headless_run_tells_of_a_change_and_of_a_pause() -> None:
     change = SettingChanged(iteration=3, key="ppo.kl_coef", old=0.05, value=0.25)
-    assert sentences(change) == ["iteration 3: ppo.kl_coef = 0.25 from here on, it was 0.05"]
-    assert sentences(StateChanged(state="paused")) == ["paused: 'ppo-workbench watch' lets it go on"]
+    assert sentences(change) == ["iteration 3: ppo.kl_coef changed from 0.05 to 0.25"]
+    assert sentences(StateChanged(state="paused")) == ["paused: resume it in 'ppo-workbench watch'"]
     assert sentences(StateChanged(state="training")) == []

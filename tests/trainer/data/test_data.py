@@ -30,7 +30,7 @@ from trainer.data import (
     shipped_sets,
     split_prompts,
 )
-from trainer.data.files import read_rows
+from trainer.data.readers import read_rows
 from trainer.errors import DataError
 
 ROWS = [
@@ -151,7 +151,10 @@ BROKEN = {
     "header.csv": (b"prompt,mood\n", "has no prompts"),
     "broken.jsonl": (b'{"prompt": "one"}\n{"prompt": }\n', "broken.jsonl:2: not JSON: Expecting value at column 12"),
     "list.jsonl": (b"[1, 2]", 'list.jsonl:1: must be an object such as {"prompt": "..."}, is a list'),
-    "lines.json": (b'{"prompt": "one"}\n{"prompt": "two"}', "lines.json:2: not JSON: Extra data at column 1; a file "),
+    "lines.json": (
+        b'{"prompt": "one"}\n{"prompt": "two"}',
+        "lines.json:2: not JSON: Extra data at column 1; name a file with one object per line ",
+    ),
     "object.json": (b'{"prompt": "one"}', "must be a list of objects, is an object"),
     "deep.json": (b"[" * 100_000, "JSON nested too deeply"),
     "deep.jsonl": (b"[" * 100_000, "deep.jsonl:1: JSON nested too deeply"),
@@ -160,8 +163,8 @@ BROKEN = {
     "latin.txt": (b"one\ngr\xfc\xdfe\n", "latin.txt:2: byte 0xfc is not UTF-8"),
     "text.parquet": (b"one two", "not a Parquet file"),
     "prompts.xlsx": (b"PK", "unknown suffix '.xlsx': must be one of .jsonl, .jsonl.gz, .json, .csv, .parq"),
-    "cut.jsonl.gz": (gzip.compress(b'{"prompt": "one"}')[:-9], "cut.jsonl.gz: not a whole gzip file"),
-    "plain.jsonl.gz": (b'{"prompt": "one"}', "plain.jsonl.gz: not a whole gzip file"),
+    "cut.jsonl.gz": (gzip.compress(b'{"prompt": "one"}')[:-9], "cut.jsonl.gz: incomplete or damaged gzip file"),
+    "plain.jsonl.gz": (b'{"prompt": "one"}', "plain.jsonl.gz: incomplete or damaged gzip file"),
     "close.jsonl": (b'{"promt": "one", "x": 1}', "no column 'prompt' (data.column): the columns are promt, x; did you"),
     "far.jsonl": (b'{"question": "one"}', "the columns are question; set data.column to one of them"),
     "number.jsonl": (b'{"prompt": 3}', "number.jsonl:1: column 'prompt' is 3: must be a string, or a list of messages"),
@@ -296,7 +299,7 @@ def test_messages_without_a_template_are_refused() -> None:
 
 def test_what_a_template_refuses_is_named_with_its_reason() -> None:
     message = encoding_error(rows(USER_A), word_tokenizer(template=NO_SYSTEM), system="s")
-    assert message.startswith("prompt 0 (counted from 0): the chat template refuses the roles system, user")
+    assert message.startswith("prompt 0 (counted from 0): the chat template rejects the roles system, user")
     assert "no system role" in message
 
 

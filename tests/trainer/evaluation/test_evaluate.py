@@ -17,7 +17,7 @@ from runs_helper import comparable, outcome, record, tiny_config, workspace
 
 from trainer.arrays import to_list
 from trainer.data import Prompt, encode_prompts, load_prompts, split_prompts
-from trainer.evaluation.measure import Baseline, evaluate, measure, reference_baseline
+from trainer.evaluation.held_out import Baseline, evaluate, measure, reference_baseline
 from trainer.events import Evaluation, Iteration, PhaseProgress, RunStarted, SamplesWritten
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.loading import load_backbone

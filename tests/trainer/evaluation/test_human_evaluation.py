@@ -15,11 +15,11 @@ from runs_helper import Recorder, outcome, record, run_python, tiny_config, with
 from trainer.control.control import Control, Request
 from trainer.control.inbox import Inbox, send
 from trainer.errors import UsageError
-from trainer.evaluation.human import human_evaluation, tell_run
+from trainer.evaluation.human import add_event, human_evaluation
 from trainer.events import Event, HumanEvaluation, Iteration, RunEnded
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference
 from trainer.preferences.store import PreferenceStore
-from trainer.reward_model.training import train_reward_model
+from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.listing import list_runs
@@ -121,22 +121,22 @@ def test_what_was_found_out_of_iterations_that_are_done_anew_still_stands(tmp_pa
     abort = Recorder(lambda event: control.abort() if within(event, "update", 3) else None)
     config = tiny_config(tmp_path, "run.name=a", "eval.every=0", "checkpoint.every=0")
     train(config, sinks=[abort], control=control)
-    tell_run(tmp_path / "runs/a", TOLD)
+    add_event(tmp_path / "runs/a", TOLD)
     record(config, resume=tmp_path / "runs/a")
     assert TOLD in read_journal(tmp_path / "runs/a/events.jsonl").events
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no run in '.*': name the folder of a run that was started"):
-        tell_run(tmp_path, TOLD)
+        add_event(tmp_path, TOLD)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_another_process_tells_a_run_under_way_which_emits_it_and_computes_the_same(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from trainer.events import event_from_dict; import json; "
-        "from trainer.evaluation.human import tell_run; "
-        "tell_run(Path(sys.argv[1]), event_from_dict(json.loads(sys.argv[2])))"
+        "import sys; from pathlib import Path; from trainer.runs.journal_lines import event_from_dict; import json; "
+        "from trainer.evaluation.human import add_event; "
+        "add_event(Path(sys.argv[1]), event_from_dict(json.loads(sys.argv[2])))"
     )
     run = tmp_path / "runs/a"
     control = Control()
@@ -200,7 +200,8 @@ def test_nothing_else_can_be_told(request_values: dict[str, Any], tmp_path: Path
         send(tmp_path, "tell", event=TOLD.as_dict())
         assert inbox.take() == [Request("tell", event=TOLD)]
     (complaint,) = complaints
-    assert "left out: it" in complaint
+    assert "left out: " in complaint
+    assert "not a complete" in complaint
     assert "\n" not in complaint
 
 
@@ -210,5 +211,5 @@ def test_telling_a_run_that_has_ended_changes_nobodys_rights(shared: bool, tmp_p
     journal = tmp_path / "runs/a/events.jsonl"
     mode = journal.stat().st_mode
     assert bool(mode & 0o044) == shared
-    tell_run(journal.parent, TOLD)
+    add_event(journal.parent, TOLD)
     assert journal.stat().st_mode == mode

@@ -10,7 +10,7 @@ import pytest
 
 from trainer.config.schema import BackboneConfig
 from trainer.errors import ModelError
-from trainer.models.cpu.kernel_folder import own_kernel_folder
+from trainer.models.cpu.kernels import own_kernel_folder
 from trainer.models.loading import load_backbone
 
 

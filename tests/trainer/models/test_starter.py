@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.models import gguf, starter
+from trainer.models import starter
 from trainer.models.starter import starter_model
 
 ENGLISH = (
@@ -121,7 +121,7 @@ def test_undoing_the_rope_permutation_inverts_llama_cpps() -> None:
             for i in range(head_dim // 2):
                 source = head * head_dim + half * head_dim // 2 + i
                 permuted[head * head_dim + 2 * i + half] = weight[source]
-    assert np.array_equal(gguf._undo_rope_permutation(mx.array(permuted), heads), weight)
+    assert np.array_equal(starter._undo_rope_permutation(mx.array(permuted), heads), weight)
 
 
 @pytest.mark.starter

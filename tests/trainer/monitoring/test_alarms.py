@@ -15,12 +15,12 @@ from rich.cells import cell_len
 from scripted_run import FIXES, alarm, ended, iteration, started
 
 from trainer.events import Decision, Event, RolledBack, SettingChanged
-from trainer.monitoring.alarms import STANDS, open_alarms, stands_after
+from trainer.monitoring.alarms import OPEN_ITERATIONS, is_open_after, open_alarms
 from trainer.runs.journal import Journal, read_journal
 from trainer.runs.journal_lines import event_in
-from workbench.run.alarms import evidence, title, urgent_first
 from workbench.run.view import Mark, RunView
-from workbench.training.alarm_lines import alarm_lines
+from workbench.run.wording import evidence, title, urgent_first
+from workbench.training.alarms import alarm_lines
 
 
 def folded(*events: Event) -> RunView:
@@ -69,10 +69,10 @@ def test_evidence_has_the_names_and_units_of_the_metrics_where_it_is_one() -> No
 
 def test_an_alarm_stands_for_so_many_iterations_and_no_longer() -> None:
     view = folded(started(iterations=100), iteration(5), alarm(5))
-    for number in range(6, 5 + STANDS):
+    for number in range(6, 5 + OPEN_ITERATIONS):
         view.take(iteration(number))
         assert standing(view) == ["kl_high"], number
-    view.take(iteration(5 + STANDS))
+    view.take(iteration(5 + OPEN_ITERATIONS))
     assert standing(view) == []
 
 
@@ -124,8 +124,8 @@ def test_what_the_user_has_read_stands_no_more() -> None:
 
 
 def test_only_an_alarm_of_its_own_code_replaces_one() -> None:
-    assert stands_after(alarm(1), alarm(2, code="truncation"))
-    assert not stands_after(alarm(1), alarm(2))
+    assert is_open_after(alarm(1), alarm(2, code="truncation"))
+    assert not is_open_after(alarm(1), alarm(2))
 
 
 def test_alarms_decisions_and_rollbacks_are_marks_with_words() -> None:

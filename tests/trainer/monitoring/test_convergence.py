@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from scripted_run import evaluation, iteration
+from scripted_run import evaluation, iteration, started
 
 from trainer.config import Config, parse_overrides, validate
 from trainer.events import Decision, Event, RolledBack, SettingChanged
-from trainer.monitoring.convergence import ConvergenceCheck
+from trainer.monitoring import Monitor
+from trainer.monitoring.history import FIRST, NEWEST
 
 ALL = ("target", "plateau", "collapse", "degradation", "kl")
 
@@ -25,16 +26,17 @@ class Run:
 
     def __init__(self, *overrides: str) -> None:
         self.config = config("convergence.window=4", *overrides)
-        self.check = ConvergenceCheck(lambda: self.config)
+        self.monitor = Monitor(lambda: self.config)
         self.events: list[Event] = []
         self.decisions: list[Decision] = []
         self.number = 0
 
     def tell(self, event: Event) -> None:
         self.events.append(event)
-        for decision in self.check.take(event):
-            self.decisions.append(decision)
-            self.tell(decision)
+        for alert in self.monitor.take(event):
+            if isinstance(alert, Decision):
+                self.decisions.append(alert)
+            self.tell(alert)
 
     def go(self, **numbers: Sequence[float]) -> Run:
         """Iterations, by a series of some of their metrics; the others stay what they are on a healthy course."""
@@ -94,8 +96,8 @@ def test_the_target_is_reached_by_the_mean_of_a_window() -> None:
     assert decision.code == "convergence_target"
     assert decision.evidence == {"score": pytest.approx(0.6), "target": 0.5}
     assert decision.message == (
-        "the mean score is 0.6 and has reached convergence.target_score = 0.5: the run stops; --resume with "
-        "convergence.on_target = 'off' goes on"
+        "the mean score is 0.6 and has reached convergence.target_score = 0.5: the run stops; to continue, --resume it "
+        "with convergence.on_target = 'off'"
     )
 
 
@@ -237,28 +239,28 @@ def test_a_rule_that_has_rolled_back_often_enough_stops() -> None:
     for end in (4, 8):
         run.go(kl=[9.0] * 4)
         assert run.told[-1] == (end, "kl", "rollback")
-        assert run.check.due(end) == run.decisions[-1]
+        assert run.monitor.due(end) == run.decisions[-1]
         run.tell(RolledBack(iteration=end, to=1, reason=run.decisions[-1].message))
-        assert run.check.due(end) is None, "it is done"
+        assert run.monitor.due(end) is None, "it is done"
     run.go(kl=[9.0] * 4)
     assert run.told[-1] == (12, "kl", "stop")
-    assert run.decisions[-1].message.endswith("the run stops, after as many rollbacks as convergence.max_rollbacks = 2")
+    assert run.decisions[-1].message.endswith("the run stops after convergence.max_rollbacks = 2 rollbacks")
 
 
 def test_what_is_due_is_of_its_iteration_alone_and_to_stop_comes_first() -> None:
     run = Run("convergence.kl_limit=5", "convergence.on_kl=rollback", "convergence.on_collapse=stop")
     run.go(kl=[9.0] * 4, entropy=[3.0, 0.1, 0.1, 0.1])
     (rollback,) = run.decisions
-    assert (run.check.due(3), run.check.due(4), run.check.due(5)) == (None, rollback, None)
+    assert (run.monitor.due(3), run.monitor.due(4), run.monitor.due(5)) == (None, rollback, None)
     run = Run("convergence.kl_limit=5", "convergence.on_kl=rollback", "convergence.on_collapse=stop")
     run.go(kl=[9.0, 1.0, 1.0, 1.0, 16.0], entropy=[3.0, 0.1, 0.1, 0.1, 0.1])
     assert run.told == [(5, "collapse", "stop")]
     run = Run("convergence.kl_limit=5", "convergence.on_kl=rollback", "convergence.on_collapse=stop")
     run.go(kl=[9.0, 1.0, 1.0, 1.0, 18.0], entropy=[3.0, 0.1, 0.1, 0.1, 0.1])
     assert run.told == [(5, "collapse", "stop"), (5, "kl", "rollback")]
-    assert run.check.due(5) == run.decisions[0]
+    assert run.monitor.due(5) == run.decisions[0]
     told = Run("convergence.kl_limit=5").go(kl=[9.0] * 4)
-    assert (told.told, told.check.due(4)) == ([(4, "kl", "continue")], None)
+    assert (told.told, told.monitor.due(4)) == ([(4, "kl", "continue")], None)
 
 
 def test_a_check_that_is_fed_a_journal_stands_where_the_one_that_wrote_it_stood() -> None:
@@ -268,9 +270,9 @@ def test_a_check_that_is_fed_a_journal_stands_where_the_one_that_wrote_it_stood(
     run.go(kl=[1.0] * 5, score_mean=[0.5] * 5).go(kl=[9.0] * 3, score_mean=[0.5] * 3)
     resumed = Run(*settings)
     for event in run.events:
-        resumed.check.take(event)
+        resumed.monitor.take(event)
     resumed.number = run.number
-    assert [resumed.check.due(number) for number in range(14)] == [run.check.due(number) for number in range(14)]
+    assert [resumed.monitor.due(number) for number in range(14)] == [run.monitor.due(number) for number in range(14)]
     before = len(run.told)
     assert before >= 3
     for again in (run, resumed):
@@ -278,18 +280,29 @@ def test_a_check_that_is_fed_a_journal_stands_where_the_one_that_wrote_it_stood(
     assert run.told[before:] == resumed.told
 
 
+def test_a_resumed_run_counts_an_iteration_that_it_repeats_once() -> None:
+    run = Run("convergence.kl_limit=5").go(kl=[1.0] * 5 + [8.0] * 2)
+    run.tell(started(resumed_at=5))
+    run.number = 5
+    assert run.go(kl=[8.0] * 2).told == [], "the mean of 1, 1, 8 and 8"
+    assert run.go(kl=[8.0]).told == [(8, "kl", "continue")]
+
+
 def test_a_rule_whose_action_is_another_one_after_a_resume_decides_anew() -> None:
     run = Run("convergence.kl_limit=5").go(kl=[9.0] * 6)
     resumed = Run("convergence.kl_limit=5", "convergence.on_kl=stop")
     for event in run.events:
-        resumed.check.take(event)
+        resumed.monitor.take(event)
     resumed.number = run.number
     assert resumed.go(kl=[9.0] * 2).told == [(7, "kl", "stop")]
 
 
 def test_what_is_kept_of_a_long_run_is_bounded() -> None:
     run = Run().go(kl=[0.1] * 1000)
-    assert len(run.check._course._recent) <= 8
+    assert [row.iteration for row in run.monitor._history.learning.all_kept()] == [
+        *range(1, FIRST + 1),
+        *range(1001 - NEWEST, 1001),
+    ]
 
 
 def test_every_rule_names_its_setting_and_says_what_is_done() -> None:

@@ -18,11 +18,11 @@ from trainer.events import (
     CheckpointSaved,
     RolledBack,
     SettingChanged,
-    event_from_dict,
 )
-from trainer.monitoring import RULES, HealthMonitor
+from trainer.monitoring import ALARM_RULES, Monitor
 from trainer.monitoring.history import FIRST, NEWEST, History
 from trainer.monitoring.monitor import AWAY
+from trainer.runs.journal_lines import event_from_dict
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -111,7 +111,7 @@ def test_a_sign_raises_its_alarm_when_it_has_lasted_and_no_other(name: str) -> N
 
 
 def test_every_rule_has_a_sign_that_raises_it() -> None:
-    assert set(RULES) - {case.first[1] for case in SIGNS.values()} == {"reward_hacking"}  # below
+    assert set(ALARM_RULES) - {case.first[1] for case in SIGNS.values()} == {"reward_hacking"}  # below
 
 
 @pytest.mark.parametrize("name", SIGNS)
@@ -197,29 +197,29 @@ def test_a_resumed_run_goes_on_where_its_checkpoint_was_and_tells_nothing_twice(
     assert told([started(), *rows[:30], again, *rows[24:]]) == [(23, "clip_saturation", "warning")]
     history = History()
     for event in [*rows[:30], again, *rows[24:26]]:
-        history.take(event)
+        history.take(event, config_of())
     assert [row.iteration for row in history.run.newest(6)] == [21, 22, 23, 24, 25, 26]
 
 
 def test_an_alarm_is_open_as_long_as_its_sign_is_there_and_ten_iterations_more() -> None:
     config = config_of()
-    monitor = HealthMonitor(lambda: config)
+    monitor = Monitor(lambda: config)
     opened = {}
     for row in healthy(120, clip_fraction=lambda n: 0.5 if 20 <= n < 80 else 0.1):
         monitor.take(row)
-        opened[row.iteration] = monitor.open
+        opened[row.iteration] = monitor.open_alarms
     open_at = [number for number, alarms in opened.items() if alarms]
     assert {code for alarms in opened.values() for code in alarms} == {"clip_saturation"}
     assert open_at == [*range(open_at[0], open_at[-1] + 1)], "although it was told once"
     assert 20 <= open_at[0] <= 25
     assert abs(open_at[-1] - (79 + AWAY)) <= 5
     config = config_of(health={"alarms": False})
-    assert monitor.open == {}
+    assert monitor.open_alarms == {}
 
 
 def test_a_monitor_keeps_a_bounded_history() -> None:
     history = History()
     for row in healthy(1000):
-        history.take(row)
+        history.take(row, config_of())
     kept = [row.iteration for row in history.run.all_kept()]
     assert kept == [*range(1, FIRST + 1), *range(1001 - NEWEST, 1001)]

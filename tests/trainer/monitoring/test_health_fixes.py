@@ -12,7 +12,7 @@ from trainer.control.live_settings import with_setting
 from trainer.events import (
     CheckpointSaved,
 )
-from trainer.monitoring.fixes import wish_length
+from trainer.monitoring.fixes import reward_length
 
 
 def test_fixes_are_computed_from_the_configuration() -> None:
@@ -47,7 +47,7 @@ def test_a_rollback_is_offered_once_there_is_a_checkpoint() -> None:
 
 def test_a_wished_length_joins_the_sources_that_there_are() -> None:
     config = config_of(reward={"sources": ["lexicon", {"kind": "regex", "pattern": "a", "weight": 0.5}]})
-    fix = wish_length(config, 31.6, 0.25)
+    fix = reward_length(config, 31.6, 0.25)
     assert fix is not None
     sources = with_setting(config, fix.key, fix.value).reward.sources
     assert list(sources[:2]) == list(config.reward.sources)
@@ -68,9 +68,9 @@ def test_an_entropy_bonus_is_begun_or_doubled(now: float, then: float) -> None:
 
 
 def test_a_length_is_wished_only_where_length_and_score_say_which() -> None:
-    assert wish_length(config_of(), 0.4, 0.25) is None
-    assert wish_length(config_of(), 32.0, 0.0) is None
-    assert wish_length(config_of(), 32.0, math.nan) is None
+    assert reward_length(config_of(), 0.4, 0.25) is None
+    assert reward_length(config_of(), 32.0, 0.0) is None
+    assert reward_length(config_of(), 32.0, math.nan) is None
 
 
 @pytest.mark.parametrize(("loss", "rates"), [(from_20(0.2, 0.1), [1e-5, 3e-4]), (from_20(0.4, 0.1), [1e-5])])

@@ -13,7 +13,7 @@ from apart import ROOT
 from runs_helper import record, tiny_config
 
 from trainer.events import Alarm, RunEnded
-from trainer.monitoring import RULES
+from trainer.monitoring import ALARM_RULES
 from trainer.ppo.learner import Learner, LossSums
 from trainer.runs.journal import read_journal
 from trainer.runs.listing import list_runs
@@ -64,7 +64,7 @@ def benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_benchmark_has_a_failure_for_each_rule_and_ten_healthy_runs(benchmark: Any) -> None:
-    assert {case.alarm for case in benchmark.FAILURES} == set(RULES)
+    assert {case.alarm for case in benchmark.FAILURES} == set(ALARM_RULES)
     assert len({case.name for case in benchmark.HEALTHY}) == 10
     assert all(case.alarm == "" for case in benchmark.HEALTHY)
     for case in [*benchmark.FAILURES, *benchmark.HEALTHY]:

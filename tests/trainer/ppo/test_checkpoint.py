@@ -191,9 +191,9 @@ def full_disk(*_: Any, **__: Any) -> None:
 
 def full_at_iteration(number: int, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """The disk is full from the checkpoint or the samples of an iteration on."""
-    from trainer.session import record as run_record
+    from trainer.session import artifacts
 
-    original: Callable[..., None] = getattr(run_record, where)
+    original: Callable[..., None] = getattr(artifacts, where)
 
     def writing(path: Path, *args: Any, **kwargs: Any) -> None:
         if path.stem == f"step-{number:06d}":
@@ -201,7 +201,7 @@ def full_at_iteration(number: int, monkeypatch: pytest.MonkeyPatch, where: str) 
             monkeypatch.setattr("pyarrow.parquet.write_table", full_disk)
         original(path, *args, **kwargs)
 
-    monkeypatch.setattr(run_record, where, writing)
+    monkeypatch.setattr(artifacts, where, writing)
 
 
 @pytest.mark.parametrize("where", ["save_checkpoint", "write_samples"])
@@ -436,7 +436,7 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_taken_for_a_damaged_one(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("hashlib.file_digest", unreadable)
-    with pytest.raises(StorageError, match=r"cannot read '.*step-000003/.*': Permission denied; mend the disk or its"):
+    with pytest.raises(StorageError, match=r"cannot read '.*step-000003/.*': Permission denied; check the disk and"):
         record(tiny_config(tmp_path), resume=tmp_path / "runs/a")
     assert len(checkpoints(RunFolder(tmp_path / "runs/a")).paths) == 3
 

@@ -17,7 +17,7 @@ from reference import float64
 from trainer import maths
 from trainer.config.schema import OptimConfig, PPOConfig
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.ppo.learner import Learner, schedule_factor
+from trainer.ppo.learner import Learner
 from trainer.ppo.steps import silent
 
 HOW: Any = {"temperature": 1.0, "progress": silent}
@@ -112,23 +112,6 @@ def test_a_step_raises_the_probability_of_what_was_better_than_expected(actor: A
     learner_of(actor, policy_lr=1e-3).train_policy_model(batch, PPOConfig(), **HOW)
     change = scored(actor, random_batch()).logprobs - batch.logprobs
     assert maths.masked_mean(change * batch.advantages, batch.mask).item() > 0
-
-
-# Schedules
-
-
-@pytest.mark.parametrize(
-    ("schedule", "expected"),
-    [
-        ("constant", [0.25, 0.5, 0.75, 1, 1, 1, 1, 1, 1]),
-        ("linear", [0.25, 0.5, 0.75, 1, 1, 0.75, 0.5, 0.25, 0]),
-        ("cosine", [0.25, 0.5, 0.75, 1, 1, 0.853553, 0.5, 0.146447, 0]),
-    ],
-)
-def test_learning_rates_rise_over_the_warm_up_and_then_follow_their_schedule(schedule: Any, expected: Any) -> None:
-    config = OptimConfig(schedule=schedule, warmup_steps=4)
-    assert [schedule_factor(config, step, 8) for step in range(9)] == pytest.approx(expected, abs=1e-6)
-    assert schedule_factor(config, 100, 8) == pytest.approx(expected[-1], abs=1e-6)  # a run that was made longer
 
 
 # Not at all

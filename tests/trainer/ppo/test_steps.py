@@ -17,11 +17,12 @@ from tiny import load_tiny, make_prompts
 
 from trainer.config.schema import ModelConfig, RolloutConfig
 from trainer.data import Prompt
+from trainer.fitting.micro_batches import micro_batch_rows
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.loading import load_backbone
 from trainer.ppo import steps
 from trainer.rewards import RewardInput, Rewards, SourceScores, WeightedSource
-from trainer.rollout.experience import Experience, micro_batch_rows
+from trainer.rollout.experience import Experience
 
 COUNTS = [count for _, count in LENGTHS]
 PER_TOKEN = ("logprobs", "entropy", "values", "ref_logprobs", "kl", "rewards", "td_errors", "advantages", "returns")

@@ -17,10 +17,10 @@ from tiny import make_checkpoint
 from trainer.config.schema import ModelConfig
 from trainer.errors import ModelError
 from trainer.events import Iteration
+from trainer.fitting.micro_batches import pad
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.loading import LoadedModel, load_backbone
 from trainer.ppo.value_init import init_value_model
-from trainer.reward_model.batches import pad
 from trainer.reward_model.loaded import load_reward_model
 from trainer.runs.checkpoint_files import write_state
 from trainer.runs.checkpoint_index import newest_checkpoint
@@ -152,7 +152,7 @@ def test_an_adapter_of_another_shape_is_refused_with_the_settings_to_change(
 
 def test_another_backbone_is_refused(made: Path, tmp_path: Path) -> None:
     other = make_checkpoint(tmp_path / "other", seed=3)
-    with pytest.raises(ModelError, match=f"stands on another backbone: set model.path = '{made / 'model'}'"):
+    with pytest.raises(ModelError, match=f"uses another backbone: set model.path = '{made / 'model'}'"):
         begun(made, made / "runs" / "rm", path=str(other))
     with pytest.raises(ModelError, match="another backbone"):
         begun(made, made / "runs" / "rm", quantize="8-bit")
@@ -175,7 +175,7 @@ def test_what_is_no_whole_reward_model_is_refused_in_one_line(made: Path, tmp_pa
         with pytest.raises(ModelError, match=r"is damaged \(reward_model\.json is not what was written\)"):
             begun(made, broken)
         write_state(broken, json.loads((broken / "state.json").read_text()))
-        with pytest.raises(ModelError, match="does not tell its model and scale"):
+        with pytest.raises(ModelError, match="lacks its model or its scale"):
             begun(made, broken)
     (broken / "reward_model.json").write_text(json.dumps(card))
     (broken / "head.safetensors").write_bytes(b"no tensors")

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.preferences.agreement import agreement
+from trainer.preferences.agreement import cohen_kappa, krippendorff_alpha, measure_agreement, wilson_interval
 from trainer.preferences.records import Choice, Comparison, Judgement, Preference
-from trainer.preferences.reliability import cohen_kappa, krippendorff_alpha, wilson_interval
 
 CHOICES: tuple[Choice, ...] = ("a", "b", "tie", "both_bad")
 
@@ -110,13 +109,13 @@ def test_which_side_a_completion_was_shown_on_changes_nothing(rows: list[tuple[C
     for number, (first, second, swapped) in enumerate(rows):
         straight += [judged(str(number), first, "ann"), judged(str(number), second, "bob")]
         mixed += [judged(str(number), first, "ann"), judged(str(number), second, "bob", swapped=swapped)]
-    assert repr(agreement(mixed)) == repr(agreement(straight))  # NaN equals no NaN
+    assert repr(measure_agreement(mixed)) == repr(measure_agreement(straight))  # NaN equals no NaN
     kappa = cohen_kappa([first for first, _, _ in rows], [second for _, second, _ in rows])
-    assert repr(agreement(mixed).pairs[0].kappa) == repr(kappa)
+    assert repr(measure_agreement(mixed).pairs[0].kappa) == repr(kappa)
 
 
 def test_units_are_counted_where_two_labellers_judged_them_and_a_skip_says_nothing() -> None:
-    found = agreement(
+    found = measure_agreement(
         [
             judged("1", "a", "ann"),
             judged("1", "a", "bob"),
@@ -137,7 +136,7 @@ def test_units_are_counted_where_two_labellers_judged_them_and_a_skip_says_nothi
 
 
 def test_repeats_count_within_a_labeller_and_the_last_word_counts_between() -> None:
-    found = agreement(
+    found = measure_agreement(
         [
             judged("1", "a", "ann"),
             judged("1", "a", "ann", swapped=True),
@@ -160,5 +159,7 @@ def test_a_ranking_is_compared_completion_by_completion() -> None:
         comparison = Comparison(prompt="", completions=tuple(completions))
         return Preference(comparison=comparison, judgement=Judgement(ranking=ranking, labeller=labeller))
 
-    found = agreement([ranked(((0,), (1,), (2,)), "ann", "xyz"), ranked(((2,), (0, 1)), "bob", "zyx")])  # x > z = y
+    found = measure_agreement(
+        [ranked(((0,), (1,), (2,)), "ann", "xyz"), ranked(((2,), (0, 1)), "bob", "zyx")]  # x > z = y
+    )
     assert (found.units, found.pairs[0].kappa.observed) == (3, pytest.approx(2 / 3))

@@ -8,9 +8,9 @@ from itertools import product
 import pytest
 from preference_rows import assistant, pair, user
 
-from trainer.preferences.data_card import data_card
+from trainer.preferences.agreement import wilson_interval
+from trainer.preferences.data_card import render_data_card
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference
-from trainer.preferences.reliability import wilson_interval
 
 
 def judged(choice: str, *, prompt: str = "p", completions: tuple[str, str] = ("x", "y"), **more: object) -> Preference:
@@ -37,12 +37,12 @@ def test_the_overview_counts_judgements_comparisons_repeats_and_what_they_say() 
         judged("both_bad", prompt="r"),
         judged("skip", prompt="s"),
     ]
-    assert facts(data_card(rows)) == {
+    assert facts(render_data_card(rows)) == {
         "judgements": "5",
         "comparisons": "4",
         "duplicates": "1",
         "comparisons judged more than once": "1",
-        "completions a comparison": "2 (5)",
+        "completions per comparison": "2 (5)",
         "ties": "1 (20.0%)",
         "both bad": "1 (20.0%)",
         "skipped": "1 (20.0%)",
@@ -55,7 +55,7 @@ def test_the_overview_counts_judgements_comparisons_repeats_and_what_they_say() 
 def test_the_side_of_the_better_one_is_counted_where_the_order_shown_is_known() -> None:
     shown = [("a", (0, 1)), ("a", (1, 0)), ("b", (1, 0)), ("b", (1, 0)), ("tie", (0, 1)), ("a", ())]
     rows = [judged(choice, prompt=str(number), order_shown=order) for number, (choice, order) in enumerate(shown)]
-    assert facts(data_card(rows))["the better one was shown first"] == "3 (75.0%)"
+    assert facts(render_data_card(rows))["the better one was shown first"] == "3 (75.0%)"
 
 
 def test_counts_are_listed_by_source_labeller_choice_strength_flag_and_guidelines() -> None:
@@ -66,11 +66,11 @@ def test_counts_are_listed_by_source_labeller_choice_strength_flag_and_guideline
         judged("b", labeller="ann", flags=("rude", "long"), guidelines="abc"),
         judged("tie", labeller="ann", flags=("rude",)),
     ]
-    card = data_card(rows)
+    card = render_data_card(rows)
     assert section(card, "Sources") == [["(none)", "2"], ["a.jsonl, b.jsonl", "1"]]
     assert section(card, "Labellers") == [["ann", "2"], ["bob", "1"]]
     assert section(card, "Choices") == [["one is better", "2"], ["tie", "1"]]
-    assert section(card, "Strength of what is no tie") == [["1", "1"], ["3", "1"]]
+    assert section(card, "Strength, without ties") == [["1", "1"], ["3", "1"]]
     assert section(card, "Flags") == [["rude", "2"], ["long", "1"]]
     assert section(card, "Guidelines") == [["(none)", "2"], ["abc", "1"]]
 
@@ -81,7 +81,7 @@ def test_lengths_are_those_of_the_pairs_and_the_longer_one_is_told_with_its_inte
         pair("p", user("abcdef") + assistant("gh i"), "ab"),
         pair("p", "ab c", "abcd"),
     ]
-    card = data_card(rows)
+    card = render_data_card(rows)
     assert section(card, "Lengths") == [
         ["chosen", "characters", "4", "4", "7"],  # 4, 10, 4
         ["rejected", "characters", "3", "4", "5.5"],  # 7, 2, 4
@@ -89,14 +89,14 @@ def test_lengths_are_those_of_the_pairs_and_the_longer_one_is_told_with_its_inte
         ["rejected", "words", "1", "1", "2"],  # 3, 1, 1
     ]
     low, high = wilson_interval(1, 2)
-    assert f"chosen in 50.0% (95 % interval {low:.1%} to {high:.1%}) of 2 pairs of unequal length" in card
+    assert f"chosen in 50.0% (95% interval {low:.1%} to {high:.1%}) of 2 pairs of unequal length" in card
     low, high = wilson_interval(2, 3)
-    assert f"by words is chosen in 66.7% (95 % interval {low:.1%} to {high:.1%}) of 3 pairs" in card
+    assert f"by words is chosen in 66.7% (95% interval {low:.1%} to {high:.1%}) of 3 pairs" in card
 
 
 def test_a_ranking_counts_as_all_of_its_pairs() -> None:
     comparison = Comparison(prompt="p", completions=("a", "bb", "ccc"))
-    card = data_card([Preference(comparison=comparison, judgement=Judgement(ranking=((2,), (1,), (0,))))])
+    card = render_data_card([Preference(comparison=comparison, judgement=Judgement(ranking=((2,), (1,), (0,))))])
     assert "The longer one by characters is chosen in 100.0%" in card
     assert "of 3 pairs of unequal length" in card
     assert section(card, "Choices") == [["ranking", "1"]]
@@ -104,14 +104,14 @@ def test_a_ranking_counts_as_all_of_its_pairs() -> None:
 
 def test_agreement_is_told_where_several_labels_exist() -> None:
     rows = [judged("a", prompt=str(number), labeller="ann") for number in range(4)]
-    assert "Agreement" not in data_card(rows)
+    assert "Agreement" not in render_data_card(rows)
     said = zip("aabb", "abab", strict=True)
     rows = [
         judged(choice, prompt=str(number), labeller=name)
         for number, choices in enumerate(said)
         for name, choice in zip(("ann", "bob"), choices, strict=True)
     ]
-    card = data_card([*rows, judged("a", prompt="0", labeller="ann")])
+    card = render_data_card([*rows, judged("a", prompt="0", labeller="ann")])
     [line] = section(card, "Agreement between labellers")
     assert line[:5] == ["ann", "bob", "4", "50.0%", "0.000"]
     assert section(card, "Agreement with oneself") == [["ann", "1", "100.0%", "undefined"]]
@@ -119,7 +119,7 @@ def test_agreement_is_told_where_several_labels_exist() -> None:
 
 def test_names_of_others_are_never_markup_and_stay_on_one_line() -> None:
     hostile = "<script>|x| [a](b) `c`\n## d \x1b[31m"
-    card = data_card([judged("a", labeller=hostile, flags=(hostile,))])
+    card = render_data_card([judged("a", labeller=hostile, flags=(hostile,))])
     assert not set("<>`[\x1b") & set(card)
     assert all(line.count("|") in (0, 3, 6) for line in card.splitlines())
     assert card.count("\n## d") == 0
@@ -127,13 +127,13 @@ def test_names_of_others_are_never_markup_and_stay_on_one_line() -> None:
 
 def test_the_same_preferences_give_the_same_card_and_the_licence_is_left_to_fill_in() -> None:
     rows = [judged(choice, prompt=str(n)) for n, choice in enumerate(("a", "b", "tie"))]
-    assert data_card(rows) == data_card(iter(rows))
-    assert "Licence: *to be filled in*" in data_card(rows)
+    assert render_data_card(rows) == render_data_card(iter(rows))
+    assert "Licence: *to be filled in*" in render_data_card(rows)
 
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_few_or_none_have_a_card_too(count: int) -> None:
-    card = data_card([judged("skip")] * count)
+    card = render_data_card([judged("skip")] * count)
     assert facts(card)["judgements"] == str(count)
     assert {cell for line in section(card, "Lengths") for cell in line[2:]} == {"-"}
 
@@ -142,5 +142,5 @@ def test_every_length_is_counted_once_for_each_pair_of_one_better_completion() -
     lengths = list(product((1, 2, 3), repeat=2))
     rows = [pair(str(n), "x" * first, "y" * second) for n, (first, second) in enumerate(lengths)]
     longer, unequal = sum(a > b for a, b in lengths), sum(a != b for a, b in lengths)
-    assert f"{longer / unequal:.1%} (95 %" in data_card(rows)
-    assert f"of {unequal} pairs" in data_card(rows)
+    assert f"{longer / unequal:.1%} (95%" in render_data_card(rows)
+    assert f"of {unequal} pairs" in render_data_card(rows)

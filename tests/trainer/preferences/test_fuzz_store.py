@@ -20,11 +20,11 @@ from preferences_helper import preference, preferences
 
 from trainer.config.reward_model import PreferenceDataConfig
 from trainer.errors import TrainerError
+from trainer.preference_data.comparisons import load_preferences
 from trainer.preferences.items import Item, QueuePlan, SessionPlan
 from trainer.preferences.records import Judgement
-from trainer.preferences.sessions import begin_session, guidelines_text, open_session, sessions
+from trainer.preferences.sessions import begin_session, guidelines_text, list_sessions, open_session
 from trainer.preferences.store import PreferenceStore
-from trainer.reward_model.sources import load_preferences
 from workbench.cli.main import main
 
 TABLES = ("comparisons", "events", "guidelines", "sessions", "session_items", "sqlite_master")
@@ -108,7 +108,7 @@ def _use(path: Path, random: Random) -> None:
 
 
 def _label(store: PreferenceStore) -> None:
-    for record in sessions(store):
+    for record in list_sessions(store):
         guidelines_text(store, record.guidelines)
         session = open_session(store, record.id)
         list(session.history())
@@ -125,11 +125,10 @@ USES: list[Callable[[PreferenceStore], object]] = [
     lambda store: store.undo(3, "bob"),
     lambda store: store.counts(),
     lambda store: store.check(),
-    lambda store: list(store.events()),
     lambda store: list(store.comparisons()),
     lambda store: list(store.preferences(labeller="ann", with_skips=True)),
     lambda store: store.labels_of(preference("0").comparison.key),
-    lambda store: sessions(store, "ann"),
+    lambda store: list_sessions(store, "ann"),
 ]
 
 

@@ -10,10 +10,10 @@ from statistics import median
 
 import pytest
 
+from trainer.preferences.agreement import cohen_kappa, wilson_interval
 from trainer.preferences.items import Item, Progress, SessionItem, Share
 from trainer.preferences.labelling_progress import PAUSE, ProgressCounter
 from trainer.preferences.records import Choice, Comparison, Judgement, Preference
-from trainer.preferences.reliability import cohen_kappa, wilson_interval
 
 CHOICES: tuple[Choice, ...] = ("a", "b", "tie", "both_bad", "skip")
 

@@ -95,7 +95,7 @@ def test_a_queue_that_waits_holds_nobody_up_and_catches_up_later(tmp_path: Path,
     drawing = Drawing(plan(*queues), store, ask=slowly)
     assert {item.queue for item in islice(drawing, 10)} == {"dataset"}
     assert drawing.mixture.draw() is not None
-    assert drawing.mixture.waiting == "policy and reference write pair 1"
+    assert drawing.mixture.waiting == "policy and reference are writing pair 1"
     may_write.set()
     later = Counter(item.queue for item in islice(drawing.items(hurry=False), 59))
     assert later == {"policy-reference": 35, "dataset": 24}, "35 of the 70 there are then"
@@ -122,7 +122,7 @@ def test_much_that_is_known_already_holds_no_other_queue_up(tmp_path: Path, stor
     drawing = Drawing(plan(queue, pair_rows(tmp_path / "pairs.jsonl", 5)), store, served=served)
     first = drawing.mixture.draw()
     assert first is None or first.queue == "dataset", "which is read in the background, so it may be there by now"
-    assert drawing.mixture.waiting == "passes over what was judged before"
+    assert drawing.mixture.waiting == "skipping comparisons judged before"
     assert drawing.came.is_set(), "and goes on at once"
     assert Counter(item.queue for item in (first, *drawing) if item) == {"samples": 450, "dataset": 5}
 
@@ -209,15 +209,15 @@ def test_a_queue_that_has_nothing_is_left_out_and_told_and_the_others_go_on(tmp_
         "run 'empty' has no samples: train with run.save_samples = true",
         "no.jsonl': no such file",
         "run 'mute' has no model that could write pairs now",
-        "goes by a reward model: name one",
-        "goes by two reward models or more",
+        "needs a reward model: name one",
+        "needs two reward models or more",
     ):
         assert words in told
 
 
-def test_what_heed_raises_ends_the_drawing(tmp_path: Path, store: Path) -> None:
+def test_what_the_check_raises_ends_the_drawing(tmp_path: Path, store: Path) -> None:
     def closed() -> None:
         raise Interrupted("closed", save=False)
 
     with pytest.raises(Interrupted):
-        Drawing(plan(of_run("samples", run_folder(tmp_path / "run"))), store, heed=closed).mixture.draw()
+        Drawing(plan(of_run("samples", run_folder(tmp_path / "run"))), store, check=closed).mixture.draw()

@@ -70,7 +70,7 @@ def test_broken_rows_are_left_out_and_counted(tmp_path: Path, store: Path, good:
     drawing = Drawing(plan(queue), store)
     assert [item.comparison.prompt for item in drawing] == ["p"]
     (told,) = drawing.mixture.problems
-    assert told.startswith(f"6 rows of '{queue.source}' are broken and were left out: {queue.source}:1: not JSON")
+    assert told.startswith(f"6 rows of '{queue.source}' are broken and left out, the first: {queue.source}:1: not JSON")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_what_was_undone_is_found_and_what_is_not_there_is_told(tmp_path: Path, 
         opened.undo(opened.labels_of(comparison.key)[0].id, "ann")
     drawing = Drawing(plan(QueuePlan(queue="again", keys=("f" * 32, comparison.key))), store)
     assert [item.comparison.prompt for item in drawing] == ["undone"]
-    assert drawing.mixture.problems == [f"1 of 2 comparisons are not in '{store}': import what they are of first"]
+    assert drawing.mixture.problems == [f"1 of 2 comparisons are not in '{store}': import their source first"]
     nothing = Drawing(plan(QueuePlan(queue="again", keys=("f" * 32,))), tmp_path / "no.db")
     assert list(nothing) == []
     assert not (tmp_path / "no.db").exists()

@@ -114,7 +114,7 @@ def test_nobody_waits_for_the_first_scores(tmp_path: Path, store: Path) -> None:
     drawing = Drawing(plan(of_run("uncertain", run, models=("runs/rm-0001",))), store, score=slowly)
     first = [item for _ in range(20) if (item := drawing.mixture.draw()) is not None]
     assert len(first) == 8, "six in advance, and the two that are due of eight"
-    assert drawing.mixture.waiting == "samples are scored by rm-0001"
+    assert drawing.mixture.waiting == "scoring samples with rm-0001"
     may_score.set()
     later = list(islice(drawing, 28))
     assert sum("reward_models" not in item.comparison.columns for item in later) == 0, "the share was had in advance"

@@ -99,7 +99,7 @@ def test_samples_that_come_while_a_run_is_under_way_go_first_and_are_waited_for(
         assert first.comparison.origins[0].iteration == 2
         assert [drawing.mixture.draw().comparison.origins[0].iteration for _ in range(5)] == [3, 3, 2, 1, 1]  # type: ignore[union-attr]
         assert drawing.mixture.draw() is None
-        assert drawing.mixture.waiting == "waits for the samples of iteration 4"
+        assert drawing.mixture.waiting == "waiting for the samples of iteration 4"
         assert not drawing.mixture.exhausted
         add_samples(run, 5, prompts=1)
         add_samples(run, 4, prompts=1)
@@ -114,7 +114,7 @@ def test_the_first_samples_of_a_run_are_waited_for(tmp_path: Path, store: Path) 
     drawing = Drawing(plan(of_run("samples", run)), store)
     with run.lock():
         assert drawing.mixture.draw() is None
-        assert drawing.mixture.waiting == "waits for the samples of iteration 1"
+        assert drawing.mixture.waiting == "waiting for the samples of iteration 1"
         add_samples(run, 1, prompts=1)
         assert drawing.mixture.draw() is not None
 

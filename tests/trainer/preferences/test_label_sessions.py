@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from preferences_helper import preference
+from preferences_helper import preference, stored_events
 from store_damage import alter
 
 from trainer.errors import DataError, StorageError, UsageError
-from trainer.preferences.agreement import agreement
+from trainer.preferences.agreement import measure_agreement
 from trainer.preferences.items import Item, QueuePlan, SessionPlan
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference
-from trainer.preferences.sessions import LabelSession, begin_session, guidelines_text, open_session, sessions
+from trainer.preferences.sessions import LabelSession, begin_session, guidelines_text, list_sessions, open_session
 from trainer.preferences.store import PreferenceStore
 
 PLAN = SessionPlan(
@@ -72,12 +72,12 @@ def test_sessions_are_listed_newest_first_with_how_far_they_are(store: Preferenc
     for position, judgement in enumerate((A, Judgement.chosen("skip"))):
         first.label(position, judgement)
     first.relabel(0, B)
-    assert sessions(store) == [second.record, first.record]
-    assert sessions(store, "ann") == [first.record]
-    assert sessions(store, "eve") == []
+    assert list_sessions(store) == [second.record, first.record]
+    assert list_sessions(store, "ann") == [first.record]
+    assert list_sessions(store, "eve") == []
     record = first.record
     assert (record.labeller, record.plan, record.items, record.done) == ("ann", PLAN, 3, 2)
-    assert record.began == pytest.approx(next(store.events()).time, abs=60)
+    assert record.began == pytest.approx(stored_events(store)[0].time, abs=60)
     assert guidelines_text(store, record.guidelines) == "Be kind."
     assert second.record.guidelines == guidelines_text(store, "") == ""
 
@@ -135,7 +135,7 @@ def test_an_item_takes_the_order_of_the_store_and_keeps_its_own_origins_and_colu
     [
         (item(order=(0,)), "its order shows 1 of 2 completions"),
         (item(order=(0, 2)), "the order shown"),
-        (item(repeats=99), "it repeats 99, no label of its comparison"),
+        (item(repeats=99), "99, which it repeats, is not a label of its comparison"),
         (replace(item(), comparison=Comparison(prompt="p", completions=("x",))), "at least 2 completions"),
     ],
 )
@@ -154,7 +154,7 @@ def test_only_a_label_of_the_same_comparison_is_repeated(store: PreferenceStore,
     label = session.label(0, A)
     undo = store.undo(label, "ann")
     for event in (undo, session.label(1, A)):
-        with pytest.raises(DataError, match=f"repeats {event}, no label of its comparison"):
+        with pytest.raises(DataError, match=f"{event}, which it repeats, is not a label of its comparison"):
             session.put([item("prompt 0", repeats=event)])
 
 
@@ -170,7 +170,7 @@ def test_a_label_says_who_by_what_guidelines_how_shown_and_when(store: Preferenc
     assert session.label(0, A) == id_ + 1
     now = session.history(1)[0].label
     assert now is not None
-    assert now.judgement.time == pytest.approx(list(store.events())[-1].time, abs=60)
+    assert now.judgement.time == pytest.approx(stored_events(store)[-1].time, abs=60)
 
 
 def test_the_next_item_is_the_first_without_a_label_and_a_skip_is_a_label(session: LabelSession) -> None:
@@ -192,7 +192,7 @@ def test_undo_goes_back_label_by_label_to_the_beginning(store: PreferenceStore, 
     assert [session.undo() for _ in range(4)] == [1, 3, 0, None]
     assert (current(session), session.record.done, labelled(session)) == (0, 0, [])
     assert list(store.preferences(with_skips=True)) == []
-    log = [(e.kind, e.session, e.position) for e in store.events()]
+    log = [(e.kind, e.session, e.position) for e in stored_events(store)]
     assert log == [("label", 1, 0), ("label", 1, 3), ("label", 1, 1), ("undo", 1, 1), ("undo", 1, 3), ("undo", 1, 0)]
     session.label(0, B)
     assert current(session) == 1
@@ -216,10 +216,10 @@ def test_relabelling_undoes_what_stood_and_is_the_newest_label(store: Preference
     assert kept == {1: (new, "b"), 2: (first[2], "a"), 0: (first[0], "a")}
     assert labelled(session) == [1, 2, 0]
     assert session.record.done == 3
-    assert [e.undoes for e in store.events() if e.kind == "undo"] == [first[1]]
+    assert [e.undoes for e in stored_events(store) if e.kind == "undo"] == [first[1]]
     assert session.undo() == 1
     assert current(session) == 1
-    with pytest.raises(UsageError, match="item 2 has no label that could be changed"):
+    with pytest.raises(UsageError, match="item 2 has no label to change"):
         session.relabel(1, A)
     with pytest.raises(DataError, match="each of the places"):
         session.relabel(0, Judgement(ranking=((0,),)))
@@ -245,7 +245,7 @@ def test_a_repeats_label_stands_beside_the_first_and_counts_as_agreement_with_on
     session.label(5, A)
     session.label(6, B)
     assert [p.judgement.choice for p in store.labels_of(item("prompt 1").comparison.key)] == ["a", "b"]
-    (ann,) = agreement(store.preferences()).selves
+    (ann,) = measure_agreement(store.preferences()).selves
     assert (ann.units, ann.observed) == (2, 0.5)
     assert session.progress(None).same.value == 0.5
     assert session.served() == {one.comparison.key for one in items(5)}
@@ -256,7 +256,7 @@ def test_an_item_that_another_window_labelled_is_told(store: PreferenceStore, se
         other = open_session(window, session.record.id)
         assert current(session) == current(other) == 0
         other.label(0, A)
-        with pytest.raises(UsageError, match="item 1 has been labelled in another window: go on with the next"):
+        with pytest.raises(UsageError, match="item 1 has been labelled in another window: continue with the next"):
             session.label(0, B)
         assert (current(session), session.record.done, session.progress(0).done) == (1, 1, 1)
         session.put(items(6)[5:])
@@ -320,25 +320,28 @@ def test_the_database_itself_lets_nobody_change_a_session(session: LabelSession,
 @pytest.mark.parametrize(
     ("statement", "problem"),
     [
-        ("UPDATE guidelines SET text = 'Be rude.'", "guidelines 1: their hash is not that of their text"),
+        ("UPDATE guidelines SET text = 'Be rude.'", "guidelines 1: their hash does not match their text"),
         ("UPDATE sessions SET plan = '{}'", "session 1: its plan cannot be read (KeyError"),
-        ("UPDATE sessions SET guidelines = 'f00'", "sessions 1: refers to a row of guidelines that is not there"),
+        ("UPDATE sessions SET guidelines = 'f00'", "sessions 1: refers to a missing row of guidelines"),
         ("DELETE FROM session_items WHERE position = 1", "session 1: an item is missing"),
         ("UPDATE session_items SET payload = '{}' WHERE id = 2", "session item 2: cannot be read (KeyError"),
         ("UPDATE session_items SET payload = '{\"order_shown\":[0]}'", "session item 1: cannot be read (ValueError"),
-        ("UPDATE session_items SET repeats = 1 WHERE id = 2", "session item 2: repeats event 1, which is no label of"),
-        ("UPDATE session_items SET session = 7 WHERE id = 5", "session_items 5: refers to a row of sessions"),
-        ("UPDATE events SET position = 4 WHERE id = 1", "event 1: labels item 4 of session 1, which is not there or"),
-        ("UPDATE events SET position = 9 WHERE id = 1", "event 1: labels item 9 of session 1, which is not there or"),
+        (
+            "UPDATE session_items SET repeats = 1 WHERE id = 2",
+            "session item 2: repeats event 1, which is not a label of its",
+        ),
+        ("UPDATE session_items SET session = 7 WHERE id = 5", "session_items 5: refers to a missing row of sessions"),
+        ("UPDATE events SET position = 4 WHERE id = 1", "event 1: labels item 4 of session 1, which is missing or"),
+        ("UPDATE events SET position = 9 WHERE id = 1", "event 1: labels item 9 of session 1, which is missing or"),
         (
             "UPDATE events SET labeller = 'eve' WHERE id = 1",
-            "event 1: labels item 0 of session 1, which is not there or",
+            "event 1: labels item 0 of session 1, which is missing or",
         ),
-        ("UPDATE events SET position = 3 WHERE kind = 'undo'", "event 3: undoes label 2, which is of another item"),
+        ("UPDATE events SET position = 3 WHERE kind = 'undo'", "event 3: undoes label 2 of another item"),
         (
             "INSERT INTO events (time, kind, comparison, labeller, source, choice, payload, session, position) "
             "SELECT time, kind, comparison, labeller, source, choice, payload, session, position FROM events LIMIT 1",
-            "event 4: labels item 0 of session 1, which has label 1",
+            "event 4: labels item 0 of session 1, which already has label 1",
         ),
         ("DROP TRIGGER session_items_no_delete", "schema: 'session_items_no_delete' is missing"),
         ("DROP INDEX events_of_session", "schema: 'events_of_session' is missing"),
@@ -387,6 +390,6 @@ def test_damage_is_told_by_whoever_reads_it(
 
 def test_a_damaged_plan_is_told(store: PreferenceStore, session: LabelSession) -> None:
     alter(store.path, "UPDATE sessions SET plan = '{'")
-    for read in (lambda: sessions(store), lambda: open_session(store, 1)):
+    for read in (lambda: list_sessions(store), lambda: open_session(store, 1)):
         with pytest.raises(StorageError, match="is damaged: session 1 cannot be read"):
             read()

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import label_soak_helper
 from label_soak_helper import GUIDELINES, ITEMS, decision, is_repeat, prompt
+from preferences_helper import stored_events
 
-from trainer.preferences.formats_in import read_preferences
-from trainer.preferences.formats_out import write_preferences
+from trainer.preferences.formats import read_preferences, write_preferences
 from trainer.preferences.records import Judgement
-from trainer.preferences.sessions import guidelines_text, open_session, sessions
+from trainer.preferences.sessions import guidelines_text, list_sessions, open_session
 from trainer.preferences.store import PreferenceStore
 
 
@@ -34,13 +34,13 @@ def test_five_hundred_labels_survive_being_killed_at_any_moment(tmp_path: Path) 
 
     with PreferenceStore(path) as store:
         assert store.check() == []
-        (record,) = sessions(store)
+        (record,) = list_sessions(store)
         session = open_session(store, record.id)
         assert (record.items, record.done, session.next_open()) == (ITEMS, ITEMS, None)
         assert guidelines_text(store, record.guidelines) == GUIDELINES
 
-        labels = {e.id: e.position for e in store.events() if e.kind == "label"}
-        undos = Counter(e.position for e in store.events() if e.kind == "undo")
+        labels = {e.id: e.position for e in stored_events(store) if e.kind == "label"}
+        undos = Counter(e.position for e in stored_events(store) if e.kind == "undo")
         acknowledged = {id_: position for verb, id_, position in told if verb == "label"}
         assert acknowledged.items() <= labels.items()
         assert Counter(position for verb, _, position in told if verb == "undo") <= undos

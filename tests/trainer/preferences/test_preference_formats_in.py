@@ -20,7 +20,7 @@ from preference_rows import assistant, bare, pair, read_all, user, write_lines
 
 from trainer.errors import DataError, UsageError
 from trainer.preferences.conversations import as_messages, common_length, split_texts, split_transcripts
-from trainer.preferences.formats_in import FORMATS_IN, ColumnNames, read_preferences
+from trainer.preferences.formats import FORMATS_IN, ColumnNames, read_preferences
 from trainer.preferences.records import Comparison, Judgement, Origin
 
 SKY = {"prompt": "The sky is", "chosen": " blue.", "rejected": " green."}
@@ -328,6 +328,8 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "ranking": ({"prompt": "p", "completions": ["x", "y"], "ranking": [[0]]}, "must be groups of the places 0 to 1"),
     "strength": (ROWS["k-way"] | {"strength": 4}, "strength is 4: must be one of 1, 2, 3"),
     "time": (ROWS["k-way"] | {"time": 1e30}, "time is 1e+30: must be seconds since 1970"),
+    "far time": (ROWS["k-way"] | {"time": 1e11}, "time is 100000000000.0: must be seconds since 1970, below 68,719,"),
+    "long": (ROWS["k-way"] | {"seconds": 1e11}, "seconds is 100000000000.0: must be a number from 0 to 68,719,476,736"),
     "flags": (ROWS["k-way"] | {"flags": "bad"}, "flags is 'bad': must be a list of strings"),
     "order": (ROWS["k-way"] | {"order_shown": [0, 0]}, "order_shown is [0, 0]: must be places from 0 to 1, none twice"),
     "origins": (ROWS["k-way"] | {"origins": [{}]}, "origins must be a list of 2"),
@@ -397,7 +399,7 @@ def test_rows_that_say_the_same_are_counted_whichever_side_the_completions_are_o
         (
             "odd.jsonl",
             b'{"question": "p"}',
-            "the columns are question, preferences have prompt, chosen and",
+            "the columns are question; preferences have prompt, chosen and",
         ),
         ("odd.csv", b"question,answer\np,x\n", "name them, as in --column prompt=question"),
         ("kto.jsonl", b'{"prompt": "p", "completion": "x", "label": true}', "unpaired rows"),
@@ -429,7 +431,7 @@ def test_an_unknown_format_lists_those_there_are(tmp_path: Path) -> None:
 def test_reading_preferences_loads_neither_mlx_nor_datasets(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "rows.jsonl", SKY)
     code = (
-        "import sys, trainer.preferences.formats_out; from trainer.preferences.formats_in import read_preferences; "
+        "import sys; from trainer.preferences.formats import read_preferences; "
         f"list(read_preferences({path!r})); print(sorted({{'mlx', 'datasets', 'transformers'}} & set(sys.modules)))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

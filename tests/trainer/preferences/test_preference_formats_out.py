@@ -12,7 +12,7 @@ import pytest
 from preference_rows import assistant, pair, read_lines, user
 
 from trainer.errors import DataError, StorageError, UsageError
-from trainer.preferences.formats_out import FORMATS_OUT, Written, write_preferences
+from trainer.preferences.formats import FORMATS_OUT, Written, write_preferences
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference
 
 TRANSCRIPT = "\n\nHuman: sky?\n\nAssistant:"
@@ -166,7 +166,7 @@ def test_text_and_messages_do_not_go_into_one_file(tmp_path: Path, format: str) 
 
 
 def test_messages_do_not_go_into_csv(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="CSV holds plain text, no messages"):
+    with pytest.raises(DataError, match="CSV cannot hold messages"):
         write_preferences([judged("a", user("p"))], tmp_path / "rows.csv", format="columns")
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from preference_rows import bare, messages, ordered, preferences, prompts, read_all, texts, user, words
 
 from trainer.preferences.conversations import as_messages
-from trainer.preferences.formats_out import FORMATS_OUT, write_preferences
+from trainer.preferences.formats import FORMATS_OUT, write_preferences
 from trainer.preferences.records import Comparison, Judgement, Preference
 
 DOCS = ROOT / "docs" / "preferences.md"

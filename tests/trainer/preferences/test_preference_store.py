@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preferences_helper import preference, preferences
+from preferences_helper import preference, preferences, stored_events
 
 from trainer.errors import DataError, UsageError
 from trainer.preferences import connection
@@ -88,7 +88,7 @@ def test_a_label_without_a_time_gets_the_present_one_and_an_imported_one_stays_w
     store.add(A)
     store.add_many([B], source="file")
     made, imported = store.preferences()
-    events = list(store.events())
+    events = stored_events(store)
     assert made.judgement.time == events[0].time > 1.7e9
     assert imported.judgement.time is None
     assert events[1].time >= events[0].time
@@ -157,7 +157,7 @@ def test_an_undone_label_no_longer_stands_and_the_log_has_both(store: Preference
     undo = store.undo(first, "bob")
     assert [p.id for p in store.preferences()] == [second]
     assert store.labels_of(A.comparison.key) == []
-    log = [(e.id, e.kind, e.key, e.labeller, e.undoes) for e in store.events()]
+    log = [(e.id, e.kind, e.key, e.labeller, e.undoes) for e in stored_events(store)]
     assert log == [
         (first, "label", A.comparison.key, "ann", None),
         (second, "label", B.comparison.key, "ann", None),
@@ -172,7 +172,7 @@ def test_what_cannot_be_undone_is_told(store: PreferenceStore) -> None:
     for event, rule in ((label, "undone already"), (undo, "an undo, which cannot be undone"), (99, "no label 99")):
         with pytest.raises(UsageError, match=rule):
             store.undo(event, "ann")
-    assert len(list(store.events())) == 2
+    assert len(stored_events(store)) == 2
 
 
 def test_what_stands_already_is_counted_and_not_added_again(store: PreferenceStore) -> None:
@@ -232,6 +232,8 @@ def test_counts_agree_with_counting(store: PreferenceStore) -> None:
         (replace(A, judgement=Judgement.chosen("a", strength=4)), "1, 2 or 3"),
         (replace(A, judgement=Judgement.chosen("a", order_shown=(0, 2))), "the order shown"),
         (replace(A, judgement=Judgement.chosen("a", order_shown=(0, 0))), "the order shown"),
+        (replace(A, judgement=Judgement.chosen("a", time=2.0**36)), "time is a number below 68,719,476,736"),
+        (replace(A, judgement=Judgement.chosen("a", seconds=float("nan"))), "seconds is a number below"),
         (replace(A, comparison=replace(A.comparison, origins=(Origin(),))), "there are 1"),
         (replace(A, comparison=replace(A.comparison, columns={"at": Path()})), "plain JSON values"),
         (replace(A, comparison=Comparison(prompt="p", completions=("one",))), "at least 2 completions"),

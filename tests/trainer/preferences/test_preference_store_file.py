@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from preferences_helper import preference, preferences
+from preferences_helper import preference, preferences, stored_events
 from store_damage import alter
 
 from trainer.errors import StorageError, UsageError
@@ -62,10 +62,10 @@ def test_a_write_is_synced_into_a_write_ahead_log_and_closing_leaves_one_file(st
 )
 def test_the_database_itself_lets_nobody_change_the_past(store: PreferenceStore, statement: str) -> None:
     store.undo(store.add(A), "ann")
-    before = list(store.events())
+    before = stored_events(store)
     with closing(sqlite3.connect(store.path)) as raw, pytest.raises(sqlite3.IntegrityError, match="append-only"):
         raw.execute(statement)
-    assert list(store.events()) == before
+    assert stored_events(store) == before
 
 
 def test_a_full_disk_is_told_and_what_was_there_stays(store: PreferenceStore) -> None:
@@ -130,7 +130,7 @@ def test_the_database_of_another_program_is_not_touched(tmp_path: Path, statemen
 def test_a_file_that_is_no_database_is_told_and_not_touched(tmp_path: Path, content: bytes, create: bool) -> None:
     path = tmp_path / "preferences.db"
     path.write_bytes(content)
-    with pytest.raises(StorageError, match=r"no preference store|is damaged"):
+    with pytest.raises(StorageError, match=r"not a preference store|is damaged"):
         PreferenceStore(path, create=create)
     assert path.read_bytes() == content
 
@@ -141,7 +141,7 @@ def test_a_missing_store_is_told_where_none_is_to_be_made(tmp_path: Path) -> Non
     assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize(("name", "rule"), [("", "is no file"), ("missing/preferences.db", "its folder is missing")])
+@pytest.mark.parametrize(("name", "rule"), [("", "is not a file"), ("missing/preferences.db", "its folder is missing")])
 def test_a_place_where_no_store_can_be_is_told(tmp_path: Path, name: str, rule: str) -> None:
     with pytest.raises(StorageError, match=rule):
         PreferenceStore(tmp_path / name)
@@ -238,7 +238,7 @@ def test_labels_in_a_log_that_cannot_be_read_are_not_passed_over(open_folder: Pa
 @pytest.mark.parametrize(
     ("statement", "problem"),
     [
-        ("UPDATE comparisons SET prompt = '\"other\"' WHERE id = 1", "comparison 1: its key is not that of its"),
+        ("UPDATE comparisons SET prompt = '\"other\"' WHERE id = 1", "comparison 1: its key does not match its"),
         ("UPDATE comparisons SET completions = '[\"x\"' WHERE id = 1", "comparison 1: cannot be read (JSONDecodeError"),
         ("UPDATE comparisons SET prompt = '7' WHERE id = 1", "comparison 1: cannot be read (ValueError"),
         ("UPDATE events SET payload = '{' WHERE id = 1", "event 1: cannot be read (JSONDecodeError"),
@@ -246,9 +246,9 @@ def test_labels_in_a_log_that_cannot_be_read_are_not_passed_over(open_folder: Pa
         (f"UPDATE events SET payload = '{'[' * 99999}' WHERE id = 1", "event 1: cannot be read (RecursionError"),
         ("UPDATE events SET payload = '{\"mood\": 1}' WHERE id = 1", "event 1: cannot be read (TypeError"),
         ("UPDATE events SET payload = '{\"ranking\": [[0]]}' WHERE id = 1", "event 1: cannot be read (ValueError"),
-        ("UPDATE events SET choice = 'b' WHERE id = 1", "event 1: its choice 'b' is not that of its payload"),
-        ("UPDATE events SET comparison = 9 WHERE id = 1", "events 1: refers to a row of comparisons that is not there"),
-        ("UPDATE events SET undoes = 9 WHERE id = 4", "event 4: undoes 9, which is no label"),
+        ("UPDATE events SET choice = 'b' WHERE id = 1", "event 1: its choice 'b' does not match its payload"),
+        ("UPDATE events SET comparison = 9 WHERE id = 1", "events 1: refers to a missing row of comparisons"),
+        ("UPDATE events SET undoes = 9 WHERE id = 4", "event 4: undoes 9, which is not a label"),
         ("UPDATE events SET undoes = 3 WHERE id = 4", "event 4: undoes label 3 of another comparison"),
         ("DROP TRIGGER events_no_delete", "schema: 'events_no_delete' is missing"),
         ("DROP INDEX events_of_comparison", "schema: 'events_of_comparison' is missing"),
@@ -279,7 +279,7 @@ def test_a_check_tells_what_is_wrong(store: PreferenceStore, statement: str, pro
 def test_a_damaged_row_is_told_by_whoever_reads_it(store: PreferenceStore, statement: str) -> None:
     store.add(A)
     alter(store.path, statement)
-    for read in (store.preferences, store.events, lambda: store.labels_of(A.comparison.key)):
+    for read in (store.preferences, lambda: store.labels_of(A.comparison.key)):
         with pytest.raises(StorageError, match="is damaged"):
             list(read())
 

@@ -13,10 +13,10 @@ from tiny import load_tiny, make_checkpoint
 
 from trainer.config.schema import BackboneConfig, ModelConfig
 from trainer.errors import ModelError
+from trainer.fitting.micro_batches import pad
 from trainer.models.actor_critic import ActorCriticLLM, language_model
 from trainer.models.loading import LoadedModel, load_backbone, quantize_warning
-from trainer.reward_model.batches import pad
-from trainer.reward_model.model import RewardModel
+from trainer.reward_model.network import RewardModel
 
 SEQUENCES = [[72, 101, 108, 108, 111], [1, 2], [256, 5, 6, 7, 8, 9, 10, 11], [50, 256, 256]]
 

@@ -8,21 +8,23 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from config_files import save_config
 from preference_samples import labelled, preference, reward_config
 from tiny import END
 from wrapped_tokenizer import TEMPLATE, Wrapper
 
-from trainer.config import load_config, save_config
+from trainer.config import load_config
 from trainer.config.loading import load_config_as, parse_overrides
 from trainer.config.problems import validate_as
 from trainer.config.reward_model import PreferenceDataConfig, RewardModelConfig, RewardTrainConfig
 from trainer.errors import ConfigError, DataError, UsageError
+from trainer.fitting.counted_steps import step_groups, steps_in
+from trainer.preference_data.comparisons import load_preferences
+from trainer.preference_data.encoders import Encoder
+from trainer.preference_data.groups import Group, fingerprint, group_preferences, micro_batches, split_groups
 from trainer.preferences.records import Preference
 from trainer.preferences.store import PreferenceStore
-from trainer.reward_model.batches import micro_batches, step_groups, steps_in, to_batch
-from trainer.reward_model.encoding import Encoder
-from trainer.reward_model.pairs import Group, fingerprint, group_preferences, split_groups
-from trainer.reward_model.sources import load_preferences
+from trainer.reward_model.reward_learner import to_batch
 
 
 def encoder(template: str = "", **settings: Any) -> Encoder:
@@ -115,10 +117,10 @@ def test_what_is_left_out_is_counted_and_told() -> None:
     )
     assert [len(group.pairs) for group in groups] == [2]
     assert warnings == [
-        "2 judgements say that both are bad, or nothing, and were left out",
-        "1 comparisons are longer than data.max_tokens = 20 and were left out",
-        "1 pairs are of the same tokens twice and were left out",
-        "1 judgements repeat an earlier one of the same completions; they count together once",
+        "2 judgements skipped or both bad, left out",
+        "1 comparison longer than data.max_tokens = 20, left out",
+        "1 pair of the same tokens twice, left out",
+        "1 judgement of completions judged before; together they count once",
     ]
 
 
@@ -128,8 +130,8 @@ def test_completions_that_only_the_cut_makes_equal_are_left_out() -> None:
     )
     assert [len(group.sequences) for group in groups] == [2]
     assert warnings == [
-        "1 comparisons are longer than data.max_tokens = 9 and were cut to their last tokens",
-        "1 pairs are of the same tokens twice and were left out",
+        "1 comparison longer than data.max_tokens = 9, only the last tokens are kept",
+        "1 pair of the same tokens twice, left out",
     ]
 
 
@@ -184,8 +186,10 @@ def test_an_epoch_visits_every_group_once_and_the_next_in_another_order() -> Non
 def test_micro_batches_hold_whole_groups_of_like_length_within_the_budget() -> None:
     lengths = [5, 30, 7, 28, 6, 100]
     groups = [Group(number, [[1] * length, [1] * (length - 1)]) for number, length in enumerate(lengths)]
-    parts = list(micro_batches(groups, 64))
+    done: list[tuple[int, int]] = []
+    parts = list(micro_batches(groups, 64, lambda *progress: done.append(progress)))
     assert [[group.longest for group in part] for part in parts] == [[100], [30], [28], [7, 6, 5]]
+    assert done == [(1, 6), (2, 6), (3, 6), (6, 6)]
 
 
 def test_a_group_counts_once_however_much_was_said_of_it() -> None:

@@ -10,17 +10,23 @@ import numpy as np
 import pytest
 from preference_samples import labelled, preference, reward_config
 
-from trainer.preferences.reliability import wilson_interval
-from trainer.reward_model.evaluation import calibration, calibration_error, report
-from trainer.reward_model.length_baseline import fit_length_slope
-from trainer.reward_model.loaded import load_reward_model
-from trainer.reward_model.outcomes import Outcomes, accuracy_of, log_loss_of, outcomes
-from trainer.reward_model.pairs import Group, Pair
-from trainer.reward_model.report import Baseline
-from trainer.reward_model.saved import evaluate_held_out, evaluate_on
-from trainer.reward_model.training import train_reward_model
+from trainer.preference_data.groups import Group, Pair
+from trainer.preferences.agreement import wilson_interval
+from trainer.reward_model.loaded import evaluate_held_out, evaluate_on, load_reward_model
+from trainer.reward_model.pair_evaluation import (
+    Outcomes,
+    accuracy_of,
+    calibration,
+    calibration_error,
+    fit_length_slope,
+    log_loss_of,
+    outcomes_of,
+    report_on,
+)
+from trainer.reward_model.predictions import Baseline
+from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.runs.folder import RunFolder
-from workbench.cli.reward_model_table import table
+from workbench.cli.reward_model import evaluation_lines
 
 
 def found(leads: list[float], longer_by: list[float] | None = None, **more: object) -> Outcomes:
@@ -45,7 +51,7 @@ def test_accuracy_counts_what_is_even_as_half_and_log_loss_is_minus_log_sigmoid(
 
 def test_the_accuracy_of_a_report_comes_with_wilsons_interval_and_leaves_ties_out() -> None:
     leads = [1.0] * 30 + [-1.0] * 10 + [5.0] * 3
-    result = report(found(leads, is_tie=np.array([False] * 40 + [True] * 3)), length_slope=0.0)
+    result = report_on(found(leads, is_tie=np.array([False] * 40 + [True] * 3)), length_slope=0.0)
     accuracy = result.accuracy
     assert (accuracy.pairs, accuracy.value) == (40, 0.75)
     assert (accuracy.low, accuracy.high) == wilson_interval(30, 40)
@@ -73,7 +79,7 @@ def test_the_bins_of_the_calibration_are_those_worked_out_by_hand() -> None:
 
 
 def test_pairs_are_told_apart_by_length_and_by_source() -> None:
-    result = report(
+    result = report_on(
         found(
             [1.0, -1.0, 1.0, 1.0, -1.0],
             [-6.0, -2.0, 0.0, 2.0, 6.0],
@@ -114,12 +120,12 @@ def test_the_length_baseline_is_the_best_of_all_slopes() -> None:
 
 def test_a_model_that_likes_long_answers_is_no_better_than_the_length_alone() -> None:
     longer_by = [5.0, 3.0, -4.0, 8.0, -1.0, 6.0]
-    result = report(found(longer_by, longer_by), length_slope=fit_length_slope(np.array(longer_by)))
+    result = report_on(found(longer_by, longer_by), length_slope=fit_length_slope(np.array(longer_by)))
     assert result.length.accuracy == result.accuracy.value == pytest.approx(4 / 6)
 
 
 def test_the_probability_of_a_tie_is_davidsons() -> None:
-    result = report(found([0.0, 2.0], is_tie=np.array([True, False])), length_slope=0.0, log_nu=0.5)
+    result = report_on(found([0.0, 2.0], is_tie=np.array([True, False])), length_slope=0.0, log_nu=0.5)
     nu = math.exp(0.5)
     assert result.ties is not None
     assert result.ties.on_ties == pytest.approx(nu / (nu + 2), rel=1e-5)
@@ -131,7 +137,7 @@ def test_outcomes_are_read_from_the_scores_of_each_group_in_turn() -> None:
         Group(0, [[1], [2]], [5, 3], [([Pair(1, 0, False, 1, "x")], None)]),
         Group(1, [[1], [2], [3]], [1, 2, 3], [([Pair(0, 2, False, 1, "y"), Pair(0, 1, True, 1, "y")], None)]),
     ]
-    result = outcomes(groups, np.array([1.0, 4.0, 10.0, 20.0, 40.0]), logit_std=2.0)
+    result = outcomes_of(groups, np.array([1.0, 4.0, 10.0, 20.0, 40.0]), logit_std=2.0)
     assert result.leads.tolist() == [1.5, -15.0, -5.0]
     assert result.longer_by.tolist() == [-2.0, -2.0, -1.0]
     assert result.lengths.tolist() == [5.0, 3.0, 2.0]
@@ -140,21 +146,21 @@ def test_outcomes_are_read_from_the_scores_of_each_group_in_turn() -> None:
 
 
 def test_a_report_without_a_decided_pair_is_json_all_the_same_and_can_be_read() -> None:
-    result = report(found([1.0], is_tie=np.array([True])), length_slope=0.1, log_nu=0.0)
+    result = report_on(found([1.0], is_tie=np.array([True])), length_slope=0.1, log_nu=0.0)
     values = json.loads(json.dumps(result.as_dict(), allow_nan=False))
     assert values["log_loss"] is None
     assert values["ties"]["on_decided"] is None
-    assert "reward model  " in "\n".join(table(values))
+    assert "reward model  " in "\n".join(evaluation_lines(values))
 
 
 def test_the_table_has_the_baselines_beside_the_model_and_hides_control_characters() -> None:
-    result = report(
+    result = report_on(
         found([1.0, -1.0, 2.0], [3.0, 1.0, -2.0], sources=["\x1b[31mred", "b", "b"]),
         length_slope=0.2,
         untrained=Baseline(0.4, 0.9),
     )
-    lines = list(table(result.as_dict()))
-    assert lines[0].split() == ["3", "held-out", "pairs", "accuracy", "95", "%", "interval", "log-loss"]
+    lines = list(evaluation_lines(result.as_dict()))
+    assert lines[0].split() == ["3", "held-out", "pairs", "accuracy", "95%", "interval", "log-loss"]
     assert lines[1].split()[:3] == ["reward", "model", "66.7%"]
     assert lines[2].split() == ["length", "alone", "66.7%", f"{result.length.log_loss:.3f}"]
     assert lines[3].split() == ["untrained", "40.0%", "0.900"]

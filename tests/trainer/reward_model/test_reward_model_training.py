@@ -31,13 +31,11 @@ from trainer.events import (
     RunStarted,
     StateChanged,
 )
+from trainer.preference_data.comparisons import reward_comparisons
 from trainer.preferences.records import Preference
-from trainer.reward_model.checkpoint import load_parameters, load_snapshot
-from trainer.reward_model.comparisons import comparisons
-from trainer.reward_model.fitting import Fitting
 from trainer.reward_model.loaded import load_reward_model
-from trainer.reward_model.optimizer import schedule_factor
-from trainer.reward_model.training import train_reward_model
+from trainer.reward_model.reward_model_run import RewardModelTraining, train_reward_model
+from trainer.reward_model.snapshot import load_parameters, load_snapshot
 from trainer.runs.checkpoint_index import checkpoints, newest_checkpoint
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
@@ -63,11 +61,11 @@ def trained(
     return recorder
 
 
-def fitting(folder: Path, *overrides: str, preferences: Sequence[Preference] = PAIRS) -> Fitting:
+def fitting(folder: Path, *overrides: str, preferences: Sequence[Preference] = PAIRS) -> RewardModelTraining:
     """Prepared for its first step."""
     config = reward_config(folder, *overrides)
     loaded = load_tiny(folder / "model")
-    made = Fitting(config, loaded.backbone, comparisons(preferences, loaded, config))
+    made = RewardModelTraining(config, loaded.backbone, reward_comparisons(preferences, loaded, config))
     made.prepare()
     return made
 
@@ -346,15 +344,6 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_the_third_in_a_row_ends_th
     assert mx.array_equal(made.learner.optimizer.state()["head.bias"]["m"], before["head.bias"]["m"])
 
 
-@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
-def test_the_learning_rate_rises_and_then_follows_its_schedule(tmp_path: Path, schedule: str) -> None:
-    config = reward_config(tmp_path, "optim.warmup=0.2", f"optim.schedule={schedule}").optim
-    factors = [schedule_factor(config, step, 20) for step in range(20)]
-    assert factors[:5] == [0.25, 0.5, 0.75, 1, 1]
-    expected = {"constant": 1, "linear": 1 - 8 / 16, "cosine": 0.5}[schedule]
-    assert factors[12] == pytest.approx(expected)
-
-
 @pytest.mark.parametrize(
     ("settings", "preferences", "error", "told"),
     [
@@ -373,7 +362,7 @@ def test_a_start_that_fails_leaves_no_run_behind(
 
 def test_one_prompt_alone_holds_nothing_out_and_says_so(tmp_path: Path) -> None:
     recorder = trained(tmp_path, preferences=labelled(16, prompts=1))
-    assert any("none is held out" in warning for warning in recorder.of(RunStarted)[0].warnings)
+    assert any("no comparison is held out" in warning for warning in recorder.of(RunStarted)[0].warnings)
     assert recorder.of(RewardModelEvaluation) == []
     assert load_reward_model(next((tmp_path / "runs").iterdir())).is_finished
 

@@ -20,18 +20,24 @@ from trainer.config.loading import load_config_as
 from trainer.config.reward_model import PreferenceDataConfig, RewardModelConfig
 from trainer.errors import StorageError
 from trainer.events import Event, RewardModelEvaluation, RewardModelStep, RunEnded
+from trainer.preference_data.encoders import Sequenced
+from trainer.preference_data.groups import fingerprint, group_preferences
 from trainer.preferences.records import Text
 from trainer.preferences.store import PreferenceStore
-from trainer.reward_model.encoding import Sequenced
 from trainer.reward_model.loaded import load_reward_model
-from trainer.reward_model.pairs import fingerprint, group_preferences
-from trainer.reward_model.predictions import HELD_OUT, Predictions, predictions, read_predictions, write_predictions
-from trainer.reward_model.report import report_from_dict
-from trainer.reward_model.training import train_reward_model
+from trainer.reward_model.predictions import (
+    HELD_OUT,
+    Predictions,
+    read_predictions,
+    report_from_dict,
+    sorted_predictions,
+    write_predictions,
+)
+from trainer.reward_model.reward_model_run import train_reward_model
 
 
 def written(path: Path, *pairs: Any, iteration: int = 7) -> Path:
-    write_predictions(path, predictions(list(pairs), REPORT, iteration))
+    write_predictions(path, sorted_predictions(list(pairs), REPORT, iteration))
     return path
 
 
@@ -92,7 +98,7 @@ def test_a_full_disk_leaves_the_file_of_the_evaluation_before(tmp_path: Path, mo
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(pq, "write_table", full)
-    with pytest.raises(StorageError, match=r"No space left on device; free space, then go on with --resume"):
+    with pytest.raises(StorageError, match=r"No space left on device; free space, then continue with --resume"):
         written(path, pair(2), iteration=2)
     assert read_predictions(path).iteration == 1
     assert [file.name for file in tmp_path.iterdir()] == ["x.parquet"]
@@ -100,7 +106,7 @@ def test_a_full_disk_leaves_the_file_of_the_evaluation_before(tmp_path: Path, mo
 
 def test_what_is_no_such_file_is_told_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
-    with pytest.raises(StorageError, match="comes with the first look"):
+    with pytest.raises(StorageError, match="the first evaluation on held-out pairs writes it"):
         read_predictions(path)
     good = written(path, pair(1)).read_bytes()
     table = pq.read_table(path)

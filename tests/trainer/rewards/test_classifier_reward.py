@@ -15,11 +15,11 @@ from tiny import make_checkpoint, make_tokenizer
 
 from trainer.config.schema import ModelConfig, RewardConfig
 from trainer.errors import ModelError, RewardError
+from trainer.fitting.micro_batches import pad
 from trainer.models.classifier import SequenceClassifier
 from trainer.models.loading import load_backbone
-from trainer.reward_model.batches import pad
 from trainer.rewards import RewardInput, build_rewards
-from trainer.rewards.classifier import ClassifierModel
+from trainer.rewards.model_reward import ClassifierModel
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import read_samples
 
@@ -120,7 +120,7 @@ def test_whatever_pads_a_batch_the_last_real_token_is_read(tmp_path: Path) -> No
 def test_only_a_checkpoint_with_a_head_of_one_label_is_taken(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="has 3 labels: a reward model has 1"):
         SequenceClassifier(make_classifier(tmp_path / "three", labels=3))
-    with pytest.raises(ModelError, match=r"has no score\.weight, so it is no sequence classifier"):
+    with pytest.raises(ModelError, match=r"has no score\.weight, so it is not a sequence classifier"):
         SequenceClassifier(make_checkpoint(tmp_path / "language"))
     broken = make_classifier(tmp_path / "broken")
     weights: dict[str, mx.array] = dict(mx.load(str(broken / "model.safetensors")))  # type: ignore[arg-type]
@@ -165,9 +165,9 @@ def test_plain_text_is_read_as_it_is_and_a_conversation_to_the_end_of_the_templa
 
 def test_messages_without_a_template_and_an_empty_text_are_told(tmp_path: Path) -> None:
     rewards = reward_of(make_classifier(tmp_path / "model"))
-    with pytest.raises(RewardError, match="the model has no chat template that takes it"):
+    with pytest.raises(RewardError, match="the model has no chat template that accepts it"):
         rewards([row([{"role": "user", "content": "Hello?"}], "Yes.")])
-    with pytest.raises(RewardError, match="it has no tokens: leave empty prompts out"):
+    with pytest.raises(RewardError, match="it has no tokens: remove empty prompts"):
         rewards([row("", "")])
 
 

@@ -18,7 +18,7 @@ from trainer.models.loading import load_backbone
 from trainer.reward_model import loaded
 from trainer.reward_model.loaded import load_reward_model
 from trainer.rewards import Rewards, WeightedSource, build_rewards
-from trainer.rewards.model import ModelReward
+from trainer.rewards.model_reward import ModelReward
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import read_samples
 

@@ -25,13 +25,13 @@ from trainer.events import RunEnded, RunStarted, StateChanged
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.loading import LoadedModel, load_backbone
 from trainer.reward_model.loaded import load_reward_model
-from trainer.reward_model.model import RewardModel
+from trainer.reward_model.network import RewardModel
 from trainer.rewards import build_rewards
-from trainer.rewards.model import load_model_reward
+from trainer.rewards.model_reward import load_model_reward
 from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import read_samples
-from trainer.session.saved_policy import SavedPolicy
+from trainer.session.answers import SavedPolicy
 from trainer.session.training import train
 
 TEXTS = ["aaaa", "bcd", "a fox, and a hen", "", "eeeee"]
@@ -141,13 +141,13 @@ def test_scoring_that_fails_or_is_stopped_leaves_it_the_same_too(made: Path, mon
         raise Interrupted("enough", save=True)
 
     with pytest.raises(Interrupted):
-        rewards_of(source(made / "runs/rm"), backbone=model, heed=stop)(BATCH)
+        rewards_of(source(made / "runs/rm"), backbone=model, between_passes=stop)(BATCH)
     assert_same(what_it_is(actor), before)
 
     rewards = rewards_of(source(made / "runs/rm"), backbone=model)
     with monkeypatch.context() as patched:
         # Called with the reward model's adapter in place.
-        patched.setattr("trainer.reward_model.model.language_model", lambda _: 1 / 0)
+        patched.setattr("trainer.reward_model.network.language_model", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             rewards(BATCH)
     assert_same(what_it_is(actor), before)
@@ -156,7 +156,7 @@ def test_scoring_that_fails_or_is_stopped_leaves_it_the_same_too(made: Path, mon
 def test_it_is_scored_in_micro_batches_and_a_stop_is_heeded_after_the_first(made: Path) -> None:
     heeded: list[int] = []
     whole = rewards_of(source(made / "runs/rm"))(BATCH).scores
-    singly = rewards_of(source(made / "runs/rm"), micro_batch_tokens=1, heed=lambda: heeded.append(1))
+    singly = rewards_of(source(made / "runs/rm"), micro_batch_tokens=1, between_passes=lambda: heeded.append(1))
     np.testing.assert_allclose(singly(BATCH).scores, whole, atol=1e-5)
     assert len(heeded) == len(TEXTS)
 
@@ -166,7 +166,7 @@ def test_it_is_scored_in_micro_batches_and_a_stop_is_heeded_after_the_first(made
 
     heeded.clear()
     with pytest.raises(Interrupted):
-        rewards_of(source(made / "runs/rm"), micro_batch_tokens=1, heed=stop)(BATCH)
+        rewards_of(source(made / "runs/rm"), micro_batch_tokens=1, between_passes=stop)(BATCH)
     assert len(heeded) == 1
 
 
@@ -292,9 +292,9 @@ def test_a_model_that_is_not_trained_to_the_end_is_warned_of(folder: Path) -> No
     recorder = record(mixed(folder, [source(folder / "runs/half")], "ppo.iterations=1", "run.name=a"))
     (started,) = recorder.of(RunStarted)
     (warning,) = [warning for warning in started.warnings if "half" in warning]
-    assert "not trained to the end" in warning
+    assert "is not fully trained" in warning
     recorder = record(mixed(folder, [source(folder / "runs/rm")], "ppo.iterations=1", "run.name=b"))
-    assert not any("trained to the end" in warning for warning in recorder.of(RunStarted)[0].warnings)
+    assert not any("fully trained" in warning for warning in recorder.of(RunStarted)[0].warnings)
 
 
 def test_a_relative_path_is_made_absolute_so_that_the_run_can_be_resumed_from_anywhere(folder: Path) -> None:
@@ -329,6 +329,9 @@ def test_a_model_of_a_newer_version_and_a_damaged_one_are_told(folder: Path) -> 
     assert "newer version: update ppo-workbench" in wrong_path(folder, str(checkpoint))
     card.write_text(whole[:40])
     assert "damaged" in wrong_path(folder, str(checkpoint))
+    with pytest.raises(RewardError) as caught:
+        rewards_of(source(checkpoint))
+    assert str(caught.value).count("reward source") == 1
 
 
 def problems(table: dict[str, Any]) -> str:

@@ -247,7 +247,7 @@ def test_a_file_named_like_a_library_does_not_replace_it(tmp_path: Path) -> None
 def test_a_function_of_an_installed_module_is_found() -> None:
     rewards = build_rewards(RewardConfig(sources=["json:dumps"]))
     message = reward_error(lambda: rewards([sequence()]))
-    assert message.startswith("reward source 'json:dumps' needs 'obj', which is no column of the data: there are ")
+    assert message.startswith("reward source 'json:dumps' needs 'obj', which is not a column of the data; columns: ")
 
 
 def test_a_function_that_raises_on_one_sample_names_it(load: Callable[[str], Rewards]) -> None:
@@ -265,17 +265,17 @@ RUN_ERRORS = {
     "def score(**_):\n    exit(3)": "raised SystemExit: 3 (rewards.py:2)",
     "def score(**_):\n    yield 1\n    yield 1 / 0": "raised ZeroDivisionError: division by zero (rewards.py:3)",
     "def score(**_): return [1]": "returned 1 scores for 2 completions: must return one each",
-    "def score(**_): return None": "returned None: must return a list of 2 scores, one a completion",
+    "def score(**_): return None": "returned None: must return a list of 2 scores, one per completion",
     "def score(**_): return 0.5": "returned float: must return a list of 2 scores",
     "def score(**_): return 'ab'": "returned str: must return a list of 2 scores",
     "def score(**_): return [1, float('nan')]": "sample 1 ('The second prompt is a rather long one,…') has score nan",
     "def score(**_): return [float('-inf'), 1]": "sample 0 ('Once') has score -inf: must be finite, or None",
-    "def score(**_): return [1, 'good']": "has score 'good': must be a number, or None where there is nothing to say",
+    "def score(**_): return [1, 'good']": "has score 'good': must be a number, or None if the reward does not apply",
     "def score(**_): return [10**400, 1]": "must be a number",
     "def score(**_): return [[1], 1]": "rather long one,…') has 1 where others have lists",
     "def score(**_): return [[1], [1]]": "has 1 token rewards for 2 tokens: return one each",
     "def score(**_): return [[float('nan')], [1, 1]]": "sample 0 ('Once') has score nan",
-    "def score(answer, **_): return []": "needs 'answer', which is no column of the data: there are mood, prompts, "
+    "def score(answer, **_): return []": "needs 'answer', which is not a column of the data; columns: mood, prompts, "
     "completions, completion_ids",
     "async def inner(): pass\ndef score(**_): return inner()": "returned a coroutine: write a plain function",
 }

@@ -15,9 +15,7 @@ import pytest
 from trainer.config.schema import RewardConfig
 from trainer.errors import StorageError, UntrustedCodeError
 from trainer.rewards import RewardInput, build_rewards
-from trainer.rewards.code import Trust, trust_none
-from trainer.rewards.loading import code_of
-from trainer.rewards.trust import TrustedCode
+from trainer.rewards.code import Trust, TrustedCode, code_of, trust_none
 
 BATCH = [RewardInput("Once", " there was joy.", [1], {}, False)]
 
@@ -176,7 +174,7 @@ def test_a_module_is_found_without_importing_it_and_trusted_with_its_function(
 
 
 @pytest.mark.parametrize(
-    "path", ["subprocess:Popen", "os:system", "builtins:exec", "trainer.evaluation.measure:evaluate"]
+    "path", ["subprocess:Popen", "os:system", "builtins:exec", "trainer.evaluation.held_out:evaluate"]
 )
 def test_modules_that_are_on_every_machine_are_not_trusted_for_that(path: str) -> None:
     with pytest.raises(UntrustedCodeError):

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.errors import ConfigError
-from trainer.rollout.experience import Experience, PassRatios, check_budget, micro_batch_rows, minibatch_rows, sa_pairs
+from trainer.fitting.micro_batches import micro_batch_rows
+from trainer.rollout.experience import Experience, PassRatios, check_budget, minibatch_rows, sa_pairs
 
 LENGTHS = [(3, 4), (5, 1), (2, 6), (4, 2)]  # of prompt and response
 

@@ -15,8 +15,7 @@ from tiny import FAMILIES, VOCABULARY, load_tiny, make_checkpoint, make_prompts,
 from trainer.config.schema import RolloutConfig
 from trainer.data import Prompt
 from trainer.models.loading import LoadedModel
-from trainer.rollout.generation import Response, generate_responses, generate_sequences, lay_out
-from trainer.rollout.sampling import categorical
+from trainer.rollout.generation import Response, categorical, generate_responses, generate_sequences, lay_out
 
 TEXTS = ["a prompt longer than the sliding window of gemma", "a", "some text", "other words"]
 MANY_ENDS = {256, *range(0, 256, 10)}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from trainer.config.schema import RolloutConfig
-from trainer.rollout.sampling import _invert, categorical, make_sampler
+from trainer.rollout.generation import _invert, categorical, make_sampler
 
 INF = float("inf")
 LARGEST_DRAW = 1 - 2**-24  # of a uniform number in float32

@@ -24,17 +24,16 @@ from runs_helper import record, tiny_config
 from trainer.config import Config
 from trainer.errors import TrainerError
 from trainer.events import EVENT_TYPES, Alarm, Event
-from trainer.monitoring.watch import RunWatch
+from trainer.monitoring import Monitor
 from trainer.ppo.checkpoint import load_checkpoint
 from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from workbench.cli.main import main
 from workbench.config.document import ConfigDocument
-from workbench.headless.dashboard import dashboard
+from workbench.headless.rich import dashboard
 from workbench.kit.status_line import status_pieces
-from workbench.reward_model.course import Course
-from workbench.reward_model.listing import RewardRunLister
+from workbench.reward_model.run_reader import RewardRunLister
 from workbench.run.attached import kl_target, whole_history
 from workbench.run.config_differences import compare_runs
 from workbench.run.journal_source import JournalSource
@@ -42,7 +41,7 @@ from workbench.run.sentences import sentences, summary
 from workbench.run.view import RunView
 from workbench.runs.reader import read_detail, read_runs
 from workbench.runs.table import COLUMNS
-from workbench.training.alarm_lines import alarm_lines
+from workbench.training.alarms import alarm_lines
 from workbench.training.timeline import timeline
 
 VALUES: tuple[Any, ...] = (
@@ -135,7 +134,7 @@ def _use(run: Path, elsewhere: Path, random: Random) -> None:
     with contextlib.suppress(TrainerError):
         whole_history(run)
     with contextlib.suppress(TrainerError):
-        RunWatch(Config, read_journal(folder.events).events)
+        Monitor(Config, read_journal(folder.events).events)
     listing = read_runs(run.parent)
     assert listing is not None
     assert [[column.text(one, 1.8e9) for column in COLUMNS] for one in listing.runs if one.name == "a"]
@@ -145,10 +144,9 @@ def _use(run: Path, elsewhere: Path, random: Random) -> None:
 
 def _draw(events: Sequence[Event]) -> None:
     """Show the events as `watch` and the headless displays do."""
-    view, course, console = RunView(), Course(), Console(file=io.StringIO(), width=80, force_terminal=True)
+    view, console = RunView(), Console(file=io.StringIO(), width=80, force_terminal=True)
     for event in events:
         view.take(event)
-        course.take(event)
         assert all(isinstance(line, str) for line in sentences(event))
         if isinstance(event, Alarm):
             alarm_lines(view.alarms, 60, 5, "A")

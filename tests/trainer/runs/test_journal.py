@@ -29,6 +29,7 @@ from trainer.events import (
     SamplesWritten,
 )
 from trainer.runs import journal as journal_module
+from trainer.runs import journal_lines
 from trainer.runs.journal import Journal, JournalReader, read_journal, read_journal_ends
 
 
@@ -193,8 +194,8 @@ def test_unknown_kinds_are_counted_once_a_kind(path: Path) -> None:
         for kind in ("labels", "labels", "weather", "labels"):
             file.write(json.dumps({"time": 1.0, "event": kind}) + "\n")
     labels, weather = read_journal(path).problems
-    assert labels.startswith("3 event(s) of unknown kind 'labels'")
-    assert weather.startswith("1 event(s) of unknown kind 'weather'")
+    assert labels.startswith("3 events of unknown kind 'labels'")
+    assert weather.startswith("1 event of unknown kind 'weather'")
 
 
 def test_a_newer_version_is_a_problem_and_known_events_are_still_read(path: Path) -> None:
@@ -301,7 +302,7 @@ def test_a_reader_reads_only_what_was_appended(path: Path, monkeypatch: pytest.M
     reader = JournalReader(path)
     assert len(reader.poll()) == 49
     parsed: list[object] = []
-    monkeypatch.setattr(journal_module.json, "loads", lambda line, loads=json.loads: parsed.append(line) or loads(line))
+    monkeypatch.setattr(journal_lines, "from_json", lambda line: parsed.append(line) or json.loads(line))
     write(path, iteration(50))
     assert [event for _, event in reader.poll()] == [iteration(50)]
     assert len(parsed) == 1
@@ -365,7 +366,7 @@ def test_the_ends_reach_back_for_iterations_past_a_long_stretch_without_any(path
 def test_the_ends_of_a_long_journal_are_read_without_the_rest(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(path, started(), *map(iteration, range(1, 400)))
     parsed: list[bytes] = []
-    monkeypatch.setattr(journal_module.json, "loads", lambda line, loads=json.loads: parsed.append(line) or loads(line))
+    monkeypatch.setattr(journal_lines, "from_json", lambda line: parsed.append(line) or json.loads(line))
     read_journal_ends(path)
     assert sum(map(len, parsed)) < 20_000
 

@@ -14,21 +14,19 @@ from scripted_run import alarm, ended, iteration, started
 
 from trainer.config import Config
 from trainer.events import Alert, Decision, Event, Fix, PhaseProgress, StateChanged
-from trainer.monitoring.watch import RunWatch
+from trainer.monitoring import Monitor
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal
 from trainer.runs.listing import list_runs
 from workbench.cli.main import main
-from workbench.headless.dashboard import dashboard
+from workbench.headless.rich import dashboard
 from workbench.kit.status_line import fitted, status_pieces
-from workbench.reward_model.course import Course
-from workbench.reward_model.follower import Look
-from workbench.reward_model.texts import run_heading
+from workbench.reward_model.pane import run_heading
 from workbench.run.journal_source import JournalSource
 from workbench.run.sentences import sentences
 from workbench.run.view import RunView
 from workbench.runs.table import COLUMNS
-from workbench.training.alarm_lines import alarm_lines
+from workbench.training.alarms import alarm_lines
 from workbench.training.timeline import timeline
 
 HOSTILE = "quantum\x1b[2J"
@@ -99,10 +97,10 @@ def test_the_screen_and_the_headless_displays_show_unknown_states_levels_and_pha
 
 
 def test_the_heading_of_a_reward_model_shows_an_unknown_state() -> None:
-    course = Course()
+    view = RunView()
     for event in (started(run_kind="reward-model"), END):
-        course.take(event)
-    assert SHOWN in run_heading("a", Look(RunFolder(Path("a")), course, None, live=False, problems=[]))
+        view.take(event)
+    assert SHOWN in run_heading("a", view, live=False)
 
 
 def test_comparing_runs_shows_an_unknown_state(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,4 +114,4 @@ def test_comparing_runs_shows_an_unknown_state(folder: RunFolder, capsys: pytest
 
 def test_a_resumed_run_passes_over_decisions_and_alarms_that_it_does_not_know(folder: RunFolder) -> None:
     past = JournalSource(folder.root).take()
-    assert RunWatch(Config, past).due(3) is None
+    assert Monitor(Config, past).due(3) is None

@@ -12,7 +12,7 @@ from scripted_run import iteration
 
 from trainer.events import Event, Phase, PhaseProgress
 from trainer.runs.folder import RunFolder
-from trainer.runs.progress import ProgressFile, read_progress
+from trainer.runs.sinks import ProgressFile, read_progress
 from trainer.session.training import train
 
 

@@ -14,11 +14,11 @@ from preference_samples import labelled, reward_config
 from runs_helper import Killed, Recorder, record, tiny_config
 
 from trainer.control.control import Control
-from trainer.dpo.training import train_dpo
+from trainer.dpo.dpo_run import train_dpo
 from trainer.errors import RewardError, StorageError
 from trainer.events import CheckpointSaved, Event, Iteration, RewardModelStep, RunEnded, RunStarted
 from trainer.reward_model.predictions import HELD_OUT
-from trainer.reward_model.training import train_reward_model
+from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.runs.checkpoint_index import newest_checkpoint
 from trainer.runs.folder import RunFolder, create_run
 from trainer.runs.journal import read_journal
@@ -242,7 +242,7 @@ def test_a_folder_that_is_moved_keeps_the_run_whole_and_another_in_its_place_get
     told, _ = lost(run, tmp_path, move)
     number = 1 if run is ppo else 2  # the samples of iteration 2 come first
     assert told.startswith(f"the folder of run 'a' was moved to '{moved}' while it trained: saved as step-00000")
-    assert told.endswith(f"; go on with --resume {moved}")
+    assert told.endswith(f"; continue with --resume {moved}")
     ended = last_event(moved)
     assert isinstance(ended, RunEnded)
     assert ended.reason == told

@@ -262,14 +262,14 @@ def test_only_what_is_heeded_meanwhile_is_raised_and_the_actor_is_as_before(
     ids, calls = mx.array([[1, 2, 3]]), 0
     logits = asked.model.backbone(ids)
 
-    def heed() -> None:
+    def check() -> None:
         nonlocal calls
         calls += 1
         if calls == step:
             raise reason
 
     with pytest.raises(type(reason)):
-        asked(Question(prompt="one", writer="reference", count=2), progress=heed, config=_one_by_one(asked.config))
+        asked(Question(prompt="one", writer="reference", count=2), progress=check, config=_one_by_one(asked.config))
     assert calls == step
     assert mx.array_equal(asked.model.backbone(ids), logits)
 

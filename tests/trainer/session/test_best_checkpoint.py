@@ -18,7 +18,7 @@ from trainer.events import CheckpointSaved, Evaluation
 from trainer.ppo.checkpoint import Snapshot, load_checkpoint
 from trainer.runs.checkpoint_index import Best, best_checkpoint, checkpoints, prune_checkpoints, read_best, write_best
 from trainer.runs.folder import RunFolder, create_run
-from trainer.session.record import RunRecord
+from trainer.session.artifacts import RunArtifacts
 from workbench.runs.reader import read_detail
 
 SOURCES = [{"kind": "lexicon", "weight": 1.0}]
@@ -35,9 +35,11 @@ def evaluation(score: float, reward: float = math.nan) -> Evaluation:
     return Evaluation(**values | {"iteration": 0, "prompts": 3, "score_mean": score, "reward_mean": reward})
 
 
-def run_record(folder: RunFolder, **settings: Any) -> RunRecord:
+def run_record(folder: RunFolder, **settings: Any) -> RunArtifacts:
     base = config(folder.root.parent)
-    return RunRecord(folder, base.model_copy(update={"checkpoint": base.checkpoint.model_copy(update=settings)}), _drop)
+    return RunArtifacts(
+        folder, base.model_copy(update={"checkpoint": base.checkpoint.model_copy(update=settings)}), _drop
+    )
 
 
 def _drop(event: object) -> None:
@@ -45,7 +47,7 @@ def _drop(event: object) -> None:
 
 
 def keep(
-    record: RunRecord, scores: list[float], *, rewards: list[float] | None = None, statistics: Any = None
+    record: RunArtifacts, scores: list[float], *, rewards: list[float] | None = None, statistics: Any = None
 ) -> Best | None:
     """Tell `record` of an evaluation after each of some iterations; returns what the best is then."""
     for number, score in enumerate(scores, 1):

@@ -14,11 +14,11 @@ from runs_helper import record, tiny_config
 from trainer.config.dpo import DPOConfig
 from trainer.config.loading import load_config_as, parse_overrides
 from trainer.config.reward_model import RewardModelConfig
-from trainer.dpo import training as dpo_training
-from trainer.dpo.training import train_dpo
+from trainer.dpo import dpo_run
+from trainer.dpo.dpo_run import train_dpo
 from trainer.errors import TrainerError
-from trainer.reward_model import training as reward_training
-from trainer.reward_model.training import train_reward_model
+from trainer.reward_model import reward_model_run
+from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.rewards import trust_all
 from trainer.runs.folder import RunFolder
 from trainer.session import checkpoint_evaluation, training
@@ -30,7 +30,7 @@ def loads_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*_: Any, **__: Any) -> None:
         raise AssertionError("the model was loaded first")
 
-    for module in (training, dpo_training, reward_training, checkpoint_evaluation):
+    for module in (training, dpo_run, reward_model_run, checkpoint_evaluation):
         monkeypatch.setattr(module, "load_backbone", load)
     monkeypatch.setattr(mlx_lm.utils, "load_model", load)
 

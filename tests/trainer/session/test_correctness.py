@@ -23,9 +23,9 @@ from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import lora_layers
 from trainer.ppo.learner import Learner
 from trainer.ppo.steps import silent
-from trainer.reward_model.comparisons import comparisons
+from trainer.preference_data.comparisons import reward_comparisons
 from trainer.reward_model.loaded import load_reward_model
-from trainer.reward_model.training import train_reward_model
+from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.rollout.experience import Experience
 from trainer.rollout.generation import generate_sequences
 from trainer.runs.folder import RunFolder
@@ -96,7 +96,7 @@ def test_a_saved_reward_model_has_mean_0_and_deviation_1_on_the_completions_it_w
     config, pairs = reward_config(tmp_path, "run.name=a", "data.eval_fraction=0"), labelled(40)
     train_reward_model(config, preferences=pairs)
     loaded = load_reward_model(tmp_path / "runs" / "a")
-    groups = comparisons(pairs, loaded.base, config).train
+    groups = reward_comparisons(pairs, loaded.base, config).train
     rewards = np.array(loaded.score([sequence for group in groups for sequence in group.sequences]))
     assert (rewards.mean(), rewards.std()) == (pytest.approx(0, abs=1e-4), pytest.approx(1, abs=1e-4))
     assert abs(loaded.model.std - 1) > 0.01  # so that there was something to do

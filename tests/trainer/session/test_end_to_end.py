@@ -120,7 +120,7 @@ def test_a_reward_that_fails_in_training_is_one_line_and_3(tmp_path: Path, capsy
     assert headless(tmp_path) == 3
     events, errors = told(capsys)
     assert "sample 0 ('" in errors[-1]
-    assert errors[-1].endswith("has score nan: must be finite, or None where there is nothing to say")
+    assert errors[-1].endswith("has score nan: must be finite, or None if the reward does not apply")
     assert (events[-1]["state"], events[-1]["exit_code"]) == ("failed", 3)
     assert errors[-1] == f"{ERROR}{events[-1]['reason']}"
 

@@ -32,7 +32,7 @@ from trainer.runs.checkpoint_index import Best, read_best, write_best
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.samples import read_samples
-from trainer.session.rollback import forget_best, older_checkpoint
+from trainer.session.artifacts import forget_best, older_checkpoint
 from trainer.session.training import train
 
 BY_RULE = (
@@ -203,7 +203,7 @@ def test_another_process_rolls_a_run_back(tmp_path: Path) -> None:
     config = tiny_config(tmp_path, "run.name=a", *settings)
     train(config, sinks=[recorder, stopping], control=(control := Control()))
     (back,) = recorder.of(RolledBack)
-    assert (back.to, back.reason) == (1, "asked for by another process")
+    assert (back.to, back.reason) == (1, "requested by another process")
     assert states(run, back.iteration) == states(run, 1)
 
 
@@ -211,11 +211,11 @@ def test_a_rollback_that_cannot_be_is_told_and_changes_nothing(tmp_path: Path) -
     recorder = rolled_back(tmp_path, 7)
     (alert,) = recorder.of(Alert)
     assert (alert.iteration, alert.level, alert.code) == (4, "warning", "rollback_refused")
-    assert alert.message == "no older checkpoint after iteration 7 is kept: there is 1, 2; the run goes on as it is"
+    assert alert.message == "no older checkpoint after iteration 7 is kept: there is 1, 2; the run continues unchanged"
     refused = rolled_back(tmp_path, None, "checkpoint.every=0", name="b")
     assert refused.of(Alert)[0].message == (
         "no checkpoint from before iteration 3 is kept: raise checkpoint.keep, or set eval.every and checkpoint.best; "
-        "the run goes on as it is"
+        "the run continues unchanged"
     )
     record(tiny_config(tmp_path, "run.name=plain", "ppo.iterations=5", "checkpoint.best=off"))
     for name in ("a", "b"):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from runs_helper import Killed, Recorder, outcome, record, tiny_config
@@ -25,10 +25,11 @@ from trainer.events import (
     RunStarted,
     StateChanged,
 )
+from trainer.monitoring import Monitor
 from trainer.runs.checkpoint_index import read_best
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
-from trainer.session import record as run_record
+from trainer.session import artifacts
 from trainer.session.training import train
 
 AT_TARGET = (
@@ -118,7 +119,7 @@ def test_the_best_checkpoint_of_a_killed_run_is_that_of_one_that_never_was(
     def die(*_: Any) -> None:
         raise Killed
 
-    monkeypatch.setattr(run_record, "write_best", die)  # its checkpoint is there by then
+    monkeypatch.setattr(artifacts, "write_best", die)  # its checkpoint is there by then
     with pytest.raises(Killed):
         train(tiny_config(tmp_path, "run.name=killed", *settings))
     monkeypatch.undo()
@@ -137,26 +138,24 @@ def test_the_best_checkpoint_of_a_killed_run_is_that_of_one_that_never_was(
     assert best.value == max(score for number, score in scores.items() if number > 0)
 
 
-class Alarming:
-    """In the place of the health monitor: an alarm after iteration 1, by the events that it was fed."""
+class Alarming(Monitor):
+    """In the place of the monitor: an alarm after iteration 1, by the events that it was fed."""
 
     fed: list[Event]
     level = "error"
 
-    def __init__(self, config_of: Callable[[], Config]) -> None:
-        self.config_of = config_of
+    def __init__(self, config_of: Callable[[], Config], past: Sequence[Event] = ()) -> None:
         Alarming.fed = []
+        super().__init__(config_of, past)
 
-    open: ClassVar[dict[str, str]] = {}
-
-    def take(self, event: Event) -> list[Alarm]:
+    def take(self, event: Event) -> list[Alert]:
         self.fed.append(event)
         return [alarm(1, level=self.level)] if isinstance(event, Iteration) and event.iteration == 1 else []
 
 
 @pytest.fixture
 def alarming(monkeypatch: pytest.MonkeyPatch) -> type[Alarming]:
-    monkeypatch.setattr("trainer.monitoring.watch.HealthMonitor", Alarming)
+    monkeypatch.setattr("trainer.session.training.Monitor", Alarming)
     monkeypatch.setattr(Alarming, "level", "error")
     return Alarming
 
@@ -199,9 +198,7 @@ def test_an_alarm_of_level_error_holds_the_run_until_someone_lets_it_go_on(
     assert ("paused" in [event.state for event in recorder.of(StateChanged)]) == pauses
     told = [(event.code, event.message) for event in recorder.of(Alert) if not isinstance(event, Alarm)]
     assert told == (
-        [("paused", "paused for the alarm 'kl_high', as health.pause has it: resume it once that is dealt with")]
-        if pauses
-        else []
+        [("paused", "paused by alarm 'kl_high' (health.pause = true): deal with it, then resume")] if pauses else []
     )
     if pauses:
         states = [

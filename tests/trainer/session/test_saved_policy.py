@@ -16,7 +16,7 @@ from trainer.errors import ConfigError, ModelError, StorageError, TrainerError, 
 from trainer.events import StateChanged
 from trainer.rewards import trust_all
 from trainer.runs.folder import RunFolder
-from trainer.session.saved_policy import SavedPolicy
+from trainer.session.answers import SavedPolicy
 from trainer.session.training import train
 
 QUESTION = Question(prompt="one", prefix=[65], count=3)

@@ -18,7 +18,7 @@ from scripted_run import ERROR, lines
 from trainer.config import Config
 from trainer.runs.folder import RunFolder
 from workbench.cli import main as cli
-from workbench.run.kinds import DPO, REWARD_MODEL
+from workbench.run.metrics import DPO, REWARD_MODEL
 
 WARNING = "ppo-workbench: warning: "
 
@@ -144,14 +144,14 @@ def test_a_run_that_trains_is_told_to(runs: dict[str, RunFolder], capsys: pytest
 def test_one_run_alone_is_an_error_with_a_way_out(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = compare(capsys, "a")
     assert (code, out) == (2, [])
-    assert err == [f"{ERROR}compare needs two runs or more, and there is only 'a': name another one"]
+    assert err == [f"{ERROR}compare needs two runs or more, not only 'a': name another one"]
 
 
 def test_the_same_run_twice_is_compared_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert compare(capsys, "a", "runs/a")[0] == 2
     code, out, err = compare(capsys, "a", "b", "runs/../runs/a")
     assert code == 0
-    assert err == [f"{WARNING}'runs/../runs/a' is named twice: it is compared once"]
+    assert err == [f"{WARNING}'runs/../runs/a' is named twice and compared once"]
     assert [line.split()[:2] for line in out[1:3]] == [["A", "a"], ["B", "b"]]
     assert out[3] == ""
 
@@ -160,8 +160,8 @@ def test_the_same_run_twice_is_compared_once(capsys: pytest.CaptureFixture[str])
     ("argv", "told"),
     [
         (["a", "nowhere"], "no run 'nowhere' in 'runs'"),
-        (["a", "b", "--width", "20"], "--width 20: give 60 to 400 columns"),
-        (["a", "b", "--width", "999999999"], "--width 999999999: give 60 to 400 columns"),
+        (["a", "b", "--width", "20"], "--width 20: must be 60 to 400 columns"),
+        (["a", "b", "--width", "999999999"], "--width 999999999: must be 60 to 400 columns"),
     ],
 )
 def test_wrong_usage_is_one_line(argv: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:

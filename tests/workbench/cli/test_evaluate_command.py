@@ -18,9 +18,9 @@ from tiny import make_checkpoint
 from trainer.config import parse_overrides
 from trainer.config.dpo import DPOConfig
 from trainer.config.problems import validate_as
-from trainer.dpo.training import train_dpo
+from trainer.dpo.dpo_run import train_dpo
 from trainer.events import Evaluation
-from trainer.rewards.loading import code_of
+from trainer.rewards.code import code_of
 from trainer.runs.checkpoint_files import write_state
 from trainer.runs.checkpoint_index import read_best
 from trainer.runs.folder import RunFolder
@@ -235,12 +235,12 @@ def test_a_run_of_dpo_is_judged_by_its_samples_as_it_judged_itself(
     config = tmp_path / "runs/d/config.toml"
     values = tomllib.loads(config.read_text())
     config.write_text(tomli_w.dumps(values | {"reward": values["reward"] | {"sources": []}}))
-    assert "name one by --reward" in told(capsys, tmp_path / "runs/d")
+    assert "name one with --reward" in told(capsys, tmp_path / "runs/d")
 
 
 def test_a_run_that_holds_nothing_out_asks_for_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record(tiny_config(tmp_path, "run.name=b", "ppo.iterations=1", "data.eval_fraction=0"))
-    assert "name a file by --prompts" in told(capsys, tmp_path / "runs/b")
+    assert "name a file with --prompts" in told(capsys, tmp_path / "runs/b")
     assert found(capsys, tmp_path / "runs/b", "--prompts", tmp_path / "prompts.jsonl")["prompts"] == 9
 
 

@@ -17,7 +17,7 @@ from apart import ROOT
 from scripted_run import ERROR, Script, complete_run, lines, make_run
 
 from workbench.cli import main as cli
-from workbench.cli.sources import RESUMABLE
+from workbench.cli.configuration import RESUMABLE
 from workbench.system.signals import REASONS
 
 
@@ -153,7 +153,7 @@ def test_a_full_disk_under_the_output_ends_the_run_with_one_line(
     _, err = lines(capsys)
     assert (code, err[-1]) == (
         3,
-        f"{ERROR}cannot write to the output: No space left on device: send it elsewhere",
+        f"{ERROR}cannot write to the output: No space left on device: redirect it",
     )
 
 

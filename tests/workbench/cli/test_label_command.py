@@ -17,8 +17,8 @@ from trainer.preferences.items import Item, Queue, SessionPlan
 from trainer.preferences.records import Comparison, Judgement
 from trainer.preferences.sessions import begin_session, open_session
 from trainer.preferences.store import PreferenceStore
-from workbench.cli import label, label_arguments
-from workbench.labelling.choices import QUEUES, LabelOpening, SessionChoice
+from workbench.cli import label
+from workbench.labelling.plans import QUEUES, LabelOpening, SessionChoice
 from workbench.opening import Opening
 
 PAIR = {"prompt": "p", "a": "x", "b": "y"}
@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def arguments(*argv: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(exit_on_error=False)
-    label_arguments.add_label(parser.add_subparsers(dest="command"))
+    label.add_options(parser.add_subparsers(dest="command").add_parser("label"))
     return parser.parse_args(["label", *argv])
 
 
@@ -61,8 +61,7 @@ def left_open(choice: SessionChoice | None, labeller: str = "ann") -> int:
         return session.record.id
 
 
-def test_the_grammar_knows_the_queues_that_can_be_asked_for() -> None:
-    assert tuple(QUEUES) == label_arguments.QUEUES
+def test_every_queue_can_be_chosen_but_those_that_the_program_fills() -> None:
     assert set(get_args(Queue)) - set(QUEUES) == {"again", "repeat"}
 
 
@@ -78,7 +77,7 @@ def test_what_the_screen_is_to_begin_with_comes_along() -> None:
     _, to_label = opening("--labeller", "ann", "--guidelines", "g.md", "--limit", "9", "--repeats", "0.1")
     assert to_label.choice is None
     assert to_label.labeller == "ann"
-    assert (to_label.wanted.guidelines, to_label.wanted.limit, to_label.wanted.repeats) == ("g.md", 9, 0.1)
+    assert (to_label.options.guidelines, to_label.options.limit, to_label.options.repeats) == ("g.md", 9, 0.1)
 
 
 def test_a_run_is_labelled_at_once_and_shown() -> None:
@@ -154,14 +153,14 @@ def test_a_session_that_was_judged_to_its_end_is_begun_anew() -> None:
         (["--queue", "samples=nan"], UsageError, "--queue samples=nan: the weight"),
         (["--queue", "samples=x"], UsageError, "--queue samples=x: the weight"),
         (["--queue", "samples", "samples=2"], UsageError, "named twice"),
-        (["--queue", "samples"], UsageError, "queue samples: there is no run"),
+        (["--queue", "samples"], UsageError, "queue samples: no run is named"),
         (["--data", "nope.jsonl"], DataError, "no such file"),
         (["--guidelines", "nope.md"], UsageError, "nope.md"),
         (["--labeller", ""], UsageError, "labeller ''"),
         (["--data", "pairs.jsonl", "--limit", "-1"], UsageError, "limit = -1"),
         (["--data", "pairs.jsonl", "--repeats", "1"], UsageError, "repeats = 1"),
         (["--store", "nowhere/p.db"], UsageError, "its folder is missing"),
-        (["--store", "pairs.jsonl"], StorageError, "no preference store"),
+        (["--store", "pairs.jsonl"], StorageError, "not a preference store"),
         (["--data", "pairs.jsonl", "--model", "nope"], UsageError, "no run 'nope'"),
     ],
 )

@@ -15,13 +15,11 @@ from apart import ROOT
 from preference_rows import pair, read_lines, write_lines
 from scripted_run import ERROR, lines
 
-from trainer.preferences.formats_in import FORMATS_IN
-from trainer.preferences.formats_out import FORMATS_OUT
+from trainer.preferences.formats import FORMATS_IN, FORMATS_OUT
 from trainer.preferences.records import Comparison, Judgement, Preference
 from trainer.preferences.store import PreferenceStore
 from workbench.cli import main as cli
-from workbench.cli import preferences_arguments
-from workbench.cli.preferences import ACTIONS
+from workbench.labelling import export_preferences, import_preferences
 
 ROWS = [{"prompt": f"prompt {n}", "chosen": f"good {n}", "rejected": f"bad {n}"} for n in range(3)]
 KWAY = {"prompt": "p", "completions": ["x", "y"], "ranking": [[1], [0]], "labeller": "bob", "note": "n", "seconds": 2}
@@ -59,11 +57,12 @@ def judged(prompt: str, choice: str, labeller: str) -> Preference:
     return Preference(comparison=comparison, judgement=Judgement.chosen(choice, labeller=labeller))  # type: ignore[arg-type]
 
 
-def test_the_grammar_knows_the_formats_and_every_command_is_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ("auto", *FORMATS_IN) == preferences_arguments.FORMATS_IN
-    assert tuple(FORMATS_OUT) == preferences_arguments.FORMATS_OUT
+def test_the_screen_knows_the_formats_and_every_command_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ("auto", *FORMATS_IN) == import_preferences.FORMATS_IN
+    assert tuple(FORMATS_OUT) == tuple(export_preferences.FORMATS_OUT)
     _, out, _ = run(capsys, "--help")
-    assert {line.split()[0] for line in out if line.strip()} >= set(ACTIONS)
+    commands = {"import", "export", "card", "agreement", "check", "list"}
+    assert {line.split()[0] for line in out if line.strip()} >= commands
 
 
 def test_an_import_says_which_format_it_took_and_how_many_there_were(capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,8 +70,8 @@ def test_an_import_says_which_format_it_took_and_how_many_there_were(capsys: pyt
     code, out, err = run(capsys, "import", source)
     assert (code, out) == (0, [])
     assert err == [
-        "ppo-workbench: rows.jsonl: 4 rows, format trl, 1 say what an earlier one says",
-        f"ppo-workbench: imported 3 preferences into '{Path('preferences.db').resolve()}', 1 were there already",
+        "ppo-workbench: rows.jsonl: 4 rows, format trl, 1 duplicate",
+        f"ppo-workbench: imported 3 preferences into '{Path('preferences.db').resolve()}'; 1 were there already",
     ]
     assert [row.comparison.completions for row in stored()] == [(f"good {n}", f"bad {n}") for n in range(3)]
     assert len(stored(source="rows.jsonl")) == 3
@@ -99,7 +98,7 @@ def test_broken_rows_are_left_out_told_and_counted_when_asked(capsys: pytest.Cap
 def test_a_dry_run_reads_everything_and_keeps_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "import", write_lines(Path("rows.jsonl"), *ROWS), "--dry-run")
     assert code == 0
-    assert "would import 3 preferences: nothing is kept" in err[1]
+    assert "would import 3 preferences; nothing was saved" in err[1]
     assert not Path("preferences.db").exists()
 
 
@@ -129,7 +128,7 @@ def test_an_export_tells_what_it_leaves_out_and_overwrites_only_by_force(capsys:
     keep(pair("p", "x", "y", labeller="ann"), judged("q", "tie", "ann"), judged("r", "skip", "bob"))
     code, out, err = run(capsys, "export", "out.jsonl", "--format", "trl")
     assert (code, out) == (0, ["out.jsonl"])
-    assert err == ["ppo-workbench: 1 rows of trl, 1 skip left out, 1 tie left out"]
+    assert err == ["ppo-workbench: 1 row of trl, 1 skip left out, 1 tie left out"]
     code, _, err = run(capsys, "export", "out.jsonl", "--format", "columns")
     assert code == 2
     assert "overwrite it with --force" in err[0]
@@ -176,7 +175,7 @@ def test_a_check_says_ok_and_a_damaged_store_is_exit_3(capsys: pytest.CaptureFix
     keep(judged("p", "a", "ann"))
     code, out, err = run(capsys, "check")
     assert (code, out) == (0, ["ok"])
-    assert "1 preferences on 1 comparisons" in err[0]
+    assert "1 preference on 1 comparison" in err[0]
     path = Path("preferences.db")
     path.write_bytes(b"SQLite?" * 1000)
     code, out, err = run(capsys, "check")

@@ -77,7 +77,7 @@ def test_eval_prints_what_the_training_told_and_other_data_may_be_named(
     assert json.loads(capsys.readouterr().out)["accuracy"]["pairs"] == 60
     checkpoint = newest_checkpoint(open_run("a", Path("runs")))
     assert main(["reward-model", "eval", str(checkpoint)]) == 2
-    assert "name a source by --data" in capsys.readouterr().err
+    assert "name a source with --data" in capsys.readouterr().err
     assert main(["reward-model", "eval", str(checkpoint), "--data", "pairs.jsonl"]) == 0
 
 
@@ -112,9 +112,9 @@ def test_score_prints_a_json_line_for_each_completion_the_same_from_a_file(
         (["train", "--resume", "x", "--data", "pairs.jsonl"], 2, "does not go with --resume"),
         (["train", "--resume", "x", "--set", "optim.lr=1"], 2, "cannot change in a resumed run"),
         (["eval", "nothing"], 2, "no run 'nothing'"),
-        (["score", "nothing"], 2, "name completions either by"),
+        (["score", "nothing"], 2, "give completions either with"),
         (["score", "nothing", "--completion", "a"], 2, "no run 'nothing'"),
-        (["score", "nothing", "--data", "pairs.jsonl"], 3, "pairs.jsonl:1: has no column completion"),
+        (["score", "nothing", "--data", "pairs.jsonl"], 3, "pairs.jsonl:1: lacks the column completion"),
     ],
 )
 def test_what_cannot_be_done_is_told_in_a_line(

@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 from compared_runs import compared, evaluation, events_of_kind, ppo_events
+from config_files import save_config
 from run_kinds_helper import human
 from scripted_run import ended, iteration, started
 
-from trainer.config import Config, save_config
+from trainer.config import Config
 from trainer.events import Alarm, Alert, Decision, RolledBack, RunStarted
 from trainer.runs.journal import Journal
 from trainer.runs.listing import list_runs
-from workbench.compare.frontier import Point, best, frontier, levels, training_points
+from workbench.compare.frontier import Point, best, frontier_of, levels, training_points
 from workbench.compare.measures import Measure, difference_text, known, sections, value_text
 from workbench.compare.run import ComparedRun, distinct_names, troubles
-from workbench.run.kinds import DPO, REWARD_MODEL
+from workbench.run.metrics import DPO, REWARD_MODEL
 from workbench.run.sentences import summary
 
 
@@ -193,15 +194,15 @@ def test_runs_are_compared_on_held_out_prompts_where_each_has_enough_of_them() -
     with_many = compared("a", [start, iteration(1), *many])
     with_few = compared("b", [start, iteration(1), *many[:4]])
     dpo = compared("c", events_of_kind(DPO))
-    assert frontier([with_many, with_many]).held_out == [True, True]
-    assert frontier([with_many, with_few]).held_out == [False, False]
-    assert frontier([with_few, dpo]).held_out == [False, True]
-    assert frontier([with_many, compared("d", [])]).held_out == [True, False]
-    assert not frontier([compared("d", events_of_kind(REWARD_MODEL))])
+    assert frontier_of([with_many, with_many]).held_out == [True, True]
+    assert frontier_of([with_many, with_few]).held_out == [False, False]
+    assert frontier_of([with_few, dpo]).held_out == [False, True]
+    assert frontier_of([with_many, compared("d", [])]).held_out == [True, False]
+    assert not frontier_of([compared("d", events_of_kind(REWARD_MODEL))])
 
 
 def test_the_kl_of_a_dpo_evaluation_on_pairs_is_of_another_unit_and_not_compared() -> None:
-    (points,) = frontier([compared("a", events_of_kind(DPO))]).compared
+    (points,) = frontier_of([compared("a", events_of_kind(DPO))]).compared
     assert points == [Point(8, pytest.approx(3.2), pytest.approx(0.4))]
 
 

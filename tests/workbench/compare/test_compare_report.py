@@ -14,19 +14,17 @@ from scripted_run import ended, iteration, started
 from trainer.config import Config
 from trainer.config.dpo import DPOConfig
 from trainer.events import SettingChanged
-from workbench.compare.curves import curve_lines
-from workbench.compare.lines import plain, wrapped
-from workbench.compare.plot import SEVERAL, Mark, scatter
-from workbench.compare.report import report
+from workbench.compare.frontier import SEVERAL, Mark, scatter
+from workbench.compare.lines import Column, Row, line_text, table_lines, wrapped
+from workbench.compare.prompts import shared_prompts
+from workbench.compare.report import curve_lines, report_lines
 from workbench.compare.run import ComparedRun
-from workbench.compare.same_prompts import shared_prompts
 from workbench.compare.settings import cautions, compared_settings, setting_lines
-from workbench.compare.table import Column, Row, table
-from workbench.run.kinds import DPO, REWARD_MODEL
+from workbench.run.metrics import DPO, REWARD_MODEL
 
 
 def text(lines: Any) -> list[str]:
-    return [plain(line) for line in lines]
+    return [line_text(line) for line in lines]
 
 
 def config(**sections: dict[str, Any]) -> dict[str, Any]:
@@ -93,13 +91,13 @@ RUNS = {
 
 @pytest.mark.parametrize(("runs", "width"), [*itertools.product(RUNS, (60, 80, 120, 200))])
 def test_every_line_fits_the_width_and_is_safe_to_print(runs: str, width: int) -> None:
-    for line in text(report(RUNS[runs], width)):
+    for line in text(report_lines(RUNS[runs], width)):
         assert cell_len(line) <= width, line
         assert line.isprintable(), line
 
 
 def test_the_sections_come_in_order_and_each_run_keeps_its_letter() -> None:
-    lines = text(report(two_runs(), 80))
+    lines = text(report_lines(two_runs(), 80))
     titles = [line.partition("  ")[0].rstrip(" ─") for line in lines if line.endswith("──") and line[0] != " "]
     assert titles == ["runs", "numbers", "score against KL", "curves", "settings", "the same prompts"]
     assert lines[1].startswith(" A quickstart-0001  ppo  done")
@@ -107,7 +105,7 @@ def test_the_sections_come_in_order_and_each_run_keeps_its_letter() -> None:
 
 
 def test_two_runs_have_a_column_for_what_differs() -> None:
-    lines = text(report(two_runs(), 80))
+    lines = text(report_lines(two_runs(), 80))
     (heading,) = [line for line in lines if line.endswith("B - A") and "quickstart" in line][:1]
     assert "A quickstart-0001" in heading
     score = next(line for line in lines if line.startswith("  score "))
@@ -116,14 +114,14 @@ def test_two_runs_have_a_column_for_what_differs() -> None:
 
 
 def test_rows_that_no_run_has_are_left_out() -> None:
-    lines = text(report(two_runs(), 80))
+    lines = text(report_lines(two_runs(), 80))
     assert not [line for line in lines if line.strip().startswith(("win rate", "loss", "accuracy on pairs"))]
 
 
 def test_a_table_that_does_not_fit_goes_on_below() -> None:
     columns = [Column(f"{letter} run", "text") for letter in "ABCDE"]
     rows = [Row("score", "", [f"{number}.000" for number in range(5)])]
-    lines = text(table(columns, rows, 30))
+    lines = text(table_lines(columns, rows, 30))
     assert lines == [
         "       A run  B run  C run",
         "score  0.000  1.000  2.000",
@@ -177,8 +175,8 @@ def test_settings_that_differ_are_a_table_and_long_ones_a_list() -> None:
 
 def test_settings_of_one_kind_of_run_are_counted_and_not_listed() -> None:
     lines = " ".join(text(setting_lines(RUNS["kinds"], compared_settings(RUNS["kinds"]), 120)))
-    assert "settings are of ppo runs alone, in " in lines
-    assert "settings are of dpo runs alone, in " in lines
+    assert "only in ppo runs: " in lines
+    assert "only in dpo runs: " in lines
     assert "ppo.clip" not in lines
 
 
@@ -187,7 +185,7 @@ def test_where_runs_lie_and_what_they_are_called_is_no_difference() -> None:
     runs = [compared(str(place), ppo_events(), place=place, config=values) for place, values in enumerate(configs)]
     assert compared_settings(runs).differences == []
     assert text(setting_lines(runs, compared_settings(runs), 80)) == [
-        "the settings that they share have the same values"
+        "no difference in the settings that the runs share"
     ]
 
 
@@ -201,10 +199,10 @@ def test_runs_that_do_not_measure_the_same_are_warned_of() -> None:
     values = [config(), config(reward={"clip": 2.0}, model={"path": "other"}, ppo={"kl_coef": 0.5})]
     runs = [compared(str(place), ppo_events(), place=place, config=one) for place, one in enumerate(values)]
     assert [caution.split(":")[0] for caution in cautions(compared_settings(runs))] == [
-        "not the same reward",
-        "not the same reference",
+        "different rewards",
+        "different references",
     ]
-    assert any(line.startswith("! not the same reward") for line in text(report(runs, 80)))
+    assert any(line.startswith("! different rewards") for line in text(report_lines(runs, 80)))
 
 
 def test_a_setting_that_an_older_run_lacks_is_no_reason_for_a_caution() -> None:
@@ -229,7 +227,7 @@ def test_prompts_of_most_runs_come_first_then_those_answered_latest() -> None:
 
 def test_answers_stand_beside_each_other_where_there_is_room() -> None:
     runs = two_runs()
-    wide, narrow = text(report(runs, 80)), text(report(runs, 60))
+    wide, narrow = text(report_lines(runs, 80)), text(report_lines(runs, 60))
     assert any(line.startswith("A  it 12") and "│ B  it 12" in line for line in wide)
     assert any(line.startswith("A  it 12") and "│" not in line for line in narrow)
     assert any(line.startswith("B  it 12") for line in narrow)
@@ -241,7 +239,7 @@ def test_long_texts_end_in_an_ellipsis() -> None:
 
 
 def test_a_report_says_what_is_missing() -> None:
-    lines = text(report(RUNS["kinds"], 100))
-    assert "no samples of A, B, C are kept" in lines
+    lines = text(report_lines(RUNS["kinds"], 100))
+    assert "no saved samples of A, B, C" in lines
     rewards = [compared("a", events_of_kind(REWARD_MODEL)), compared("b", [started(), ended()], place=1)]
-    assert "no run has both a score and a KL in nats a sequence" in text(report(rewards, 100))
+    assert "no run has both a score and a KL in nats a sequence" in text(report_lines(rewards, 100))

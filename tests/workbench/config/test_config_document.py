@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from config_files import save_config
 
-from trainer.config import PRESETS, Config, load_config, save_config
+from trainer.config import PRESETS, Config, load_config
 from trainer.config.reward_model import RewardModelConfig
 from trainer.errors import StorageError, UsageError
 from workbench.config.document import ConfigDocument, OverwriteError
@@ -90,7 +91,7 @@ def test_the_configuration_of_another_kind_of_run_is_itself_the_only_problem(tmp
 
 def test_a_kind_that_is_not_known_or_no_name_is_told_without_a_command() -> None:
     told = ConfigDocument('kind = "grpo\\u001b[2J"\n').about_kind
-    assert told == "the configuration of a grpo␛[2J run, to be read only"
+    assert told == "Read-only configuration of a grpo␛[2J run"
     assert ConfigDocument("kind = 7\n").problems[0].key == "kind"
     assert "of a" not in ConfigDocument("kind = 7\n").problems[0].message
 
@@ -150,7 +151,7 @@ def test_a_file_that_is_not_toml_opens_with_that_as_its_problem(tmp_path: Path) 
     assert problem.line == 2
     assert problem.message.startswith("not TOML: ")
     assert document.get("ppo.epochs") == 4
-    with pytest.raises(UsageError, match=r"the TOML has an error, so ppo\.epochs cannot be changed in it"):
+    with pytest.raises(UsageError, match=r"the TOML has an error, so ppo\.epochs cannot be changed"):
         document.set("ppo.epochs", 3)
     document.set_text("[ppo]\nkl_coef = 0.3\nepochs = 2\n")
     assert document.problems == []
@@ -234,7 +235,7 @@ def test_true_is_not_one(mine: Path) -> None:
 def test_a_table_that_is_none_has_no_place_for_a_setting() -> None:
     document = ConfigDocument("ppo = 3")
     assert document.get("ppo.epochs") == 4
-    with pytest.raises(UsageError, match="ppo is no table"):
+    with pytest.raises(UsageError, match="ppo is not a table"):
         document.set("ppo.epochs", 2)
     assert document.text == "ppo = 3"
 
@@ -413,7 +414,7 @@ def test_a_full_disk_loses_nothing(failing: str, mine: Path, monkeypatch: pytest
     document = ConfigDocument.open(mine)
     document.set("ppo.kl_coef", 0.2)
     with monkeypatch.context() as patch:
-        patch.setattr(os if failing == "fsync" else Path, failing, full)
+        patch.setattr(Path if failing == "replace" else os, failing, full)
         with pytest.raises(
             StorageError, match="No space left on device; free space, or save it elsewhere; nothing was changed"
         ):

@@ -54,7 +54,7 @@ def test_a_field_knows_what_the_schema_says_of_it() -> None:
     assert (field.low, field.high, field.low_exclusive, field.high_exclusive) == (0, 100, False, False)
     assert (field.unit, field.default, field.live) == ("score per nat", 0.05, True)
     assert field.rule == "at least 0, at most 100"
-    assert field.help == "KL penalty strength."
+    assert field.help == "Strength of the KL penalty."
     assert "raise it" in field.advice
     assert field.source
     clip = FIELDS["ppo.clip"]

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from config_files import save_config
 from rich.cells import cell_len
 from styles_helper import styles_path
 from textual.app import App, ComposeResult
@@ -21,22 +22,16 @@ from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Static
 from workbench_app import until
 
-from trainer.config import preset_names, save_config
+from trainer.config import preset_names
 from trainer.config.dpo import DPOConfig
-from workbench.config.choices import ChoiceList
 from workbench.config.document import ConfigDocument
-from workbench.config.document_pane import DocumentPane
-from workbench.config.editor import FieldEditor, completed
 from workbench.config.fields import form_fields
-from workbench.config.help import EstimateLine, estimate_pieces, fitted
+from workbench.config.form import ChoiceList, FieldEditor, completed
 from workbench.config.pane import ConfigPane
-from workbench.config.problems import ProblemsList
-from workbench.config.reading import ConfigReading
-from workbench.config.row import FieldRow, SectionRow, row_line, rows_of
-from workbench.config.rows import ConfigRows
-from workbench.config.search import SearchLine
-from workbench.config.toml_view import TomlView
-from workbench.kit.answer_screen import AnswerScreen
+from workbench.config.rows import ConfigRows, FieldRow, SectionRow, row_line, rows_of
+from workbench.config.views import ConfigReading, TomlView
+from workbench.config.widgets import EstimateLine, ProblemsList, SearchLine, estimate_pieces, fitted
+from workbench.kit.dialog import AnswerScreen
 from workbench.kit.theming import EXTRA_VARIABLES
 from workbench.run.view import RunView
 
@@ -63,8 +58,7 @@ class PaneApp(App[None]):
     def on_config_pane_changed(self, message: Message) -> None:
         self.heard.append(message)
 
-    on_config_pane_live_setting_changed = on_document_pane_open_requested = on_config_pane_changed
-    on_document_pane_saved = on_config_pane_changed
+    on_config_pane_live_setting_changed = on_config_pane_open_requested = on_config_pane_changed
 
 
 class Session:
@@ -101,6 +95,9 @@ class Session:
     def row(self, name: str) -> str:
         """The line of the screen that shows the setting `name`."""
         return next(line for line in self.text().split("\n") if f" {name} " in line[:26])
+
+    def notices(self) -> list[str]:
+        return [notification.message for notification in self.app._notifications]
 
     def messages(self, kind: type[Message]) -> list[Any]:
         return [message for message in self.app.heard if isinstance(message, kind)]
@@ -306,7 +303,7 @@ async def test_a_click_goes_to_a_row_and_a_second_one_edits_it() -> None:
     async with opened("quickstart") as s:
         await s.pilot.click(ConfigRows, offset=(20, 5))
         await s.pilot.pause()
-        row = s.app.query_one(ConfigRows).row
+        row = s.app.query_one(ConfigRows).selected
         assert row is not None
         assert row.key == "model.lora_rank"
         await s.pilot.click(ConfigRows, offset=(20, 5))
@@ -386,10 +383,10 @@ async def test_the_form_and_the_help_follow_the_cursor_of_the_toml() -> None:
         await s.press("t", "down")
         view = s.app.query_one(TomlView)
         assert view.document.get_line(view.cursor_location[0]) == "kl_coef = 0.05"
-        row = s.app.query_one(ConfigRows).row
+        row = s.app.query_one(ConfigRows).selected
         assert row is not None
         assert row.key == "ppo.kl_coef"
-        assert "KL penalty strength." in s.text()
+        assert "Strength of the KL penalty." in s.text()
 
 
 @pytest.mark.parametrize(("width", "beside"), [(38, False), (80, False), (120, True)])
@@ -409,7 +406,7 @@ async def test_an_error_in_the_toml_locks_the_form_until_it_is_mended() -> None:
         await s.press("t", "home", "=")
         assert s.document.syntax_error
         assert "✖ not TOML" in s.text()
-        assert "no estimate while there are problems" in s.text()
+        assert "No estimate until the problems are fixed" in s.text()
         s.app.query_one(ConfigRows).focus()
         await s.press("right", "enter")
         assert s.document.get("ppo.kl_coef") == 0.05
@@ -445,13 +442,13 @@ async def test_search_shows_what_is_found_and_goes_to_the_best() -> None:
         await s.press("escape")
         assert s.pane.query_one(SearchLine).display is False
         assert "missing_stop_penalty" in s.text()
-        assert s.app.query_one(ConfigRows).row.key == "ppo.kl_coef"  # type: ignore[union-attr]
+        assert s.app.query_one(ConfigRows).selected.key == "ppo.kl_coef"  # type: ignore[union-attr]
 
 
 async def test_a_search_that_finds_nothing_says_so_and_escape_ends_it() -> None:
     async with opened("quickstart") as s:
         await s.press("slash", *"qqq")
-        assert "nothing is called or explained like that" in s.text()
+        assert "No matching settings" in s.text()
         await s.press("escape")
         assert "lora_rank" in s.text()
         assert isinstance(s.app.focused, ConfigRows)
@@ -462,7 +459,7 @@ async def test_the_help_tells_all_of_the_setting_under_the_cursor() -> None:
         await s.go_to("ppo.kl_coef")
         shown = s.text()
         for text in (
-            "KL penalty strength.",
+            "Strength of the KL penalty.",
             "KL too high: raise it. Nothing is learned: lower it.",
             "at least 0, at most 100 · score per nat · default 0.05 · live",
             "default from: PPO concepts reference",
@@ -482,7 +479,7 @@ async def test_problems_are_listed_and_gone_to(tmp_path: Path) -> None:
         for key in ("e", "ctrl+n"):  # e is a letter in the TOML
             await s.press(key)
             view = next(iter(s.app.query(TomlView)), None)
-            row = s.app.query_one(ConfigRows).row
+            row = s.app.query_one(ConfigRows).selected
             keys.append(f"line {view.cursor_location[0] + 1}" if view else row and row.key)
         assert keys == ["line 4", "optim.policy_lr"]
 
@@ -494,7 +491,7 @@ async def test_a_chosen_problem_is_gone_to_and_gone_when_mended() -> None:
         assert problems.option_count == 2
         problems.focus()
         await s.press("home", "enter")
-        row = s.app.query_one(ConfigRows).row
+        row = s.app.query_one(ConfigRows).selected
         assert row is not None
         assert row.key == document.problems[0].key
         document_keys = {problem.key for problem in document.problems}
@@ -525,7 +522,7 @@ async def test_the_estimate_follows_the_settings() -> None:
 
 
 def test_the_estimate_is_cut_to_whole_facts() -> None:
-    assert estimate_pieces(None) == ["no estimate while there are problems"]
+    assert estimate_pieces(None) == ["No estimate until the problems are fixed"]
     assert fitted(["one", "two", "three"], 3) == "one"
     assert fitted(["one", "two", "three"], 9) == "one · two"
     assert fitted(["one", "two", "three"], 17) == "one · two · three"
@@ -548,7 +545,7 @@ async def test_a_file_is_saved(mine: Path) -> None:
         assert "*unsaved" in s.text()
         await s.press("w")
         assert mine.read_text() == "[ppo]\nepochs = 3  # two\n"
-        assert [message.path for message in s.messages(ConfigPane.Saved)] == [mine]
+        assert s.notices() == [f"Saved {mine}"]
         assert "*unsaved" not in s.text()
 
 
@@ -561,7 +558,7 @@ async def test_a_preset_is_saved_under_a_name_that_is_asked_for(tmp_path: Path) 
         await s.press("enter")
         assert s.document.path == tmp_path / "new.toml"
         assert (tmp_path / "new.toml").exists()
-        assert [message.path for message in s.messages(ConfigPane.Saved)] == [tmp_path / "new.toml"]
+        assert s.notices() == [f"Saved {tmp_path / 'new.toml'}"]
 
 
 async def answer(s: Session, wanted: str) -> None:
@@ -573,9 +570,7 @@ async def answer(s: Session, wanted: str) -> None:
     await s.press("enter")
 
 
-@pytest.mark.parametrize(
-    ("wanted", "on_disk", "epochs"), [("Cancel", 7, 3), ("Overwrite", 3, 3), ("Take it over", 7, 7)]
-)
+@pytest.mark.parametrize(("wanted", "on_disk", "epochs"), [("Cancel", 7, 3), ("Overwrite", 3, 3), ("Reload", 7, 7)])
 async def test_a_file_that_changed_meanwhile_is_asked_about(wanted: str, on_disk: int, epochs: int, mine: Path) -> None:
     async with opened(str(mine)) as s:
         await s.go_to("ppo.epochs")
@@ -609,10 +604,9 @@ async def test_a_full_disk_is_told_and_loses_nothing(mine: Path, monkeypatch: py
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", full)
             await s.press("w")
-        told = [notification.message for notification in s.app._notifications]
-        assert any("No space left on device" in message for message in told)
+        assert any("No space left on device" in message for message in s.notices())
         assert s.document.dirty
-        assert s.messages(ConfigPane.Saved) == []
+        assert not any("Saved" in message for message in s.notices())
         assert "epochs = 2" in mine.read_text()
 
 
@@ -627,7 +621,7 @@ async def test_unsaved_changes_are_asked_about_before_another_is_opened(mine: Pa
     async with opened("quickstart") as s:
         await s.go_to("ppo.epochs")
         await s.press("right")
-        for wanted, count in (("Go on editing", 0), ("Open", 1)):
+        for wanted, count in (("Keep editing", 0), ("Open", 1)):
             await s.press("o")
             await answer(s, "another file")
             s.app.screen.query_one(Input).value = str(mine)
@@ -658,7 +652,7 @@ async def test_a_live_setting_is_sent_to_the_run_by_enter_and_by_nothing_else() 
         await s.press("right", "right", "left")
         assert "0.06" in s.row("kl_coef")
         assert "↵" in s.row("kl_coef")
-        assert "enter sends ppo.kl_coef to the run, esc puts it back" in s.text()
+        assert "enter sends ppo.kl_coef to the run, esc discards it" in s.text()
         assert s.messages(ConfigPane.LiveSettingChanged) == []
         assert s.document.get("ppo.kl_coef") == 0.05, "it is that of the run"
         await s.press("enter")
@@ -868,11 +862,11 @@ def bindings(*classes: Any) -> Iterable[Binding]:
 
 
 def test_every_key_can_be_given_another_and_is_explained() -> None:
-    classes = (ConfigPane, DocumentPane, ConfigRows, FieldEditor, ChoiceList, SearchLine, AnswerScreen, TomlView)
+    classes = (ConfigPane, ConfigRows, FieldEditor, ChoiceList, SearchLine, AnswerScreen, TomlView)
     for binding in bindings(*classes):
         assert binding.id, binding
         assert binding.tooltip, binding
-    taken = {key for binding in bindings(ConfigPane, DocumentPane, ConfigRows) for key in binding.key.split(",")}
+    taken = {key for binding in bindings(ConfigPane, ConfigRows) for key in binding.key.split(",")}
     assert not taken & {"space", "s", "c", "X", "z", "q", "ctrl+p", "ctrl+q", "tab", *map(str, range(10))}
     assert not {key for binding in bindings(TomlView) for key in binding.key.split(",")} & {"f6", "f7"}
     assert preset_names()
@@ -923,7 +917,7 @@ async def test_the_configuration_of_another_kind_is_text_to_be_read_without_prob
         assert "configuration of a dpo run" in " ".join(text.split())
         assert 'kind = "dpo"' in text
         assert "✖" not in text
-        assert "no estimate" not in text
+        assert "No estimate" not in text
         assert not s.app.query_one(ProblemsList).display
         assert not s.app.query_one(ConfigRows).is_on_screen
 

@@ -105,7 +105,7 @@ def test_a_config_that_tells_nothing_is_told(content: str, tmp_path: Path) -> No
     (tmp_path / "config.json").write_text(content)
     e = estimate(tables(model={"path": str(tmp_path)}))
     assert e.memory_bytes is None
-    assert "config.json does not tell its size" in e.basis
+    assert "config.json does not state its size" in e.basis
 
 
 @pytest.mark.parametrize("prompts", ["absent.jsonl", "a/hub-name", "../../etc", "."])

@@ -15,13 +15,12 @@ from rich.console import Console
 from scripted_run import alarm, done, ended, evaluation, iteration, samples, started
 
 from trainer.control.control import Control
-from trainer.events import Alert, Decision, Event, PhaseProgress, RolledBack, StateChanged, event_from_dict
+from trainer.events import Alert, Decision, Event, PhaseProgress, RolledBack, StateChanged
 from trainer.runs.journal import Journal
+from trainer.runs.journal_lines import event_from_dict
 from workbench.headless import choose
-from workbench.headless.dashboard import dashboard
-from workbench.headless.json import JsonDisplay
-from workbench.headless.plain import PlainDisplay, heading, row
-from workbench.headless.rich import RichDisplay
+from workbench.headless.plain import JsonDisplay, PlainDisplay, heading, row
+from workbench.headless.rich import RichDisplay, dashboard
 from workbench.run.metrics import table
 from workbench.run.sentences import sentences, summary
 from workbench.run.view import RunView
@@ -142,7 +141,7 @@ def test_every_metric_is_one_of_the_iterations_fields_and_fractions_become_perce
 
 def test_the_start_of_a_run_tells_what_is_trained_and_every_warning() -> None:
     told = sentences(started(warnings=["the KL is biased"], resumed_at=5))
-    assert "135.0M parameters, 0.46M trained (0.34 %)" in told[1]
+    assert "135.0M parameters, 0.46M trained (0.34%)" in told[1]
     assert told[-2:] == ["resumed after iteration 5", "warning: the KL is biased"]
 
 
@@ -178,7 +177,7 @@ def test_decisions_and_rollbacks_tell_their_reason() -> None:
     told = [sentences(event)[0] for event in (decided("rollback"), decided("continue"), decided("stop"), rolled)]
     assert told == [
         "iteration 9: decision to roll back: the score fell",
-        "iteration 9: decision to go on: the score fell",
+        "iteration 9: decision to continue: the score fell",
         "iteration 9: decision to stop: the score fell",
         "iteration 9: rolled back to iteration 4: the score fell",
     ]
@@ -194,11 +193,11 @@ def test_an_evaluation_tells_what_it_found_against_the_reference_and_of_the_crit
     [told] = sentences(evaluation(4, score_low=0.4, score_high=0.6, **against, **best, **critic))
     assert told == (
         "iteration 4: evaluation on 16 prompts: score 0.512 (0.400 to 0.600), deviation 0.200, KL 3.250 nats a "
-        "sequence, win rate 62 % (40 to 81) against the reference's 0.300, whose best of 4 score 0.550, values off by "
+        "sequence, win rate 62% (40 to 81) against the reference's 0.300, whose best of 4 score 0.550, values off by "
         "0.200 explain 0.41 of the variance, 4.0s"
     )
     view = view_of(*whole_run(), evaluation(12, **against))
-    assert dict(summary(view))["evaluation"] == "score 0.512, win rate 62 % (40 to 81)"
+    assert dict(summary(view))["evaluation"] == "score 0.512, win rate 62% (40 to 81)"
 
 
 def test_the_summary_compares_the_first_five_iterations_with_the_last_five() -> None:

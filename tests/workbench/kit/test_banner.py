@@ -16,8 +16,8 @@ from trainer.control.control import Control
 from trainer.events import RunEnded
 from workbench.config.pane import ConfigPane
 from workbench.kit.banner import Banner
-from workbench.kit.confirm import ConfirmScreen
-from workbench.labelling.import_screen import ImportScreen
+from workbench.kit.dialog import ConfirmScreen
+from workbench.labelling.import_preferences import ImportPreferencesScreen
 from workbench.screen.main import MainScreen
 
 
@@ -38,7 +38,7 @@ async def test_a_success_is_not_drawn_as_an_error_and_goes_by_itself(monkeypatch
     Path("pairs.jsonl").write_text(json.dumps({"prompt": "p", "chosen": "good", "rejected": "bad"}) + "\n")
     async with workbench() as (screen, pilot):
         await pilot.press("f5", "i")
-        await until(pilot, lambda: isinstance(screen.app.screen, ImportScreen))
+        await until(pilot, lambda: isinstance(screen.app.screen, ImportPreferencesScreen))
         await pilot.press(*"pairs.jsonl", "enter")
         await until(pilot, lambda: "imports 1" in screen_text(screen.app.screen))  # type: ignore[arg-type]
         shown: list[tuple[str, bool]] = []
@@ -49,7 +49,7 @@ async def test_a_success_is_not_drawn_as_an_error_and_goes_by_itself(monkeypatch
         await pilot.press("enter")
         await until(pilot, lambda: bool(shown))
         ((message, is_done),) = shown
-        assert message.startswith("✓ imported 1 preferences from pairs.jsonl")
+        assert message.startswith("✓ Imported 1 preference from pairs.jsonl")
         assert is_done
         await until(pilot, lambda: told(screen) == "")
 
@@ -68,9 +68,9 @@ async def test_an_error_looks_unlike_a_success_and_stays() -> None:
 async def test_an_error_goes_when_its_pane_is_left() -> None:
     async with workbench() as (screen, pilot):
         await pilot.press("f5", "t")
-        await until(pilot, lambda: "no labels to learn from" in told(screen))
+        await until(pilot, lambda: "no labels to train on" in told(screen))
         await pilot.press("f5")
-        assert "no labels to learn from" in told(screen)
+        assert "no labels to train on" in told(screen)
         await pilot.press("f3")
         assert told(screen) == ""
 
@@ -78,7 +78,7 @@ async def test_an_error_goes_when_its_pane_is_left() -> None:
 async def test_a_missing_reward_model_is_not_missed_once_there_is_one() -> None:
     async with workbench() as (screen, pilot):
         await pilot.press("f5", "T")
-        await until(pilot, lambda: "no trained reward model yet: t in Label" in told(screen))
+        await until(pilot, lambda: "No trained reward model yet; t in Label" in told(screen))
         reward_model("liked")
         await pilot.press("T")
         await until(pilot, lambda: isinstance(screen.app.screen, ConfirmScreen))
@@ -90,7 +90,7 @@ async def test_what_kept_a_run_from_starting_goes_when_it_is_mended() -> None:
         pane = screen.query_one(ConfigPane)
         pane.document.set("ppo.kl_coef", -1)
         await pilot.press("space")
-        await until(pilot, lambda: "the configuration has a problem: " in told(screen))
+        await until(pilot, lambda: "The configuration has a problem: " in told(screen))
         await pilot.press("u")
         await until(pilot, lambda: not pane.document.problems)
         await until(pilot, lambda: told(screen) == "")
@@ -121,7 +121,7 @@ async def test_that_a_run_is_trained_here_is_no_obstacle_once_it_has_ended() -> 
         await pilot.press("f7")
         await until(pilot, lambda: "past" in screen_text(screen))
         await pilot.press("enter")
-        await until(pilot, lambda: "is being trained here" in told(screen))
+        await until(pilot, lambda: "is training here" in told(screen))
         assert screen.query_one("#runs").has_focus_within, "nothing was opened, so nothing else is shown"
         screen.supervisor.stop()
         await until(pilot, lambda: not screen.supervisor.trains_here)

@@ -10,8 +10,7 @@ from textual.app import App
 from textual.screen import Screen
 from textual.widgets import Button, Input, Static
 
-from workbench.kit.confirm import ConfirmScreen
-from workbench.kit.text_prompt import TextPromptScreen
+from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 
 NOTHING = object()
 

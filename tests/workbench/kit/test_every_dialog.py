@@ -20,31 +20,25 @@ from workbench_app import screen_text, status, until, workbench
 
 from trainer.rewards.code import Code
 from trainer.runs.folder import RunFolder
-from workbench.kit.answer_screen import Answer, AnswerScreen
-from workbench.kit.confirm import ConfirmScreen
-from workbench.kit.dialog import Dialog
+from workbench.kit.dialog import Answer, AnswerScreen, ConfirmScreen, Dialog, TextPromptScreen
 from workbench.kit.help import HelpScreen
 from workbench.kit.keys import known_bindings
-from workbench.kit.text_prompt import TextPromptScreen
-from workbench.labelling.export_screen import ExportScreen as ExportPreferencesScreen
-from workbench.labelling.guidelines_screen import GuidelinesScreen
-from workbench.labelling.history_screen import HistoryScreen
-from workbench.labelling.import_screen import ImportScreen
-from workbench.labelling.note_screen import NoteScreen
+from workbench.labelling.export_preferences import ExportPreferencesScreen
+from workbench.labelling.form import LabelForm
+from workbench.labelling.import_preferences import ImportPreferencesScreen
+from workbench.labelling.session_dialogs import GuidelinesScreen, LabelHistoryScreen, NoteScreen
 from workbench.labelling.start_screen import LabelStartScreen
-from workbench.run.sample_records import Sample, SampleKey
+from workbench.run.samples import Sample, SampleKey
 from workbench.runs.pane import RunsPane
 from workbench.samples.advantage_screen import AdvantageScreen
+from workbench.samples.ask_form import StartingPoint
 from workbench.samples.ask_screen import AskScreen
-from workbench.samples.asked import Asked
-from workbench.samples.export_screen import ExportScreen
+from workbench.samples.export_screen import SampleExportScreen
 from workbench.samples.prompt_history import PromptHistoryScreen
+from workbench.screen.dialogs import QuitScreen, TrustScreen
 from workbench.screen.main import MainScreen
-from workbench.screen.quit import QuitScreen
-from workbench.screen.trust_code import TrustScreen
-from workbench.training.alarm_fix_screen import FixScreen
-from workbench.training.alarm_screen import AlarmScreen
-from workbench.training.choose_metrics import ChooseMetricsScreen
+from workbench.training.alarms import AlarmScreen, FixScreen
+from workbench.training.metric_choice import ChooseMetricsScreen
 
 
 @pytest.fixture(autouse=True)
@@ -65,15 +59,15 @@ DIALOGS: dict[type[Dialog[Any]], Callable[[], Dialog[Any]]] = {
     AdvantageScreen: lambda: AdvantageScreen(token_sample(), 0),
     AlarmScreen: lambda: AlarmScreen([scripted_run.alarm(1)], lambda _: FIXES),
     AnswerScreen: lambda: AnswerScreen("Which?", [Answer("a", "A")]),
-    AskScreen: lambda: AskScreen(cast("Any", no_labels), Asked(), temperature=1.0, max_new_tokens=4),
+    AskScreen: lambda: AskScreen(cast("Any", no_labels), StartingPoint(), temperature=1.0, max_new_tokens=4),
     ChooseMetricsScreen: lambda: ChooseMetricsScreen(["kl"]),
     ConfirmScreen: lambda: ConfirmScreen("Do it?"),
     ExportPreferencesScreen: lambda: ExportPreferencesScreen(STORE),
-    ExportScreen: lambda: ExportScreen({"this": 1}, Path.cwd(), "a"),
+    SampleExportScreen: lambda: SampleExportScreen({"this": 1}, Path.cwd(), "a"),
     FixScreen: lambda: FixScreen(scripted_run.alarm(1), FIXES[0]),
     GuidelinesScreen: lambda: GuidelinesScreen("Be kind."),
-    HistoryScreen: lambda: HistoryScreen(cast("Any", SimpleNamespace(history=no_labels))),
-    ImportScreen: lambda: ImportScreen(STORE),
+    LabelHistoryScreen: lambda: LabelHistoryScreen(cast("Any", SimpleNamespace(history=no_labels))),
+    ImportPreferencesScreen: lambda: ImportPreferencesScreen(STORE),
     LabelStartScreen: lambda: LabelStartScreen([], STORE, "anna", []),
     NoteScreen: lambda: NoteScreen(""),
     PromptHistoryScreen: lambda: PromptHistoryScreen(RunFolder(Path("runs/past")), SAMPLE),
@@ -93,7 +87,7 @@ def ours(kind: type[Screen[Any]]) -> Iterator[type[Screen[Any]]]:
 
 def test_every_modal_screen_is_a_dialog_that_these_tests_know() -> None:
     known_bindings()  # imports every module that has one
-    assert set(ours(ModalScreen)) == {Dialog, HelpScreen, *DIALOGS}
+    assert set(ours(ModalScreen)) == {Dialog, LabelForm, HelpScreen, *DIALOGS}
 
 
 async def test_help_escape_and_quit_work_in_every_dialog() -> None:
@@ -128,7 +122,7 @@ async def test_keys_of_the_users_work_in_dialogs_and_are_those_that_they_name(tm
         await pilot.pause()
         assert "Runs F11" in screen_text(screen)
         app.push_screen(dialog := DIALOGS[TextPromptScreen]())
-        await until(pilot, lambda: "F12 cancels" in screen_text(cast("MainScreen", dialog)))
+        await until(pilot, lambda: "F12 cancel" in screen_text(cast("MainScreen", dialog)))
         for _ in range(2):
             await pilot.press("f9")
             await until(pilot, lambda: isinstance(app.screen, HelpScreen))

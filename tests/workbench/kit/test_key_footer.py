@@ -11,9 +11,9 @@ from textual.binding import Binding, BindingType
 from textual.pilot import Pilot
 from textual.widgets import Button
 
+from workbench.app import ALL_STYLES
 from workbench.kit.key_footer import KeyFooter
 from workbench.kit.theming import EXTRA_VARIABLES
-from workbench.styles import ALL_STYLES
 
 
 class Keys(App[None]):

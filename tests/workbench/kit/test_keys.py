@@ -51,18 +51,17 @@ def test_an_id_without_quotes_means_the_same(tmp_path: Path) -> None:
         ('[keys]\n"run.step" = 5', 'keys.toml: run.step = 5: write keys in quotes, like "space,p"'),
         (
             '[keys]\n"run.step" = "spce"',
-            "keys.toml: run.step = 'spce': no key is called spce: did you mean space?",
+            "keys.toml: run.step = 'spce': unknown key spce: did you mean space?",
         ),
         (
             '[keys]\n"run.step" = "Ctrl+D"',
-            "keys.toml: run.step = 'Ctrl+D': no key is called Ctrl+D: did you mean ctrl+d?",
+            "keys.toml: run.step = 'Ctrl+D': unknown key Ctrl+D: did you mean ctrl+d?",
         ),
-        ('[keys]\n"run.step" = "shift+g"', "keys.toml: run.step = 'shift+g': no key is called shift+g: write G"),
-        ('[keys]\n"run.step" = "gg"', "keys.toml: run.step = 'gg': no key is called gg"),
+        ('[keys]\n"run.step" = "shift+g"', "keys.toml: run.step = 'shift+g': unknown key shift+g: write G"),
+        ('[keys]\n"run.step" = "gg"', "keys.toml: run.step = 'gg': unknown key gg"),
         (
             '[keys]\n"run.step" = "p,"',
-            "keys.toml: run.step = 'p,': a key is missing: write one or more, like \"space,p\"; "
-            "a comma is called comma",
+            "keys.toml: run.step = 'p,': a key is missing: write one or more, like \"space,p\"; write a comma as comma",
         ),
         ("kyes = 1", "keys.toml: kyes is not a key of this file: did you mean keys?: bindings go under [keys]"),
         ("keys = 1", "keys.toml: keys = 1: write it as a table, [keys]"),
@@ -99,11 +98,11 @@ def test_a_problem_shows_control_characters_and_does_not_obey_them(tmp_path: Pat
 
 
 def test_a_key_of_another_binding_of_its_area_is_a_conflict(tmp_path: Path) -> None:
-    told = ["keys.toml: run.step: x is the key of run.stop as well: give one of them another"]
+    told = ["keys.toml: run.step: x is also the key of run.stop: change one of them"]
     assert load(tmp_path, '[keys]\n"run.step" = "x"') == ({}, told)
     assert load(tmp_path, '[keys]\n"run.stop" = "p"\n"run.step" = "p"') == (
         {"run.stop": "p"},
-        ["keys.toml: run.step: p is the key of run.stop as well: give one of them another"],
+        ["keys.toml: run.step: p is also the key of run.stop: change one of them"],
     )
 
 
@@ -150,10 +149,10 @@ def test_what_the_file_says_goes_before_its_preset(tmp_path: Path, monkeypatch: 
     assert load(tmp_path, 'preset = "mine"\n[keys]\n"list.up" = "i"') == ({"list.down": "j", "list.up": "i"}, [])
     keymap, problems = load(tmp_path, 'preset = "mine"\n[keys]\n"list.search" = "j"')
     assert keymap == {"list.up": "k", "list.down": "j"}
-    assert problems == ["keys.toml: list.search: j is the key of list.down as well: give one of them another"]
+    assert problems == ["keys.toml: list.search: j is also the key of list.down: change one of them"]
     keymap, problems = load(tmp_path, 'preset = "mine"\n[keys]\n"list.up" = "j"')
     assert keymap == {"list.down": "j"}
-    assert problems == ["keys.toml: list.up: j is the key of list.down as well: give one of them another"]
+    assert problems == ["keys.toml: list.up: j is also the key of list.down: change one of them"]
 
 
 @pytest.mark.parametrize("preset", sorted(path.stem for path in PRESETS.glob("*.toml")))

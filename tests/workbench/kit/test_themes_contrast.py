@@ -15,8 +15,8 @@ from textual.screen import Screen
 from workbench_app import workbench as running
 
 import workbench
+from workbench.app import ALL_STYLES
 from workbench.kit.theming import EXTRA_VARIABLES, ThemeSpec, read_theme, shipped_themes_dir, to_textual
-from workbench.styles import ALL_STYLES
 
 SPECS = {spec.name: spec for spec in map(read_theme, sorted(shipped_themes_dir().glob("*.toml")))}
 ACCENTS = ("primary", "secondary", "accent", "success", "warning", "error")
@@ -100,7 +100,6 @@ def delta_e(one: Color, other: Color, seen_by: str | None = None) -> float:
 def text_pairs() -> list[tuple[str, str]]:
     """Every text colour with every ground that it is used on."""
     texts = ["foreground", "text", "text-muted", "foreground-muted", "chart-axis", *(f"text-{a}" for a in ACCENTS)]
-    texts += ["label-first", "label-second", "label-tie"]
     grounds = [*GROUNDS, "panel-lighten-1", "surface-darken-1"]  # toasts, and buttons under the mouse
     return [
         *itertools.product(texts, grounds),
@@ -216,20 +215,16 @@ def test_the_high_contrast_theme_reaches_the_enhanced_level() -> None:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_charts_and_labels_use_colours_that_differ(name: str) -> None:
+def test_charts_and_heat_use_colours_that_differ(name: str) -> None:
     palette = Palette(SPECS[name])
-    for names in (
-        [f"chart-{n}" for n in range(1, 7)],
-        ["heat-low", "heat-mid", "heat-high"],
-        ["label-first", "label-second"],
-    ):
+    for names in ([f"chart-{n}" for n in range(1, 7)], ["heat-low", "heat-mid", "heat-high"]):
         assert min(delta_e(palette.text(a), palette.text(b)) for a, b in itertools.combinations(names, 2)) > 15
 
 
 @pytest.mark.parametrize("deficiency", DEFICIENCIES)
 def test_opposites_stay_apart_for_eyes_that_lack_a_colour(deficiency: str) -> None:
     palette = Palette(SPECS["blue-orange"])
-    for one, other in (("heat-low", "heat-high"), ("label-first", "label-second"), ("success", "error")):
+    for one, other in (("heat-low", "heat-high"), ("success", "error")):
         assert delta_e(palette.text(one), palette.text(other), deficiency) > 60
     series = [palette.text(f"chart-{n}") for n in range(1, 7)]
     assert min(delta_e(a, b, deficiency) for a, b in itertools.combinations(series, 2)) > 10

@@ -18,7 +18,7 @@ from textual.widgets import Input, OptionList, Static
 from workbench_app import until
 
 from trainer.errors import ConfigError
-from workbench.app import WorkbenchApp
+from workbench.app import ALL_STYLES, WorkbenchApp
 from workbench.kit import theming
 from workbench.kit.screen_settings import ScreenSettings
 from workbench.kit.theming import (
@@ -34,9 +34,8 @@ from workbench.kit.theming import (
     shipped_themes_dir,
 )
 from workbench.opening import Opening
-from workbench.styles import ALL_STYLES
 
-TABLES = ("colors", "chart", "heat", "labels", "text")
+TABLES = ("colors", "chart", "heat", "text")
 
 
 class Probe(App[None]):
@@ -61,7 +60,7 @@ def raw_theme(**changes: Any) -> dict[str, Any]:
     """What the default theme's file says, with top-level `changes`."""
     spec = read_theme(shipped_themes_dir() / f"{DEFAULT_THEME}.toml")
     raw: dict[str, Any] = {"name": spec.name, "dark": spec.dark, "colors": dict(spec.colors)}
-    for table, prefix in (("chart", "chart-"), ("heat", "heat-"), ("labels", "label-"), ("text", "text-")):
+    for table, prefix in (("chart", "chart-"), ("heat", "heat-"), ("text", "text-")):
         raw[table] = {name.removeprefix(prefix): c for name, c in spec.variables.items() if name.startswith(prefix)}
     return raw | changes
 
@@ -110,43 +109,51 @@ def test_a_theme_sets_every_variable_of_ours() -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"nmae": "x"}, "nmae is not a key of a theme: did you mean name?"),
-        ({"colours": {}}, "colours is not a key of a theme: did you mean colors?"),
-        ({"zzz": 1}, "zzz is not a key of a theme"),
-        ({"name": "My Theme"}, 'name: give the theme one, in small letters, digits and dashes, like name = "my-theme"'),
-        ({"dark": "yes"}, "dark: say true or false"),
-        ({"heat": "red"}, "heat = 'red': write it as a table of colours, [heat]"),
-        ({"heat": {}}, "[heat] lacks low, mid, high"),
-        ({"heat": {"low": "#000", "mid": "#888"}}, "[heat] lacks high"),
+        ({"nmae": "x"}, "unknown key nmae: did you mean name?"),
+        ({"colours": {}}, "unknown key colours: did you mean colors?"),
+        ({"zzz": 1}, "unknown key zzz"),
+        ({"name": "My Theme"}, "name = 'My Theme': must be small letters, digits and dashes, as in my-theme"),
+        ({"name": 5}, "name = 5: must be a name in quotes"),
+        ({"dark": "yes"}, "dark = 'yes': must be true or false"),
+        ({"heat": "red"}, "heat = 'red': must be a table of colours"),
+        (
+            {"heat": {}},
+            "heat.low is missing: add heat.low\nheat.mid is missing: add heat.mid\nheat.high is missing: add heat.high",
+        ),
+        ({"heat": {"low": "#000", "mid": "#888"}}, "heat.high is missing: add heat.high"),
         (
             {"heat": {"low": "#000", "mid": "#888", "high": "#fff", "lwo": "#111"}},
-            "heat.lwo is not a key of a theme: did you mean heat.low?",
+            "unknown key heat.lwo: did you mean heat.low?",
         ),
         (
             {"heat": {"low": "tael", "mid": "#888", "high": "#fff"}},
-            'heat.low = \'tael\': not a colour: write "#rrggbb", a CSS name like "teal", or "ansi_blue": '
+            'heat.low = \'tael\': must be a colour: "#rrggbb", a CSS name like "teal", or "ansi_blue": '
             "did you mean teal?",
         ),
         (
             {"heat": {"low": 5, "mid": "#888", "high": "#fff"}},
-            'heat.low = 5: not a colour: write "#rrggbb", a CSS name like "teal", or "ansi_blue"',
+            'heat.low = 5: must be a colour: "#rrggbb", a CSS name like "teal", or "ansi_blue"',
         ),
         (
             {"heat": {"low": "#11223344", "mid": "#888", "high": "#fff"}},
-            "heat.low = '#11223344': a theme's colours are opaque: leave the alpha out",
+            "heat.low = '#11223344': must be opaque: leave the alpha out",
         ),
         (
             {"heat": {"low": "ansi_red", "mid": "#888", "high": "#fff"}},
-            "heat.low is one of the terminal's colours and others are not: use one kind in a file",
+            "heat.low is a colour of the terminal and others are not: use one kind in a file",
         ),
     ],
 )
 def test_a_problem_is_told_in_one_line_with_the_way_out(changes: dict[str, Any], problem: str) -> None:
-    assert problems_of(raw_theme(**changes)) == [problem]
+    assert problems_of(raw_theme(**changes)) == problem.split("\n")
 
 
 def test_all_problems_of_a_file_are_told_at_once() -> None:
     assert len(problems_of({"tables": 1})) == 3 + len(TABLES) - 1  # the key, name, dark, and each required table
+
+
+def test_the_label_colours_of_an_older_theme_are_accepted() -> None:
+    assert parse_theme(raw_theme(labels={"first": "#5fafd7"}), "mine.toml") == parse_theme(raw_theme(), "mine.toml")
 
 
 def test_the_text_table_may_be_left_out() -> None:
@@ -169,9 +176,9 @@ def test_a_users_theme_overrides_the_shipped_one_of_its_name(tmp_path: Path) -> 
     [
         (b"name = ", "is not TOML"),
         (b"\xff\xfe", "is not UTF-8 text"),
-        (b"", "name: give the theme one"),
+        (b"", "name is missing"),
         (b"[colors]\nprimary = '\x1b[31m'", "is not TOML"),
-        (b'[colors]\nprimary = "\\u001b[31m"', "not a colour"),
+        (b'[colors]\nprimary = "\\u001b[31m"', "must be a colour"),
     ],
 )
 def test_a_broken_file_is_told_and_leaves_the_shipped_theme(tmp_path: Path, content: bytes, told: str) -> None:

@@ -13,8 +13,8 @@ from textual.widgets import OptionList, Static
 from trainer.errors import StorageError
 from trainer.preferences.items import Item, SessionItem, SessionPlan
 from trainer.preferences.records import Comparison, Judgement, Preference
-from workbench.labelling.desk import LabelDesk
-from workbench.labelling.history_screen import PAGE, HistoryScreen
+from workbench.labelling.session_dialogs import PAGE, LabelHistoryScreen
+from workbench.labelling.session_thread import SessionThread
 
 
 def labelled(
@@ -46,9 +46,9 @@ class Desk:
         return future
 
 
-def history(*items: SessionItem, problem: Exception | None = None) -> HistoryScreen:
+def history(*items: SessionItem, problem: Exception | None = None) -> LabelHistoryScreen:
     desk: Any = Desk(list(items), problem)
-    return HistoryScreen(desk)
+    return LabelHistoryScreen(desk)
 
 
 def rows(app: Host) -> list[str]:
@@ -97,12 +97,12 @@ async def test_older_labels_are_read_when_the_cursor_comes_to_the_end() -> None:
     screen = history(*items)
     async with opened(screen) as (app, pilot):
         await until(pilot, lambda: len(rows(app)) == PAGE)
-        assert "200 and more labelled" in status(app)
+        assert "200 labels and more" in status(app)
         for count in (2 * PAGE, 2 * PAGE + 3):
             await pilot.press("end")
             await until(pilot, lambda: len(rows(app)) == count)  # noqa: B023
-        assert "403 labelled" in status(app)
-        asked = screen._desk.asked  # type: ignore[attr-defined]
+        assert "403 labels" in status(app)
+        asked = screen._session.asked  # type: ignore[attr-defined]
         await pilot.press("end")
         await pilot.pause()
         assert asked == [None, 205, 5]
@@ -111,7 +111,7 @@ async def test_older_labels_are_read_when_the_cursor_comes_to_the_end() -> None:
 
 async def test_nothing_labelled_and_a_store_that_cannot_be_read_are_told() -> None:
     async with opened(history()) as (app, pilot):
-        await until(pilot, lambda: "nothing is labelled yet" in status(app))
+        await until(pilot, lambda: "No labels yet" in status(app))
         await pilot.press("enter")
         assert app.answer is NOTHING
     async with opened(history(problem=StorageError("'p.db' has been locked [/x]\x1b"))) as (app, pilot):
@@ -132,12 +132,12 @@ async def test_hostile_and_long_texts_leave_the_list_in_sight(size: tuple[int, i
 
 
 async def test_it_shows_what_a_desk_keeps(tmp_path: Path) -> None:
-    desk = LabelDesk(tmp_path / "p.db")
+    desk = SessionThread(tmp_path / "p.db")
     desk.begin("ann", SessionPlan(queues=())).result()
     desk.put([labelled(position).item for position in range(3)]).result()
     for position in range(3):
         desk.label(position, Judgement.chosen("b")).result()
-    async with opened(HistoryScreen(desk)) as (app, pilot):
+    async with opened(LabelHistoryScreen(desk)) as (app, pilot):
         await until(pilot, lambda: [row.split()[0] for row in rows(app)] == ["3", "2", "1"])
     desk.close()
     desk.join()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from label_desk import FakeDesk, FakeSupply, item, items, labelling, until
+from label_desk import FakePrefetcher, FakeSession, item, items, labelling, until
 from textual import events
 from textual.binding import Binding
 
 from trainer.errors import StorageError, UsageError
 from trainer.preferences.records import Judgement
 from workbench.labelling.pane import LabelPane
+from workbench.labelling.session_dialogs import NoteScreen
 
 FULL = StorageError("'preferences.db' cannot be written: the disk is full: make room and try again")
 
@@ -34,7 +36,7 @@ FULL = StorageError("'preferences.db' cannot be written: the disk is full: make 
     ],
 )
 async def test_a_key_is_a_decision_and_shows_the_next_item(key: str, choice: str, strength: int) -> None:
-    desk = FakeDesk([item("a text", "b text", order=(1, 0)), *items(2)])
+    desk = FakeSession([item("a text", "b text", order=(1, 0)), *items(2)])
     async with labelling(desk) as (app, pilot):
         app.seconds = 7.5
         await pilot.press(key)
@@ -43,13 +45,13 @@ async def test_a_key_is_a_decision_and_shows_the_next_item(key: str, choice: str
         assert (judgement.order_shown, judgement.seconds) == ((1, 0), 7.5)
         assert "left 0" in app.text
         assert "a text" not in app.text
-        (heard,) = app.heard
-        assert isinstance(heard, LabelPane.Labelled)
-        assert heard.session_item == replace(desk.session[0], label=desk.labels[0][1])
+        assert app.requested == ["labels changed"]
+        assert app.pane.session.state is not None
+        assert app.pane.session.state.last == replace(desk.session[0], label=desk.labels[0][1])
 
 
 async def test_keys_typed_ahead_are_decisions_on_one_item_after_another() -> None:
-    desk = FakeDesk(items(4))
+    desk = FakeSession(items(4))
     async with labelling(desk) as (app, _):
         desk.held = []
         for key in ("1", "2", "equals_sign"):
@@ -63,19 +65,19 @@ async def test_keys_typed_ahead_are_decisions_on_one_item_after_another() -> Non
 
 
 async def test_a_slow_disk_is_told_and_the_item_stays_until_it_has_answered() -> None:
-    desk = FakeDesk(items(2))
+    desk = FakeSession(items(2))
     async with labelling(desk) as (app, _):
         desk.held = []
         app.post_message(events.Key("1", None))
-        await until(lambda: "the disk takes its time" in app.text)
+        await until(lambda: "Still saving..." in app.text)
         assert "left 0" in app.text
         desk.held.pop()()
         await until(lambda: "left 1" in app.text)
-        assert "the disk takes its time" not in app.text
+        assert "Still saving..." not in app.text
 
 
 async def test_undo_goes_back_to_any_depth_with_what_was_noted() -> None:
-    desk = FakeDesk(items(3))
+    desk = FakeSession(items(3))
     async with labelling(desk) as (app, pilot):
         await pilot.press("f", "1", "2", "1")
         await pilot.press("u")
@@ -85,7 +87,7 @@ async def test_undo_goes_back_to_any_depth_with_what_was_noted() -> None:
         assert desk.labels == []
         assert "left 0" in app.text
         assert "flagged" in app.told("hint")
-        assert sum(isinstance(message, LabelPane.Undone) for message in app.heard) == 3
+        assert app.requested == ["labels changed"] * 6
         await pilot.press("u")
         assert desk.calls.count("undo") == 3, "there is nothing left to undo"
         await pilot.press("2")
@@ -93,11 +95,10 @@ async def test_undo_goes_back_to_any_depth_with_what_was_noted() -> None:
 
 
 async def test_flag_and_note_are_kept_with_their_label_alone() -> None:
-    desk = FakeDesk(items(3))
+    desk = FakeSession(items(3))
     async with labelling(desk) as (app, pilot):
-        await pilot.press("f", "n")
-        assert [message.text for message in app.heard if isinstance(message, LabelPane.NoteRequested)] == [""]
-        app.pane.set_note("too [/short]\x1b[31m")
+        await pilot.press("f")
+        app.pane.session.set_note("too [/short]\x1b[31m")
         await pilot.pause()
         assert "⚑ flagged   note: too [/short]␛[31m" in app.told("hint")
         await pilot.press("1", "2")
@@ -106,16 +107,16 @@ async def test_flag_and_note_are_kept_with_their_label_alone() -> None:
 
 
 async def test_a_flag_is_taken_away_by_the_same_key() -> None:
-    desk = FakeDesk(items(2))
+    desk = FakeSession(items(2))
     async with labelling(desk) as (_, pilot):
         await pilot.press("f", "f", "1")
         assert desk.judgements[0].flags == ()
 
 
 async def test_three_or_more_are_ranked_by_their_digits() -> None:
-    desk = FakeDesk([item("a", "b", "c", "d", order=(3, 2, 1, 0)), *items(1)])
+    desk = FakeSession([item("a", "b", "c", "d", order=(3, 2, 1, 0)), *items(1)])
     async with labelling(desk) as (app, pilot):
-        assert "type the digits in order of preference, = between equals" in app.told("hint")
+        assert "type the digits, best first, = between equals" in app.told("hint")
         await pilot.press("2", "equals_sign", "2", "4", "3")
         assert "ranking: 2 = 4 > 3" in app.told("hint")
         await pilot.press("backspace", "1")
@@ -126,7 +127,7 @@ async def test_three_or_more_are_ranked_by_their_digits() -> None:
 
 
 async def test_a_ranking_can_be_typed_anew_and_all_can_be_tied_or_bad() -> None:
-    desk = FakeDesk([item(f"a {n}", f"b {n}", f"c {n}") for n in range(3)])
+    desk = FakeSession([item(f"a {n}", f"b {n}", f"c {n}") for n in range(3)])
     async with labelling(desk) as (_, pilot):
         await pilot.press("3", "1", "r", "1", "2", "3", "equals_sign", "2", "0")
         judgements = desk.judgements
@@ -136,7 +137,7 @@ async def test_a_ranking_can_be_typed_anew_and_all_can_be_tied_or_bad() -> None:
 
 
 async def test_digits_past_the_completions_are_no_keys() -> None:
-    desk = FakeDesk([item("a", "b", "c"), *items(2)])
+    desk = FakeSession([item("a", "b", "c"), *items(2)])
     async with labelling(desk) as (_, pilot):
         await pilot.press("4", "9", "1", "2", "3")
         assert desk.judgements[0].ranking == ((0,), (1,), (2,))
@@ -145,9 +146,9 @@ async def test_digits_past_the_completions_are_no_keys() -> None:
 
 
 async def test_more_completions_than_digits_can_be_skipped_or_tied_only() -> None:
-    desk = FakeDesk([item(*map(str, range(10))), *items(1)])
+    desk = FakeSession([item(*map(str, range(10))), *items(1)])
     async with labelling(desk) as (app, pilot):
-        assert "10 completions are more than digits can rank: space skips" in app.told("hint")
+        assert "10 completions are too many to rank: space skips" in app.told("hint")
         await pilot.press("1", "2")
         assert not desk.labels
         await pilot.press("space")
@@ -155,14 +156,14 @@ async def test_more_completions_than_digits_can_be_skipped_or_tied_only() -> Non
 
 
 async def test_a_refused_label_stays_with_its_reason_and_can_be_made_again() -> None:
-    desk = FakeDesk(items(3))
+    desk = FakeSession(items(3))
     async with labelling(desk) as (app, pilot):
         desk.refusal = FULL
         await pilot.press("f", "1")
-        assert "✖ not kept: 1 is better. 'preferences.db' cannot be written: the disk is full" in app.told("problem")
+        assert "✖ Not saved: 1 is better. 'preferences.db' cannot be written: the disk is full" in app.told("problem")
         assert "left 0" in app.text
         assert "flagged" in app.told("hint")
-        assert not app.heard
+        assert not app.requested
         desk.refusal = None
         app.seconds = 20
         await pilot.press("1")
@@ -172,39 +173,39 @@ async def test_a_refused_label_stays_with_its_reason_and_can_be_made_again() -> 
 
 
 async def test_keys_typed_ahead_of_a_refusal_say_nothing_of_the_item_that_stays() -> None:
-    desk = FakeDesk(items(3))
+    desk = FakeSession(items(3))
     async with labelling(desk) as (app, _):
         desk.refusal = FULL
         for _ in range(5):
             app.post_message(events.Key("2", None))
-        await until(lambda: "not kept" in app.text)
+        await until(lambda: "Not saved" in app.text)
         assert desk.calls == ["label 0"]
 
 
 async def test_a_ranking_that_is_refused_is_typed_anew() -> None:
-    desk = FakeDesk([item("a", "b", "c"), *items(1)])
+    desk = FakeSession([item("a", "b", "c"), *items(1)])
     async with labelling(desk) as (app, pilot):
         desk.refusal = FULL
         await pilot.press("1", "2", "3")
-        assert "not kept: 1 > 2 > 3" in app.told("problem")
+        assert "Not saved: 1 > 2 > 3" in app.told("problem")
         desk.refusal = None
         await pilot.press("3", "2", "1")
         assert desk.judgements[0].ranking == ((2,), (1,), (0,))
 
 
 async def test_an_undo_that_is_refused_takes_nothing_back() -> None:
-    desk = FakeDesk(items(3))
+    desk = FakeSession(items(3))
     async with labelling(desk) as (app, pilot):
         await pilot.press("1")
         desk.refusal = FULL
         await pilot.press("u")
-        assert "the last label still stands" in app.told("problem")
+        assert "Label not undone" in app.told("problem")
         assert "left 1" in app.text
         assert list(desk.judgements) == [0]
 
 
 async def test_an_item_labelled_in_another_window_meanwhile_makes_way_for_the_next() -> None:
-    desk = FakeDesk(items(3))
+    desk = FakeSession(items(3))
     async with labelling(desk) as (app, pilot):
         desk.label(0, Judgement.chosen("b", order_shown=(0, 1)))
         await pilot.press("1")
@@ -216,20 +217,20 @@ async def test_an_item_labelled_in_another_window_meanwhile_makes_way_for_the_ne
 
 
 async def test_a_desk_that_was_closed_refuses_and_the_pane_stays() -> None:
-    desk = FakeDesk(items(2))
+    desk = FakeSession(items(2))
     async with labelling(desk) as (app, pilot):
-        desk.refusal = UsageError("labelling has been ended: begin or resume a session")
+        desk.refusal = UsageError("labelling has ended: begin or resume a session")
         desk.state = desk.undo  # type: ignore[method-assign]  # it refuses everything
         await pilot.press("1")
-        assert "labelling has been ended" in app.told("problem")
+        assert "labelling has ended" in app.told("problem")
         assert "left 0" in app.text
 
 
 async def test_a_label_of_the_history_is_changed_and_the_next_item_is_back() -> None:
-    desk = FakeDesk(items(4))
+    desk = FakeSession(items(4))
     async with labelling(desk) as (app, pilot):
         await pilot.press("f", "1", "2", "2")
-        await app.pane.go_to(0)
+        await app.pane.session.go_to(0)
         await pilot.pause()
         assert "left 0" in app.text
         assert "your label: 1 is better, ⏎ keeps it" in app.told("hint")
@@ -239,15 +240,47 @@ async def test_a_label_of_the_history_is_changed_and_the_next_item_is_back() -> 
         assert (desk.judgements[0].choice, desk.judgements[0].strength) == ("b", 3)
         assert desk.judgements[0].flags == ("flagged",)
         assert "left 3" in app.text
-        assert app.heard[-1].session_item.label == desk.labels[-1][1]
+        assert app.requested[-1] == "labels changed"
+        assert app.pane.session.state is not None
+        assert app.pane.session.state.last is not None
+        assert app.pane.session.state.last.label == desk.labels[-1][1]
+
+
+async def test_a_key_pressed_while_an_item_of_the_history_is_read_judges_nothing() -> None:
+    desk = FakeSession(items(3))
+    async with labelling(desk) as (app, pilot):
+        await pilot.press("1")
+        desk.held = []
+        going = asyncio.create_task(app.pane.session.go_to(0))
+        await until(lambda: bool(desk.held))
+        await app.pane.session.better(2)
+        assert desk.calls == ["label 0"]
+        desk.held.pop()()
+        desk.held = None
+        await going
+        await pilot.press("2")
+        assert desk.calls == ["label 0", "relabel 0"]
+
+
+async def test_keys_typed_ahead_of_the_note_judge_nothing() -> None:
+    desk = FakeSession(items(3))
+    async with labelling(desk) as (app, pilot):
+        for key in ("n", "1", "2"):
+            app.post_message(events.Key(key, key))
+        await until(lambda: isinstance(app.screen, NoteScreen))
+        await pilot.pause()
+        assert desk.calls == []
+        await pilot.press("end", "o", "k", "enter")
+        await pilot.pause()
+        assert app.pane.session.note.endswith("ok")
 
 
 async def test_a_label_of_the_history_can_be_left_as_it_was() -> None:
-    desk = FakeDesk(items(3))
+    desk = FakeSession(items(3))
     async with labelling(desk) as (app, pilot):
         await pilot.press("1")
         before = dict(desk.labels)
-        await app.pane.go_to(0)
+        await app.pane.session.go_to(0)
         await pilot.press("enter")
         assert "left 1" in app.text
         assert dict(desk.labels) == before
@@ -256,26 +289,18 @@ async def test_a_label_of_the_history_can_be_left_as_it_was() -> None:
 async def test_without_a_session_enter_asks_for_one_and_no_key_judges() -> None:
     async with labelling() as (app, pilot):
         await pilot.press("1", "equals_sign", "u", "f", "n", "d", "m", "g", "h", "l", "enter")
-        assert [type(message) for message in app.heard] == [LabelPane.StartRequested]
-        assert "⏎ begins a session" in app.text
+        assert app.requested == ["start"]
+        assert "⏎ begins or resumes a session" in app.text
 
 
 async def test_keys_ask_the_screen_for_what_is_not_the_panes() -> None:
-    desk = FakeDesk(items(2))
+    desk = FakeSession(items(2))
     async with labelling(desk) as (app, pilot):
-        await pilot.press("g", "h", "t", "T", "i", "e", "l", "enter")
-        assert [type(message) for message in app.heard] == [
-            LabelPane.GuidelinesRequested,
-            LabelPane.HistoryRequested,
-            LabelPane.TrainRequested,
-            LabelPane.UseRequested,
-            LabelPane.ImportRequested,
-            LabelPane.ExportRequested,
-            LabelPane.LeaveRequested,
-        ]
-        app.pane.end()
+        await pilot.press("t", "T", "i", "e", "l", "enter")
+        assert app.requested == ["train", "use", "import", "export", "leave"]
+        app.pane.session.end()
         await pilot.pause()
-        assert "No labels are being made" in app.text
+        assert "No labelling session open" in app.text
         assert "ann" not in app.text
 
 
@@ -286,7 +311,7 @@ async def test_space_is_the_screens_without_a_session_and_never_with_one() -> No
         app.action_begin_run = lambda: started.append("run")  # type: ignore[attr-defined]
         await pilot.press("space")
         assert started == ["run"]
-        desk = FakeDesk(items(1))
+        desk = FakeSession(items(1))
         app.pane.begin(desk, desk.now())  # type: ignore[arg-type]
         await pilot.pause()
         await pilot.press("space", "space", "space")
@@ -295,12 +320,12 @@ async def test_space_is_the_screens_without_a_session_and_never_with_one() -> No
 
 
 async def test_what_is_missing_is_waited_for_and_comes_by_itself() -> None:
-    desk, supply = FakeDesk([]), FakeSupply(waiting="the policy writes pair 3")
+    desk, supply = FakeSession([]), FakePrefetcher(waiting="the policy writes pair 3")
     desk.no_more = False
     async with labelling(desk, supply=supply) as (app, pilot):
-        assert "the policy writes pair 3 …" in app.text
+        assert "the policy writes pair 3..." in app.text
         supply.waiting = "the policy writes pair 4"
-        await until(lambda: "the policy writes pair 4 …" in app.text)
+        await until(lambda: "the policy writes pair 4..." in app.text)
         await pilot.press("1", "u", "f", "d")
         desk.put(items(3))
         await until(lambda: "left 0" in app.text)
@@ -310,7 +335,7 @@ async def test_what_is_missing_is_waited_for_and_comes_by_itself() -> None:
 
 
 async def test_what_the_supply_leaves_out_is_told_once() -> None:
-    desk, supply = FakeDesk(items(4)), FakeSupply()
+    desk, supply = FakeSession(items(4)), FakePrefetcher()
     async with labelling(desk, supply=supply) as (app, pilot):
         supply.left_out = ("row 3 of [/x]\x1b has one completion",)
         await pilot.press("1", "2", "1")
@@ -319,10 +344,10 @@ async def test_what_the_supply_leaves_out_is_told_once() -> None:
 
 
 async def test_the_end_tells_how_many_were_judged_and_can_be_undone() -> None:
-    desk, supply = FakeDesk(items(2)), FakeSupply(problem="the run has [no] more samples\x1b")
+    desk, supply = FakeSession(items(2)), FakePrefetcher(problem="the run has [no] more samples\x1b")
     async with labelling(desk, supply=supply) as (app, pilot):
         await pilot.press("1", "2")
-        assert "All 2 items are judged." in app.text
+        assert "All 2 items judged." in app.text
         assert "the run has [no] more samples␛" in app.text
         await pilot.press("1")
         assert len(desk.labels) == 2
@@ -331,18 +356,19 @@ async def test_the_end_tells_how_many_were_judged_and_can_be_undone() -> None:
 
 
 async def test_a_session_without_items_says_so() -> None:
-    async with labelling(FakeDesk([])) as (app, _):
-        assert "There is nothing to judge." in app.text
+    async with labelling(FakeSession([])) as (app, _):
+        assert "Nothing to judge." in app.text
 
 
 async def test_seconds_begin_when_the_pane_comes_into_sight() -> None:
-    desk = FakeDesk(items(2))
+    desk = FakeSession(items(2))
     async with labelling(desk) as (app, pilot):
         app.pane.display = False
-        await pilot.pause()
+        await until(lambda: not app.pane.region)
         app.seconds = 600
         app.pane.display = True
-        await pilot.pause()
+        await until(lambda: bool(app.pane.region))  # laid out again
+        await pilot.pause()  # and told so
         app.pane.take_focus()
         app.seconds = 604.25
         await pilot.press("1")
@@ -352,14 +378,14 @@ async def test_seconds_begin_when_the_pane_comes_into_sight() -> None:
 async def test_keys_of_the_users_choice_are_those_that_hints_name() -> None:
     async with labelling() as (app, pilot):
         app.set_keymap({"label.first": "j", "label.tie": "y", "label.guidelines": "G"})
-        desk = FakeDesk([item("same", "same"), *items(2)], guidelines="hash")
+        desk = FakeSession([item("same", "same"), *items(2)], guidelines="hash")
         app.pane.display = False
         await pilot.pause()
         app.pane.display = True
         await pilot.pause()
         app.pane.begin(desk, desk.now())  # type: ignore[arg-type]
         await pilot.pause()
-        assert "the same to the character: y is a tie" in app.told("hint")
+        assert "identical texts: y is a tie" in app.told("hint")
         assert "guidelines G" in app.told("progress")
         await pilot.press("y", "j", "1")
         assert [judgement.choice for judgement in desk.judgements.values()] == ["tie", "a"]

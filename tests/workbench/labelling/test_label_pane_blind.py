@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from label_desk import FakeDesk, Labelling, item, items, labelling, until
+from label_desk import FakeSession, Labelling, item, items, labelling, until
 
 from trainer.preferences.items import Item
 from trainer.preferences.records import Origin
@@ -48,7 +48,7 @@ async def seen(one: Item, size: tuple[int, int], *, after: bool = False, keys: S
 
     after: and then with the next item.
     """
-    desk = FakeDesk([one, *items(2)], guidelines="hash")
+    desk = FakeSession([one, *items(2)], guidelines="hash")
     async with labelling(desk, size=size) as (app, pilot):
         screens = [await shown(app)]
         for key in keys:
@@ -57,7 +57,7 @@ async def seen(one: Item, size: tuple[int, int], *, after: bool = False, keys: S
         await pilot.press("1", "u")
         screens.append(await shown(app))
         await pilot.press("1")
-        await app.pane.go_to(0)
+        await app.pane.session.go_to(0)
         await pilot.pause()
         screens.append(await shown(app))
         if after:
@@ -96,7 +96,7 @@ async def test_nothing_that_is_hidden_is_on_the_screen_before_the_choice() -> No
 
 
 async def test_what_does_not_fit_is_cut_on_both_sides_alike() -> None:
-    desk = FakeDesk([pair(swapped=False), *items(1)])
+    desk = FakeSession([pair(swapped=False), *items(1)])
     for size, whole in (((120, 40), False), ((200, 60), True)):
         desk.labels.clear()
         async with labelling(desk, size=size) as (app, pilot):
@@ -135,7 +135,7 @@ def exchanged(screen: str) -> list[str]:
 async def test_what_is_known_of_the_last_one_is_not_told_where_a_completion_of_it_comes_again(
     again: tuple[str, str],
 ) -> None:
-    desk = FakeDesk([pair(swapped=False), item(*again, prompt=PROMPT, queue="repeat"), *items(2)])
+    desk = FakeSession([pair(swapped=False), item(*again, prompt=PROMPT, queue="repeat"), *items(2)])
     async with labelling(desk) as (app, pilot):
         await pilot.press("1")
         assert app.told("last") == ""
@@ -145,10 +145,10 @@ async def test_what_is_known_of_the_last_one_is_not_told_where_a_completion_of_i
 
 
 async def test_a_label_that_is_to_be_changed_is_judged_blind_again() -> None:
-    desk = FakeDesk([pair(swapped=False), *items(2)])
+    desk = FakeSession([pair(swapped=False), *items(2)])
     async with labelling(desk) as (app, pilot):
         await pilot.press("1")
         assert "policy" in app.told("last")
-        await app.pane.go_to(0)
+        await app.pane.session.go_to(0)
         await pilot.pause()
         assert not any(fact in app.text for fact in FACTS)

@@ -6,7 +6,7 @@ UPDATE_SNAPSHOTS=1 writes tests/snapshots/ anew; look at the difference before y
 from __future__ import annotations
 
 import pytest
-from label_desk import FakeDesk, item, labelling
+from label_desk import FakeSession, item, labelling
 from snapshots import SNAPSHOTS, check, contrasts, drawn
 
 from trainer.preferences.items import Item, Share
@@ -58,7 +58,7 @@ def written() -> list[Item]:
 
 @pytest.mark.parametrize("size", SIZES, ids=NAMES)
 async def test_the_pane_is_as_it_was_looked_at(size: tuple[int, int]) -> None:
-    desk = FakeDesk(written(), guidelines="hash")
+    desk = FakeSession(written(), guidelines="hash")
     desk.figures = FIGURES
     name = f"{size[0]}x{size[1]}"
     async with labelling(desk, size=size) as (app, pilot):

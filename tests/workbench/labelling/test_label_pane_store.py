@@ -11,7 +11,7 @@ from textual import events
 from trainer.preferences.items import QueuePlan, SessionPlan
 from trainer.preferences.records import Judgement
 from trainer.preferences.store import PreferenceStore
-from workbench.labelling.desk import LabelDesk
+from workbench.labelling.session_thread import SessionThread
 
 PLAN = SessionPlan(queues=(QueuePlan(queue="dataset"),))
 CHOICES = {"1": 0, "2": 1, "equals_sign": "tie", "0": "both_bad", "space": "skip"}
@@ -33,7 +33,7 @@ async def test_the_store_holds_what_the_keys_said(tmp_path: Path) -> None:
     orders = [rng.choice([(0, 1), (1, 0)]) for _ in range(20)]
     given = [item(f"a {n}", f"b {n}", prompt=f"p {n}", order=order) for n, order in enumerate(orders)]
     path = tmp_path / "preferences.db"
-    desk = LabelDesk(path)
+    desk = SessionThread(path)
     try:
         desk.begin("ann", PLAN, "Be fair.").result()
         state = desk.put(given).result()
@@ -44,15 +44,15 @@ async def test_the_store_holds_what_the_keys_said(tmp_path: Path) -> None:
             await pilot.press("u", "u", "u")
             for key in keys[7:15]:
                 app.post_message(events.Key(key, None))  # typed ahead
-            await until(lambda: app.pane.item is not None and app.pane.item.position == 15)
-            await app.pane.go_to(3)
+            await until(lambda: app.pane.session.item is not None and app.pane.session.item.position == 15)
+            await app.pane.session.go_to(3)
             await pilot.pause()
             keys[3] = "2"
             await pilot.press("2")
-            await until(lambda: app.pane.item is not None and app.pane.item.position == 15)
+            await until(lambda: app.pane.session.item is not None and app.pane.session.item.position == 15)
             for key in keys[15:]:
                 await pilot.press(key)
-            await until(lambda: app.pane.state is not None and app.pane.state.progress.done == 20)
+            await until(lambda: app.pane.session.state is not None and app.pane.session.state.progress.done == 20)
             assert "ann   20 done" in app.text
     finally:
         desk.close()
@@ -72,14 +72,14 @@ async def test_the_store_holds_what_the_keys_said(tmp_path: Path) -> None:
 
 async def test_a_desk_that_was_closed_keeps_the_item_on_the_screen(tmp_path: Path) -> None:
     path = tmp_path / "preferences.db"
-    desk = LabelDesk(path)
+    desk = SessionThread(path)
     try:
         desk.begin("ann", PLAN).result()
         state = desk.put([item("one", "two"), item("three", "four")]).result()
         async with labelling(desk, state=state) as (app, pilot):
             desk.close()
             await pilot.press("1")
-            await until(lambda: "labelling has been ended" in app.text)
+            await until(lambda: "labelling has ended" in app.text)
             assert "one" in app.text
     finally:
         desk.close()
@@ -88,7 +88,7 @@ async def test_a_desk_that_was_closed_keeps_the_item_on_the_screen(tmp_path: Pat
 
 async def test_two_windows_on_one_session_go_on_side_by_side(tmp_path: Path) -> None:
     path = tmp_path / "preferences.db"
-    desks = [LabelDesk(path), LabelDesk(path)]
+    desks = [SessionThread(path), SessionThread(path)]
     try:
         first = desks[0].begin("ann", PLAN).result()
         state = desks[0].put([item(f"a {n}", f"b {n}", prompt=f"p {n}") for n in range(4)]).result()

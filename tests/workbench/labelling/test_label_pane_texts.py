@@ -8,24 +8,23 @@ import pytest
 from completions import HOSTILE
 from hypothesis import given
 from hypothesis import strategies as st
-from label_desk import FakeDesk, Labelling, item, items, labelling
+from label_desk import FakeSession, Labelling, item, items, labelling
 from rich.cells import cell_len
 
+from trainer.preferences.agreement import wilson_interval
 from trainer.preferences.items import Progress, Share
-from trainer.preferences.reliability import wilson_interval
 from workbench.kit.drawing import Line, plain
-from workbench.labelling.layout import LONGEST, Style, lay_out
-from workbench.labelling.markdown import markdown_lines
-from workbench.labelling.progress_lines import figures, fitting, packed
-from workbench.labelling.shown import Shown, Turn, shown
+from workbench.labelling.item_layout import LONGEST, Style, lay_out, markdown_lines
+from workbench.labelling.item_texts import ItemTexts, Turn, texts_of
+from workbench.labelling.pane_text import figures, fitting, packed
 from workbench.text import visible
 
 STYLES = [Style(), Style(markdown=True), Style(diff=True)]
 TEXTS = st.text(st.sampled_from("jx *_`#>-|[]()\n\t日é\u0301\x1b\u202e\u200b🎉"), max_size=60)
 
 
-def one(*completions: Any, prompt: Any = "Why?") -> Shown:
-    return shown(item(*completions, prompt=prompt))
+def one(*completions: Any, prompt: Any = "Why?") -> ItemTexts:
+    return texts_of(item(*completions, prompt=prompt))
 
 
 def drawn(lines: list[Line]) -> list[str]:
@@ -101,7 +100,7 @@ def test_what_has_no_text_says_so() -> None:
 
 def test_a_text_without_end_is_cut_and_says_by_how_much() -> None:
     lines = drawn(lay_out(one("x" * (LONGEST + 1234), "y"), 120, 5, Style()).lines)
-    assert any("1,234 more characters are not shown" in line for line in lines)
+    assert any("1,234 more characters not shown" in line for line in lines)
     assert sum(line.count("x") for line in lines) == LONGEST
 
 
@@ -151,7 +150,7 @@ def test_what_markdown_cannot_show_whole_is_shown_as_it_is(text: str) -> None:
 
 
 async def test_hostile_texts_are_shown_and_change_nothing_else() -> None:
-    desk = FakeDesk([item(HOSTILE, HOSTILE + "!", prompt=[{"role": HOSTILE, "content": HOSTILE}]), *items(1)])
+    desk = FakeSession([item(HOSTILE, HOSTILE + "!", prompt=[{"role": HOSTILE, "content": HOSTILE}]), *items(1)])
     async with labelling(desk) as (app, pilot):
         for key in ("d", "m", "d"):
             assert "[/x] ␛[31m [@click=app.quit]go[/]\\x9b\\u202e␍" in app.text
@@ -170,7 +169,7 @@ async def test_of_an_item_longer_than_the_screen_every_line_can_be_scrolled_to(s
     def lines(name: str) -> str:
         return "\n".join(f"{name} {n}." for n in range(60))
 
-    desk = FakeDesk([item(lines("one"), lines("two"), prompt=lines("prompt")), *items(1)])
+    desk = FakeSession([item(lines("one"), lines("two"), prompt=lines("prompt")), *items(1)])
     async with labelling(desk, size=size) as (app, pilot):
         assert "prompt 59." in app.text
         assert "one 0." in app.text
@@ -190,7 +189,7 @@ async def test_of_an_item_longer_than_the_screen_every_line_can_be_scrolled_to(s
 
 async def test_both_sides_scroll_together() -> None:
     text = "\n".join(f"line {n}." for n in range(60))
-    async with labelling(FakeDesk([item(text, text)])) as (app, pilot):
+    async with labelling(FakeSession([item(text, text)])) as (app, pilot):
         for key in ("down", "pagedown", "down", "up"):
             await pilot.press(key)
             sides = [line.strip("│").split("│") for line in app.text.splitlines() if line.count("line") == 2]
@@ -200,7 +199,7 @@ async def test_both_sides_scroll_together() -> None:
 
 async def test_the_next_item_begins_at_its_start_wherever_the_last_one_was_read() -> None:
     long = "\n".join(f"line {n}." for n in range(60))
-    desk = FakeDesk([item(long, long + "!"), item(long.upper(), long)])
+    desk = FakeSession([item(long, long + "!"), item(long.upper(), long)])
     async with labelling(desk) as (app, pilot):
         await pilot.press("end", "1")
         assert "LINE 0." in app.text
@@ -208,7 +207,7 @@ async def test_the_next_item_begins_at_its_start_wherever_the_last_one_was_read(
 
 
 async def test_a_terminal_that_changes_its_size_keeps_the_item_and_what_was_begun() -> None:
-    desk = FakeDesk([item("first text", "second text", "third text"), *items(2)])
+    desk = FakeSession([item("first text", "second text", "third text"), *items(2)])
     async with labelling(desk) as (app, pilot):
         await pilot.press("f", "2", "1")
         for size in ((60, 20), (200, 60), (80, 24), (20, 5), (120, 40)):
@@ -222,7 +221,7 @@ async def test_a_terminal_that_changes_its_size_keeps_the_item_and_what_was_begu
 
 
 async def test_an_item_that_comes_before_there_is_a_screen_begins_at_its_start() -> None:
-    desk = FakeDesk([item("first " * 200, "second " * 200), *items(1)])
+    desk = FakeSession([item("first " * 200, "second " * 200), *items(1)])
 
     class Early(Labelling):
         def on_mount(self) -> None:
@@ -237,7 +236,7 @@ async def test_an_item_that_comes_before_there_is_a_screen_begins_at_its_start()
 
 async def test_a_resize_leaves_the_place_where_one_reads() -> None:
     text = "\n".join(f"line {n}." for n in range(100))
-    async with labelling(FakeDesk([item(text, text)]), size=(120, 40)) as (app, pilot):
+    async with labelling(FakeSession([item(text, text)]), size=(120, 40)) as (app, pilot):
         await pilot.resize_terminal(120, 30)
         await pilot.pause()
         assert "Why is the sky blue?" in app.text, "nothing was scrolled"
@@ -249,7 +248,7 @@ async def test_a_resize_leaves_the_place_where_one_reads() -> None:
 
 
 async def test_a_pair_is_laid_out_anew_for_every_width() -> None:
-    async with labelling(FakeDesk(items(1))) as (app, pilot):
+    async with labelling(FakeSession(items(1))) as (app, pilot):
         assert any("left 0" in line and "right 0" in line for line in app.text.splitlines())
         await pilot.resize_terminal(99, 30)
         await pilot.pause()
@@ -260,7 +259,7 @@ async def test_a_pair_is_laid_out_anew_for_every_width() -> None:
 
 
 async def test_markdown_and_diff_stay_for_the_items_that_follow() -> None:
-    desk = FakeDesk([item("**one** a", "**one** b", prompt="p"), item("**two** a", "**two** b", prompt="q")])
+    desk = FakeSession([item("**one** a", "**one** b", prompt="p"), item("**two** a", "**two** b", prompt="q")])
     async with labelling(desk) as (app, pilot):
         await pilot.press("m")
         assert "**" not in app.text
@@ -277,12 +276,12 @@ async def test_markdown_and_diff_stay_for_the_items_that_follow() -> None:
 @pytest.mark.parametrize(
     ("texts", "hint"),
     [
-        (("same", "same"), "the same to the character: = is a tie"),
-        (("a b", "a  b"), "they differ in white space alone: d shows where, = is a tie"),
+        (("same", "same"), "identical texts: = is a tie"),
+        (("a b", "a  b"), "only white space differs: d shows where, = is a tie"),
     ],
 )
 async def test_completions_that_do_not_differ_are_offered_as_a_tie(texts: tuple[str, str], hint: str) -> None:
-    desk = FakeDesk([item(*texts), *items(1)])
+    desk = FakeSession([item(*texts), *items(1)])
     async with labelling(desk) as (app, pilot):
         assert hint in app.told("hint")
         await pilot.press("equals_sign")
@@ -358,7 +357,7 @@ def test_figures_fit_their_line_and_all_of_them_their_lines(told: list[str], wid
 
 
 async def test_figures_that_a_line_has_no_room_for_are_a_key_away() -> None:
-    desk = FakeDesk(items(3), guidelines="hash")
+    desk = FakeSession(items(3), guidelines="hash")
     desk.figures = {name: getattr(progress(), name) for name in Progress.__slots__}
     async with labelling(desk, size=(80, 24)) as (app, pilot):
         assert app.told("progress") == "ann   31 done · 169 left   212/h   median 9.0s   ETA 48m 00s   guidelines g"
@@ -373,11 +372,11 @@ async def test_figures_that_a_line_has_no_room_for_are_a_key_away() -> None:
 
 async def test_a_turn_without_a_role_or_text_is_shown_as_one() -> None:
     broken: Any = [{"content": "no role"}, {"role": "user"}]
-    async with labelling(FakeDesk([item("a", "b", prompt=broken)])) as (app, _):
+    async with labelling(FakeSession([item("a", "b", prompt=broken)])) as (app, _):
         assert rows(app)[3:8] == ["?", "no role", "", "user", "empty"]
 
 
 def test_turns_are_laid_out_with_their_roles() -> None:
     turns = (Turn("user", "hi"), Turn("assistant", "yes"))
-    lines = drawn(lay_out(Shown(turns, ((Turn("", "a"),), (Turn("", "b"),))), 40, 5, Style()).lines)
+    lines = drawn(lay_out(ItemTexts(turns, ((Turn("", "a"),), (Turn("", "b"),))), 40, 5, Style()).lines)
     assert [line.strip() for line in lines[1:6]] == ["user", "hi", "", "assistant", "yes"]

@@ -15,8 +15,8 @@ from reward_model_runs import reward_workspace
 from trainer.control.control import Interrupted
 from trainer.errors import ModelError, StorageError
 from trainer.preferences.records import Text
-from workbench.labelling.scoring import Scoring
-from workbench.system import processes
+from workbench.labelling.reward_processes import Scoring
+from workbench.system import environment
 
 ROWS: list[tuple[Text, Text]] = [("one ", "a\nb\u2028c"), ("one ", "abc"), ("\ud83d[/bold]", "")]
 
@@ -31,7 +31,7 @@ def instead(monkeypatch: pytest.MonkeyPatch, path: Path, program: str) -> None:
     """Let `program` be called in place of the workbench."""
     path.write_text(f"#!{sys.executable}\nimport json, os, sys, time\n{program}\n")
     path.chmod(0o700)
-    monkeypatch.setattr(processes, "sys", SimpleNamespace(executable=str(path)))
+    monkeypatch.setattr(environment, "sys", SimpleNamespace(executable=str(path)))
 
 
 def test_each_row_gets_the_score_that_the_command_gives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +56,7 @@ def test_scores_are_the_reward_models_own_for_text_and_messages(
     model = load_reward_model(run)
     scores = Scoring()(str(run), rows)
     assert scores == pytest.approx(model.score([model.encode(*row) for row in rows]), abs=1e-5)
-    with pytest.raises(ModelError, match="'nowhere' scores nothing: no run 'nowhere'"):
+    with pytest.raises(ModelError, match="'nowhere' cannot score: no run 'nowhere'"):
         Scoring()("nowhere", rows)
 
 
@@ -69,9 +69,9 @@ def test_scores_are_the_reward_models_own_for_text_and_messages(
         ),
         ("sys.exit(9)", "its process ended with code 9"),
         ("os.kill(os.getpid(), 9)", "its process ended with code -9"),
-        ("print(json.dumps({'score': 1}))", "did not answer with 3 scores"),
-        ("print('nothing\\n[]\\n{}')", "did not answer with 3 scores"),
-        ("sys.stdout.buffer.write(b'\\xff')", "did not answer with 3 scores"),
+        ("print(json.dumps({'score': 1}))", "did not return 3 scores"),
+        ("print('nothing\\n[]\\n{}')", "did not return 3 scores"),
+        ("sys.stdout.buffer.write(b'\\xff')", "did not return 3 scores"),
     ],
 )
 def test_what_goes_wrong_is_told_in_a_line(

@@ -14,10 +14,9 @@ from textual.widgets import Input, OptionList, Select
 
 from trainer.preferences.items import QueuePlan, SessionPlan, SessionRecord
 from workbench.kit.key_footer import KeyFooter
-from workbench.labelling.choices import SessionChoice, Wanted
-from workbench.labelling.guidelines_screen import GuidelinesScreen
-from workbench.labelling.queue_list import QueueList
-from workbench.labelling.start_screen import LabelStartScreen
+from workbench.labelling.plans import SessionChoice, SessionOptions
+from workbench.labelling.session_dialogs import GuidelinesScreen
+from workbench.labelling.start_screen import LabelStartScreen, QueueList
 
 PLAN = SessionPlan(queues=(QueuePlan(queue="samples", source="/runs/a-0001"),))
 PAIR = {"prompt": "p", "a": "x", "b": "y"}
@@ -58,8 +57,8 @@ def plan(answer: object) -> SessionPlan:
 async def test_enter_goes_on_with_the_newest_session_of_the_labeller_that_has_items_left() -> None:
     sessions = [record(5, "bob"), record(4, done=43), record(3), record(2)]
     async with opened(start([run_with_samples("a-0001")], sessions)) as (app, pilot):
-        assert [row.split("   ")[0] for row in starts(app)] == ["go on with 3", "go on with 2", "a new session"]
-        assert "goes on with session 3 as ann" in status(app)
+        assert [row.split("   ")[0] for row in starts(app)] == ["resume 3", "resume 2", "new session"]
+        assert "resumes session 3 as ann" in status(app)
         await pilot.press("enter")
         await until(pilot, lambda: app.answer is not NOTHING)
         assert app.answer == SessionChoice(labeller="ann", resume=3)
@@ -82,7 +81,7 @@ async def test_another_labeller_has_other_sessions() -> None:
         await until(pilot, lambda: "session 5 as bob" in status(app))
         field(app, "labeller").value = "eve"
         await until(pilot, lambda: "begins a new session as eve" in status(app))
-        assert starts(app) == ["a new session"]
+        assert starts(app) == ["new session"]
         await pilot.press("enter")
         await until(pilot, lambda: app.answer is not NOTHING)
         assert app.answer.labeller == "eve"
@@ -214,8 +213,10 @@ async def test_what_the_command_line_said_is_where_it_begins() -> None:
     run = run_with_samples("a-0001")
     Path("g.md").write_text("Be fair.")
     write_lines(Path("pairs.jsonl"), PAIR)
-    wanted = Wanted(run=run, data="pairs.jsonl", queues=(("dataset", 3.0),), limit=9, repeats=0.1, guidelines="g.md")
-    async with opened(start([run_with_samples("b-0002")], wanted=wanted)) as (app, pilot):
+    wanted = SessionOptions(
+        run=run, data="pairs.jsonl", queues=(("dataset", 3.0),), limit=9, repeats=0.1, guidelines="g.md"
+    )
+    async with opened(start([run_with_samples("b-0002")], options=wanted)) as (app, pilot):
         assert app.screen.query_one("#run", Select).value == run
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, GuidelinesScreen))
@@ -230,7 +231,7 @@ async def test_what_the_command_line_said_is_where_it_begins() -> None:
 async def test_all_of_it_is_in_sight_and_hostile_names_are_text(size: tuple[int, int]) -> None:
     hostile = SessionPlan(queues=(QueuePlan(queue="samples", source=f"/runs/{HOSTILE.replace('/', '')}"),))
     sessions = [record(number, HOSTILE, plan=hostile) for number in range(9, 0, -1)]
-    screen = start([Path(f"/runs/{HOSTILE}")], sessions, wanted=Wanted(data=HOSTILE), labeller=HOSTILE)
+    screen = start([Path(f"/runs/{HOSTILE}")], sessions, options=SessionOptions(data=HOSTILE), labeller=HOSTILE)
     async with opened(screen, size) as (app, _):
         for widget in app.screen.query("Input, Select, OptionList, #status, KeyFooter"):
             if type(widget).__name__ != "SelectOverlay":

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -19,15 +21,16 @@ from trainer.control.questions import Answer, Question
 from trainer.preferences.sessions import begin_session
 from trainer.preferences.store import PreferenceStore
 from workbench.config.pane import ConfigPane
-from workbench.kit.confirm import ConfirmScreen
-from workbench.kit.text_prompt import TextPromptScreen
-from workbench.labelling.choices import LabelOpening, SessionChoice, Wanted, session_plan
-from workbench.labelling.guidelines_screen import GuidelinesScreen
+from workbench.kit.banner import Banner
+from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.labelling.pane import LabelPane
+from workbench.labelling.plans import LabelOpening, SessionChoice, SessionOptions, session_plan
+from workbench.labelling.session_dialogs import GuidelinesScreen
 from workbench.labelling.start_screen import LabelStartScreen
 from workbench.reward_model.pane import RewardModelPane
 from workbench.runs.table import RunTable
 from workbench.screen.main import MainScreen
+from workbench.screen.reward_models import RewardModels
 
 pytestmark = pytest.mark.usefixtures("workspace")
 
@@ -43,7 +46,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def opening(labeller: str = "anna", *, guidelines: str = "", limit: int = 0) -> LabelOpening:
     """A session on the pairs, at once."""
-    plan = session_plan(Wanted(data="pairs.jsonl", repeats=0, limit=limit), seed=7)
+    plan = session_plan(SessionOptions(data="pairs.jsonl", repeats=0, limit=limit), seed=7)
     choice = SessionChoice(labeller=labeller, plan=plan, guidelines=guidelines)
     return LabelOpening(store=Path("preferences.db").resolve(), labeller=labeller, choice=choice)
 
@@ -60,16 +63,16 @@ def labels() -> list[tuple[str, str]]:
 async def at_item(screen: MainScreen, pilot: Pilot[str], position: int) -> LabelPane:
     """The pane when the item at `position` is to be judged."""
     pane = screen.query_one(LabelPane)
-    await until(pilot, lambda: pane.item is not None and pane.item.position == position)
+    await until(pilot, lambda: pane.session.item is not None and pane.session.item.position == position)
     return pane
 
 
 async def judge_good(screen: MainScreen, pilot: Pilot[str], position: int) -> None:
     """Choose the good one of the two."""
     pane = await at_item(screen, pilot, position)
-    assert pane.shown is not None
-    await pilot.press("1" if "good" in str(pane.shown.completions[0]) else "2")
-    await until(pilot, lambda: pane.item is None or pane.item.position != position)
+    assert pane.session.texts is not None
+    await pilot.press("1" if "good" in str(pane.session.texts.completions[0]) else "2")
+    await until(pilot, lambda: pane.session.item is None or pane.session.item.position != position)
 
 
 async def test_a_session_that_the_command_names_begins_and_is_gone_on_with_at_the_same_item() -> None:
@@ -77,7 +80,7 @@ async def test_a_session_that_the_command_names_begins_and_is_gone_on_with_at_th
         for position in range(3):
             await judge_good(screen, pilot, position)
         await pilot.press("l")
-        await until(pilot, lambda: screen.query_one(LabelPane).desk is None)
+        await until(pilot, lambda: screen.query_one(LabelPane).session.thread is None)
         assert "3 done" not in screen_text(screen)
     assert [preferred[:4] for _, preferred in labels()] == ["good"] * 3
     again = replace(opening(), choice=SessionChoice(labeller="anna", resume=1))
@@ -127,8 +130,8 @@ async def test_labels_are_undone_and_changed_from_the_history() -> None:
         await until(pilot, lambda: screen.app.screen is not screen)
         await pilot.press("down", "enter")
         pane = await at_item(screen, pilot, 0)
-        assert pane.shown is not None
-        await pilot.press("2" if "good" in str(pane.shown.completions[0]) else "1")
+        assert pane.session.texts is not None
+        await pilot.press("2" if "good" in str(pane.session.texts.completions[0]) else "1")
         await at_item(screen, pilot, 2)
     assert sorted(preferred[:3] for _, preferred in labels()) == ["bad", "goo"]
 
@@ -136,9 +139,39 @@ async def test_labels_are_undone_and_changed_from_the_history() -> None:
 async def test_a_reward_model_that_cannot_be_trained_says_why() -> None:
     async with workbench() as (screen, pilot):
         await pilot.press("f5", "t")
-        await until(pilot, lambda: "there are no labels to learn from yet" in screen_text(screen))
+        await until(pilot, lambda: "no labels to train on yet" in screen_text(screen))
         await pilot.press("T")
-        await until(pilot, lambda: "there is no trained reward model yet" in screen_text(screen))
+        await until(pilot, lambda: "No trained reward model yet" in screen_text(screen))
+
+
+async def test_a_second_key_starts_no_second_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = list[str](), threading.Event()
+
+    def start(_: RewardModels, __: Path | None) -> SimpleNamespace:
+        begun.append("training")
+        go_on.wait(30)
+        return SimpleNamespace(run=Path("labels-0001"), poll=lambda: "labels-0001: step 1 of 9", done=False, problem="")
+
+    monkeypatch.setattr(RewardModels, "_start", start)
+    async with workbench() as (screen, pilot):
+        await pilot.press("f5", "t")
+        await until(pilot, lambda: bool(begun))
+        await pilot.press("t", "t")
+        go_on.set()
+        await until(pilot, lambda: any("Training labels-0001" in one.message for one in screen.app._notifications))
+        assert begun == ["training"]
+
+
+async def test_a_win_rate_that_cannot_be_reported_is_shown() -> None:
+    async with workbench() as (screen, _):
+        failing = SimpleNamespace(problem="the run's folder is read-only", close=lambda: None)
+        screen.labelling.workspace.win_rate = failing  # type: ignore[assignment]
+        screen.labelling._watch()
+        banner = screen.query_one(Banner)
+        assert "Win rate not reported to the run: the run's folder is read-only" in str(banner.render())
+        failing.problem = ""
+        screen.labelling._watch()
+        assert not banner.display
 
 
 async def test_without_a_run_the_configuration_on_the_screen_takes_the_reward_model() -> None:
@@ -182,9 +215,12 @@ async def test_a_comparison_that_the_reward_model_gets_wrong_is_labelled_again()
             (preference,) = store.preferences()
         screen.query_one(RewardModelPane).post_message(RewardModelPane.LabelAgain((preference.comparison.key,)))
         pane = screen.query_one(LabelPane)
-        await until(pilot, lambda: pane.state is not None and pane.state.record.id == 2 and pane.item is not None)
-        assert pane.item is not None
-        assert pane.item.item.comparison.key == preference.comparison.key
+        session = pane.session
+        await until(
+            pilot, lambda: session.state is not None and session.state.record.id == 2 and session.item is not None
+        )
+        assert pane.session.item is not None
+        assert pane.session.item.item.comparison.key == preference.comparison.key
         await judge_good(screen, pilot, 0)
     assert [preferred[:4] for _, preferred in labels()] == ["good", "good"]
 
@@ -192,7 +228,7 @@ async def test_a_comparison_that_the_reward_model_gets_wrong_is_labelled_again()
 def somebody_else_labels(labeller: str) -> None:
     """The newest session of the store is another one's."""
     with PreferenceStore(Path("preferences.db")) as store:
-        begin_session(store, labeller, session_plan(Wanted(data="pairs.jsonl"), seed=1))
+        begin_session(store, labeller, session_plan(SessionOptions(data="pairs.jsonl"), seed=1))
 
 
 async def test_a_comparison_is_labelled_again_by_whoever_sits_at_the_keyboard() -> None:
@@ -239,10 +275,12 @@ async def test_runs_and_models_are_those_of_the_folder_that_the_configuration_na
         table = screen.query_one(RunTable)
         await until(pilot, lambda: table.selected is not None and table.selected.name == "liked")
         await pilot.press("f6")
-        await until(pilot, lambda: [run.folder.name for run in screen.query_one(RewardModelPane).runs] == ["liked"])
-        screen.query_one(LabelPane).post_message(LabelPane.UseRequested())
+        await until(
+            pilot, lambda: [run.folder.name for run in screen.query_one(RewardModelPane).reader.runs] == ["liked"]
+        )
+        screen.labelling.use()
         await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmScreen) and bool(pilot.app.screen.query("#no")))
-        await until(pilot, lambda: "Let liked reward" in screen_text(pilot.app.screen))  # type: ignore[arg-type]
+        await until(pilot, lambda: "Use liked as the reward" in screen_text(pilot.app.screen))  # type: ignore[arg-type]
         await pilot.press("escape")
         document = screen.query_one(ConfigPane).document
         document.set("run.dir", "runs")
@@ -259,7 +297,7 @@ async def test_a_run_that_is_watched_is_listed_with_those_beside_it(workspace: P
         await pilot.press("f7")
         table = screen.query_one(RunTable)
         await until(pilot, lambda: {run.name for run in table.runs} == {"a-0001", "a-0002"})
-        screen.watch_run(Path("runs/b-0001"))
+        screen.steering.watch(Path("runs/b-0001"))
         await until(pilot, lambda: {run.name for run in table.runs} == {"b-0001"})
 
 
@@ -284,8 +322,8 @@ async def test_of_the_runs_that_are_labelled_one_at_most_has_its_model_loaded(mo
     monkeypatch.setattr(FakePolicies, "made", [])
     question = Question(prompt="one")
     async with workbench() as (screen, pilot):
-        asked = [screen._ask_model(Path(name), question) for name in ("runs/a", "runs/a", "runs/b")]
+        asked = [screen.labelling.ask_model(Path(name), question) for name in ("runs/a", "runs/a", "runs/b")]
         assert [(one.folder.name, one.closed) for one in FakePolicies.made] == [("a", True), ("b", False)]
-        screen.query_one(LabelPane).post_message(LabelPane.LeaveRequested())
+        screen.labelling.leave()
         await until(pilot, lambda: FakePolicies.made[1].closed)
         assert [future.cancelled() for future in asked] == [True] * 3, "what the session asked is written no further"

@@ -13,8 +13,8 @@ from trainer.errors import StorageError
 from trainer.events import HumanEvaluation, StateChanged
 from trainer.preferences.store import PreferenceStore
 from trainer.runs.journal import Journal, read_journal
-from workbench.labelling import win_rate
-from workbench.labelling.win_rate import WinRate
+from workbench.labelling import workspace
+from workbench.labelling.workspace import WinRate
 
 DEADLINE = 30.0
 
@@ -31,8 +31,8 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(win_rate, "_PAUSE", 0.0)
-    monkeypatch.setattr(win_rate, "_SHARE", 0)
+    monkeypatch.setattr(workspace, "_PAUSE", 0.0)
+    monkeypatch.setattr(workspace, "_SHARE", 0)
 
 
 def label(store: Path, number: int, choice: str = "a", run: str = "a") -> int:
@@ -42,7 +42,7 @@ def label(store: Path, number: int, choice: str = "a", run: str = "a") -> int:
 
 def test_each_change_of_the_labels_is_told_and_an_undone_one_too(run: Path, tmp_path: Path) -> None:
     store, told = tmp_path / "preferences.db", queue.SimpleQueue[HumanEvaluation]()
-    counting = WinRate(store, run, tell=told.put)
+    counting = WinRate(store, run, report=told.put)
     label(store, 1)
     counting.labelled()
     assert told.get(timeout=DEADLINE).win_rate == 1.0
@@ -61,19 +61,19 @@ def test_each_change_of_the_labels_is_told_and_an_undone_one_too(run: Path, tmp_
 
 def test_what_the_run_knows_and_what_is_not_of_it_is_not_told(run: Path, tmp_path: Path) -> None:
     store, told = tmp_path / "preferences.db", list[HumanEvaluation]()
-    first = WinRate(store, run, tell=told.append)
+    first = WinRate(store, run, report=told.append)
     label(store, 1)
     first.labelled()
     first.close()
     first.join(DEADLINE)
     assert len(told) == 1
-    again = WinRate(store, run, tell=told.append, told=told[0])
+    again = WinRate(store, run, report=told.append, known=told[0])
     label(store, 2, run="another")
     again.labelled()
     again.close()
     again.join(DEADLINE)
     assert len(told) == 1
-    unchanged = WinRate(store, run, tell=told.append)
+    unchanged = WinRate(store, run, report=told.append)
     unchanged.close()
     unchanged.join(DEADLINE)
     assert len(told) == 1, "nothing was labelled"
@@ -87,14 +87,14 @@ def test_a_close_right_after_a_label_still_tells_it_to_the_run(run: Path, tmp_pa
     counting.join(DEADLINE)
     last = read_journal(run / "events.jsonl").events[-1]
     assert isinstance(last, HumanEvaluation)
-    assert last == counting.told
+    assert last == counting.known
     assert last.wins == 1
 
 
 def test_many_labels_at_once_are_counted_together(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(win_rate, "_PAUSE", DEADLINE)
+    monkeypatch.setattr(workspace, "_PAUSE", DEADLINE)
     store, told, first = tmp_path / "preferences.db", list[HumanEvaluation](), threading.Event()
-    counting = WinRate(store, run, tell=lambda event: (told.append(event), first.set()))  # type: ignore[func-returns-value, arg-type, return-value]
+    counting = WinRate(store, run, report=lambda event: (told.append(event), first.set()))  # type: ignore[func-returns-value, arg-type, return-value]
     label(store, 0)
     counting.labelled()
     assert first.wait(DEADLINE)
@@ -115,7 +115,7 @@ def test_a_run_that_cannot_be_told_is_told_with_the_next_label(run: Path, tmp_pa
             raise StorageError("cannot write\nthe journal")
         told.append(event)
 
-    counting = WinRate(store, run, tell=tell)
+    counting = WinRate(store, run, report=tell)
     label(store, 1)
     counting.labelled()
     assert tries.get(timeout=DEADLINE) == 1
@@ -140,4 +140,4 @@ def test_a_store_that_is_not_there_and_a_run_that_is_gone_are_told_in_a_line(run
     gone.close()
     gone.join(DEADLINE)
     assert gone.problem.startswith("no run in")
-    assert gone.told is None
+    assert gone.known is None

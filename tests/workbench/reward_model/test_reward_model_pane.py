@@ -13,15 +13,12 @@ from preference_samples import labelled, reward_config
 from reward_pane_app import REPORT, Run, Workbench, evaluation, look, pair, settle, some_pairs, step
 from scripted_run import started
 from snapshots import SNAPSHOTS, check
-from textual.message import Message
-from textual.worker import Worker, WorkerState
 
 from trainer.reward_model.predictions import HELD_OUT, read_predictions
-from trainer.reward_model.training import train_reward_model
+from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.runs.folder import RunFolder, rename_run
-from workbench.kit.drawing import Drawn
-from workbench.reward_model.charts import RewardCharts
-from workbench.reward_model.listing import Listing, RewardRunLister
+from workbench.reward_model.charts import RewardChart, RewardCharts
+from workbench.reward_model.run_reader import Listing, Look, RewardRunLister, RunFollower
 from workbench.run.view import RunView
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
@@ -34,7 +31,7 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def charts(app: Workbench) -> list[str]:
     """Names of the charts that are shown."""
-    return [type(chart).__name__.removeprefix("Reward") for chart in app.query(Drawn) if chart.display]
+    return [(chart.id or "").removeprefix("reward-") for chart in app.query(RewardChart) if chart.display]
 
 
 @pytest.mark.parametrize("size", SIZES, ids=["80x24", "120x40", "200x60"])
@@ -60,7 +57,7 @@ async def test_what_a_training_leaves_is_what_is_shown(tmp_path: Path) -> None:
         await settle(pilot)
         assert "step 6 of 6   42 comparisons, 18 held out" in app.text("heading")
         found = read_predictions(tmp_path / "runs/a" / HELD_OUT)
-        assert f"{100 * found.report.accuracy.value:.1f} %" in app.screen_text
+        assert f"{100 * found.report.accuracy.value:.1f}%" in app.screen_text
         assert app.pane.selected == found.pairs[0]
         app.pane.take_focus()
         await pilot.press("l")
@@ -71,7 +68,7 @@ async def test_without_a_reward_model_the_way_to_one_is_told() -> None:
     app = Workbench()
     async with app.run_test(size=(100, 30)) as pilot:
         await settle(pilot)
-        assert "no reward model in" in app.screen_text
+        assert "No reward models in" in app.screen_text
         assert "reward-model train" in app.screen_text
         assert not app.query_one(RewardCharts).display
         await pilot.press("enter", "l", "L", "m", "left", "right", "v", "n", "escape")
@@ -119,8 +116,8 @@ async def test_a_live_run_is_followed_from_its_start_to_its_end() -> None:
     with run.folder.lock():
         async with app.run_test(size=(120, 40)) as pilot:
             await settle(pilot)
-            assert "will stand here after the first evaluation" in app.screen_text
-            assert "no step has been taken yet" in app.screen_text
+            assert "Held-out pairs appear after the first evaluation" in app.screen_text
+            assert "no steps yet" in app.screen_text
             run.tell(evaluation(0, accuracy=0.5, accuracy_low=0.4, accuracy_high=0.6))
             run.keep([pair(1, -1.0), pair(2, 1.0)], iteration=0)
             await look(pilot)
@@ -144,7 +141,7 @@ async def test_a_run_of_an_older_version_shows_what_its_journal_tells() -> None:
     app = Workbench()
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
-        assert "71.0 %" in app.screen_text
+        assert "71.0%" in app.screen_text
         assert "an older version trained it" in app.screen_text
         await pilot.press("l", "enter")
         assert app.asked == []
@@ -163,8 +160,8 @@ async def test_the_run_on_the_screen_is_chosen_wherever_it_lies() -> None:
             assert app.text("heading").startswith(f"{name} ")
         app.pane.set_runs_dir(Path("elsewhere"))
         await settle(pilot)
-        assert "no reward model in" in app.screen_text
-        app.pane.choose(Path("runs/b"))
+        assert "No reward models in" in app.screen_text
+        app.pane.reader.choose(Path("runs/b"))
         await settle(pilot)
         assert app.text("heading").startswith("b   ✓ done")
 
@@ -220,10 +217,10 @@ async def test_where_there_is_little_room_one_chart_is_shown_at_a_time() -> None
         for _ in range(5):
             seen += charts(app)
             await pilot.press("v")
-        assert seen == ["Accuracy", "Curve", "Calibration", "Histogram", "Accuracy"]
+        assert seen == ["accuracy", "curve", "calibration", "histogram", "accuracy"]
         await pilot.resize_terminal(120, 40)
         await pilot.pause()
-        assert charts(app) == ["Accuracy", "Curve", "Calibration", "Histogram"]
+        assert charts(app) == ["accuracy", "curve", "calibration", "histogram"]
         before = app.screen_text
         await pilot.press("v")
         assert app.screen_text == before
@@ -247,40 +244,42 @@ async def test_a_slow_folder_blocks_no_key(monkeypatch: pytest.MonkeyPatch) -> N
     app = Workbench()
     async with app.run_test(size=(80, 24)) as pilot:
         try:
-            app.pane.choose(Path("runs/a"))
-            while not (waiting.is_set() and app.pane.run_seen):
+            app.pane.reader.choose(Path("runs/a"))
+            while not (waiting.is_set() and app.pane.reader.seen):
                 await pilot.pause(0.01)
             app.pane.take_focus()
             await pilot.press("down", "enter")
             assert app.opened != ""
-            assert app.pane.runs == []
+            assert app.pane.reader.runs == []
         finally:
             go_on.set()
         await settle(pilot)
-        assert [run.folder.name for run in app.pane.runs] == ["a"]
+        assert [run.folder.name for run in app.pane.reader.runs] == ["a"]
 
 
-async def test_a_look_whose_result_is_not_yet_taken_is_not_replaced_by_one_that_finds_nothing_new() -> None:
+async def test_a_look_whose_result_is_not_yet_taken_is_not_replaced_by_one_that_finds_nothing_new(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     Run("a", 1).train()
     app = Workbench()
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
-        post, reads = app.pane.post_message, ["the clock"]
+        look, reads = RunFollower.look, ["the clock"]
 
-        def post_after_the_clock(message: Message) -> bool:
-            over = isinstance(message, Worker.StateChanged) and message.state is WorkerState.SUCCESS
-            if reads and over and message.worker.group == "reward-run":
+        def look_while_the_clock_ticks(follower: RunFollower) -> Look | None:
+            found = look(follower)
+            if reads:
                 reads.clear()
-                app.pane._read()
-            return post(message)
+                app.call_from_thread(app.pane.read)
+            return found
 
-        app.pane.post_message = post_after_the_clock  # type: ignore[method-assign]
-        app.pane._follower = None
-        app.pane.choose(Path("runs/a"))
+        monkeypatch.setattr(RunFollower, "look", look_while_the_clock_ticks)
+        app.pane.reader._follower = None
+        app.pane.reader.choose(Path("runs/a"))
         await settle(pilot)
         assert reads == []
-        assert app.pane.run_seen is not None
-        assert "63.0 %" in app.screen_text
+        assert app.pane.reader.seen is not None
+        assert "63.0%" in app.screen_text
 
 
 async def test_damage_is_told_above_what_can_be_shown() -> None:
@@ -292,10 +291,10 @@ async def test_damage_is_told_above_what_can_be_shown() -> None:
         assert "✖" in app.text("problem")
         assert "held_out.parquet' is damaged" in app.text("problem")
         assert "\u202e" not in app.screen_text
-        assert "63.0 %" in app.screen_text
+        assert "63.0%" in app.screen_text
         run.keep(some_pairs(), report=REPORT)
-        app.pane._follower = None
-        app.pane.choose(None)
+        app.pane.reader._follower = None
+        app.pane.reader.choose(None)
         await settle(pilot)
         assert app.text("problem") == ""
 
@@ -308,7 +307,7 @@ async def test_what_is_not_seen_reads_nothing() -> None:
         await settle(pilot)
         Run("b", 2).train()
         await look(pilot)
-        assert "b" not in [run.folder.name for run in app.pane.runs]
+        assert "b" not in [run.folder.name for run in app.pane.reader.runs]
         app.pane.display = True
         await pilot.pause()
         await look(pilot)

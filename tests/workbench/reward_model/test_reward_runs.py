@@ -15,11 +15,11 @@ from scripted_run import ended, make_run, started
 from trainer.events import StateChanged
 from trainer.reward_model.predictions import HELD_OUT
 from trainer.runs.folder import RunFolder
-from workbench.reward_model.course import Course
-from workbench.reward_model.follower import RunFollower
-from workbench.reward_model.listing import RewardRunLister
-from workbench.reward_model.measures import of_event, of_report
-from workbench.reward_model.texts import facts, pairs_heading, plain_text, run_heading, verdict
+from workbench.reward_model.accuracy import of_event, of_report
+from workbench.reward_model.pairs import pair_facts, pairs_heading, plain_text, verdict
+from workbench.reward_model.pane import run_heading
+from workbench.reward_model.run_reader import Look, RewardRunLister, RunFollower
+from workbench.run.view import RunView
 
 
 @pytest.fixture(autouse=True)
@@ -92,36 +92,36 @@ def test_a_folder_that_cannot_be_read_is_told() -> None:
     assert "cannot list runs" in listing.problem
 
 
-# The course
+# The events of a run
 
 
-def course(*events: Any) -> Course:
-    made = Course()
-    for event in events:
-        made.take(event)
-    return made
+def fold(view: RunView, look: Look | None) -> RunView:
+    """What the reader of a run does with what it found."""
+    assert look is not None
+    for event in look.events:
+        view.take(event)
+    return view
 
 
-def test_a_resumed_run_takes_the_place_of_what_it_does_anew() -> None:
-    made = course(
+def test_a_resumed_run_replaces_what_it_does_again() -> None:
+    made = RunView()
+    for event in (
         started(run_kind="reward-model", iterations=9),
         evaluation(0),
         *(step(number) for number in range(1, 6)),
         evaluation(4, accuracy=0.1),
         ended("stopped", 3),
         started(run_kind="reward-model", iterations=9, resumed_at=3),
-    )
-    assert (made.step, [one.iteration for one in made.evaluations]) == (3, [0])
+    ):
+        made.take(event)
+    assert (made.iteration, [one.iteration for one in made.held_out]) == (3, [0])
     made.take(step(4, loss=7.0))
     made.take(evaluation(4, accuracy=0.9))
-    assert list(made.numbers) == [1, 2, 3, 4]
-    assert (made.losses[-1], len(made.losses), len(made.accuracies)) == (7.0, 4, 4)
-    assert [(one.iteration, one.accuracy) for one in made.evaluations] == [(0, 0.63), (4, 0.9)]
-    assert (made.ended, made.step, made.total) == (None, 4, 9)
-    copy = made.copy()
-    made.take(step(5))
-    made.take(evaluation(5))
-    assert (copy.step, len(copy.evaluations)) == (4, 2)
+    assert list(made.history.numbers) == [1, 2, 3, 4]
+    losses, accuracies = made.history.column("loss"), made.history.column("accuracy")
+    assert (losses[-1], len(losses), len(accuracies)) == (7.0, 4, 4)
+    assert [(one.iteration, one.accuracy) for one in made.held_out] == [(0, 0.63), (4, 0.9)]
+    assert (made.ended, made.iteration, made.total) == (None, 4, 9)
 
 
 # Following a run
@@ -131,12 +131,15 @@ def test_a_live_run_is_followed_and_nothing_is_read_twice(held_run: Run, monkeyp
     follower = RunFollower(held_run.folder)
     first = follower.look()
     assert first is not None
-    assert (first.live, first.predictions, first.course.step) == (True, None, 0)
+    view = fold(RunView(), first)
+    assert (first.live, first.predictions, view.iteration) == (True, None, 0)
     assert follower.look() is None
     held_run.tell(step(1), step(2), evaluation(2))
     second = follower.look()
     assert second is not None
-    assert (second.course.step, len(second.course.evaluations), first.course.step) == (2, 1, 0)
+    assert len(second.events) == 3
+    fold(view, second)
+    assert (view.iteration, len(view.held_out)) == (2, 1)
     held_run.keep([pair(1, -1.0)], iteration=2)
     third = follower.look()
     assert third is not None
@@ -155,7 +158,8 @@ def test_a_run_that_has_ended_is_read_once() -> None:
     follower = RunFollower(Run("done").train().folder)
     found = follower.look()
     assert found is not None
-    assert (found.live, found.course.step, found.course.state, found.problems) == (False, 75, "done", [])
+    view = fold(RunView(), found)
+    assert (found.live, view.iteration, view.state, found.problems) == (False, 75, "done", [])
     assert not follower.finished
     assert follower.look() is None
     assert follower.finished
@@ -166,11 +170,14 @@ def test_the_end_of_a_process_is_seen_without_an_event() -> None:
     follower = RunFollower(run.folder)
     with run.folder.lock():
         run.tell(StateChanged(state="training"))
-        assert (found := follower.look()) is not None
-        assert "● training" in run_heading("killed", found)
+        found = follower.look()
+        assert found is not None
+        view = fold(RunView(), found)
+        assert "● training" in run_heading("killed", view, live=found.live)
     follower._source._looked = -math.inf  # who trains a run is looked up once a second
-    assert (found := follower.look()) is not None
-    assert "! interrupted" in run_heading("killed", found)
+    found = follower.look()
+    assert found is not None
+    assert "! interrupted" in run_heading("killed", fold(view, found), live=found.live)
 
 
 def test_what_cannot_be_read_is_told_and_the_rest_is_shown() -> None:
@@ -180,7 +187,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_shown() -> None:
         file.write("no event\n")
     found = RunFollower(run.folder).look()
     assert found is not None
-    assert found.course.step == 75
+    assert fold(RunView(), found).iteration == 75
     assert found.predictions is None
     assert any("held_out.parquet' is damaged" in problem for problem in found.problems)
     assert any("left out" in problem for problem in found.problems)
@@ -205,13 +212,13 @@ def test_a_report_and_an_event_come_to_the_same_rows() -> None:
 def test_a_pair_is_told_in_words_as_far_as_there_is_room() -> None:
     assert [verdict(pair(1, lead)) for lead in (1.5, -0.25, 0.0)] == ["✓ +1.50 reward", "✗ -0.25 reward", "= even"]
     normalised = pair(1, -0.36, chosen_reward=0.58, rejected_reward=0.65)  # a lead in logits beside them misleads
-    assert facts(normalised, 80).startswith("✗ -0.07 reward   chosen +0.58   rejected +0.65   ")
-    assert verdict(pair(1, -2.0, is_tie=True)) == "~ tie, 2.00 reward apart"
-    assert facts(pair(1, -2.0, strength=3, source="a\x1b"), 200) == (
+    assert pair_facts(normalised, 80).startswith("✗ -0.07 reward   chosen +0.58   rejected +0.65   ")
+    assert verdict(pair(1, -2.0, is_tie=True)) == "~ tie, rewards 2.00 apart"
+    assert pair_facts(pair(1, -2.0, strength=3, source="a\x1b"), 200) == (
         "✗ -2.00 reward   chosen -0.70   rejected +1.30   11 and 8 tokens   strongly better   a␛"
     )
-    assert facts(pair(1, -2.0), 40) == "✗ -2.00 reward   chosen -0.70"
-    assert facts(pair(1), 3) == ""
+    assert pair_facts(pair(1, -2.0), 40) == "✗ -2.00 reward   chosen -0.70"
+    assert pair_facts(pair(1), 3) == ""
     assert plain_text([{"role": "assistant", "content": "x"}]) == "x"
     assert plain_text([{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]) == (
         "user: x\nassistant: y"
@@ -226,5 +233,5 @@ def test_the_pairs_are_counted_over_their_list() -> None:
     assert found.predictions is not None
     wrong = 2 + sum(one.lead < 0 for one in some_pairs(1000))
     assert pairs_heading(found.predictions, 2) == (
-        f"held-out pairs, most wrong first: ✗ {wrong} of 1003   ~ 1 tie   the first 1000 are listed   ◆ 2 marked"
+        f"held-out pairs, most wrong first: ✗ {wrong} of 1,003   ~ 1 tie   first 1,000 listed   ◆ 2 marked"
     )

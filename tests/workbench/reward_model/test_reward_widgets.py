@@ -13,16 +13,13 @@ from reward_pane_app import REPORT, evaluation, pair, step
 from rich.cells import cell_len
 from scripted_run import ended, started
 
-from trainer.reward_model.report import CalibrationBin
+from trainer.reward_model.predictions import CalibrationBin
 from workbench.kit.drawing import Line, plain
-from workbench.reward_model.accuracy import accuracy_lines
-from workbench.reward_model.calibration import calibration_lines
-from workbench.reward_model.course import Course
-from workbench.reward_model.curve import curve_lines
-from workbench.reward_model.histogram import reward_histogram
-from workbench.reward_model.measures import of_event, of_report
-from workbench.reward_model.pair_list import pair_lines
-from workbench.reward_model.pair_text import pair_text_lines
+from workbench.reward_model.accuracy import accuracy_lines, of_event, of_report
+from workbench.reward_model.bar_charts import calibration_lines, reward_histogram
+from workbench.reward_model.charts import curve_lines
+from workbench.reward_model.pairs import pair_lines, pair_text_lines
+from workbench.run.view import RunView
 
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTHS, HEIGHTS = st.integers(12, 140), st.integers(1, 16)
@@ -33,8 +30,8 @@ def fits(lines: list[Line], width: int, height: int) -> bool:
     return len(lines) <= height and all(cell_len(text) <= width for text in texts(lines))
 
 
-def course(losses: list[float], accuracies: list[float], *more: Any) -> Course:
-    made = Course()
+def course(losses: list[float], accuracies: list[float], *more: Any) -> RunView:
+    made = RunView()
     made.take(started(run_kind="reward-model", iterations=100))
     for number, (loss, accuracy) in enumerate(zip(losses, accuracies, strict=False), 1):
         made.take(step(number, loss=loss, accuracy=accuracy))
@@ -57,7 +54,7 @@ def test_the_interval_and_the_value_stand_at_their_places_from_0_to_100_percent(
     event = evaluation(9, accuracy=0.75, accuracy_low=0.6, accuracy_high=0.9, untrained_accuracy=math.nan)
     title, model, length, untrained, *rest = texts(accuracy_lines(of_event(event), 142, 9))
     assert "200 pairs · after step 9" in title
-    assert "75.0 %  60.0 to 90.0" in model
+    assert " 75.0%  60.0 to 90.0" in model
     bar, start = model[41:], 0
     room = 100
     assert len(bar.rstrip()) <= room
@@ -79,7 +76,7 @@ def test_a_model_that_is_not_clearly_better_than_length_is_told_so():
 
 def test_parts_are_told_where_there_are_several():
     lines = texts(accuracy_lines(of_report(REPORT, 9), 90, 20))
-    assert [line.split()[0] for line in lines[5:]] == ["the", "shorter", "longer"], "all are of one source"
+    assert [line.split()[0] for line in lines[5:]] == ["better", "shorter", "longer"], "all are of one source"
 
 
 # The course
@@ -98,7 +95,7 @@ def test_a_falling_loss_falls_and_held_out_pairs_stand_at_their_step():
     made.take(ended("done", 100))
     title, *lines = texts(curve_lines(made, 60, 12))
     assert "loss 0.2" in title
-    assert "right 50%" in title
+    assert "accuracy 50%" in title
     assert lines[0].startswith("  1.000│")
     first, last = lines[0][8:], lines[4][8:]
     assert (first[0], last[-1]) == ("◆", "◆")
@@ -115,7 +112,7 @@ def test_a_run_under_way_has_room_for_the_steps_to_come_and_one_that_ended_early
     assert texts(curve_lines(going, 108, 10))[-1].split()[-1] == "100"
     going.take(ended("done", 25))
     assert texts(curve_lines(going, 108, 10))[-1].split()[-1] == "25"
-    assert "no step has been taken" in texts(curve_lines(Course(), 80, 5))[1]
+    assert "no steps yet" in texts(curve_lines(RunView(), 80, 5))[1]
 
 
 # Calibration
@@ -145,7 +142,7 @@ def test_a_bar_ends_where_the_model_was_right_and_the_sign_where_it_said():
     assert [place for place, row in enumerate(plot) if row[5] == "◂"] == [4]
     assert [place for place, row in enumerate(plot) if row[59] == "◂"] == [0]
     assert lines[11].split() == ["pairs", "40", "7"]
-    assert "no decided pair" in texts(calibration_lines([], math.nan, 60, 5))[1]
+    assert "no decided held-out pairs yet" in texts(calibration_lines([], math.nan, 60, 5))[1]
 
 
 # Rewards

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from config_files import save_config
 from rich.cells import cell_len
 
-from trainer.config import Config, save_config
+from trainer.config import Config
 from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder
 from workbench.run.config_differences import (
@@ -18,7 +19,7 @@ from workbench.run.config_differences import (
     read_config,
     value_text,
 )
-from workbench.runs.differences import differences_content
+from workbench.runs.details import differences_content
 
 
 def run(folder: Path, name: str, toml: str) -> RunFolder:
@@ -103,7 +104,7 @@ def test_deeply_dotted_keys_exhaust_no_stack(tmp_path: Path) -> None:
     assert [difference.values for difference in comparison.differences] == [{"a": 1, "b": 2}]
     comparison = compare_runs([run(tmp_path, "c", f"{deeper} = 1"), run(tmp_path, "d", f"{deep} = 2")])
     assert [problem.partition("': ")[2] for problem in comparison.problems] == [
-        "a key has more than 32 parts; mend the file, or compare other runs"
+        "a key has more than 32 parts; fix the file, or compare other runs"
     ]
 
 

@@ -1,11 +1,10 @@
-"""Columns of metrics: what is put in comes out, and a chart's buckets are exact at a cost that its width sets."""
+"""Columns of metrics: what is put in comes out, and a chart's buckets are exact."""
 
 from __future__ import annotations
 
 import math
 from array import array
 from collections.abc import Sequence
-from itertools import pairwise
 from random import Random
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_run import evaluation, iteration
 
-from workbench.run.history import Bucket, Cells, History, Pyramid
+from workbench.run.history import Bucket, History
 
 ODD = (math.nan, math.inf, -math.inf, 1.7e308, -1.7e308, 0.1, 0.1)
 
@@ -104,35 +103,6 @@ def test_buckets_stay_right_while_the_history_grows_at_both_ends_and_is_cut(step
         if step == "look":
             for bucket in history.buckets("kl", 7):
                 assert_same(bucket, slow_bucket(kl, bucket.first_index, bucket.last_index + 1))
-
-
-def test_the_cost_of_buckets_grows_with_their_number_and_not_with_the_history() -> None:
-    def cells_read(size: int) -> int:
-        pyramid = Pyramid()
-        pyramid.follow(array("d", range(size)), prepended=0)
-        edges = [17 + i * (size - 31) // 100 for i in range(101)]
-        stretches = [s for first, end in pairwise(edges) for s in pyramid.stretches(first, end)]
-        return sum(stretch.stop - stretch.start for stretch in stretches)
-
-    assert cells_read(200_000) < 100 * 50
-    assert cells_read(200_000) < 1.5 * cells_read(25_000)  # one level more for eight times as many
-
-
-def test_what_is_appended_to_a_long_column_is_summed_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    history = history_of(range(5000))
-    history.buckets("kl", 10)
-    made: list[int] = []
-    group = Pyramid._grouped
-
-    def counted(pyramid: Pyramid, level: int, start: int, stop: int) -> Cells:
-        made.extend(range(start, stop))
-        return group(pyramid, level, start, stop)
-
-    monkeypatch.setattr(Pyramid, "_grouped", counted)
-    for number in range(5001, 5801):
-        history.append(iteration(number))
-        history.buckets("kl", 10)
-    assert 100 + 12 <= len(made) <= 100 + 13 + 2  # 800 values fill 100 cells of 8, 12 or 13 of 64 and 1 or 2 of 512
 
 
 def test_columns_are_the_scalar_fields_of_an_iteration_and_its_seconds_by_phase() -> None:

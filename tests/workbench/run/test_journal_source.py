@@ -18,7 +18,7 @@ from trainer.events import Alert, Event, Iteration, PhaseProgress, RunStarted, S
 from trainer.runs import journal_lines
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal, read_journal
-from trainer.runs.progress import ProgressFile
+from trainer.runs.sinks import ProgressFile
 from workbench.run import journal_source
 from workbench.run.history import History
 from workbench.run.journal_source import JournalSource
@@ -166,8 +166,7 @@ def test_however_a_run_went_on_its_history_is_that_of_its_events_one_by_one(
 def test_opening_a_long_journal_parses_its_end_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_long_journal(folder / "events.jsonl", 6000)
     parsed: list[int] = []
-    loads = json.loads
-    monkeypatch.setattr(json, "loads", lambda line: parsed.append(len(line)) or loads(line))
+    monkeypatch.setattr(journal_lines, "from_json", lambda line: parsed.append(len(line)) or json.loads(line))
     source = JournalSource(folder)
     assert len(take(source).history) == 2000
     assert sum(parsed) < 0.36 * (folder / "events.jsonl").stat().st_size
@@ -308,7 +307,7 @@ def test_unknown_events_newer_versions_and_damage_are_told_wherever_they_are(
     assert "version 2" in version
     assert damaged == "line 7 of the newest left out: it was cut or damaged"
     assert "'weather'" in unknown
-    assert older == "1 earlier line(s) left out: cut or damaged"
+    assert older == "1 earlier line left out: cut or damaged"
     assert cut == "the last line is cut: its event is lost"
 
 
@@ -332,7 +331,7 @@ def test_an_event_whose_fields_are_of_other_types_is_left_out(folder: Path, chan
     source = JournalSource(folder)
     assert list(take(source).history.numbers) == [2]
     [problem] = source.problems
-    assert problem.startswith("line 3 left out: it is not a whole event")
+    assert problem.startswith("line 3 left out: not a complete event")
 
 
 def test_a_folder_without_a_journal_is_a_problem_until_there_is_one(folder: Path) -> None:

@@ -17,7 +17,7 @@ from trainer.runs.folder import RunFolder
 from workbench.run.policy_thread import PolicyThread
 
 QUESTION = Question(prompt="one", count=2)
-LET_GO = "the model was let go of before it was answered"
+LET_GO = "the model was unloaded before it answered"
 
 
 class Loaded:

@@ -23,15 +23,15 @@ from scripted_run import ended, iteration, started
 
 from trainer.events import CheckpointSaved, Evaluation, Event, StateChanged
 from trainer.runs.journal import Journal
-from workbench.headless.dashboard import dashboard
 from workbench.headless.plain import PlainDisplay, heading, row
+from workbench.headless.rich import dashboard
 from workbench.kit.status_line import fitted, status_pieces
 from workbench.run.attached import whole_history
-from workbench.run.evaluations import in_brief
 from workbench.run.history import History, kind_of
 from workbench.run.metrics import METRICS_OF_KIND, table
 from workbench.run.sentences import sentences, summary
 from workbench.run.view import Mark, RunView
+from workbench.run.wording import in_brief
 
 STEPS: dict[str, Any] = {"ppo": iteration, "reward-model": reward_step, "dpo": dpo_step}
 OTHERS = ("reward-model", "dpo")
@@ -124,7 +124,7 @@ def test_the_newest_evaluation_of_each_sort_is_kept_and_each_is_marked() -> None
     assert view.newest_evaluations == [human(5), dpo_evaluation(5), evaluation(5)]
     assert view.held_out == [dpo_evaluation(0), dpo_evaluation(5)]
     assert [mark.kind for mark in view.marks] == ["evaluation"] * 5
-    assert view.marks[-1] == Mark(5, "evaluation", "human win rate 61 % (52 to 70) of 80")
+    assert view.marks[-1] == Mark(5, "evaluation", "human win rate 61% (52 to 70) of 80")
 
 
 def test_a_resumption_drops_the_evaluations_of_what_is_done_anew() -> None:
@@ -168,8 +168,8 @@ def test_the_journal_of_a_run_of_each_kind_is_read_as_it_was_told(kind: str, tmp
     [
         (reward_evaluation(5), "held-out accuracy 0.71 (0.64 to 0.77) of 200"),
         (dpo_evaluation(5), "held-out accuracy 0.71 (0.64 to 0.77) of 200, KL 0.013"),
-        (human(5), "human win rate 61 % (52 to 70) of 80"),
-        (human(5, comparisons=0, win_rate=math.nan), "human win rate - % (52 to 70) of 0"),
+        (human(5), "human win rate 61% (52 to 70) of 80"),
+        (human(5, comparisons=0, win_rate=math.nan), "human win rate - (52 to 70) of 0"),
         (evaluation(5, parts={"lexicon": 0.25}), "score 0.250"),
         (evaluation(5, parts={"a": 1.0, "b": math.nan}), "score 0.250 (a 1.000, b -)"),
     ],
@@ -193,7 +193,7 @@ def test_an_evaluation_in_brief_is_its_number_and_how_sure_that_is(told: Any, wo
         ),
         (
             human(5),
-            "iteration 5: human win rate 61 % (52 to 70) of 80 comparisons by 2 people: "
+            "iteration 5: human win rate 61% (52 to 70) of 80 comparisons by 2 people: "
             "45 for the policy, 8 ties, 27 for the reference",
         ),
         (
@@ -217,7 +217,7 @@ def test_the_summary_tells_what_a_run_of_each_kind_is_made_for() -> None:
     lines = dict(summary(view_of(other_run("reward-model"), reward_step(1), reward_evaluation(1))))
     assert "KL" not in lines
     lines = dict(summary(view_of(started(), iteration(1), human(1))))
-    assert lines["people"] == "human win rate 61 % (52 to 70) of 80"
+    assert lines["people"] == "human win rate 61% (52 to 70) of 80"
     assert lines["score"].startswith("0.100 -> 0.100 (+0.000)")
 
 

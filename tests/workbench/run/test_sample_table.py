@@ -24,8 +24,7 @@ from workbench.run.sample_query import (
     Stops,
     parse_query,
 )
-from workbench.run.sample_records import Sample, SampleKey
-from workbench.run.sample_table import SampleTable, robust_z, table_schema
+from workbench.run.samples import Sample, SampleKey, SampleTable, robust_z, table_schema
 
 TEXTS = st.text(st.sampled_from("aAäÄ.(\\\n🎉\0"), max_size=6)
 WORDS = st.text(st.sampled_from("aAäÄ.(\\\n🎉\0"), max_size=2)

@@ -28,7 +28,7 @@ from workbench.run.sample_reader import (
     read_channel_columns,
     read_token_sample,
 )
-from workbench.run.sample_records import Alternative, Sample, SampleKey, TokenSample
+from workbench.run.samples import Alternative, Sample, SampleKey, TokenSample
 
 VERSION_1 = (
     *("row", "prompt_index", "sample", "prompt", "completion", "truncated", "stop_reason", "score", "parts"),
@@ -374,8 +374,8 @@ def test_kept_iterations_are_those_with_a_file(folder: RunFolder) -> None:
     [
         ["workbench.samples.pane", "workbench.runs.pane"],
         [
-            *(f"workbench.run.sample_{name}" for name in ("reader", "table", "query")),
-            *(f"workbench.samples.{name}" for name in ("bookmarks", "appearances", "whole_run")),
+            *(f"workbench.run.{name}" for name in ("sample_reader", "samples", "sample_query")),
+            *(f"workbench.samples.{name}" for name in ("bookmarks", "browser", "whole_run")),
         ],
     ],
     ids=["panes", "readers"],

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 import scripted_run
+from config_files import save_config
 from scripted_run import FIXES, Script, alarm, answered, make_run
 
-from trainer.config import Config, save_config
+from trainer.config import Config
 from trainer.control.inbox import Inbox
 from trainer.control.questions import Answer, Question
 from trainer.errors import StorageError, UsageError
@@ -74,9 +75,9 @@ def test_only_what_makes_sense_is_allowed() -> None:
 def test_a_second_run_waits_until_the_first_has_ended() -> None:
     supervisor = supervise(scripted_run.wait)
     poll_until(supervisor, lambda: len(supervisor.view.history) == 1)
-    with pytest.raises(UsageError, match="quickstart-0001 is being trained here: stop it"):
+    with pytest.raises(UsageError, match="quickstart-0001 is training here: stop it"):
         supervisor.start(Config())
-    with pytest.raises(UsageError, match="is being trained here"):
+    with pytest.raises(UsageError, match="is training here"):
         supervisor.watch(make_run("other"))
     assert len(supervisor.view.history) == 1
     supervisor.abort()
@@ -200,10 +201,10 @@ def test_a_resumed_run_keeps_its_past() -> None:
 
 
 @pytest.mark.parametrize(
-    ("play", "told"), [(scripted_run.done, "quickstart-0001 had ended by itself: done"), (None, "had not begun")]
+    ("play", "told"), [(scripted_run.done, "quickstart-0001 had already ended: done"), (None, "had not started")]
 )
-def test_a_run_that_cannot_go_on_headless_is_told(play: Any, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.run.supervisor.go_on_headless", lambda _: pytest.fail("a process was started"))
+def test_a_run_that_cannot_continue_headless_is_told(play: Any, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.run.supervisor.continue_headless", lambda _: pytest.fail("a process was started"))
     supervisor = Supervisor()
     if play is not None:
         supervisor = supervise(play)
@@ -242,7 +243,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[PolicyThread]:
 
 
 def closed(thread: PolicyThread) -> bool:
-    with pytest.raises(UsageError, match="let go of"):
+    with pytest.raises(UsageError, match="unloaded"):
         thread.ask(QUESTION)
     thread.join()
     return True
@@ -277,18 +278,18 @@ def test_a_question_to_another_process_is_withdrawn_when_it_is_dropped(tmp_path:
         assert (one.dropped(), two.dropped()) == (True, False)
         run.close()
         assert two.dropped()
-        with pytest.raises(UsageError, match="nobody waits"):
+        with pytest.raises(UsageError, match="was cancelled"):
             closed_.result(0)
 
 
 def test_a_run_that_is_trained_here_answers_by_its_trainer() -> None:
-    with pytest.raises(UsageError, match="there is no run yet: start one"):
+    with pytest.raises(UsageError, match="no run yet: start one"):
         Supervisor().ask_model(QUESTION)
     supervisor = supervise(scripted_run.steered)
     poll_until(supervisor, lambda: supervisor.view.started is not None)
     assert supervisor.ask_model(QUESTION).result(30).completions == answered(QUESTION).completions
     assert supervisor.saved_policies() == []
-    with pytest.raises(UsageError, match="its trainer answers, and not step-000001"):
+    with pytest.raises(UsageError, match="cannot ask step-000001 while the run is training"):
         supervisor.ask_model(QUESTION, "step-000001")
     supervisor.abort()
     poll_until(supervisor, lambda: not supervisor.trains_here)
@@ -341,7 +342,7 @@ def test_a_run_of_another_process_answers_by_its_inbox() -> None:
         second.reply(answered(QUESTION, iteration=7))
     supervisor.poll()
     assert [future.result(30).iteration for future in futures[:2]] == [0, 7], "written before the run ended"
-    with pytest.raises(UsageError, match="run 'elsewhere' ended before it was answered"):
+    with pytest.raises(UsageError, match="run 'elsewhere' ended before it answered"):
         futures[2].result(30)
 
 
@@ -361,5 +362,5 @@ def test_a_broken_answer_and_one_that_nobody_waits_for_are_told() -> None:
             broken.result(30)
         left = supervisor.ask_model(QUESTION)
         supervisor.watch(make_run("other"))
-        with pytest.raises(UsageError, match="nobody waits for the answer any more"):
+        with pytest.raises(UsageError, match="the question was cancelled"):
             left.result(30)

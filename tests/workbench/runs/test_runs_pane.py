@@ -22,13 +22,12 @@ from workbench_app import settle
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal
 from trainer.runs.listing import RunSummary
-from workbench.kit.cells import fit, fit_end
-from workbench.kit.confirm import ConfirmScreen
-from workbench.kit.text_prompt import TextPromptScreen
+from workbench.columns import fit, fit_end
+from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.theming import EXTRA_VARIABLES
 from workbench.run.view import RunView
 from workbench.runs import pane as runs_pane
-from workbench.runs.detail import detail_content
+from workbench.runs.details import detail_content
 from workbench.runs.pane import RunsPane, name_problem
 from workbench.runs.reader import Detail, Listing, read_detail, read_runs
 from workbench.runs.table import COLUMNS, RunTable, age, column_widths, sorted_runs
@@ -303,7 +302,7 @@ async def test_the_cursor_stays_within_the_table_when_runs_vanish(workspace: Pat
         (workspace / "runs").rename(workspace / "gone")
         await until_listed(pilot, app)
         assert app.pane.selected is None
-        assert "no runs in 'runs'" in " ".join(app.drawn())
+        assert "No runs in 'runs'" in " ".join(app.drawn())
         await pilot.press("enter", "r", "d", "n", "x", "m", "o", "pagedown", "up")
         assert app.heard == []
 
@@ -488,7 +487,7 @@ async def test_two_marked_runs_are_compared_and_one_or_none_is_not() -> None:
         await pilot.press("m")
         await settle(pilot)
         assert app.heard == []
-        assert "mark another" in app.text("#run-differences")
+        assert "Mark another" in app.text("#run-differences")
         await pilot.press("end", "m")
         await settle(pilot)
         lines = app.text("#run-differences").splitlines()
@@ -513,7 +512,7 @@ async def test_a_marked_run_that_vanishes_is_compared_no_more(workspace: Path) -
         await until_listed(pilot, app)
         told = [message.folders for message in app.heard if isinstance(message, RunsPane.CompareChanged)]
         assert told[-1] == [Path("runs/c-run"), Path("runs/a-run")]
-        assert app.text("#run-differences") == "their configurations are the same"
+        assert app.text("#run-differences") == "Their configurations are the same"
 
 
 async def test_damaged_runs_tell_their_problem_and_can_be_trashed(workspace: Path) -> None:
@@ -579,8 +578,8 @@ async def test_a_thousand_runs_are_drawn_for_what_is_seen() -> None:
         table = app.table
         table.show([summary(f"run-{i:04d}", started=float(i)) for i in range(1000)], 1000.0)
         drawn: list[int] = []
-        original = table._row
-        table._row = lambda index, style: drawn.append(index) or original(index, style)  # type: ignore[method-assign, func-returns-value]
+        original = table.item_line
+        table.item_line = lambda index, *at: drawn.append(index) or original(index, *at)  # type: ignore[method-assign, func-returns-value]
         await pilot.press("end")
         await pilot.pause()
         assert table.selected is not None
@@ -613,8 +612,10 @@ async def test_an_error_that_nobody_dealt_with_stands_beside_the_state(
         table = app.query_one(RunTable)
         table.show([summary("a", state=state, alarms=alarms)], 2000.0)
         assert shown in table.render_line(1).text
+        table.show([summary("a", state=state, alarms=alarms), summary("b", started=0.0)], 2000.0)
+        table.cursor = 1
         colour = table.get_component_rich_style("run-table--alarmed" if "⚠" in shown else f"run-table--{state}").color
-        (drawn,) = [segment for segment in table._row(0, None) if state in segment.text]
+        (drawn,) = [segment for segment in table.render_line(1) if state in segment.text]
         assert drawn.style is not None
         assert drawn.style.color == colour
 

@@ -17,12 +17,11 @@ from token_samples import SETTINGS, sample_without_critic, token_sample
 from trainer.runs.samples import TOKEN_COLUMNS
 from workbench.kit.drawing import plain
 from workbench.kit.theming import EXTRA_VARIABLES
-from workbench.run.sample_records import TokenSample
-from workbench.samples.advantage_screen import AdvantageScreen
-from workbench.samples.advantage_sum import AdvantageSum, lines_of_their_own, rest_line
-from workbench.samples.explain import explain, token_label
+from workbench.run.samples import TokenSample
+from workbench.samples.advantage_screen import AdvantageScreen, AdvantageSum, lines_of_their_own, rest_line
 from workbench.samples.formula_lines import formula_lines, number
-from workbench.samples.terms import advantage_terms
+from workbench.samples.token_facts import explain, token_label
+from workbench.samples.token_maths import advantage_terms
 
 
 def sample(length: int = 8, row: int = 0, *, held: dict[str, Any] | None = None, **changes: Any) -> TokenSample:
@@ -32,6 +31,9 @@ def sample(length: int = 8, row: int = 0, *, held: dict[str, Any] | None = None,
 class Laying(App[None]):
     CSS_PATH = styles_path("inspector.tcss")
     answer: int | None = None
+
+    def on_mount(self) -> None:
+        self.animation_level = "none"  # as in the workbench
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return EXTRA_VARIABLES
@@ -175,7 +177,7 @@ def test_the_loss_is_that_of_the_runs_clip_and_kl(width: int, advantage: float) 
     kept = "min(ρ A_t, clip(ρ, 0.8, 1.28) A_t)"
     kept = kept if advantage > 0 else f"max({kept}, 3 A_t)"
     assert f"= -w {kept} + β KL_t, ρ = π / π_old" in re.sub(" +", " ", definition)
-    assert definition.endswith("averaged over each response's tokens, then over the responses of the minibatch")
+    assert definition.endswith("averaged over the tokens of each response, then over the responses of the minibatch")
     shown = [line for line in lines if "  epoch " in line]
     gap = of.numbers["ref_logprobs"][2] + 2.9
     for line, ratio in zip(shown, ratios[0], strict=True):
@@ -208,7 +210,7 @@ def test_a_saved_number_that_does_not_follow_is_told_and_one_that_does_is_not() 
 def test_without_settings_it_says_what_is_missing() -> None:
     of = replace(sample(), settings=None)
     lines = " ".join(texts(formula_lines(explain(of, 0), 75)))
-    assert "does not tell gamma, lambda" in lines
+    assert "has no settings such as gamma and lambda" in lines
     assert "KL_t" not in lines
 
 

@@ -22,10 +22,9 @@ from workbench_app import until
 from trainer.control.questions import Answer, Question
 from trainer.errors import ModelError, UsageError
 from workbench.kit.theming import EXTRA_VARIABLES
-from workbench.samples.ask_form import PromptArea
+from workbench.samples.answer_list import AnswerList
+from workbench.samples.ask_form import PromptArea, StartingPoint
 from workbench.samples.ask_screen import KEPT, AskScreen
-from workbench.samples.asked import Asked
-from workbench.samples.completion_list import CompletionList
 from workbench.text import as_sent, typed
 
 NO_TOP = ("top_tokens", "top_texts", "top_logprobs", "top_ref_logprobs")
@@ -87,7 +86,7 @@ class Asking(App[None]):
 
 @asynccontextmanager
 async def asking(
-    asked: Asked, trainer: Trainer, size: tuple[int, int] = (120, 36), **options: Any
+    asked: StartingPoint, trainer: Trainer, size: tuple[int, int] = (120, 36), **options: Any
 ) -> AsyncIterator[tuple[AskScreen, Pilot[None]]]:
     app = Asking()
     async with app.run_test(size=size) as pilot:
@@ -115,8 +114,8 @@ async def seen(pilot: Pilot[None], screen: AskScreen, text: str) -> None:
 
 async def test_an_unchanged_prompt_is_sent_as_its_tokens_to_both_with_one_seed() -> None:
     trainer = Trainer()
-    async with asking(Asked.about_prompt(SAMPLE), trainer) as (screen, pilot):
-        assert "as it was" in text_of(screen)
+    async with asking(StartingPoint.of_prompt(SAMPLE), trainer) as (screen, pilot):
+        assert "unchanged: sent as its original tokens" in text_of(screen)
         await pilot.press("ctrl+r")
         policy, reference = (sent.question for sent in trainer.sent)
     assert (policy.prompt, policy.prompt_tokens, policy.prefix) == (None, [1, 2, 3], [])
@@ -129,7 +128,7 @@ async def test_an_unchanged_prompt_is_sent_as_its_tokens_to_both_with_one_seed()
 
 async def test_a_prompt_of_messages_goes_with_its_tokens_so_that_the_rewards_get_it_as_it_was() -> None:
     trainer, messages = Trainer(), [{"role": "user", "content": "Why?"}]
-    asked = Asked.about_prompt(token_sample(source_prompt=json.dumps(messages)))
+    asked = StartingPoint.of_prompt(token_sample(source_prompt=json.dumps(messages)))
     async with asking(asked, trainer) as (_, pilot):
         await pilot.press("ctrl+r")
         await pilot.pause()
@@ -138,7 +137,7 @@ async def test_a_prompt_of_messages_goes_with_its_tokens_so_that_the_rewards_get
 
 async def test_an_edited_prompt_is_sent_as_text_and_taking_it_back_sends_the_tokens_again() -> None:
     trainer = Trainer()
-    async with asking(Asked.about_prompt(SAMPLE), trainer) as (screen, pilot):
+    async with asking(StartingPoint.of_prompt(SAMPLE), trainer) as (screen, pilot):
         await pilot.press("d", "o", "q", "1", "space", "ctrl+r")
         assert "edited" in text_of(screen)
         await pilot.press(*["backspace"] * 5, "ctrl+r")
@@ -149,7 +148,7 @@ async def test_an_edited_prompt_is_sent_as_text_and_taking_it_back_sends_the_tok
 
 async def test_only_an_unchanged_prompt_is_compared_with_the_sample() -> None:
     trainer = Trainer()
-    async with asking(Asked.about_prompt(SAMPLE), trainer) as (screen, pilot):
+    async with asking(StartingPoint.of_prompt(SAMPLE), trainer) as (screen, pilot):
         await pilot.press("ctrl+r")
         trainer.answer(0, score=1.0)
         await seen(pilot, screen, "▲ +0.75 better")
@@ -161,9 +160,9 @@ async def test_only_an_unchanged_prompt_is_compared_with_the_sample() -> None:
 
 async def test_any_prompt_may_be_typed_where_there_is_no_sample() -> None:
     trainer = Trainer()
-    async with asking(Asked(), trainer) as (screen, pilot):
+    async with asking(StartingPoint(), trainer) as (screen, pilot):
         await pilot.press("ctrl+r")
-        assert status(screen) == "✖ the prompt is empty: type one"
+        assert status(screen) == "✖ the prompt is empty; type one"
         await pilot.press("h", "i")
         assert "✖" not in status(screen)
         await pilot.press("ctrl+r")
@@ -172,7 +171,7 @@ async def test_any_prompt_may_be_typed_where_there_is_no_sample() -> None:
 
 async def test_the_same_request_again_takes_another_seed_and_another_temperature_the_first_one() -> None:
     trainer = Trainer()
-    async with asking(Asked.about_prompt(SAMPLE), trainer) as (screen, pilot):
+    async with asking(StartingPoint.of_prompt(SAMPLE), trainer) as (screen, pilot):
         screen.query_one("#ask-writer", Select).value = "policy"
         await pilot.press("ctrl+r", "ctrl+r")
         screen.query_one("#ask-temperature", Input).value = "0.5"
@@ -183,20 +182,20 @@ async def test_the_same_request_again_takes_another_seed_and_another_temperature
 @pytest.mark.parametrize(
     ("name", "value", "problem"),
     [
-        ("count", "0", "count = 0: write a whole number from 1 to 16"),
-        ("count", "17", "count = 17: write a whole number from 1 to 16"),
-        ("count", "", "count = nothing: write a whole number from 1 to 16"),
-        ("tokens", "-1", "tokens = -1: write a whole number from 1 to 100,000"),
-        ("tokens", "²", "tokens = ²: write a whole number from 1 to 100,000"),
-        ("temperature", "0", "temperature = 0: write a number from 0.01 to 10"),
-        ("temperature", "nan", "temperature = nan: write a number from 0.01 to 10"),
-        ("temperature", "inf", "temperature = inf: write a number from 0.01 to 10"),
-        ("temperature", "1e", "temperature = 1e: write a number from 0.01 to 10"),
+        ("count", "0", "count = 0; use a whole number from 1 to 16"),
+        ("count", "17", "count = 17; use a whole number from 1 to 16"),
+        ("count", "", "count = nothing; use a whole number from 1 to 16"),
+        ("tokens", "-1", "tokens = -1; use a whole number from 1 to 100,000"),
+        ("tokens", "²", "tokens = ²; use a whole number from 1 to 100,000"),
+        ("temperature", "0", "temperature = 0; use a number from 0.01 to 10"),
+        ("temperature", "nan", "temperature = nan; use a number from 0.01 to 10"),
+        ("temperature", "inf", "temperature = inf; use a number from 0.01 to 10"),
+        ("temperature", "1e", "temperature = 1e; use a number from 0.01 to 10"),
     ],
 )
 async def test_a_number_that_cannot_be_is_told_and_nothing_is_sent(name: str, value: str, problem: str) -> None:
     trainer = Trainer()
-    async with asking(Asked.about_prompt(SAMPLE), trainer) as (screen, pilot):
+    async with asking(StartingPoint.of_prompt(SAMPLE), trainer) as (screen, pilot):
         screen.query_one(f"#ask-{name}", Input).value = value
         await pilot.press("ctrl+r")
         assert status(screen) == f"✖ {problem}"
@@ -205,7 +204,7 @@ async def test_a_number_that_cannot_be_is_told_and_nothing_is_sent(name: str, va
 
 async def test_enter_in_a_number_and_the_button_write_as_well() -> None:
     trainer = Trainer()
-    async with asking(Asked.about_prompt(SAMPLE), trainer) as (screen, pilot):
+    async with asking(StartingPoint.of_prompt(SAMPLE), trainer) as (screen, pilot):
         screen.query_one("#ask-tokens").focus()
         await pilot.press("enter")
         assert len(trainer.sent) == 2
@@ -216,7 +215,7 @@ async def test_enter_in_a_number_and_the_button_write_as_well() -> None:
 async def test_a_saved_policy_can_be_chosen_where_there_are_some() -> None:
     trainer = Trainer()
     names = ["step-000040", "step-[/x]\x1b"]
-    async with asking(Asked.about_prompt(SAMPLE), trainer, checkpoints=names) as (screen, pilot):
+    async with asking(StartingPoint.of_prompt(SAMPLE), trainer, checkpoints=names) as (screen, pilot):
         await pilot.press("ctrl+r")
         screen.query_one("#ask-checkpoint", Select).value = names[1]
         await pilot.press("ctrl+r")
@@ -227,22 +226,22 @@ async def test_a_saved_policy_can_be_chosen_where_there_are_some() -> None:
 
 
 async def test_where_none_are_saved_the_screen_says_that_the_trained_policy_answers() -> None:
-    async with asking(Asked.about_prompt(SAMPLE), Trainer()) as (screen, _):
+    async with asking(StartingPoint.of_prompt(SAMPLE), Trainer()) as (screen, _):
         assert not screen.query("#ask-checkpoint")
-        assert "the policy as trained now" in text_of(screen)
+        assert "the policy in training" in text_of(screen)
 
 
 # From a token on
 
 
 def test_the_choices_are_the_writers_own_and_the_tokens_of_the_place_with_the_written_one_marked() -> None:
-    own, *tokens = Asked.from_token(PLACE, 1).choices
+    own, *tokens = StartingPoint.at_token(PLACE, 1).choices
     assert (own.tokens, own.written) == ((), False)
     assert [(one.text, one.tokens, one.written) for one in tokens] == [
         (" much", (101,), True),
         (" [/x]\x1b", (7,), False),
     ]
-    assert [(one.text, one.written) for one in Asked.from_token(PLACE, 2).choices[1:]] == [
+    assert [(one.text, one.written) for one in StartingPoint.at_token(PLACE, 2).choices[1:]] == [
         (" much", False),
         (" [/x]\x1b", False),
         (" joy", True),
@@ -251,14 +250,14 @@ def test_the_choices_are_the_writers_own_and_the_tokens_of_the_place_with_the_wr
 
 def test_a_place_without_alternatives_or_numbers_still_has_two_choices() -> None:
     bare = token_sample(texts=["a", "b"], columns="not JSON", **dict.fromkeys(NO_TOP, ()))
-    asked = Asked.from_token(bare, 1)
-    assert [one.text for one in asked.choices] == ["its own choice", "b"]
+    asked = StartingPoint.at_token(bare, 1)
+    assert [one.text for one in asked.choices] == ["sample freely", "b"]
     assert asked.columns == {}
 
 
 async def test_the_chosen_token_is_appended_to_the_response_up_to_the_place() -> None:
     trainer = Trainer()
-    async with asking(Asked.from_token(PLACE, 2), trainer) as (_, pilot):
+    async with asking(StartingPoint.at_token(PLACE, 2), trainer) as (_, pilot):
         await pilot.press("enter", "down", "down", "enter")
     own, chosen = (sent.question for sent in trainer.sent)
     assert (own.prompt, own.prompt_tokens, own.prefix) == (None, [1, 2, 3], [100, 101])
@@ -267,39 +266,39 @@ async def test_the_chosen_token_is_appended_to_the_response_up_to_the_place() ->
 
 
 @pytest.mark.parametrize("size", [(60, 20), *SIZES])
-@pytest.mark.parametrize("asked", [Asked.about_prompt(SAMPLE), Asked.from_token(PLACE, 2)], ids=["prompt", "token"])
-async def test_everything_that_can_be_used_is_in_sight(asked: Asked, size: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    "asked", [StartingPoint.of_prompt(SAMPLE), StartingPoint.at_token(PLACE, 2)], ids=["prompt", "token"]
+)
+async def test_everything_that_can_be_used_is_in_sight(asked: StartingPoint, size: tuple[int, int]) -> None:
     async with asking(asked, Trainer(), size, checkpoints=["step-000040"]) as (screen, _):
-        for widget in screen.query(
-            "Input, Button, AskForm Select, AskForm OptionList.-textual-compact, CompletionList"
-        ):
+        for widget in screen.query("Input, Button, AskForm Select, AskForm OptionList.-textual-compact, AnswerList"):
             assert screen.region.contains_region(widget.region), widget
 
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_place_its_choices_and_the_answers_are_in_sight(size: tuple[int, int]) -> None:
     trainer = Trainer()
-    async with asking(Asked.from_token(PLACE, 2), trainer, size) as (screen, pilot):
+    async with asking(StartingPoint.at_token(PLACE, 2), trainer, size) as (screen, pilot):
         await pilot.press("down", "down", "enter")
         trainer.answer(0, " so much [/x]\x1b and more", score=0.75)
         await seen(pilot, screen, "[/x]␛ and more")
         shown = text_of(screen)
-        for text in ("Try from token 3", "so much [/x]␛", "“ [/x]␛”", "50 %", "10 %", "25 %", "← as it was"):
+        for text in ("Try from token 3", "so much [/x]␛", "“ [/x]␛”", "50%", "10%", "25%", "← original"):
             assert text in shown
-        for text in ("as it was: score +0.25", "▲ +0.50 better", "Write"):
+        for text in ("original: score +0.25", "▲ +0.50 better", "Generate"):
             assert text in shown
         assert all(len(line) <= size[0] for line in shown.splitlines())
 
 
 async def test_a_token_in_the_midst_of_a_character_is_named_by_its_id() -> None:
     sample = token_sample(texts=["", "é"])
-    async with asking(Asked.from_token(sample, 0), Trainer()) as (screen, _):
+    async with asking(StartingPoint.at_token(sample, 0), Trainer()) as (screen, _):
         assert "token 100" in text_of(screen)
 
 
 async def test_the_answers_are_sorted_by_score_on_request() -> None:
     trainer = Trainer()
-    async with asking(Asked.from_token(PLACE, 2), trainer) as (screen, pilot):
+    async with asking(StartingPoint.at_token(PLACE, 2), trainer) as (screen, pilot):
         await pilot.press("enter")
         texts = {" so much worst": -1.0, " so much unscored": math.nan, " so much greatest": 2.0}
         completions = [completion(text, score=score) for text, score in texts.items()]
@@ -316,7 +315,7 @@ async def test_the_answers_are_sorted_by_score_on_request() -> None:
         await pilot.press("o")
         await pilot.pause()
         assert order() == ["greatest", "worst", "unscored"]
-        assert status(screen) == "the best score first"
+        assert status(screen) == "sorted by score"
 
 
 # Waiting, and what comes of it
@@ -324,7 +323,7 @@ async def test_the_answers_are_sorted_by_score_on_request() -> None:
 
 async def test_while_it_is_waited_for_a_line_says_so_and_the_keys_go_on_working() -> None:
     trainer = Trainer()
-    async with asking(Asked.about_prompt(SAMPLE), trainer) as (screen, pilot):
+    async with asking(StartingPoint.of_prompt(SAMPLE), trainer) as (screen, pilot):
         await pilot.press("ctrl+r")
         assert status(screen).startswith("waiting for 2 answers, ")
         assert status(screen).endswith("the trainer answers between two micro-batches")
@@ -338,7 +337,7 @@ async def test_while_it_is_waited_for_a_line_says_so_and_the_keys_go_on_working(
 
 async def test_requests_queue_and_are_listed_newest_first() -> None:
     trainer = Trainer()
-    async with asking(Asked.from_token(PLACE, 2), trainer) as (screen, pilot):
+    async with asking(StartingPoint.at_token(PLACE, 2), trainer) as (screen, pilot):
         await pilot.press("enter", "down", "enter")
         trainer.answer(1, "came first")
         await seen(pilot, screen, "came first")
@@ -349,11 +348,11 @@ async def test_requests_queue_and_are_listed_newest_first() -> None:
 
 async def test_the_oldest_request_is_forgotten_with_what_it_waits_for() -> None:
     trainer = Trainer()
-    async with asking(Asked.from_token(PLACE, 2), trainer) as (screen, pilot):
+    async with asking(StartingPoint.at_token(PLACE, 2), trainer) as (screen, pilot):
         await pilot.press(*["enter"] * (KEPT + 1))
         assert [sent.future.cancelled() for sent in trainer.sent] == [True] + [False] * KEPT
         await until(pilot, lambda: f"waiting for {KEPT} answers" in status(screen))
-        assert len(screen.query_one(CompletionList)._writings) == KEPT
+        assert len(screen.query_one(AnswerList)._requests) == KEPT
 
 
 @pytest.mark.parametrize(
@@ -368,7 +367,7 @@ async def test_the_oldest_request_is_forgotten_with_what_it_waits_for() -> None:
 )
 async def test_a_failure_is_told_in_its_place(failure: Exception, told: str) -> None:
     trainer = Trainer()
-    async with asking(Asked.from_token(PLACE, 2), trainer) as (screen, pilot):
+    async with asking(StartingPoint.at_token(PLACE, 2), trainer) as (screen, pilot):
         await pilot.press("enter")
         trainer.sent[0].future.set_exception(failure)
         await seen(pilot, screen, told)
@@ -376,10 +375,10 @@ async def test_a_failure_is_told_in_its_place(failure: Exception, told: str) -> 
 
 
 async def test_a_refusal_and_a_problem_are_told_and_the_next_request_is_taken() -> None:
-    trainer = Trainer(UsageError("there is no run yet: start one"))
-    async with asking(Asked.from_token(PLACE, 2), trainer) as (screen, pilot):
+    trainer = Trainer(UsageError("no run yet: start one"))
+    async with asking(StartingPoint.at_token(PLACE, 2), trainer) as (screen, pilot):
         await pilot.press("enter")
-        await seen(pilot, screen, "✖ there is no run yet: start one")
+        await seen(pilot, screen, "✖ no run yet: start one")
         trainer.refusal = None
         await pilot.press("enter")
         trainer.answer(0, "", problem="the prefix ends the response already")
@@ -388,15 +387,15 @@ async def test_a_refusal_and_a_problem_are_told_and_the_next_request_is_taken() 
 
 async def test_a_question_that_is_dropped_elsewhere_is_told() -> None:
     trainer = Trainer()
-    async with asking(Asked.from_token(PLACE, 2), trainer) as (screen, pilot):
+    async with asking(StartingPoint.at_token(PLACE, 2), trainer) as (screen, pilot):
         await pilot.press("enter")
         trainer.sent[0].future.cancel()
-        await seen(pilot, screen, "✖ nobody answered")
+        await seen(pilot, screen, "✖ no answer")
 
 
 async def test_escape_closes_at_once_and_what_was_open_is_cancelled() -> None:
     trainer = Trainer()
-    async with asking(Asked.about_prompt(SAMPLE), trainer) as (screen, pilot):
+    async with asking(StartingPoint.of_prompt(SAMPLE), trainer) as (screen, pilot):
         await pilot.press("ctrl+r", "escape")
         await pilot.pause()
         assert not screen.is_attached
@@ -405,7 +404,7 @@ async def test_escape_closes_at_once_and_what_was_open_is_cancelled() -> None:
 
 async def test_an_answer_under_way_to_a_closed_screen_is_dropped() -> None:
     trainer = Trainer()
-    async with asking(Asked.about_prompt(SAMPLE), trainer) as (screen, pilot):
+    async with asking(StartingPoint.of_prompt(SAMPLE), trainer) as (screen, pilot):
         await pilot.press("ctrl+r")
         for sent in trainer.sent:
             assert sent.future.set_running_or_notify_cancel()
@@ -418,7 +417,7 @@ async def test_an_answer_under_way_to_a_closed_screen_is_dropped() -> None:
 
 
 async def test_escape_in_an_open_list_closes_the_list_only() -> None:
-    async with asking(Asked.about_prompt(SAMPLE), Trainer()) as (screen, pilot):
+    async with asking(StartingPoint.of_prompt(SAMPLE), Trainer()) as (screen, pilot):
         select = screen.query_one("#ask-writer", Select)
         select.focus()
         await pilot.press("enter")
@@ -436,7 +435,7 @@ async def test_escape_in_an_open_list_closes_the_list_only() -> None:
 async def test_hostile_texts_are_shown_and_not_obeyed(size: tuple[int, int]) -> None:
     trainer = Trainer()
     sample = token_sample(texts=[HOSTILE, HOSTILE], prompt=HOSTILE)
-    for asked in (Asked.about_prompt(sample), Asked.from_token(sample, 1)):
+    for asked in (StartingPoint.of_prompt(sample), StartingPoint.at_token(sample, 1)):
         async with asking(asked, trainer, size) as (screen, pilot):
             await pilot.press("ctrl+r")
             trainer.answer(-1, HOSTILE, parts={HOSTILE: math.nan, "b": 1.0}, score=math.nan)
@@ -449,7 +448,7 @@ async def test_hostile_texts_are_shown_and_not_obeyed(size: tuple[int, int]) -> 
 async def test_the_control_characters_of_a_prompt_are_sent_as_they_were_and_pasted_ones_as_they_are_shown() -> None:
     trainer = Trainer()
     sample = token_sample(prompt="one\r\ntwo\x1b\tthree ␡")
-    async with asking(Asked.about_prompt(sample), trainer) as (screen, pilot):
+    async with asking(StartingPoint.of_prompt(sample), trainer) as (screen, pilot):
         pilot.app.post_message(events.Paste("!\x1b[31m"))
         await pilot.pause()
         await pilot.press("ctrl+r")
@@ -464,8 +463,8 @@ async def test_a_prompt_and_an_answer_of_10_000_tokens_leave_room_for_each_other
     trainer = Trainer()
     long = " ".join(f"word{number}" for number in range(10_000))
     for asked in (
-        Asked.about_prompt(token_sample(prompt=long)),
-        Asked.from_token(token_sample(texts=[long, "!"], prompt=long), 1),
+        StartingPoint.of_prompt(token_sample(prompt=long)),
+        StartingPoint.at_token(token_sample(texts=[long, "!"], prompt=long), 1),
     ):
         async with asking(asked, trainer, size) as (screen, pilot):
             assert "word9999" in text_of(screen)
@@ -473,28 +472,28 @@ async def test_a_prompt_and_an_answer_of_10_000_tokens_leave_room_for_each_other
             for index in range(len(trainer.sent)):
                 trainer.answer(index, long)
             await until(pilot, lambda: "waiting" not in status(screen))
-            assert screen.query_one(CompletionList).size.height >= 6
+            assert screen.query_one(AnswerList).size.height >= 6
             trainer.sent.clear()
 
 
 async def test_the_footer_tells_the_keys_that_apply() -> None:
-    async with asking(Asked.about_prompt(SAMPLE), Trainer()) as (screen, pilot):
+    async with asking(StartingPoint.of_prompt(SAMPLE), Trainer()) as (screen, pilot):
         typing = {binding.binding.id for binding in screen.active_bindings.values()}
         assert {"ask.write", "ask.close"} <= typing
         assert not {"ask.order", "ask.diff"} & typing
         await pilot.press("shift+tab")
-        assert isinstance(screen.focused, CompletionList)
+        assert isinstance(screen.focused, AnswerList)
         assert {"ask.order", "ask.diff"} <= {binding.binding.id for binding in screen.active_bindings.values()}
 
 
 async def test_the_diff_marks_words_on_request() -> None:
     trainer = Trainer()
-    async with asking(Asked.about_prompt(SAMPLE), trainer) as (screen, pilot):
+    async with asking(StartingPoint.of_prompt(SAMPLE), trainer) as (screen, pilot):
         await pilot.press("ctrl+r")
         trainer.answer(0, "a warm day")
         trainer.answer(1, "a cold day")
         await seen(pilot, screen, "cold")
-        screen.query_one(CompletionList).focus()
+        screen.query_one(AnswerList).focus()
         await pilot.press("d")
         await pilot.pause()
         styles = {
@@ -510,7 +509,7 @@ async def test_the_diff_marks_words_on_request() -> None:
 
 
 async def test_everything_that_can_be_used_says_what_it_does() -> None:
-    for asked in (Asked.about_prompt(SAMPLE), Asked.from_token(PLACE, 1)):
+    for asked in (StartingPoint.of_prompt(SAMPLE), StartingPoint.at_token(PLACE, 1)):
         async with asking(asked, Trainer(), checkpoints=["step-000040"]) as (screen, _):
             used = [*screen.query(Input), *screen.query("Select, Button, PromptArea"), *screen.query(OptionList)]
             named = [widget for widget in used if type(widget).__name__ != "SelectOverlay"]

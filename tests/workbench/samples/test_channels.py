@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from token_samples import token_sample
 
 from trainer.runs.samples import sample_schema
-from workbench.run.sample_records import TokenSample
+from workbench.run.samples import TokenSample
 from workbench.samples.channels import CHANNELS
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)

@@ -18,7 +18,7 @@ from trainer.errors import StorageError
 from trainer.rollout import experience
 from trainer.runs.samples import TOKEN_COLUMNS
 from workbench.kit.file_names import unused
-from workbench.run.sample_records import TokenSample
+from workbench.run.samples import TokenSample
 from workbench.samples.export import copy_text, export_jsonl, export_markdown, sa_pairs
 
 HOSTILE = [" `a|b`", "\\|", "<script>", "```", "\x1b[2J", "\x9b", "\u202e", "**", "[x](y)", "&amp;", "\ud800", "é", ""]
@@ -112,13 +112,13 @@ def test_hostile_text_comes_back_from_json_as_it_was_and_the_file_is_safe_to_pri
     assert path.read_text("ascii").rstrip("\n").isprintable()
 
 
-def test_markdown_shows_prompt_completion_scores_and_a_row_for_each_token(tmp_path: Path) -> None:
+def test_markdown_shows_prompt_response_scores_and_a_row_for_each_token(tmp_path: Path) -> None:
     sample = token_sample(12, 2)
     text = export_markdown([sample], tmp_path / "a.md").read_text("utf-8")
     assert "## Iteration 12, sample 3\n" in text
     assert f"```text\n{sample.prompt}\n```\n" in text
     assert f"```text\n{sample.completion}\n```\n" in text
-    assert "### Completion, cut short" in text
+    assert "### Response, cut short" in text
     assert f"| `score` | {sample.score:+.4f} |" in text
     assert f"| `lexicon` | {sample.parts['lexicon']:+.4f} |" in text
     rows = [line for line in text.splitlines() if re.match(r"\| \d+ \|", line)]

@@ -12,7 +12,7 @@ from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Static
 
-from workbench.samples.export_screen import ExportChoice, ExportScreen
+from workbench.samples.export_screen import ExportChoice, SampleExportScreen
 
 NOTHING = object()
 
@@ -39,7 +39,9 @@ async def asking(
 ) -> AsyncIterator[tuple[Asking, Pilot[None]]]:
     app = Asking()
     async with app.run_test(size=size) as pilot:
-        app.push_screen(ExportScreen({"this": 1, "shown": shown, "marked": marked}, folder, "a-0001-12.3"), app.take)
+        app.push_screen(
+            SampleExportScreen({"this": 1, "shown": shown, "marked": marked}, folder, "a-0001-12.3"), app.take
+        )
         await pilot.pause()
         yield app, pilot
 
@@ -77,8 +79,8 @@ async def test_of_several_samples_there_is_no_picture(tmp_path: Path) -> None:
         assert [label for label in labels if "picture" in label or "page" in label] == [
             label for label in labels[2:4] if label.startswith("this sample")
         ]
-        assert "all 8 shown" in labels[4]
-        assert "the 2 marked" in labels[6]
+        assert "all 8 listed" in labels[4]
+        assert "all 2 marked" in labels[6]
 
 
 async def test_none_of_something_cannot_be_chosen(tmp_path: Path) -> None:
@@ -112,7 +114,7 @@ async def test_a_name_of_the_users_keeps_all_but_its_suffix_when_another_format_
 async def test_a_path_that_cannot_be_written_is_told_and_not_taken(tmp_path: Path) -> None:
     async with asking(tmp_path) as (app, pilot):
         await pilot.press("enter")
-        for path, problem in (("", "give the file a name"), (str(tmp_path), "is a folder"), ("x" * 300, "too long")):
+        for path, problem in (("", "Enter a file name"), (str(tmp_path), "is a folder"), ("x" * 300, "too long")):
             app.screen.query_one(Input).value = path
             await pilot.press("enter")
             await pilot.pause()

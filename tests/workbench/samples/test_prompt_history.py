@@ -22,10 +22,16 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.samples import write_samples
 from workbench.kit.theming import EXTRA_VARIABLES
 from workbench.kit.word_diff import Part, word_diff
-from workbench.run.sample_records import Sample, SampleKey
+from workbench.run.samples import Sample, SampleKey
 from workbench.samples import prompt_history
-from workbench.samples.diff_text import DiffText, diff_lines
-from workbench.samples.prompt_history import PromptHistoryScreen, appearance_line, changes_line, scores_line
+from workbench.samples.prompt_history import (
+    DiffText,
+    PromptHistoryScreen,
+    appearance_line,
+    changes_line,
+    diff_lines,
+    scores_line,
+)
 
 NOTHING = object()
 PROMPT = "Once upon a time"
@@ -114,7 +120,7 @@ async def test_the_sample_that_was_open_is_the_first_to_be_compared(run: Path) -
         assert app.screen.query_one(OptionList).highlighted == 0
         await until(pilot, lambda: app.shown == " there was a −sad+glad band−.+!")
         assert "score +0.71 (+0.60)" in app.line("changes")
-        assert "against iteration 1, sample 2" in app.line("changes")
+        assert "compared with iteration 1, sample 2" in app.line("changes")
 
 
 async def test_another_base_is_compared_with(run: Path) -> None:
@@ -128,7 +134,7 @@ async def test_another_base_is_compared_with(run: Path) -> None:
         await pilot.pause()
         assert ["base" in row for row in app.rows] == [False, False, True]
         assert app.shown == " there was a sad band."
-        assert "the base" in app.line("changes")
+        assert "base of the comparison" in app.line("changes")
 
 
 async def test_the_text_is_shown_without_its_changes_on_demand(run: Path) -> None:
@@ -155,13 +161,13 @@ async def test_enter_gives_the_sample_to_open_and_escape_none(run: Path) -> None
 async def test_of_a_prompt_that_came_up_once_that_is_said(tmp_path: Path) -> None:
     write(tmp_path, 4, " once only")
     async with showing(tmp_path, sample(4, 1)) as (app, _):
-        assert "this prompt came up once only" in app.line("changes")
+        assert "the only response to this prompt" in app.line("changes")
         assert app.shown == " once only"
 
 
 async def test_where_nothing_is_kept_that_is_said_and_no_key_fails(tmp_path: Path) -> None:
     async with showing(tmp_path, sample(4, 1)) as (app, pilot):
-        assert "no sample of this prompt is kept" in app.line("changes")
+        assert "no saved samples of this prompt" in app.line("changes")
         await pilot.press("b", "d", "down", "enter")
         await pilot.pause()
         assert app.answer is NOTHING
@@ -174,7 +180,7 @@ async def test_damaged_files_are_told_in_one_line_and_the_others_shown(run: Path
         assert len(app.rows) == 3
         problem = app.line("problem")
         assert "step-000005.parquet" in problem
-        assert "1 more files cannot be read" in problem
+        assert "(and 1 more)" in problem
         assert "\n" not in problem
 
 
@@ -209,13 +215,13 @@ class Slow:
 
 async def test_what_is_found_is_shown_before_all_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     slow = Slow(sample(9), sample(8), sample(7, completion=" there was pain."))
-    monkeypatch.setattr(prompt_history, "appearances", slow)
+    monkeypatch.setattr(prompt_history, "samples_of_prompt", slow)
     app = Showing()
     async with app.run_test(size=(120, 36)) as pilot:
         app.push_screen(PromptHistoryScreen(RunFolder(tmp_path), sample(8)), app.take)
         await pilot.pause()
         await until(pilot, lambda: len(app.rows) == 1)
-        assert "the only one so far" in app.line("changes")
+        assert "the only response so far" in app.line("changes")
         assert app.screen.query_one(OptionList).highlighted == 0
         slow.gate.set()
         await until(pilot, lambda: len(app.rows) == 3)
@@ -229,7 +235,7 @@ async def test_a_cursor_that_was_moved_stays_while_more_is_read(
 ) -> None:
     write(tmp_path, 1)
     slow = Slow(sample(9), sample(8), sample(7))
-    monkeypatch.setattr(prompt_history, "appearances", slow)
+    monkeypatch.setattr(prompt_history, "samples_of_prompt", slow)
     app = Showing()
     async with app.run_test(size=(120, 36)) as pilot:
         app.push_screen(PromptHistoryScreen(RunFolder(tmp_path), sample(9)), app.take)
@@ -245,7 +251,7 @@ async def test_a_cursor_that_was_moved_stays_while_more_is_read(
 
 async def test_closing_it_ends_the_reading(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     slow = Slow(sample(9))
-    monkeypatch.setattr(prompt_history, "appearances", slow)
+    monkeypatch.setattr(prompt_history, "samples_of_prompt", slow)
     app = Showing()
     async with app.run_test(size=(120, 36)) as pilot:
         app.push_screen(PromptHistoryScreen(RunFolder(tmp_path), sample(9)), app.take)

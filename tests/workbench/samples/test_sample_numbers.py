@@ -19,8 +19,8 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.samples import SampleSettings, read_samples, sample_settings
 from trainer.session.training import train
 from workbench.run.sample_reader import read_token_sample
-from workbench.run.sample_records import SampleKey
-from workbench.samples.explain import explain
+from workbench.run.samples import SampleKey
+from workbench.samples.token_facts import explain
 
 TOKENS = 'reward.sources=["{folder}/rewards.py:each_token", "{folder}/rewards.py:score"]'
 VARIANTS = {

@@ -13,13 +13,11 @@ from textual.widgets import Static
 
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import write_samples
-from workbench.run.sample_records import Sample
-from workbench.run.sample_table import SampleTable
+from workbench.run.samples import Sample, SampleTable
 from workbench.run.view import RunView
-from workbench.samples import reading as samples_reading
+from workbench.samples import browser
 from workbench.samples.pane import SamplesPane
-from workbench.samples.sample_filter import SampleFilter
-from workbench.samples.sample_list import SampleList, sample_lines
+from workbench.samples.sample_list import SampleFilter, SampleList, sample_lines
 from workbench.samples.sample_view import SampleView
 
 HOSTILE = "[/x] [@click=app.quit]x[/] \x1b[31m \x9b \u202eabc \u2028 שלום 🎉👨‍👩‍👧 e\u0301 日本語\t\n"
@@ -32,14 +30,14 @@ def run(tmp_path: Path) -> Run:
 
 @pytest.fixture(autouse=True)
 def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samples_reading, "_REST", 0.0)
+    monkeypatch.setattr(browser, "_REST", 0.0)
 
 
 async def test_the_newest_iteration_is_followed_and_its_scores_are_told(run: Run) -> None:
     app = Workbench()
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
-        assert "no samples yet" in app.drawn
+        assert "No samples yet" in app.drawn
         run.write(1, "first of one", "second of one")
         await show(pilot, run)
         assert "first of one" in app.drawn
@@ -110,7 +108,7 @@ async def test_a_run_that_keeps_no_files_shows_previews_and_tells_no_scores() ->
         await pilot.pause()
         assert "a preview" in app.drawn
         assert "tokens" not in app.drawn
-        assert "no files are kept" in app.heading
+        assert "no files are saved" in app.heading
         app.pane.show_iteration(2)
         await settle(pilot)
         assert "run.save_samples" in " ".join(app.drawn.split())
@@ -147,7 +145,7 @@ async def test_another_run_starts_from_nothing(run: Run, tmp_path: Path) -> None
         await pilot.press("enter")
         other = Run(tmp_path / "other")
         await show(pilot, other)
-        assert "no samples yet" in app.drawn
+        assert "No samples yet" in app.drawn
         assert app.heading == ""
         other.write(1, "of the other")
         await show(pilot, other)
@@ -167,14 +165,14 @@ async def test_an_iteration_that_a_resumed_run_did_anew_is_read_anew(run: Run) -
 async def test_the_screen_answers_while_a_file_is_read_and_only_what_is_wanted_is_read_next(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, go_on, original = list[int](), threading.Event(), samples_reading.read_batch
+    read, go_on, original = list[int](), threading.Event(), browser.read_batch
 
     def slow(folder: RunFolder, iteration: int) -> SampleTable:
         read.append(iteration)
         go_on.wait(timeout=60)
         return original(folder, iteration)
 
-    monkeypatch.setattr(samples_reading, "read_batch", slow)
+    monkeypatch.setattr(browser, "read_batch", slow)
     app = Workbench()
     async with app.run_test(size=(60, 20)) as pilot:
         for number in range(1, 6):
@@ -191,7 +189,7 @@ async def test_the_screen_answers_while_a_file_is_read_and_only_what_is_wanted_i
 async def test_following_makes_up_for_what_a_reading_cost_and_a_key_does_not_wait(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(samples_reading, "_REST", 1e6)
+    monkeypatch.setattr(browser, "_REST", 1e6)
     app = Workbench()
     async with app.run_test(size=(60, 20)) as pilot:
         for number in (1, 2):
@@ -339,7 +337,7 @@ async def test_a_mark_is_kept_in_the_run_and_can_be_searched_for(run: Run) -> No
         await pilot.press("b")
         await settle(pilot)
         assert len(app.query_one(SampleList).samples) == 0
-        assert "no sample is like that" in app.drawn
+        assert "No matching samples" in app.drawn
 
 
 async def test_the_next_outlier_is_that_of_the_iteration(run: Run) -> None:
@@ -352,4 +350,4 @@ async def test_the_next_outlier_is_that_of_the_iteration(run: Run) -> None:
         assert app.query_one(SampleList).cursor == 7
         await pilot.press("]")
         assert app.query_one(SampleList).cursor == 7
-        assert any("no outlier" in told for told in app.told)
+        assert any("No more outliers" in told for told in app.told)

@@ -17,9 +17,8 @@ from token_samples import SETTINGS, row_without_critic
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import write_samples
 from workbench.run.sample_reader import read_channel_columns, read_token_sample
-from workbench.run.sample_records import SampleKey
-from workbench.samples.advantage_screen import AdvantageScreen
-from workbench.samples.advantage_sum import AdvantageSum
+from workbench.run.samples import SampleKey
+from workbench.samples.advantage_screen import AdvantageScreen, AdvantageSum
 from workbench.samples.channels import CHANNELS
 from workbench.samples.export import export_jsonl, export_markdown, sa_pairs
 from workbench.samples.sample_view import SampleView
@@ -62,8 +61,8 @@ async def test_every_channel_is_drawn_and_those_of_the_critic_are_not_kept(tmp_p
         for key in "vdVDmv":
             await pilot.press(key)
             await settle(pilot)
-        assert "value  not kept in this run" in legend(app)
-        assert "underline: TD error  not kept in this run" in legend(app)
+        assert "value  not saved in this run" in legend(app)
+        assert "underline: TD error  not saved in this run" in legend(app)
         await pilot.press("right_square_bracket", "left_square_bracket", "g", "g")
         await settle(pilot)
         for key, name in (("a", "advantage"), ("t", "return"), ("r", "reward"), ("k", "KL")):
@@ -104,7 +103,7 @@ async def test_a_picture_of_it_is_drawn(tmp_path: Path, monkeypatch: pytest.Monk
         await settle(pilot)
         (path,) = tmp_path.glob("*.svg")
         drawn = "".join(ElementTree.parse(path).getroot().itertext()).replace("\xa0", " ")
-        assert "not kept in this run" in drawn
+        assert "not saved in this run" in drawn
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -121,7 +120,7 @@ def test_exports_have_the_baseline_and_no_values(tmp_path: Path, estimator: str)
     assert all("value" not in pair and "td_error" not in pair and "return" in pair for pair in sa_pairs(sample))
     text = export_markdown([sample], tmp_path / "a.md").read_text()
     assert "| `baseline` | +0.2500 |" in text
-    assert ("divided" in text) == (estimator == "grpo")
+    assert ("divisor" in text) == (estimator == "grpo")
     header = next(row for row in text.splitlines() if "log-prob" in row)
     assert "advantage" in header
     assert "value" not in header

@@ -20,8 +20,8 @@ from token_samples import SETTINGS, sample_without_critic, token_sample
 from trainer.runs.samples import TOKEN_COLUMNS
 from workbench.kit.drawing import ROLES
 from workbench.kit.theming import EXTRA_VARIABLES
-from workbench.run.sample_records import Alternative, TokenSample
-from workbench.samples.explain import explain
+from workbench.run.samples import Alternative, TokenSample
+from workbench.samples.token_facts import explain
 from workbench.samples.token_inspector import TokenInspector, inspector_lines
 
 HOSTILE = [
@@ -86,22 +86,22 @@ def test_every_number_of_a_token_is_shown_with_its_unit() -> None:
         assert value(lines, label) == f"{number:.4f}", label
     assert value(lines, "advantage") == "-0.4100"
     assert value(lines, "whitened") == "-1.0200 std"
-    assert value(lines, "log-prob") == "-2.5257 nats 8 %"
-    assert value(lines, "reference") == "-3.5066 nats 3 %"
-    assert value(lines, "sampler") == "-2.5257 nats 8 %"
+    assert value(lines, "log-prob") == "-2.5257 nats 8%"
+    assert value(lines, "reference") == "-3.5066 nats 3%"
+    assert value(lines, "sampler") == "-2.5257 nats 8%"
     assert value(lines, "KL  ") == "0.9808 nats"
     assert value(lines, "entropy") == f"{facts.entropy:.4f} nats"
 
 
 def test_a_clipped_ratio_is_told_without_colour_and_apart_from_one_that_is_only_outside() -> None:
     lines = shown(sample())
-    assert value(lines, "ratio epoch 2") == "1.1000 8.8 %"
-    assert value(lines, "ratio epoch 3") == "0.7000 ✂ clipped 5.6 %"
-    assert value(lines, "ratio epoch 4") == "0.6000 ✂ clipped 4.8 %"
-    assert value(lines, "ratio after") == "1.3000 outside 10 %"
+    assert value(lines, "ratio epoch 2") == "1.1000 8.8%"
+    assert value(lines, "ratio epoch 3") == "0.7000 ✂ clipped 5.6%"
+    assert value(lines, "ratio epoch 4") == "0.6000 ✂ clipped 4.8%"
+    assert value(lines, "ratio after") == "1.3000 outside 10%"
     narrow = shown(sample(), width=38)
-    assert value(narrow, "ratio epoch 3") == "0.7000 ✂ 5.6 %"
-    assert value(narrow, "ratio after") == "1.3000 out 10 %"
+    assert value(narrow, "ratio epoch 3") == "0.7000 ✂ 5.6%"
+    assert value(narrow, "ratio after") == "1.3000 out 10%"
     assert roles(inspector_lines(explain(sample(), 3), 44, 60), "alert").split() == ["✂", "clipped"] * 2
 
 
@@ -110,8 +110,8 @@ def test_the_alternatives_are_a_table_with_the_written_token_marked() -> None:
     table = lines[next(place for place, line in enumerate(lines) if "likeliest" in line) :]
     assert [line.split() for line in table] == [
         ["likeliest", "policy", "reference"],
-        ["'·w7'", "50", "%", "40", "%"],
-        ["▸", "'·w103'", "8", "%", "3", "%"],
+        ["'·w7'", "50%", "40%"],
+        ["▸", "'·w103'", "8%", "3%"],
     ]
     ends = {line.rindex("%") for line in table[1:]}
     assert len(ends) == 1, "right-aligned"
@@ -167,7 +167,7 @@ def test_a_kl_in_the_loss_and_a_weight_have_lines_of_their_own() -> None:
 def test_an_epoch_without_a_step_is_marked() -> None:
     lines = shown(replace(sample(), ratios=[[1.0, 1.1, math.nan, math.nan, 1.1]] * 6))
     assert value(lines, "ratio epoch 3") == "× NaN no step"
-    assert value(lines, "ratio after") == "1.1000 8.8 %"
+    assert value(lines, "ratio after") == "1.1000 8.8%"
 
 
 def test_a_number_that_is_no_number_is_marked() -> None:
@@ -283,7 +283,7 @@ async def test_the_widget_follows_what_it_is_shown() -> None:
         inspector.show(sample(), 99)
         assert top().endswith("6 of 6 · stop")
         inspector.show(replace(sample(), tokens=[], texts=[]), 0)
-        assert top() == "no token: the response is empty"
+        assert top() == "The response is empty."
         assert inspector.facts is None
         inspector.show(None, 0)
         assert top() == ""

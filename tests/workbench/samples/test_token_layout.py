@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from token_samples import token_sample
 
-from workbench.run.sample_records import TokenSample
-from workbench.samples.line_writer import Span
-from workbench.samples.token_layout import LONGEST_PROMPT, Layout, lay_out, response_end
+from workbench.run.samples import TokenSample
+from workbench.samples.token_layout import LONGEST_PROMPT, TokenLayout, TokenSpan, lay_out, response_end
 
 PIECES = (
     *(" joy", " the", "umph", "a", " ", "   ", "\t", "don’t", "\n", "\n\n", ".\n", " a b  c ", "x" * 70, "", "", "ã"),
@@ -32,15 +31,15 @@ def sample(texts: list[str], **changes: Any) -> TokenSample:
     return dataclasses.replace(token_sample(length=1), texts=texts, **(known | changes))
 
 
-def laid_out(texts: list[str], width: int = 40, *, whitespace: bool = False, **changes: Any) -> Layout:
+def laid_out(texts: list[str], width: int = 40, *, whitespace: bool = False, **changes: Any) -> TokenLayout:
     return lay_out(sample(texts, **changes), width, whitespace=whitespace)
 
 
-def drawn(layout: Layout) -> list[str]:
+def drawn(layout: TokenLayout) -> list[str]:
     return ["".join(span.text for span in line) for line in layout.lines]
 
 
-def spans_of(layout: Layout) -> list[Span]:
+def spans_of(layout: TokenLayout) -> list[TokenSpan]:
     return [span for line in layout.lines for span in line if span.token >= 0]
 
 
@@ -100,7 +99,7 @@ def test_a_word_of_several_tokens_stays_on_one_line_where_it_fits(words: list[st
         assert sum(span.width for span in line) + len(next_word(following)) > width
 
 
-def next_word(line: list[Span]) -> str:
+def next_word(line: list[TokenSpan]) -> str:
     text = "".join(span.source for span in line)
     return text[: text.find(" ", 1) if " " in text[1:] else len(text)]
 
@@ -113,7 +112,7 @@ def test_a_newline_can_be_seen_and_breaks_the_line() -> None:
     layout = laid_out([" one", ".\n", "\n", "\n\n", "two"])
     assert drawn(layout) == [" one.⏎", "⏎", "⏎", "⏎", "two"]
     assert [span.token for _, span in layout.cells_of(3)] == [3, 3]
-    assert {span.part for span in spans_of(layout) if span.text == "⏎"} == {"newline"}
+    assert {span.kind for span in spans_of(layout) if span.text == "⏎"} == {"newline"}
 
 
 def test_a_newline_goes_with_its_word_where_the_line_is_full() -> None:
@@ -201,16 +200,16 @@ def test_a_stop_text_in_the_midst_of_a_token_divides_it() -> None:
     texts = [" so", "ENDx"]
     assert response_end(sample(texts, completion=" soEN")) == 5
     spans = [span for span in spans_of(laid_out(texts, completion=" soEN")) if span.token == 1]
-    assert [(span.part, span.source) for span in spans] == [("text", "EN"), ("stop", "Dx")]
+    assert [(span.kind, span.source) for span in spans] == [("text", "EN"), ("stop", "Dx")]
 
 
 def test_the_prompt_comes_first_and_a_long_ones_end_is_shown() -> None:
     layout = laid_out([" a"], prompt="x y " * 100_000)
-    assert drawn(layout)[0] == f"… {400_000 - LONGEST_PROMPT:,} characters before this"
-    prompt = "".join(span.source for line in layout.lines for span in line if span.part == "prompt")
+    assert drawn(layout)[0] == f"… {400_000 - LONGEST_PROMPT:,} earlier characters"
+    prompt = "".join(span.source for line in layout.lines for span in line if span.kind == "prompt")
     assert prompt == "x y " * (LONGEST_PROMPT // 4)
     assert drawn(layout)[layout.response] == " a"
-    assert {span.part for line in layout.lines[: layout.response] for span in line} == {"note", "prompt", "rule"}
+    assert {span.kind for line in layout.lines[: layout.response] for span in line} == {"note", "prompt", "rule"}
 
 
 def test_the_token_above_and_below_is_that_next_in_column() -> None:

@@ -22,10 +22,9 @@ from token_samples import token_sample
 
 from workbench.kit.heat import BLOCKS
 from workbench.kit.theming import EXTRA_VARIABLES, apply_themes, load_themes, no_color
-from workbench.run.sample_records import TokenSample
+from workbench.run.samples import TokenSample
 from workbench.samples import token_layout, token_text
-from workbench.samples.channels import CHANNELS
-from workbench.samples.scales import channel_scale
+from workbench.samples.channels import CHANNELS, channel_scale
 from workbench.samples.token_legend import TokenLegend, legend_lines
 from workbench.samples.token_text import TokenText
 
@@ -315,11 +314,11 @@ async def test_a_channel_that_was_not_kept_is_told_and_colours_nothing() -> None
     async with Probe().run_test(size=SIZE) as pilot:
         given = dataclasses.replace(sample(), numbers={})
         text = await shown(pilot, given, cursor=9)
-        assert legend(pilot.app) == ["advantage  not kept in this run"]
+        assert legend(pilot.app) == ["advantage  not saved in this run"]
         assert segment_of(text, " The").style == segment_of(text, " play").style
         await pilot.press("g", "E")
         assert rows(text)[3] == ""
-        assert legend(pilot.app)[1] == "underline: entropy  not kept in this run"
+        assert legend(pilot.app)[1] == "underline: entropy  not saved in this run"
 
 
 async def test_the_text_follows_the_theme_and_the_width() -> None:
@@ -338,13 +337,13 @@ async def test_the_text_follows_the_theme_and_the_width() -> None:
 async def test_a_picture_is_the_whole_sample_without_the_cursor() -> None:
     async with Probe().run_test(size=SIZE) as pilot:
         text = await shown(pilot, token_sample(length=400, prompt="asked"), cursor=399)
-        whole = ["".join(segment.text for segment in strip) for strip in text.picture()]
+        whole = ["".join(segment.text for segment in strip) for strip in text.drawn_lines()]
         assert len(whole) == text.virtual_size.height > text.size.height
         assert whole[0] == "  asked"
         assert [row.rstrip() for row in whole[text.scroll_offset.y :]] == rows(text)
-        assert not any(segment.style.reverse for strip in text.picture() for segment in strip)
+        assert not any(segment.style.reverse for strip in text.drawn_lines() for segment in strip)
         await pilot.press("g", "g")
-        assert [strip.text[:1] for strip in text.picture()[2:12]] == [" ", "R", "K", "V", "A"] * 2
+        assert [strip.text[:1] for strip in text.drawn_lines()[2:12]] == [" ", "R", "K", "V", "A"] * 2
 
 
 @pytest.mark.parametrize("hidden", [TokenText, Vertical])

@@ -16,8 +16,7 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.sample_index import update_index
 from trainer.runs.samples import read_samples, write_samples
 from workbench.run.sample_reader import browsed, kept_iterations
-from workbench.run.sample_records import Sample, SampleKey
-from workbench.run.sample_table import SampleTable
+from workbench.run.samples import Sample, SampleKey, SampleTable
 from workbench.samples.whole_run import scan
 
 
@@ -39,8 +38,7 @@ def folder(written: Path, tmp_path: Path) -> RunFolder:
 def test_a_whole_run_comes_newest_first_in_parts_and_damage_is_told(folder: RunFolder) -> None:
     folder.samples_file(70).write_bytes(b"PAR1")
     folder.samples_file(5).unlink()
-    parts: list[tuple[list[SampleKey], int, int, list[str]]] = []
-    scan(folder, range(1, 121), lambda table, *rest: parts.append((table.keys, *rest)), lambda: False)
+    parts = [(part.table.keys, part.done, part.total, part.problems) for part in scan(folder, range(1, 121))]
     keys = [key for found, *_ in parts for key in found]
     whole = [iteration for iteration in range(120, 0, -1) if iteration not in (70, 5)]
     assert keys == [SampleKey(iteration, row) for iteration in whole for row in (iteration, 0)]
@@ -60,24 +58,20 @@ def test_a_scan_that_is_stopped_reads_no_further_file(folder: RunFolder, monkeyp
         return read_samples(path, *columns)
 
     monkeypatch.setattr("workbench.run.sample_reader.read_samples", counted)
-    parts: list[int] = []
-    scan(folder, range(1, 121), lambda table, *rest: parts.append(len(table)), lambda: len(read) >= 60)
+    parts = [len(part.table) for part in scan(folder, range(1, 121), lambda: len(read) >= 60)]
     assert len(read) == 60
     assert sum(parts) < 2 * 60
 
 
 def test_a_run_without_samples_is_scanned_without_a_word(folder: RunFolder) -> None:
-    scan(folder, [], lambda *found: pytest.fail("nothing was there"), lambda: False)
+    assert list(scan(folder, [])) == []
 
 
 def scanned(folder: RunFolder) -> tuple[list[Sample], list[str]]:
     samples, problems = list[Sample](), list[str]()
-
-    def found(table: SampleTable, _done: int, _total: int, told: list[str]) -> None:
-        samples.extend(table)
-        problems.extend(told)
-
-    scan(folder, kept_iterations(folder), found, lambda: False)
+    for part in scan(folder, kept_iterations(folder)):
+        samples.extend(part.table)
+        problems.extend(part.problems)
     return samples, problems
 
 
@@ -174,7 +168,6 @@ def test_parts_grow_so_that_going_through_all_with_each_costs_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workbench.samples.whole_run._read", lambda *_: SampleTable.joined([]))
-    done_by_part: list[int] = []
-    scan(RunFolder(tmp_path), range(1, 100_001), lambda table, done, *_: done_by_part.append(done), lambda: False)
+    done_by_part = [part.done for part in scan(RunFolder(tmp_path), range(1, 100_001))]
     assert len(done_by_part) > 20
     assert sum(done_by_part) <= 6 * 100_000

@@ -131,5 +131,5 @@ def test_a_bug_that_ends_the_screen_saves_the_run(terminal: Terminal) -> None:
     terminal.press("z")
     assert terminal.wait() == 1
     told = terminal.raw.decode(errors="replace")
-    assert "the screen has ended: saving a checkpoint" in told
+    assert "the screen has closed: saving a checkpoint" in told
     assert "unexpected ZeroDivisionError: a bug of ours" in told

@@ -19,13 +19,12 @@ from trainer.events import Alert, RunEnded, SettingChanged, StateChanged
 from trainer.runs.folder import RunFolder, rename_run
 from workbench.config.pane import ConfigPane
 from workbench.kit.banner import Banner
-from workbench.kit.confirm import ConfirmScreen
+from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.pane import Pane
-from workbench.kit.text_prompt import TextPromptScreen
 from workbench.runs.pane import RunsPane
 from workbench.runs.table import RunTable
-from workbench.screen.layout import DASHBOARD
-from workbench.screen.quit import QuitScreen
+from workbench.screen.dialogs import QuitScreen
+from workbench.screen.panes import DASHBOARD
 from workbench.training.pane import TrainingPane
 
 
@@ -224,13 +223,13 @@ async def test_leaving_without_a_run_asks_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("downs", "state", "message"),
-    [(0, "stopped", ""), (1, "stopped", "goes on headless: ppo-workbench watch"), (2, "stopped", "")],
+    [(0, "stopped", ""), (1, "stopped", "continues headless; show it with ppo-workbench watch"), (2, "stopped", "")],
 )
 async def test_leaving_a_run_asks_what_becomes_of_it(
     downs: int, state: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     detached: list[Path] = []
-    monkeypatch.setattr("workbench.run.supervisor.go_on_headless", detached.append)
+    monkeypatch.setattr("workbench.run.supervisor.continue_headless", detached.append)
     async with workbench(scripted_run.wait) as (screen, pilot):
         await pilot.press("space")
         await until(pilot, lambda: "iteration 1/12" in status(screen))
@@ -353,7 +352,7 @@ async def test_a_lost_terminal_ends_the_screen_and_not_the_run() -> None:
     async with workbench(scripted_run.wait) as (screen, pilot):
         await pilot.press("space")
         await until(pilot, lambda: "iteration 1/12" in status(screen))
-        assert not screen.app.heed_signal(signal.SIGHUP)  # type: ignore[attr-defined]
+        assert not screen.app.handle_signal(signal.SIGHUP)  # type: ignore[attr-defined]
         await until(pilot, lambda: not screen.app.is_running)
         assert screen.supervisor.trains_here
         assert screen.app.terminal_gone  # type: ignore[attr-defined]
@@ -597,7 +596,7 @@ async def test_a_signal_to_who_watches_a_run_leaves_the_run_alone() -> None:
     with run.lock():  # as the process that trains it holds it
         async with workbench(watch=run.root) as (screen, pilot):
             await until(pilot, lambda: screen.supervisor.under_way)
-            assert screen.app.heed_signal(signal.SIGTERM)  # type: ignore[attr-defined]
+            assert screen.app.handle_signal(signal.SIGTERM)  # type: ignore[attr-defined]
             await until(pilot, lambda: not screen.app.is_running)
         assert not any(run.control.glob("*.json"))
 

@@ -13,8 +13,8 @@ from trainer.runs.checkpoint_index import newest_checkpoint
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from workbench.config.pane import ConfigPane
+from workbench.samples.answer_list import AnswerList
 from workbench.samples.ask_screen import AskScreen
-from workbench.samples.completion_list import CompletionList
 from workbench.samples.sample_view import SampleView
 from workbench.samples.token_inspector import TokenInspector
 
@@ -69,7 +69,7 @@ async def test_a_token_is_explained_and_the_model_asked_while_it_trains_and_afte
             return text
 
         def drawn() -> str:
-            listed = screen.app.screen.query_one(CompletionList)
+            listed = screen.app.screen.query_one(AnswerList)
             return "\n".join(listed.render_line(y).text for y in range(listed.size.height))
 
         await pilot.press("space")

@@ -9,23 +9,24 @@ from pathlib import Path
 
 import pytest
 import scripted_run
+from config_files import save_config
 from runs_helper import Recorder, record, tiny_config, within
 from scripted_run import Script
 from workbench_app import until, workbench
 
-from trainer.config import Config, save_config
+from trainer.config import Config
 from trainer.control.inbox import send
 from trainer.control.questions import Question
 from trainer.events import Alert, Event, Iteration
-from trainer.rewards.loading import code_of
+from trainer.rewards.code import code_of
 from trainer.runs.folder import RunFolder
-from trainer.session.saved_policy import SavedPolicy
+from trainer.session.answers import SavedPolicy
 from trainer.session.training import train
 from workbench.cli import main as cli
 from workbench.config.pane import ConfigPane
 from workbench.opening import Opening
 from workbench.run.policy_thread import PolicyThread
-from workbench.screen.trust_code import TrustScreen
+from workbench.screen.dialogs import TrustScreen
 from workbench.system.code_trust import trusted_code
 
 EVIL = "open({marker!r}, 'w').close()\n# \x1b[2J\ndef score(completions, **_):\n    return [0.5 for _ in completions]\n"
@@ -183,8 +184,9 @@ def test_the_library_runs_no_code_of_a_folder_that_it_is_handed(trained: Path) -
 
 
 def test_a_request_for_code_that_is_not_trusted_is_refused_and_the_run_goes_on(
-    tmp_path: Path, evil: str, marker: Path
+    tmp_path: Path, evil: str, marker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("trainer.control.control.INBOX_SECONDS", 0.0)  # else the run may end before it looks again
     folder = tmp_path / "runs/a"
 
     def ask(event: Event) -> None:
@@ -196,7 +198,7 @@ def test_a_request_for_code_that_is_not_trusted_is_refused_and_the_run_goes_on(
     recorder = Recorder(ask)
     ended = train(tiny_config(tmp_path, "run.name=a"), sinks=[recorder], trust=trusted_code().check)
     (refused,) = [alert for alert in recorder.of(Alert) if alert.code == "setting_refused"]
-    assert all(part in refused.message for part in ("evil.py", "--trust-code", "the reward is as before"))
+    assert all(part in refused.message for part in ("evil.py", "--trust-code", "the reward is unchanged"))
     assert (ended.state, len(recorder.of(Iteration)), marker.exists()) == ("done", 3, False)
 
 
@@ -268,7 +270,5 @@ def test_the_command_line_of_the_workbench_trusts_what_it_names(
     from workbench.cli.ui import opening
 
     argv = ["--config", str(config), *(part.format(evil=evil) for part in more)]
-    args = cli.parser().parse_args(argv)
-    cli._command(args)
-    assert isinstance(opening(args), Opening)
+    assert isinstance(opening(cli.parse(argv)), Opening)
     assert (trusted_code().untrusted(code_of(evil)) == []) == trusted

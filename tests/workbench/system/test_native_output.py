@@ -8,12 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from workbench.system.native_output import cut_log, new_log
+from workbench.system.output import cut_log, new_log
 
 CODE = """
 import os, sys
 from pathlib import Path
-from workbench.system.native_output import native_output_to
+from workbench.system.output import native_output_to
 with native_output_to(Path(sys.argv[1])):
     os.write(1, b"native on 1;")
     os.write(2, b"native on 2;")

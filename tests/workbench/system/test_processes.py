@@ -10,15 +10,14 @@ import pytest
 from apart import ROOT
 
 from trainer.errors import ModelError
-from workbench.labelling.reward_training import RewardTraining
-from workbench.labelling.scoring import Scoring
-from workbench.run.detach import LOG, go_on_headless
+from workbench.labelling.reward_processes import RewardTraining, Scoring
+from workbench.run.supervisor import LOG, continue_headless
 
 PLANTED = ("random.py", "trainer.py", "workbench.py", "pydantic.py")
 
 
 def detach(folder: Path) -> str:
-    os.waitpid(go_on_headless(folder), 0)
+    os.waitpid(continue_headless(folder), 0)
     return (folder / LOG).read_text()
 
 
@@ -54,4 +53,4 @@ def test_a_child_imports_nothing_from_the_working_folder(
 
 def test_no_other_place_starts_the_interpreter() -> None:
     modules = [path for package in ("trainer", "workbench") for path in (ROOT / package).rglob("*.py")]
-    assert [path.name for path in modules if "sys.executable" in path.read_text()] == ["processes.py"]
+    assert [path.name for path in modules if "sys.executable" in path.read_text()] == ["environment.py"]

@@ -83,7 +83,7 @@ def test_a_terminal_that_cannot_place_text_is_refused_with_the_way_out(
 )
 def test_colours_are_counted_by_what_the_environment_says(term: str, colorterm: str, shown: int) -> None:
     done = subprocess.run(  # for terminfo is read once in a process
-        [sys.executable, "-c", "from workbench.system.terminal import colors; print(colors())"],
+        [sys.executable, "-c", "from workbench.system.environment import colors; print(colors())"],
         env=os.environ | {"TERM": term, "COLORTERM": colorterm},
         capture_output=True,
         text=True,

@@ -21,8 +21,7 @@ from trainer.runs.journal import Journal
 from workbench.kit.banner import Banner
 from workbench.labelling.pane import LabelPane
 from workbench.screen.main import MainScreen
-from workbench.training.alarm_fix_screen import FixScreen
-from workbench.training.alarm_screen import AlarmScreen
+from workbench.training.alarms import AlarmScreen, FixScreen
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[2J\rb\u202ec[@click=app.quit]d[/x]\ne"
 
@@ -98,7 +97,7 @@ async def test_one_key_opens_the_newest_alarm_with_evidence_advice_and_fixes(siz
             "times target  3.013",
             "Raise kl_coef.",
             *(fix.label for fix in FIXES),
-            "enter does it",
+            "enter applies it",
         ):
             assert part in text, part
         await pilot.press("right")
@@ -175,7 +174,7 @@ async def test_an_alarm_without_a_fix_has_advice_alone() -> None:
         assert pilot.app.screen is screen
         await opened(pilot, "exclamation_mark", AlarmScreen)
         assert "Raise kl_coef." in shown(pilot)
-        assert "Nothing can be done from here." in shown(pilot)
+        assert "No fix can be applied from here." in shown(pilot)
         assert not pilot.app.screen.query_one(OptionList).display
         await pilot.press("enter", "right", "escape")
         assert pilot.app.screen is screen
@@ -199,7 +198,7 @@ async def test_a_run_that_has_ended_is_advised_and_not_mended() -> None:
         assert pilot.app.screen is screen
         await opened(pilot, "exclamation_mark", AlarmScreen)
         assert "Raise kl_coef." in shown(pilot)
-        assert "Nothing can be done from here." in shown(pilot)
+        assert "No fix can be applied from here." in shown(pilot)
 
 
 async def test_fixes_reach_a_run_of_another_process_by_its_inbox() -> None:
@@ -230,7 +229,7 @@ async def test_what_does_not_stand_any_more_when_the_user_agrees_changes_nothing
         await pilot.press("enter")
         await pilot.pause()
         assert run.asked == [("ppo.kl_coef", 0.3)]
-        assert "KL high does not stand any more" in str(screen.query_one(Banner).render())
+        assert "KL high is no longer active" in str(screen.query_one(Banner).render())
 
 
 async def test_while_labels_are_made_no_slip_of_the_hand_mends_anything(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +237,7 @@ async def test_while_labels_are_made_no_slip_of_the_hand_mends_anything(monkeypa
         await troubled(screen, pilot)
         await pilot.press("f5")
         assert screen.check_action("open_alarm", ())
-        monkeypatch.setattr(screen.query_one(LabelPane), "desk", object())
+        monkeypatch.setattr(screen.query_one(LabelPane).session, "thread", object())
         assert not screen.check_action("open_alarm", ())
         assert not screen.check_action("fix_alarm", ())
 
@@ -288,7 +287,7 @@ async def test_the_keys_are_those_of_the_user(tmp_path: Path) -> None:
         await troubled(screen, pilot, 2)
         await until(pilot, lambda: "^a opens" in screen_text(screen))
         await opened(pilot, "ctrl+a", AlarmScreen)
-        assert "w puts it away" in shown(pilot)
+        assert "w dismisses it" in shown(pilot)
         await pilot.press("j", "j", "k")
         assert pilot.app.screen.query_one(OptionList).highlighted == 1
         await pilot.press("l", "j", "k")

@@ -15,7 +15,7 @@ from workbench_app import screen_text, status, until, workbench
 
 from trainer.control.control import Control
 from trainer.events import Decision, RolledBack, RunEnded, StateChanged
-from workbench.training.alarm_screen import AlarmScreen
+from workbench.training.alarms import AlarmScreen
 
 
 @pytest.fixture(autouse=True)

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from scripted_run import iteration
 
-from workbench.kit.braille import Canvas
 from workbench.kit.drawing import Line
+from workbench.kit.glyphs import Canvas
 from workbench.kit.window import window_of, window_over
 from workbench.run.history import History
 from workbench.run.metrics import METRICS, Metric
 from workbench.run.view import Mark
-from workbench.training.braille_chart import Picture, braille_chart
-from workbench.training.charted import Charted
+from workbench.training.chart import Picture, braille_chart
+from workbench.training.metric_list import Charted
 
 LEFT = 10  # columns before the plot
 

@@ -25,11 +25,10 @@ from workbench.kit.theming import EXTRA_VARIABLES
 from workbench.run.history import History
 from workbench.run.metrics import DEFAULT, METRICS_OF_KIND
 from workbench.run.view import RunView
+from workbench.training.chart import MetricChart
 from workbench.training.histogram import ScoreHistogram
-from workbench.training.layout import shares
-from workbench.training.metric_chart import MetricChart
 from workbench.training.metric_list import MetricList
-from workbench.training.pane import TrainingPane
+from workbench.training.pane import TrainingPane, shares
 from workbench.training.timeline import Timeline
 
 SHOWN = [metric for metric in DEFAULT if not metric.if_varied and not metric.field.startswith("eval/")]
@@ -86,11 +85,11 @@ async def opened(pilot: Pilot[None], view: RunView) -> TrainingPane:
 
 async def test_before_a_run_a_sentence_says_which_key_starts_one():
     async with Bench().run_test(size=(60, 24)) as pilot:
-        assert "No run yet: space trains the configuration" in await shown(pilot)
+        assert "No run yet. Press space to train the configuration" in await shown(pilot)
         view = RunView()
         view.take(started())
         pilot.app.query_one(TrainingPane).show_run(view)
-        assert "The first iteration is under way" in await shown(pilot)
+        assert "First iteration running" in await shown(pilot)
 
 
 @pytest.mark.parametrize("size", [(44, 30), (42, 20), (80, 24), (120, 40), (122, 60)])
@@ -477,7 +476,7 @@ async def test_the_newest_evaluations_have_a_line_each_above_the_events(size):
             view.take(CheckpointSaved(iteration=20, path=f"checkpoints/step-{number:06d}", seconds=0.1))
         pane.show_run(view)
         lines = [line.strip() for line in (await shown(pilot)).splitlines()]
-        first = lines.index("◇ 20 human win rate 61 % (52 to 70) of 80")
+        first = lines.index("◇ 20 human win rate 61% (52 to 70) of 80")
         assert lines[first + 1].startswith("◇ 20 held-out accuracy 0.71 (0.64 to 0.77) of 200")
         assert lines[first + 2].startswith("events")
         assert lines[-1].endswith("step-000059")

@@ -1,18 +1,24 @@
-"""Exponentials for MLX's CPU backend, which computes exp, tanh and sigmoid one number at a time.
+"""Kernels of MLX's CPU backend: vectorised exponentials, and the protection of the folder of compiled kernels.
 
-With those, SwiGLU and the softmax over the vocabulary cost as much as the matrix products. These versions use sums and
-products, which the C++ compiler turns into vector instructions. They are 3 to 10 times as fast when fused by
-`mx.compile`, and about twice as fast inside a gradient, where MLX does not fuse (`benchmarks/bench_elementwise.py`).
-They are not for a GPU. Each shape is compiled separately, because `shapeless=True` gives slower code.
+MLX computes exp, tanh and sigmoid on a CPU one number at a time. With those, SwiGLU and the softmax over the vocabulary
+cost as much as the matrix products. These versions use sums and products, which the C++ compiler turns into vector
+instructions. They are 3 to 10 times as fast when fused by `mx.compile`, and about twice as fast inside a gradient,
+where MLX does not fuse (`benchmarks/bench_elementwise.py`). They are not for a GPU. Each shape is compiled separately,
+because `shapeless=True` gives slower code.
 """
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+
+from trainer.errors import ModelError
 
 _BLOCK = 256
 
@@ -148,3 +154,29 @@ def _exp(x: mx.array, *, halvings: int) -> mx.array:
     for _ in range(halvings):
         power = mx.square(power)
     return power
+
+
+_VARIABLES = ("TMPDIR", "TMP", "TEMP", "TEMPDIR")  # in the order of C++'s temp_directory_path
+
+
+def own_kernel_folder() -> None:
+    """Make sure that only this user can put kernels where MLX looks for them.
+
+    MLX compiles to `mlx/` in the folder for temporary files and loads any file there that has the name of a kernel. On
+    a shared host that folder may belong to another user. Raises ModelError in that case.
+    """
+    folder = Path(next((os.environ[name] for name in _VARIABLES if os.environ.get(name)), "/tmp")) / "mlx"  # noqa: S108
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+            folder.chmod(0o700)
+            return
+    except FileExistsError:
+        pass
+    except OSError:
+        return  # MLX reports the problem when it first compiles
+    raise ModelError(
+        f"'{folder}' is not a folder of yours, and MLX would run compiled code that lies there: set TMPDIR to a folder "
+        "that only you can write"
+    )

@@ -1,1 +1,279 @@
-"""Row formats: from a row to a preference, and back."""
+"""Formats of preferences, and reading and writing of files in them.
+
+To add a format: write a function that reads a row, or one that makes rows, in `published`, and a line in FORMATS.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from trainer.data.readers import SourceRow
+from trainer.errors import DataError, UsageError
+from trainer.preferences.conversations import ASSISTANT, HUMAN, as_messages
+from trainer.preferences.formats.files import source_rows, write_rows
+from trainer.preferences.formats.k_way import Row, Ties, WriteOptions, k_way_rows, read_k_way
+from trainer.preferences.formats.published import (
+    column_rows,
+    kto_rows,
+    read_columns,
+    read_hh,
+    read_trl,
+    read_trl_implicit,
+    read_ultrafeedback,
+    trl_implicit_rows,
+    trl_rows,
+)
+from trainer.preferences.formats.values import ColumnNames, check_encodable
+from trainer.preferences.records import Preference, content_hash, ranked_pairs
+
+__all__ = ["FORMATS_IN", "FORMATS_OUT", "ColumnNames", "Reading", "Written", "read_preferences", "write_preferences"]
+
+_REPORTED = 20  # broken rows reported one by one
+
+
+class Format(NamedTuple):
+    """A format: how a row is read, how the rows of a preference are made, and the suffixes that can hold them.
+
+    conversational: all texts become messages when written. verbatim: texts are written and equal completions are read
+    as they are.
+    """
+
+    read: Callable[[SourceRow, ColumnNames, str], Preference] | None = None
+    rows: Callable[[Preference, WriteOptions], Iterator[Row]] | None = None
+    suffixes: tuple[str, ...] = (".jsonl", ".parquet")
+    conversational: bool = False
+    verbatim: bool = False
+
+
+FORMATS = {
+    "trl": Format(read_trl, trl_rows),
+    "trl-implicit": Format(read_trl_implicit, trl_implicit_rows),
+    "trl-conversational": Format(rows=trl_rows, conversational=True),
+    "hh": Format(read_hh),
+    "ultrafeedback": Format(read_ultrafeedback),
+    "kto": Format(rows=kto_rows),
+    "kto-conversational": Format(rows=kto_rows, conversational=True),
+    "columns": Format(read_columns, column_rows, (".jsonl", ".parquet", ".csv")),
+    "k-way": Format(read_k_way, k_way_rows, (".jsonl",), verbatim=True),
+}
+FORMATS_IN = {name: format for name, format in FORMATS.items() if format.read}
+FORMATS_OUT = {name: format for name, format in FORMATS.items() if format.rows}
+
+
+# Reading
+
+
+@dataclass(slots=True)
+class Reading:
+    """Preferences, read lazily and once. The counts cover the rows read so far.
+
+    Iterating raises DataError at a broken row, unless broken rows are skipped.
+    """
+
+    source: str
+    format: str  # one of FORMATS_IN
+    rows: int = 0  # broken ones included
+    broken: int = 0
+    duplicates: int = 0  # rows that say the same as an earlier one
+    problems: list[str] = field(default_factory=list)  # the first broken rows: place and rule
+    preferences: Iterator[Preference] = field(default_factory=lambda: iter(()), repr=False)
+
+    def __iter__(self) -> Iterator[Preference]:
+        return self.preferences
+
+
+def read_preferences(
+    source: str,
+    *,
+    format: str = "auto",
+    split: str = "train",
+    columns: ColumnNames | None = None,
+    skip_broken: bool = False,
+    conversational: bool = False,
+) -> Reading:
+    """Read `source`: a file (.jsonl, .jsonl.gz, .json, .csv, .parquet), a folder or a `datasets` name.
+
+    format: one of FORMATS_IN, or auto: by the columns of the first row. split: of a dataset. columns: the source's
+    names for its columns. skip_broken: leave out and count rows that break a rule. conversational: turn plain text and
+    transcripts into chat messages.
+
+    Raises UsageError for an unknown format, and DataError for a source that cannot be read, has no rows, or whose
+    format cannot be recognised.
+    """
+    if format != "auto" and format not in FORMATS_IN:
+        raise UsageError(f"format '{format}': must be one of auto, {', '.join(FORMATS_IN)}")
+    names = columns or ColumnNames()
+    reading = Reading(source, format)
+
+    def broken(error: DataError) -> None:
+        reading.rows += 1
+        if not skip_broken:
+            raise DataError(f"{error} (--skip-broken leaves such rows out)")
+        reading.broken += 1
+        if len(reading.problems) < _REPORTED:
+            reading.problems.append(str(error))
+
+    rows = source_rows(source, split, broken)
+    first = next(rows, None)
+    if first is None:
+        raise DataError(f"'{source}' has no rows" + "".join(f"; {problem}" for problem in reading.problems[:1]))
+    if format == "auto":
+        reading.format = _detect(first, names)
+    reading.preferences = _preferences(reading, chain([first], rows), names, broken, conversational=conversational)
+    return reading
+
+
+def _preferences(
+    reading: Reading,
+    rows: Iterator[SourceRow],
+    names: ColumnNames,
+    broken: Callable[[DataError], None],
+    *,
+    conversational: bool,
+) -> Iterator[Preference]:
+    format = FORMATS_IN[reading.format]
+    assert format.read is not None
+    seen: set[int] = set()
+    for row in rows:
+        try:
+            check_encodable(row)
+            preference = format.read(row, names, reading.source)
+            preference = _conversation(preference) if conversational else preference
+            if not format.verbatim:
+                _check_distinct(preference, row.place)
+        except RecursionError:
+            broken(DataError(f"{row.place}: nested too deeply"))
+            continue
+        except DataError as error:
+            broken(error)
+            continue
+        reading.rows += 1
+        content = content_hash(preference)
+        reading.duplicates += content in seen
+        seen.add(content)
+        yield preference
+
+
+def _check_distinct(preference: Preference, place: str) -> None:
+    completions = preference.comparison.completions
+    if any(completions[better] == completions[worse] for better, worse in ranked_pairs(preference.judgement)):
+        raise DataError(f"{place}: the chosen and the rejected completion are the same: take the row out")
+
+
+def _detect(row: SourceRow, names: ColumnNames) -> str:
+    """Return the format of a source whose first row is `row`. Raises DataError if its columns fit none."""
+    has = row.columns.keys()
+    if "completions" in has:
+        return "k-way" if {"ranking", "verdict"} & has else "ultrafeedback"
+    if {names.chosen, names.rejected} <= has:
+        if names.prompt in has:
+            return "trl"
+        texts = (row.columns[names.chosen], row.columns[names.rejected])
+        transcripts = all(isinstance(text, str) and text.startswith(HUMAN) and ASSISTANT in text for text in texts)
+        return "hh" if transcripts else "trl-implicit"
+    if {names.prompt, names.a, names.b, names.choice} <= has:
+        return "columns"
+    listed = ", ".join(map(str, has)) or "none"
+    if {"completion", "label"} <= has:
+        raise DataError(f"{row.place}: unpaired rows (columns {listed}) compare nothing: give a source of pairs")
+    raise DataError(
+        f"{row.place}: the columns are {listed}; preferences have {names.prompt}, {names.chosen} and {names.rejected}, "
+        f"or {names.prompt}, {names.a}, {names.b} and {names.choice}, or completions and ranking: name them, as in "
+        "--column prompt=question"
+    )
+
+
+# Writing
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Result of writing preferences: rows in the file, and how much was left out, by reason."""
+
+    path: Path
+    rows: int
+    left_out: dict[str, int]
+
+
+def write_preferences(
+    preferences: Iterable[Preference],
+    path: Path,
+    *,
+    format: str,
+    ties: Ties = "keep",
+    provenance: bool = False,
+    overwrite: bool = False,
+) -> Written:
+    """Write `preferences` to `path` in one of FORMATS_OUT.
+
+    ties: keep those that the format can hold, or drop all of them. provenance: add columns with everything else that is
+    known: origins, judgement, the source's other columns. overwrite: replace an existing file.
+
+    Raises UsageError for an unknown format, a suffix that the format does not support, and an existing file; DataError
+    if nothing is left to write, or if text and messages are mixed in a format that keeps both as they are; StorageError
+    if the file cannot be written. On an error, nothing is left behind.
+    """
+    if format not in FORMATS_OUT:
+        raise UsageError(f"format '{format}': must be one of {', '.join(FORMATS_OUT)}")
+    chosen = FORMATS_OUT[format]
+    if path.suffix.lower() not in chosen.suffixes:
+        raise UsageError(f"'{path}': format {format} is written to {' or '.join(chosen.suffixes)}")
+    options = WriteOptions(ties, provenance, Counter())
+    rows = _rows(preferences, chosen, options)
+    count = 0
+
+    def counted() -> Iterator[Row]:
+        nonlocal count
+        first = next(rows, None)
+        if first is None:
+            reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(options.left_out.items()))
+            raise DataError(
+                f"no preference to write as {format}: {f'left out {reasons}' if reasons else 'there are none'}"
+            )
+        for row in chain([first], rows if chosen.verbatim else _alike(first, rows, format)):
+            count += 1
+            yield row
+
+    write_rows(path, counted(), overwrite=overwrite)
+    return Written(path, count, dict(sorted(options.left_out.items())))
+
+
+def _rows(preferences: Iterable[Preference], format: Format, options: WriteOptions) -> Iterator[Row]:
+    assert format.rows is not None
+    for preference in preferences:
+        if not format.verbatim and (format.conversational or _is_mixed(preference)):
+            preference = _conversation(preference)
+        yield from format.rows(preference, options)
+
+
+def _is_mixed(preference: Preference) -> bool:
+    comparison = preference.comparison
+    return len({isinstance(text, str) for text in (comparison.prompt, *comparison.completions)}) > 1
+
+
+def _alike(first: Row, rows: Iterator[Row], format: str) -> Iterator[Row]:
+    """Yield `rows`; raise DataError where their texts are not of the kind of the first one's.
+
+    Other trainers assume that all rows of a file are like the first one.
+    """
+    [(name, text), *_] = first.items()
+    for number, row in enumerate(rows, 2):
+        if isinstance(row[name], str) != isinstance(text, str):
+            kinds = ("text", "messages") if isinstance(text, str) else ("messages", "text")
+            raise DataError(
+                f"format {format}: row 1 is {kinds[0]}, row {number} is {kinds[1]}: write messages for all, "
+                "with trl-conversational or kto-conversational"
+            )
+        yield row
+
+
+def _conversation(preference: Preference) -> Preference:
+    """Return `preference` with chat messages as its prompt and completions."""
+    comparison = preference.comparison
+    prompt, completions = as_messages(comparison.prompt, comparison.completions)
+    return replace(preference, comparison=replace(comparison, prompt=prompt, completions=completions))

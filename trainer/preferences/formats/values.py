@@ -1,18 +1,19 @@
-"""Checked values of a row: every error names the row's place, the column, the value and the rule."""
+"""Names of columns, and checked values of a row: every error names the row's place, the column, the value, the rule."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from trainer.data.files import SourceRow
+from trainer.data.readers import SourceRow
 from trainer.errors import DataError
 from trainer.preferences.records import Messages, Text
 
-T = TypeVar("T")
+_as_utf8_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
+Fits = Callable[[Any], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,18 @@ def prompt_cell(row: SourceRow, name: str) -> Text:
     return prompt
 
 
+def completion_cells(row: SourceRow) -> list[Any]:
+    """Return the column `completions`. Raises DataError unless it is a list of two or more."""
+    return two_or_more(cell(row, "completions"), row.place)
+
+
+def two_or_more(completions: Any, place: str) -> list[Any]:
+    """Return `completions`. Raises DataError unless it is a list of two or more."""
+    if not isinstance(completions, list) or len(completions) < 2:
+        raise DataError(f"{place}: completions is {shortened(completions)}: must be a list of two or more")
+    return completions
+
+
 def text(value: Any, place: str, name: str) -> Text:
     """Return `value` as plain text or messages, which keep only role and content. Raises DataError."""
     if isinstance(value, str):
@@ -64,8 +77,8 @@ def text(value: Any, place: str, name: str) -> Text:
     )
 
 
-def others(row: SourceRow, *used: str) -> dict[str, Any]:
-    """Return the other columns of a row as plain JSON values."""
+def other_columns(row: SourceRow, *used: str) -> dict[str, Any]:
+    """Return the columns of a row that are not `used`, as plain JSON values."""
     return {str(name): plain(value) for name, value in row.columns.items() if name not in used}
 
 
@@ -95,14 +108,20 @@ def from_json(value: Any, place: str, name: str) -> Any:
         raise DataError(f"{place}: {name} is {shortened(value)}: must be JSON") from None
 
 
-def field(values: dict[str, Any], name: str, default: T, fits: Callable[[Any], bool], rule: str, place: str) -> T:
-    """Return the field `name`, or `default` if it is absent or null. Raises DataError unless it `fits`."""
-    value = values.get(name)
-    if value is None:
-        return default
-    if not fits(value):
-        raise DataError(f"{place}: {name} is {shortened(value)}: must be {rule}")
-    return value  # type: ignore[no-any-return]  # `fits` checks the type
+def checked_fields(values: dict[str, Any], rules: Mapping[str, tuple[Fits, str]], place: str) -> dict[str, Any]:
+    """Return the fields of `values` that are in `rules` and not null; lists become tuples.
+
+    rules: by field, whether a value fits, and what it must be, for the error. Raises DataError.
+    """
+    found = {}
+    for name, (fits, rule) in rules.items():
+        value = values.get(name)
+        if value is None:
+            continue
+        if not fits(value):
+            raise DataError(f"{place}: {name} is {shortened(value)}: must be {rule}")
+        found[name] = tuple(value) if isinstance(value, list) else value
+    return found
 
 
 def number_of(value: Any) -> Any:
@@ -127,7 +146,7 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def is_list_of(value: Any, fits: Callable[[Any], bool]) -> bool:
+def is_list_of(value: Any, fits: Fits) -> bool:
     """Return whether `value` is a list and each of its members `fits`."""
     return isinstance(value, list) and all(map(fits, value))
 
@@ -135,10 +154,10 @@ def is_list_of(value: Any, fits: Callable[[Any], bool]) -> bool:
 def check_encodable(row: SourceRow) -> None:
     """Raise DataError for a lone surrogate anywhere in the row: no file and no database can hold it."""
     try:
-        json.dumps(row.columns, ensure_ascii=False, default=str).encode()
+        _as_utf8_json(row.columns).encode()
     except UnicodeEncodeError as error:
         unit = f"\\u{ord(error.object[error.start]):04x}"
-        raise DataError(f"{row.place}: has half a surrogate pair ({unit}), which is no text: take it out") from None
+        raise DataError(f"{row.place}: has half a surrogate pair ({unit}), which is not text: remove it") from None
 
 
 def shortened(value: Any) -> str:

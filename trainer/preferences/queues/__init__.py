@@ -1,1 +1,171 @@
-"""Queues of comparisons for a labelling session, made lazily, and their mixture. Imports no MLX."""
+"""Queues of comparisons for a labelling session, drawn lazily. Imports no MLX and no NumPy.
+
+A queue is a generator of a plan and `QueueInputs`; to add one, write it in a module beside this one, and a line in
+`mixture.QUEUES`.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence, Set
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from trainer.control.control import Interrupted
+from trainer.control.questions import Answer, Question
+from trainer.errors import ModelError, TrainerError
+from trainer.preferences.records import Comparison, Preference, Text
+from trainer.preferences.store import PreferenceStore
+
+T = TypeVar("T")
+
+Ask = Callable[[Question], Answer]
+"""Function that asks a model of the run to write; blocks until it has. Raises TrainerError."""
+Score = Callable[[str, Sequence[tuple[Text, Text]]], list[float]]
+"""Function that scores prompts with completions by a reward model (its run's folder); blocks. Raises TrainerError."""
+Report = Callable[[str], None]
+"""Function that shows the labeller a line, such as that a file cannot be read."""
+
+_SKIPPED = 200  # known comparisons in a row, after which other queues get a turn
+
+
+@dataclass(frozen=True, slots=True)
+class QueueContext:
+    """The labeller whom the queues ask for, and what they may use.
+
+    store: the file of the preferences. served: keys of the comparisons that are already in the session. ask: asks the
+    model of the plan's run; None if there is no model to ask. score: None if nothing can score. Both are called on the
+    queues' own threads. check: called between small steps; an error that it raises ends the drawing. wake: called on
+    any thread when an awaited result is there.
+    """
+
+    labeller: str
+    store: Path
+    served: Set[str] = frozenset()
+    ask: Ask | None = None
+    score: Score | None = None
+    check: Callable[[], None] = lambda: None
+    wake: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Sign that a queue has nothing for now. why: in words, as in "the policy is writing pair 3"."""
+
+    why: str
+
+
+Drawn = Comparison | Wait
+
+
+class QueueInputs(NamedTuple):
+    """Inputs of one queue. random_share: smallest share of pairs that an ordered queue draws at random."""
+
+    context: QueueContext
+    history: LabelHistory
+    rng: random.Random
+    report: Report
+    random_share: float
+
+
+class LabelHistory:
+    """Comparisons that are not asked again: those in the session, and those that its labeller has judged.
+
+    Judgements are looked up one by one, because a store may hold 100,000. From the first look-up on, it is for one
+    thread. Every look-up may raise StorageError.
+    """
+
+    def __init__(self, labeller: str, path: Path, served: Set[str]) -> None:
+        self.labeller = labeller
+        self.path = path
+        self.served = set(served)
+        self._store: PreferenceStore | None = None
+
+    def is_new(self, comparison: Comparison) -> bool:
+        """Return whether the comparison is not in the session, and its labeller has not judged or skipped it."""
+        key = comparison.key
+        return key not in self.served and not self.own_labels(key)
+
+    def own_labels(self, key: str) -> list[Preference]:
+        """Return the labeller's own labels of a comparison that are not undone, oldest first."""
+        return [one for one in self.labels_of(key) if one.judgement.labeller == self.labeller]
+
+    def labels_of(self, key: str) -> list[Preference]:
+        """Return anybody's labels of a comparison that are not undone, oldest first."""
+        store = self._opened()
+        return store.labels_of(key) if store is not None else []
+
+    def comparisons(self) -> Iterator[Comparison]:
+        """Yield all comparisons in the store."""
+        store = self._opened()
+        yield from store.comparisons() if store is not None else ()
+
+    def close(self) -> None:
+        """Close the store; call this on the thread that used it."""
+        if self._store is not None:
+            self._store.close()
+        self._store = None
+
+    def _opened(self) -> PreferenceStore | None:
+        if self._store is None and self.path.exists():  # there is no store until the first label
+            self._store = PreferenceStore(self.path, create=False)
+        return self._store
+
+
+def only_new(found: Iterator[Drawn], inputs: QueueInputs) -> Iterator[Drawn]:
+    """Yield the new ones of `found`; after many known ones in a row, let other queues go first."""
+    skipped = 0
+    for drawn in found:
+        inputs.context.check()
+        if isinstance(drawn, Wait) or inputs.history.is_new(drawn):
+            skipped = 0
+            yield drawn
+            continue
+        skipped += 1
+        if skipped % _SKIPPED == 0:
+            inputs.context.wake()
+            yield Wait("skipping comparisons judged before")
+
+
+# Waiting for a model without blocking other queues
+
+
+def in_background(work: Callable[[], T], wake: Callable[[], None]) -> Future[T]:
+    """Run `work` on a thread of its own, for which nobody waits at the end of the process; then call `wake`."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001  who asks for the result gets it
+            future.set_exception(error)
+        wake()
+
+    threading.Thread(target=run, name="label queue", daemon=True).start()
+    return future
+
+
+def result_of(future: Future[T], what: str) -> T:
+    """Return the result of a finished `future`.
+
+    Errors of a model's library become ModelErrors, so that they end only one queue.
+    """
+    try:
+        return future.result()
+    except (TrainerError, Interrupted):
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ModelError(f"{what}: {reason}") from error
+
+
+def awaited(work: Callable[[], T], why: str, context: QueueContext) -> Generator[Wait, None, T]:
+    """Yield Waits with `why` until `work` is done in the background, and return its result."""
+    future = in_background(work, context.wake)
+    while not future.done():
+        yield Wait(why)
+    return result_of(future, why)

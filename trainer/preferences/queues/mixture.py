@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from trainer.errors import TrainerError
-from trainer.preferences.items import Item, QueuePlan, SessionPlan
-from trainer.preferences.queues.context import Drawn, QueueContext, Tell
-from trainer.preferences.queues.known import Known
+from trainer.preferences.items import Item, Queue, QueuePlan, SessionPlan
+from trainer.preferences.queues import Drawn, LabelHistory, QueueContext, QueueInputs
 from trainer.preferences.queues.listed import again, dataset
-from trainer.preferences.queues.ordered import disagreement, uncertain
-from trainer.preferences.queues.repeats import Repeats
-from trainer.preferences.queues.sampled import samples
-from trainer.preferences.queues.written import written_pairs
+from trainer.preferences.queues.run_pairs import policy_and_reference, samples
+from trainer.preferences.queues.scored_pairs import disagreement, uncertain
 from trainer.preferences.records import Comparison, Preference
 
-_TOLD = 20  # limit of lines about what was left out
+QUEUES: dict[Queue, Callable[[QueuePlan, QueueInputs], Iterator[Drawn]]] = {
+    "samples": samples,
+    "policy-reference": policy_and_reference,
+    "dataset": dataset,
+    "uncertain": uncertain,
+    "disagreement": disagreement,
+    "again": again,
+    "repeat": lambda plan, inputs: iter(()),  # set by the session's `repeats`
+}
+"""Queues by name. Errors in a plan are raised when the first comparison is drawn."""
+
+_REPORTED = 20  # limit of lines about what was left out
+_APART = 20  # fewest items between a label and its repeat
+_TRIES = 5  # at a time; what is not labelled yet is tried again later
 
 
 @dataclass(slots=True)
@@ -34,7 +45,7 @@ class Mixture:
     `problems` reports why, and the others go on. The sides of a comparison that was not shown before depend only on the
     plan's seed, the labeller and the comparison, so they are the same when a session is continued.
 
-    The caller applies the plan's limit. Raises StorageError if the store cannot be read, and whatever `context.heed`
+    The caller applies the plan's limit. Raises StorageError if the store cannot be read, and whatever `context.check`
     raises.
     """
 
@@ -42,14 +53,14 @@ class Mixture:
         self.problems: list[str] = []
         self.waiting = ""  # what the last call of `draw` is waiting for, in words
         self._plan = plan
-        self._known = Known(context.labeller, context.store, context.served)
+        self._history = LabelHistory(context.labeller, context.store, context.served)
         self._total = 0
         self._queues = [
-            _Queue(one, _drawn_from(one, plan.random, self._known, context, self._rng(place, context), self._tell))
+            _Queue(one, QUEUES[one.queue](one, self._inputs(place, context)))
             for place, one in enumerate(plan.queues)
             if one.weight > 0
         ]
-        self._repeats = Repeats(plan.repeats, self._known, self._rng("repeats", context))
+        self._repeats = _Repeats(plan.repeats, self._history, self._rng("repeats", context))
 
     @property
     def exhausted(self) -> bool:
@@ -80,7 +91,7 @@ class Mixture:
 
     def close(self) -> None:
         """Close the store; call this on the thread that drew."""
-        self._known.close()
+        self._history.close()
 
     def _turn(self, queue: _Queue) -> tuple[bool, float]:
         """Return a sort key that is smallest for the queue whose turn is next.
@@ -96,19 +107,19 @@ class Mixture:
         try:
             return next(queue.drawn, None)
         except TrainerError as error:
-            self._tell(str(error))
+            self._report(str(error))
             return None
 
     def _given(self, item: Item) -> Item:
         key = item.comparison.key
-        self._known.served.add(key)
+        self._history.served.add(key)
         if item.queue != "repeat":
             self._repeats.add(key, self._total)
         self._total += 1
         return item
 
     def _item(self, comparison: Comparison, plan: QueuePlan) -> Item:
-        labels = self._known.own_labels(comparison.key) if plan.queue == "again" else []
+        labels = self._history.own_labels(comparison.key) if plan.queue == "again" else []
         # Not a repeat of these labels: it was chosen for what they say, so it would not measure self-agreement.
         order = self._other_order(labels[-1]) if labels else self._order(comparison)
         return Item(comparison=comparison, queue=plan.queue, order=order)
@@ -121,34 +132,57 @@ class Mixture:
 
     def _order(self, comparison: Comparison) -> tuple[int, ...]:
         places = list(range(len(comparison.completions)))
-        random.Random(f"{self._plan.seed}/{self._known.labeller}/{comparison.key}").shuffle(places)
+        random.Random(f"{self._plan.seed}/{self._history.labeller}/{comparison.key}").shuffle(places)
         return tuple(places)
+
+    def _inputs(self, place: int, context: QueueContext) -> QueueInputs:
+        return QueueInputs(context, self._history, self._rng(place, context), self._report, self._plan.random)
 
     def _rng(self, what: object, context: QueueContext) -> random.Random:
         # Another one when a session is continued, so that a model does not write the same again.
         return random.Random(f"{self._plan.seed}/{context.labeller}/{what}/{len(context.served)}")
 
-    def _tell(self, line: str) -> None:
-        if line not in self.problems and len(self.problems) < _TOLD:
+    def _report(self, line: str) -> None:
+        if line not in self.problems and len(self.problems) < _REPORTED:
             self.problems.append(line)
 
 
-def _drawn_from(
-    plan: QueuePlan, share: float, known: Known, context: QueueContext, rng: random.Random, tell: Tell
-) -> Iterator[Drawn]:
-    """Return the comparisons of a queue; errors in its plan are raised when the first one is drawn."""
-    match plan.queue:
-        case "samples":
-            return samples(plan.source, known, context, rng, tell)
-        case "policy-reference":
-            return written_pairs(plan.source, ("policy", "reference"), known, context, rng, tell)
-        case "dataset":
-            return dataset(plan.source, known, context, tell)
-        case "uncertain":
-            return uncertain(plan, share, known, context, rng, tell)
-        case "disagreement":
-            return disagreement(plan, share, known, context, rng, tell)
-        case "again":
-            return again(plan.keys, known, tell)
-        case "repeat":  # set by the plan's `repeats`
-            return iter(())
+class _Repeats:
+    """Comparisons of a session that can be repeated to measure self-agreement: each once, if judged and not skipped.
+
+    share: of all items; it is never exceeded. Items that the session had when it was continued count as its newest.
+    """
+
+    def __init__(self, share: float, history: LabelHistory, rng: random.Random) -> None:
+        self._share = share
+        self._history = history
+        self._rng = rng
+        self._given = 0
+        self._too_new = deque((0, key) for key in sorted(history.served))  # (place in the session, key)
+        self._ready: list[str] = []
+
+    def add(self, key: str, place: int) -> None:
+        """Record that the item at `place` is the comparison `key`."""
+        self._too_new.append((place, key))
+
+    def is_due(self, total: int) -> bool:
+        """Return whether the next item, after `total` of them, should be a repeat."""
+        while self._too_new and total - self._too_new[0][0] > _APART:
+            self._ready.append(self._too_new.popleft()[1])
+        return bool(self._ready) and self._given + 1 <= self._share * (total + 1)
+
+    def draw(self, total: int) -> Preference | None:
+        """Return the label to repeat as the next item, after `total`; None if none is due or available."""
+        if not self.is_due(total):
+            return None
+        for _ in range(min(_TRIES, len(self._ready))):
+            place = self._rng.randrange(len(self._ready))
+            self._ready[place], self._ready[-1] = self._ready[-1], self._ready[place]
+            key = self._ready.pop()
+            labels = self._history.own_labels(key)
+            if not labels:
+                self._ready.append(key)
+            elif len(labels) == 1 and labels[0].judgement.verdict != "skip":
+                self._given += 1
+                return labels[0]
+        return None

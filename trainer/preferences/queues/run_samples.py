@@ -6,18 +6,20 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from trainer.errors import DataError, StorageError, UsageError
 from trainer.files import read_toml
 from trainer.preferences.formats.values import text
-from trainer.preferences.queues.context import Tell
+from trainer.preferences.queues import QueueContext, Report, Wait
 from trainer.preferences.records import Text
 from trainer.runs.folder import RunFolder, open_run
 from trainer.runs.samples import read_samples, sample_schema, sample_settings
+
+T = TypeVar("T")
 
 _COLUMNS = ("row", "prompt", "source_prompt", "prompt_tokens", "columns", "completion", "score", "length")
 
@@ -53,10 +55,10 @@ class SampledIterations:
     Raises UsageError if there is no such run.
     """
 
-    def __init__(self, source: str, tell: Tell) -> None:
+    def __init__(self, source: str, report: Report) -> None:
         path = Path(source).expanduser()
         self.folder = open_run(path.name, path.parent)
-        self._tell = tell
+        self._report = report
         self._left: list[int] = []  # ascending
         self._newest = -1  # found so far
 
@@ -68,7 +70,7 @@ class SampledIterations:
             self._newest = max([self._newest, *came])
         return self._left[-1] if self._left else None
 
-    def leave_out(self, iteration: int) -> None:
+    def drop(self, iteration: int) -> None:
         """Remove `iteration` from those left."""
         self._left.remove(iteration)
 
@@ -77,7 +79,7 @@ class SampledIterations:
         try:
             return _read(self.folder, iteration)
         except StorageError as error:
-            self._tell(str(error))
+            self._report(str(error))
             return []
 
     def are_over(self) -> bool:
@@ -93,9 +95,40 @@ class SampledIterations:
             )
 
     @property
-    def what_comes(self) -> str:
+    def awaited(self) -> str:
         """What to wait for when nothing is left, in words."""
-        return f"waits for the samples of iteration {max(self._newest, 0) + 1}"
+        return f"waiting for the samples of iteration {max(self._newest, 0) + 1}"
+
+
+def newest_first(
+    iterations: SampledIterations,
+    parts: Callable[[list[PromptSamples]], Iterator[T]],
+    context: QueueContext,
+    *,
+    follow: bool = True,
+) -> Iterator[T | Wait]:
+    """Yield the `parts` of each iteration's samples; a newer iteration that arrives goes before what is left.
+
+    follow: wait for more while the run is under way. Raises UsageError if the run has no samples and gets none.
+    """
+    begun: dict[int, Iterator[T]] = {}
+    iterations.check_any()
+    while True:
+        context.check()
+        newest = iterations.newest()
+        if newest is None:
+            if not follow or iterations.are_over():
+                return
+            yield Wait(iterations.awaited)
+            continue
+        if newest not in begun:
+            begun[newest] = parts(iterations.read(newest))
+        part = next(begun[newest], None)
+        if part is None:
+            del begun[newest]
+            iterations.drop(newest)
+        else:
+            yield part
 
 
 def checkpoint_of(folder: RunFolder, trained: int) -> str:
@@ -123,8 +156,7 @@ def _keeps_samples(folder: RunFolder) -> bool:
 
 def _read(folder: RunFolder, iteration: int) -> list[PromptSamples]:
     found: dict[tuple[Any, Any], PromptSamples] = {}
-    path = folder.samples_file(iteration)
-    settings, rows = _rows(path)
+    temperature, rows = _rows(folder.samples_file(iteration))
     for place, row in enumerate(rows):
         key = (row["prompt"], row["source_prompt"])
         if key not in found:
@@ -133,15 +165,15 @@ def _read(folder: RunFolder, iteration: int) -> list[PromptSamples]:
                 prompt=_prompt(row["prompt"] or "", row["source_prompt"]),
                 tokens=row["prompt_tokens"] or None,
                 columns=_columns(row["columns"]),
-                temperature=settings,
+                temperature=temperature,
             )
-        score, length = row["score"], row["length"]
+        score = row["score"]
         found[key].samples.append(
             Sample(
                 row=place if row["row"] is None else row["row"],
                 text=row["completion"] or "",
                 score=score if score is not None and math.isfinite(score) else None,
-                length=length,
+                length=row["length"],
             )
         )
     return list(found.values())

@@ -1,32 +1,82 @@
-"""Pairs of a run's samples, some of them in the order of reward models' scores."""
+"""Queues of pairs of a run's samples in the order of reward models' scores, with a share drawn at random."""
 
 from __future__ import annotations
 
 import heapq
 import math
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
+from statistics import pstdev
 from typing import NamedTuple
 
 from trainer.errors import ModelError, UsageError
-from trainer.preferences.queues.context import QueueContext, Score, in_background, result_of
-from trainer.preferences.queues.known import Known
-from trainer.preferences.queues.pairs import has_pairs, sampled_pairs
+from trainer.preferences.items import QueuePlan
+from trainer.preferences.queues import Drawn, QueueInputs, Score, Wait, in_background, result_of
+from trainer.preferences.queues.run_pairs import has_pairs, one_sample_each, sampled_pairs
 from trainer.preferences.queues.run_samples import SampledIterations
-from trainer.preferences.queues.sampled import one_sample_each
 from trainer.preferences.records import Comparison, Text
 
 _COMPLETIONS = 128  # scored at once, about: a minute of a small model on two cores
 _PAIRS = 512  # of these, at most
 _LEAST = 16  # pairs in order; when fewer are left, the next ones are scored
+_IN_ADVANCE = 6  # random pairs that may come early, so that nobody waits for the first scores
 
 Measure = Callable[[Sequence[float]], float]
 """Function that orders pairs, smallest first, by r(a) - r(b) of each model."""
+
+
+def uncertain(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn]:
+    """Yield pairs by |r(a) - r(b)| of the plan's first model, smallest first: its preference is weakest there.
+
+    See `_ordered`.
+    """
+    if not plan.models:
+        raise UsageError("the queue of uncertain pairs needs a reward model: name one")
+    yield from _ordered(plan.source, plan.models[:1], lambda by: abs(by[0]), inputs)
+
+
+def disagreement(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn]:
+    """Yield pairs by the standard deviation of r(a) - r(b) over the plan's models, largest first. See `_ordered`."""
+    models = list(dict.fromkeys(plan.models))
+    if len(models) < 2:
+        raise UsageError("the queue of disagreement needs two reward models or more: name them")
+    yield from _ordered(plan.source, models, lambda by: -pstdev(by), inputs)
+
+
+def _ordered(source: str, models: Sequence[str], measure: Measure, inputs: QueueInputs) -> Iterator[Drawn]:
+    """Yield pairs of the samples of one prompt: scored ones by `measure`, smallest first, and random ones.
+
+    At least the inputs' `random_share` of the pairs are random. Raises UsageError if there are no pairs, and what
+    `context.score` raises.
+    """
+    context, share = inputs.context, inputs.random_share
+    if context.score is None:
+        raise UsageError("nothing can score pairs here: choose another queue")
+    iterations = SampledIterations(source, inputs.report)
+    iterations.check_any()
+    pairs = ScoredPairs(iterations, models, measure, context.score, inputs)
+    given = at_random = 0
+    while True:
+        context.check()
+        pairs.look_ahead()
+        randomly = at_random < share * (given + 1)
+        pair = None if randomly else pairs.first()
+        early = at_random < share * given + _IN_ADVANCE
+        if pair is None and (randomly or early or not pairs.awaited):
+            pair, randomly = pairs.any(), True
+        if pair is not None:
+            given, at_random = given + 1, at_random + randomly
+            yield pair
+        elif pairs.awaited:
+            yield Wait(pairs.awaited)
+        elif iterations.are_over():
+            return
+        elif iterations.newest() is None:
+            yield Wait(iterations.awaited)
 
 
 class _Scored(NamedTuple):
@@ -48,27 +98,25 @@ class ScoredPairs:
         models: Sequence[str],
         measure: Measure,
         score: Score,
-        context: QueueContext,
-        rng: random.Random,
+        inputs: QueueInputs,
     ) -> None:
         self._iterations = iterations
         self._models = models
         self._measure = measure
         self._score = score
-        self._context = context
-        self._rng = rng
+        self._inputs = inputs
         self._all: list[Comparison] = []
         self._in_order: list[_Scored] = []  # a heap
         self._numbers = count()
         self._newest = -1  # iteration that was read
-        self._compares = False  # whether there was any pair yet
+        self._has_pairs = False  # whether there was any pair yet
         self._scoring: Future[list[tuple[float, Comparison]]] | None = None
 
     @property
-    def what_comes(self) -> str:
+    def awaited(self) -> str:
         """Scores to wait for, in words; empty for none."""
         names = " and ".join(Path(model).name for model in self._models)
-        return f"samples are scored by {names}" if self._scoring is not None else ""
+        return f"scoring samples with {names}" if self._scoring is not None else ""
 
     def look_ahead(self) -> None:
         """Collect the scores that have come, and start scoring more when it is time.
@@ -76,7 +124,7 @@ class ScoredPairs:
         Raises what scoring raises, and UsageError if no prompt has two samples.
         """
         if self._scoring is not None and self._scoring.done():
-            found = result_of(self._scoring, self.what_comes)
+            found = result_of(self._scoring, self.awaited)
             self._scoring = None
             for measure, pair in found:
                 heapq.heappush(self._in_order, _Scored(measure, next(self._numbers), pair))
@@ -86,21 +134,21 @@ class ScoredPairs:
             if pairs := self._next_pairs():
                 self._all += pairs
                 work = partial(_measured, pairs, self._models, self._measure, self._score)
-                self._scoring = in_background(work, self._context.wake)
+                self._scoring = in_background(work, self._inputs.context.wake)
 
-    def first(self, known: Known) -> Comparison | None:
+    def first(self) -> Comparison | None:
         """Return the first new pair in order; None if there is none."""
         while self._in_order:
-            if known.is_new(pair := heapq.heappop(self._in_order).pair):
+            if self._inputs.history.is_new(pair := heapq.heappop(self._in_order).pair):
                 return pair
         return None
 
-    def any(self, known: Known) -> Comparison | None:
+    def any(self) -> Comparison | None:
         """Return a random new pair, scored or not; None if there is none."""
         while self._all:
-            place = self._rng.randrange(len(self._all))
+            place = self._inputs.rng.randrange(len(self._all))
             self._all[place], self._all[-1] = self._all[-1], self._all[place]
-            if known.is_new(pair := self._all.pop()):
+            if self._inputs.history.is_new(pair := self._all.pop()):
                 return pair
         return None
 
@@ -108,14 +156,14 @@ class ScoredPairs:
         pairs: list[Comparison] = []
         completions = 0
         while completions < _COMPLETIONS and (newest := self._iterations.newest()) is not None:
-            self._context.heed()
+            self._inputs.context.check()
             prompts = self._iterations.read(newest)
-            self._iterations.leave_out(newest)
+            self._iterations.drop(newest)
             completions += sum(len(one.samples) for one in prompts)
-            self._compares |= has_pairs(prompts)
-            if prompts and not self._compares:
+            self._has_pairs |= has_pairs(prompts)
+            if prompts and not self._has_pairs:
                 raise UsageError(one_sample_each(self._iterations))
-            pairs += islice(sampled_pairs(prompts, self._iterations.folder, self._rng), _PAIRS - len(pairs))
+            pairs += islice(sampled_pairs(prompts, self._iterations.folder, self._inputs.rng), _PAIRS - len(pairs))
         return pairs
 
 
@@ -139,6 +187,6 @@ def _measured(
         differences = [values[first] - values[second] for values in scores.values()]
         if all(map(math.isfinite, differences)):
             by_model = {Path(model).name: [values[first], values[second]] for model, values in scores.items()}
-            told = replace(pair, columns={**pair.columns, "reward_models": by_model})
-            found.append((measure(differences), told))
+            shown = replace(pair, columns={**pair.columns, "reward_models": by_model})
+            found.append((measure(differences), shown))
     return found

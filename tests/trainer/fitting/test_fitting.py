@@ -1,0 +1,104 @@
+"""What PPO, reward models and DPO share: schedules, gradients over micro-batches, skipped steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+import pytest
+
+from trainer.config.reward_model import RewardOptimConfig
+from trainer.config.schema import OptimConfig
+from trainer.errors import DivergedError
+from trainer.events import Alert, Event
+from trainer.fitting.counted_steps import SkippedSteps
+from trainer.fitting.micro_batches import accumulate
+from trainer.fitting.optimizer import StepOptimizer, schedule_factor
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("constant", [0.25, 0.5, 0.75, 1, 1, 1, 1, 1, 1]),
+        ("linear", [0.25, 0.5, 0.75, 1, 1, 0.75, 0.5, 0.25, 0]),
+        ("cosine", [0.25, 0.5, 0.75, 1, 1, 0.853553, 0.5, 0.146447, 0]),
+    ],
+)
+def test_learning_rates_rise_over_the_warm_up_and_then_follow_their_schedule(schedule: Any, expected: Any) -> None:
+    config = OptimConfig(schedule=schedule)
+    assert [schedule_factor(config, step, 8, warmup=4) for step in range(9)] == pytest.approx(expected, abs=1e-6)
+    assert schedule_factor(config, 100, 8, warmup=4) == pytest.approx(expected[-1], abs=1e-6)  # a run made longer
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+def test_the_warm_up_of_a_run_of_steps_is_a_share_of_them(schedule: Any) -> None:
+    config = RewardOptimConfig(lr=1.0, warmup=0.2, schedule=schedule)
+    optimizer = StepOptimizer(config, {"a": mx.zeros(2)}, total_steps=20)
+    rates = [optimizer.learning_rate(number) for number in range(1, 21)]
+    assert rates[:5] == [0.25, 0.5, 0.75, 1, 1]
+    expected = {"constant": 1, "linear": 1 - 8 / 16, "cosine": 0.5}[schedule]
+    assert rates[12] == pytest.approx(expected)
+
+
+class Sums(NamedTuple):
+    loss: mx.array
+    rows: mx.array
+
+
+class Weights:
+    """A model of one array."""
+
+    def __init__(self) -> None:
+        self.array = self.real = mx.array([1.0, 2.0])
+
+    def put(self, parameters: dict[str, mx.array]) -> None:
+        self.array = parameters["a"]
+
+    def loss(self, part: mx.array) -> tuple[mx.array, Sums]:
+        loss = (self.array * part).sum() / 3
+        return loss, Sums(loss, mx.array(1.0))
+
+
+def test_gradients_and_sums_add_up_and_the_real_arrays_are_there_before_each_part() -> None:
+    weights = Weights()
+
+    def parts() -> Iterator[mx.array]:
+        for factor in (1.0, 2.0, 4.0):
+            yield mx.array([factor, 0.5 * factor])
+            assert weights.array is weights.real
+
+    gradients, found = accumulate(weights.loss, {"a": weights.real}, parts(), put=weights.put)
+    assert weights.array is weights.real
+    assert gradients["a"].tolist() == pytest.approx([7 / 3, 3.5 / 3])
+    assert (found.loss.item(), found.rows.item()) == (pytest.approx(14 / 3), 3)
+
+
+def test_the_real_arrays_are_there_after_an_error_of_a_loss_and_of_the_parts() -> None:
+    weights = Weights()
+
+    def broken_parts() -> Iterator[mx.array]:
+        yield mx.array([1.0, 1.0])
+        raise KeyError
+
+    def broken_loss(part: mx.array) -> tuple[mx.array, Sums]:
+        weights.loss(part)
+        raise KeyError
+
+    for loss, parts in ((weights.loss, broken_parts()), (broken_loss, iter([mx.array([1.0, 1.0])]))):
+        with pytest.raises(KeyError):
+            accumulate(loss, {"a": weights.real}, parts, put=weights.put)
+        assert weights.array is weights.real
+
+
+def test_the_third_skipped_step_in_a_row_ends_the_run_after_its_alert() -> None:
+    events: list[Event] = []
+    skipped = SkippedSteps("step", lambda: "lower optim.lr (0.1)", hint="; so it is")
+    for number, is_skipped in enumerate([True, True, False, True, True], 1):
+        skipped.after(number, skipped=is_skipped, emit=events.append)
+    with pytest.raises(DivergedError) as error:
+        skipped.after(6, skipped=True, emit=events.append)
+    assert str(error.value) == "loss or gradient was NaN or inf 3 times in a row at step 6: lower optim.lr (0.1)"
+    alerts = [event for event in events if isinstance(event, Alert)]
+    assert [alert.iteration for alert in alerts] == [1, 2, 4, 5, 6]
+    assert alerts[0].message == "loss or gradient was NaN or inf: the step was skipped; so it is"

@@ -1,0 +1,72 @@
+"""Texts that wrap, and that end with … where they are longer than their room."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from textual.app import App, ComposeResult
+from textual.content import Content
+
+from workbench.config.fields import form_fields
+from workbench.config.rows import FieldRow
+from workbench.config.widgets import FieldHelp, help_content
+from workbench.kit.drawing import CutText, cut
+
+WORDS = st.lists(st.text("abc日é", min_size=1, max_size=12), max_size=40).map(" ".join)
+
+
+@given(text=WORDS, width=st.integers(1, 50), height=st.integers(1, 8))
+def test_a_text_keeps_within_its_room_and_shows_where_something_is_missing(text: str, width: int, height: int) -> None:
+    lines = cut(Content(text), width, height).plain.split("\n")
+    assert len(lines) <= height
+    assert all(Content(line).cell_length <= width for line in lines)
+    whole = "".join(lines).replace(" ", "") == text.replace(" ", "")
+    assert whole or lines[-1].endswith("…")
+
+
+def test_colours_and_empty_lines_stay() -> None:
+    shown = cut(Content.assemble("one\n\n", ("two three", "bold")), 5, 9)
+    assert shown.plain == "one\n\ntwo\nthree"
+    assert [shown.plain[span.start : span.end] for span in shown.spans] == ["two", "three"]
+
+
+class Bench(App[None]):
+    CSS = "FieldHelp { height: 3; } #auto { height: auto; max-height: 2; }"
+
+    def compose(self) -> ComposeResult:
+        yield FieldHelp()
+        yield CutText(most=2, id="auto")
+
+
+def drawn(text: CutText) -> list[str]:
+    return [text.render_line(y).text.rstrip() for y in range(text.size.height)]
+
+
+@pytest.mark.parametrize("width", [34])
+async def test_the_help_of_every_setting_is_whole_or_ends_with_an_ellipsis(width: int) -> None:
+    app = Bench()
+    async with app.run_test(size=(width, 10)) as pilot:
+        seen = app.query_one(FieldHelp)
+        cuts = 0
+        for field in form_fields():
+            row = FieldRow(field, field.default, "", False, "", False, False)
+            seen.show(row)
+            await pilot.pause()
+            lines = drawn(seen)
+            is_whole = " ".join(lines).split() == help_content(row).plain.split()
+            assert is_whole or lines[-1].endswith("…"), field.key
+            cuts += not is_whole
+        assert cuts, "some are longer than three lines"
+
+
+async def test_a_text_is_cut_anew_for_another_width() -> None:
+    app = Bench()
+    async with app.run_test(size=(20, 10)) as pilot:
+        text = app.query_one("#auto", CutText)
+        text.update("score 0.52, -0.80 to 0.97   KL 9.3 nats   by score")
+        await pilot.pause()
+        assert drawn(text) == ["score 0.52, -0.80 to", "0.97   KL 9.3 nats …"]
+        await pilot.resize_terminal(80, 10)
+        await pilot.pause()
+        assert drawn(text) == ["score 0.52, -0.80 to 0.97   KL 9.3 nats   by score"]

@@ -1,0 +1,65 @@
+"""A screen that is left before all of it is there leaves in peace."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from label_screens import NOTHING, Host
+from workbench_app import until
+
+from workbench.app import WorkbenchApp
+from workbench.kit.dialog import Answer, AnswerScreen
+from workbench.labelling.session_dialogs import GuidelinesScreen
+from workbench.opening import Opening
+
+
+async def test_a_dialog_that_is_answered_before_it_is_mounted_is_closed() -> None:
+    app = Host()
+    async with app.run_test() as pilot:
+        dialog = GuidelinesScreen("Be fair.")
+        app.push_screen(dialog, app.take)
+        dialog.dismiss(True)  # a second enter, faster than the screen
+        await until(pilot, lambda: app.answer is True)
+        await until(pilot, lambda: not dialog.is_attached)
+
+
+@pytest.mark.parametrize("steps", range(8))
+async def test_leaving_while_the_screen_opens_is_no_bug(steps: int) -> None:
+    app = WorkbenchApp(Opening())
+    async with app.run_test():
+        while app.main is None:
+            await asyncio.sleep(0)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        app.exit()
+    assert app.bug is None
+
+
+async def test_a_second_quick_key_does_not_close_the_screen_below() -> None:
+    app = Host()
+    async with app.run_test() as pilot:
+        below = app.screen
+        app.push_screen(dialog := AnswerScreen("Which?", [Answer("go", "Go"), Answer("stay", "Stay")]), app.take)
+        await until(pilot, lambda: dialog.is_mounted)
+        dialog.dismiss("go")
+        dialog.dismiss("stay")
+        await until(pilot, lambda: app.answer == "go")
+        await pilot.pause()
+        assert app.screen is below
+
+
+async def test_a_dialog_that_is_answered_under_another_one_is_closed_when_it_is_on_top_again() -> None:
+    app = Host()
+    async with app.run_test() as pilot:
+        below = app.screen
+        app.push_screen(dialog := GuidelinesScreen("Be fair."), app.take)
+        app.push_screen(over := GuidelinesScreen("Be quick."))
+        await until(pilot, lambda: over.is_mounted)
+        dialog.dismiss(True)
+        await pilot.pause()
+        assert app.screen is over
+        assert app.answer is NOTHING
+        over.dismiss(False)
+        await until(pilot, lambda: app.screen is below)
+        assert app.answer is True

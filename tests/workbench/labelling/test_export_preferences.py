@@ -1,0 +1,178 @@
+"""Exporting: what will be written and what is left out is counted first, and no file is replaced unasked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from label_screens import HOSTILE, NOTHING, SIZES, Host, is_obeyed, keep, opened, paste, status, text_of, until
+from preference_rows import read_lines
+from textual.widgets import Input, Select
+
+from trainer.errors import StorageError
+from trainer.preferences.formats import FORMATS_OUT
+from workbench.kit.dialog import ConfirmScreen
+from workbench.labelling import export_preferences as label_export
+from workbench.labelling.export_preferences import ExportPreferencesScreen
+
+STORE = Path("preferences.db")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two better ones, two ties, a skip, and both bad."""
+    monkeypatch.chdir(tmp_path)
+    keep(STORE, ["a", "b", "tie", "tie", "skip", "both_bad"])
+    return tmp_path
+
+
+def choose(app: Host, name: str, value: str) -> None:
+    app.screen.query_one(f"#{name}", Select).value = value
+
+
+def path(app: Host) -> Input:
+    return app.screen.query_one("#path", Input)
+
+
+async def test_enter_writes_what_was_counted(folder: Path) -> None:
+    async with opened(ExportPreferencesScreen(STORE)) as (app, pilot):
+        await until(pilot, lambda: "2 rows, left out: 1 both bad, 1 skip, 2 ties   enter writes it" in status(app))
+        assert path(app).value == str(folder / "preferences-trl.jsonl")
+        assert [file.name for file in folder.iterdir() if "trl" in file.name] == []
+        await pilot.press("enter")
+        await until(pilot, lambda: app.answer is not NOTHING)
+        written = folder / "preferences-trl.jsonl"
+        assert app.answer == f"Exported {written} as trl: 2 rows, left out: 1 both bad, 1 skip, 2 ties"
+    assert [row["chosen"] for row in read_lines(written)] == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("format", "ties", "counted"),
+    [
+        ("trl", "keep", "2 rows, left out: 1 both bad, 1 skip, 2 ties"),
+        ("kto", "keep", "6 rows, left out: 1 skip, 2 ties"),
+        ("columns", "keep", "5 rows, left out: 1 skip"),
+        ("columns", "drop", "3 rows, left out: 1 skip, 2 ties"),
+        ("k-way", "keep", "6 rows"),
+        ("k-way", "drop", "4 rows, left out: 2 ties"),
+    ],
+)
+async def test_the_count_is_what_is_written_in_every_format(format: str, ties: str, counted: str, folder: Path) -> None:
+    async with opened(ExportPreferencesScreen(STORE)) as (app, pilot):
+        choose(app, "format", format)
+        choose(app, "ties", ties)
+        await until(pilot, lambda: status(app).startswith(f"{counted}   "))
+        assert path(app).value == str(folder / f"preferences-{format}.jsonl")
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: app.answer is not NOTHING)
+    assert len(read_lines(folder / f"preferences-{format}.jsonl")) == int(counted.split()[0])
+
+
+async def test_every_format_is_offered_with_what_it_is() -> None:
+    async with opened(ExportPreferencesScreen(STORE)) as (app, _):
+        offered = app.screen.query_one("#format", Select)._options
+        assert [value for _, value in offered] == [*FORMATS_OUT]
+
+
+async def test_provenance_comes_along_when_asked_for(folder: Path) -> None:
+    async with opened(ExportPreferencesScreen(STORE)) as (app, pilot):
+        choose(app, "provenance", "yes")
+        await pilot.pause()
+        await until(pilot, lambda: "enter" in status(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: app.answer is not NOTHING)
+    assert read_lines(folder / "preferences-trl.jsonl")[0]["judgement"]["labeller"] == "ann"
+
+
+async def test_a_file_that_is_there_is_replaced_only_when_the_user_agrees(folder: Path) -> None:
+    taken = folder / "mine.jsonl"
+    taken.write_text("mine")
+    async with opened(ExportPreferencesScreen(STORE)) as (app, pilot):
+        path(app).value = str(taken)
+        await until(pilot, lambda: "asks before it overwrites" in status(app))
+        for key in ("enter", "escape", "n"):
+            await pilot.press("enter")
+            await until(
+                pilot, lambda: isinstance(app.screen, ConfirmScreen) and "Overwrite mine.jsonl?" in text_of(app)
+            )
+            await pilot.press(key)
+            await until(pilot, lambda: isinstance(app.screen, ExportPreferencesScreen))
+            assert taken.read_text() == "mine"
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.press("y")
+        await until(pilot, lambda: app.answer is not NOTHING)
+    assert len(read_lines(taken)) == 2
+
+
+async def test_a_path_of_the_users_stays_when_another_format_is_chosen(folder: Path) -> None:
+    async with opened(ExportPreferencesScreen(STORE)) as (app, pilot):
+        path(app).value = "mine.jsonl"
+        choose(app, "format", "kto")
+        await until(pilot, lambda: "6 rows" in status(app))
+        assert path(app).value == "mine.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("format", "name", "problem"),
+    [
+        ("trl", "", "Enter a file name"),
+        ("trl", ".", "is a folder"),
+        ("trl", "x.csv", "'x.csv': format trl is written to .jsonl or .parquet"),
+        ("k-way", "[/x]\x1b.parquet", "'[/x]␛.parquet': format k-way is written to .jsonl"),
+    ],
+)
+async def test_what_cannot_be_written_is_told_and_not_tried(format: str, name: str, problem: str, folder: Path) -> None:
+    before = {*folder.iterdir()}
+    async with opened(ExportPreferencesScreen(STORE)) as (app, pilot):
+        choose(app, "format", format)
+        await paste(pilot, path(app), name)
+        await until(pilot, lambda: problem in status(app))
+        assert "✖" in status(app)
+        assert not is_obeyed(text_of(app))
+        await pilot.press("enter")
+        await pilot.pause()
+        assert app.answer is NOTHING
+        path(app).value = "x.jsonl"
+        await until(pilot, lambda: "enter writes it" in status(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: app.answer is not NOTHING)
+    assert {file.name for file in {*folder.iterdir()} - before if file.suffix == ".jsonl"} == {"x.jsonl"}
+
+
+async def test_without_preferences_that_is_told(folder: Path) -> None:
+    async with opened(ExportPreferencesScreen(folder / "none.db")) as (app, pilot):
+        await until(pilot, lambda: "✖ there is no preference store" in status(app))
+        await pilot.press("enter")
+        await pilot.pause()
+        assert app.answer is NOTHING
+    keep(folder / "skips.db", ["skip"])
+    async with opened(ExportPreferencesScreen(folder / "skips.db")) as (app, pilot):
+        await until(pilot, lambda: "✖ no preference to write as trl: left out 1 skip" in status(app))
+
+
+async def test_a_write_that_fails_is_told_and_leaves_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(ExportPreferencesScreen(STORE)) as (app, pilot):
+        await until(pilot, lambda: "enter writes it" in status(app))
+
+        def full(*_: object, **__: object) -> None:
+            raise StorageError("the disk is full")
+
+        monkeypatch.setattr(label_export, "write_export", full)
+        await pilot.press("enter")
+        await until(pilot, lambda: "✖ the disk is full" in status(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: app.answer is None)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_all_of_it_is_in_sight_and_hostile_text_is_text(size: tuple[int, int], folder: Path) -> None:
+    store = folder / f"{HOSTILE.replace('/', '')}.db"
+    keep(store, ["a"])
+    async with opened(ExportPreferencesScreen(store), size) as (app, pilot):
+        await until(pilot, lambda: "1 row " in status(app))
+        for widget in (*app.screen.query("Input, #format, #ties, #provenance, #status, KeyFooter"),):
+            assert app.screen.region.contains_region(widget.region), widget
+            assert widget.region.height > 0
+        assert not is_obeyed(text_of(app))
+        assert all(widget.tooltip for widget in app.screen.query("Input, Select"))

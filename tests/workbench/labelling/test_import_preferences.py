@@ -1,0 +1,217 @@
+"""Importing: everything is seen before anything is written, and what cannot be taken is told with its place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from threading import Event
+
+import pytest
+from label_screens import HOSTILE, NOTHING, SIZES, Host, is_obeyed, keep, kept, opened, paste, status, text_of, until
+from preference_rows import write_lines
+from textual.widgets import Input, Select, Static
+
+from trainer.errors import StorageError
+from trainer.preferences.store import PreferenceStore
+from workbench.labelling.import_preferences import ImportPreferencesScreen, Preview, read_preview
+
+STORE = Path("preferences.db")
+ROWS = [{"prompt": f"prompt {n}", "chosen": f"good {n}", "rejected": f"bad {n}"} for n in range(5)]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def name_source(app: Host, source: str) -> None:
+    app.screen.query_one("#source", Input).value = source
+
+
+def preview(app: Host) -> str:
+    return str(app.screen.query_one("#preview", Static).render())
+
+
+async def test_enter_looks_and_enter_again_imports() -> None:
+    write_lines(Path("rows.jsonl"), *ROWS, ROWS[0])
+    async with opened(ImportPreferencesScreen(STORE)) as (app, pilot):
+        await pilot.press(*"rows.jsonl", "enter")
+        await until(pilot, lambda: "6 rows   format trl   1 duplicate   enter imports 6" in status(app))
+        for text in ("prompt 0", "better  good 0", "worse  bad 0", "prompt 2"):
+            assert text in preview(app)
+        assert "prompt 3" not in preview(app)
+        assert not STORE.exists()
+        await pilot.press("enter")
+        await until(pilot, lambda: app.answer is not NOTHING)
+        assert app.answer == "Imported 5 preferences from rows.jsonl, skipped 1 duplicate"
+    assert [one.comparison.completions[0] for one in kept(STORE)] == [f"good {n}" for n in range(5)]
+
+
+async def test_broken_rows_are_told_by_line_and_reason_counted_and_left_out() -> None:
+    Path("rows.jsonl").write_text("".join([*(json.dumps(row) + "\n" for row in ROWS), *["oops\n"] * 25]))
+    async with opened(ImportPreferencesScreen(STORE)) as (app, pilot):
+        name_source(app, "rows.jsonl")
+        await pilot.press("enter")
+        await until(pilot, lambda: "30 rows   format trl   25 broken   enter imports 5" in status(app))
+        assert "rows.jsonl:6: not JSON: Expecting value at column 1" in preview(app)
+        assert "and 5 more" in preview(app)
+        await pilot.press("enter")
+        await until(pilot, lambda: app.answer is not NOTHING)
+    assert len(kept(STORE)) == 5
+
+
+async def test_escape_after_the_look_imports_nothing() -> None:
+    write_lines(Path("rows.jsonl"), *ROWS)
+    async with opened(ImportPreferencesScreen(STORE)) as (app, pilot):
+        name_source(app, "rows.jsonl")
+        await pilot.press("enter")
+        await until(pilot, lambda: "enter imports" in status(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: app.answer is None)
+    assert not STORE.exists()
+
+
+async def test_another_source_or_format_has_to_be_looked_at_before_it_is_imported() -> None:
+    write_lines(Path("rows.jsonl"), *ROWS)
+    write_lines(Path("others.jsonl"), ROWS[0])
+    async with opened(ImportPreferencesScreen(STORE)) as (app, pilot):
+        name_source(app, "rows.jsonl")
+        await pilot.press("enter")
+        await until(pilot, lambda: "enter imports 5" in status(app))
+        name_source(app, "others.jsonl")
+        await until(pilot, lambda: "nothing is written yet" in status(app))
+        assert preview(app) == ""
+        await pilot.press("enter")
+        await until(pilot, lambda: "enter imports 1" in status(app))
+        app.screen.query_one("#format", Select).value = "columns"
+        await until(pilot, lambda: "nothing is written yet" in status(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "nothing to import" in status(app))
+        assert "others.jsonl:1: " in preview(app)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert app.answer is NOTHING
+    assert not STORE.exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("", "Name a file"),
+        ("no.jsonl", "no such file"),
+        ("odd.jsonl", "the columns are question"),
+        ("[/x]\x1b.jsonl", "'[/x]␛.jsonl': no such file"),
+        ("text.exe", "unknown suffix"),
+    ],
+)
+async def test_what_cannot_be_read_is_told_and_the_next_look_is_free(source: str, problem: str) -> None:
+    write_lines(Path("odd.jsonl"), {"question": "?"})
+    write_lines(Path("rows.jsonl"), *ROWS)
+    Path("text.exe").touch()
+    async with opened(ImportPreferencesScreen(STORE)) as (app, pilot):
+        await paste(pilot, app.screen.query_one("#source", Input), source)
+        await pilot.press("enter")
+        await until(pilot, lambda: problem in status(app))
+        assert "✖" in status(app)
+        assert not is_obeyed(text_of(app))
+        name_source(app, "rows.jsonl")
+        await pilot.press("enter")
+        await until(pilot, lambda: "enter imports 5" in status(app))
+
+
+async def test_a_store_that_cannot_be_written_is_told_and_enter_tries_again() -> None:
+    write_lines(Path("rows.jsonl"), *ROWS)
+    STORE.mkdir()
+    async with opened(ImportPreferencesScreen(STORE)) as (app, pilot):
+        name_source(app, "rows.jsonl")
+        await pilot.press("enter")
+        await until(pilot, lambda: "enter imports" in status(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "✖ cannot open" in status(app))
+        assert app.answer is NOTHING
+        STORE.rmdir()
+        await pilot.press("enter")
+        await until(pilot, lambda: app.answer is not NOTHING)
+    assert len(kept(STORE)) == 5
+
+
+async def test_a_disk_that_fills_up_leaves_what_is_in_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_lines(Path("rows.jsonl"), *ROWS)
+
+    def full(*_: object, **__: object) -> None:
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr(PreferenceStore, "add_many", full)
+    async with opened(ImportPreferencesScreen(STORE)) as (app, pilot):
+        name_source(app, "rows.jsonl")
+        await pilot.press("enter")
+        await until(pilot, lambda: "enter imports" in status(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "the disk is full. Safe to retry; duplicates are skipped." in status(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: app.answer is None)
+
+
+async def test_what_is_being_written_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_lines(Path("rows.jsonl"), *ROWS)
+    go_on, add_many = Event(), PreferenceStore.add_many
+
+    def slow(*args: object, **options: object) -> object:
+        go_on.wait()
+        return add_many(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PreferenceStore, "add_many", slow)
+    async with opened(ImportPreferencesScreen(STORE)) as (app, pilot):
+        name_source(app, "rows.jsonl")
+        await pilot.press("enter")
+        await until(pilot, lambda: "enter imports" in status(app))
+        try:
+            await pilot.press("enter", "enter", "escape")
+            assert "Writing" in status(app)
+        finally:
+            go_on.set()
+        await until(pilot, lambda: app.answer is not NOTHING)
+        assert app.answer == "Imported 5 preferences from rows.jsonl"
+
+
+def test_the_count_so_far_comes_while_a_long_source_is_read_and_reading_can_be_ended() -> None:
+    write_lines(Path("rows.jsonl"), *({"prompt": f"p{n}", "chosen": "x", "rejected": "y"} for n in range(1_600)))
+    told: list[Preview] = []
+    whole = read_preview("rows.jsonl", "auto", told.append, Event())
+    assert [(one.rows, len(one.preferences), one.done) for one in told] == [
+        (3, 3, False),
+        (500, 3, False),
+        (1_000, 3, False),
+        (1_500, 3, False),
+    ]
+    assert (whole.rows, len(whole.preferences), whole.done) == (1_600, 1_600, True)
+    ended = Event()
+    part = read_preview("rows.jsonl", "auto", lambda one: ended.set() if one.rows == 500 else None, ended)
+    assert len(part.preferences) == 500
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_hostile_rows_are_text_and_the_status_stays_in_sight(size: tuple[int, int]) -> None:
+    keep(STORE, ["a"])
+    long = HOSTILE * 500
+    ranked = {"prompt": long, "completions": [long, "z", "w"], "ranking": [[2], [0, 1]]}
+    skipped = {"prompt": [{"role": "user", "content": long}], "completions": [long, "z"], "verdict": "skip"}
+    write_lines(Path("rows.jsonl"), ranked, skipped, skipped | {"verdict": "both_bad"}, {HOSTILE: long})
+    async with opened(ImportPreferencesScreen(STORE), size) as (app, pilot):
+        name_source(app, "rows.jsonl")
+        await pilot.press("enter")
+        await until(pilot, lambda: "enter imports 3" in " ".join(status(app).split()))
+        shown = text_of(app)
+        assert not is_obeyed(shown)
+        assert "1.  w" in preview(app)
+        assert preview(app).count("2.  ") == 2
+        assert "skipped  " in preview(app)
+        assert "both bad  " in preview(app)
+        assert app.screen.region.contains_region(app.screen.query_one("#status").region)
+        assert app.screen.query_one("VerticalScroll").region.height >= 6
+
+
+async def test_everything_that_can_be_used_says_what_it_does() -> None:
+    async with opened(ImportPreferencesScreen(STORE)) as (app, _):
+        assert all(widget.tooltip for widget in app.screen.query("Input, Select"))

@@ -1,0 +1,190 @@
+"""What a session asks follows from what was named, and what cannot be asked is told before anybody waits for it."""
+
+from __future__ import annotations
+
+import getpass
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from label_material import add_checkpoint, reward_model, run_with_samples
+from preference_rows import write_lines
+from scripted_run import make_run
+
+from trainer.errors import DataError, UsageError
+from trainer.preferences.items import QueuePlan, SessionPlan, SessionRecord
+from workbench.labelling.plans import (
+    QUEUES,
+    SessionOptions,
+    default_labeller,
+    labeller_name,
+    labelling_material,
+    plan_line,
+    read_guidelines,
+    session_plan,
+    unfinished,
+    with_plan,
+)
+
+PAIR = {"prompt": "p", "a": "x", "b": "y"}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def record(number: int = 1, labeller: str = "ann", **changes: Any) -> SessionRecord:
+    values: dict[str, Any] = {"plan": SessionPlan(queues=()), "guidelines": "", "began": 0.0, "items": 12, "done": 4}
+    return SessionRecord(id=number, labeller=labeller, **values | changes)
+
+
+def test_a_run_suggests_its_samples_and_data_its_pairs_and_both_a_mixture(folder: Path) -> None:
+    run, data = run_with_samples("a"), write_lines(Path("pairs.jsonl"), PAIR)
+    samples = QueuePlan(queue="samples", source=str(run))
+    pairs = QueuePlan(queue="dataset", source=str(folder / "pairs.jsonl"))
+    assert session_plan(SessionOptions(run=run)).queues == (samples,)
+    assert session_plan(SessionOptions(data=data)).queues == (pairs,)
+    assert session_plan(SessionOptions(run=run, data=data)).queues == (samples, pairs)
+
+
+def test_a_plan_says_what_was_wanted_and_has_a_seed_of_its_own() -> None:
+    wanted = SessionOptions(run=run_with_samples("a"), queues=(("samples", 2.5),), limit=7, repeats=0.1)
+    plan = session_plan(wanted)
+    assert (plan.queues[0].weight, plan.limit, plan.repeats, plan.random) == (2.5, 7, 0.1, 0.2)
+    assert len({plan.seed, *(session_plan(wanted).seed for _ in range(4))}) > 1
+    assert session_plan(wanted, seed=5).seed == 5
+
+
+def test_the_most_uncertain_go_by_the_first_reward_model_and_disagreement_by_all() -> None:
+    models = tuple(reward_model(name) for name in ("m1", "m2"))
+    wanted = SessionOptions(
+        run=run_with_samples("a"), models=models, queues=(("uncertain", 1.0), ("disagreement", 1.0))
+    )
+    first, second = session_plan(wanted).queues
+    assert first.models == (str(models[0]),)
+    assert second.models == (str(models[0]), str(models[1]))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "problem"),
+    [
+        (SessionOptions(), "nothing to label: name data, or a run"),
+        (SessionOptions(run=Path("runs/a"), limit=-1), "limit = -1"),
+        (SessionOptions(run=Path("runs/a"), repeats=0.6), "repeats = 0.6"),
+        (SessionOptions(run=Path("runs/a"), repeats=math.nan), "repeats = nan"),
+        (SessionOptions(queues=(("samples", 1.0),)), "queue samples: no run is named"),
+        (SessionOptions(queues=(("dataset", 1.0),)), "queue dataset: no data is named"),
+        (SessionOptions(run=Path("runs/a"), queues=(("samples", 1.0),), data="x.jsonl"), "add the queue dataset"),
+        (SessionOptions(run=Path("runs/bare")), "'bare' has no samples"),
+        (
+            SessionOptions(run=Path("runs/a"), queues=(("policy-reference", 1.0),)),
+            "'a' is not running and has no checkpoint",
+        ),
+        (SessionOptions(run=Path("runs/a"), queues=(("uncertain", 1.0),)), "queue uncertain: needs a reward model"),
+        (
+            SessionOptions(run=Path("runs/a"), queues=(("disagreement", 1.0),), models=(Path("runs/m"),)),
+            "needs 2 reward models, found 1",
+        ),
+        (
+            SessionOptions(run=Path("runs/a"), queues=(("uncertain", 1.0),), models=(Path("runs/bare"),)),
+            "'bare' is not a trained reward model",
+        ),
+    ],
+)
+def test_what_cannot_be_asked_is_told_in_one_line(wanted: SessionOptions, problem: str) -> None:
+    run_with_samples("a")
+    make_run("bare")
+    with pytest.raises(UsageError) as raised:
+        session_plan(wanted)
+    assert problem in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_policy_against_reference_needs_somebody_who_writes() -> None:
+    run = run_with_samples("a")
+    add_checkpoint(run)
+    wanted = SessionOptions(run=run, queues=(("policy-reference", 1.0),))
+    assert session_plan(wanted).queues[0].source == str(run)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [("no.jsonl", None, "no such file"), ("x.jsonl", "", "has no rows"), ("x.jsonl", "oops\n", "x.jsonl:1: not JSON")],
+)
+def test_data_that_cannot_be_read_is_told(name: str, content: str | None, problem: str) -> None:
+    if content is not None:
+        Path(name).write_text(content)
+    with pytest.raises(DataError, match=problem):
+        session_plan(SessionOptions(data=name))
+
+
+def test_the_newest_runs_and_reward_models_come_first_and_runs_without_samples_are_left_out() -> None:
+    for age in ("z-old", "a-new"):
+        run_with_samples(age)
+        reward_model(f"{age}-model")
+    make_run("bare")
+    make_run("unfinished-model", run_kind="reward-model")
+    runs, models = labelling_material(Path("runs"))
+    assert [run.name for run in runs] == ["a-new", "z-old"]
+    assert [model.name for model in models] == ["a-new-model", "z-old-model"]
+    assert labelling_material(Path("nowhere")) == ([], [])
+
+
+def test_a_labeller_goes_on_with_own_sessions_that_have_items_left() -> None:
+    mine, done, others = record(3), record(2, done=12), record(1, "bob")
+    assert unfinished([mine, done, others], "ann") == [mine]
+
+
+def test_a_session_is_like_a_plan_that_differs_in_the_seed_alone() -> None:
+    plan = SessionPlan(queues=(QueuePlan(queue="samples", source="/a"),), seed=1)
+    same = record(plan=SessionPlan(queues=plan.queues, seed=2))
+    other = record(plan=SessionPlan(queues=plan.queues, seed=1, limit=5))
+    assert with_plan([same, other], plan) == [same]
+
+
+def test_the_labeller_is_the_last_one_of_the_store_else_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert default_labeller([record(2, "bob"), record(1, "ann")]) == "bob"
+    assert default_labeller([]) == getpass.getuser()
+
+    def nobody() -> str:
+        raise KeyError("uid 1234")
+
+    monkeypatch.setattr(getpass, "getuser", nobody)
+    assert labeller_name(default_labeller([]))
+
+
+@pytest.mark.parametrize("name", ["", "  ", "x" * 61, "a\x1b[31m", "a\nb"])
+def test_what_is_no_name_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="printable characters") as raised:
+        labeller_name(name)
+    assert str(raised.value).isprintable()
+    assert labeller_name(" Ann Ü ") == "Ann Ü"
+
+
+def test_guidelines_are_read_as_they_are() -> None:
+    Path("g.md").write_bytes("\ufeffBe fair.\r\n".encode())
+    assert read_guidelines("g.md") == "Be fair.\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(None, "No such file"), (b"", "empty"), (b" \n", "empty"), (b"\xff\xfe\x00", "UTF-8"), (b"x" * 200_001, "200 kB")],
+)
+def test_guidelines_that_are_no_text_are_refused(content: bytes | None, problem: str) -> None:
+    if content is not None:
+        Path("g.md").write_bytes(content)
+    with pytest.raises(UsageError, match=problem):
+        read_guidelines("g.md")
+    with pytest.raises(UsageError, match=r"~nobody-of-that-name"):
+        read_guidelines("~nobody-of-that-name/g.md")
+
+
+def test_every_queue_is_told_in_a_few_words_and_nothing_of_a_name_is_obeyed() -> None:
+    plan = SessionPlan(queues=tuple(QueuePlan(queue=queue, source="/runs/a\x1b", keys=("k",)) for queue in QUEUES))
+    line = plan_line(plan)
+    assert line.count("a␛") == len(QUEUES)
+    assert line.isprintable()
+    assert plan_line(SessionPlan(queues=(QueuePlan(queue="again", keys=("k", "l")),))) == "2 comparisons again"

@@ -1,0 +1,228 @@
+"""Completions in a list: what is told of each, side by side or stacked, and that no text gets out of its lines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from completions import HOSTILE, completion
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from styles_helper import styles_path
+from textual.app import App, ComposeResult
+
+from trainer.control.questions import Answer, Completion, Writer
+from workbench.kit.drawing import Line, plain, wrapped
+from workbench.kit.theming import EXTRA_VARIABLES
+from workbench.samples.answer_list import (
+    AnswerColumn,
+    AnswerList,
+    AskedRequest,
+    completion_facts,
+    kl_of,
+    request_lines,
+    signed,
+)
+from workbench.text import visible
+
+
+def column(*completions: Completion, writer: Writer = "policy", **changes: Any) -> AnswerColumn:
+    values: dict[str, Any] = {"writer": writer, "iteration": 40, "prompt": "", "seconds": 3.2}
+    return AnswerColumn(writer=writer, answer=Answer(completions=list(completions), **values), **changes)
+
+
+def request(*columns: AnswerColumn, **changes: Any) -> AskedRequest:
+    return AskedRequest(**{"number": 1, "title": "sample freely", "columns": columns} | changes)
+
+
+def facts(one: Completion, writer: Writer = "policy", compared: float = math.nan) -> str:
+    return "  ".join(text for text, _ in completion_facts(one, writer, compared))
+
+
+def text_of(lines: Sequence[Line]) -> str:
+    return "\n".join(plain(line) for line in lines)
+
+
+def words(lines: Sequence[Line], role: str) -> str:
+    return "".join(text for line in lines for text, own in line if own == role)
+
+
+def test_the_kl_is_the_sum_of_the_log_ratios() -> None:
+    assert kl_of(completion()) == pytest.approx(0.5 + 0.25 + 0.5)
+    assert math.isnan(kl_of(completion(logprobs=[math.inf, -math.inf, 0.0])))
+    assert kl_of(completion(tokens=[], logprobs=[], ref_logprobs=[])) == 0
+
+
+def test_a_completion_is_told_with_its_numbers() -> None:
+    assert facts(completion()) == "score +0.50  KL 1.2 nats  3 tokens, stop"
+    assert facts(completion(tokens=[1], truncated=True)).endswith("1 token ✂ cut short")
+    assert "log π/ref +1.25 nats" in facts(completion(), "reference")
+
+
+def test_parts_are_told_where_they_say_more_than_the_score() -> None:
+    assert facts(completion(parts={"lexicon": 0.9})).endswith("lexicon +0.90")
+    assert facts(completion(parts={"lexicon": 0.5, "a\x1b.py:f": -2.0})).endswith("lexicon +0.50  a␛.py:f -2.00")
+
+
+@pytest.mark.parametrize(
+    ("compared", "told"),
+    [(0.25, "▲ +0.25 better"), (1.5, "▼ -1.00 worse"), (0.5, "= same score")],
+)
+def test_a_score_is_better_or_worse_than_the_one_it_is_compared_with(compared: float, told: str) -> None:
+    assert f"score +0.50  {told}  KL" in facts(completion(), compared=compared)
+
+
+@pytest.mark.parametrize(("score", "compared"), [(math.nan, 0.5), (0.5, math.nan), (math.inf, 0.5)])
+def test_a_score_that_is_not_a_number_is_compared_with_nothing(score: float, compared: float) -> None:
+    told = facts(completion(score=score), compared=compared)
+    assert "better" not in told
+    assert "worse" not in told
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0, "+0.00"), (-1.234, "-1.23"), (math.nan, "-"), (-math.inf, "-"), (1e300, "+1.00e+300")]
+)
+def test_a_number_with_its_sign_stays_short(value: float, text: str) -> None:
+    assert signed(value) == text
+
+
+def test_policy_and_reference_stand_side_by_side_where_there_is_room() -> None:
+    both = request(column(completion("by the policy")), column(completion("by the reference"), writer="reference"))
+    wide, narrow = (text_of(request_lines(both, width)).splitlines() for width in (98, 78))
+    assert wide[1].split("│")[0].strip().startswith("policy")
+    assert wide[1].split("│")[1].strip().startswith("reference")
+    (left,), (right,) = ([line for line in wide if text in line] for text in ("by the policy", "by the reference"))
+    assert (left.index("by the policy"), right.index("by the reference")) == (0, 47 + len(" │ "))
+    assert "│" not in "".join(narrow)
+    assert narrow.index("by the policy") < narrow.index("by the reference")
+
+
+def test_a_column_is_headed_by_who_wrote_and_how_well() -> None:
+    lines = request_lines(request(column(completion(score=0.5), completion(score=math.nan), completion(score=1.0))), 80)
+    assert plain(lines[0]).strip() == "1  sample freely"
+    assert plain(lines[1]).strip() == "policy · after 40 iterations · mean score +0.75 · 3.2s"
+
+
+def test_the_best_score_comes_first_on_request_and_those_without_one_last() -> None:
+    scored = [completion(name, score=score) for name, score in [("nan", math.nan), ("low", -1.0), ("high", 2.0)]]
+    shown = {
+        by_score: words(request_lines(request(column(*scored)), 80, by_score=by_score), "text")
+        for by_score in (False, True)
+    }
+    assert shown == {False: "nanlowhigh", True: "highlownan"}
+
+
+def test_what_was_begun_is_not_shown_again() -> None:
+    lines = request_lines(request(column(completion("once upon a time")), begun="once upon"), 80)
+    assert words(lines, "text") == " a time"
+
+
+def test_a_completion_without_a_word_says_so() -> None:
+    assert "empty response" in text_of(request_lines(request(column(completion(""))), 80))
+
+
+def test_the_diff_marks_what_only_one_of_the_first_completions_has() -> None:
+    both = request(
+        column(completion("a warm day"), completion("unlike")),
+        column(completion("a cold day"), completion("the second"), writer="reference"),
+    )
+    lines = request_lines(both, 78, diff=True)
+    assert (words(lines, "new"), words(lines, "gone")) == ("warm", "cold")
+    assert "a warm day" in text_of(lines)
+    assert "a cold day" in text_of(lines)
+    plainly = request_lines(both, 78)
+    assert (words(plainly, "new"), words(plainly, "gone")) == ("", "")
+    assert text_of(plainly) == text_of(lines)
+
+
+def test_the_diff_waits_until_both_have_answered() -> None:
+    half = request(column(completion("a warm day")), AnswerColumn(writer="reference"))
+    lines = request_lines(half, 120, diff=True)
+    assert words(lines, "new") == ""
+    assert "waiting" in text_of(lines)
+
+
+def test_a_problem_stands_where_the_answer_would_and_beside_one_without_a_score() -> None:
+    failed = request_lines(request(AnswerColumn(writer="policy", problem="the run ended [/x]\x1b")), 80)
+    assert "✖ the run ended [/x]␛" in text_of(failed)
+    assert "waiting" not in text_of(failed)
+    unscored = request_lines(request(column(completion(score=math.nan), problem="rewards.py raised")), 80)
+    assert "✖ rewards.py raised" in text_of(unscored)
+    assert "so much joy" in text_of(unscored)
+
+
+@given(st.text(max_size=300), st.integers(4, 130), st.booleans(), st.booleans())
+def test_no_line_is_wider_than_the_list_and_none_is_obeyed(text: str, width: int, by_score: bool, diff: bool) -> None:
+    long = completion(text + HOSTILE, score=1e300, parts={text: 1.0, "b": 2.0})
+    both = request(
+        column(long, problem=text), column(completion(HOSTILE), writer="reference"), title=text + HOSTILE, compared=0.0
+    )
+    for line in request_lines(both, width, by_score=by_score, diff=diff):
+        assert cell_len(plain(line)) <= width
+        assert visible(plain(line)) == plain(line)
+
+
+@given(st.lists(st.tuples(st.text("ab \n日"), st.sampled_from(["text", "new"]))), st.integers(2, 20))
+def test_wrapping_loses_nothing_but_spaces_and_keeps_roles(pieces: list[tuple[str, str]], width: int) -> None:
+    lines = wrapped(pieces, width)
+    for role in ("text", "new"):
+        assert "".join(words(lines, role).split()) == "".join("".join(t for t, own in pieces if own == role).split())
+
+
+class Listing(App[None]):
+    CSS_PATH = styles_path("ask.tcss")
+
+    def on_mount(self) -> None:
+        self.animation_level = "none"
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return EXTRA_VARIABLES
+
+    def compose(self) -> ComposeResult:
+        yield AnswerList()
+
+
+def shown_text(listing: AnswerList) -> list[str]:
+    return [listing.render_line(y).text.rstrip() for y in range(listing.scrollable_content_region.height)]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 36), (200, 60)])
+async def test_a_text_of_10_000_tokens_is_whole_and_can_be_read_to_its_end(size: tuple[int, int]) -> None:
+    app = Listing()
+    async with app.run_test(size=size) as pilot:
+        listing = app.query_one(AnswerList)
+        text = " ".join(f"word{number}" for number in range(10_000))
+        listing.show([request(column(completion(text)))])
+        await pilot.pause()
+        assert "word0 " in "\n".join(shown_text(listing))
+        listing.focus()
+        await pilot.press("end")
+        await pilot.pause()
+        assert "word9999" in "\n".join(shown_text(listing))
+        await pilot.press("home")
+        await pilot.pause()
+        assert "word0 " in "\n".join(shown_text(listing))
+
+
+async def test_a_request_that_has_not_changed_is_not_laid_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    laid_out: list[int] = []
+
+    def counted(one: AskedRequest, width: int, **how: bool) -> list[Line]:
+        laid_out.append(one.number)
+        return request_lines(one, width, **how)
+
+    monkeypatch.setattr("workbench.samples.answer_list.request_lines", counted)
+    app = Listing()
+    async with app.run_test(size=(80, 24)) as pilot:
+        listing = app.query_one(AnswerList)
+        first, second = request(column(completion())), request(AnswerColumn(writer="policy"), number=2)
+        listing.show([second, first])
+        listing.show([second.with_column(column(completion("answered"))), first])
+        assert laid_out == [2, 1, 2]
+        assert any("answered" in line for line in shown_text(listing))
+        await pilot.resize_terminal(120, 30)
+        await pilot.pause()
+        assert set(laid_out[3:]) == {1, 2}

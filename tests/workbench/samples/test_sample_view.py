@@ -1,0 +1,326 @@
+"""A sample that is opened is shown token by token, explained, marked, copied, drawn and exported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pyarrow.parquet as pq
+import pytest
+from samples_app import Run, Workbench, settle, show
+from scripted_run import samples
+from textual.pilot import Pilot
+from textual.widgets import Static
+from token_samples import sample_row
+
+from trainer.runs.samples import sample_schema
+from workbench.samples import browser
+from workbench.samples.advantage_screen import AdvantageScreen
+from workbench.samples.channels import channel_scale
+from workbench.samples.export_screen import SampleExportScreen
+from workbench.samples.prompt_history import PromptHistoryScreen
+from workbench.samples.sample_list import SampleList
+from workbench.samples.sample_view import SampleView
+from workbench.samples.token_facts import explain
+from workbench.samples.token_inspector import TokenInspector
+from workbench.samples.token_text import TokenText
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.chdir(tmp_path)
+    return Run(tmp_path / "run")
+
+
+@pytest.fixture(autouse=True)
+def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(browser, "_REST", 0.0)
+
+
+async def opened(pilot: Pilot[None], run: Run, *keys: str) -> TokenText:
+    """The text of the sample that the keys lead to."""
+    app = pilot.app
+    assert isinstance(app, Workbench)
+    await show(pilot, run)
+    app.pane.take_focus()
+    await pilot.press(*keys, "enter")
+    await settle(pilot)
+    assert app.query_one(SampleView).display
+    return app.query_one(TokenText)
+
+
+async def test_enter_shows_one_token_by_token_and_escape_the_list_again(run: Run) -> None:
+    app = Workbench()
+    async with app.run_test(size=(60, 24)) as pilot:
+        run.write(1, "short", "long " * 500 + "END")
+        text = await opened(pilot, run, "down")
+        assert text.has_focus
+        assert "prompt 1" in app.drawn
+        assert "END" not in app.drawn
+        for _ in range(60):
+            await pilot.press("pagedown")
+        assert "END" in app.drawn
+        assert text.cursor > 490
+        await pilot.press("escape")
+        assert app.query_one(SampleList).has_focus
+        assert app.query_one(SampleList).cursor == 1
+
+
+async def test_a_sample_that_is_open_stays_while_training_goes_on(run: Run) -> None:
+    app = Workbench()
+    async with app.run_test(size=(60, 24)) as pilot:
+        run.write(1, "of 1")
+        await opened(pilot, run)
+        run.write(2, "of 2")
+        await show(pilot, run)
+        assert "of 1" in app.drawn
+        assert "newest is 2" in app.heading
+        await pilot.press("escape")
+        await settle(pilot)
+        assert "of 2" in app.drawn, "closed, the newest is followed as before"
+
+
+async def test_an_iteration_chosen_on_the_charts_takes_the_place_of_the_open_sample(run: Run) -> None:
+    app = Workbench()
+    async with app.run_test(size=(60, 24)) as pilot:
+        run.write(1, "of 1")
+        run.write(2, "of 2")
+        await opened(pilot, run)
+        app.pane.show_iteration(1)
+        await settle(pilot)
+        assert app.query_one(SampleList).display
+        assert "of 1" in app.drawn
+        run.write(3, "of 3")
+        await show(pilot, run)
+        assert "of 1" in app.drawn, "asked for, so it stays"
+
+
+async def test_the_next_sample_and_the_one_before_are_a_key_away(run: Run) -> None:
+    app = Workbench()
+    async with app.run_test(size=(60, 24)) as pilot:
+        run.write(1, "zero", "one", "two")
+        await opened(pilot, run)
+        seen = []
+        for key in ("n", "n", "n", "N"):
+            await pilot.press(key)
+            await settle(pilot)
+            seen.append(app.pane.opened and app.pane.opened.key.row)
+        assert seen == [1, 2, 2, 1]
+
+
+async def test_the_inspector_tells_of_the_token_under_the_cursor(run: Run) -> None:
+    app = Workbench()
+    async with app.run_test(size=(120, 40)) as pilot:
+        run.write(1, "zero one two")
+        text = await opened(pilot, run)
+        inspector = app.query_one(TokenInspector)
+        for index in range(3):
+            assert inspector.facts == explain(text.sample, index)
+            await pilot.press("right")
+        assert text.cursor == 2
+        assert inspector.region.x > text.region.right - 1, "beside the text where there is room"
+
+
+async def test_in_a_narrow_place_the_inspector_is_below_the_text(run: Run) -> None:
+    app = Workbench()
+    async with app.run_test(size=(38, 24)) as pilot:
+        run.write(1, "zero one two")
+        text = await opened(pilot, run)
+        assert app.query_one(TokenInspector).region.y >= text.region.bottom
+
+
+async def test_enter_on_a_token_lays_out_its_advantage_and_the_cursor_follows(run: Run) -> None:
+    app = Workbench()
+    async with app.run_test(size=(80, 24)) as pilot:
+        run.write(1, "zero one two")
+        text = await opened(pilot, run)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert isinstance(app.screen, AdvantageScreen)
+        await pilot.press("right", "escape")
+        await pilot.pause()
+        assert text.cursor == 1
+        assert text.has_focus
+
+
+async def test_the_scale_of_the_batch_is_that_of_all_its_tokens_and_ends_with_its_iteration(run: Run) -> None:
+    app = Workbench()
+    async with app.run_test(size=(80, 24)) as pilot:
+        run.write(1, "zero one", "two three four")
+        text = await opened(pilot, run)
+        own = text.scale("advantage")
+        await pilot.press("m")
+        await settle(pilot)
+        rows = [sample_row(0, texts=["zero", " one"], score=0.1), sample_row(1, texts=["two", " three", " four"])]
+        advantages = [value for row in rows for value in row["advantages"]]
+        assert text.is_shared("advantage")
+        shared, expected = text.scale("advantage"), channel_scale(advantages, diverging=True)
+        assert shared is not None
+        assert shared.high == pytest.approx(expected.high)
+        assert (shared.least, shared.greatest) == pytest.approx((expected.least, expected.greatest))
+        await pilot.press("i", "m")  # the ratio has a list for each token
+        await settle(pilot)
+        assert text.is_shared("ratio")
+        await pilot.press("a", "m")
+        assert text.scale("advantage") == own
+        run.write(2, "of 2")
+        await pilot.press("escape")
+        await opened(pilot, run)
+        assert not text.is_shared("ratio")
+
+
+async def test_a_mark_shows_on_the_open_sample_and_in_the_list(run: Run) -> None:
+    app = Workbench()
+    async with app.run_test(size=(80, 24)) as pilot:
+        run.write(1, "zero")
+        await opened(pilot, run)
+        await pilot.press("b")
+        assert "★" in str(app.query_one("#sample-facts", Static).render())
+        await pilot.press("escape")
+        assert "★" in app.drawn
+
+
+async def test_bookmarks_that_cannot_be_written_are_told_and_nothing_is_marked(run: Run) -> None:
+    app = Workbench()
+    async with app.run_test(size=(80, 24)) as pilot:
+        run.write(1, "zero")
+        (run.folder.root / ".bookmarks.json.tmp").mkdir()
+        await opened(pilot, run)
+        await pilot.press("b")
+        assert any("cannot write bookmarks" in told for told in app.told)
+        assert "★" not in str(app.query_one("#sample-facts", Static).render())
+
+
+async def test_a_copy_is_prompt_and_completion_with_control_characters_made_visible(run: Run) -> None:
+    app = Workbench()
+    async with app.run_test(size=(80, 24)) as pilot:
+        run.write(1, "a [b]\x1b[31m text")
+        await opened(pilot, run)
+        await pilot.press("y")
+        assert app.clipboard == "prompt 0a [b]␛[31m text"
+
+
+async def test_the_history_of_the_prompt_opens_the_sample_that_is_chosen_there(run: Run) -> None:
+    app = Workbench()
+    async with app.run_test(size=(80, 24)) as pilot:
+        run.write(1, "of 1")
+        run.write(2, "of 2")
+        await opened(pilot, run)
+        await pilot.press("h")
+        await settle(pilot)
+        assert isinstance(app.screen, PromptHistoryScreen)
+        await pilot.press("down", "enter")
+        await settle(pilot)
+        assert app.pane.opened is not None
+        assert app.pane.opened.key == (1, 0)
+        await pilot.press("h")  # again, from the sample that is open and not from the list's
+        await settle(pilot)
+        await pilot.press("enter")
+        await settle(pilot)
+        assert app.pane.opened is not None
+        assert app.pane.opened.key == (1, 0)
+
+
+async def test_what_is_asked_is_the_prompt_or_the_place_of_the_cursor(run: Run) -> None:
+    app = Workbench()
+    async with app.run_test(size=(80, 24)) as pilot:
+        run.write(1, "zero one two")
+        await show(pilot, run)
+        app.pane.take_focus()
+        await pilot.press("p")
+        await settle(pilot)
+        await opened(pilot, run)
+        await pilot.press("p", "right", "f")
+        await pilot.pause()
+        of_the_list, of_the_prompt, of_the_place = app.asked
+        assert of_the_list == of_the_prompt
+        assert (of_the_prompt.prompt, list(of_the_prompt.prompt_tokens)) == ("prompt 0", [1, 2, 3])
+        assert not of_the_prompt.choices
+        assert (of_the_place.begun, list(of_the_place.prefix)) == ("zero", [100])
+        assert of_the_place.choices
+
+
+@pytest.mark.parametrize(("choice", "rows"), [([], [0]), (["down"] * 4, [0, 1, 2]), (["down"] * 6, [2])])
+async def test_an_export_is_this_sample_those_listed_or_those_marked(
+    run: Run, choice: list[str], rows: list[int], tmp_path: Path
+) -> None:
+    app = Workbench()
+    async with app.run_test(size=(100, 30)) as pilot:
+        run.write(1, "zero", "one", "two")
+        await show(pilot, run)
+        app.pane.take_focus()
+        await pilot.press("end", "down", "down", "b", "home", "x")
+        await pilot.pause()
+        assert isinstance(app.screen, SampleExportScreen)
+        await pilot.press(*choice, "enter", "enter")
+        await settle(pilot)
+        (path,) = tmp_path.glob("run-1-1*.jsonl")
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        assert [line["row"] for line in lines] == rows
+        assert any(f"saved to {path}" in told for told in app.told)
+
+
+async def test_a_picture_has_the_text_in_its_colours_and_no_cursor(run: Run, tmp_path: Path) -> None:
+    app = Workbench()
+    async with app.run_test(size=(100, 30)) as pilot:
+        run.write(1, "zero one two three")
+        await show(pilot, run)
+        app.pane.take_focus()
+        await pilot.press("x", "down", "down", "enter", "enter")
+        await settle(pilot)
+        (path,) = tmp_path.glob("*.svg")
+        drawn = "".join(ElementTree.parse(path).getroot().itertext()).replace("\xa0", " ")
+        assert "prompt 0" in drawn
+        assert "three" in drawn
+        assert "advantage" in drawn, "the legend"
+        reverse = [segment for strip in app.query_one(SampleView).drawn_lines() for segment in strip if segment.style]
+        assert not any(segment.style and segment.style.reverse for segment in reverse)
+
+
+async def test_a_file_that_is_gone_or_damaged_is_told_and_the_list_stays(run: Run) -> None:
+    app = Workbench()
+    async with app.run_test(size=(80, 24)) as pilot:
+        run.write(1, "zero")
+        await show(pilot, run)
+        app.pane.take_focus()
+        path = run.folder.samples_file(1)
+        whole = path.read_bytes()
+        for content in (None, whole[: len(whole) // 2], whole.replace(b"PAR1", b"XXXX")):
+            path.unlink(missing_ok=True)
+            if content is not None:
+                path.write_bytes(content)
+            await pilot.press("enter")
+            await settle(pilot)
+            assert app.query_one(SampleList).display
+        assert len(app.told) == 3
+        assert all("step-000001" in told and "\n" not in told for told in app.told)
+
+
+async def test_what_a_run_without_files_shows_cannot_be_opened_and_the_way_out_is_told(run: Run) -> None:
+    app = Workbench()
+    run.view.take(samples(4, ("Once upon", " a preview")))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await show(pilot, run)
+        app.pane.take_focus()
+        await pilot.press("enter")
+        await settle(pilot)
+        assert app.query_one(SampleList).display
+        assert any("run.save_samples = true" in told for told in app.told)
+
+
+async def test_a_file_of_the_first_version_shows_its_numbers_at_the_ids_of_its_tokens(run: Run) -> None:
+    app = Workbench()
+    async with app.run_test(size=(80, 24)) as pilot:
+        run.write(1, "zero one")
+        later = {"token_texts", "ratios", "top_tokens", "top_texts", "top_logprobs", "top_ref_logprobs", "kl_sum"}
+        path = run.folder.samples_file(1)
+        columns = [name for name in sample_schema().names if name not in later]
+        table = pq.read_table(path, columns=columns).replace_schema_metadata({"samples": "1"})
+        pq.write_table(table, path)
+        text = await opened(pilot, run)
+        assert "⟨100⟩" in app.drawn
+        assert "⟨101⟩" in app.drawn
+        assert text.scale("advantage") is not None
+        await pilot.press("i")
+        assert text.scale("ratio") is None, "it has no ratios"

@@ -1,0 +1,42 @@
+"""Which panes a terminal shows: one on a small one, three side by side, all on a large one, none below the least."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.screen.panes import DASHBOARD, DRAWER, SMALLEST, arrange
+
+PANES = (*DASHBOARD, *DRAWER)
+sizes = st.integers(1, 400)
+
+
+@pytest.mark.parametrize(
+    ("size", "current", "top", "bottom"),
+    [
+        ((80, 24), "training", ("training",), ()),
+        ((80, 24), "runs", ("runs",), ()),
+        ((120, 36), "config", DASHBOARD, ()),
+        ((120, 36), "runs", ("runs",), ()),
+        ((200, 60), "config", DASHBOARD, DRAWER),
+        ((200, 60), "log", DASHBOARD, DRAWER),
+        ((60, 20), "samples", ("samples",), ()),
+        ((59, 20), "samples", (), ()),
+        ((60, 19), "samples", (), ()),
+    ],
+)
+def test_the_size_decides(size: tuple[int, int], current: str, top: tuple[str, ...], bottom: tuple[str, ...]) -> None:
+    assert arrange(*size, current) == (top, bottom)
+
+
+@given(sizes, sizes, st.sampled_from(PANES), st.booleans())
+def test_the_current_pane_is_always_among_those_shown(width: int, height: int, current: str, zoomed: bool) -> None:
+    shown = arrange(width, height, current, zoomed=zoomed)
+    panes = shown.top + shown.bottom
+    assert len(set(panes)) == len(panes)
+    if width >= SMALLEST[0] and height >= SMALLEST[1]:
+        assert current in panes
+        assert not zoomed or panes == (current,)
+    else:
+        assert panes == ()

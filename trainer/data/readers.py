@@ -1,0 +1,199 @@
+"""Rows of a data file: JSON lines (also gzipped), JSON, CSV, Parquet or plain text, depending on the suffix."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import itertools
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainer.errors import DataError
+from trainer.files import open_regular
+
+
+class SourceRow(NamedTuple):
+    """A row as it is in its source; errors call it by its `place`: `data.jsonl:3`, `data.parquet[2]`."""
+
+    place: str
+    columns: dict[str, Any]
+
+
+OnBroken = Callable[[DataError], None]
+Reader = Callable[[Path, str, OnBroken], Iterator[SourceRow]]
+
+
+def refuse(error: DataError) -> None:
+    """Raise the error of a broken row, which ends the reading; the default for `broken`."""
+    raise error
+
+
+def read_rows(path: Path, column: str = "", broken: OnBroken = refuse) -> Iterator[SourceRow]:
+    """Yield the rows of the file `path`; `column` names the only column of plain text.
+
+    A row that can be left out by itself (a line that is not JSON, a line with too many fields) goes to `broken` as the
+    DataError that names its place; if `broken` returns, reading goes on.
+
+    Raises DataError for an unknown suffix, an unreadable file, text that is not UTF-8 and content that does not match
+    the suffix.
+    """
+    reader = READERS.get(suffix(path))
+    if reader is None:
+        known = ", ".join(READERS)
+        raise DataError(f"{path}: unknown suffix '{path.suffix}': must be one of {known}")
+    try:
+        yield from reader(path, column, broken)
+    except OSError as error:
+        raise DataError(f"cannot read '{path}': {error.strerror or error}") from None
+
+
+def suffix(path: Path) -> str:
+    """Return the suffix of `path` in lower case, including that of a compressed file: `.jsonl.gz`."""
+    return "".join(path.suffixes[-2 if path.suffix.lower() == ".gz" else -1 :]).lower()
+
+
+def _text(path: Path) -> str:
+    with open_regular(path) as file:
+        content = file.read()
+    if path.suffix.lower() == ".gz":
+        try:
+            content = gzip.decompress(content)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise DataError(f"{path}: incomplete or damaged gzip file: {error}") from None
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DataError(
+            f"{path}:{line}: byte 0x{content[error.start]:02x} is not UTF-8: save the file as UTF-8"
+        ) from None
+
+
+def _lines(path: Path) -> Iterator[tuple[str, str]]:
+    # Not splitlines(): it also breaks at U+2028 and U+0085, which may occur inside a JSON string.
+    for number, line in enumerate(io.StringIO(_text(path), newline=None), 1):
+        if line.strip():
+            yield f"{path}:{number}", line.rstrip("\n")
+
+
+def _read_text(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]:
+    for place, line in _lines(path):
+        yield SourceRow(place, {column: line})
+
+
+def _read_jsonl(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]:
+    for place, line in _lines(path):
+        try:
+            row = SourceRow(place, _object(json.loads(line), place))
+        except json.JSONDecodeError as error:
+            broken(DataError(f"{place}: not JSON: {error.msg} at column {error.colno}"))
+        except RecursionError:
+            broken(DataError(f"{place}: JSON nested too deeply"))
+        except DataError as error:
+            broken(error)
+        else:
+            yield row
+
+
+def _read_json(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]:
+    try:
+        rows = json.loads(_text(path))
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}; "
+            "name a file with one object per line .jsonl"
+        ) from None
+    except RecursionError:
+        raise DataError(f"{path}: JSON nested too deeply") from None
+    if not isinstance(rows, list):
+        raise DataError(f"{path}: must be a list of objects, is {_json_name(rows)}")
+    for index, row in enumerate(rows):
+        place = f"{path}[{index}]"
+        try:
+            columns = _object(row, place)
+        except DataError as error:
+            broken(error)
+        else:
+            yield SourceRow(place, columns)
+
+
+def _read_csv(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]:
+    reader = csv.DictReader(io.StringIO(_text(path), newline=""), strict=True)
+    try:
+        for row in reader:
+            place = f"{path}:{reader.line_num}"
+            if None in row:
+                broken(DataError(f"{place}: has more fields than the header: quote fields that contain a comma"))
+                continue
+            yield SourceRow(place, dict(row))
+    except csv.Error as error:
+        raise DataError(f"{path}:{reader.line_num}: not CSV: {error}") from None
+
+
+def _read_parquet(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]:
+    import pyarrow
+    import pyarrow.parquet
+
+    places = itertools.count()
+    try:
+        with open_regular(path) as content, pyarrow.parquet.ParquetFile(content) as file:
+            for batch in file.iter_batches():
+                yield from _rows_of(batch, path, places, broken)
+    except (pyarrow.ArrowException, UnicodeDecodeError, OverflowError) as error:  # of names of columns, of dates
+        raise DataError(f"{path}: not a Parquet file: {' '.join(str(error).split())}") from None
+
+
+def _rows_of(batch: Any, path: Path, places: Iterator[int], broken: OnBroken) -> Iterator[SourceRow]:
+    """Yield the rows of a batch of a Parquet file.
+
+    Rows with text that is not UTF-8, or with a value that is too large, go to `broken`.
+    """
+    try:
+        rows = batch.to_pylist()
+    except (ValueError, OverflowError):  # one by one, to find the broken row
+        if batch.num_rows == 1:
+            place = f"{path}[{next(places)}]"
+            broken(DataError(f"{place}: {_unreadable_columns(batch)}: save its text as UTF-8"))
+            return
+        for index in range(batch.num_rows):
+            yield from _rows_of(batch.slice(index, 1), path, places, broken)
+        return
+    for row in rows:
+        yield SourceRow(f"{path}[{next(places)}]", row)
+
+
+def _unreadable_columns(batch: Any) -> str:
+    """Describe what is wrong with the first column of a batch that cannot be read."""
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            column.to_pylist()
+        except UnicodeDecodeError as error:
+            return f"column '{name}' has the byte 0x{error.object[error.start]:02x}, which is not UTF-8"
+        except (ValueError, OverflowError) as error:
+            return f"column '{name}' cannot be read ({error})"
+    return "cannot be read"
+
+
+def _object(value: Any, place: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise DataError(f'{place}: must be an object such as {{"prompt": "..."}}, is {_json_name(value)}')
+    return value
+
+
+def _json_name(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+READERS: dict[str, Reader] = {
+    ".jsonl": _read_jsonl,
+    ".jsonl.gz": _read_jsonl,
+    ".json": _read_json,
+    ".csv": _read_csv,
+    ".parquet": _read_parquet,
+    ".txt": _read_text,
+}

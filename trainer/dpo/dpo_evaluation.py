@@ -1,0 +1,115 @@
+"""Evaluation of the implicit reward on held-out pairs, by the same measures as a reward model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import mlx.core as mx
+import numpy as np
+
+from trainer import maths
+from trainer.arrays import filled
+from trainer.config.dpo import DPOConfig
+from trainer.dpo.dpo_learner import implicit_rewards, losses, to_completions
+from trainer.events import DPOEvaluation
+from trainer.fitting.micro_batches import micro_batch_rows
+from trainer.models.actor_critic import ActorCriticLLM
+from trainer.models.logprobs import token_logprobs
+from trainer.preference_data.groups import Group
+from trainer.reward_model.pair_evaluation import Leads, outcomes_of, report_on
+from trainer.reward_model.predictions import Baseline
+
+# Before the first step, policy and reference are the same, so every pair is even.
+_UNTRAINED = Baseline(accuracy=0.5, log_loss=math.log(2))
+
+
+class Read(NamedTuple):
+    """Implicit rewards, log-probs and KL of the policy on N completions."""
+
+    rewards: Leads  # [N] implicit
+    logprobs: Leads  # [N] nats per sequence
+    kl: float  # of policy against reference, mean over all tokens of all completions
+
+
+def evaluate_pairs(
+    actor: ActorCriticLLM,
+    groups: Sequence[Group],
+    config: DPOConfig,
+    *,
+    iteration: int,
+    length_slope: float,
+    clock: Callable[[], float],
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> DPOEvaluation:
+    """Evaluate the policy on held-out `groups`, after `iteration` steps. length_slope: as for `report`."""
+    started = clock()
+    read = read_completions(actor, groups, config, progress)
+    found = report_on(outcomes_of(groups, read.rewards, 1.0), length_slope=length_slope, untrained=_UNTRAINED)
+    chosen, rejected = _rows(groups)
+    lead = read.rewards[chosen] - read.rewards[rejected]
+    return DPOEvaluation(
+        iteration=iteration,
+        pairs=found.accuracy.pairs,
+        ties=sum(pair.is_tie for group in groups for pair in group.pairs),
+        accuracy=found.accuracy.value,
+        accuracy_low=found.accuracy.low,
+        accuracy_high=found.accuracy.high,
+        log_loss=found.log_loss,
+        calibration_error=found.calibration_error,
+        length_accuracy=found.length.accuracy,
+        untrained_accuracy=_UNTRAINED.accuracy,
+        loss=_mean(np.array(losses(mx.array(lead.astype(np.float32)), config.train))),
+        lead=_mean(lead),
+        chosen_reward=_mean(read.rewards[chosen]),
+        rejected_reward=_mean(read.rewards[rejected]),
+        chosen_logprob=_mean(read.logprobs[chosen]),
+        rejected_logprob=_mean(read.logprobs[rejected]),
+        kl=read.kl,
+        seconds=clock() - started,
+    )
+
+
+def read_completions(
+    actor: ActorCriticLLM,
+    groups: Sequence[Group],
+    config: DPOConfig,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Read:
+    """Run policy and reference on all completions of `groups`; the results are in the order of the groups."""
+    sequences = [tokens for group in groups for tokens in group.sequences]
+    counts = [count for group in groups for count in group.completions]
+    rewards, logprobs = np.empty(len(sequences)), np.empty(len(sequences))
+    kl, done = 0.0, 0
+    for rows in micro_batch_rows(range(len(sequences)), list(map(len, sequences)), config.optim.micro_batch_tokens):
+        part = to_completions([sequences[row] for row in rows], [counts[row] for row in rows])
+        where = (part.sequences, part.prompt_lengths, part.tokens.shape[1])
+        logits = filled(actor(*where, want="logits").logits)
+        with actor.reference():
+            ref_logits = filled(actor(*where, want="logits").logits)
+        written, expected = (
+            mx.where(part.mask > 0, token_logprobs(given, part.tokens), 0.0).sum(axis=1)
+            for given in (logits, ref_logits)
+        )
+        kl += float(mx.where(part.mask > 0, maths.kl_divergence(logits, ref_logits), 0.0).sum())
+        rewards[rows] = np.array(implicit_rewards(written, expected, part.mask, config.train))
+        logprobs[rows] = np.array(written)
+        done += len(rows)
+        progress(done, len(sequences))
+    return Read(rewards, logprobs, kl / max(sum(counts), 1))
+
+
+def _rows(groups: Sequence[Group]) -> tuple[list[int], list[int]]:
+    """Return the rows of the better and of the worse completion of each decided pair."""
+    chosen, rejected, first = [], [], 0
+    for group in groups:
+        decided = [pair for pair in group.pairs if not pair.is_tie]
+        chosen += [first + pair.better for pair in decided]
+        rejected += [first + pair.worse for pair in decided]
+        first += len(group.sequences)
+    return chosen, rejected
+
+
+def _mean(values: Leads) -> float:
+    return float(values.mean()) if values.size else math.nan

@@ -1,0 +1,252 @@
+"""Run of DPO: from preferences to a policy in the run's folder, with a journal and checkpoints like PPO's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+
+import mlx.core as mx
+import numpy as np
+
+from trainer.config import resolve_paths, with_seed
+from trainer.config.dpo import DPOConfig, as_ppo
+from trainer.config.reward_model import PreferenceDataConfig
+from trainer.control.control import Control
+from trainer.control.lifecycle import closing
+from trainer.dpo.dpo_evaluation import evaluate_pairs
+from trainer.dpo.dpo_learner import DPOLearner
+from trainer.errors import StorageError, UsageError
+from trainer.evaluation.held_out import evaluate, reference_baseline
+from trainer.events import DPOStep, Event, RunEnded
+from trainer.fitting.counted_steps import SkippedSteps, step_groups, steps_in
+from trainer.fitting.phases import Phases
+from trainer.fitting.step_run import Loaded, StepRun
+from trainer.models.actor_critic import ActorCriticLLM
+from trainer.models.cpu.blas import blas_warning, measure_matmul
+from trainer.models.loading import LoadedModel, load_backbone, quantize_warning
+from trainer.ppo.checkpoint import Snapshot, load_checkpoint, save_checkpoint
+from trainer.ppo.loop import PPO
+from trainer.preference_data.comparisons import Comparisons, load_preferences, policy_comparisons
+from trainer.preference_data.groups import fingerprint
+from trainer.preferences.records import Preference
+from trainer.reward_model.pair_evaluation import fit_length_slope, outcomes_of
+from trainer.rewards import Rewards, Trust, build_rewards, load_functions, trust_all
+from trainer.rewards.model_reward import unfinished_models, with_checkpoints
+from trainer.runs.sinks import Sink, Sinks
+from trainer.seeding import Purpose, key_for
+
+
+def train_dpo(
+    config: DPOConfig,
+    *,
+    preferences: Iterable[Preference] | None = None,
+    resume: Path | None = None,
+    preset: str = "dpo",
+    sinks: Sequence[Sink] = (),
+    control: Control | None = None,
+    trust: Trust = trust_all,
+) -> RunEnded:
+    """Train as `config` says, wholly on the calling thread, and return how the run ended.
+
+    preferences: those to train on, instead of `config.data.preferences`. resume, preset, sinks, control, trust: as for
+    `trainer.session.training.train`. Raises TrainerError for what a user can fix; the journal then says why.
+    """
+    out, control = Sinks(sinks), control or Control()
+    with closing(out, control):
+        config = with_seed(_resolved(config))
+        run = StepRun(config, resume, out, control)
+        run.warnings = unfinished_models(as_ppo(config))
+        return run.train(lambda: _load(run, config, preferences, trust), preset)
+
+
+class DPO:
+    """The DPO algorithm on a model and comparisons, step by step. It writes no files.
+
+    rewards: scores the samples; None to sample nothing.
+    """
+
+    def __init__(
+        self,
+        config: DPOConfig,
+        model: LoadedModel,
+        data: Comparisons,
+        rewards: Rewards | None = None,
+        *,
+        emit: Callable[[Event], None] = lambda event: None,
+        control: Control | None = None,
+    ) -> None:
+        self.config = config
+        self.data = data
+        self.emit = emit
+        self.control = control or Control()
+        as_sampled = as_ppo(config)
+        key = key_for(config.run.seed, Purpose.ADAPTER)
+        self.actor = ActorCriticLLM(model.backbone, as_sampled.model, key=key)
+        self.total_steps = steps_in(len(data.train), config.train)
+        self.learner = DPOLearner(self.actor, config, total_steps=self.total_steps)
+        self.number = 0  # steps taken
+        self.tokens = 0
+        self.is_prepared = False
+        # PPO's own evaluation scores the samples, so that the two algorithms can be compared.
+        self._ppo = (
+            PPO(as_sampled, self.actor, model.tokenizer, [], rewards, emit=emit, control=self.control)
+            if rewards is not None and data.prompts
+            else None
+        )
+        self._baseline = reference_baseline(self._ppo, data.prompts) if self._ppo is not None else None
+        even = np.zeros(sum(len(group.sequences) for group in data.train))
+        self._length_slope = fit_length_slope(outcomes_of(data.train, even, 1.0).longer_by)
+        self._skipped = SkippedSteps("step", lambda: f"lower optim.lr ({config.optim.lr:g}) and start a new run")
+        self._phases = Phases(lambda event: self.emit(event), self.control)
+
+    def step(self) -> DPOStep:
+        """Take the next step: the gradient over its comparisons, then Adam.
+
+        Raises DivergedError at the third NaN in a row.
+        """
+        number = self.number + 1
+        groups = step_groups(self.data.train, number, self.config.train, self.config.run.seed)
+        mx.reset_peak_memory()
+        started = self.control.clock()
+        found = self.learner.train(groups, number, self._phases.report(number, "update"))
+        seconds = self.control.clock() - started
+        tokens = sum(len(sequence) for group in groups for sequence in group.sequences)
+        self.number = number
+        self.tokens += tokens
+        numbers = found._asdict()
+        taken = numbers.pop("taken")
+        event = DPOStep(
+            iteration=number,
+            comparisons=len(groups),
+            **numbers,
+            skipped=not taken,
+            learning_rate=self.learner.optimizer.learning_rate(number),
+            tokens=self.tokens,
+            tokens_per_second=tokens / seconds,
+            seconds=seconds,
+            memory_bytes=mx.get_peak_memory(),
+        )
+        self.emit(event)
+        self._skipped.after(self.number, skipped=not taken, emit=self.emit)
+        return event
+
+    @property
+    def finished(self) -> bool:
+        """Whether all steps are taken; false again if a resume raises their number."""
+        return self.number >= self.total_steps
+
+    @property
+    def reason(self) -> str:
+        """Reason why there are no more steps."""
+        return f"{self.number} steps done"
+
+    def prepare(self) -> None:
+        """Evaluate the untrained policy."""
+        self.evaluate()
+        self.is_prepared = True
+
+    def due(self) -> Iterator[Callable[[], object]]:
+        """Yield `evaluate` if it is due after the step just taken: after every so many, and after the last."""
+        every = self.config.eval.every
+        if self.finished or (every and self.number % every == 0):
+            yield self.evaluate
+
+    def evaluate(self) -> None:
+        """Evaluate the current policy on the held-out comparisons, and by its samples if there is a reward."""
+        if self.data.held_out:
+            self.emit(
+                evaluate_pairs(
+                    self.actor,
+                    self.data.held_out,
+                    self.config,
+                    iteration=self.number,
+                    length_slope=self._length_slope,
+                    clock=self.control.clock,
+                    progress=self._phases.report(self.number, "evaluate"),
+                )
+            )
+        if self._ppo is not None:
+            self.emit(evaluate(self._ppo, self.data.prompts, self.number, self._baseline))
+
+    def snapshot(self) -> Snapshot:
+        """Return the current state, as that of a PPO run without a critic."""
+        return Snapshot(
+            iteration=self.number,
+            policy=self.actor.policy_parameters(),
+            value={},
+            optimizer={"policy": self.learner.optimizer.state(), "value": {}},
+            optimizer_steps=self.number,
+            rewards={},
+            tokens=self.tokens,
+            adapter_config=self.actor.adapter_config,
+        )
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Continue from `snapshot`."""
+        self.actor.update_policy(snapshot.policy)
+        self.learner.optimizer.restore(snapshot.optimizer["policy"])
+        self.number, self.tokens = snapshot.iteration, snapshot.tokens
+        self.is_prepared = True
+
+
+def _resolved(config: DPOConfig) -> DPOConfig:
+    config = resolve_paths(config, Path.cwd())
+    if not config.reward.sources:
+        return config
+    sources = with_checkpoints(as_ppo(config)).reward.sources
+    return config.model_copy(update={"reward": config.reward.model_copy(update={"sources": sources})})
+
+
+def _load(run: StepRun, config: DPOConfig, preferences: Iterable[Preference] | None, trust: Trust) -> Loaded:
+    if preferences is None:
+        preferences, warnings = load_preferences(config.data)
+        run.warnings += warnings
+    functions = load_functions(config.reward, trust=trust)
+    model = load_backbone(config.model)
+    rewards = _rewards(run, config, model, functions, trust)
+    run.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(config.model)))
+    data = policy_comparisons(list(preferences), model, config)
+    run.warnings += data.warnings
+    pairs = fingerprint([*data.train, *data.held_out])
+    if run.resume:
+        _check_pairs(run.folder.pairs, pairs, config.data)
+    dpo = DPO(config, model, data, rewards, emit=run.emit, control=run.control)
+    return Loaded(
+        model,
+        dpo,
+        prompts=len(data.train),
+        eval_prompts=len(data.held_out),
+        trainable=lambda snapshot: list(snapshot.policy.values()),
+        read=lambda path: load_checkpoint(path, dpo.actor.adapter_config),
+        write=save_checkpoint,
+        pairs=pairs,
+    )
+
+
+def _rewards(
+    run: StepRun, config: DPOConfig, model: LoadedModel, modules: dict[str, ModuleType], trust: Trust
+) -> Rewards | None:
+    """Build the rewards that score samples; None if nothing is to be sampled."""
+    if not config.reward.sources:
+        return None
+    return build_rewards(
+        config.reward,
+        backbone=model,
+        max_new_tokens=config.rollout.max_new_tokens,
+        micro_batch_tokens=config.optim.micro_batch_tokens,
+        between_passes=run.control.check,
+        trust=trust,
+        modules=modules,
+    )
+
+
+def _check_pairs(file: Path, pairs: str, config: PreferenceDataConfig) -> None:
+    try:
+        began_with = file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise StorageError(f"cannot read '{file}': {error.strerror}; start a new run") from None
+    if began_with != pairs:
+        raise UsageError(
+            f"the preferences in '{config.preferences}' are not those that this run began with: start a new run"
+        )

@@ -1,0 +1,108 @@
+"""Adam, the schedule of its learning rate, clipping by the global norm, and its tree in checkpoints."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeVar, cast
+
+import mlx.core as mx
+import mlx.optimizers as optim
+from mlx.utils import tree_map
+
+from trainer.arrays import leaves
+from trainer.config.reward_model import RewardOptimConfig
+from trainer.config.schema import OptimConfig
+from trainer.models.adapters import Parameters
+
+Tree = TypeVar("Tree")
+
+
+class StepOptimizer:
+    """Adam of a run that counts steps from 1, with one learning rate on a schedule over `total_steps`."""
+
+    def __init__(self, config: RewardOptimConfig, parameters: Parameters, *, total_steps: int) -> None:
+        self.config = config
+        self.total_steps = total_steps
+        self._adam = adam(config, parameters)
+
+    def learning_rate(self, number: int) -> float:
+        """Return the learning rate of step `number`. The warm-up is a share of the steps."""
+        warmup = round(self.config.warmup * self.total_steps)
+        return self.config.lr * schedule_factor(self.config, number - 1, self.total_steps, warmup=warmup)
+
+    def apply(self, gradients: Parameters, norm: float, number: int, parameters: Parameters) -> Parameters:
+        """Return `parameters` after step `number`, evaluated, so that one step's graph does not reach into the next."""
+        gradients = clipped(gradients, norm, self.config.max_grad_norm)
+        self._adam.learning_rate = self.learning_rate(number)
+        after = cast("Parameters", self._adam.apply_gradients(gradients, parameters))
+        mx.eval(after, self._adam.state)
+        return after
+
+    def state(self) -> dict[str, Any]:
+        """Return moments and step count as one tree of arrays."""
+        return copied(self._adam.state)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restore what `state` returned."""
+        self._adam.state = copied(state)
+
+
+def adam(config: OptimConfig | RewardOptimConfig, parameters: Parameters) -> optim.AdamW:
+    """Return Adam with decoupled weight decay and bias correction, ready for `parameters`."""
+    betas = [config.beta1, config.beta2]
+    made = optim.AdamW(0.0, betas=betas, eps=config.eps, weight_decay=config.weight_decay, bias_correction=True)
+    made.init(parameters)
+    return made
+
+
+def copied(state: dict[str, Any]) -> dict[str, Any]:
+    """Return Adam's state as a tree of its own, because Adam changes its tree in place."""
+    return cast("dict[str, Any]", tree_map(lambda x: x, state))
+
+
+def global_norm(gradients: Any) -> float:
+    """Return the norm of all gradients in a tree together."""
+    return math.sqrt(sum(float(mx.square(gradient).sum()) for gradient in leaves(gradients)))
+
+
+def clipped(gradients: Tree, norm: float, max_norm: float) -> Tree:
+    """Return `gradients`, whose global norm is `norm`, scaled down to at most `max_norm`."""
+    scale = min(1.0, max_norm / (norm + 1e-6))
+    return cast("Tree", tree_map(lambda gradient: gradient * scale, gradients))
+
+
+def schedule_factor(config: OptimConfig | RewardOptimConfig, step: int, total: int, *, warmup: int) -> float:
+    """Return the factor on the learning rates at `step` (from 0) of `total`.
+
+    It rises linearly over `warmup` steps, then follows the schedule.
+    """
+    if step < warmup:
+        return (step + 1) / warmup
+    if config.schedule == "constant":
+        return 1.0
+    progress = min((step - warmup) / max(total - warmup, 1), 1.0)
+    return 1 - progress if config.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def optimizer_tree(flat: Parameters, parameters: Parameters, prefix: str = "") -> dict[str, Any]:
+    """Take Adam's state for `parameters` out of `flat`, whose names are like `policy.<parameter name>.m`.
+
+    Raises ValueError if an array is missing or has another shape.
+    """
+    tree: dict[str, Any] = {}
+    for name, parameter in parameters.items():
+        tree[name] = {leaf: flat.pop(f"{prefix}{name}.{leaf}", None) for leaf in ("m", "v")}
+        if any(moment is None or moment.shape != parameter.shape for moment in tree[name].values()):
+            raise ValueError(f"the optimiser lacks the moments {list(parameter.shape)} of '{prefix}{name}'")
+    for name in ("step", "learning_rate"):
+        if f"{prefix}{name}" in flat:
+            tree[name] = flat.pop(f"{prefix}{name}")
+        if parameters and (name not in tree or tree[name].size != 1):
+            raise ValueError(f"the optimiser lacks the number '{prefix}{name}'")
+    return tree
+
+
+def check_all_used(flat: Parameters) -> None:
+    """Raise ValueError for an array that `optimizer_tree` has not taken."""
+    if flat:
+        raise ValueError(f"the optimiser has an array of nothing that is trained, '{min(flat)}'")

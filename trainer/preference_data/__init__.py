@@ -1,0 +1,1 @@
+"""Preferences as training needs them: encoded, grouped by prompt, and split into training and held-out."""

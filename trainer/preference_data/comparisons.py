@@ -1,0 +1,157 @@
+"""Comparisons of a run: read, encoded to a length that the model can take, and split into training and held-out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from trainer.config.dpo import DPOConfig
+from trainer.config.reward_model import PreferenceDataConfig, RewardModelConfig
+from trainer.data import Prompt
+from trainer.errors import DataError
+from trainer.models.loading import LoadedModel
+from trainer.preference_data.encoders import Encoder, PolicyEncoder
+from trainer.preference_data.groups import Group, group_preferences, split_groups
+from trainer.preferences.formats import read_preferences
+from trainer.preferences.records import Preference
+from trainer.preferences.store import PreferenceStore
+
+_STORES = (".db", ".sqlite", ".sqlite3")
+
+
+class ReadPreferences(NamedTuple):
+    """Preferences in the order of their source, and warnings for the user, one line each."""
+
+    preferences: list[Preference]
+    warnings: list[str]
+
+
+class Comparisons(NamedTuple):
+    """Groups to train on, groups to evaluate on, and warnings for the user, one line each."""
+
+    train: list[Group]
+    held_out: list[Group]
+    warnings: list[str]
+    prompts: list[Prompt]  # of held-out groups, for a policy to sample responses to
+
+
+def load_preferences(config: PreferenceDataConfig) -> ReadPreferences:
+    """Read the first `config.limit` preferences (0: all) of `config.preferences`, including skips.
+
+    Raises UsageError, DataError or StorageError if the source is missing or cannot be read.
+    """
+    source, limit = config.preferences, config.limit or None
+    if Path(source).suffix.lower() in _STORES:
+        with PreferenceStore(Path(source).expanduser(), create=False) as store:
+            return ReadPreferences(list(islice(store.preferences(with_skips=True), limit)), [])
+    reading = read_preferences(source, format=config.format, split=config.split, skip_broken=config.skip_broken)
+    found, warnings = list(islice(reading, limit)), list(reading.problems)
+    if reading.broken:
+        warnings.insert(0, f"{reading.broken} of {reading.rows} rows of '{source}' are broken and were left out")
+    return ReadPreferences(found, warnings)
+
+
+def reward_comparisons(preferences: Iterable[Preference], model: LoadedModel, config: RewardModelConfig) -> Comparisons:
+    """Return `preferences` as comparisons for a reward model on `model`.
+
+    Raises DataError if no preference is left to learn from, or one exceeds the model's context.
+    """
+    train, held_out, warnings, _ = _split(preferences, Encoder(model.tokenizer, config.data), model, config)
+    if not any(not pair.is_tie for group in train for pair in group.pairs):
+        raise _all_ties(train, config)
+    warnings += _none_held_out(held_out, config, "model")
+    widest = max(group.longest * len(group.sequences) for group in train)
+    if widest > config.optim.micro_batch_tokens:
+        warnings.append(
+            f"optim.micro_batch_tokens = {config.optim.micro_batch_tokens} is less than the {widest} tokens of the "
+            "largest comparison: a micro-batch of it will exceed that"
+        )
+    return Comparisons(train, held_out, warnings, [])
+
+
+def policy_comparisons(preferences: Sequence[Preference], model: LoadedModel, config: DPOConfig) -> Comparisons:
+    """Return `preferences` as comparisons for the policy of `model`; those to train on are without ties.
+
+    The same prompts are held out as by a reward model with these data and this seed and, if each prompt has one pair,
+    as by PPO. Raises DataError if no pair is left to learn from, or one exceeds the model's context.
+    """
+    encoder = PolicyEncoder(model.tokenizer, config.data)
+    every, held_out, warnings, _ = _split(preferences, encoder, model, config)
+    if ties := sum(pair.is_tie for group in every for pair in group.pairs):
+        warnings.append(f"{ties} pairs are ties and were left out: DPO learns from those that are decided")
+    train = [decided for group in every if (decided := _without_ties(group)).judged]
+    if not train:
+        raise _all_ties(every, config)
+    warnings += _none_held_out(held_out, config, "policy")
+    prompts = _held_out_prompts(preferences, held_out, encoder, model, config) if config.reward.sources else []
+    return Comparisons(train, held_out, warnings, prompts)
+
+
+def _split(
+    preferences: Iterable[Preference], encoder: Encoder, model: LoadedModel, config: RewardModelConfig | DPOConfig
+) -> Comparisons:
+    groups, warnings = group_preferences(preferences, encoder, config.data)
+    longest = max(group.longest for group in groups)
+    if model.context and longest > model.context:
+        raise DataError(
+            f"the longest prompt and completion has {longest} tokens, but the model's context is {model.context}: "
+            f"lower data.max_tokens = {config.data.max_tokens} to at most {model.context}"
+        )
+    train, held_out = split_groups(groups, config.data.eval_fraction, config.run.seed)
+    return Comparisons(train, held_out, warnings, [])
+
+
+def _none_held_out(held_out: Sequence[Group], config: RewardModelConfig | DPOConfig, trained: str) -> list[str]:
+    """Return the warning that nothing is held out, if that was not asked for. trained: "model" or "policy"."""
+    if held_out or config.data.eval_fraction == 0:
+        return []
+    return [f"no comparison is held out, because they are of too few prompts: the {trained} cannot be evaluated"]
+
+
+def _all_ties(train: Sequence[Group], config: RewardModelConfig | DPOConfig) -> DataError:
+    return DataError(
+        f"no preference to learn from among the {len(train)} comparisons that data.eval_fraction = "
+        f"{config.data.eval_fraction} leaves for training: all are ties; label more, or lower it"
+    )
+
+
+def _held_out_prompts(
+    preferences: Sequence[Preference],
+    held_out: Sequence[Group],
+    encoder: PolicyEncoder,
+    model: LoadedModel,
+    config: DPOConfig,
+) -> list[Prompt]:
+    """Return the first `eval.prompts` prompts of `held_out`, in PPO's form.
+
+    Raises DataError if one leaves no room in the model's context for a response.
+    """
+    wanted = min(config.eval.prompts, len({group.prompt for group in held_out}))
+    known = {tuple(tokens): group.prompt for group in held_out for tokens in group.sequences}
+    found: dict[int, Prompt] = {}
+    for number, preference in enumerate(preferences):
+        if len(found) == wanted:
+            break
+        if preference.judgement.verdict != "ranked":
+            continue
+        comparison = preference.comparison
+        tokens, completion, _ = encoder.sequence(comparison.prompt, comparison.completions[0], number)
+        prompt = known.get(tuple(tokens))
+        if prompt is not None and prompt not in found:
+            start = tokens[: len(tokens) - completion]
+            text = model.tokenizer.decode(start)
+            found[prompt] = Prompt(number, comparison.prompt, text, start, comparison.columns)
+    room = max((len(prompt.tokens) for prompt in found.values()), default=0) + config.rollout.max_new_tokens
+    if model.context and room > model.context:
+        raise DataError(
+            f"the longest prompt and rollout.max_new_tokens = {config.rollout.max_new_tokens} need {room} tokens, but "
+            f"the model's context is {model.context}: lower data.max_tokens or rollout.max_new_tokens"
+        )
+    return list(found.values())
+
+
+def _without_ties(group: Group) -> Group:
+    judged = [([pair for pair in pairs if not pair.is_tie], ranking) for pairs, ranking in group.judged]
+    return Group(group.prompt, group.sequences, group.completions, [one for one in judged if one[0]])

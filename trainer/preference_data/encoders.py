@@ -1,0 +1,145 @@
+"""Encoders of prompt and completion as one sequence of tokens: what a reward model reads, what a policy writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from trainer.config.dpo import DPODataConfig
+from trainer.config.fields import LARGEST_INT
+from trainer.config.reward_model import PreferenceDataConfig
+from trainer.config.schema import DataConfig
+from trainer.data import Prompt, PromptRow, encode_prompts
+from trainer.errors import DataError
+from trainer.preferences.conversations import as_messages
+from trainer.preferences.records import Messages, Text
+
+_UNLIMITED = LARGEST_INT
+
+
+class Sequenced(NamedTuple):
+    """A prompt with a completion."""
+
+    tokens: list[int]  # the last data.max_tokens at most
+    completion: int  # tokens of the completion before cutting
+    is_cut: bool
+
+
+class Encoder:
+    """Renderer and tokeniser that treats prompts as PPO does, with mlx-lm's tokenizer wrapper.
+
+    A plain-text completion is appended to the prompt as it is; one of a conversation goes through the chat template.
+    Sequences end with the last token of the text, without an end token: a response that was cut short has none.
+    """
+
+    def __init__(self, tokenizer: Any, config: PreferenceDataConfig) -> None:
+        self._tokenizer = tokenizer
+        self._config = config
+        # `encode_prompts` only renders: the limit here is on prompt and completion together.
+        self._rendering = DataConfig(chat=config.chat, system=config.system, max_prompt_tokens=_UNLIMITED)
+        self._as_it_is = DataConfig(max_prompt_tokens=_UNLIMITED)
+        self._last: tuple[Text, Prompt] | None = None
+
+    def sequence(self, prompt: Text, completion: Text, number: int = 0) -> Sequenced:
+        """Encode `prompt` and `completion` as one sequence.
+
+        number: the preference's number in error messages, counted from 0. Raises DataError if the two cannot be
+        rendered or have no tokens.
+        """
+        if isinstance(prompt, str) and isinstance(completion, str) and self._config.chat != "always":
+            if not prompt:
+                tokens = self._plain(completion)
+                if not tokens:
+                    raise DataError(f"preference {number} (counted from 0) has neither a prompt nor a completion")
+                return self._limited(tokens, len(tokens))
+            added = list(self._tokenizer.encode(completion, add_special_tokens=False))
+            return self._limited(self._rendered(prompt, number).tokens + added, len(added))
+        messages, (answer,) = as_messages(prompt, [completion])
+        start = self._rendered(messages, number).tokens
+        tokens = self._rendered([*messages, *answer], number, keep=False).tokens
+        return self._limited(tokens, max(len(tokens) - len(start), 0))
+
+    def text(self, text: str) -> list[int]:
+        """Encode a whole text, prompt and completion in one, as it is."""
+        return self._limited(self._plain(text), 0).tokens
+
+    def tokens(self, tokens: Sequence[int]) -> list[int]:
+        """Return tokens of a policy with this tokenizer, without end tokens at their end."""
+        ends = self._tokenizer.eos_token_ids
+        end = next((place for place in range(len(tokens), 1, -1) if tokens[place - 1] not in ends), 1)
+        return self._limited(list(tokens[:end]), 0).tokens
+
+    def _rendered(self, prompt: Text, number: int, *, keep: bool = True) -> Prompt:
+        if self._last is not None and self._last[0] == prompt:  # the completions of one prompt follow each other
+            return self._last[1]
+        rendered = encode_prompts([PromptRow(number, prompt, {})], self._tokenizer, self._rendering).prompts[0]
+        if keep:
+            self._last = prompt, rendered
+        return rendered
+
+    def _plain(self, text: str) -> list[int]:
+        if not text:
+            return []
+        return encode_prompts([PromptRow(0, text, {})], self._tokenizer, self._as_it_is).prompts[0].tokens
+
+    def _limited(self, tokens: list[int], completion: int) -> Sequenced:
+        limit, begin = self._config.max_tokens, self._tokenizer.bos_token_id
+        if len(tokens) <= limit:
+            return Sequenced(tokens, completion, is_cut=False)
+        # As in `encode_prompts`: models that were trained with a begin token perform badly without it.
+        kept = tokens[:1] + tokens[1 - limit :] if limit > 1 and tokens[0] == begin else tokens[-limit:]
+        return Sequenced(kept, completion, is_cut=True)
+
+
+class PolicyEncoder(Encoder):
+    """Encoder that renders prompts as PPO does.
+
+    A completion is tokenised by itself, because that is how a policy writes it. The end token follows if
+    `data.end_token` is set. A sequence that is too long loses its first tokens; the first one left always counts as
+    prompt.
+    """
+
+    def __init__(self, tokenizer: Any, config: DPODataConfig) -> None:
+        super().__init__(tokenizer, config)
+        end = tokenizer.eos_token_id
+        self._end = [min(tokenizer.eos_token_ids) if end is None else end] if config.end_token else []
+
+    def sequence(self, prompt: Text, completion: Text, number: int = 0) -> Sequenced:
+        """Encode `completion` to `prompt`; the result's `completion` is the number of tokens that the policy writes.
+
+        Raises DataError if they cannot be rendered, or the prompt has no tokens.
+        """
+        if isinstance(prompt, str) and isinstance(completion, str) and self._config.chat != "always":
+            start, text = self._start(prompt, number), completion
+        else:
+            messages, (answer,) = as_messages(prompt, [completion])
+            rendered = self._rendered(messages, number)
+            start, text = rendered.tokens, self._answer(rendered.text, messages, answer, number)
+        written = list(self._tokenizer.encode(text, add_special_tokens=False))
+        if written[-1:] != self._end:
+            written += self._end
+        limited = self._limited([*start, *written], len(written))
+        return limited._replace(completion=min(len(written), len(limited.tokens) - 1))
+
+    def _start(self, prompt: str, number: int) -> list[int]:
+        if prompt:
+            return self._rendered(prompt, number).tokens
+        begin = self._tokenizer.bos_token_id
+        if begin is None:
+            raise DataError(
+                f"preference {number} (counted from 0) has an empty prompt, and the model's tokenizer has no begin "
+                "token to go on from: take it out, or set data.chat = 'always'"
+            )
+        return [begin]
+
+    def _answer(self, start: str, messages: Messages, answer: Messages, number: int) -> str:
+        """Return what the chat template writes for `answer` after `start`, without closing the last message."""
+        text = self._rendered([*messages, *answer], number, keep=False).text
+        if text.startswith(start):
+            return text.removeprefix(start)
+        if len(answer) == 1:  # the template writes past turns differently from the next one
+            return answer[0]["content"]
+        raise DataError(
+            f"preference {number} (counted from 0) goes on for {len(answer)} messages, and the chat template writes "
+            "the prompt otherwise once it is answered: keep only the first message of the completions"
+        )

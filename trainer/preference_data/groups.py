@@ -1,0 +1,242 @@
+"""Groups of completions to one prompt that were compared: how preferences become them, and how they are split."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from trainer.config.reward_model import PreferenceDataConfig
+from trainer.errors import DataError
+from trainer.fitting.micro_batches import micro_batch_rows
+from trainer.preference_data.encoders import Encoder, Sequenced
+from trainer.preferences.records import Comparison, Judgement, Preference, Text, ranked_pairs, tied_pairs
+
+Progress = Callable[[int, int], None]  # groups done, groups in all
+
+_LEARNT = 5  # leading fields of `Pair` that go into the fingerprint; the comparison's key does not
+
+
+class Pair(NamedTuple):
+    """Two completions of a group, by their index in it."""
+
+    better: int
+    worse: int
+    is_tie: bool  # if true, neither is better
+    strength: int
+    source: str  # where it comes from; "" if unknown
+    key: str = ""  # key of its comparison
+
+
+class Ranking(NamedTuple):
+    """Three or more completions of a group, by their index in it."""
+
+    places: tuple[int, ...]
+    ranks: tuple[int, ...]  # rank of each; 0 is the best
+
+
+@dataclass(slots=True)
+class Group:
+    """Completions to one prompt that judgements link. Each is encoded once, however often it is judged."""
+
+    prompt: int  # number of the prompt; groups with the same prompt stay on one side of the split
+    sequences: list[list[int]] = field(default_factory=list)  # prompt and completion
+    completions: list[int] = field(default_factory=list)  # length of each completion, tokens
+    judged: list[tuple[list[Pair], Ranking | None]] = field(default_factory=list)  # pairs and ranking of each judgement
+    prompt_text: Text = ""
+    texts: list[Text] = field(default_factory=list)  # text of each completion
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """All pairs of all judgements."""
+        return [pair for pairs, _ in self.judged for pair in pairs]
+
+    @property
+    def longest(self) -> int:
+        """Length of its longest sequence, tokens."""
+        return max(map(len, self.sequences))
+
+
+class GroupedPreferences(NamedTuple):
+    """Groups in the order of the source, and warnings for the user, one line each."""
+
+    groups: list[Group]
+    warnings: list[str]
+
+
+class Split(NamedTuple):
+    """Groups to train on, and held-out groups."""
+
+    train: list[Group]
+    held_out: list[Group]
+
+
+def group_preferences(
+    preferences: Iterable[Preference], encoder: Encoder, config: PreferenceDataConfig
+) -> GroupedPreferences:
+    """Encode `preferences` and put those of one prompt that share a completion into one group.
+
+    Judgements `both_bad` and `skip` and pairs of completions with the same tokens are left out, and so are comparisons
+    with a too long sequence if `too_long = "drop"`; the warnings count them. Raises DataError without a decided pair.
+    """
+    counts: Counter[str] = Counter()
+    by_prompt: dict[str, list[_Judged]] = {}
+    for number, preference in enumerate(preferences):
+        counts["all"] += 1
+        judgement, comparison = preference.judgement, preference.comparison
+        if judgement.verdict != "ranked":
+            counts[judgement.verdict] += 1
+            continue
+        sequences = [encoder.sequence(comparison.prompt, text, number) for text in comparison.completions]
+        if any(sequence.is_cut for sequence in sequences):
+            counts["cut"] += 1
+            if config.too_long == "drop":
+                continue
+        prompt = json.dumps(comparison.prompt, sort_keys=True)
+        by_prompt.setdefault(prompt, []).append(_Judged(sequences, judgement, comparison))
+    groups = [
+        group
+        for number, judged in enumerate(by_prompt.values())
+        for group in _groups(number, judged, counts)
+        if group.judged
+    ]
+    _check(groups, counts, config)
+    return GroupedPreferences(groups, _warnings(counts, config))
+
+
+def split_groups(groups: Sequence[Group], eval_fraction: float, seed: int) -> Split:
+    """Split groups into training and held-out, both in the order of the source; all groups of a prompt on one side.
+
+    The same seed gives the same split. The held-out side has `eval_fraction` of the groups, rounded: at least one if
+    the fraction is not 0, and never all. It has fewer if only prompts with more groups are left.
+    """
+    wanted = min(max(1, round(eval_fraction * len(groups))), len(groups) - 1) if eval_fraction > 0 else 0
+    sizes = Counter(group.prompt for group in groups)
+    held_out: set[int] = set()
+    taken = 0
+    for prompt in np.random.default_rng(seed).permutation(sorted(sizes)).tolist():
+        if taken + sizes[prompt] <= wanted:
+            held_out.add(prompt)
+            taken += sizes[prompt]
+    return Split(
+        [group for group in groups if group.prompt not in held_out],
+        [group for group in groups if group.prompt in held_out],
+    )
+
+
+def micro_batches(groups: Sequence[Group], budget: int, progress: Progress) -> Iterator[list[Group]]:
+    """Yield `groups` in parts of similar length whose padded tokens stay within `budget`; a larger group goes alone.
+
+    The longest come first. progress: called after each part.
+    """
+    longest, counts, done = [group.longest for group in groups], [len(group.sequences) for group in groups], 0
+    for rows in micro_batch_rows(range(len(groups)), longest, budget, counts=counts):
+        yield [groups[row] for row in rows]
+        done += len(rows)
+        progress(done, len(groups))
+
+
+def fingerprint(groups: Sequence[Group]) -> str:
+    """Return a SHA-256 hash of everything in `groups` that a model learns from, including their order."""
+    content = json.dumps(
+        [
+            [
+                group.prompt,
+                group.sequences,
+                [([pair[:_LEARNT] for pair in pairs], rank) for pairs, rank in group.judged],
+            ]
+            for group in groups
+        ]
+    )
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+class _Judged(NamedTuple):
+    sequences: list[Sequenced]
+    judgement: Judgement
+    comparison: Comparison
+
+
+def _groups(prompt: int, judged: Sequence[_Judged], counts: Counter[str]) -> list[Group]:
+    """Build the groups of one prompt: judgements that share completions go into one group."""
+    leader: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    def find(tokens: tuple[int, ...]) -> tuple[int, ...]:
+        while leader.setdefault(tokens, tokens) != tokens:
+            tokens = leader[tokens]
+        return tokens
+
+    keys = [[tuple(sequence.tokens) for sequence in one.sequences] for one in judged]
+    for first, *others in keys:
+        for other in others:
+            leader[find(other)] = find(first)
+    groups: dict[tuple[int, ...], Group] = {}
+    places: dict[tuple[int, ...], int] = {}
+    said: set[tuple[object, ...]] = set()
+    for one, tokens in zip(judged, keys, strict=True):
+        group = groups.setdefault(find(tokens[0]), Group(prompt, prompt_text=one.comparison.prompt))
+        for key, sequence, text in zip(tokens, one.sequences, one.comparison.completions, strict=True):
+            if key not in places:
+                places[key] = len(group.sequences)
+                group.sequences.append(sequence.tokens)
+                group.completions.append(sequence.completion)
+                group.texts.append(text)
+        found = _pairs(one, [places[key] for key in tokens], counts)
+        if found[0]:
+            group.judged.append(found)
+        words = (frozenset(tokens), tuple(frozenset(tokens[place] for place in rank) for rank in one.judgement.ranking))
+        counts["repeated"] += words in said
+        said.add(words)
+    return list(groups.values())
+
+
+def _pairs(one: _Judged, places: Sequence[int], counts: Counter[str]) -> tuple[list[Pair], Ranking | None]:
+    judgement, pairs, key = one.judgement, [], one.comparison.key
+    source = one.comparison.origins[0].source if one.comparison.origins else ""
+    for is_tie, found in ((False, ranked_pairs(judgement)), (True, tied_pairs(judgement))):
+        for better, worse in found:
+            if places[better] == places[worse]:
+                counts["equal"] += 1
+                continue
+            pairs.append(Pair(places[better], places[worse], is_tie, judgement.strength, source, key))
+            counts["ties" if is_tie else "decided"] += 1
+    ranks = {places[place]: rank for rank, group in enumerate(judgement.ranking) for place in group}
+    return pairs, Ranking(tuple(ranks), tuple(ranks.values())) if len(ranks) > 2 else None
+
+
+def _check(groups: Sequence[Group], counts: Counter[str], config: PreferenceDataConfig) -> None:
+    if counts["decided"]:
+        return
+    if not counts["all"]:
+        raise DataError(f"data.preferences = '{config.preferences}' holds no preference: label some, or name another")
+    found = [
+        f"{counts[name]} {words}"
+        for name, words in (
+            ("ties", "ties"),
+            ("both_bad", "where both are bad"),
+            ("skip", "skipped"),
+            ("equal", "between equal completions"),
+            ("cut", f"longer than data.max_tokens = {config.max_tokens}"),
+        )
+        if counts[name]
+    ]
+    raise DataError(
+        f"no preference to learn from in data.preferences = '{config.preferences}': of {counts['all']} "
+        f"judgements none puts one completion above another ({', '.join(found)}): label more"
+    )
+
+
+def _warnings(counts: Counter[str], config: PreferenceDataConfig) -> list[str]:
+    done = "left out" if config.too_long == "drop" else "only the last tokens are kept"
+    found = (
+        (counts["both_bad"] + counts["skip"], "judgement", "skipped or both bad, left out"),
+        (counts["cut"], "comparison", f"longer than data.max_tokens = {config.max_tokens}, {done}"),
+        (counts["equal"], "pair", "of the same tokens twice, left out"),
+        (counts["repeated"], "judgement", "of completions judged before; together they count once"),
+    )
+    return [f"{count} {noun}{'' if count == 1 else 's'} {words}" for count, noun, words in found if count]

@@ -1,0 +1,254 @@
+"""Queues of pairs of what the models of a run wrote, or are asked to write."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from trainer.config import load_config
+from trainer.control.questions import Question, Writer
+from trainer.data import load_prompts
+from trainer.errors import ModelError, TrainerError, UsageError
+from trainer.preferences.conversations import as_messages
+from trainer.preferences.formats.values import plain
+from trainer.preferences.items import QueuePlan
+from trainer.preferences.queues import Ask, Drawn, QueueInputs, Wait, awaited, only_new
+from trainer.preferences.queues.run_samples import (
+    PromptSamples,
+    Sample,
+    SampledIterations,
+    checkpoint_of,
+    newest_first,
+)
+from trainer.preferences.records import Comparison, Messages, Origin, Text
+from trainer.runs.folder import RunFolder
+
+_REFUSALS = 3  # in a row, after which the model is not asked again
+_NOTHING_NEW = 20  # known pairs in a row, after which the queue ends
+
+
+class Written(NamedTuple):
+    """A completion, with what is shown of it once it is judged."""
+
+    text: str
+    origin: Origin
+    score: float | None  # by the run's reward
+    length: int | None  # tokens
+
+
+def samples(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn]:
+    """Yield pairs of the samples of one prompt in one iteration, newest iteration first.
+
+    If the newest iteration has one sample of each prompt, the policy is asked to write pairs. Raises UsageError if
+    there are no samples, or no model to ask.
+    """
+    iterations = SampledIterations(plan.source, inputs.report)
+    pairs = partial(sampled_pairs, folder=iterations.folder, rng=inputs.rng)
+    while (comparable := _are_comparable(iterations)) is None:
+        inputs.context.check()
+        iterations.check_any()
+        if iterations.are_over():
+            return  # none could be read, which was reported
+        yield Wait(iterations.awaited)
+    if comparable:
+        yield from only_new(newest_first(iterations, pairs, inputs.context), inputs)
+    elif inputs.context.ask is None:
+        raise UsageError(one_sample_each(iterations))
+    else:
+        yield from _written_pairs(plan.source, ("policy", "policy"), inputs)
+
+
+def policy_and_reference(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn]:
+    """Yield pairs of what the policy and the reference write to the prompts of a run, as `_written_pairs` does."""
+    return _written_pairs(plan.source, ("policy", "reference"), inputs)
+
+
+# Pairs of samples
+
+
+def sampled_pairs(prompts: Sequence[PromptSamples], folder: RunFolder, rng: random.Random) -> Iterator[Comparison]:
+    """Yield every two samples of a prompt once, in random order: one pair of each prompt before the second of any."""
+    waiting = deque(_pairs_of(one, folder, rng) for one in rng.sample(prompts, len(prompts)))
+    while waiting:
+        pairs = waiting.popleft()
+        if (pair := next(pairs, None)) is not None:
+            yield pair
+            waiting.append(pairs)
+
+
+def has_pairs(prompts: Sequence[PromptSamples]) -> bool:
+    """Return whether any of `prompts` has two samples."""
+    return any(len(one.samples) > 1 for one in prompts)
+
+
+def one_sample_each(iterations: SampledIterations) -> str:
+    """Return the message that a run's samples cannot be compared, and the way out."""
+    return (
+        f"run '{iterations.folder.name}' has one sample of each prompt, and no two to compare: "
+        "train with rollout.samples_per_prompt = 2 or more, or let its model write pairs: open it in the workbench"
+    )
+
+
+def _are_comparable(iterations: SampledIterations) -> bool | None:
+    """Return whether the newest iteration that can be read has two samples of a prompt; None if there is none."""
+    while (newest := iterations.newest()) is not None:
+        if prompts := iterations.read(newest):
+            return has_pairs(prompts)
+        iterations.drop(newest)
+    return None
+
+
+def _pairs_of(prompt: PromptSamples, folder: RunFolder, rng: random.Random) -> Iterator[Comparison]:
+    samples = rng.sample(prompt.samples, len(prompt.samples))
+    for first, second in _every_two(len(samples)):
+        yield _comparison(prompt.prompt, [_sampled(prompt, samples[place], folder) for place in (first, second)])
+
+
+def _every_two(count: int) -> Iterator[tuple[int, int]]:
+    """Yield every two of `count` places once; from the beginning on, all places come about equally often."""
+    for distance in range(1, count // 2 + 1):
+        for place in range(distance if 2 * distance == count else count):
+            yield place, (place + distance) % count
+
+
+def _sampled(prompt: PromptSamples, sample: Sample, folder: RunFolder) -> Written:
+    origin = Origin(
+        source="run",
+        run=folder.name,
+        iteration=prompt.iteration,
+        row=sample.row,
+        checkpoint=checkpoint_of(folder, prompt.iteration - 1),  # the policy that wrote it
+        writer="policy",
+        sampling={} if prompt.temperature is None else {"temperature": prompt.temperature},
+    )
+    return Written(sample.text, origin, sample.score, sample.length)
+
+
+def _comparison(prompt: Text, written: Sequence[Written]) -> Comparison:
+    """Build a comparison of `written` to `prompt`, as messages where the prompt is; scores and lengths are columns.
+
+    The completions are in the order of their texts. A store that has them already has them in this order too, and the
+    columns match it.
+    """
+    ordered = sorted(written, key=lambda one: one.text)
+    completions: tuple[str | Messages, ...] = tuple(one.text for one in ordered)
+    if not isinstance(prompt, str):
+        prompt, completions = as_messages(prompt, completions)
+    return Comparison(
+        prompt=prompt,
+        completions=completions,
+        origins=tuple(one.origin for one in ordered),
+        columns={"scores": [one.score for one in ordered], "lengths": [one.length for one in ordered]},
+    )
+
+
+# Pairs that models are asked to write
+
+
+def _written_pairs(source: str, writers: tuple[Writer, Writer], inputs: QueueInputs) -> Iterator[Drawn]:
+    """Yield pairs by two `writers` to the prompts of a run's samples, newest first and again and again, one at a time.
+
+    Ends when the models write nothing new. Raises UsageError if there is no model to ask, DataError if there are no
+    prompts, ModelError if the models do not answer.
+    """
+    context, folder = inputs.context, SampledIterations(source, inputs.report).folder
+    if context.ask is None:
+        raise UsageError(f"run '{folder.name}' has no model that could write pairs now: open it in the workbench")
+    who = "the policy is" if writers[0] == writers[1] else "policy and reference are"
+    given = refused = known = 0
+    for prompt in _prompts(source, inputs):
+        if isinstance(prompt, Wait):
+            yield prompt
+            continue
+        work = partial(_write, context.ask, _questions(prompt, writers, inputs.rng), folder)
+        written = yield from awaited(work, f"{who} writing pair {given + 1}", context)
+        if isinstance(written, str):
+            refused += 1
+            if refused == _REFUSALS:
+                raise ModelError(f"run '{folder.name}' writes no more pairs: {written}")
+            continue
+        refused = 0
+        if inputs.history.is_new(comparison := _comparison(prompt.prompt, written)):
+            given, known = given + 1, 0
+            yield comparison
+            continue
+        known += 1
+        if known == _NOTHING_NEW:
+            inputs.report(f"run '{folder.name}' writes nothing new: train it further, or choose another queue")
+            return
+
+
+def _prompts(source: str, inputs: QueueInputs) -> Iterator[PromptSamples | Wait]:
+    """Yield the prompts of the run's samples, newest iteration first, or else those of its data.
+
+    Starts again at the end.
+    """
+    in_random_order = partial(_shuffled, inputs.rng)
+    while True:
+        iterations, found = SampledIterations(source, inputs.report), False
+        if iterations.newest() is None:
+            of_run = yield from awaited(
+                partial(_prompts_of, iterations.folder), "reading the run's prompts", inputs.context
+            )
+            yield from in_random_order(of_run)
+            continue
+        for prompt in newest_first(iterations, in_random_order, inputs.context, follow=False):
+            found = True
+            yield prompt
+        if not found:
+            return  # none could be read, which was reported
+
+
+def _prompts_of(folder: RunFolder) -> list[PromptSamples]:
+    """Return the prompts that a run was given, without samples. Raises ConfigError and DataError."""
+    rows = load_prompts(load_config(folder.config).data)
+    return [PromptSamples(0, row.prompt, None, row.columns, None) for row in rows]
+
+
+def _shuffled(rng: random.Random, prompts: Sequence[PromptSamples]) -> Iterator[PromptSamples]:
+    return iter(rng.sample(prompts, len(prompts)))
+
+
+def _questions(prompt: PromptSamples, writers: tuple[Writer, Writer], rng: random.Random) -> list[Question]:
+    """Return one question per writer, or one for two completions if both writers are the same.
+
+    Each has its own seed, because similar models write the same from one seed.
+    """
+    first, second = writers
+    asked = [(first, 2)] if first == second else [(first, 1), (second, 1)]
+    return [
+        Question(
+            prompt=prompt.prompt,
+            prompt_tokens=prompt.tokens,
+            columns=prompt.columns,
+            writer=writer,
+            count=count,
+            seed=rng.randrange(2**32),
+        )
+        for writer, count in asked
+    ]
+
+
+def _write(ask: Ask, questions: Sequence[Question], folder: RunFolder) -> list[Written] | str:
+    """Return what was written to `questions`, or why it was not, in one line."""
+    written = []
+    for question in questions:
+        try:
+            answer = ask(question)
+        except TrainerError as error:  # for example, a run has just ended: its saved policy may answer the next one
+            return " ".join(str(error).split())
+        if len(answer.completions) < question.count:
+            return answer.problem or "the model wrote nothing"
+        origin = Origin(
+            source="run",
+            run=folder.name,
+            iteration=answer.iteration,
+            checkpoint=checkpoint_of(folder, answer.iteration),
+            writer=answer.writer,
+            sampling={"seed": question.seed},
+        )
+        written += [Written(one.text, origin, plain(one.score), len(one.tokens)) for one in answer.completions]
+    return written

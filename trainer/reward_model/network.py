@@ -1,0 +1,120 @@
+"""Network of a reward model: a LoRA adapter and a scalar head on a frozen backbone that others may use too."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+import numpy.typing as npt
+
+from trainer.config.reward_model import RewardModelConfig
+from trainer.fitting.micro_batches import micro_batch_rows, pad
+from trainer.models.actor_critic import hidden_size, language_model
+from trainer.models.adapters import Parameters, linear_places, new_adapter, only_adapter
+
+Scores = npt.NDArray[np.float64]
+
+ADAPTER = "adapter."  # prefix of the adapter's arrays among the parameters
+
+
+class RewardModel:
+    """Reward r(sequence) = w . h + b, with h the hidden state of the sequence's last real token.
+
+    Its LoRA layers are in the backbone only inside `on`, so a policy on the same weights keeps its own.
+    mean, std: statistics of the raw scores on reference samples, for `normalized`; logit_std: the divisor that turns a
+    difference of raw scores into the log-odds that the model is trained on.
+    """
+
+    def __init__(self, backbone: nn.Module, config: RewardModelConfig, *, key: mx.array) -> None:
+        adapter_key, head_key = mx.random.split(key)
+        self.backbone = backbone
+        self.mean, self.std, self.logit_std = 0.0, 1.0, 1.0
+        self._places = linear_places(backbone)
+        self._adapter, self.adapter_config = new_adapter(backbone, config.model, adapter_key)
+        width = hidden_size(backbone)
+        # Variance 1/(d + 1), bias 0: Stiennon et al. 2020, "Learning to summarize", appendix B.1.
+        self._head = {
+            "head.weight": mx.random.normal((width,), key=head_key) / math.sqrt(width + 1),
+            "head.bias": mx.zeros(()),
+        }
+        backbone.eval()
+        mx.eval(backbone.state, self.parameters())
+
+    def on(self) -> AbstractContextManager[None]:
+        """Put only this adapter into the backbone inside the block; restore the old ones afterwards."""
+        return only_adapter(self._places, self._adapter)
+
+    def scores(self, sequences: mx.array, lengths: mx.array) -> mx.array:
+        """Compute raw scores [N].
+
+        sequences: [N, L] ids, padded on the right with any ids; lengths: [N], at least 1.
+        """
+        with self.on():
+            hidden = language_model(self.backbone).model(sequences)  # [N, L, D], after the final norm
+        last = mx.take_along_axis(hidden, (lengths - 1)[:, None, None], axis=1)[:, 0]
+        return last.astype(mx.float32) @ self._head["head.weight"] + self._head["head.bias"]
+
+    def normalized(self, scores: mx.array) -> mx.array:
+        """Scale raw scores to mean 0 and deviation 1 on the reference samples."""
+        return (scores - self.mean) / self.std
+
+    def allow_ties(self, share: float) -> None:
+        """Allow ties: train `tie.log_nu` too.
+
+        Its start makes the probability of a tie `share` for completions of equal reward.
+        """
+        self._head["tie.log_nu"] = mx.array(math.log(2 * share / (1 - share)))
+
+    @property
+    def log_nu(self) -> mx.array | None:
+        """Parameter of `maths.davidson_logprobs`; None if the model allows no ties."""
+        return self._head.get("tie.log_nu")
+
+    def parameters(self) -> Parameters:
+        """Return all trained arrays by name.
+
+        These are `adapter.` and the full name of each LoRA array, `head.weight` [D], `head.bias`, and `tie.log_nu` if
+        the model allows ties.
+        """
+        adapter = {
+            f"{ADAPTER}{name}.{leaf}": layer[leaf]
+            for name, layer in self._adapter.items()
+            for leaf in ("lora_a", "lora_b")
+        }
+        return adapter | self._head
+
+    def update(self, parameters: Parameters) -> None:
+        """Replace all trained arrays with `parameters`."""
+        for name, layer in self._adapter.items():
+            layer.lora_a = parameters[f"{ADAPTER}{name}.lora_a"]
+            layer.lora_b = parameters[f"{ADAPTER}{name}.lora_b"]
+        self._head = {name: array for name, array in parameters.items() if not name.startswith(ADAPTER)}
+
+
+class Scorer(Protocol):
+    """Anything that scores sequences of tokens in one pass."""
+
+    def scores(self, sequences: mx.array, lengths: mx.array) -> mx.array:
+        """Compute raw scores as `RewardModel.scores` does."""
+
+
+def score_sequences(
+    model: Scorer,
+    sequences: Sequence[Sequence[int]],
+    micro_batch_tokens: int,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Scores:
+    """Compute the raw score of each sequence of tokens, reporting progress (done, total). Returns [N]."""
+    scores, done = np.empty(len(sequences)), 0
+    for rows in micro_batch_rows(range(len(sequences)), list(map(len, sequences)), micro_batch_tokens):
+        part = [sequences[row] for row in rows]
+        found = model.scores(mx.array(pad(part)), mx.array(list(map(len, part))))
+        scores[rows] = np.array(found)  # evaluates, which frees this micro-batch's graph
+        done += len(rows)
+        progress(done, len(sequences))
+    return scores

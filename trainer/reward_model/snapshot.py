@@ -1,0 +1,212 @@
+"""Checkpoints of a reward model: what a run needs to resume exactly, and what others need to use the model.
+
+adapter/ is an adapter in mlx-lm's format; head.safetensors, the optimiser and the best parameters lie beside it.
+reward_model.json describes how to use the model, state.json how to resume its training.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from mlx.utils import tree_flatten
+from pydantic import BaseModel, ConfigDict, NonNegativeInt
+
+from trainer.config.reward_model import RewardModelConfig
+from trainer.errors import StorageError
+from trainer.files import read_regular
+from trainer.fitting.optimizer import check_all_used, optimizer_tree
+from trainer.models.adapters import ADAPTER_FILE, Parameters, save_adapter
+from trainer.reward_model.network import ADAPTER
+from trainer.reward_model.predictions import Baseline
+from trainer.runs.checkpoint_files import (
+    DamagedCheckpointError,
+    check_content,
+    damage_of,
+    read_arrays,
+    write_arrays,
+    write_folder,
+    write_json,
+)
+
+FORMAT = 1
+CARD = "reward_model.json"
+
+
+class Scale(NamedTuple):
+    """Mean and deviations of the raw scores, as in `RewardModel`."""
+
+    mean: float
+    std: float
+    logit_std: float
+
+
+class _State(BaseModel):
+    """Schema of state.json."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    iteration: NonNegativeInt
+    fingerprint: str
+    tokens: NonNegativeInt
+    best: dict[str, Any] | None
+    best_iteration: NonNegativeInt | None = None
+    without_better: NonNegativeInt
+
+
+class _Card(BaseModel):
+    """Schema of the part of reward_model.json that resuming needs."""
+
+    model_config = ConfigDict(strict=True)
+
+    scale: Scale
+    length_slope: float
+    untrained: dict[str, float] | None
+    evaluation: dict[str, Any] | None
+    finished: bool
+
+
+class Best(NamedTuple):
+    """Parameters with the lowest held-out log-loss so far."""
+
+    parameters: Parameters
+    report: dict[str, Any]  # their evaluation
+    iteration: int  # the step after which they were reached
+
+
+class Snapshot(NamedTuple):
+    """State of a run between two steps. MLX arrays never change in place, so keeping one costs only references."""
+
+    iteration: int  # steps taken
+    parameters: Parameters
+    optimizer: dict[str, Any]
+    adapter_config: dict[str, Any]
+    scale: Scale
+    fingerprint: str  # of the comparisons
+    length_slope: float  # of the length-only baseline
+    tokens: int = 0
+    untrained: dict[str, Any] | None = None  # the evaluation before the first step
+    report: dict[str, Any] | None = None  # the latest evaluation of `parameters`
+    best: Best | None = None
+    without_better: int = 0  # evaluations since the best
+    finished: bool = False
+
+
+def save_snapshot(folder: Path, snapshot: Snapshot, config: RewardModelConfig) -> None:
+    """Write `snapshot` as `folder`, in full or not at all. Raises StorageError."""
+    adapter, head = _parted(snapshot.parameters)
+
+    def fill(temporary: Path) -> None:
+        save_adapter(adapter, snapshot.adapter_config, temporary / "adapter")
+        write_arrays(temporary / "head.safetensors", head)
+        write_arrays(temporary / "optimizer.safetensors", dict(tree_flatten(snapshot.optimizer)))
+        if snapshot.best:
+            write_arrays(temporary / "best.safetensors", snapshot.best.parameters)
+        write_json(temporary / CARD, _card(snapshot, config))
+
+    state = {
+        "format": FORMAT,
+        "iteration": snapshot.iteration,
+        "fingerprint": snapshot.fingerprint,
+        "tokens": snapshot.tokens,
+        "best": snapshot.best.report if snapshot.best else None,
+        "best_iteration": snapshot.best.iteration if snapshot.best else None,
+        "without_better": snapshot.without_better,
+    }
+    write_folder(folder, fill, state)
+
+
+def load_snapshot(folder: Path) -> Snapshot:
+    """Read what `save_snapshot` wrote, bit for bit.
+
+    Raises DamagedCheckpointError if the files have changed since then, StorageError if they cannot be read or a newer
+    version wrote them.
+    """
+    card = read_whole_card(folder)
+    try:
+        state = json.loads(read_regular(folder / "state.json"))
+        _State.model_validate(state)
+        _Card.model_validate(card)
+        if card["untrained"]:
+            Baseline(**card["untrained"])  # or TypeError
+        parameters, optimizer = load_parameters(folder), read_arrays(folder / "optimizer.safetensors")
+        tree = optimizer_tree(optimizer, parameters)
+        check_all_used(optimizer)
+        best = state["best"] and Best(
+            read_arrays(folder / "best.safetensors"),
+            state["best"],
+            state.get("best_iteration", state["iteration"]),  # older checkpoints lack it
+        )
+        return Snapshot(
+            iteration=state["iteration"],
+            parameters=parameters,
+            optimizer=tree,
+            adapter_config=json.loads((folder / "adapter" / "adapter_config.json").read_text(encoding="utf-8")),
+            scale=Scale(**card["scale"]),
+            fingerprint=state["fingerprint"],
+            length_slope=card["length_slope"],
+            tokens=state["tokens"],
+            untrained=card["untrained"],
+            report=card["evaluation"],
+            best=best,
+            without_better=state["without_better"],
+            finished=card["finished"],
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise _damaged(folder, error) from error
+
+
+def load_parameters(folder: Path) -> Parameters:
+    """Read adapter and head of the checkpoint in `folder`. Raises StorageError."""
+    try:
+        adapter = read_arrays(folder / "adapter" / ADAPTER_FILE)
+        head = read_arrays(folder / "head.safetensors")
+    except (OSError, ValueError, RuntimeError) as error:
+        raise _damaged(folder, error) from error
+    return {f"{ADAPTER}{name}": array for name, array in adapter.items()} | head
+
+
+def read_card(folder: Path) -> dict[str, Any]:
+    """Read reward_model.json: base model, data settings, scale, evaluation. Raises StorageError."""
+    try:
+        card = json.loads(read_regular(folder / CARD))
+        if card["format"] > FORMAT:
+            raise StorageError(f"reward model '{folder}' was written by a newer version: update ppo-workbench")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _damaged(folder, error) from error
+    return cast("dict[str, Any]", card)
+
+
+def read_whole_card(folder: Path) -> dict[str, Any]:
+    """Read reward_model.json after checking that every file of the checkpoint is as it was written.
+
+    Raises DamagedCheckpointError, StorageError.
+    """
+    card = read_card(folder)
+    check_content(folder)
+    return card
+
+
+def _card(snapshot: Snapshot, config: RewardModelConfig) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "finished": snapshot.finished,
+        "iteration": snapshot.iteration,
+        "seed": config.run.seed,
+        "model": config.model.model_dump(),
+        "data": config.data.model_dump(include={"chat", "system", "max_tokens"}),
+        "scale": snapshot.scale._asdict(),
+        "length_slope": snapshot.length_slope,
+        "untrained": snapshot.untrained,
+        "evaluation": snapshot.report,
+    }
+
+
+def _parted(parameters: Parameters) -> tuple[Parameters, Parameters]:
+    adapter = {name.removeprefix(ADAPTER): array for name, array in parameters.items() if name.startswith(ADAPTER)}
+    return adapter, {name: array for name, array in parameters.items() if not name.startswith(ADAPTER)}
+
+
+def _damaged(folder: Path, error: Exception) -> StorageError:
+    return DamagedCheckpointError(folder, damage_of(error))

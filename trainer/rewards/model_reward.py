@@ -1,0 +1,252 @@
+"""Reward models as a reward source: ours or sequence classifiers, one or an ensemble. This module imports MLX."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from pydantic import ValidationError
+
+from trainer.config.reward_sources import ModelSource
+from trainer.config.schema import BackboneConfig, Config
+from trainer.data import last_tokens
+from trainer.errors import DataError, RewardError, TrainerError
+from trainer.models.adapters import reason_of
+from trainer.models.classifier import SequenceClassifier
+from trainer.models.loading import LoadedModel
+from trainer.preferences.conversations import as_messages
+from trainer.preferences.records import Text
+from trainer.reward_model.loaded import is_same_backbone, load_reward_model, reward_model_folder
+from trainer.reward_model.network import score_sequences
+from trainer.reward_model.snapshot import read_card
+from trainer.rewards.protocol import RewardInput, SourceScores, sequence_name
+from trainer.runs.checkpoint_index import newest_checkpoint
+from trainer.runs.folder import RunFolder
+
+
+class ScoringModel(Protocol):
+    """A reward model of any kind."""
+
+    def encode(self, prompt: Text, completion: Text) -> list[int]:
+        """Encode prompt and completion as tokens. Raises DataError."""
+
+    def score(
+        self, sequences: Sequence[Sequence[int]], *, micro_batch_tokens: int, progress: Callable[[int, int], None]
+    ) -> list[float]:
+        """Return one score per sequence of tokens, reporting progress (done, total)."""
+
+
+class ClassifierModel:
+    """A checkpoint from `folder`. Only the thread that created it may use it. Its scores are not scaled.
+
+    chat: what goes through the model's chat template: `auto` (messages only), `always` (strings too), or `never`. A
+    conversation is rendered to the very end of the template, as in the training of such models. Raises ModelError.
+    """
+
+    def __init__(self, folder: Path, chat: str) -> None:
+        self._model = SequenceClassifier(folder)
+        self._chat = chat
+
+    def encode(self, prompt: Text, completion: Text) -> list[int]:
+        """Encode prompt and completion as tokens; only the last ones that fit its context. Raises DataError."""
+        tokenizer, limit = self._model.tokenizer, self._model.context
+        if isinstance(prompt, str) and isinstance(completion, str) and self._chat != "always":
+            tokens = list(tokenizer.encode(prompt + completion))
+        else:
+            tokens = list(tokenizer.encode(self._rendered(prompt, completion), add_special_tokens=False))
+        if not tokens:
+            raise DataError("it has no tokens: remove empty prompts")
+        return last_tokens(tokens, limit, tokenizer.bos_token_id) if 0 < limit < len(tokens) else tokens
+
+    def score(
+        self,
+        sequences: Sequence[Sequence[int]],
+        *,
+        micro_batch_tokens: int,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> list[float]:
+        """Return one score per sequence of tokens."""
+        return [float(score) for score in score_sequences(self._model, sequences, micro_batch_tokens, progress)]
+
+    def _rendered(self, prompt: Text, completion: Text) -> str:
+        if self._chat == "never":
+            raise DataError("it is a list of messages, and chat = 'never': set chat = 'auto'")
+        messages, (answer,) = as_messages(prompt, [completion])
+        try:
+            # The template is code by the model's authors and may raise anything.
+            return str(self._model.tokenizer.apply_chat_template([*messages, *answer], tokenize=False))
+        except Exception as error:
+            raise DataError(f"the model has no chat template that accepts it: {reason_of(error)}") from error
+
+
+class ModelReward:
+    """Reward from one or several reward models. Each tokenises the text of prompt and completion itself.
+
+    It starts from the text even if the policy has the same tokenizer, because the preferences in its training were
+    tokenised in that way. `combine` turns several scores into one; the detail `disagreement` is their standard
+    deviation.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        models: Sequence[ScoringModel],
+        *,
+        combine: Literal["mean", "min"] = "mean",
+        micro_batch_tokens: int = 2048,
+        between_passes: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.name = name
+        self._models = models
+        self._combine = combine
+        self._micro_batch_tokens = micro_batch_tokens
+        self._between_passes = between_passes
+
+    def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
+        """Return one score per sequence. Raises RewardError if one cannot be encoded or its score is not finite."""
+        found = np.array([self._scores(model, batch) for model in self._models])  # [models, B]
+        combined = found.mean(axis=0) if self._combine == "mean" else found.min(axis=0)
+        details = {"disagreement": found.std(axis=0).tolist()} if len(self._models) > 1 else {}
+        return SourceScores(combined.tolist(), details=details)
+
+    def _scores(self, model: ScoringModel, batch: Sequence[RewardInput]) -> list[float]:
+        sequences = [self._encoded(model, index, row) for index, row in enumerate(batch)]
+        scores = model.score(
+            sequences, micro_batch_tokens=self._micro_batch_tokens, progress=lambda done, total: self._between_passes()
+        )
+        for index, score in enumerate(scores):
+            if not math.isfinite(score):
+                sample = sequence_name(index, batch[index].prompt)
+                raise RewardError(
+                    f"reward source '{self.name}': {sample} has score {score}: must be finite; is the model in float16?"
+                )
+        return scores
+
+    def _encoded(self, model: ScoringModel, index: int, row: RewardInput) -> list[int]:
+        try:
+            return model.encode(row.prompt, row.completion)
+        except DataError as error:
+            sample = sequence_name(index, row.prompt)
+            raise RewardError(f"reward source '{self.name}' cannot read {sample}: {error}") from error
+
+
+def load_model_reward(
+    source: ModelSource,
+    backbones: list[LoadedModel],
+    *,
+    micro_batch_tokens: int,
+    between_passes: Callable[[], None] = lambda: None,
+) -> ModelReward:
+    """Load the reward models that `source` names, on the calling thread.
+
+    backbones: backbones in memory. Each model uses the one that it was trained on; if that is not among them, it is
+    loaded and added. micro_batch_tokens, between_passes: as for `build_rewards`. Raises RewardError.
+    """
+    models = [_loaded(path, source.chat, backbones) for path in source.paths]
+    name = f"model:{'+'.join(_name(Path(path)) for path in source.paths)}"
+    return ModelReward(
+        name, models, combine=source.combine, micro_batch_tokens=micro_batch_tokens, between_passes=between_passes
+    )
+
+
+def with_checkpoints(config: Config) -> Config:
+    """Return `config` with runs of reward models replaced by their checkpoints, so that resuming keeps the reward.
+
+    Raises RewardError if a path does not name a reward model.
+    """
+    sources = [
+        source.model_copy(update={"path": _place(source.path), "ensemble": [_place(path) for path in source.ensemble]})
+        if isinstance(source, ModelSource)
+        else source
+        for source in config.reward.sources
+    ]
+    return config.model_copy(update={"reward": config.reward.model_copy(update={"sources": sources})})
+
+
+def unfinished_models(config: Config) -> list[str]:
+    """Return a warning for each reward model in `config` whose training is not complete. Raises RewardError."""
+    return [
+        f"reward model '{path}' is not fully trained, so its scores are not scaled to mean 0, deviation 1: finish it "
+        "with `ppo-workbench reward-model train --resume`"
+        for source in config.reward.sources
+        if isinstance(source, ModelSource)
+        for path in source.paths
+        if not _card(path).get("finished", True)
+    ]
+
+
+def _loaded(path: str, chat: str, backbones: list[LoadedModel]) -> ScoringModel:
+    folder = Path(_place(path))
+    with _errors_of(path):
+        if _is_classifier(folder):
+            return ClassifierModel(folder, chat)
+        model = load_reward_model(folder, _shared(path, backbones))
+    if not model.shares_backbone:
+        backbones.append(model.base)
+    return model
+
+
+def _shared(path: str, backbones: Sequence[LoadedModel]) -> LoadedModel | None:
+    """Return the one of `backbones` that the reward model was trained on, or None."""
+    try:
+        wanted = BackboneConfig.model_validate(_card(path).get("model"))
+    except ValidationError:
+        return None  # loading the model reports what is wrong with the card
+    return next((backbone for backbone in backbones if is_same_backbone(backbone, wanted)), None)
+
+
+def _card(path: str) -> dict[str, Any]:
+    """Read reward_model.json of the model that `path` names; empty for a sequence-classification model."""
+    folder = Path(_place(path))
+    with _errors_of(path):
+        return {} if _is_classifier(folder) else read_card(folder)
+
+
+def _place(path: str) -> str:
+    """Return `path` if it is a checkpoint or a sequence classifier, or the newest checkpoint if it is a run."""
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise RewardError(f"reward source '{path}': no such folder{_offer(folder)}")
+    if _is_classifier(folder):
+        return path
+    newest = newest_checkpoint(RunFolder(folder))
+    if (folder / "policy").is_dir() or (newest and (newest / "policy").is_dir()):
+        raise RewardError(
+            f"reward source '{path}' is a run of PPO, which has no reward model: name a run of `ppo-workbench "
+            "reward-model train`"
+        )
+    with _errors_of(path):
+        return str(reward_model_folder(folder))
+
+
+@contextlib.contextmanager
+def _errors_of(path: str) -> Iterator[None]:
+    """Turn a TrainerError into a RewardError that names the source."""
+    try:
+        yield
+    except RewardError:  # it names the source already
+        raise
+    except TrainerError as error:
+        raise RewardError(f"reward source '{path}': {error}") from error
+
+
+def _is_classifier(folder: Path) -> bool:
+    return (folder / "config.json").is_file()
+
+
+def _offer(folder: Path) -> str:
+    beside: Iterator[Path] = folder.parent.iterdir() if folder.parent.is_dir() else iter(())
+    names = sorted(path.name for path in beside if path.is_dir() and not path.name.startswith("."))
+    if close := difflib.get_close_matches(folder.name, names, n=1):
+        return f": did you mean '{folder.parent / close[0]}'?"
+    return f"; paths are relative to {Path.cwd()}"
+
+
+def _name(folder: Path) -> str:
+    """Return the name of the run if `folder` is one of its checkpoints, otherwise that of the folder."""
+    return folder.parent.parent.name if folder.parent.name == "checkpoints" else folder.name

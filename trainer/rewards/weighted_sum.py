@@ -1,0 +1,210 @@
+"""Weighted sum of all reward sources, normalised, clipped and penalised."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.errors import RewardError
+from trainer.rewards.protocol import RewardInput, RewardResult, RewardSource, SourceScores, sequence_name
+
+_LARGEST = float(np.finfo(np.float32).max)  # training keeps rewards in float32
+SMALLEST_DEVIATION = 1e-8  # below it, scores differ by rounding alone and are only centred
+Floats = npt.NDArray[np.float64]
+
+
+class WeightedSource(NamedTuple):
+    """A source and the factor on its scores."""
+
+    source: RewardSource
+    weight: float = 1.0
+
+
+class Overlong(NamedTuple):
+    """Penalty on responses whose length comes near the maximum, max_tokens.
+
+        penalty clip((length - (max_tokens - tokens)) / tokens, 0, 1)
+
+    Yu et al. 2025 (DAPO, arXiv 2503.14476), eq. 13. The quality of a response that was cut short is unknown, and a soft
+    bound lets the policy learn to stop before that. With tokens = 0, only the maximum length itself is penalised.
+    """
+
+    penalty: float = 0.0
+    tokens: int = 0
+    max_tokens: int = 0
+
+    def __call__(self, lengths: Floats) -> Floats:
+        """Return the penalties to subtract from the scores of responses of `lengths` tokens."""
+        excess = lengths - (self.max_tokens - self.tokens)
+        share = np.clip(excess / self.tokens, 0.0, 1.0) if self.tokens else np.where(excess >= 0, 1.0, 0.0)
+        return np.asarray(self.penalty * share)
+
+
+class RunningMoments:
+    """Count, mean and sum of squared deviations of a stream of numbers, in float64.
+
+    A batch b is merged into the statistics so far, a, by
+
+        mean = mean_a + d n_b / n,   m2 = m2_a + m2_b + d^2 n_a n_b / n,   d = mean_b - mean_a, n = n_a + n_b
+
+    Chan, Golub and LeVeque 1979, Updating formulae and a pairwise algorithm for computing sample variances.
+    """
+
+    def __init__(self, count: int = 0, mean: float = 0.0, m2: float = 0.0) -> None:
+        self.count = count
+        self.mean = mean
+        self.m2 = m2
+
+    @property
+    def deviation(self) -> float:
+        """Population standard deviation; 0 before the first number."""
+        return math.sqrt(self.m2 / self.count) if self.count else 0.0
+
+    def update(self, values: Sequence[float] | Floats) -> None:
+        """Add a batch of finite numbers."""
+        batch = np.asarray(values, dtype=np.float64)
+        if not batch.size:
+            return
+        batch_mean = float(batch.mean())
+        batch_m2 = float(np.square(batch - batch_mean).sum())
+        count = self.count + batch.size
+        difference = batch_mean - self.mean
+        self.mean += difference * batch.size / count
+        self.m2 += batch_m2 + difference * difference * self.count * batch.size / count
+        self.count = count
+
+    def normalize(self, values: Floats) -> Floats:
+        """Return `values` minus the mean, divided by the deviation if that is at least 1e-8; unchanged at first."""
+        centred = values - self.mean
+        return centred / self.deviation if self.deviation >= SMALLEST_DEVIATION else centred
+
+
+class Rewards:
+    """Scorer of sequences by several sources, in these steps:
+
+    1. Sum the weighted scores; a source that does not apply to a sequence counts 0 there.
+    2. `normalize`: scale to mean 0 and deviation 1, over the batch, or over all scores of the run and this batch.
+    3. `clip`: bound to -clip..clip, if clip > 0. This follows step 2, so it bounds outliers, in deviations.
+    4. Subtract `missing_stop_penalty` if the response was cut short, and `overlong` for its length. This is last, so
+       that neither step 2 nor step 3 undoes the penalty. It follows the EOS trick of The N+ Implementation Details of
+       RLHF with PPO (Huang et al. 2024, arXiv 2403.17031), which replaces the score by -1. Subtracting, as TRL does,
+       keeps the order of unfinished responses.
+
+    Token rewards are weighted, summed and clipped one by one. They are not normalised: subtracting a mean from every
+    token would reward or punish length.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[WeightedSource],
+        *,
+        clip: float = 0.0,
+        normalize: Literal["off", "batch", "running"] = "off",
+        missing_stop_penalty: float = 0.0,
+        overlong: Overlong | None = None,
+    ) -> None:
+        names = _unique([weighted.source.name for weighted in sources])
+        self._sources = dict(zip(names, sources, strict=True))
+        self._clip = clip
+        self._normalize = normalize
+        self._penalty = missing_stop_penalty
+        self._overlong = overlong or Overlong()
+        self._moments = RunningMoments()
+
+    def __call__(self, batch: Sequence[RewardInput], *, update_statistics: bool = True) -> RewardResult:
+        """Score `batch`, B sequences.
+
+        update_statistics: False (as in evaluation) normalises by the running statistics without changing them; batch
+        statistics are always those of `batch`.
+
+        Raises RewardError if a source fails, no source applies to a sequence, or a reward does not fit float32; the
+        running statistics are then unchanged.
+        """
+        if not batch:
+            return RewardResult([], None, {name: [] for name in self._sources})
+        raw = {name: weighted.source(batch) for name, weighted in self._sources.items()}
+        _check_scored(raw, batch)
+        scores, tokens = self._sums(raw, batch)
+        _check_range(scores, tokens, batch)
+        scores = self._clipped(self._normalized(scores, update_statistics))
+        scores = scores - self._penalty * np.array([row.truncated for row in batch])
+        if self._overlong.penalty:
+            scores = scores - self._overlong(np.array([len(row.completion_ids) for row in batch], dtype=np.float64))
+        by_token = any(result.token_rewards is not None for result in raw.values())
+        return RewardResult(
+            scores.tolist(),
+            [self._clipped(rewards).tolist() for rewards in tokens] if by_token else None,
+            _parts(raw),
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Return the running statistics as plain values, which JSON keeps exactly."""
+        return {"count": self._moments.count, "mean": self._moments.mean, "m2": self._moments.m2}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restore what `state` returned. Raises RewardError for anything else."""
+        try:
+            self._moments = RunningMoments(int(state["count"]), float(state["mean"]), float(state["m2"]))
+        except (KeyError, TypeError, ValueError):
+            raise RewardError(
+                f"reward statistics {state!r}: must be the numbers count, mean, m2; use another checkpoint"
+            ) from None
+
+    def _sums(self, raw: Mapping[str, SourceScores], batch: Sequence[RewardInput]) -> tuple[Floats, list[Floats]]:
+        scores = np.zeros(len(batch))
+        tokens = [np.zeros(len(row.completion_ids)) for row in batch]
+        with np.errstate(over="ignore", invalid="ignore"):  # _check_range names the sequence
+            for name, result in raw.items():
+                weight = self._sources[name].weight
+                if result.token_rewards is None:
+                    scores += weight * np.array([score or 0.0 for score in result.scores])
+                    continue
+                for index, rewards in enumerate(result.token_rewards):
+                    tokens[index] += weight * np.array(rewards)
+        return scores, tokens
+
+    def _normalized(self, scores: Floats, update: bool) -> Floats:
+        if self._normalize == "off":
+            return scores
+        moments = RunningMoments() if self._normalize == "batch" else self._moments
+        if update or self._normalize == "batch":
+            moments.update(scores)
+        return moments.normalize(scores)
+
+    def _clipped(self, values: Floats) -> Floats:
+        return np.clip(values, -self._clip, self._clip) if self._clip > 0 else values
+
+
+def _unique(names: list[str]) -> list[str]:
+    """Make names unique: the second 'regex' becomes 'regex#2'."""
+    counts = [names[: position + 1].count(name) for position, name in enumerate(names)]
+    return [name if count == 1 else f"{name}#{count}" for name, count in zip(names, counts, strict=True)]
+
+
+def _parts(raw: Mapping[str, SourceScores]) -> dict[str, list[float]]:
+    parts: dict[str, list[float]] = {}
+    for name, result in raw.items():
+        parts[name] = [score or 0.0 for score in result.scores]
+        parts |= {f"{name}.{detail}": values for detail, values in result.details.items()}
+    return parts
+
+
+def _check_scored(raw: Mapping[str, SourceScores], batch: Sequence[RewardInput]) -> None:
+    for index, row in enumerate(batch):
+        if all(result.scores[index] is None for result in raw.values()):
+            sample, names = sequence_name(index, row.prompt), ", ".join(raw)
+            raise RewardError(f"no reward source ({names}) applies to {sample}: one must return a number, not None")
+
+
+def _check_range(scores: Floats, tokens: Sequence[Floats], batch: Sequence[RewardInput]) -> None:
+    for index, row in enumerate(batch):
+        largest = float(np.abs(np.append(tokens[index], scores[index])).max())
+        if not largest <= _LARGEST:  # NaN too
+            raise RewardError(
+                f"{sequence_name(index, row.prompt)} has a weighted reward of size {largest:.3g}: must be at "
+                f"most {_LARGEST:.3g}, float32's largest; lower the weights or bound the scores"
+            )

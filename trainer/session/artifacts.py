@@ -1,0 +1,150 @@
+"""Samples and checkpoints in a run's folder: written as it goes, each reported by an event; chosen for a rollback."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from trainer.config import Config
+from trainer.errors import StorageError, UsageError
+from trainer.events import Evaluation, Event, SamplePreview, SamplesWritten
+from trainer.files import PRIVATE, SHARED
+from trainer.ppo.checkpoint import Snapshot, save_checkpoint
+from trainer.ppo.loop import IterationResult
+from trainer.ppo.metrics import sample_rows
+from trainer.rewards.weighted_sum import SMALLEST_DEVIATION, RunningMoments
+from trainer.runs.checkpoint_files import CheckpointWriter
+from trainer.runs.checkpoint_index import Best, best_checkpoint, checkpoints, prune_checkpoints, read_best, write_best
+from trainer.runs.folder import RunFolder
+from trainer.runs.sample_index import update_index
+from trainer.runs.samples import write_samples
+
+PREVIEWS = 3
+
+
+class RunArtifacts:
+    """Writer of samples and checkpoints into a run's folder.
+
+    check: raises StorageError if the folder is no longer the run's.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        config: Config,
+        emit: Callable[[Event], None],
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.checkpoints = CheckpointWriter(folder, config.checkpoint.keep, emit, check)
+        self._config = config
+        self._emit = emit
+        self._check = check
+
+    @property
+    def folder(self) -> RunFolder:
+        """Folder of the run."""
+        return self.checkpoints.folder
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Write `snapshot` as a checkpoint, unless the newest one is of the same iteration, and delete old ones."""
+        self.checkpoints.save(snapshot.iteration, lambda path: save_checkpoint(path, snapshot))
+
+    def keep_best(self, snapshot: Snapshot, evaluation: Evaluation) -> None:
+        """Save `snapshot`, which `evaluation` is of, if no earlier one was better by `checkpoint.best`.
+
+        It stays until a better one comes. Calling this again changes nothing.
+        """
+        metric = self._config.checkpoint.best
+        if metric == "off":
+            return
+        score = evaluation.score_mean if metric == "score" else evaluation.reward_mean
+        found = Best(snapshot.iteration, metric, _in_scale(score, snapshot.rewards), snapshot.rewards.get("sources"))
+        if not math.isfinite(found.value) or not _is_better(found, self._best()):
+            return
+        self.save(snapshot)
+        write_best(self.folder, found)
+        prune_checkpoints(self.folder, self._config.checkpoint.keep)  # the previous best may be an old one
+
+    def _best(self) -> Best | None:
+        """Return the best evaluation whose checkpoint still exists."""
+        return read_best(self.folder) if best_checkpoint(self.folder) else None
+
+    def write_samples(self, number: int, result: IterationResult) -> None:
+        """Write the sequences of iteration `number` if `run.save_samples` is set, and report the first few."""
+        c = self._config
+        saves = c.run.save_samples
+        rows = sample_rows(
+            result.batch,
+            result.prompts,
+            result.rewards.parts,
+            c.rollout.samples_per_prompt,
+            token_texts=result.token_texts if saves else None,
+            ratios=result.ratios,
+        )
+        path = self.folder.samples_file(number)
+        if saves:
+            self._check()
+            write_samples(path, rows, number, result.settings, mode=SHARED if c.run.shared else PRIVATE)
+            update_index(self.folder.samples, number)
+        previews = [
+            SamplePreview(
+                prompt=row["prompt"],
+                completion=row["completion"],
+                score=row["score"],
+                kl=row["kl_sum"],
+                truncated=row["truncated"],
+            )
+            for row in rows[:PREVIEWS]
+        ]
+        where = str(path.relative_to(self.folder.root)) if saves else ""
+        self._emit(SamplesWritten(iteration=number, path=where, rows=len(rows), previews=previews))
+
+
+def _is_better(found: Best, best: Best | None) -> bool:
+    """Return whether `found` replaces `best`; true also if the two cannot be compared."""
+    if best is None or (best.metric, best.sources) != (found.metric, found.sources):
+        return True
+    return found.value > best.value
+
+
+def _in_scale(score: float, statistics: Mapping[str, Any]) -> float:
+    """Return a mean score without the scaling of `reward.normalize = "running"`, so that scores are comparable."""
+    moments = RunningMoments(*(statistics.get(name, 0) for name in ("count", "mean", "m2")))
+    scale = moments.deviation if moments.deviation >= SMALLEST_DEVIATION else 1.0
+    return score * scale + moments.mean
+
+
+def older_checkpoint(folder: RunFolder, to: int | None, *, before: int) -> Path:
+    """Return the checkpoint after iteration `to`, which must be earlier than `before`.
+
+    None: the best, or else the oldest kept. Raises UsageError if there is none.
+    """
+    older = {number: path for path in checkpoints(folder).paths if (number := _iteration(path)) < before}
+    if not older:
+        raise UsageError(
+            f"no checkpoint from before iteration {before} is kept: raise checkpoint.keep, or set eval.every and "
+            "checkpoint.best"
+        )
+    if to is None:
+        best = best_checkpoint(folder)
+        return best if best and best in older.values() else older[min(older)]
+    if to not in older:
+        raise UsageError(f"no older checkpoint after iteration {to} is kept: there is {', '.join(map(str, older))}")
+    return older[to]
+
+
+def forget_best(folder: RunFolder, iteration: int) -> None:
+    """Delete best.json if it names the checkpoint after `iteration`, which is about to contain another state."""
+    best = read_best(folder)
+    if best is None or best.iteration != iteration:
+        return
+    try:
+        folder.best.unlink()
+    except OSError as error:
+        raise StorageError(f"cannot delete '{folder.best}': {error.strerror}; fix the folder") from None
+
+
+def _iteration(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))

@@ -1,0 +1,118 @@
+"""The policy of a PPO run under training: algorithm, rewards, and the snapshot of the last whole iteration."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from trainer.config import Config
+from trainer.control.control import Control
+from trainer.control.questions import Answer, Question
+from trainer.data import Prompt
+from trainer.events import Event
+from trainer.models.actor_critic import ActorCriticLLM
+from trainer.models.loading import LoadedModel
+from trainer.ppo.checkpoint import Rollback, Snapshot, restore_snapshot, take_snapshot
+from trainer.ppo.loop import PPO
+from trainer.ppo.value_init import init_value_model
+from trainer.rewards import Rewards, Trust, build_rewards
+from trainer.seeding import Purpose, key_for
+from trainer.session.answers import answer
+
+STATISTICS_RESTARTED = "reward.sources changed: the running statistics of reward.normalize start again"
+
+
+class TrainedPolicy:
+    """What a PPO run trains. Snapshots name the reward's sources, because statistics of others would mean nothing.
+
+    control: its `check` is called between small steps. trust: as for `build_rewards`.
+    """
+
+    ppo: PPO
+    snapshot: Snapshot
+
+    def __init__(self, model: LoadedModel, control: Control, trust: Trust) -> None:
+        self.model = model
+        self._control = control
+        self._trust = trust
+        self._check = control.check
+
+    def build_rewards(self, config: Config, modules: dict[str, ModuleType] | None = None) -> Rewards:
+        """Build the rewards of `config`. modules: as for `build_rewards`. Raises RewardError."""
+        return build_rewards(
+            config.reward,
+            backbone=self.model,
+            max_new_tokens=config.rollout.max_new_tokens,
+            micro_batch_tokens=config.optim.micro_batch_tokens,
+            between_passes=lambda: self._check(),
+            trust=self._trust,
+            modules=modules,
+        )
+
+    def begin(
+        self, config: Config, prompts: Sequence[Prompt], rewards: Rewards, emit: Callable[[Event], None], *, new: bool
+    ) -> None:
+        """Put adapters and a critic on the model. new: initialise the critic, which no checkpoint will replace."""
+        key = key_for(config.run.seed, Purpose.ADAPTER)
+        actor = ActorCriticLLM(self.model.backbone, config.model, key=key)
+        if new:
+            init_value_model(actor, self.model, config.model)
+        self.ppo = PPO(config, actor, self.model.tokenizer, prompts, rewards, emit=emit, control=self._control)
+        self.keep(0)
+
+    def keep(self, number: int) -> None:
+        """Make the present state the snapshot after iteration `number`."""
+        snapshot = take_snapshot(number, self.ppo)
+        self.snapshot = snapshot._replace(rewards={**snapshot.rewards, "sources": self._sources})
+
+    def restore(self, loaded: Snapshot) -> bool:
+        """Continue from a checkpoint as if the run had never ended.
+
+        Returns whether the reward's statistics start again, because those of the checkpoint are of other sources.
+        """
+        self.snapshot = self._with_statistics(loaded)
+        restore_snapshot(self.snapshot, self.ppo)
+        return self.snapshot is not loaded
+
+    def roll_back(self, older: Snapshot, rollback: Rollback) -> None:
+        """Continue from `older`, while iterations, tokens and the position in the learning-rate schedule go on."""
+        now = self.snapshot
+        restored = self._with_statistics(older)._replace(tokens=now.tokens, optimizer_steps=now.optimizer_steps)
+        restore_snapshot(restored, self.ppo)
+        self.ppo.skipped.in_a_row = 0
+        self.keep(now.iteration)
+        self.snapshot = self.snapshot._replace(rollback=rollback)
+
+    def answer(self, question: Question, check: Callable[[], None]) -> Answer:
+        """Answer with the policy of the last whole iteration, whatever arrays the current one has in the model.
+
+        check: called between small steps instead of the run's own, so that no other question is answered meanwhile.
+        """
+        ppo = self.ppo
+        before, self._check = self._check, check
+        try:
+            with ppo.actor.policy(self.snapshot.policy):
+                return answer(
+                    question,
+                    actor=ppo.actor,
+                    model=self.model,
+                    score=functools.partial(ppo.rewards, update_statistics=False),
+                    config=ppo.config,
+                    iteration=self.snapshot.iteration,
+                    progress=check,
+                )
+        finally:
+            self._check = before
+
+    def _with_statistics(self, snapshot: Snapshot) -> Snapshot:
+        """Return `snapshot`, with the current reward statistics if its own are of other sources."""
+        if snapshot.rewards.get("sources", self._sources) == self._sources:
+            return snapshot
+        return snapshot._replace(rewards=self.snapshot.rewards)
+
+    @property
+    def _sources(self) -> list[dict[str, Any]]:
+        """`reward.sources` as plain values."""
+        return [source.model_dump() for source in self.ppo.config.reward.sources]

@@ -1,0 +1,139 @@
+"""What the parsers of the commands share: lazy loading, hints at what was probably meant, and common options."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import itertools
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+from workbench.system import output
+
+TRUST_CODE = "run the Python files of the reward, and trust their present content from now on"
+PREFERENCES = "preferences.db, a .jsonl, .jsonl.gz, .json, .csv or .parquet file, a folder or a datasets name"
+
+_LONGEST = 60  # characters shown of a wrong argument
+_MANY = 15  # most choices that are listed
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser of a command line or of one of its commands. It reports a mistake in one line.
+
+    module: adds the options of the command with its function `add_options(parser)`. It is imported once a command
+    line names the command, so that `--help` and `--version` are quick.
+    """
+
+    def __init__(self, *args: Any, module: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._module = module
+
+    def error(self, message: str) -> NoReturn:
+        if message.endswith("required: "):  # of commands, which have no name
+            message = f"a command is missing; choose from {', '.join(self._commands())}"
+        see = " See" if message.endswith("?") else ": see"
+        output.error(f"{message}{see} '{self.prog} --help'")
+        sys.exit(2)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse the whole command line, after a look for unknown long options."""
+        words = sys.argv[1:] if args is None else list(args)
+        self._check_options(words)
+        return super().parse_args(words, namespace)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._load()
+        return super().parse_known_args(args, namespace)
+
+    def _load(self) -> None:
+        module, self._module = self._module, ""
+        if module:
+            importlib.import_module(module).add_options(self)
+
+    def _check_options(self, words: Sequence[str]) -> None:
+        """Report a long option that neither this parser nor a command among `words` has."""
+        given = [word.partition("=")[0] for word in itertools.takewhile(lambda word: word != "--", words)]
+        unknown = [name for name in given if name.startswith("--") and name not in self._option_string_actions]
+        if not unknown:
+            return
+        commands = self._commands()
+        named = [commands[word] for word in words if word in commands] or commands.values()
+        known = set(self._option_string_actions).union(*(command._all_options() for command in named))
+        for name in unknown:
+            if name not in known:
+                self.error(f"unknown option '{name[:_LONGEST]}'{_meant(name, known)}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        shown, hint = f"'{str(value)[:_LONGEST]}'", _meant(str(value), action.choices)
+        if isinstance(action, argparse._SubParsersAction):
+            self.error(f"unknown command {shown}{hint}")
+        self.error(f"{'/'.join(action.option_strings) or action.dest} {shown}: no such choice{hint}")
+
+    def _commands(self) -> dict[str, Parser]:
+        actions = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+        return dict(actions[0].choices) if actions else {}
+
+    def _all_options(self) -> set[str]:
+        """Return the options of this command and of all its subcommands."""
+        self._load()
+        return set(self._option_string_actions).union(*(each._all_options() for each in self._commands().values()))
+
+
+def _meant(word: str, choices: Iterable[Any]) -> str:
+    """Return a hint for an unknown `word`: the choice probably meant, or all choices if they are few."""
+    names = sorted(map(str, choices))
+    if near := difflib.get_close_matches(word[:_LONGEST], names, n=1):
+        return f"; did you mean '{near[0]}'?"
+    return f"; choose from {', '.join(names)}" if len(names) <= _MANY else ""
+
+
+# Options of several commands. They have no default, which would override one given before the command.
+
+
+def add_run(parser: argparse.ArgumentParser, help: str = "the run's folder, or its name") -> None:
+    """Add the argument RUN."""
+    parser.add_argument("run", metavar="RUN", help=help)
+
+
+def add_dir(parser: argparse.ArgumentParser) -> None:
+    """Add --dir, the folder in which a command finds runs by name and creates new ones."""
+    parser.add_argument("--dir", metavar="DIR", default=argparse.SUPPRESS, help="folder of the runs (default: runs)")
+
+
+def add_trust_code(parser: argparse.ArgumentParser) -> None:
+    """Add --trust-code."""
+    parser.add_argument("--trust-code", action="store_true", default=argparse.SUPPRESS, help=TRUST_CODE)
+
+
+def add_configuration(parser: argparse.ArgumentParser, metavar: str, help: str) -> None:
+    """Add --config and --set."""
+    parser.add_argument("--config", dest="config_given", metavar=metavar, default=argparse.SUPPRESS, help=help)
+    parser.add_argument(
+        "--set",
+        dest="overrides_after",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="change one setting",
+    )
+
+
+def add_preference_training(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add the options of a command that trains on preferences. name: of its runs, before the number."""
+    parser.add_argument("--data", metavar="SOURCE", help=f"{PREFERENCES} (default: preferences.db)")
+    add_configuration(parser, "FILE", "TOML file (default: none)")
+    parser.add_argument(
+        "--name", default=argparse.SUPPRESS, help=f"name of the run's folder (default: {name} and a number)"
+    )
+    parser.add_argument("--resume", metavar="RUN", default=argparse.SUPPRESS, help="resume a run: its folder or name")
+    add_dir(parser)
+    parser.add_argument(
+        "--display",
+        choices=("rich", "plain", "json"),
+        default=argparse.SUPPRESS,
+        help="output of the run (default: rich on a terminal, plain elsewhere)",
+    )

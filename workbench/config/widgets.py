@@ -1,0 +1,204 @@
+"""Lines and lists around the form: heading, search, problems, help on a setting, and the estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.message import Message
+from textual.widget import Widget
+from textual.widgets import Input, OptionList
+from textual.widgets.option_list import Option
+
+from trainer.config import Config
+from workbench.columns import fit_end
+from workbench.config.document import ConfigDocument, Problem
+from workbench.config.estimates import Estimate, estimate
+from workbench.config.fields import FormField, shown
+from workbench.config.rows import Row, SectionRow
+from workbench.kit.drawing import CutText
+from workbench.numbers import gigabytes
+from workbench.text import visible
+
+
+class ConfigHeading(Widget):
+    """Heading with the name of the preset or file, whether it is saved, and the number of changes."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._subject = ""
+        self._notes: list[str] = []
+
+    def show(self, document: ConfigDocument, *, running: bool) -> None:
+        """Show the state of `document`. running: during a run, only live settings can change."""
+        self._subject = visible(document.preset if document.path is None and document.preset else document.name)
+        changed = sum(change.from_preset for change in document.changes().values())
+        against = "the preset" if document.preset else "the defaults"
+        self._notes = [
+            *(["preset"] if document.path is None and document.preset else []),
+            *(["*unsaved"] if document.dirty else []),
+            *(["live settings only"] if running else []),
+            *([f"•{changed} changed from {against}"] if changed else []),
+        ]
+        self.refresh()
+
+    def render(self) -> Content:
+        width = self.size.width
+        notes = ""
+        for note in self._notes:
+            if len(notes) + 2 + len(note) < width - 12:
+                notes += f"  {note}"
+        name = fit_end(self._subject, max(width - len(notes), 1))
+        return Content.assemble((name, "bold"), (notes, "$text-muted"))
+
+
+class SearchLine(Input):
+    """Search input, hidden until requested; enter keeps the matches, escape shows all settings again."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            "escape", "clear", "show all", id="config-search.clear", tooltip="End the search and show all settings"
+        ),
+        Binding("down", "submit", "to the rows", show=False, id="config-search.down", tooltip="Go to the matches"),
+    ]
+
+    class Cleared(Message):
+        """Request to show all settings again."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(placeholder="Search names and descriptions", compact=True, id=id)
+        self.display = False
+
+    def allow_focus(self) -> bool:
+        return bool(self.display)
+
+    def put(self, query: str) -> None:
+        """Show `query` without searching again; hide the line if it is empty."""
+        with self.prevent(Input.Changed):
+            self.value = query
+        self.display = bool(query)
+
+    def action_clear(self) -> None:
+        self.post_message(self.Cleared())
+
+
+class ProblemsList(OptionList):
+    """List of problems, which lead to their settings, and warnings; hidden while it is empty."""
+
+    class Chosen(Message):
+        """Request to show the setting or line of `problem`."""
+
+        def __init__(self, problem: Problem) -> None:
+            super().__init__()
+            self.problem = problem
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id, compact=True)
+        self._problems: Sequence[Problem] = ()
+        self._warnings: Sequence[str] = ()
+        self._gone_to = -1  # index of the problem shown last
+        self.display = False
+
+    def allow_focus(self) -> bool:
+        return bool(self.display)
+
+    def show(self, problems: Sequence[Problem], warnings: Sequence[str]) -> None:
+        """Show problems and warnings, the problems first."""
+        if (problems, warnings) == (self._problems, self._warnings):
+            return
+        self._problems, self._warnings = problems, warnings
+        self.clear_options()
+        self.add_options(Content.assemble(("✖ ", "$text-error"), visible(problem.message)) for problem in problems)
+        self.add_options(
+            Option(Content.assemble(("⚠ ", "$text-warning"), visible(warning)), disabled=True) for warning in warnings
+        )
+        self.display = bool(problems or warnings)
+        self._gone_to = min(self._gone_to, len(problems) - 1)
+
+    def next(self, by: int) -> None:
+        """Go to the next problem (by 1) or the previous one (-1), with wrap-around."""
+        if self._problems:
+            self._gone_to = (self._gone_to + by) % len(self._problems)
+            self.highlighted = self._gone_to
+            self.post_message(self.Chosen(self._problems[self._gone_to]))
+
+    def point_at(self, key: str) -> None:
+        """Highlight the first problem of a setting."""
+        for place, problem in enumerate(self._problems):
+            if problem.key.partition("[")[0] == key:
+                self.highlighted = place
+                return
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self.post_message(self.Chosen(self._problems[event.option_index]))
+
+
+class FieldHelp(CutText):
+    """Help on a row, the most important facts first; its height is fixed, so that the form does not jump."""
+
+    def show(self, row: Row | None) -> None:
+        """Explain `row`."""
+        self.update(help_content(row), layout=False)
+
+
+class EstimateLine(Widget):
+    """Line with tokens and memory of an iteration, as far as its width allows."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._pieces: list[str] = []
+
+    def show(self, config: Config | None) -> None:
+        """Show the estimate for `config`; None while it has problems."""
+        self._pieces = estimate_pieces(estimate(config) if config else None)
+        self.refresh()
+
+    def render(self) -> Content:
+        return Content(fitted(self._pieces, self.size.width))
+
+
+def help_content(row: Row | None) -> Content:
+    """Return the help on `row`: its purpose, advice, range, default, and the default's source."""
+    if row is None:
+        return Content()
+    if isinstance(row, SectionRow):
+        return Content.assemble((row.name, "bold"), "  ", row.purpose)
+    field = row.field
+    lines = [Content.assemble((f"{field.name}  ", "bold"), field.help)]
+    if field.advice:
+        lines.append(Content.styled(field.advice, "$text-accent"))
+    lines.append(Content.styled(_facts(field), "$text-muted"))
+    if field.source:
+        lines.append(Content.styled(f"default from: {field.source}", "$text-muted"))
+    return Content("\n").join(lines)
+
+
+def estimate_pieces(needed: Estimate | None) -> list[str]:
+    """Return the pieces of the estimate line, the most important first."""
+    if needed is None:
+        return ["No estimate until the problems are fixed"]
+    return [
+        f"≤ {needed.tokens_per_iteration:,} tokens/it",
+        "memory unknown" if needed.memory_bytes is None else f"≈ {gigabytes(needed.memory_bytes)}",
+        f"≤ {needed.forward_tokens:,} through a model",
+        needed.basis,
+    ]
+
+
+def fitted(pieces: list[str], width: int) -> str:
+    """Join as many of the first pieces as fit in `width` columns, but at least one."""
+    line = pieces[0] if pieces else ""
+    for piece in pieces[1:]:
+        if len(line) + 3 + len(piece) > width:
+            break
+        line = f"{line} · {piece}"
+    return line
+
+
+def _facts(field: FormField) -> str:
+    kind = {"integer": "whole number", "switch": "true or false", "list": "list"}.get(field.kind, "")
+    default = f"default {visible(shown(field, field.default))}"
+    return " · ".join(filter(None, (field.rule or kind, field.unit, default, "live" if field.live else "")))

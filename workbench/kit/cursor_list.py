@@ -1,0 +1,186 @@
+"""Lists with a cursor, drawn line by line: lines out of view cost nothing, and a move redraws two items."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Generic, TypeVar
+
+from rich.cells import set_cell_size
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.geometry import Size
+from textual.message import Message
+from textual.reactive import reactive
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from workbench.kit.drawing import Line, Piece, strip_of
+
+_GUTTER = 2
+
+Item = TypeVar("Item")
+
+
+def cursor_bindings(area: str, item: str) -> list[BindingType]:
+    """Return the keys that move the cursor. area: of the ids, as in `runs.up`. item: what the help calls an item."""
+    return [
+        Binding("up", "move(-1)", "Up", show=False, id=f"{area}.up", tooltip=f"The {item} above"),
+        Binding("down", "move(1)", "Down", show=False, id=f"{area}.down", tooltip=f"The {item} below"),
+        Binding("pageup", "page(-1)", "Page up", show=False, id=f"{area}.page-up", tooltip="A screenful up"),
+        Binding("pagedown", "page(1)", "Page down", show=False, id=f"{area}.page-down", tooltip="A screenful down"),
+        Binding("home", "first", "First", show=False, id=f"{area}.first", tooltip=f"The first {item}"),
+        Binding("end", "last", "Last", show=False, id=f"{area}.last", tooltip=f"The last {item}"),
+    ]
+
+
+class CursorList(ScrollView, Generic[Item], can_focus=True, inherit_bindings=False):
+    """A list of items of one height, with a cursor. A subclass implements `item_line` and binds keys to the actions.
+
+    Its component classes are `CSS_NAME`-- and the roles in its lines, among them `cursor` and `MESSAGE_ROLE`.
+    """
+
+    CSS_NAME: ClassVar[str]
+    ITEM_HEIGHT: ClassVar[int] = 1
+    """Lines of an item; of several lines, the last one is empty."""
+    HEADER_HEIGHT: ClassVar[int] = 0
+    """Lines above the items, which do not scroll."""
+    MARGIN: ClassVar[int] = 0
+    """Lines that stay visible beyond the cursor."""
+    MESSAGE_ROLE: ClassVar[str] = "muted"
+    """Role of the message of an empty list."""
+
+    cursor: reactive[int] = reactive(0, repaint=False)
+
+    class Moved(Message):
+        """Posted when the cursor has moved to another item."""
+
+    class Opened(Message):
+        """Posted when an item is double-clicked."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._items: Sequence[Item] = ()
+        self._message = ""  # shown when there are no items
+
+    @property
+    def selected(self) -> Item | None:
+        """Item under the cursor; None in an empty list."""
+        return self._items[self.cursor] if self._items else None
+
+    def item_line(self, index: int, line: int, width: int) -> Sequence[Piece]:
+        """Return one line of the item at `index`, at most `width` columns."""
+        raise NotImplementedError
+
+    def header_line(self, width: int) -> Line:
+        """Return the line above the items."""
+        return []
+
+    def lay_out(self) -> None:
+        """Update the layout after the items or the size have changed."""
+        height = self.HEADER_HEIGHT + len(self._items) * self.ITEM_HEIGHT
+        self.virtual_size = Size(self.scrollable_content_region.width, height)
+        self._scroll_to_cursor()
+        self.refresh()
+
+    def put_cursor(self, index: int) -> None:
+        """Set the cursor without a message, because the items have changed; then lay them out."""
+        self.set_reactive(CursorList.cursor, self.validate_cursor(index))
+        self.lay_out()
+
+    def validate_cursor(self, cursor: int) -> int:
+        return max(min(cursor, len(self._items) - 1), 0)
+
+    def watch_cursor(self, before: int, after: int) -> None:
+        for index in (before, after):
+            self.refresh_lines(self.HEADER_HEIGHT + index * self.ITEM_HEIGHT, self.ITEM_HEIGHT)
+        self._scroll_to_cursor()
+        self.post_message(self.Moved())
+
+    def action_move(self, by: int) -> None:
+        self.cursor += by
+
+    def action_page(self, by: int) -> None:
+        self.cursor += by * max((self.size.height - self.HEADER_HEIGHT) // self.ITEM_HEIGHT, 1)
+
+    def action_first(self) -> None:
+        self.cursor = 0
+
+    def action_last(self) -> None:
+        self.cursor = len(self._items) - 1
+
+    def on_resize(self) -> None:
+        self.lay_out()
+
+    def on_click(self, event: events.Click) -> None:
+        if event.y < self.HEADER_HEIGHT:
+            self.click_header(event.x)
+            return
+        index = (event.y - self.HEADER_HEIGHT + self.scroll_offset.y) // self.ITEM_HEIGHT
+        if index < len(self._items):
+            again = index == self.cursor
+            self.cursor = index
+            self.click_item(event, again=again)
+
+    def click_header(self, x: int) -> None:
+        """Act on a click in column `x` of the header."""
+
+    def click_item(self, event: events.Click, *, again: bool) -> None:
+        """Act on a click on the item under the cursor. again: the cursor was there before."""
+        if event.chain == 2:
+            self.post_message(self.Opened())
+
+    def render_line(self, y: int) -> Strip:
+        width = self.scrollable_content_region.width
+        return strip_of(self, self._line(y, width), self.CSS_NAME, width)
+
+    def _line(self, y: int, width: int) -> Sequence[Piece]:
+        if y < self.HEADER_HEIGHT:
+            return self.header_line(width)
+        y -= self.HEADER_HEIGHT
+        if not self._items:
+            lines = Content(self._message).wrap(max(width, 1))
+            return [(lines[y].plain, self.MESSAGE_ROLE)] if y < len(lines) else []
+        index, line = divmod(y + self.scroll_offset.y, self.ITEM_HEIGHT)
+        return self.item_line(index, line, width) if index < len(self._items) else []
+
+    def _scroll_to_cursor(self) -> None:
+        seen, top, first = self.size.height - self.HEADER_HEIGHT, self.scroll_offset.y, self.cursor * self.ITEM_HEIGHT
+        if seen < 1:
+            return
+        margin = min(self.MARGIN, (seen - 1) // 2)
+        last = first + max(self.ITEM_HEIGHT - 1, 1) + margin
+        lowest = min(last, len(self._items) * self.ITEM_HEIGHT) - seen
+        wanted = min(max(top, lowest), max(first - margin, 0))
+        if wanted != top:
+            self.scroll_to(y=wanted, animate=False, force=True)
+
+
+class BlockList(CursorList[Item]):
+    """A list whose items have several lines of text. A subclass implements `block` and sets `LINES`.
+
+    Its component classes are those of the roles in `LINES`, and prompt, for the message of an empty list; bar, for the
+    mark left of the item under the cursor; cursor, for the first line of that item.
+    """
+
+    LINES: ClassVar[tuple[str, ...]]  # the role of each line of a block, "" where it has none; the last line is empty
+    MESSAGE_ROLE = "prompt"
+
+    def __init_subclass__(cls, **options: bool) -> None:
+        super().__init_subclass__(**options)
+        cls.ITEM_HEIGHT = len(cls.LINES)
+
+    def block(self, index: int, width: int) -> Sequence[str]:
+        """Return the lines of the item at `index`, as many as `LINES` has, each at most `width` columns."""
+        raise NotImplementedError
+
+    def item_line(self, index: int, line: int, width: int) -> Sequence[Piece]:
+        text = self.block(index, max(width - _GUTTER, 1))[line]
+        here = index == self.cursor and line < self.ITEM_HEIGHT - 1
+        return [("▌" if here else " ", "bar"), (" ", ""), (text, "cursor" if here and line == 0 else self.LINES[line])]
+
+
+def under_cursor(pieces: Sequence[Piece], width: int) -> Line:
+    """Return a line as it is drawn under the cursor, to the end of its `width` columns."""
+    text = "".join(text for text, _ in pieces)
+    return [(set_cell_size(text, width), "cursor")]

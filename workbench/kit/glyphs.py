@@ -1,0 +1,105 @@
+"""Charts of characters: bars of eighths of a line, and curves of braille dots, two by four in a character."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from workbench.kit.drawing import Line, Piece, line_of
+from workbench.kit.scale import Scale
+from workbench.run.history import Bucket
+from workbench.run.metrics import Metric
+
+_EIGHTHS = " ▁▂▃▄▅▆▇█"
+MISSING = "×"  # NaN or infinite
+LIMIT = "┄"
+_BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # of the dots, added to U+2800; by column and row
+DOTS_ACROSS, DOTS_DOWN = 2, 4
+
+
+def sparkline(
+    columns: Sequence[Bucket | None],
+    values: Sequence[float],
+    scale: Scale,
+    metric: Metric,
+    *,
+    height: int = 1,
+    cursor: int | None = None,
+) -> list[Line]:
+    """Return `height` lines with `values` as bars, one cell a column.
+
+    × marks a bucket that lacks a number; a bucket that is None leaves a gap. Bars beyond the metric's threshold have
+    the role of the threshold, which is drawn where it crosses no bar. No bar reaches the top of its line, so that rows
+    stay apart.
+    """
+    limit = None
+    if height > 1 and metric.threshold is not None and scale.holds(metric.threshold):
+        limit = min(int(scale.position(metric.threshold) * height), height - 1)
+    stacks = []
+    for place, (bucket, value) in enumerate(zip(columns, values, strict=True)):
+        cells = bar(scale.position(value), height)
+        role = "target" if metric.beyond(value) else "series"
+        if bucket is not None and bucket.missing:
+            cells, role = [MISSING, *cells[1:]], "missing"
+        stack = [(cell, role) for cell in cells]
+        if limit is not None and cells[limit] == " ":
+            stack[limit] = (LIMIT, "target")
+        if place == cursor:
+            stack = [(cell if cell != " " else "│", "cursor") for cell, _ in stack]
+        stacks.append(stack)
+    return [line_of(stack[level] for stack in stacks) for level in reversed(range(height))]
+
+
+def bar(position: float, height: int) -> list[str]:
+    """Return the cells of a bar, lowest first; blank for NaN."""
+    if math.isnan(position):
+        return [" "] * height
+    eighths = 1 + round(position * (8 * height - 2))
+    return [_EIGHTHS[min(max(eighths - 8 * level, 0), 8)] for level in range(height)]
+
+
+class Canvas:
+    """Dots on `width` by `height` characters, with dot (0, 0) at the top left.
+
+    The dots of a character share one role, the one that was drawn last.
+    """
+
+    def __init__(self, width: int, height: int) -> None:
+        self.width, self.height = width, height
+        self._dots = [[0] * width for _ in range(height)]
+        self._roles = [["text"] * width for _ in range(height)]
+
+    def column(self, x: int, top: int, bottom: int, role: str) -> None:
+        """Draw dots at `x` from `top` down to `bottom`, both included; skip those outside the canvas."""
+        across, part = divmod(x, DOTS_ACROSS)
+        if not 0 <= across < self.width:
+            return
+        for y in range(max(top, 0), min(bottom, self.height * DOTS_DOWN - 1) + 1):
+            row, bit = divmod(y, DOTS_DOWN)
+            self._dots[row][across] |= _BITS[part][bit]
+            self._roles[row][across] = role
+
+    def line(self, start: tuple[int, int], end: tuple[int, int], role: str) -> None:
+        """Draw a line from `start` to `end`, x ascending, without gaps.
+
+        Neighbouring columns of different heights are both filled to the middle between them.
+        """
+        (x, y), (end_x, end_y) = start, end
+        steps = end_x - x
+        if steps <= 0:
+            self.column(x, min(y, end_y), max(y, end_y), role)
+            return
+        before = y
+        for step in range(1, steps + 1):
+            after = y + round((end_y - y) * step / steps)
+            half = (before + after) // 2
+            self.column(x + step - 1, min(before, half), max(before, half), role)
+            self.column(x + step, min(half, after), max(half, after), role)
+            before = after
+
+    def rows(self) -> list[list[Piece]]:
+        """Return the characters with their roles, row by row; a space where nothing is drawn."""
+        return [
+            [(chr(0x2800 + dots) if dots else " ", role) for dots, role in zip(dots_row, roles, strict=True)]
+            for dots_row, roles in zip(self._dots, self._roles, strict=True)
+        ]

@@ -1,0 +1,200 @@
+"""Screen that exports the preferences of a store to a file: it counts them first and writes when the user agrees."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, cast
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.widgets import Input, Select
+
+from trainer.errors import TrainerError
+from trainer.preferences.store import PreferenceStore
+from workbench.kit.dialog import ConfirmScreen, PlainInput
+from workbench.kit.file_names import path_problem, unused
+from workbench.labelling.form import LabelForm, row
+from workbench.numbers import counted
+from workbench.text import visible
+
+if TYPE_CHECKING:
+    from trainer.preferences.formats import Written
+
+_SUFFIX = ".jsonl"  # works for every format
+FORMATS_OUT = {
+    "trl": "prompt, chosen and rejected",
+    "trl-implicit": "chosen and rejected, the prompt in both",
+    "trl-conversational": "chat messages throughout",
+    "kto": "single completions, good or bad",
+    "kto-conversational": "single completions as chat messages",
+    "columns": "prompt, a, b and choice",
+    "k-way": "everything, lossless: to keep or to move",
+}
+"""Formats in which preferences are written, each with a description."""
+
+
+class Export(NamedTuple):
+    """Options of an export, as in the fields of the screen."""
+
+    path: Path
+    format: str
+    ties: Literal["keep", "drop"]
+    provenance: bool
+
+
+def write_export(store: Path, export: Export, *, overwrite: bool = False) -> Written:
+    """Write the preferences in `store` to a file. Raises TrainerError, as `write_preferences` does."""
+    from trainer.preferences.formats import write_preferences
+
+    with PreferenceStore(store, create=False) as opened:
+        return write_preferences(
+            opened.preferences(with_skips=True),
+            export.path,
+            format=export.format,
+            ties=export.ties,
+            provenance=export.provenance,
+            overwrite=overwrite,
+        )
+
+
+def try_export(store: Path, export: Export) -> Written:
+    """Count what `write_export` would write, by writing a temporary file.
+
+    Raises TrainerError for the preferences and options, as `write_export` does.
+    """
+    with TemporaryDirectory(prefix="ppo-workbench-") as folder:
+        tried = Path(folder, f"export{export.path.suffix}")
+        try:
+            return write_export(store, export._replace(path=tried))
+        except TrainerError as error:
+            raise type(error)(str(error).replace(str(tried), str(export.path))) from None
+
+
+class ExportPreferencesScreen(LabelForm[str | None]):
+    """Export dialog. Its result is one line on what was written; None if nothing was."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+r", "write", "write", id="label-export.write", tooltip="Write the file, from any field"),
+        Binding("escape", "close", "close", id="label-export.close", tooltip="Close this and write nothing"),
+    ]
+
+    def __init__(self, store: Path) -> None:
+        super().__init__(f"Export the preferences in {store.name}")
+        self._store = store
+        self._tried: tuple[object, ...] = ()  # the options that the count belongs to
+        self._count: Written | None = None
+        self._proposed = ""  # the last path filled in automatically
+
+    def fields(self) -> ComposeResult:
+        formats = [(f"{name:18} {text}", name) for name, text in FORMATS_OUT.items()]
+        ties = [("keep where the format can hold them", "keep"), ("leave out", "drop")]
+        columns = [("prompt, completions and choice only", "no"), ("origins, judgements and other columns too", "yes")]
+        yield row(("format", _choice("format", formats, "Who will read it; only k-way loses nothing")))
+        yield row(("ties", _choice("ties", ties, "What to do with completions that are as good as each other")))
+        yield row(("with", _choice("provenance", columns, "Whether to add all other columns; k-way always has them")))
+        tooltip = "The suffix sets the file type: .jsonl, .parquet or .csv"
+        yield row(("to", PlainInput(compact=True, id="path", tooltip=tooltip)))
+
+    def on_mount(self) -> None:
+        path = self.query_one("#path", Input)
+        self._propose()
+        path.focus()
+
+    @on(Select.Changed, "#format")
+    def _propose(self) -> None:
+        """Fill in a path for the format, unless the user has typed one."""
+        path = self.query_one("#path", Input)
+        if path.value == self._proposed:
+            name = f"preferences-{self.query_one('#format', Select).value}{_SUFFIX}"
+            self._proposed = path.value = str(unused(Path.cwd() / name))
+            path.cursor_position = len(path.value)
+
+    @on(Select.Changed)
+    @on(Input.Changed)
+    def _follow(self) -> None:
+        export = self._export()
+        if export is None:
+            self._tried = ()
+            self.show_problem(path_problem(self.query_one("#path", Input).value))
+        elif self._tried == (tried := (export._replace(path=Path()), export.path.suffix)):
+            self._show_count()
+        else:
+            self._tried, self._count = tried, None
+            self._try(export)
+
+    @work(exclusive=True, group="counting")
+    async def _try(self, export: Export) -> None:
+        self.show_work("Counting...")
+        try:
+            self._count = await asyncio.to_thread(try_export, self._store, export)
+        except TrainerError as error:
+            self.show_problem(str(error))
+            return
+        self._show_count()
+
+    @on(Input.Submitted)
+    def action_write(self) -> None:
+        """Write the file; overwrite an existing one only if the user agrees."""
+        export = self._export()
+        if export is None or self._count is None or self.busy:
+            return
+        if not export.path.exists():
+            self._write(export, overwrite=False)
+            return
+
+        def answered(agreed: bool | None) -> None:
+            if agreed:
+                self._write(export, overwrite=True)
+
+        question, detail = f"Overwrite {export.path.name}?", f"It is in {export.path.parent.absolute()}."
+        self.app.push_screen(ConfirmScreen(question, detail, "Overwrite", "Keep file"), answered)
+
+    @work(exclusive=True, group="writing")
+    async def _write(self, export: Export, *, overwrite: bool) -> None:
+        self.busy = True
+        self.show_work("Writing...")
+        try:
+            written = await asyncio.to_thread(write_export, self._store, export, overwrite=overwrite)
+        except TrainerError as error:
+            self.show_problem(str(error))
+            return
+        finally:
+            self.busy = False
+        self.dismiss(f"Exported {visible(str(written.path))} as {export.format}: {_counts(written)}")
+
+    def _export(self) -> Export | None:
+        """Return the options in the fields; None if the path is not valid."""
+        text = self.query_one("#path", Input).value
+        if path_problem(text):
+            return None
+        return Export(
+            Path(text).expanduser(),
+            str(self.query_one("#format", Select).value),
+            cast("Literal['keep', 'drop']", self.query_one("#ties", Select).value),
+            self.query_one("#provenance", Select).value == "yes",
+        )
+
+    def _show_count(self) -> None:
+        export = self._export()
+        if self._count is None or export is None:
+            return
+        what = " asks before it overwrites" if export.path.exists() else " writes it"
+        self.show_status(
+            Content.assemble((f"{_counts(self._count)}   ", "$text-accent"), ("enter", "bold"), (what, "$text-muted"))
+        )
+
+
+def _choice(name: str, options: list[tuple[str, str]], tooltip: str) -> Select[str]:
+    """Return a field with `options`, the first one chosen."""
+    return Select(options, value=options[0][1], allow_blank=False, compact=True, id=name, tooltip=tooltip)
+
+
+def _counts(written: Written) -> str:
+    reasons = ((count, reason.replace("_", " ")) for reason, count in written.left_out.items())
+    left_out = ", ".join(counted(count, reason, reason if " " in reason else "") for count, reason in reasons)
+    rows = counted(written.rows, "row")
+    return f"{rows}, left out: {left_out}" if left_out else rows

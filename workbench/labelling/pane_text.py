@@ -1,0 +1,175 @@
+"""Texts of the label pane around an item: progress, hints, facts about the last item, and messages without an item."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from rich.cells import cell_len
+from textual.widgets import Static
+
+from trainer.preferences.items import Progress, SessionItem, Share
+from workbench.columns import fit, fit_start
+from workbench.kit.drawing import Piece
+from workbench.labelling.item_layout import Style
+from workbench.labelling.item_texts import MOST, ItemTexts, Ranking, completion_facts, judgement_text, reveals
+from workbench.numbers import counted, duration, number, percent
+from workbench.text import visible
+
+_GAP = "   "
+_LEAST = 12  # labels needed for an interval: with fewer it can span more than half of the range
+
+Keys = Mapping[str, str]  # the user's keys, by the ids of the pane's bindings without "label."
+
+
+def hints(
+    item: SessionItem, texts: ItemTexts, style: Style, ranking: Ranking, keys: Keys, *, flagged: bool, note: str
+) -> str:
+    """Return a line of hints on an item to judge; none of them distinguishes the completions."""
+    count = len(texts.completions)
+    found = []
+    if item.label is not None:
+        found.append(f"your label: {judgement_text(item.item, item.label.judgement)}, {keys['keep']} keeps it")
+    if count > MOST:
+        found.append(f"{count} completions are too many to rank: {keys['skip']} skips")
+    elif ranking.marks:
+        found.append(f"ranking: {ranking}")
+    elif count > 2:
+        found.append(f"type the digits, best first, {keys['tie']} between equals")
+    if texts.alike == "identical":
+        found.append(f"identical texts: {keys['tie']} is a tie")
+    elif texts.alike == "spaces":
+        found.append(f"only white space differs: {keys['diff']} shows where, {keys['tie']} is a tie")
+    if flagged:
+        found.append("⚑ flagged")
+    if note:
+        found.append(f"note: {visible(note)}")
+    if style.diff and count == 2:
+        found.append("underlined: not in the other one")
+    elif style.markdown:
+        found.append(f"Markdown: {keys['markdown']} shows the plain text")
+    return _GAP.join(found)
+
+
+def last_line(last: SessionItem | None, current: SessionItem | None, width: int, rows: int = 1) -> str:
+    """Describe the completions judged last, cut to fit `rows` lines (one or two) of `width` columns.
+
+    Empty if that would reveal something about a completion of `current`.
+    """
+    if last is None or last.label is None or reveals(last, current):
+        return ""
+    choice = f"last: {judgement_text(last.item, last.label.judgement)}"
+    sides = [visible(f"{place}: {known}") for place, known in enumerate(completion_facts(last.item), 1) if known]
+    if rows == 1 and sides and cell_len(_GAP.join([choice, *sides])) > width:
+        room = (width - len(choice)) // len(sides) - len(_GAP)
+        sides = [fit_start(side, room) for side in sides]
+    lines = [[choice, *sides[:1]], sides[1:]] if rows > 1 else [[choice, *sides]]
+    return "\n".join(fit_start(_GAP.join(line), width) for line in lines)
+
+
+def problem_line(what: str, reason: Exception | str) -> str:
+    """Return one line on what failed, and why."""
+    return visible(f"✖ {what}. {' '.join(str(reason).split())}")
+
+
+def no_session(keys: Keys) -> list[Piece]:
+    """Describe what to do without a session."""
+    return [
+        ("No labelling session open.\n\n", "strong"),
+        (f"{keys['start']} begins or resumes a session.\n", "text"),
+        (f"{keys['import']} imports preferences from a file, {keys['export']} exports them.\n", "muted"),
+        (f"{keys['train']} trains a reward model on the labels.", "muted"),
+    ]
+
+
+def no_item_yet(what: str, problem: str) -> list[Piece]:
+    """Return the message while there is no next item. what: what it waits for; problem: why no item comes."""
+    return [
+        ("Loading the next item...\n\n", "strong"),
+        *([(f"{what}...\n", "text")] if what else []),
+        *([(f"\n{problem}", "text")] if problem else []),
+    ]
+
+
+def all_judged(done: int, problem: str, keys: Keys) -> list[Piece]:
+    """Return the message at the end of a session. problem: why the session ended early; empty if it did not."""
+    title = f"{'All' if done > 1 else 'The only'} {counted(done, 'item')} judged." if done else "Nothing to judge."
+    return [
+        (f"{title}\n\n", "strong"),
+        *([(f"{problem}\n\n", "text")] if problem else []),
+        (f"{keys['leave']} leaves the session, {keys['train']} trains a reward model on the labels.\n", "text"),
+        (f"{keys['history']} lists the labels, {keys['undo']} undoes the last one.", "muted"),
+    ]
+
+
+def figures(labeller: str, progress: Progress) -> list[str]:
+    """Return the known figures of a session's progress, the most important first."""
+    left = "" if progress.left is None else f" · {progress.left:,} left"
+    found = [visible(labeller), f"{progress.done:,} done{left}"]
+    if math.isfinite(progress.per_hour):
+        found.append(f"{progress.per_hour:.0f}/h")
+    if math.isfinite(progress.median_seconds):
+        found.append(f"median {duration(progress.median_seconds)}")
+    if math.isfinite(progress.eta_seconds):
+        found.append(f"ETA {duration(progress.eta_seconds)}")
+    if progress.streak > 1:
+        found.append(f"{progress.streak} in a row")
+    if progress.same.total:
+        kappa = f", κ {number(progress.kappa, 2)}" if math.isfinite(progress.kappa) else ""
+        found.append(f"agreement with yourself {progress.same.count:g}/{progress.same.total}{kappa}")
+    biases = (("left chosen", progress.left_side), ("longer (chars) chosen", progress.longer))
+    found += [f"{name} {_with_interval(share)}" for name, share in biases if share.total]
+    return found
+
+
+class LabelProgress(Static):
+    """Widget that shows the figures of a session."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id, markup=False)
+        self._figures: Sequence[str] = ()
+        self._end = ""
+        self._whole = False
+
+    def show(self, figures: Sequence[str], end: str = "", *, whole: bool = False) -> None:
+        """Show as many figures as fit in one line, then `end`. whole: show all, in as many lines as they need."""
+        self._figures, self._end, self._whole = figures, end, whole
+        self.on_resize()
+
+    def on_resize(self) -> None:
+        if (width := self.size.width) <= 0:
+            return
+        every = [*self._figures, *filter(None, [self._end])]
+        lines = packed(every, width) if self._whole else [fitting(self._figures, self._end, width)]
+        self.update("\n".join(lines), layout=len(lines) != self.size.height)
+
+
+def fitting(figures: Sequence[str], end: str, width: int) -> str:
+    """Join as many figures as fit in one line, with `end` after them.
+
+    If even the first one does not fit with `end`, return the first alone, cut to `width`.
+    """
+    for count in range(len(figures), 0, -1):
+        line = _GAP.join([*figures[:count], *([end] if end else [])])
+        if cell_len(line) <= width:
+            return line
+    return fit(figures[0], width) if figures else ""
+
+
+def packed(figures: Sequence[str], width: int) -> list[str]:
+    """Join all figures in as few lines as possible."""
+    lines: list[str] = []
+    for text in figures:
+        if lines and cell_len(lines[-1]) + len(_GAP) + cell_len(text) <= width:
+            lines[-1] += _GAP + text
+        else:
+            lines.append(fit(text, min(cell_len(text), width)))
+    return lines
+
+
+def _with_interval(share: Share) -> str:
+    """Return the share with its interval, or with its total if the interval would be too wide to be useful."""
+    known = f"n = {share.total}"
+    if share.total >= _LEAST:
+        known = f"{number(100 * share.low, 0)} to {number(100 * share.high, 0)}"
+    return f"{percent(share.value)} ({known})"

@@ -1,0 +1,266 @@
+"""Plans of new labelling sessions, made from what the user names on the start screen or the command line."""
+
+from __future__ import annotations
+
+import getpass
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from trainer.errors import DataError, UsageError
+from trainer.preferences.items import Queue, QueuePlan, SessionPlan, SessionRecord
+from workbench.numbers import counted
+from workbench.text import visible
+
+QUEUES: dict[Queue, str] = {
+    "samples": "responses of the run's policy, newest first",
+    "policy-reference": "policy against reference, written now",
+    "dataset": "pairs from a file or dataset",
+    "uncertain": "samples that a reward model is least sure of",
+    "disagreement": "samples that reward models disagree on",
+}
+"""Queues that a user can choose, each with a description."""
+
+REPEATS = SessionPlan(queues=()).repeats
+MOST_REPEATS = 0.5
+ENSEMBLE = 3  # reward models that "disagreement" uses unless some are named: each scores every sample
+_LONGEST_NAME = 60  # characters
+_LARGEST_GUIDELINES = 200_000  # bytes: guidelines are meant to be read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionChoice:
+    """Session to begin or to resume.
+
+    plan: of a new session. guidelines: their text, for a new session; empty for none. resume: id of the session to
+    resume.
+    """
+
+    labeller: str
+    plan: SessionPlan | None = None
+    guidelines: str = ""
+    resume: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """User's options for a new session.
+
+    queues: with their weights; if empty, run and data decide. models: folders of reward models, the newest first.
+    guidelines: the path of a text file.
+    """
+
+    queues: tuple[tuple[Queue, float], ...] = ()
+    run: Path | None = None
+    data: str = ""
+    models: tuple[Path, ...] = ()
+    limit: int = 0
+    repeats: float = REPEATS
+    guidelines: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelOpening:
+    """Options for labelling in the workbench.
+
+    choice: the session to open at once. Without one the start screen opens, filled in from `options`.
+    """
+
+    store: Path
+    labeller: str
+    choice: SessionChoice | None = None
+    options: SessionOptions = SessionOptions()
+
+
+class Material(NamedTuple):
+    """Folders of runs with samples to judge, now or later, and of reward models; the newest first."""
+
+    runs: list[Path]
+    models: list[Path]
+
+
+def labelling_material(runs_dir: Path) -> Material:
+    """Find the runs in `runs_dir` that can be labelled, and the reward models. Reads ends of journals.
+
+    Raises StorageError.
+    """
+    from trainer.runs.checkpoint_index import newest_checkpoint
+    from trainer.runs.listing import PPO, list_runs
+    from workbench.run.sample_reader import kept_iterations
+
+    runs = sorted(list_runs(runs_dir), key=lambda run: (run.started or 0.0, run.name), reverse=True)
+    return Material(
+        [run.folder.root for run in runs if run.kind == PPO and (run.folder.is_live() or kept_iterations(run.folder))],
+        [run.folder.root for run in runs if run.kind == "reward-model" and newest_checkpoint(run.folder)],
+    )
+
+
+def session_plan(options: SessionOptions, *, seed: int | None = None) -> SessionPlan:
+    """Return the plan for `options`; `seed` is drawn at random unless given.
+
+    Checks the samples, the checkpoints and the first row of the data. Takes seconds if `datasets` has to load the data.
+    Raises UsageError for a plan that is not possible, DataError for data that cannot be read.
+    """
+    if options.limit < 0:
+        raise UsageError(f"limit = {options.limit}: give a whole number, 0 for no limit")
+    if not 0 <= options.repeats <= MOST_REPEATS:
+        raise UsageError(f"repeats = {options.repeats:g}: give a share from 0 to {MOST_REPEATS:g}, such as 0.05")
+    queues = options.queues or _suggested(options)
+    names = [queue for queue, _ in queues]
+    if options.data and "dataset" not in names:
+        raise UsageError(f"'{options.data}' is not used: add the queue dataset, or name no data")
+    return SessionPlan(
+        queues=tuple(_queue_plan(queue, weight, options) for queue, weight in queues),
+        repeats=options.repeats,
+        limit=options.limit,
+        seed=secrets.randbelow(2**31) if seed is None else seed,
+    )
+
+
+def unfinished(sessions: Sequence[SessionRecord], labeller: str) -> list[SessionRecord]:
+    """Return the sessions of `labeller` that have items left to judge, in the order given."""
+    return [session for session in sessions if session.labeller == labeller and session.left]
+
+
+def with_plan(sessions: Sequence[SessionRecord], plan: SessionPlan) -> list[SessionRecord]:
+    """Return the sessions whose plan equals `plan`, except for the seed."""
+    return [session for session in sessions if replace(session.plan, seed=plan.seed) == plan]
+
+
+def plan_line(plan: SessionPlan) -> str:
+    """Describe the queues of a plan and their sources in a few words; names from disk are made visible."""
+    return " + ".join(_source_text(queue) for queue in plan.queues) or "nothing"
+
+
+def default_labeller(sessions: Sequence[SessionRecord]) -> str:
+    """Return the labeller of the first (newest) of a store's `sessions`, or else the user's login name."""
+    if sessions:
+        return sessions[0].labeller
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in some containers
+        return "me"
+
+
+def labeller_name(text: str) -> str:
+    """Return `text`, stripped, as the name of a labeller. Raises UsageError if it is not a valid name."""
+    name = text.strip()
+    if not name or len(name) > _LONGEST_NAME or not name.isprintable():
+        raise UsageError(f"labeller '{visible(name)}': give a name of 1 to {_LONGEST_NAME} printable characters")
+    return name
+
+
+def labeller_problem(text: str) -> str:
+    """Return why `text` is not a valid name of a labeller; empty if it is."""
+    try:
+        labeller_name(text)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+def read_guidelines(path: str) -> str:
+    """Read the guidelines in the file at `path`. Raises UsageError if it is unreadable, too large or empty."""
+    way_out = "name a text file"
+    try:
+        file = Path(path).expanduser()
+        if file.stat().st_size > _LARGEST_GUIDELINES:
+            raise UsageError(f"guidelines '{path}': larger than {_LARGEST_GUIDELINES // 1000} kB: {way_out}")
+        text = file.read_text(encoding="utf-8-sig")
+    except (OSError, RuntimeError) as error:  # RuntimeError: ~ of an unknown user
+        raise UsageError(f"guidelines '{path}': {getattr(error, 'strerror', None) or error}: {way_out}") from None
+    except ValueError:
+        raise UsageError(f"guidelines '{path}': not UTF-8 text: {way_out}") from None
+    if not text.strip():
+        raise UsageError(f"guidelines '{path}': the file is empty: {way_out}")
+    return text
+
+
+def _suggested(options: SessionOptions) -> tuple[tuple[Queue, float], ...]:
+    queues: list[Queue] = []
+    if options.run is not None:
+        queues.append("samples")
+    if options.data:
+        queues.append("dataset")
+    if not queues:
+        raise UsageError("nothing to label: name data, or a run that keeps its samples")
+    return tuple((queue, 1.0) for queue in queues)
+
+
+def _queue_plan(queue: Queue, weight: float, options: SessionOptions) -> QueuePlan:
+    if queue == "dataset":
+        return QueuePlan(queue=queue, weight=weight, source=_readable(options.data))
+    if options.run is None:
+        raise UsageError(f"queue {queue}: no run is named: name one that keeps its samples")
+    run = options.run.resolve()
+    _check_run(run, queue)
+    models = tuple(str(_model(path, queue)) for path in _models_of(queue, options))
+    return QueuePlan(queue=queue, weight=weight, source=str(run), models=models)
+
+
+def _models_of(queue: Queue, options: SessionOptions) -> tuple[Path, ...]:
+    """Return the reward models that `queue` orders by. Raises UsageError if there are too few."""
+    least = {"uncertain": 1, "disagreement": 2}.get(queue, 0)
+    if len(options.models) < least:
+        needed = "a reward model" if least == 1 else f"{least} reward models"
+        found = f", found {len(options.models)}" if options.models else ""
+        raise UsageError(f"queue {queue}: needs {needed}{found}: train one with ppo-workbench reward-model train")
+    return options.models if least == 2 else options.models[:least]
+
+
+def _check_run(run: Path, queue: Queue) -> None:
+    """Raise UsageError if `run` is not live and has no samples, or no checkpoint where the queue needs one."""
+    from trainer.runs.checkpoint_index import newest_checkpoint
+    from trainer.runs.folder import RunFolder
+    from workbench.run.sample_reader import kept_iterations
+
+    folder = RunFolder(run)
+    if folder.is_live():
+        return
+    if not kept_iterations(folder):
+        raise UsageError(f"queue {queue}: '{run.name}' has no samples: choose a run with run.save_samples = true")
+    if queue == "policy-reference" and newest_checkpoint(folder) is None:
+        raise UsageError(f"queue {queue}: '{run.name}' is not running and has no checkpoint: choose another run")
+
+
+def _model(path: Path, queue: Queue) -> Path:
+    from trainer.runs.checkpoint_index import newest_checkpoint
+    from trainer.runs.folder import RunFolder
+
+    model = path.resolve()
+    checkpoint = newest_checkpoint(RunFolder(model)) or model
+    if not (checkpoint / "reward_model.json").is_file():
+        raise UsageError(f"queue {queue}: '{model.name}' is not a trained reward model: name a run that is")
+    return model
+
+
+def _readable(source: str) -> str:
+    """Return `source`, a path made absolute. Raises DataError if it has no row that can be read."""
+    if not source:
+        raise UsageError("queue dataset: no data is named: give a file, a folder or a datasets name")
+    from trainer.preferences.formats.files import source_rows
+
+    problems: list[str] = []
+    row = next(source_rows(source, "train", lambda error: problems.append(str(error))), None)
+    if row is None:
+        raise DataError(f"'{source}' has no rows" + "".join(f"; {problem}" for problem in problems[:1]))
+    path = Path(source).expanduser()
+    return str(path.resolve()) if path.exists() else source
+
+
+def _source_text(queue: QueuePlan) -> str:
+    name = Path(queue.source).name
+    match queue.queue:
+        case "samples":
+            text = f"samples of {name}"
+        case "policy-reference":
+            text = f"policy against reference of {name}"
+        case "dataset":
+            text = name
+        case "again":
+            text = f"{counted(len(queue.keys), 'comparison')} again"
+        case _:
+            text = f"{queue.queue} samples of {name}"
+    return visible(text)

@@ -1,0 +1,277 @@
+"""Controller of the open labelling session: the item to judge, and saving the judgement. Knows no screen."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+
+from trainer.errors import TrainerError, UsageError
+from trainer.preferences.items import SessionItem
+from trainer.preferences.records import Judgement
+from workbench.labelling.item_texts import (
+    MOST,
+    Groups,
+    ItemTexts,
+    Ranking,
+    judgement_text,
+    ranked,
+    set_aside,
+    texts_of,
+)
+from workbench.labelling.pane_text import problem_line
+from workbench.text import visible
+
+if TYPE_CHECKING:
+    from workbench.labelling.prefetch import Prefetcher
+    from workbench.labelling.session_thread import SessionState, SessionThread
+
+T = TypeVar("T")
+
+FLAG = "flagged"
+_SLOW = 0.5  # seconds until the pane reports that the disk is slow
+
+
+class SessionView(Protocol):
+    """Methods of the pane that the controller calls."""
+
+    def show_item(self) -> None:
+        """Show the item and its lines, or say that there is none."""
+
+    def show_lines(self) -> None:
+        """Show the lines around the item."""
+
+    def notify(self, message: str, *, severity: Literal["information", "warning"] = ..., markup: bool = ...) -> None:
+        """Show a passing message."""
+
+    def call_after_refresh(self, callback: Callable[[], None]) -> Any:
+        """Call back once the screen shows what was shown last."""
+
+
+class SessionController:
+    """Open session in a pane. It awaits each write: later keys wait for the disk in order, and nothing else does.
+
+    on_change: called when a label was made, changed or undone.
+    """
+
+    def __init__(
+        self, view: SessionView, on_change: Callable[[], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.thread: SessionThread | None = None
+        self.state: SessionState | None = None
+        self.prefetcher: Prefetcher | None = None
+        self.item: SessionItem | None = None  # the item to judge: the next one, or a labelled one to change
+        self.texts: ItemTexts | None = None  # of the item
+        self.ranking = Ranking()
+        self.note = ""
+        self.flagged = False
+        self.problem = ""  # why the last judgement is not on disk
+        self._view = view
+        self._on_change = on_change
+        self._clock = clock
+        self._since = 0.0  # when the item came into view
+        self._problem_unseen = False  # keys typed before the user sees the problem judge nothing
+        self._loading = False  # nor do keys typed while another item is read
+        self._reported: set[str] = set()  # lines of the prefetcher's `left_out` that were shown
+
+    def begin(self, thread: SessionThread, state: SessionState, prefetcher: Prefetcher | None = None) -> None:
+        """Show a session at its current item. prefetcher: adds further items; None if no more come."""
+        self.thread, self.prefetcher = thread, prefetcher
+        self._take(state)
+
+    def end(self) -> None:
+        """Show no session any more."""
+        self.thread = self.state = self.prefetcher = None
+        self._open(None)
+
+    @property
+    def changes(self) -> bool:
+        """Whether the item already has a label, which a judgement would change."""
+        return self.item is not None and self.item.label is not None
+
+    @property
+    def count(self) -> int:
+        """Number of completions of the item; 0 without one."""
+        return len(self.texts.completions) if self.texts else 0
+
+    # Decisions
+
+    async def better(self, number: int, strength: int = 1) -> None:
+        """Choose `number` as the better of two; with more completions, put it next in the ranking."""
+        if self.count > 2:
+            await self._rank_next(str(number))
+        else:
+            first = number - 1
+            await self._rank([[first], [1 - first]], strength)
+
+    async def tie(self) -> None:
+        """Call all completions as good as each other; in a ranking begun, the last one and the next."""
+        if self.ranking.marks:
+            await self._rank_next("=")
+        else:
+            await self._rank([list(range(self.count))])
+
+    async def set_aside(self, verdict: Literal["both_bad", "skip"]) -> None:
+        """Save a judgement without a ranking."""
+        if self.item is not None:
+            await self._judge(set_aside(self.item.item, verdict))
+
+    def set_ranking(self, ranking: Ranking) -> None:
+        """Replace what was typed of the ranking."""
+        self.ranking = ranking
+        self._view.show_lines()
+
+    def toggle_flag(self) -> None:
+        """Flag the item, or remove its flag; saved with its label."""
+        self.flagged = not self.flagged
+        self._view.show_lines()
+
+    def set_note(self, text: str) -> None:
+        """Set the note that is saved with the item's label."""
+        self.note = text
+        self._view.show_lines()
+
+    def keep(self) -> None:
+        """Leave the item's label as it is, and go to the next item."""
+        if self.state is not None:
+            self._open(self.state.current)
+
+    async def undo(self) -> None:
+        """Undo the newest label of the session and show its item again."""
+        thread, last = self.thread, self.state.last if self.state else None
+        if thread is None or last is None:
+            self._view.notify("No label to undo in this session")
+            return
+        state = await self.answer(thread.undo(), "Label not undone")
+        if state is not None and self.thread is thread:
+            self._take(state)
+            if self.item is not None and self.item.position == last.position:
+                self._restore(last)
+                self._view.show_lines()
+            self._on_change()
+
+    async def go_to(self, position: int) -> None:
+        """Show a labelled item of the session, to change its label; keys pressed until then judge nothing."""
+        if (thread := self.thread) is None:
+            return
+        self._loading = True
+        try:
+            item = await self.answer(thread.item(position), f"Item {position + 1} not loaded", "Still loading...")
+        finally:
+            self._loading = False
+        if item is not None and self.thread is thread:
+            self._open(item)
+
+    async def look(self) -> None:
+        """Check for a new item, if there is none to judge."""
+        thread = self.thread
+        if thread is None or self.item is not None or self.state is None or self.state.exhausted:
+            return
+        state = await self.answer(thread.state(), "Next item not loaded", "Still loading...")
+        if state is not None and self.thread is thread and self.item is None:
+            self._take(state)
+
+    def come_into_view(self) -> None:
+        """Count the seconds of the item's judgement from now on."""
+        self._since = self._clock()
+
+    async def answer(self, future: Future[T], failure: str, slow: str = "Still saving...") -> T | None:
+        """Return the result of a call of the thread; if that fails, show `failure` and the reason, and return None."""
+        answer = asyncio.wrap_future(future)
+        done, _ = await asyncio.wait([answer], timeout=_SLOW)
+        if not done:
+            self.problem = slow
+            self._view.show_lines()
+        try:
+            result = await answer
+        except TrainerError as error:
+            await self._refuse(failure, error)
+            return None
+        if not done:
+            self.problem = ""
+            self._view.show_lines()
+        return result
+
+    async def _rank_next(self, mark: str) -> None:
+        if self.count > MOST:
+            return
+        ranking = self.ranking.typed(mark, self.count)
+        if ranking.is_whole(self.count):
+            self.ranking = Ranking()  # the user types it again if it cannot be saved
+            await self._rank(ranking.groups)
+        else:
+            self.set_ranking(ranking)
+
+    async def _rank(self, groups: Groups, strength: int = 1) -> None:
+        if self.item is not None:
+            await self._judge(ranked(self.item.item, groups, strength=strength))
+
+    async def _judge(self, judgement: Judgement) -> None:
+        """Save the judgement of the item, with its note and flag, and go to the next item."""
+        thread, item = self.thread, self.item
+        if thread is None or item is None or self._problem_unseen or self._loading:
+            return
+        judgement = replace(
+            judgement,
+            note=self.note,
+            flags=(FLAG,) if self.flagged else (),
+            seconds=round(self._clock() - self._since, 3),
+        )
+        write = thread.relabel if self.changes else thread.label
+        choice = judgement_text(item.item, judgement)
+        state = await self.answer(write(item.position, judgement), f"Not saved: {choice}")
+        if state is not None and self.thread is thread:
+            self._take(state)
+            self._on_change()
+
+    async def _refuse(self, failure: str, reason: TrainerError) -> None:
+        if isinstance(reason, UsageError):
+            await self._catch_up()
+        self.problem = problem_line(failure, reason)
+        self._problem_unseen = True
+        self._view.show_lines()
+        self._view.call_after_refresh(self._see_problem)
+
+    async def _catch_up(self) -> None:
+        """Go to the session's current item, if another window has labelled this one or changed its label."""
+        item = self.item
+        if self.thread is None or item is None:
+            return
+        try:
+            state = await asyncio.wrap_future(self.thread.state())
+        except TrainerError:  # keep what is shown
+            return
+        if self.changes or state.current is None or state.current.position != item.position:
+            self._take(state)
+
+    def _see_problem(self) -> None:
+        self._problem_unseen = False
+
+    def _take(self, state: SessionState) -> None:
+        """Show the current state of the session."""
+        self.state = state
+        if self.prefetcher is not None:
+            self.prefetcher.need(state.ahead)
+            for line in self.prefetcher.left_out:
+                if line not in self._reported:
+                    self._reported.add(line)
+                    self._view.notify(visible(line), severity="warning", markup=False)
+        self._open(state.current)
+
+    def _open(self, item: SessionItem | None) -> None:
+        self.item = item
+        self.texts = texts_of(item.item) if item is not None else None
+        self.ranking, self.note, self.flagged, self.problem = Ranking(), "", False, ""
+        if item is not None:
+            self._restore(item)
+        self.come_into_view()
+        self._view.show_item()
+
+    def _restore(self, item: SessionItem) -> None:
+        """Restore note and flag from the item's label."""
+        if item.label is not None:
+            judgement = item.label.judgement
+            self.note, self.flagged = judgement.note, FLAG in judgement.flags

@@ -1,0 +1,213 @@
+"""Dialogs around the item to judge: the session's guidelines, the note on the item, and the history of labels."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import events, on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container, Vertical, VerticalScroll
+from textual.content import Content
+from textual.widgets import OptionList, Static, TextArea
+from textual.widgets.option_list import Option
+
+from trainer.errors import TrainerError
+from trainer.preferences.items import SessionItem
+from workbench.kit.dialog import Dialog
+from workbench.labelling.form import LabelForm
+from workbench.labelling.item_texts import Turn, judgement_text, texts_of
+from workbench.numbers import counted, duration
+from workbench.text import as_sent, typed, visible
+
+if TYPE_CHECKING:
+    from workbench.labelling.session_thread import SessionThread
+
+PAGE = 200  # labels read at once
+_LONGEST = 1500  # characters of a text that the history shows
+_PROMPT = 200  # characters at the end of a prompt in the list
+
+
+class GuidelinesScreen(Dialog[bool]):
+    """Guidelines dialog with scrollable text. Its result is True if enter closed it.
+
+    begin: whether enter begins a session and escape cancels it.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "close(True)", "go on", priority=True, id="label-guidelines.go-on", tooltip="Begin to label"),
+        Binding("escape", "close(False)", "close", id="label-guidelines.close", tooltip="Close the guidelines"),
+        Binding("g", "close(False)", "close", show=False, id="label-guidelines.same", tooltip="Close the guidelines"),
+    ]
+
+    def __init__(self, text: str, *, begin: bool = False) -> None:
+        super().__init__()
+        self._text, self._begin = text, begin
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static("Guidelines", classes="question")
+            yield TextArea(
+                typed(self._text) or "This session has no guidelines. A new session takes a text file of them.",
+                read_only=True,
+                show_cursor=False,
+                compact=True,
+                highlight_cursor_line=False,
+                tooltip="What to judge by in this session",
+            )
+            go_on, close = "label-guidelines.go-on", "label-guidelines.close"
+            begin = self.hint((go_on, "begins to label"), (close, "goes back"))
+            yield Static(begin if self._begin else self.hint((close, "closes"), ("↑ ↓", "scroll")), classes="detail")
+
+    def on_mount(self) -> None:
+        self.query_one(TextArea).focus()
+
+    def action_close(self, agreed: bool) -> None:
+        self.dismiss(agreed)
+
+
+class NoteScreen(Dialog[str | None]):
+    """Note dialog. Its result is the edited note; None if it is unchanged. Every key that closes it keeps the text."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter,escape", "keep", "keep", priority=True, id="label-note.keep", tooltip="Keep the note and close"),
+        Binding(
+            "ctrl+j", "new_line", "new line", priority=True, show=False, id="label-note.line", tooltip="Another line"
+        ),
+    ]
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static("Note on this comparison", classes="question")
+            yield NoteArea(self._text)
+            yield Static(
+                self.hint(("label-note.keep", "keeps it"), ("label-note.line", "new line"), ("ctrl+z", "undoes")),
+                classes="detail",
+            )
+
+    def on_mount(self) -> None:
+        self.query_one(NoteArea).focus()
+
+    def action_keep(self) -> None:
+        area = self.query_one(NoteArea)
+        self.dismiss(None if area.text == area.first else as_sent(area.text, self._text).strip())
+
+    def action_new_line(self) -> None:
+        self.query_one(NoteArea).insert("\n")
+
+
+class NoteArea(TextArea):
+    """Text area of the note; it shows control characters, also those of pasted text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(typed(text), compact=True, highlight_cursor_line=False, tooltip="Saved with the label")
+        self.first = self.text  # the document may normalise line ends
+
+    def on_mount(self) -> None:
+        self.move_cursor(self.document.end)
+
+    async def _on_paste(self, event: events.Paste) -> None:
+        event.prevent_default()
+        await super()._on_paste(events.Paste(typed(event.text)))
+
+
+class LabelHistoryScreen(LabelForm[int | None]):
+    """Labels of a session, the newest first. Its result is the position of the item to change; None if none was."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,h", "close", "close", id="label-history.close", tooltip="Back to the next item"),
+    ]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]
+
+    def __init__(self, thread: SessionThread) -> None:
+        super().__init__("Labels of this session, newest first")
+        self._session = thread
+        self._items: list[SessionItem] = []  # newest label first
+        self._more = True  # whether there may be older ones
+        self._reading = False
+
+    def fields(self) -> ComposeResult:
+        with Container(id="body"):
+            yield OptionList(markup=False, compact=True).with_tooltip("Enter opens a label again, to change it")
+            with VerticalScroll():
+                yield Static(id="detail", markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one(OptionList).focus()
+        self._read()
+
+    @on(OptionList.OptionSelected)
+    def _change(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(self._items[event.option_index].position)
+
+    @on(OptionList.OptionHighlighted)
+    def _show(self, event: OptionList.OptionHighlighted) -> None:
+        self.query_one("#detail", Static).update(_detail(self._items[event.option_index]))
+        self.query_one(VerticalScroll).scroll_home(animate=False)
+        if event.option_index == len(self._items) - 1 and self._more and not self._reading:
+            self._read()
+
+    @work
+    async def _read(self) -> None:
+        """Append the next page of older labels to the list."""
+        last = self._items[-1].label if self._items else None
+        self._reading = True
+        try:
+            items = await asyncio.wrap_future(self._session.history(PAGE, last.id if last else None))
+        except TrainerError as error:
+            self.show_problem(str(error))
+            return
+        finally:
+            self._reading = False
+        self._more = len(items) == PAGE
+        self._items += items
+        rows = self.query_one(OptionList)
+        rows.add_options([Option(Content(history_line(item))) for item in items])
+        if rows.highlighted is None and self._items:
+            rows.highlighted = 0
+        known = f"{counted(len(self._items), 'label')}{' and more' * self._more}"
+        status = f"{known}; a changed label keeps its earlier choice on record" if self._items else "No labels yet"
+        self.show_status(Content.styled(status, "$text-muted"))
+
+
+def history_line(item: SessionItem) -> str:
+    """Return a line with the item's number, choice, seconds, flag, note and the end of its prompt."""
+    judgement = item.label.judgement if item.label else None
+    seconds = duration(judgement.seconds) if judgement and judgement.seconds is not None else "-"
+    flag = "⚑" if judgement and judgement.flags else " "
+    note = f"“{visible(judgement.note)}”  " if judgement and judgement.note else ""
+    prompt = visible(_plain(texts_of(item.item).prompt)[-_PROMPT:])
+    return f"{item.position + 1:>5}  {_choice(item):<20} {seconds:>7} {flag} {note}{prompt}"
+
+
+def _detail(item: SessionItem) -> Content:
+    texts, label = texts_of(item.item), item.label
+    parts: list[tuple[str, str]] = [(f"{_choice(item)}\n", "$text-accent bold")]
+    if label and label.judgement.note:
+        parts.append((f"note: {_cut(label.judgement.note)}\n", "$text-accent"))
+    parts += [("\nprompt\n", "$text-muted"), (_cut(_plain(texts.prompt), end=True), "")]
+    for number, completion in enumerate(texts.completions, 1):
+        parts += [(f"\n\n{number}\n", "$text-muted"), (_cut(_plain(completion)), "")]
+    return Content.assemble(*parts)
+
+
+def _choice(item: SessionItem) -> str:
+    return judgement_text(item.item, item.label.judgement) if item.label else "-"
+
+
+def _plain(turns: Sequence[Turn]) -> str:
+    return "\n\n".join(f"{turn.role}: {turn.text}" if turn.role else turn.text for turn in turns)
+
+
+def _cut(text: str, *, end: bool = False) -> str:
+    """Cut a text to its start, or to its end; the label pane shows all of it."""
+    if len(text) <= _LONGEST:
+        return visible(text, keep_newlines=True)
+    part = visible(text[-_LONGEST:] if end else text[:_LONGEST], keep_newlines=True)
+    return f"…{part}" if end else f"{part}…"

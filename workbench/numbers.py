@@ -1,0 +1,51 @@
+"""Numbers as text, the same on the screen, in tables and in headless output."""
+
+from __future__ import annotations
+
+import math
+
+
+def number(value: float | None, digits: int = 3, *, signed: bool = False, width: int = 0) -> str:
+    """Format `value` with `digits` decimals; - where it is unknown (None, NaN or infinite).
+
+    signed: with a + before a positive number.
+    width: columns to stay within, 7 or more, by scientific notation where the decimals do not fit; 0 for any.
+    """
+    if value is None or not math.isfinite(value):
+        return "-"
+    sign = "+" if signed else ""
+    text = f"{value:{sign}.{digits}f}"
+    if not width or len(text) <= width:
+        return text
+    shorter = (f"{value:{sign}.{places}e}" for places in (3, 2, 1, 0))
+    return next((text for text in shorter if len(text) <= width), f"{value:{sign}.0e}")
+
+
+def percent(share: float | None, digits: int = 0) -> str:
+    """Format a share of 1 as a percentage with `digits` decimals; - where it is unknown."""
+    text = number(None if share is None else 100 * share, digits)
+    return text if text == "-" else f"{text}%"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return `count` with its noun: 1 label, 2 labels, 12,000 labels. plural: where it is not the noun with an s."""
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def duration(seconds: float) -> str:
+    """Format `seconds` for a reader: 4.2s, 42s, 6m 20s, 3h 05m; - when unknown (NaN or infinite)."""
+    if not abs(seconds) < float("inf"):
+        return "-"
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02}s"
+    return f"{whole // 3600}h {whole % 3600 // 60:02}m"
+
+
+def gigabytes(count: int) -> str:
+    """Format `count` bytes in GB (10^9 bytes)."""
+    return f"{count / 1e9:.1f} GB"

@@ -1,0 +1,213 @@
+"""Held-out pairs of a reward model, the most wrong one first: their list, and one of them in full."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import zip_longest
+from typing import ClassVar
+
+from rich.cells import cell_len
+from textual.binding import Binding, BindingType
+from textual.content import Content
+
+from trainer.preferences.records import STRENGTHS, Text
+from trainer.reward_model.predictions import PairPrediction, Predictions
+from workbench.columns import fit, fit_end
+from workbench.kit.cursor_list import BlockList
+from workbench.kit.drawing import Line, ScrolledLines
+from workbench.numbers import counted, number
+from workbench.text import visible
+
+_LABEL = 10  # columns
+_PARTS = ("facts", "prompt", "chosen", "rejected")  # one line each
+_BESIDE = 96  # columns from which the completions are side by side
+_BETWEEN = " │ "
+_SOURCE = 60  # characters
+_STRENGTHS = dict(zip(STRENGTHS, ("slightly", "clearly", "strongly"), strict=True))
+
+
+def plain_text(text: Text) -> str:
+    """Return a plain text as it is; for messages, the contents in order, each after its role if there are several."""
+    if isinstance(text, str):
+        return text
+    if len(text) == 1:
+        return text[0]["content"]
+    return "\n".join(f"{message['role']}: {message['content']}" for message in text)
+
+
+def verdict(pair: PairPrediction) -> str:
+    """Return whether the model agrees with the label (✓ or ✗) and the difference in reward; ~ for a tie, = if even."""
+    apart = pair.chosen_reward - pair.rejected_reward
+    if pair.is_tie:
+        return f"~ tie, rewards {number(abs(apart), 2)} apart"
+    if pair.lead == 0:
+        return "= even"
+    return f"{'✓' if pair.lead > 0 else '✗'} {number(apart, 2, signed=True)} reward"
+
+
+def pair_facts(pair: PairPrediction, width: int) -> str:
+    """Return verdict, rewards, lengths, strength of the label and source, as many as fit into `width` columns."""
+    parts = [
+        verdict(pair),
+        f"chosen {number(pair.chosen_reward, 2, signed=True)}",
+        f"rejected {number(pair.rejected_reward, 2, signed=True)}",
+        f"{pair.chosen_tokens} and {counted(pair.rejected_tokens, 'token')}",
+        "" if pair.is_tie else f"{_STRENGTHS.get(pair.strength, '')} better",
+        visible(pair.source[:_SOURCE]),
+    ]
+    text = ""
+    for part in filter(None, parts):
+        longer = f"{text}   {part}" if text else part
+        if cell_len(longer) > width:
+            break
+        text = longer
+    return text
+
+
+def pairs_heading(found: Predictions, marked: int) -> str:
+    """Return a heading with the number of pairs and ties, and how many are wrong, listed and marked."""
+    wrong = sum(chosen < rejected for chosen, rejected in zip(found.chosen, found.rejected, strict=True))
+    parts = [f"held-out pairs, most wrong first: ✗ {wrong:,} of {len(found.chosen):,}"]
+    if ties := found.total - len(found.chosen):
+        parts.append(f"~ {counted(ties, 'tie')}")
+    if len(found.pairs) < found.total:
+        parts.append(f"first {len(found.pairs):,} listed")
+    if marked:
+        parts.append(f"◆ {marked:,} marked")
+    return "   ".join(parts)
+
+
+def pair_lines(pair: PairPrediction, number: int, width: int, *, marked: bool = False) -> list[str]:
+    """Return five lines of at most `width` columns: facts, end of the prompt, start of both completions, blank."""
+    lead = f"{number:>4}{' ◆' if marked else ''}   "
+    names = _names(pair)
+    room = max(width - _LABEL, 1)
+    return [
+        lead + pair_facts(pair, width - len(lead)),
+        "prompt".ljust(_LABEL) + fit_end(visible(plain_text(pair.prompt)[-2 * width :]), room),
+        names[0].ljust(_LABEL) + _start(pair.chosen, room),
+        names[1].ljust(_LABEL) + _start(pair.rejected, room),
+        "",
+    ]
+
+
+def _start(completion: Text, width: int) -> str:
+    text = plain_text(completion)
+    return Content(visible(text[: 2 * width])).truncate(width, ellipsis=True).plain
+
+
+class RewardPairList(BlockList[PairPrediction]):
+    """List of the pairs of an evaluation, with a cursor."""
+
+    CSS_NAME = "reward-pair-list"
+    LINES = (*_PARTS, "")
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"reward-pair-list--{part}" for part in (*_PARTS, "bar", "cursor")}
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "move(-1)", "Up", show=False, id="reward-model.up", tooltip="Previous pair"),
+        Binding("down", "move(1)", "Down", show=False, id="reward-model.down", tooltip="Next pair"),
+        Binding("pageup", "page(-1)", "Page up", show=False, id="reward-model.page-up", tooltip="A screenful up"),
+        Binding(
+            "pagedown", "page(1)", "Page down", show=False, id="reward-model.page-down", tooltip="A screenful down"
+        ),
+        Binding("home", "first", "First", show=False, id="reward-model.first", tooltip="The most wrong pair"),
+    ]
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._marked: Collection[str] = ()
+
+    def show(self, pairs: Sequence[PairPrediction], *, message: str = "") -> None:
+        """Show `pairs`; the cursor stays on its pair, or goes to the first. message: shown if there are none."""
+        before, self._message = self.selected, message
+        if pairs is self._items and pairs:
+            return
+        self._items = pairs
+        same = (place for place, pair in enumerate(pairs) if before is not None and _are_one(pair, before))
+        self.cursor = next(same, 0)
+        self.lay_out()
+
+    def mark(self, keys: Collection[str]) -> None:
+        """Mark the pairs of the comparisons with these keys."""
+        self._marked = keys
+        self.refresh()
+
+    def block(self, index: int, width: int) -> list[str]:
+        pair = self._items[index]
+        return pair_lines(pair, index + 1, width, marked=pair.key in self._marked)
+
+
+def pair_text_lines(pair: PairPrediction, width: int) -> list[Line]:
+    """Return the whole pair as lines of at most `width` columns, with the roles facts, heading, text and axis."""
+    headings = [
+        f"{name}   reward {number(reward, 2, signed=True)}   {counted(tokens, 'token')}"
+        for name, reward, tokens in zip(
+            _names(pair),
+            (pair.chosen_reward, pair.rejected_reward),
+            (pair.chosen_tokens, pair.rejected_tokens),
+            strict=True,
+        )
+    ]
+    lines: list[Line] = [
+        [(pair_facts(pair, width), "facts")],
+        [],
+        [("prompt"[:width], "heading")],
+        *([(line, "text")] for line in _wrapped(pair.prompt, width)),
+        [],
+    ]
+    if width < _BESIDE:
+        for heading, completion in zip(headings, (pair.chosen, pair.rejected), strict=True):
+            lines += [[(heading[:width], "heading")], *([(line, "text")] for line in _wrapped(completion, width)), []]
+        return lines
+    left = (width - len(_BETWEEN)) // 2
+    right = width - len(_BETWEEN) - left
+    lines.append([(fit(headings[0], left), "heading"), (_BETWEEN, "axis"), (headings[1][:right], "heading")])
+    sides = zip_longest(_wrapped(pair.chosen, left), _wrapped(pair.rejected, right), fillvalue="")
+    lines += [[(fit(one, left), "text"), (_BETWEEN, "axis"), (other, "text")] for one, other in sides]
+    return lines
+
+
+class RewardPairText(ScrolledLines):
+    """Scrollable text of one pair."""
+
+    CSS_NAME = "reward-pair-text"
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        f"reward-pair-text--{role}" for role in ("facts", "heading", "text", "axis")
+    }
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "scroll_up", "Up", show=False, id="reward-model.line-up", tooltip="A line up"),
+        Binding("down", "scroll_down", "Down", show=False, id="reward-model.line-down", tooltip="A line down"),
+        Binding("pageup", "page_up", "Page up", show=False, id="reward-model.text-up", tooltip="A screenful up"),
+        Binding(
+            "pagedown", "page_down", "Page down", show=False, id="reward-model.text-down", tooltip="A screenful down"
+        ),
+        Binding(
+            "home", "scroll_home", "Start", show=False, id="reward-model.text-start", tooltip="The start of the pair"
+        ),
+        Binding("end", "scroll_end", "End", show=False, id="reward-model.text-end", tooltip="The end of the pair"),
+    ]
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._pair: PairPrediction | None = None
+
+    def show(self, pair: PairPrediction) -> None:
+        """Show `pair` from its start."""
+        self._pair = pair
+        self.lay_out()
+        self.scroll_to(y=0, animate=False, force=True)
+
+    def wrap(self, width: int) -> list[Line]:
+        return pair_text_lines(self._pair, width) if self._pair is not None else []
+
+
+def _names(pair: PairPrediction) -> tuple[str, str]:
+    return ("one", "other") if pair.is_tie else ("chosen", "rejected")
+
+
+def _are_one(one: PairPrediction, other: PairPrediction) -> bool:
+    return (one.key, one.chosen, one.rejected) == (other.key, other.chosen, other.rejected)
+
+
+def _wrapped(text: Text, width: int) -> list[str]:
+    shown = Content(visible(plain_text(text), keep_newlines=True))
+    return [line.plain for part in shown.split("\n", allow_blank=True) for line in part.wrap(max(width, 1))]

@@ -1,0 +1,90 @@
+"""Text below the table of runs: details of the selected run, and differences between the marked ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from rich.cells import cell_len
+from textual.content import Content
+
+from trainer.runs.listing import RunSummary
+from workbench.columns import fit
+from workbench.numbers import counted
+from workbench.run.config_differences import Comparison, value_text
+from workbench.runs.reader import Detail
+from workbench.text import visible
+
+_LONGEST_PROBLEM = 500  # characters, at most
+_MOST = 100  # settings; configurations have fewer
+_LONGEST = 200  # characters of a value, at most
+_LEAST = 8
+_GAP = 2
+
+
+def detail_content(run: RunSummary, detail: Detail | None, left_out: Sequence[tuple[str, str]]) -> Content:
+    """Return what the table does not show of a run.
+
+    detail: what was read of the run, None while it is being read. left_out: columns for which the table has no room.
+    """
+    parts: list[str | Content | tuple[str, str]] = [(visible(run.name), "bold")]
+    if run.started is not None:
+        parts.append(f"   started {datetime.fromtimestamp(run.started).astimezone():%F %R}")
+    if detail is not None:
+        if detail.seed is not None:
+            parts.append(f"   seed {visible(str(detail.seed)[:20])}")
+        count = detail.checkpoints
+        newest = f"{counted(count, 'checkpoint')}, newest {detail.newest}" if count else "no checkpoint"
+        parts.append(f"   {newest}{f', best {detail.best}' if detail.best else ''}")
+    if left_out:
+        parts.append("\n" + "   ".join(f"{heading} {text}" for heading, text in left_out))
+    parts.append((f"\n{visible(str(run.folder.root))}", "$text-muted"))
+    problems = [run.problem, *(detail.problems if detail else [])]
+    for problem in problems:
+        if problem:
+            shown = visible(problem[:_LONGEST_PROBLEM]) + ("…" if len(problem) > _LONGEST_PROBLEM else "")
+            parts.append((f"\n✖ {shown}", "$text-error"))
+    return Content.assemble(*parts)
+
+
+def differences_content(comparison: Comparison, width: int) -> Content:
+    """Return `comparison` as text, problems first, in lines of at most `width` columns if possible."""
+    lines = [Content.styled(f"✖ {visible(problem)}", "$text-error") for problem in comparison.problems]
+    names = [visible(name) for name in comparison.names]
+    rows = [
+        (visible(key[:_LONGEST]), [visible(value_text(value)[:_LONGEST]) for value in values.values()])
+        for key, values in comparison.differences[:_MOST]
+    ]
+    if not rows:
+        if len(names) > 1 and not comparison.problems:
+            lines.append(Content.styled("Their configurations are the same", "$text-muted"))
+        return Content("\n").join(lines)
+    keys = max(cell_len(key) for key, _ in rows)
+    room = (width - keys) // len(names) - _GAP
+    widest = max(cell_len(text) for text in [*names, *(value for _, values in rows for value in values)])
+    if room >= min(_LEAST, widest):
+        lines += _table(names, rows, keys, min(room, widest))
+    else:
+        lines += _list(names, rows)
+    if (more := len(comparison.differences) - _MOST) > 0:
+        lines.append(Content.styled(f"and {counted(more, 'more setting')}", "$text-muted"))
+    return Content("\n").join(lines)
+
+
+def _table(names: list[str], rows: list[tuple[str, list[str]]], keys: int, values: int) -> list[Content]:
+    gap = " " * _GAP
+    heading = " " * keys + "".join(gap + fit(name, values) for name in names)
+    return [Content.styled(heading.rstrip(), "$text-muted")] + [
+        Content.assemble((fit(key, keys), "$text-muted"), "".join(gap + fit(text, values) for text in texts).rstrip())
+        for key, texts in rows
+    ]
+
+
+def _list(names: list[str], rows: list[tuple[str, list[str]]]) -> list[Content]:
+    lines = []
+    for key, texts in rows:
+        lines.append(Content.styled(key, "bold"))
+        lines += [
+            Content.assemble((f"  {name} ", "$text-muted"), text) for name, text in zip(names, texts, strict=True)
+        ]
+    return lines

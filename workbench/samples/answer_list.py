@@ -1,0 +1,216 @@
+"""The answers to requests, newest first, with policy and reference side by side where there is room."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import ClassVar
+
+from rich.cells import cell_len
+from textual.binding import BindingType
+
+from trainer.control.questions import Answer, Completion, Writer
+from workbench.columns import fit
+from workbench.kit.drawing import Line, Piece, ScrolledLines, plain, scroll_bindings, wrapped
+from workbench.kit.word_diff import word_diff
+from workbench.numbers import counted, duration, number
+from workbench.text import visible
+
+_SIDE_BY_SIDE = 96  # columns of the list in a terminal of 100
+_DIVIDER = " │ "
+_GAP = "  "  # between the facts of a completion
+_ROLES = ("heading", "muted", "writer", "facts", "better", "worse", "problem", "text", "gone", "new")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerColumn:
+    """One model's answer to a request, or why there is none; neither while the answer is awaited."""
+
+    writer: Writer
+    answer: Answer | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedRequest:
+    """One request and its answers."""
+
+    number: int  # within the screen, from 1
+    title: str
+    columns: tuple[AnswerColumn, ...]  # one for each writer
+    begun: str = ""  # text that every completion begins with; not shown again
+    compared: float = math.nan  # the score that the completions are compared with
+
+    def with_column(self, column: AnswerColumn) -> AskedRequest:
+        """Return a copy with `column` in place of its writer's column."""
+        columns = tuple(column if one.writer == column.writer else one for one in self.columns)
+        return replace(self, columns=columns)
+
+
+def kl_of(completion: Completion) -> float:
+    """Return log pi / pi_ref in nats, summed over the response; where the policy wrote, the k1 estimate of the KL."""
+    pairs = zip(completion.logprobs, completion.ref_logprobs, strict=True)
+    return sum((mine - theirs for mine, theirs in pairs), 0.0)
+
+
+def signed(value: float) -> str:
+    """Format a score or a KL with its sign and two decimals."""
+    return number(value, 2, signed=True, width=10)
+
+
+def completion_facts(completion: Completion, writer: Writer, compared: float) -> list[Piece]:
+    """Return the score, its difference to `compared`, the KL, the length, how it ended, and the parts of the score.
+
+    Of a reference's completion log pi / pi_ref takes the place of the KL.
+    """
+    score, by = completion.score, completion.score - compared
+    facts: list[Piece] = [(f"score {signed(score)}", "facts")]
+    if math.isfinite(by):
+        worth = (f"▲ {signed(by)} better", "better") if by > 0 else (f"▼ {signed(by)} worse", "worse")
+        facts.append(worth if by else ("= same score", "muted"))
+    kl, tokens = kl_of(completion), counted(len(completion.tokens), "token")
+    if writer == "reference":
+        facts.append((f"log π/ref {signed(kl)} nats", "facts"))
+    else:
+        facts.append((f"KL {number(kl, 1)} nats", "facts"))
+    facts.append((f"{tokens} ✂ cut short", "worse") if completion.truncated else (f"{tokens}, stop", "facts"))
+    if len(completion.parts) > 1 or score not in completion.parts.values():  # a single part repeats the score
+        facts += [(f"{visible(source)} {signed(part)}", "muted") for source, part in completion.parts.items()]
+    return facts
+
+
+def request_lines(request: AskedRequest, width: int, *, by_score: bool = False, diff: bool = False) -> list[Line]:
+    """Draw `request` in lines of at most `width` columns.
+
+    by_score: best completion first, those without a score last. diff: mark the words in which the first completions of
+    policy and reference differ.
+    """
+    columns = [(column, _ordered(column, by_score=by_score)) for column in request.columns]
+    marks: dict[Writer, list[Piece]] = _marked(request, columns) if diff else {}
+    beside = len(columns) > 1 and width >= _SIDE_BY_SIDE
+    room = (width - len(_DIVIDER) * (len(columns) - 1)) // len(columns) if beside else width
+    blocks = [_column_lines(request, column, shown, room, marks.get(column.writer)) for column, shown in columns]
+    heading: Line = [(fit(f"{request.number:>2}  {visible(request.title)}", width), "heading")]
+    if not beside:
+        return [heading, *(line for block in blocks for line in block)]
+    rows = zip_longest(*blocks, fillvalue=[])
+    return [heading, *(_beside(row, room) for row in rows)]
+
+
+class AnswerList(ScrolledLines):
+    """Scrollable list of requests with their completions."""
+
+    CSS_NAME = "answer-list"
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"answer-list--{role}" for role in _ROLES}
+    BINDINGS: ClassVar[list[BindingType]] = scroll_bindings("ask")
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._requests: Sequence[AskedRequest] = ()
+        self._how = {"by_score": False, "diff": False}
+        self._blocks: dict[int, tuple[AskedRequest, list[Line]]] = {}  # as laid out, by number
+        self._width = 0  # of the blocks
+
+    def show(self, requests: Sequence[AskedRequest], *, by_score: bool = False, diff: bool = False) -> None:
+        """Show `requests` in the order given; see `request_lines`."""
+        how = {"by_score": by_score, "diff": diff}
+        if how != self._how:
+            self._how = how
+            self._blocks.clear()
+        self._requests = requests
+        self.lay_out()
+
+    def wrap(self, width: int) -> list[Line]:
+        if width != self._width:
+            self._width = width
+            self._blocks.clear()
+        before, self._blocks = self._blocks, {}
+        for request in self._requests:
+            known, lines = before.get(request.number, (None, []))
+            if known is not request:
+                lines = request_lines(request, width, **self._how)
+            self._blocks[request.number] = (request, lines)
+        return [line for _, lines in self._blocks.values() for line in lines]
+
+
+def _ordered(column: AnswerColumn, *, by_score: bool) -> list[Completion]:
+    completions = column.answer.completions if column.answer else []
+    if not by_score:
+        return completions
+    return sorted(completions, key=lambda one: -math.inf if math.isnan(one.score) else one.score, reverse=True)
+
+
+def _marked(
+    request: AskedRequest, columns: Iterable[tuple[AnswerColumn, list[Completion]]]
+) -> dict[Writer, list[Piece]]:
+    """Return the first completion of each writer with the differences marked; empty while one of them is missing."""
+    first = {column.writer: _text(request, shown[0]) for column, shown in columns if shown}
+    if len(first) < 2:
+        return {}
+    parts = word_diff(first["reference"], first["policy"]).parts
+
+    def pieces(kind: str) -> list[Piece]:
+        return [(text, "text" if own == "same" else own) for own, text in parts if own in ("same", kind)]
+
+    return {"reference": pieces("gone"), "policy": pieces("new")}
+
+
+def _text(request: AskedRequest, completion: Completion) -> str:
+    """Return the text of `completion` without the given beginning."""
+    return completion.text.removeprefix(request.begun)
+
+
+def _column_lines(
+    request: AskedRequest, column: AnswerColumn, shown: Sequence[Completion], width: int, marked: Sequence[Piece] | None
+) -> list[Line]:
+    lines: list[Line] = [[(fit(_column_heading(column), width), "writer")]]
+    if column.problem:
+        lines += wrapped([(f"✖ {column.problem}", "problem")], width)
+    elif column.answer is None:
+        lines.append([("waiting…"[:width], "muted")])
+    for place, completion in enumerate(shown):
+        lines += _packed(completion_facts(completion, column.writer, request.compared), width)
+        text = _text(request, completion)
+        pieces = marked if marked is not None and place == 0 else [(text, "text")]
+        lines += wrapped(pieces, width) if text else [[("empty response"[:width], "muted")]]
+        lines.append([])
+    return lines if shown else [*lines, []]
+
+
+def _column_heading(column: AnswerColumn) -> str:
+    facts: list[str] = [column.writer]
+    if column.answer is not None and column.answer.completions:
+        if column.writer == "policy":
+            facts.append(f"after {counted(column.answer.iteration, 'iteration')}")
+        scores = [one.score for one in column.answer.completions if math.isfinite(one.score)]
+        if len(scores) > 1:
+            facts.append(f"mean score {signed(sum(scores) / len(scores))}")
+        facts.append(duration(column.answer.seconds))
+    return " · ".join(facts)
+
+
+def _packed(facts: Sequence[Piece], width: int) -> list[Line]:
+    """Pack the facts into as few lines as possible; a fact that is longer than a line is cut."""
+    lines: list[Line] = [[]]
+    for text, role in facts:
+        text = fit(text, min(cell_len(text), width))
+        if lines[-1] and cell_len(plain(lines[-1])) + len(_GAP) + cell_len(text) > width:
+            lines.append([])
+        lines[-1] += [(_GAP, "muted"), (text, role)] if lines[-1] else [(text, role)]
+    return lines
+
+
+def _beside(row: Sequence[Line], width: int) -> Line:
+    """Join the lines of the columns into one; each but the last is padded to `width`."""
+    if not any(row):
+        return []
+    joined: Line = []
+    for place, line in enumerate(row):
+        if place:
+            joined.append((_DIVIDER, "muted"))
+        joined += line
+        if place < len(row) - 1:
+            joined.append((" " * (width - cell_len(plain(line))), "text"))
+    return joined

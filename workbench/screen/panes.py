@@ -1,0 +1,116 @@
+"""Panes of the main screen: which of them a terminal of some size shows, and which has the focus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import Static
+
+from workbench.kit.pane import Pane
+from workbench.run.view import RunView
+
+SMALLEST = (60, 20)  # columns, lines: below, nothing useful can be read
+SIDE_BY_SIDE = (116, 24)
+EVERYTHING = (180, 48)
+
+DASHBOARD = ("config", "training", "samples")
+ALONE = ("label", "reward-model")  # they need the whole width, and nothing should distract a labeller
+DRAWER = ("runs", "log")  # below the dashboard if there is room for all
+
+
+class Arrangement(NamedTuple):
+    """Names of the panes in each of two rows, from left to right; none if the terminal is too small."""
+
+    top: tuple[str, ...]
+    bottom: tuple[str, ...]
+
+
+def arrange(width: int, height: int, current: str, *, zoomed: bool = False) -> Arrangement:
+    """Return the panes to show on `width` columns by `height` lines, when the user is at the pane `current`.
+
+    On a small terminal or when zoomed, only the current pane is shown. The panes for labels and reward models are
+    always shown alone. Otherwise configuration, charts and samples are side by side. A large terminal shows runs and
+    log below them; a smaller one shows each of these two alone.
+    """
+    if width < SMALLEST[0] or height < SMALLEST[1]:
+        return Arrangement((), ())
+    if zoomed or current in ALONE or width < SIDE_BY_SIDE[0] or height < SIDE_BY_SIDE[1]:
+        return Arrangement((current,), ())
+    if width >= EVERYTHING[0] and height >= EVERYTHING[1]:
+        return Arrangement(DASHBOARD, DRAWER)
+    return Arrangement(DASHBOARD, ()) if current in DASHBOARD else Arrangement((current,), ())
+
+
+class Panes:
+    """Panes of `screen`, shown as the terminal's size allows; the current one is shown if any fits.
+
+    view: returns the view of the run, for a pane that becomes visible. left: called with the name of a pane that is no
+    longer the current one.
+    """
+
+    def __init__(
+        self, screen: Screen[Any], current: str, view: Callable[[], RunView], left: Callable[[str], None]
+    ) -> None:
+        self.current = current
+        self._screen, self._view, self._left = screen, view, left
+        self._zoomed = False
+        self._focused: Widget | None = None  # before the terminal became too small for any pane
+
+    def go_to(self, name: str) -> None:
+        """Show a pane, and give it the focus."""
+        self._move_to(name)
+        self._arrange()
+        pane = self._pane(name)
+        pane.show_run(self._view())
+        pane.take_focus()
+
+    def zoom(self) -> None:
+        """Give the current pane the whole terminal, or undo that."""
+        self._zoomed = not self._zoomed
+        self.go_to(self.current)
+
+    def follow(self, widget: Widget) -> None:
+        """Make the pane of `widget`, which has the focus now, the current one, however the focus got there."""
+        if widget is not self._screen.focused:
+            return  # the focus has moved on since
+        pane = next((node for node in widget.ancestors_with_self if isinstance(node, Pane)), None)
+        if pane is not None and pane.id:
+            self._move_to(pane.id)
+
+    def resize(self) -> None:
+        """Arrange the panes again; the widget with the focus before all of them were hidden gets it back."""
+        focused = self._screen.focused
+        self._arrange()
+        if focused is not None and not any(pane.display for pane in self._screen.query(Pane)):
+            self._focused = focused  # nothing can be focused meanwhile
+        elif self._focused is not None and self._pane(self.current).display:
+            before, self._focused = self._focused, None
+            if before.is_attached and before.focusable:
+                before.focus()
+            else:
+                self._pane(self.current).take_focus()
+
+    def _pane(self, name: str) -> Pane:
+        return self._screen.query_one(f"#{name}", Pane)
+
+    def _move_to(self, name: str) -> None:
+        before, self.current = self.current, name
+        if before != name:
+            self._left(before)
+
+    def _arrange(self) -> None:
+        screen = self._screen
+        width, height = screen.app.size
+        shown = arrange(width, height, self.current, zoomed=self._zoomed)
+        for pane in screen.query(Pane):
+            was, pane.display = pane.display, pane.id in {*shown.top, *shown.bottom}
+            if pane.display and not was:
+                pane.show_run(self._view())
+        screen.query_one("#top").display = bool({*shown.top} & {*DASHBOARD})
+        screen.query_one("#bottom").display = bool({*shown.top, *shown.bottom} & {*DRAWER})
+        too_small = screen.query_one("#too-small", Static)
+        too_small.display = not shown.top
+        too_small.update(f"{width} x {height} is too small: enlarge the terminal to {SMALLEST[0]} x {SMALLEST[1]}")

@@ -1,0 +1,147 @@
+"""Reward models on the main screen: training one on the labels, and using it as the reward."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer.config import load_config
+from trainer.errors import TrainerError, UsageError
+from trainer.preferences.store import PreferenceStore
+from trainer.runs.folder import RunFolder
+from trainer.runs.listing import PPO
+from workbench.kit.dialog import ConfirmScreen
+from workbench.kit.keys import keys_of
+from workbench.labelling.pane import LabelPane
+from workbench.labelling.plans import labelling_material
+from workbench.labelling.reward_processes import RewardTraining, settings_for, settings_like
+from workbench.text import visible
+
+if TYPE_CHECKING:
+    from workbench.screen.labelling import LabellingController
+    from workbench.screen.main import MainScreen
+
+
+class RewardModels:
+    """Training of a reward model on the labels, one at a time, and its use."""
+
+    def __init__(self, screen: MainScreen, labelling: LabellingController) -> None:
+        self._screen = screen
+        self._labelling = labelling
+        self._training: RewardTraining | None = None
+        self._starting = False
+
+    async def train(self) -> None:
+        """Train a reward model on the labels, on the backbone of the run on the screen if that is a PPO run."""
+        if self._starting:
+            self._screen.notify("A reward model is starting already")
+            return
+        if self._training is not None:
+            self._screen.notify(self._training.poll(), markup=False)
+            self._screen.action_show_pane("reward-model")
+            return
+        folder = self._screen.supervisor.folder if self._shows_ppo() else None
+        self._starting = True
+        try:
+            self._training = await self._labelling.tried(asyncio.to_thread(self._start, folder), "train")
+        finally:
+            self._starting = False
+        if self._training is not None:
+            key = keys_of(self._screen)["pane.reward-model"]
+            self._screen.notify(f"Training {self._training.run.name} on the labels; {key} shows it", markup=False)
+
+    def watch(self) -> None:
+        """Report the end of a training."""
+        if (training := self._training) is None:
+            return
+        line = training.poll()
+        if not training.done:
+            return
+        self._training = None
+        if training.problem:
+            self._screen.say(line, about="train")
+            return
+        self._screen.settle("use")  # an error about a missing reward model
+        keys = keys_of(self._screen, self._screen.query_one(LabelPane))
+        hint = f"{keys['label.use']} in Label ({keys['pane.label']}) uses it as the reward."
+        self._screen.notify(f"{line}. {hint}", title="Reward model", timeout=20, markup=False)
+
+    async def use(self) -> None:
+        """Use the newest reward model as reward: in the run under way, else in the configuration on the screen."""
+        screen, supervisor = self._screen, self._screen.supervisor
+        material = await self._labelling.tried(asyncio.to_thread(labelling_material, screen.runs_dir), "use")
+        if material is None:
+            return
+        if not material.models:
+            key = keys_of(screen.query_one(LabelPane))["label.train"]
+            screen.say(f"No trained reward model yet; {key} in Label trains one on the labels", about="use")
+            return
+        view, folder, model = supervisor.view, supervisor.folder, material.models[0]
+        live = supervisor.under_way and self._shows_ppo()
+        before: list[dict[str, Any]] = []
+        if live and folder is not None:
+            config = await self._labelling.tried(asyncio.to_thread(load_config, RunFolder(folder).config), "use")
+            if config is None:
+                return
+            before = config.reward.model_dump()["sources"]
+        after = rewarded_by(model, before)
+        where = f"{view.started.name}, from the next iteration on" if live and view.started else "this configuration"
+        question = f"Use {model.name} as the reward of {where}?"
+        if await screen.app.push_screen_wait(
+            ConfirmScreen(question, change_text(before, after), yes="Use model", no="Cancel")
+        ):
+            try:
+                if live:
+                    supervisor.set("reward.sources", after)
+                else:
+                    screen.reward_sources(after)
+            except TrainerError as error:
+                screen.say(str(error), about="use")
+
+    def _start(self, folder: Path | None) -> RewardTraining:
+        """Start training a reward model; called off the screen's thread. Raises UsageError if there are no labels.
+
+        folder: of the PPO run whose backbone is shared.
+        """
+        store = self._labelling.workspace.store
+        labels = 0
+        if store.exists():
+            with PreferenceStore(store, create=False) as opened:
+                counts = opened.counts()
+                labels = counts.labels - counts.skips - counts.choices.get("both_bad", 0)
+        if not labels:
+            raise UsageError("no labels to train on yet: begin a session")
+        settings = settings_for(labels)
+        if folder is not None:
+            settings |= settings_like(load_config(RunFolder(folder).config))
+        return RewardTraining(store, self._screen.runs_dir, settings)
+
+    def _shows_ppo(self) -> bool:
+        started = self._screen.supervisor.view.started
+        return started is not None and started.run_kind == PPO
+
+
+def rewarded_by(model: Path, before: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return reward sources in which only the reward model in the run `model` counts.
+
+    The previous sources stay with a weight of 0, so that the charts still show them. Previous reward models are removed
+    because they cost memory.
+    """
+    kept = [{**source, "weight": 0.0} for source in before if source["kind"] != "model"]
+    return [{"kind": "model", "path": str(model.resolve())}, *kept]
+
+
+def change_text(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> str:
+    """Describe the change of the reward sources, one sentence per line."""
+    now = [_source_name(source) for source in before if source.get("weight", 1.0)]
+    unweighted = [_source_name(source) for source in after if not source.get("weight", 1.0)]
+    sentences = [f"The reward now: {' + '.join(now)}."] if now else []
+    if unweighted:
+        sentences.append(f"Still measured, without weight: {', '.join(unweighted)}.")
+    return "\n".join(sentences)
+
+
+def _source_name(source: dict[str, Any]) -> str:
+    return visible(Path(source["path"]).name if "path" in source else source["kind"])

@@ -1,0 +1,172 @@
+"""What keys and panes request of the run on the main screen: start, stop, resume, watch, and live settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer.config import load_config, parse_overrides
+from trainer.config.schema import RewardConfig
+from trainer.errors import TrainerError
+from trainer.runs.folder import RunFolder
+from trainer.runs.listing import is_complete
+from workbench.config.document import ConfigDocument
+from workbench.config.pane import ConfigPane
+from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
+from workbench.run.supervisor import Request
+from workbench.screen.dialogs import TrustScreen
+from workbench.system.code_trust import trusted_code, untrusted_code
+
+if TYPE_CHECKING:
+    from workbench.screen.main import MainScreen
+
+
+class Steering:
+    """Controller of the run on `screen`: asks what has to be asked, then hands the request to the supervisor.
+
+    A request that fails changes nothing; the banner shows why.
+    """
+
+    def __init__(self, screen: MainScreen) -> None:
+        self._screen = screen
+        self._supervisor = screen.supervisor
+
+    def request(self, request: Request) -> None:
+        """Do what a key requests of the run."""
+        if request == "start" or (request == "step" and not self._supervisor.under_way):
+            self._start(one_iteration=request == "step")
+        elif request == "stop":
+            self._stop()
+        else:
+            self.attempt(lambda: self._supervisor.ask(request), about="steer")
+
+    def watch(self, folder: Path) -> bool:
+        """Show the run in `folder` and its configuration; return False if that fails."""
+
+        def watch() -> None:
+            self._supervisor.watch(folder)
+            self._edit(ConfigDocument.of_run(folder))
+
+        return self.attempt(watch, about="start")
+
+    def resume(self, folder: Path, overrides: Sequence[str] = ()) -> None:
+        """Resume the run in `folder` on this process's trainer thread; if it is complete, ask for more iterations."""
+        run = RunFolder(folder)
+
+        def resume() -> None:
+            self._supervisor.check_free()
+            config = load_config(run.config, parse_overrides(list(overrides)))
+            done = config.ppo.iterations
+            begin = partial(ask_for_more, done) if is_complete(run, done) else partial(train, overrides)
+            self._once_trusted(config.reward, begin, about="start")
+
+        def ask_for_more(done: int) -> None:
+            async def add(count: str) -> str:
+                try:
+                    train([*overrides, f"ppo.iterations={done + int(count)}"])
+                except TrainerError as error:
+                    return str(error)
+                return ""
+
+            question = f"{run.name} is complete after {done} iterations. How many more?"
+            self._screen.app.push_screen(TextPromptScreen(question, str(done), _count_problem, add))
+
+        def train(overrides: Sequence[str]) -> None:
+            changes = parse_overrides(list(overrides))
+            self._supervisor.start(load_config(run.config, changes), resume=folder)
+            self._screen.action_show_pane("training")
+            self._edit(ConfigDocument.of_run(folder, changes))
+
+        self.attempt(resume, about="start")
+
+    def set(self, key: str, value: Any) -> None:
+        """Change a live setting before the run's next iteration."""
+        change = partial(self._supervisor.set, key, value)
+        if key == "reward.sources":
+            reward = RewardConfig(sources=value)
+            self.attempt(lambda: self._once_trusted(reward, change, about="steer"), about="steer")
+        else:
+            self.attempt(change, about="steer")
+
+    def open_configuration(self, read: Callable[[], ConfigDocument]) -> bool:
+        """Show the configuration that `read` returns, unless the user keeps unsaved changes; False if it fails."""
+        return self.attempt(lambda: self._edit(read()), about="configuration")
+
+    def when_nothing_is_lost(self, action: Callable[[], None]) -> ConfirmScreen | None:
+        """Call `action`, which discards the configuration on the screen; with unsaved changes, only if the user agrees.
+
+        Returns the question, if it is asked.
+        """
+        document = self._screen.query_one(ConfigPane).document
+        if not document.dirty:
+            action()
+            return None
+        question = ConfirmScreen(f"{document.name} has unsaved changes.", yes="Discard changes", no="Keep changes")
+        self._screen.app.push_screen(question, lambda agreed: action() if agreed else None)
+        return question
+
+    def attempt(self, action: Callable[[], None], *, about: str) -> bool:
+        """Call `action` and settle errors about it; return False if it fails: the banner shows why."""
+        screen = self._screen
+        try:
+            action()
+        except TrainerError as error:
+            screen.show_run()
+            screen.say(str(error), about=about)
+            return False
+        screen.show_run()
+        screen.settle(about)
+        return True
+
+    def _start(self, *, one_iteration: bool) -> None:
+        pane = self._screen.query_one(ConfigPane)
+        config = pane.document.config()
+        if config is None:
+            problems = pane.document.problems
+            self._screen.action_show_pane("config")
+            pane.focus_field(problems[0].key)
+            count = "a problem" if len(problems) == 1 else f"{len(problems)} problems; the first"
+            self._screen.say(f"The configuration has {count}: {problems[0].message}", about="configuration")
+            return
+        path = pane.document.path
+        preset = pane.document.preset or (path.stem if path else "run")
+        start = partial(self._supervisor.start, config, preset=preset, one_iteration=one_iteration)
+        self.attempt(lambda: self._once_trusted(config.reward, start, about="start"), about="start")
+
+    def _stop(self) -> None:
+        """Stop the run once the user agrees: even a capital letter can be typed by mistake."""
+
+        def answered(agreed: bool | None) -> None:
+            if agreed and self._supervisor.allows("stop"):
+                self.attempt(self._supervisor.stop, about="steer")
+
+        folder = self._supervisor.folder
+        question = f"Stop {f'run {folder.name}' if folder else 'the run'} after a checkpoint?"
+        detail = "It can be resumed later, from that checkpoint."
+        self._screen.app.push_screen(ConfirmScreen(question, detail, yes="Stop run", no="Keep training"), answered)
+
+    def _once_trusted(self, reward: RewardConfig, action: Callable[[], None], *, about: str) -> None:
+        """Call `action`, which runs `reward`, once the user has trusted the reward's code. Raises TrainerError."""
+        codes = untrusted_code(reward)
+        if not codes:
+            action()
+            return
+
+        def trusted(agreed: bool | None) -> None:
+            if agreed:
+                self.attempt(lambda: trusted_code().remember(codes), about="trust")
+                self.attempt(action, about=about)
+
+        self._screen.app.push_screen(TrustScreen(codes), trusted)
+
+    def _edit(self, document: ConfigDocument) -> None:
+        """Show another configuration, unless the user keeps unsaved changes."""
+        self.when_nothing_is_lost(lambda: self._screen.query_one(ConfigPane).show_document(document))
+
+
+def _count_problem(text: str) -> str:
+    """Return why `text` is not a number of iterations; empty if it is one."""
+    text = text.strip()
+    return "" if text.isdecimal() and len(text) < 10 and int(text) else "Enter a number of iterations, 1 or more"

@@ -1,0 +1,212 @@
+"""Active alarms of a run: a line each above its metrics, and the dialogs with their evidence, advice and fixes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import ClassVar, NamedTuple
+
+from rich.cells import cell_len
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from trainer.events import Alarm, Fix
+from workbench.columns import fit_start
+from workbench.kit.dialog import ConfirmScreen, Dialog
+from workbench.kit.drawing import Drawn, Line, component_classes
+from workbench.kit.keys import keys_in_force
+from workbench.run.wording import SIGNS, evidence, title, urgent_first
+from workbench.text import visible
+
+_MOST = 3  # lines
+_ROOM = 18  # lines of a pane that shows more than one alarm
+_ROLES = {"info": "muted", "error": "missing"}  # other levels: alert
+
+
+def alarm_lines(alarms: Sequence[Alarm], width: int, height: int, key: str) -> list[Line]:
+    """Return `alarms`, the most severe first, in at most `height` lines of `width` columns.
+
+    The first line ends with the number of alarms that have no line and with the `key` that opens them.
+    """
+    lines: list[Line] = []
+    left = len(alarms) - height
+    for alarm in urgent_first(alarms)[: max(height, 0)]:
+        more = f"and {left} more   " if left > 0 else ""
+        end = "" if lines else fit_start(f"  {more}{key} opens ", width)
+        room = width - cell_len(end)
+        sign = SIGNS.get(alarm.level, SIGNS["warning"])
+        head = fit_start(f" {sign} {alarm.iteration} {visible(title(alarm))}", room)
+        message = fit_start(f"  {visible(alarm.message)}", room - cell_len(head))
+        gap = " " * (room - cell_len(head) - cell_len(message))
+        lines.append([(head, _ROLES.get(alarm.level, "alert")), (message + gap, "text"), (end, "muted")])
+    return lines
+
+
+class AlarmLines(Drawn):
+    """Widget that draws the alarms it is given."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = component_classes("text", "muted", "missing", "alert")
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._alarms: Sequence[Alarm] = ()
+        self._key = ""
+
+    def show(self, alarms: Sequence[Alarm], key: str, room: int) -> int:
+        """Draw `alarms`, newest last, from now on, and return how many of `room` lines they take. `key` opens them."""
+        taken = min(len(alarms), _MOST if room >= _ROOM else 1)
+        self.display = bool(taken)
+        self.styles.height = taken
+        if (shown := (tuple(alarms), key)) != (self._alarms, self._key):
+            self._alarms, self._key = shown
+            self.redraw()
+        return taken
+
+    def draw(self, width: int, height: int) -> list[Line]:
+        return alarm_lines(self._alarms, width, height, self._key)
+
+
+_AROUND = 13  # lines of the screen that are neither text nor fixes
+_MOST_FIXES = 5  # fixes visible at once
+_First = partial(Binding, priority=True)
+
+
+class Answer(NamedTuple):
+    """The user's answer to an alarm: a fix to apply, or None to dismiss the alarm."""
+
+    alarm: Alarm
+    fix: Fix | None
+
+
+class AlarmScreen(Dialog[Answer | None]):
+    """Dialog that asks what to do about one of `alarms`, shown in the order given; None means nothing.
+
+    fixes: returns the fixes that can be applied to an alarm now.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "close", "close", id="alarm.close", tooltip="Close without a change"),
+        Binding("x,delete", "put_away", "dismiss", id="alarm.put-away", tooltip="Dismiss this alarm"),
+        # With priority, because the list of fixes would handle these keys itself.
+        _First("left", "other(-1)", "previous", id="alarm.newer", tooltip="The alarm before it; the worst is first"),
+        _First("right", "other(1)", "next", id="alarm.older", tooltip="The alarm after it"),
+        _First("pageup", "page(-1)", "page up", show=False, id="alarm.page-up", tooltip="The text a page up"),
+        _First("pagedown", "page(1)", "page down", show=False, id="alarm.page-down", tooltip="The text a page down"),
+        Binding("up", "move(-1)", "up", show=False, id="alarm.up", tooltip="The fix above; the text a line up"),
+        Binding("down", "move(1)", "down", show=False, id="alarm.down", tooltip="The fix below; the text a line down"),
+    ]
+
+    def __init__(self, alarms: Sequence[Alarm], fixes: Callable[[Alarm], Sequence[Fix]]) -> None:
+        super().__init__()
+        self._alarms, self._fixes_of = alarms, fixes
+        self._at = 0
+        self._fixes: Sequence[Fix] = ()  # in the order listed
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static(id="alarm-title", markup=False, classes="question")
+            with VerticalScroll(id="alarm-text", can_focus=False):
+                yield Static(id="alarm-body", markup=False)
+            yield Static(id="alarm-fixes", markup=False, classes="detail")
+            yield OptionList(markup=False)
+            yield Static(id="alarm-keys", markup=False, classes="detail")
+
+    def on_mount(self) -> None:
+        self._show()
+
+    def on_resize(self) -> None:
+        self._share_lines()
+
+    def action_close(self) -> None:
+        self.dismiss(None)
+
+    def action_other(self, by: int) -> None:
+        if 0 <= self._at + by < len(self._alarms):
+            self._at += by
+            self._show()
+
+    def action_put_away(self) -> None:
+        self.dismiss(Answer(self._alarms[self._at], None))
+
+    def action_move(self, lines: int) -> None:
+        if not self._fixes:
+            self._scroll(lines)
+        elif lines > 0:
+            self.query_one(OptionList).action_cursor_down()
+        else:
+            self.query_one(OptionList).action_cursor_up()
+
+    def action_page(self, pages: int) -> None:
+        self._scroll(pages * self.query_one("#alarm-text").size.height)
+
+    @on(OptionList.OptionSelected)
+    def _choose(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(Answer(self._alarms[self._at], self._fixes[event.option_index]))
+
+    def _show(self) -> None:
+        alarm = self._alarms[self._at]
+        self._fixes = self._fixes_of(alarm)
+        of_all = f"   {self._at + 1} of {len(self._alarms)}" if len(self._alarms) > 1 else ""
+        self.query_one("#alarm-title", Static).update(
+            Content.assemble(
+                f"{SIGNS.get(alarm.level, SIGNS['warning'])} {visible(title(alarm))}",
+                (f"   iteration {alarm.iteration}{of_all}", "$text-muted"),
+            )
+        )
+        self.query_one("#alarm-body", Static).update(alarm_text(alarm))
+        self.query_one("#alarm-text", VerticalScroll).scroll_home(animate=False)
+        self.query_one("#alarm-fixes", Static).update(
+            "Available fixes:" if self._fixes else "No fix can be applied from here."
+        )
+        choices = self.query_one(OptionList)
+        choices.clear_options()
+        choices.add_options(Option(Content(visible(fix.label))) for fix in self._fixes)
+        choices.display = bool(self._fixes)
+        self._share_lines()
+        if self._fixes:
+            choices.highlighted = 0
+            choices.focus()
+        self.query_one("#alarm-keys", Static).update(self._keys())
+
+    def _scroll(self, lines: int) -> None:
+        self.query_one("#alarm-text", VerticalScroll).scroll_relative(y=lines, animate=False)
+
+    def _share_lines(self) -> None:
+        """Give the text, which can be scrolled, the lines that title, fixes and keys leave."""
+        room = self.app.size.height - _AROUND - min(len(self._fixes), _MOST_FIXES)
+        self.query_one("#alarm-text").styles.max_height = max(room, 3)
+
+    def _keys(self) -> Content:
+        """Return the keys of this screen, as the user has set them."""
+        keys = keys_in_force(self)
+        parts: list[str | tuple[str, str]] = [("enter", "bold"), " applies it   "] if self._fixes else []
+        if len(self._alarms) > 1:
+            parts += [(f"{keys['alarm.newer']} {keys['alarm.older']}", "bold"), " other alarms   "]
+        parts += [(keys["alarm.put-away"], "bold"), " dismisses it   ", (keys["alarm.close"], "bold"), " closes"]
+        return Content.assemble(*parts)
+
+
+def alarm_text(alarm: Alarm) -> Content:
+    """Return the alarm's message, its evidence with one number per line, and its advice."""
+    numbers = [(visible(name), visible(value)) for name, value in evidence(alarm)]
+    names = max((cell_len(name) for name, _ in numbers), default=0)
+    parts: list[str | tuple[str, str]] = [visible(alarm.message), "\n"]
+    for name, value in numbers:
+        parts += [(f"\n{name}{' ' * (names - cell_len(name))}  ", "$text-muted"), (value, "bold")]
+    parts += ["\n\n" if numbers else "\n", visible(alarm.advice, keep_newlines=True)]
+    return Content.assemble(*parts)
+
+
+class FixScreen(ConfirmScreen):
+    """Dialog that asks whether to apply `fix`. Yes has the focus: the user has just pressed the key for fixes."""
+
+    FOCUSED: ClassVar[str] = "#yes"
+
+    def __init__(self, alarm: Alarm, fix: Fix) -> None:
+        question = f"{fix.label[:1].upper()}{fix.label[1:]}?"
+        super().__init__(question, f"{title(alarm)}: {alarm.message}", yes="Apply", no="Cancel")

@@ -62,7 +62,7 @@ async def test_a_token_is_explained_and_the_model_asked_while_it_trains_and_afte
             await pilot.press("p")
             await until(pilot, lambda: isinstance(screen.app.screen, AskScreen))
             await pilot.press("ctrl+r")
-            await until(pilot, lambda: drawn().count("score") == 2 and "waiting" not in drawn())
+            await until(pilot, lambda: drawn().count("score +") == 2)
             text = drawn()
             await pilot.press("escape")
             await until(pilot, lambda: screen.app.screen is screen)

@@ -1,34 +1,39 @@
-"""Rollouts: sequences from the policy by mlx-lm's continuous batching, sampled with temperature, top-p and top-k."""
+"""Rollouts: sequences from the policy by continuous batching, sampled with temperature, top-p and top-k."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx_lm.generate import BatchGenerator
-from mlx_lm.sample_utils import apply_top_k, apply_top_p
 
 from trainer.arrays import to_list
 from trainer.config.schema import RolloutConfig
 from trainer.data import Prompt
-from trainer.models.logprobs import exponentials
+from trainer.rollout.decoding import Decoding, Step, wired_memory
 from trainer.rollout.experience import Experience
 
-PREFILL_BATCH = 8
-_BLOCK = 256  # tokens of the vocabulary that are drawn together
-_BELOW_ONE = 1 - 2**-23
+_DROP_AT = 1 / 8  # share of the rows of a batch that have ended
+_REFILL_AT = 1 / 4  # share of the slots that are free
 
 
-class _Row(NamedTuple):
-    """One unfinished sequence."""
+@dataclass(slots=True)
+class _Row:
+    """One response under way."""
 
-    prompt: Prompt
-    tokens: list[int]
-    logprobs: list[float]
+    context: list[int]  # what the model has read before it writes
+    tokens: list[int]  # of the response, including those that it was begun with
+    to_begin: int  # tokens whose decoding step has not begun
+    ended: Literal["", "stop token", "stop text", "length"] = ""
+
+    @property
+    def is_going(self) -> bool:
+        """Whether it needs another step."""
+        return not self.ended and self.to_begin > 0
 
 
 class Response(NamedTuple):
@@ -74,41 +79,29 @@ def generate_responses(
     begun: ids that each response begins with and the policy continues; they do not count towards max_new_tokens.
     """
     keys = mx.random.split(key, len(prompts))
-    stop_ids = [] if sampling.ignore_stop else [[token] for token in sorted(tokenizer.eos_token_ids)]
-    generator = BatchGenerator(
-        _InFloat32(backbone),
-        max_tokens=sampling.max_new_tokens,
-        stop_tokens=stop_ids,
-        completion_batch_size=sampling.slots,
-        prefill_batch_size=min(PREFILL_BATCH, sampling.slots),
-        stream=mx.default_stream(mx.default_device()),  # its default belongs to the thread that imported mlx_lm
-    )
-    samplers = [make_sampler(sampling, row_key) for row_key in keys]
-    stop_texts = [] if sampling.ignore_stop else sampling.stop
-    uids = generator.insert([prompt.tokens + list(begun) for prompt in prompts], samplers=samplers)
-    rows = {uid: _Row(prompt, list(begun), [math.nan] * len(begun)) for uid, prompt in zip(uids, prompts, strict=True)}
-    finished: dict[int, Response] = {}
-    total, written = sampling.max_new_tokens * len(prompts), 0
-    try:
-        while len(finished) < len(rows) and (steps := generator.next_generated()):
-            chosen = _chosen_logprobs(steps, sampling.temperature)
-            for step, logprob in zip(steps, chosen, strict=True):
-                row = rows[step.uid]
-                row.tokens.append(step.token)
-                row.logprobs.append(logprob)
-                at_stop_text = _at_stop_text(tokenizer, row.tokens, stop_texts)
-                if step.finish_reason is not None or at_stop_text:
-                    at_stop_token = step.finish_reason == "stop"
-                    text = _text(tokenizer, row.tokens[:-1] if at_stop_token else row.tokens, stop_texts)
-                    truncated = not at_stop_token and not at_stop_text
-                    finished[step.uid] = Response(row.tokens, row.logprobs, text, truncated)
-                    if step.finish_reason is None:
-                        generator.remove([step.uid])
-            written += len(steps)
-            progress(written, total)
-    finally:
-        generator.close()
-    return [finished[uid] for uid in uids]
+    rows = [_Row(prompt.tokens + list(begun), list(begun), sampling.max_new_tokens) for prompt in prompts]
+    waiting = sorted(range(len(rows)), key=lambda number: len(rows[number].context), reverse=True)
+    decoding = Decoding(backbone, sampling)
+    steps: list[Step] = []
+    read = written = 0
+    with wired_memory():
+        while waiting or decoding.rows or read < len(steps):
+            _change_rows(decoding, rows, waiting, keys)
+            begins = bool(decoding.rows)
+            if begins:  # before the last one is read, so that the device never waits for Python
+                steps.append(decoding.step())
+                for number in decoding.rows:
+                    rows[number].to_begin -= 1
+            if begins and len(steps) - read == 1:
+                continue
+            for number, token in zip(steps[read].rows, to_list(steps[read].tokens), strict=True):
+                if not rows[number].ended:  # the step after a row's end was begun too
+                    _add(rows[number], token, tokenizer, sampling, cut=len(begun) + sampling.max_new_tokens)
+                    written += 1
+            read += 1
+            progress(written, sampling.max_new_tokens * len(prompts))
+    logprobs = _logprobs_by_row(steps, len(rows))
+    return [_response(row, len(begun), found, tokenizer, sampling) for row, found in zip(rows, logprobs, strict=True)]
 
 
 def lay_out(prompts: Sequence[Prompt], responses: Sequence[Response]) -> Experience:
@@ -137,82 +130,50 @@ def lay_out(prompts: Sequence[Prompt], responses: Sequence[Response]) -> Experie
     )
 
 
-def make_sampler(sampling: RolloutConfig, key: mx.array) -> Callable[[mx.array], mx.array]:
-    """Return the sampler of one sequence: [1, V] logits or log-probs to [1] token, random by `key` alone.
+def _change_rows(decoding: Decoding, rows: Sequence[_Row], waiting: list[int], keys: mx.array) -> None:
+    """Drop rows that need no further step, and admit some of `waiting`, which are sorted by length; both if worth it.
 
-    It computes in float32, whatever the logits' type: the eight bits of bfloat16 are too few to sum a vocabulary.
+    Either copies the caches of all rows.
     """
-    state = [key]
-
-    def sample(logits: mx.array) -> mx.array:
-        logits = logits.astype(mx.float32)
-        if sampling.temperature != 1:
-            logits = logits / sampling.temperature
-        if sampling.top_p < 1:
-            logits = apply_top_p(logits - mx.logsumexp(logits, axis=-1, keepdims=True), sampling.top_p)
-        if 0 < sampling.top_k < logits.shape[-1]:
-            logits = apply_top_k(logits, sampling.top_k)
-        state[0], draw = mx.random.split(state[0])
-        return categorical(logits[0], draw)[None]
-
-    return sample
+    going = [number for number in decoding.rows if rows[number].is_going]
+    room = decoding.at_most - len(going)
+    refill = bool(waiting) and room >= min(len(waiting), max(int(decoding.at_most * _REFILL_AT), 1))
+    if refill or len(decoding.rows) - len(going) >= max(len(decoding.rows) * _DROP_AT, 1):
+        decoding.keep(going)
+    if refill:
+        admitted, waiting[:] = waiting[:room], waiting[room:]
+        decoding.admit(admitted, [rows[number].context for number in admitted], keys[mx.array(admitted)])
 
 
-def categorical(logits: mx.array, key: mx.array) -> mx.array:
-    """Draw an index from softmax(logits) by inverting the distribution function.
-
-        i = the first with  sum_{j <= i} w_j > u sum_j w_j,   w = exp(logits - max),   u uniform in [0, 1)
-
-    It draws a block of tokens first, then a token of the block, each with its own u, so that float32 represents the
-    tail of a large vocabulary. Gumbel noise (`mx.random.categorical`) would need a random number and two logarithms per
-    token. logits: [V] of any float type, at least one above -inf; a token at -inf is never drawn. Returns a scalar.
-    """
-    logits = logits.astype(mx.float32)
-    weights = exponentials(logits - logits.max())
-    weights = mx.pad(weights, (0, -weights.shape[0] % _BLOCK)).reshape(-1, _BLOCK)
-    for_block, for_token = mx.random.uniform(shape=(2,), key=key)
-    block = _invert(weights.sum(axis=-1), for_block)
-    return block * _BLOCK + _invert(weights[block], for_token)
+def _add(row: _Row, token: int, tokenizer: Any, sampling: RolloutConfig, *, cut: int) -> None:
+    """Add a token to a row and note whether that ends it; cut: its largest number of tokens."""
+    row.tokens.append(token)
+    if not sampling.ignore_stop and token in tokenizer.eos_token_ids:
+        row.ended = "stop token"
+    elif not sampling.ignore_stop and _at_stop_text(tokenizer, row.tokens, sampling.stop):
+        row.ended = "stop text"
+    elif len(row.tokens) == cut:
+        row.ended = "length"
 
 
-def _invert(weights: mx.array, u: mx.array) -> mx.array:
-    """Find the first index whose cumulative sum exceeds u times the total. Its weight is positive despite rounding."""
-    sums = mx.cumsum(weights)
-    target = sums[-1] * mx.minimum(u, _BELOW_ONE)
-    return (sums <= target).sum()
+def _response(row: _Row, begun: int, logprobs: Sequence[float], tokenizer: Any, sampling: RolloutConfig) -> Response:
+    """Return the finished row. logprobs: of its steps, perhaps one too many; begun: tokens that were not sampled."""
+    ids = row.tokens[:-1] if row.ended == "stop token" else row.tokens
+    return Response(
+        tokens=row.tokens,
+        logprobs=[math.nan] * begun + list(logprobs[: len(row.tokens) - begun]),
+        text=_text(tokenizer, ids, [] if sampling.ignore_stop else sampling.stop),
+        truncated=row.ended == "length",
+    )
 
 
-class _InFloat32:
-    """Model whose logits are cast to float32, because the generator normalises them in the type that it gets.
-
-    In bfloat16 a log-prob of -10 would be rounded to 1/16 nat.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-
-    def __call__(self, *args: Any, **kwargs: Any) -> mx.array:
-        logits: mx.array = self._model(*args, **kwargs)
-        return logits.astype(mx.float32)
-
-    def __getattr__(self, name: str) -> Any:  # the generator builds its caches from these
-        return getattr(self._model, name)
-
-
-def _chosen_logprobs(steps: Sequence[Any], temperature: float) -> list[float]:
-    """Return the log-prob of each row's new token at the sampling temperature, in one evaluation.
-
-    The generator's rows are float32 log-softmax without temperature. Only one number of each is kept, because keeping a
-    row would keep the whole [B, V] array.
-    """
-    chosen = []
-    for step in steps:
-        logprobs = step.logprobs
-        if temperature != 1:
-            logprobs = logprobs / temperature
-            logprobs = logprobs - mx.logsumexp(logprobs)
-        chosen.append(logprobs[step.token])
-    return to_list(mx.stack(chosen))
+def _logprobs_by_row(steps: Sequence[Step], count: int) -> list[list[float]]:
+    """Return the log-probs of each of `count` rows, step by step, read from the device at once."""
+    found: list[list[float]] = [[] for _ in range(count)]
+    numbers = [number for step in steps for number in step.rows]
+    for number, logprob in zip(numbers, to_list(mx.concatenate([step.logprobs for step in steps])), strict=True):
+        found[number].append(logprob)
+    return found
 
 
 def _at_stop_text(tokenizer: Any, tokens: list[int], stops: Sequence[str]) -> bool:

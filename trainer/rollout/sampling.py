@@ -1,0 +1,84 @@
+"""Sampling of one token for each row of a batch, from its own key, in float32 whatever the type of the logits."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import mlx.core as mx
+from mlx_lm.sample_utils import apply_top_k, apply_top_p
+
+from trainer.config.schema import RolloutConfig
+from trainer.models.logprobs import exponentials
+
+_BLOCK = 256  # tokens of the vocabulary that are drawn together
+_BELOW_ONE = 1 - 2**-23
+
+
+class Sampled(NamedTuple):
+    """One token of each of B rows, and the keys of the next step."""
+
+    tokens: mx.array  # [B]
+    logprobs: mx.array  # [B] of the sampling distribution, before top-p and top-k
+    keys: mx.array  # [B, 2]
+
+
+def sample_tokens(logits: mx.array, keys: mx.array, sampling: RolloutConfig) -> Sampled:
+    """Sample a token from each row of `logits`: [B, V] of any float type; keys: [B, 2], one for each row.
+
+    A row's token depends on its logits and its key alone. The eight bits of bfloat16 are too few to sum a vocabulary,
+    so everything is computed in float32.
+    """
+    logits = logits.astype(mx.float32)
+    if sampling.temperature != 1:
+        logits = logits / sampling.temperature
+    top = logits.max(axis=-1, keepdims=True)
+    weights = exponentials(logits - top)
+    log_total = mx.log(_blocks(weights).sum(axis=-1).sum(axis=-1, keepdims=True))
+    if sampling.top_p < 1:
+        kept = apply_top_p(logits - (top + log_total), sampling.top_p)
+        weights = mx.where(kept > -mx.inf, weights, 0.0)
+    if 0 < sampling.top_k < logits.shape[-1]:
+        kept = apply_top_k(mx.where(weights > 0, logits, -mx.inf), sampling.top_k)
+        weights = mx.where(kept > -mx.inf, weights, 0.0)
+    split = mx.vmap(mx.random.split)(keys)  # [B, 2, 2]
+    tokens = categorical(weights, split[:, 1])
+    logprobs = mx.take_along_axis(logits, tokens[:, None], axis=-1) - top - log_total
+    return Sampled(tokens, logprobs.squeeze(-1), split[:, 0])
+
+
+def categorical(weights: mx.array, keys: mx.array) -> mx.array:
+    """Draw an index of each row with probability w_i / sum_j w_j, by inverting the distribution function.
+
+        i = the first with  sum_{j <= i} w_j > u sum_j w_j,   u uniform in [0, 1)
+
+    It draws a block of tokens first, then a token of the block, each with its own u, so that float32 represents the
+    tail of a large vocabulary. Gumbel noise (`mx.random.categorical`) would need a random number and two logarithms per
+    token. weights: [B, V], not negative, at least one above 0 in each row; keys: [B, 2]. Returns [B] indices; one of
+    weight 0 is never drawn.
+    """
+    u = mx.vmap(_two_uniforms)(keys)
+    blocks = _blocks(weights)
+    block = _invert(blocks.sum(axis=-1), u[:, 0])
+    inside = mx.take_along_axis(blocks, block[:, None, None], axis=1).squeeze(1)
+    return block * _BLOCK + _invert(inside, u[:, 1])
+
+
+def _two_uniforms(key: mx.array) -> mx.array:
+    return mx.random.uniform(shape=(2,), key=key)
+
+
+def _blocks(weights: mx.array) -> mx.array:
+    """Return [B, V] in blocks, [B, V / 256, 256], the last filled up with 0."""
+    if rest := -weights.shape[-1] % _BLOCK:
+        weights = mx.pad(weights, [(0, 0), (0, rest)])
+    return weights.reshape(weights.shape[0], -1, _BLOCK)
+
+
+def _invert(weights: mx.array, u: mx.array) -> mx.array:
+    """Find the first index whose cumulative sum exceeds u times the total. Its weight is positive despite rounding.
+
+    weights: [..., N]; u: [...].
+    """
+    sums = mx.cumsum(weights, axis=-1)
+    target = sums[..., -1:] * mx.minimum(u, _BELOW_ONE)[..., None]
+    return (sums <= target).sum(axis=-1)

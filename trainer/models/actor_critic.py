@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -21,7 +21,12 @@ from trainer.models.adapters import (
     reset_lora,
     update_lora,
 )
+from trainer.models.trunk import hidden_size, hidden_states, logits_of
 
+_WRONG = {  # families that mlx-lm 0.32.2 computes otherwise with a cache than without, by model_type
+    "phi3small": "in mlx-lm its block mask depends on the length of the input",
+    "plamo3": "in mlx-lm its window is a token longer without a cache",
+}
 Want = Literal["both", "logits", "values"]
 
 
@@ -76,7 +81,7 @@ class ActorCriticLLM:
         logits = values = None
         if want != "values":
             assert states is not None
-            logits = self._logits(states[:, :-1])
+            logits = logits_of(self.backbone, states[:, :-1])
         if want != "logits":
             if not self.shares_trunk:
                 with self._value_adapter_on():
@@ -124,22 +129,26 @@ class ActorCriticLLM:
         self._value = dict(parameters)
 
     def _check_family(self) -> None:
-        """Raise ModelError for a family whose trunk and head cannot be separated, found by a pass over two tokens."""
-        tokens, problem = mx.array([[0, 1]]), ""
-        try:
-            states = language_model(self.backbone).model(tokens)
-            if states.shape != (1, 2, hidden_size(self.backbone)):
-                problem = f"its trunk gives {states.shape}"
-            elif not mx.allclose(self._logits(states), self.backbone(tokens), atol=1e-3).item():
-                problem = "its head on the trunk's states gives other logits"
-        except (AttributeError, TypeError, ValueError) as error:
-            problem = reason_of(error)
-        if problem:
-            family = getattr(self.backbone, "model_type", type(self.backbone).__name__)
+        """Raise ModelError for a family that mlx-lm computes wrongly, or whose trunk and head cannot be separated."""
+        family = getattr(self.backbone, "model_type", type(self.backbone).__name__)
+        if problem := _WRONG.get(family) or self._inseparable():
             raise ModelError(
                 f"models of the family {family} cannot be trained here ({problem}): choose another, such as llama, "
                 "qwen3 or gemma3"
             )
+
+    def _inseparable(self) -> str:
+        """Return why trunk and head cannot be separated, found by a pass over two tokens, or an empty string."""
+        tokens = mx.array([[0, 1]])
+        try:
+            states = hidden_states(self.backbone, tokens)
+            if states.shape != (1, 2, hidden_size(self.backbone)):
+                return f"its trunk gives {states.shape}"
+            if not mx.allclose(logits_of(self.backbone, states), self.backbone(tokens), atol=1e-3).item():
+                return "its head on the trunk's states gives other logits"
+        except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+            return reason_of(error)
+        return ""
 
     @contextmanager
     def _value_adapter_on(self) -> Iterator[None]:
@@ -151,58 +160,11 @@ class ActorCriticLLM:
             update_lora(self.backbone, policy)
 
     def _response_states(self, sequences: mx.array, prompt_lengths: mx.array, width: int) -> mx.array:
-        hidden = language_model(self.backbone).model(sequences)  # [B, L, D], after the final norm
+        hidden = hidden_states(self.backbone, sequences)  # [B, L, D]
         positions = prompt_lengths[:, None] - 1 + mx.arange(width + 1)[None]
         positions = mx.minimum(positions, sequences.shape[1] - 1)  # padding; every caller masks it
         states: mx.array = mx.take_along_axis(hidden, positions[..., None], axis=1)
         return states
-
-    def _logits(self, states: mx.array) -> mx.array:
-        """Apply the model's own head to hidden states: call the model with a trunk that returns them.
-
-        Families differ in what follows the trunk (tied embeddings, soft caps, scales), so none of it is reimplemented.
-        """
-        model = language_model(self.backbone)
-        trunk = model.model
-        model.model = _HandOver(trunk, states)
-        try:
-            logits: mx.array = model(mx.zeros(states.shape[:2], dtype=mx.int32))
-            return logits
-        finally:
-            model.model = trunk
-
-
-class _HandOver(nn.Module):
-    """Substitute for a trunk that returns the states it was given; otherwise it behaves like the trunk."""
-
-    def __init__(self, trunk: nn.Module, states: mx.array) -> None:
-        super().__init__()
-        object.__setattr__(self, "_trunk", trunk)
-        object.__setattr__(self, "_states", states)
-
-    def __call__(self, *_: Any, **__: Any) -> mx.array:
-        states: mx.array = object.__getattribute__(self, "_states")
-        return states
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(object.__getattribute__(self, "_trunk"), name)
-
-
-def language_model(backbone: nn.Module) -> nn.Module:
-    """Return the text model of a backbone: itself, or the `language_model` of a multimodal wrapper."""
-    return backbone.language_model if "language_model" in backbone else backbone
-
-
-def vocabulary_size(backbone: nn.Module) -> int:
-    """Return the number of token ids that the model knows, from 0 on."""
-    args = language_model(backbone).args
-    return int(args.vocab_size)
-
-
-def hidden_size(backbone: nn.Module) -> int:
-    """Return the width of the hidden states."""
-    args = language_model(backbone).args
-    return int(args.hidden_size)
 
 
 def _check_fit(parameters: Parameters, own: Parameters, what: str) -> None:

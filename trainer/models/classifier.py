@@ -10,8 +10,8 @@ import mlx.nn as nn
 
 from trainer.config.schema import BackboneConfig
 from trainer.errors import ModelError
-from trainer.models.actor_critic import language_model
 from trainer.models.loading import load_backbone
+from trainer.models.trunk import hidden_states
 
 _HEAD = "score.weight"
 
@@ -27,12 +27,12 @@ class SequenceClassifier:
         loaded = load_backbone(BackboneConfig(path=str(folder)), classes=_classes)
         self.tokenizer = loaded.tokenizer
         self.context = loaded.context  # tokens; 0 for unknown
-        self._trunk = language_model(loaded.backbone).model
+        self._backbone = loaded.backbone
         self._head: nn.Module = loaded.backbone.score
 
     def scores(self, sequences: mx.array, lengths: mx.array) -> mx.array:
         """Compute scores [N]. sequences: [N, L] ids, padded on the right with any ids; lengths: [N], at least 1."""
-        hidden = self._trunk(sequences)  # [N, L, D]
+        hidden = hidden_states(self._backbone, sequences)  # [N, L, D]
         last = mx.take_along_axis(hidden, (lengths - 1)[:, None, None], axis=1)[:, 0]
         scores: mx.array = self._head(last.astype(mx.float32))[:, 0]
         return scores

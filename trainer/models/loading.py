@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_map
+from mlx_lm.models.switch_layers import SwitchLinear
 
 from trainer.arrays import leaves
 from trainer.config.schema import BackboneConfig
@@ -47,17 +48,18 @@ def load_backbone(config: BackboneConfig, *, classes: Callable[[dict[str, Any]],
     try:
         how = {"get_model_classes": classes} if classes else {}
         backbone, settings = mlx_lm.utils.load_model(folder, lazy=True, **how)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+    # mlx-lm leaves the program where a package that the family needs is not installed.
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SystemExit) as error:
         raise ModelError(
             f"model.path = '{config.path}' cannot be loaded ({reason_of(error)}): fetch the model again, or choose one "
             "of a family that mlx-lm has"
         ) from error
     tokenizer = _tokenizer(config.path, folder, settings.get("eos_token_id"))
-    dtype = _cast(backbone, config.dtype)
+    dtype = cast_backbone(backbone, config.dtype)
     if config.adapter:
         # After the cast, so that small changes are not rounded away in 4 or 16 bits.
         fuse_adapter(backbone, Path(config.adapter).expanduser())
-        _cast(backbone, config.dtype)  # an adapter with full weights has its own precision
+        cast_backbone(backbone, config.dtype)  # an adapter with full weights has its own precision
     if config.quantize != "off":
         quantize_backbone(backbone, int(config.quantize.removesuffix("-bit")))
     if mx.default_device() == mx.Device(mx.cpu):
@@ -199,9 +201,14 @@ def _on_gpu() -> bool:
     return mx.default_device() == mx.Device(mx.gpu)
 
 
-def _cast(backbone: nn.Module, wanted: str) -> mx.Dtype:
-    """Cast the weights to the wanted precision. On a CPU, quantised weights are dequantised first."""
+def cast_backbone(backbone: nn.Module, wanted: str) -> mx.Dtype:
+    """Cast the weights to the wanted precision. On a CPU, quantised weights are dequantised first.
+
+    Experts are held in float32 there, because MLX multiplies them in no other type on a CPU.
+    """
     dtype = precision(wanted)
+    if not _on_gpu() and any(isinstance(module, SwitchLinear) for module in backbone.modules()):
+        dtype = mx.float32
     if not _on_gpu() and any(isinstance(module, nn.QuantizedLinear) for module in backbone.modules()):
         from mlx_lm.utils import dequantize_model
 

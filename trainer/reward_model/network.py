@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from trainer.config.reward_model import RewardModelConfig
 from trainer.fitting.micro_batches import micro_batch_rows, pad
-from trainer.models.actor_critic import hidden_size, language_model
 from trainer.models.adapters import Parameters, linear_places, new_adapter, only_adapter
+from trainer.models.trunk import hidden_size, hidden_states
 
 Scores = npt.NDArray[np.float64]
 
@@ -55,7 +55,7 @@ class RewardModel:
         sequences: [N, L] ids, padded on the right with any ids; lengths: [N], at least 1.
         """
         with self.on():
-            hidden = language_model(self.backbone).model(sequences)  # [N, L, D], after the final norm
+            hidden = hidden_states(self.backbone, sequences)  # [N, L, D]
         last = mx.take_along_axis(hidden, (lengths - 1)[:, None, None], axis=1)[:, 0]
         return last.astype(mx.float32) @ self._head["head.weight"] + self._head["head.bias"]
 

@@ -21,10 +21,11 @@ from trainer.control.questions import Answer, Completion, Question, QuestionDrop
 from trainer.data import Prompt, PromptRow, encode_prompts
 from trainer.errors import DataError, RewardError, TrainerError, UntrustedCodeError, UsageError
 from trainer.fitting.micro_batches import micro_batch_rows
-from trainer.models.actor_critic import ActorCriticLLM, vocabulary_size
+from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import reason_of
 from trainer.models.loading import LoadedModel, load_backbone
 from trainer.models.logprobs import token_logprobs
+from trainer.models.trunk import vocabulary_size
 from trainer.ppo.checkpoint import load_checkpoint
 from trainer.rewards import RewardInput, RewardResult, Trust, build_rewards
 from trainer.rewards.code import trust_none

@@ -14,7 +14,7 @@ from tiny import load_tiny, make_checkpoint
 from trainer.config.schema import BackboneConfig, ModelConfig
 from trainer.errors import ModelError
 from trainer.fitting.micro_batches import pad
-from trainer.models.actor_critic import ActorCriticLLM, language_model
+from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.loading import LoadedModel, load_backbone, quantize_warning
 from trainer.reward_model.network import RewardModel
 
@@ -48,7 +48,7 @@ def test_a_score_is_the_head_on_the_hidden_state_of_the_last_real_token(tmp_path
     model = made(tmp_path, loaded)
     head = model.parameters()
     for sequence, found in zip(SEQUENCES, scores(model, SEQUENCES), strict=True):
-        hidden = language_model(loaded.backbone).model(mx.array([sequence]))[0, -1]
+        hidden = loaded.backbone.model(mx.array([sequence]))[0, -1]
         assert float(hidden @ head["head.weight"] + head["head.bias"]) == pytest.approx(float(found), abs=1e-4)
 
 

@@ -1,0 +1,265 @@
+"""Train a tiny random model of every family that mlx-lm has, and print what works in which precision.
+
+Each cell of the table is a model of its own, on the default device: two iterations of PPO, with responses of different
+lengths in fewer slots than there are prompts, so that rows join and leave the batch. The log-probs of the sampler are
+compared with the teacher-forced ones of the same tokens.
+
+Run: .venv/bin/python benchmarks/families.py [FAMILY ...] [--precisions float32 bfloat16 4-bit] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import multiprocessing
+import re
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import trainer  # noqa: F401  the BLAS first
+
+# isort: split
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from tiny_families import VOCABULARY, families, tiny_backbone
+
+from trainer.arrays import filled
+from trainer.config import Config
+from trainer.data import Prompt
+from trainer.errors import ModelError, shortened
+from trainer.models.actor_critic import ActorCriticLLM
+from trainer.models.adapters import linear_places
+from trainer.models.cpu.kernels import use_vector_swiglu
+from trainer.models.loading import cast_backbone, quantize_backbone
+from trainer.ppo.loop import PPO, IterationResult
+from trainer.rewards import RewardInput, Rewards, SourceScores, WeightedSource
+from trainer.rollout.decoding import Decoding
+
+PRECISIONS = {"float32": ("float32", 0), "bfloat16": ("bfloat16", 0), "4-bit": ("auto", 4)}
+PROMPT_LENGTHS = (1, 2, 5, 9, 14, 20, 33)  # the tiny windows are 16 tokens
+NEW_TOKENS = 12
+ITERATIONS = 2
+GAPS = {"float32": 1e-3, "other": 0.05}  # nats; largest mean difference of the log-probs that passes
+TIMEOUT = 600  # seconds of a cell
+_ENDS = range(7, VOCABULARY, 33)  # ids that end a response: about one token in thirty does
+
+
+def check_family(family: str, dtype: str, bits: int) -> dict[str, Any]:
+    """Train a tiny model of `family` and return what came of it, on the default device. Catches every exception.
+
+    dtype: as `model.dtype`; bits: of quantisation, 0 for none. Keys: family, dtype, bits, outcome (trains, off, refused
+    or failed), error and its place, targets (layers with an adapter), joins (whether rows are decoded together),
+    gap_mean and gap_max (nats), steps, seconds.
+    """
+    started = time.perf_counter()
+    report: dict[str, Any] = {"family": family, "dtype": dtype, "bits": bits, "outcome": "failed"}
+    try:
+        report |= _trained(family, dtype, bits, report)
+    except ModelError as error:
+        report |= {"outcome": "refused", "error": _first_line(error)}
+    except (Exception, SystemExit) as error:  # noqa: BLE001  the table says what any family dies of
+        report |= {"error": f"{type(error).__name__}: {_first_line(error)}", "place": _place(error)}
+    return report | {"seconds": round(time.perf_counter() - started, 2)}
+
+
+class Worker:
+    """Process that checks one cell after the other, and is replaced if a model takes it down."""
+
+    def __init__(self) -> None:
+        self._process: Any = None
+        self._pipe: Any = None
+
+    def check(self, family: str, dtype: str, bits: int) -> dict[str, Any]:
+        """Return the report of `check_family`, or one that says how the process ended."""
+        if self._process is None:
+            context = multiprocessing.get_context("spawn")
+            self._pipe, theirs = context.Pipe()
+            self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            self._process.start()
+            theirs.close()
+        try:
+            self._pipe.send((family, dtype, bits))
+            if self._pipe.poll(TIMEOUT):
+                report: dict[str, Any] = self._pipe.recv()
+                return report
+            error = f"no result in {TIMEOUT} s"
+            self._process.kill()
+            self._process.join()
+        except (EOFError, BrokenPipeError):
+            self._process.join()
+            code = self._process.exitcode
+            error = (
+                f"the process died of {signal.Signals(-code).name}" if code < 0 else f"the process ended with {code}"
+            )
+        self._process = None
+        return {"family": family, "dtype": dtype, "bits": bits, "outcome": "failed", "error": error}
+
+
+def main() -> None:
+    """Check the families and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("families", nargs="*", help="families to check; default: all")
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
+    parser.add_argument("--json", type=Path, help="file for the raw numbers")
+    options = parser.parse_args()
+    if unknown := set(options.families) - set(families()):
+        raise SystemExit(f"{', '.join(sorted(unknown))}: no such family in mlx-lm")
+
+    print(f"| family | {' | '.join(options.precisions)} | remark |")
+    print(f"|---|{'---|' * len(options.precisions)}---|")
+    reports, worker = [], Worker()
+    for family in options.families or families():
+        row = [worker.check(family, *PRECISIONS[name]) for name in options.precisions]
+        reports += row
+        print(f"| {family} | {' | '.join(map(cell, row))} | {remark(row)} |", flush=True)
+        if options.json:
+            options.json.write_text(json.dumps(reports, indent=1) + "\n", encoding="utf-8")
+    count = sum(all(report["outcome"] == "trains" for report in row) for row in _rows(reports, len(options.precisions)))
+    print(f"\n{count} of {len(reports) // len(options.precisions)} families train in every precision")
+
+
+def cell(report: dict[str, Any]) -> str:
+    """Return the text of a cell of the table."""
+    match report["outcome"]:
+        case "trains":
+            return "trains"
+        case "off":
+            return f"trains, sampler off by {report['gap_mean']:.2g} nats"
+        case outcome:
+            text = f"refused: {report['error']}" if outcome == "refused" else report["error"]
+            return shortened(text.replace("|", "/"), 110)
+
+
+def remark(row: Sequence[dict[str, Any]]) -> str:
+    """Return what is special about a family: how it is decoded, which layers have the adapter, where it failed."""
+    notes = []
+    if any(report.get("joins") is False for report in row):
+        notes.append("decoded row by row")
+    targets = next((report["targets"] for report in row if "targets" in report), [])
+    if targets and targets != ["q_proj", "v_proj"]:
+        notes.append(f"adapter on {', '.join(targets)}")
+    notes += dict.fromkeys(report["place"] for report in row if "place" in report)
+    return "; ".join(notes)
+
+
+def _serve(pipe: Connection) -> None:
+    """Answer until the other end is closed."""
+    with contextlib.suppress(EOFError), contextlib.redirect_stdout(sys.stderr):  # some of mlx-lm's modules print
+        while True:
+            pipe.send(check_family(*pipe.recv()))
+
+
+def _trained(family: str, dtype: str, bits: int, report: dict[str, Any]) -> dict[str, Any]:
+    """Train, putting what is known of the model into `report` on the way; return the results."""
+    backbone = tiny_backbone(family, mx.float32)
+    exact = cast_backbone(backbone, dtype)
+    if bits:
+        quantize_backbone(backbone, bits)
+    mx.eval(backbone.parameters())
+    if mx.default_device() == mx.Device(mx.cpu):
+        use_vector_swiglu(backbone)  # as `load_backbone`
+    report["targets"] = _targets(backbone)
+    config = Config.model_validate(
+        {
+            "model": {"lora_targets": report["targets"], "lora_rank": 4},
+            "rollout": {"batch_size": 8, "max_new_tokens": NEW_TOKENS, "slots": 5},
+            "ppo": {"iterations": ITERATIONS, "epochs": 2, "minibatches": 2},
+            "optim": {"policy_lr": 1e-3, "value_lr": 1e-3, "micro_batch_tokens": 128},
+        }
+    )
+    report["joins"] = Decoding(backbone, config.rollout).at_most > 1
+    actor = ActorCriticLLM(backbone, config.model, key=mx.random.key(1))
+    before = actor.policy_parameters()
+    rewards = Rewards([WeightedSource(_EvenTokens())])
+    ppo = PPO(config, actor, _tokenizer(), _prompts(), rewards)
+    results = [ppo.iteration(number) for number in range(1, ITERATIONS + 1)]
+
+    gaps = np.concatenate([_gaps(result) for result in results])
+    found: dict[str, Any] = {"gap_mean": float(gaps.mean()), "gap_max": float(gaps.max())}
+    found["steps"] = sum(result.metrics.steps for result in results)
+    report |= found
+    if problem := _problem(results, before, actor.policy_parameters()):
+        return {"error": problem}
+    bound = GAPS["float32" if exact == mx.float32 and not bits else "other"]
+    return {"outcome": "trains" if found["gap_mean"] < bound else "off"}
+
+
+def _problem(results: Sequence[IterationResult], before: dict[str, mx.array], after: dict[str, mx.array]) -> str:
+    """Return what is wrong with the updates, or an empty string."""
+    names = ("kl", "entropy", "policy_loss", "value_loss", "ratio_mean", "log_ratio_max", "grad_norm", "value_mean")
+    for result in results:
+        if bad := [name for name in names if not math.isfinite(getattr(result.metrics, name))]:
+            return f"not finite: {', '.join(bad)}"
+        if result.metrics.skipped_steps:
+            return f"{result.metrics.skipped_steps} steps skipped in iteration {result.metrics.iteration}"
+    if all(mx.array_equal(array, after[name]).item() for name, array in before.items()):
+        return "the updates left the adapter as it was"
+    return ""
+
+
+def _gaps(result: IterationResult) -> np.ndarray:
+    """Return |sampler - teacher-forced log-prob| of each real token, in nats."""
+    batch = result.batch
+    gaps = np.abs(np.array(batch.sampler_logprobs) - np.array(filled(batch.logprobs)))
+    return gaps[np.array(batch.mask) > 0]
+
+
+def _targets(backbone: nn.Module) -> list[str]:
+    """Return the names of linear layers for the adapter: those of queries and values, or else two of the blocks'."""
+    ends = [name.rpartition(".")[2] for block in backbone.layers for name in linear_places(block)]
+    if {"q_proj", "v_proj"} <= set(ends) or not ends:
+        return ["q_proj", "v_proj"]
+    attention = re.compile(r"(^|_|w)(q|v|kv|qkv|attn|query|value|pack)(_|$)", re.IGNORECASE)
+    ranks = {end: (not attention.search(end), -ends.count(end), end) for end in ends}
+    return sorted(sorted(ranks, key=ranks.__getitem__)[:2])
+
+
+def _prompts() -> list[Prompt]:
+    """Return prompts of different lengths, the longest of them twice."""
+    draw = np.random.default_rng(0)
+    ids = [draw.integers(0, 256, length).tolist() for length in PROMPT_LENGTHS]
+    ids.append(list(ids[-1]))
+    return [Prompt(index, "", "", tokens, {}) for index, tokens in enumerate(ids)]
+
+
+def _tokenizer() -> Any:
+    return SimpleNamespace(eos_token_ids=set(_ENDS), decode=lambda ids, **_: " ".join(map(str, ids)))
+
+
+class _EvenTokens:
+    """Reward: the share of even ids in a response."""
+
+    name = "even tokens"
+
+    def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
+        ids = [sequence.completion_ids for sequence in batch]
+        return SourceScores([sum(token % 2 == 0 for token in tokens) / max(len(tokens), 1) for tokens in ids])
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), "")
+
+
+def _place(error: BaseException) -> str:
+    """Return file and line of the innermost frame of ours or of mlx-lm's."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "<" not in frame.filename]
+    frame = frames[-1]
+    return f"{Path(frame.filename).parent.name}/{Path(frame.filename).name}:{frame.lineno}"
+
+
+def _rows(reports: Sequence[dict[str, Any]], width: int) -> list[Sequence[dict[str, Any]]]:
+    return [reports[start : start + width] for start in range(0, len(reports), width)]
+
+
+if __name__ == "__main__":
+    main()

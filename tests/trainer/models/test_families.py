@@ -1,0 +1,60 @@
+"""Families of mlx-lm that differ from a llama where it matters here: each trains, and is scored as it was sampled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from trainer.models.trunk import hidden_states, logits_of
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def _benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+def check(family: str, dtype: str = "float32") -> dict[str, Any]:
+    from families import check_family
+
+    return check_family(family, dtype, 0)
+
+
+@pytest.mark.parametrize("family", ["gemma2", "mamba2", "nanochat", "phi", "lfm2", "ministral3", "nemotron_h"])
+def test_two_iterations_train_and_the_sampler_agrees_with_scoring(family: str) -> None:
+    """Attention over five axes, no attention, a trunk of another name, one that needs a cache, hybrids, windows."""
+    report = check(family)
+    assert (report["outcome"], report.get("error")) == ("trains", None)
+    assert report["gap_mean"] < 1e-4
+
+
+def test_rows_of_a_cache_that_cannot_be_joined_are_decoded_one_by_one() -> None:
+    report = check("llama4")
+    assert (report["outcome"], report["joins"]) == ("trains", False)
+
+
+def test_a_family_that_mlx_lm_computes_differently_with_a_cache_is_refused() -> None:
+    report = check("phi3small")
+    assert report["outcome"] == "refused"
+    assert "block mask" in report["error"]
+
+
+def test_experts_are_held_in_float32_on_a_cpu_which_multiplies_them_in_no_other_type() -> None:
+    if mx.default_device() != mx.Device(mx.cpu):
+        pytest.skip("a GPU multiplies them in bfloat16")
+    assert check("qwen3_moe", "bfloat16")["outcome"] == "trains"
+
+
+@pytest.mark.parametrize("family", ["llama", "nanochat", "mamba2", "gemma3"])
+def test_states_and_head_apart_give_the_logits_of_the_model_which_stays_as_it_was(family: str) -> None:
+    from tiny_families import tiny_backbone
+
+    backbone = tiny_backbone(family, mx.float32)
+    tokens = mx.array([[1, 2, 3], [4, 5, 6]])
+    before = backbone(tokens)
+    assert mx.allclose(logits_of(backbone, hidden_states(backbone, tokens)), before, atol=1e-5)
+    assert mx.array_equal(backbone(tokens), before)

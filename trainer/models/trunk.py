@@ -1,0 +1,87 @@
+"""The trunk of a language model and what follows it, in any family of mlx-lm.
+
+Families differ in how they call their trunk and in what they do with its hidden states (tied embeddings, soft caps,
+scales). So neither is reimplemented: the model itself is called, with a substitute in the place of its trunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+_NAMES = ("model", "transformer", "backbone")  # of the trunk within the text model; nearly always the first
+
+
+def language_model(backbone: nn.Module) -> nn.Module:
+    """Return the text model of a backbone: itself, or the `language_model` of a multimodal wrapper."""
+    return backbone.language_model if "language_model" in backbone else backbone
+
+
+def vocabulary_size(backbone: nn.Module) -> int:
+    """Return the number of token ids that the model knows, from 0 on."""
+    args = language_model(backbone).args
+    return int(args.vocab_size)
+
+
+def hidden_size(backbone: nn.Module) -> int:
+    """Return the width of the hidden states."""
+    args = language_model(backbone).args
+    return int(args.hidden_size)
+
+
+def hidden_states(backbone: nn.Module, tokens: mx.array) -> mx.array:
+    """Return the trunk's output for `tokens` [B, L] without a cache, after the final norm: [B, L, D].
+
+    The model's head is put on it lazily, and never computed.
+    """
+    with _stand_in(backbone) as trunk:
+        language_model(backbone)(tokens)
+    return trunk.kept["states"]
+
+
+def logits_of(backbone: nn.Module, states: mx.array) -> mx.array:
+    """Apply the model's own head to hidden states: [B, T, D] to [B, T, V]."""
+    with _stand_in(backbone) as trunk:
+        trunk.kept["states"] = states
+        logits: mx.array = language_model(backbone)(mx.zeros(states.shape[:2], dtype=mx.int32))
+    return logits
+
+
+class _StandIn(nn.Module):
+    """Substitute for a trunk, which keeps the states that it returns, or returns those it was given.
+
+    Otherwise it behaves like the trunk. Its attributes are none of nn.Module's, and so no parameters of the model.
+    """
+
+    kept: dict[str, mx.array]
+
+    def __init__(self, trunk: nn.Module) -> None:
+        super().__init__()
+        object.__setattr__(self, "_trunk", trunk)
+        object.__setattr__(self, "kept", {})
+
+    def __call__(self, *args: Any, **kwargs: Any) -> mx.array:
+        if "states" not in self.kept:
+            self.kept["states"] = object.__getattribute__(self, "_trunk")(*args, **kwargs)
+        return self.kept["states"]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "_trunk"), name)
+
+
+@contextmanager
+def _stand_in(backbone: nn.Module) -> Iterator[_StandIn]:
+    """Put a substitute in the place of the trunk inside the block. Raises AttributeError if no trunk is known."""
+    model = language_model(backbone)
+    name = next((name for name in _NAMES if isinstance(model.get(name), nn.Module)), _NAMES[0])
+    trunk = getattr(model, name)
+    substitute = _StandIn(trunk)
+    setattr(model, name, substitute)
+    try:
+        yield substitute
+    finally:
+        setattr(model, name, trunk)

@@ -147,7 +147,7 @@ def test_scoring_that_fails_or_is_stopped_leaves_it_the_same_too(made: Path, mon
     rewards = rewards_of(source(made / "runs/rm"), backbone=model)
     with monkeypatch.context() as patched:
         # Called with the reward model's adapter in place.
-        patched.setattr("trainer.reward_model.network.hidden_states", lambda _: 1 / 0)
+        patched.setattr("trainer.reward_model.network.hidden_states", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             rewards(BATCH)
     assert_same(what_it_is(actor), before)

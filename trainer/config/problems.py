@@ -251,6 +251,12 @@ def _algorithm(config: Config) -> Iterator[Conflict]:
             "reward.normalize = 'batch' scales the greedy responses of ppo.estimator = 'remax' by themselves, so that "
             "they are no baseline; use 'off' or 'running'",
         )
+    if ppo.estimator == "remax" and ppo.whiten_rewards:
+        yield Conflict(
+            ("ppo.whiten_rewards", "ppo.estimator"),
+            "ppo.whiten_rewards = true changes the scale of the rewards but not of the greedy responses' scores, which "
+            "ppo.estimator = 'remax' subtracts; leave it off and use reward.normalize = 'running'",
+        )
     if ppo.kl_in == "loss" and ppo.kl_estimator not in ("k2", "k3"):
         yield Conflict(
             ("ppo.kl_estimator", "ppo.kl_in"),

@@ -215,8 +215,10 @@ class PPO:
             return self.learner.train_policy_model(minibatch, ppo, **how)
         if self.actor.shares_trunk:
             return self.learner.train_joint(minibatch, ppo, **how)
-        value = self.learner.train_value_model(minibatch, ppo, **how)
-        return self.learner.train_policy_model(minibatch, ppo, **how).with_critic(value)
+        step = self.learner.train_policy_model(minibatch, ppo, **how)
+        if step.metrics.outcome == "target_kl":  # the epochs end here, for the critic too
+            return step
+        return step.with_critic(self.learner.train_value_model(minibatch, ppo, **how))
 
     def batch_prompts(self, number: int) -> list[Prompt]:
         """Return the prompts of iteration `number`, each repeated `samples_per_prompt` times."""

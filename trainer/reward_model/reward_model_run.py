@@ -181,7 +181,7 @@ class RewardModelTraining:
         self._tell(result, seconds)
         self.report = result.as_dict()
         # The first evaluation always counts as best, even if no pair is decided and its log-loss is NaN.
-        if self.best is None or result.log_loss < (self.best.report["log_loss"] or math.inf):
+        if self.best is None or result.log_loss < _log_loss(self.best.report):
             self.best, self.without_better = Best(self.model.parameters(), self.report, self.number), 0
         else:
             self.without_better += 1
@@ -316,3 +316,9 @@ def _load(run: StepRun, config: RewardModelConfig, preferences: Iterable[Prefere
         write=lambda path, snapshot: save_snapshot(path, snapshot, config),
         evaluated=keep_predictions,
     )
+
+
+def _log_loss(report: dict[str, Any]) -> float:
+    """Return the held-out log-loss in `report`, in nats; infinite if no pair was decided."""
+    known = report["log_loss"]
+    return math.inf if known is None else float(known)

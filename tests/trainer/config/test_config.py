@@ -191,6 +191,7 @@ def test_what_bounds_a_ratio_is_off_or_above_one(key: str, value: float) -> None
         ({"ppo": {"estimator": "grpo"}}, ["rollout.samples_per_prompt = 1", "'grpo'", "at least 2"]),
         ({"ppo": {"estimator": "reinforce"}, "rollout": {"batch_size": 1}}, ["rollout.batch_size = 1", "at least 2"]),
         ({"ppo": {"estimator": "remax"}, "reward": {"normalize": "batch"}}, ["reward.normalize", "'remax'"]),
+        ({"ppo": {"estimator": "remax", "whiten_rewards": True}}, ["ppo.whiten_rewards", "'remax'", "'running'"]),
         ({"ppo": {"kl_in": "loss"}}, ["ppo.kl_estimator = 'k1'", "'k3' or 'k2'"]),
         ({"ppo": {"kl_in": "loss", "kl_estimator": "abs"}}, ["ppo.kl_estimator = 'abs'", "'k3' or 'k2'"]),
         ({"ppo": {"kl_controller": "adaptive", "kl_coef": 0.0}}, ["ppo.kl_coef = 0", "'adaptive'"]),

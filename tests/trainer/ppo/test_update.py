@@ -277,8 +277,11 @@ def test_spikes_however_many_do_not_end_the_run_as_nan_does(actor: ActorCriticLL
     assert [step.outcome for step in taken] == ["ratio_spike"] * 12
 
 
-def test_the_epochs_end_before_a_step_on_a_policy_too_far_from_the_one_that_wrote(folder: Path) -> None:
-    actor, other = make_actor(folder), make_actor(folder)
+@pytest.mark.parametrize("value_model", ["head", "adapter"])
+def test_the_epochs_end_before_a_step_on_a_policy_too_far_from_the_one_that_wrote(
+    folder: Path, value_model: Any
+) -> None:
+    actor, other = (make_actor(folder, value_model=value_model) for _ in range(2))
     batch = scored(actor, random_batch())
     free = learn(algorithm(actor, minibatches=1, epochs=6, optim={"policy_lr": 1e-2}), batch)
     bound = free[3].approx_kl * 0.999
@@ -286,7 +289,8 @@ def test_the_epochs_end_before_a_step_on_a_policy_too_far_from_the_one_that_wrot
     ppo = algorithm(other, minibatches=1, epochs=6, target_approx_kl=bound, optim={"policy_lr": 1e-2})
     taken = learn(ppo, scored(other, random_batch()))
     assert [step.outcome for step in taken] == ["taken"] * 3 + ["target_kl"]
-    assert (ppo.learner.steps, ppo.learner.policy_optimizer.state["step"].item()) == (3, 3)
+    optimizers = (ppo.learner.policy_optimizer, ppo.learner.value_optimizer)
+    assert (ppo.learner.steps, *(optimizer.state["step"].item() for optimizer in optimizers)) == (3, 3, 3)
     metrics = update_metrics(taken)
     assert (metrics["steps"], metrics["skipped_steps"], metrics["epochs_done"]) == (3, 0, 3)
 

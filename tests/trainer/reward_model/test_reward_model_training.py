@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from trainer.events import (
 from trainer.preference_data.comparisons import reward_comparisons
 from trainer.preferences.records import Preference
 from trainer.reward_model.loaded import load_reward_model
+from trainer.reward_model.pair_evaluation import report_on
 from trainer.reward_model.reward_model_run import RewardModelTraining, train_reward_model
 from trainer.reward_model.snapshot import load_parameters, load_snapshot
 from trainer.runs.checkpoint_index import checkpoints, newest_checkpoint
@@ -328,6 +330,18 @@ def test_patience_ends_a_run_at_its_best_evaluation(tmp_path: Path) -> None:
     after = load_parameters(model.folder.with_name(f"step-{best.iteration + 1:06d}"))
     assert all(mx.array_equal(array, at_best[name]) for name, array in model.trained.items())
     assert not mx.array_equal(after["head.weight"], at_best["head.weight"])
+
+
+def test_no_evaluation_is_better_than_one_without_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = fitting(tmp_path, "data.eval_fraction=0.3", "eval.every=1", "train.patience=2")
+    for loss, without_better in ((0.0, 0), (0.1, 1), (0.2, 2)):
+        monkeypatch.setattr(
+            "trainer.reward_model.reward_model_run.report_on",
+            lambda *found, loss=loss, **how: replace(report_on(*found, **how), log_loss=loss),
+        )
+        made.evaluate()
+        assert made.best is not None
+        assert (made.best.report["log_loss"], made.without_better) == (0.0, without_better)
 
 
 def test_a_gradient_that_is_not_finite_is_skipped_and_the_third_in_a_row_ends_the_run(tmp_path: Path) -> None:

@@ -51,6 +51,18 @@ def close(actual: mx.array, expected: Floats, tolerance: float = 2e-6) -> None:
 # SwiGLU
 
 
+@pytest.mark.parametrize(("dtype", "rounding"), [(mx.bfloat16, 2**-8), (mx.float16, 2**-10)])
+def test_swiglu_of_half_precision_is_off_by_no_more_than_the_rounding_of_its_result(
+    dtype: mx.Dtype, rounding: float
+) -> None:
+    gate, x = (mx.random.normal((64, 64), key=mx.random.key(seed)).astype(dtype) for seed in (0, 1))
+    found = cpu.swiglu(gate, x)
+    assert found.dtype == dtype
+    gates, factors, results = (float64(array.astype(mx.float32)) for array in (gate, x, found))
+    exact = gates * sigmoid(gates) * factors
+    assert (abs(results - exact) <= rounding * abs(exact) + 1e-6).all()
+
+
 @given(npst.arrays(np.float32, (3, 5), elements=st.floats(-100, 100, width=32)))
 def test_swiglu_is_silu_of_the_gate_times_x(gate: np.ndarray) -> None:
     x = np.linspace(-2, 2, 15, dtype=np.float32).reshape(3, 5)

@@ -39,8 +39,12 @@ def use_vector_swiglu(backbone: nn.Module) -> bool:
 
 
 def swiglu(gate: mx.array, x: mx.array) -> mx.array:
-    """Compute silu(gate) * x, elementwise; both float32, of the same shape."""
-    return _swiglu_and_sigmoid(gate, x)[0]  # type: ignore[index, no-any-return]
+    """Compute silu(gate) * x, elementwise; both of one shape and float type.
+
+    The exponential squares its error several times, so it needs float32 whatever the type.
+    """
+    product: mx.array = _swiglu_and_sigmoid(gate.astype(mx.float32), x.astype(mx.float32))[0]  # type: ignore[index]
+    return product.astype(gate.dtype)
 
 
 @mx.custom_function

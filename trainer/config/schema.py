@@ -112,7 +112,9 @@ class RolloutConfig(Section):
     )
     stop: list[Text] = setting([], "Texts that end a response, in addition to the model's end tokens.")
     ignore_stop: bool = setting(False, "Ignore stop tokens and always write max_new_tokens tokens; for benchmarks.")
-    slots: int = setting(32, "Sequences generated in parallel; others take the places of finished ones.", unit="sequences", ge=1)
+    slots: int = setting(
+        32, "Sequences generated in parallel; others take the places of finished ones.", unit="sequences", ge=1
+    )
 
     @field_validator("temperature", mode="before")
     @classmethod

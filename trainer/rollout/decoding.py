@@ -26,6 +26,7 @@ _OF_ONE_LENGTH = (  # the padding of a prefill gets into their recurrent state
 )
 PREFILL_TOKENS = 4096  # of all contexts that are read together, padding counted
 PREFILL_STEP = 2048  # positions of each, even
+_CLEAR_EVERY = 512  # steps; caches grow, and their old buffers fit nothing else
 
 
 class Step(NamedTuple):
@@ -52,6 +53,7 @@ class Decoding:
         self._caches: list[Any] = []  # of mlx-lm, one for each layer, all rows in it
         self._inputs = mx.zeros((0,), dtype=mx.int32)  # [B] last token of each row
         self._keys = mx.zeros((0, 2), dtype=mx.uint32)  # [B, 2]
+        self._steps = 0
 
     def admit(self, rows: Sequence[int], contexts: Sequence[Sequence[int]], keys: mx.array) -> None:
         """Add rows that continue `contexts`, none of them empty. keys: [len(rows), 2].
@@ -74,6 +76,7 @@ class Decoding:
             last = mx.array([contexts[place][-1] for place in group], dtype=mx.int32)
             self._inputs = mx.concatenate([self._inputs, last])
             self._keys = mx.concatenate([self._keys, keys[mx.array(group)]])
+        mx.clear_cache()
 
     def step(self) -> Step:
         """Begin to decode one token of each row."""
@@ -81,6 +84,9 @@ class Decoding:
         sampled = sample_tokens(logits, self._keys, self._sampling)
         self._inputs, self._keys = sampled.tokens, sampled.keys
         mx.async_eval(sampled)
+        self._steps += 1
+        if self._steps % _CLEAR_EVERY == 0:
+            mx.clear_cache()
         return Step(list(self.rows), sampled.tokens, sampled.logprobs)
 
     def keep(self, rows: Sequence[int]) -> None:

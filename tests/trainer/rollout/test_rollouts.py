@@ -10,6 +10,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import pytest
+from mlx_lm.models.cache import KVCache
 from tiny import FAMILIES, VOCABULARY, load_tiny, make_checkpoint, make_prompts, make_tokenizer
 
 from trainer.config.schema import RolloutConfig
@@ -193,6 +194,44 @@ class Always(nn.Module):
 
     def __call__(self, tokens: mx.array, cache: Any = None) -> mx.array:
         return mx.broadcast_to(self.logits, (*tokens.shape, *self.logits.shape))
+
+
+class Recorded(Always):
+    """Such a model that keeps the shapes of what it was called with, and has one cache."""
+
+    def __init__(self) -> None:
+        super().__init__(mx.zeros(300))
+        object.__setattr__(self, "shapes", [])
+
+    def make_cache(self) -> list[Any]:
+        return [KVCache()]
+
+    def __call__(self, tokens: mx.array, cache: Any = None) -> mx.array:
+        self.shapes.append(tokens.shape)
+        kept = mx.zeros((tokens.shape[0], 1, tokens.shape[1], 1))
+        cache[0].update_and_fetch(kept, kept)
+        return super().__call__(tokens)
+
+
+def test_samples_of_one_prompt_share_its_prefill() -> None:
+    model, sampling = Recorded(), RolloutConfig(max_new_tokens=1, ignore_stop=True)
+    prompts = [Prompt(0, "", "", [5, 6, 7, 8], {})] * 6 + [Prompt(1, "", "", [9, 9], {})] * 2
+    generate_responses(model, make_tokenizer(), prompts, sampling, key=mx.random.key(0))
+    assert model.shapes == [(2, 4), (8, 1)]  # 3 tokens before the last, in an even number of columns
+
+
+def test_the_next_step_is_begun_before_a_token_is_read_and_none_after_the_last() -> None:
+    model, sampling = Recorded(), RolloutConfig(max_new_tokens=3, ignore_stop=True)
+    begun: list[int] = []
+    generate_responses(
+        model,
+        make_tokenizer(),
+        [Prompt(0, "", "", [5], {})],
+        sampling,
+        key=mx.random.key(0),
+        progress=lambda done, total: begun.append(len(model.shapes)),
+    )
+    assert begun == [2, 3, 3]
 
 
 def test_top_k_of_the_whole_vocabulary_keeps_its_least_likely_token() -> None:

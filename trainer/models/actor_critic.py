@@ -142,10 +142,11 @@ class ActorCriticLLM:
         tokens = mx.array([[0, 1]])
         try:
             states = hidden_states(self.backbone, tokens)
-            if states.shape != (1, 2, hidden_size(self.backbone)):
-                return f"its trunk gives {states.shape}"
-            if not mx.allclose(logits_of(self.backbone, states), self.backbone(tokens), atol=1e-3).item():
+            logits = logits_of(self.backbone, states)
+            if not mx.allclose(logits, self.backbone(tokens), atol=1e-3).item():
                 return "its head on the trunk's states gives other logits"
+            if states.shape == logits.shape and mx.array_equal(states, logits):
+                return "its trunk gives logits, not hidden states"
         except (AttributeError, RuntimeError, TypeError, ValueError) as error:
             return reason_of(error)
         return ""

@@ -28,9 +28,8 @@ def vocabulary_size(backbone: nn.Module) -> int:
 
 
 def hidden_size(backbone: nn.Module) -> int:
-    """Return the width of the hidden states."""
-    args = language_model(backbone).args
-    return int(args.hidden_size)
+    """Return the width of the hidden states. It costs no pass: shapes are known before anything is computed."""
+    return hidden_states(backbone, mx.array([[0]])).shape[-1]
 
 
 def hidden_states(backbone: nn.Module, tokens: mx.array) -> mx.array:

@@ -43,13 +43,19 @@ def test_a_family_that_mlx_lm_computes_differently_with_a_cache_is_refused() -> 
     assert "block mask" in report["error"]
 
 
+def test_a_family_whose_trunk_includes_the_head_is_refused() -> None:
+    report = check("lille-130m")
+    assert report["outcome"] == "refused"
+    assert "gives logits" in report["error"]
+
+
 def test_experts_are_held_in_float32_on_a_cpu_which_multiplies_them_in_no_other_type() -> None:
     if mx.default_device() != mx.Device(mx.cpu):
         pytest.skip("a GPU multiplies them in bfloat16")
     assert check("qwen3_moe", "bfloat16")["outcome"] == "trains"
 
 
-@pytest.mark.parametrize("family", ["llama", "nanochat", "mamba2", "gemma3"])
+@pytest.mark.parametrize("family", ["llama", "nanochat", "mamba2", "gemma3", "openelm"])
 def test_states_and_head_apart_give_the_logits_of_the_model_which_stays_as_it_was(family: str) -> None:
     from tiny_families import tiny_backbone
 

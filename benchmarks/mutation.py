@@ -128,7 +128,7 @@ def run_tests(copy: Path, tests: Sequence[str], watched: str) -> None:
     os.chdir(copy)
     sys.path.insert(0, str(copy))
     absent = [f"-pno:{plugin}" for plugin in ("cacheprovider", "xdist", "anyio")]
-    arguments = ["-x", "--tb=no", "--basetemp=temporary", *absent, "-W", IMPORTED_BEFORE, *tests]
+    arguments = ["-x", "--tb=no", f"--basetemp={copy}-temporary", *absent, "-W", IMPORTED_BEFORE, *tests]
     watch = Watch(str(copy / watched))
     with Path("output.txt").open("w") as output, redirect_stdout(output), redirect_stderr(output):
         status = pytest.main(arguments, plugins=[watch if watched else Unshrunk()])

@@ -6,6 +6,8 @@ UPDATE_SNAPSHOTS=1 writes tests/snapshots/ anew; look at the difference before y
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from config_files import save_config
 from rich.color import Color as RichColor
 from rich.color import ColorType
 from textual.color import Color
+from textual.pilot import Pilot
+from workbench_app import until
 
 from trainer.config import Config
 from trainer.events import SamplesWritten
@@ -69,13 +73,25 @@ def written_run(folder: Path) -> Path:
     return folder
 
 
+async def check_when_drawn(pilot: Pilot[Any], shown: Callable[[], str], path: Path) -> None:
+    """Compare what is shown with the snapshot at `path` once it is all there; it fails after 30 seconds."""
+    with suppress(AssertionError, FileNotFoundError):  # `check` says what differs
+        await until(pilot, lambda: _trimmed(shown()) == path.read_text(encoding="utf-8"))
+    await pilot.pause()
+    check(shown(), path)
+
+
 def check(text: str, path: Path) -> None:
     """Compare `text` with the snapshot at `path`, whatever its colours."""
-    text = "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+    text = _trimmed(text)
     if os.environ.get("UPDATE_SNAPSHOTS"):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
+
+
+def _trimmed(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
 
 def drawn(screen: MainScreen) -> list[Any]:

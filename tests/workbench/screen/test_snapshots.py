@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import scripted_run
 from rich.color import ColorType
-from snapshots import SCHEMES, SIZES, SNAPSHOTS, check, contrasts, drawn, luminance, written_run
+from snapshots import SCHEMES, SIZES, SNAPSHOTS, check_when_drawn, contrasts, drawn, luminance, written_run
 from workbench_app import screen_text, status, until, workbench
 
 from trainer.control.control import Control
@@ -75,8 +75,7 @@ async def test_the_screen_is_as_it_was_looked_at(
             screen.app.theme = scheme
         await pilot.press("space")
         await until(pilot, lambda: "‖ paused" in status(screen))
-        await pilot.pause(0.3)
-        check(screen_text(screen), SNAPSHOTS / f"{size[0]}x{size[1]}.txt")
+        await check_when_drawn(pilot, lambda: screen_text(screen), SNAPSHOTS / f"{size[0]}x{size[1]}.txt")
         colours = drawn(screen)
         if scheme == "NO_COLOR":
             kinds = {color.type for style in colours for color in (style.color, style.bgcolor) if color}
@@ -103,8 +102,7 @@ async def test_an_open_sample_is_as_it_was_looked_at(
         await pilot.press("enter")
         await until(pilot, lambda: screen.query_one(SampleView).display)
         await pilot.press(*["right"] * 8, "K", *([] if scheme == "NO_COLOR" else ["g"]))
-        await pilot.pause(0.3)
-        check(screen_text(screen), SNAPSHOTS / f"sample-{size[0]}x{size[1]}.txt")
+        await check_when_drawn(pilot, lambda: screen_text(screen), SNAPSHOTS / f"sample-{size[0]}x{size[1]}.txt")
         colours = drawn(screen)
         if scheme == "NO_COLOR":
             kinds = {color.type for style in colours for color in (style.color, style.bgcolor) if color}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import scripted_run
 from scripted_run import alarm, evaluation
-from snapshots import SCHEMES, SIZES, SNAPSHOTS, check, contrasts, drawn
+from snapshots import SCHEMES, SIZES, SNAPSHOTS, check_when_drawn, contrasts, drawn
 from workbench_app import screen_text, status, until, workbench
 
 from trainer.control.control import Control
@@ -81,14 +81,12 @@ async def test_alarms_are_as_they_were_looked_at(
             screen.app.theme = scheme
         await pilot.press("space")
         await until(pilot, lambda: "‖ paused" in status(screen))
-        await pilot.pause(0.3)
-        check(screen_text(screen), SNAPSHOTS / f"alarms-{size[0]}x{size[1]}.txt")
+        await check_when_drawn(pilot, lambda: screen_text(screen), SNAPSHOTS / f"alarms-{size[0]}x{size[1]}.txt")
         if scheme != "NO_COLOR":
             assert min(contrasts(drawn(screen))) >= 3
         await pilot.press("exclamation_mark")
         await until(pilot, lambda: isinstance(screen.app.screen, AlarmScreen))
-        await pilot.pause(0.3)
         over: Any = screen.app.screen
-        check(screen_text(over), SNAPSHOTS / f"alarm-{size[0]}x{size[1]}.txt")
+        await check_when_drawn(pilot, lambda: screen_text(over), SNAPSHOTS / f"alarm-{size[0]}x{size[1]}.txt")
         if scheme != "NO_COLOR":
             assert min(contrasts(drawn(over))) >= 3

@@ -40,7 +40,7 @@ from trainer.models.loading import quantize_backbone
 from trainer.ppo import steps
 from trainer.ppo.learner import Learner
 from trainer.rollout.experience import Experience
-from trainer.rollout.generation import generate_responses, lay_out
+from trainer.rollout.generation import Response, generate_responses, lay_out
 from trainer.rollout.sampling import sample_tokens
 
 SHAPES = {  # of Qwen3
@@ -229,7 +229,7 @@ def gradient(kind: str, device: Any) -> dict[str, dict[str, np.ndarray]]:
         random = np.random.default_rng(3)
         prompts = random_prompts(8, 24, 2048)
         replies = [random.integers(0, 2048, size=int(count)).tolist() for count in random.integers(8, 32, size=8)]
-        batch = lay_out(prompts, [steps_response(tokens) for tokens in replies])
+        batch = lay_out(prompts, [Response(tokens, [0.0] * len(tokens), "", True) for tokens in replies])
         for name, array in actor.policy_parameters().items():  # B is 0 in a new adapter, and so A's gradient
             noise = np.random.default_rng(len(name)).normal(size=array.shape).astype(np.float32) * 0.02
             actor.update_policy(actor.policy_parameters() | {name: mx.array(noise)})
@@ -427,13 +427,6 @@ def random_prompts(count: int, length: int, vocabulary: int) -> list[Prompt]:
         Prompt(place, "", "", random.integers(0, vocabulary, size=size).tolist(), {})
         for place, size in enumerate(lengths)
     ]
-
-
-def steps_response(tokens: list[int]) -> Any:
-    """Return a response of given tokens."""
-    from trainer.rollout.generation import Response
-
-    return Response(tokens, [0.0] * len(tokens), "", True)
 
 
 def filled_batch(actor: ActorCriticLLM, batch: Experience) -> Experience:

@@ -133,7 +133,7 @@ class DPO:
 
     @property
     def finished(self) -> bool:
-        """Whether all steps are taken; false again if a resume raises their number."""
+        """Whether all steps have been taken. A resume that raises their number makes it false again."""
         return self.number >= self.total_steps
 
     @property

@@ -32,7 +32,7 @@ class _Row:
 
     @property
     def is_going(self) -> bool:
-        """Whether it needs another step."""
+        """Whether another token of this response has to be decoded."""
         return not self.ended and self.to_begin > 0
 
 

@@ -25,7 +25,7 @@ STATISTICS_RESTARTED = "reward.sources changed: the running statistics of reward
 
 
 class TrainedPolicy:
-    """What a PPO run trains. Snapshots name the reward's sources, because statistics of others would mean nothing.
+    """What a PPO run trains. Snapshots name the reward's sources, because their statistics belong to those sources.
 
     control: its `check` is called between small steps. trust: as for `build_rewards`.
     """

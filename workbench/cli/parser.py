@@ -1,4 +1,4 @@
-"""What the parsers of the commands share: lazy loading, hints at what was probably meant, and common options."""
+"""Parts that all command parsers use: lazy loading, suggestions for misspelt names, and common options."""
 
 from __future__ import annotations
 

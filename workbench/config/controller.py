@@ -42,7 +42,7 @@ class ConfigController:
 
     @property
     def read_only(self) -> bool:
-        """Whether the document is for another kind of run than PPO, which has no form."""
+        """Whether the document configures a reward model or DPO. Only PPO has a form."""
         return self.document.kind != PPO
 
     def set_running(self, running: bool) -> bool:

@@ -53,11 +53,11 @@ class FieldRow:
     unsaved: bool
     problem: str
     locked: bool
-    """Whether the setting cannot be changed for now."""
+    """Whether the setting is locked at the moment."""
     sent: bool
-    """Whether the value was sent to the run, which has not confirmed it yet."""
+    """Whether the value was sent and the run has not confirmed it yet."""
     draft: bool = False
-    """Whether the value is only proposed: the run keeps its own until the user sends this one."""
+    """Whether the value is a proposal. The run keeps its own value until the user sends this one."""
 
     @property
     def key(self) -> str:

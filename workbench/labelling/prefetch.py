@@ -5,31 +5,22 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from trainer.control.control import Interrupted
 from trainer.errors import DataError, StorageError, TrainerError
 from trainer.preferences.items import Item, SessionPlan
 from trainer.preferences.queues import QueueContext
-from workbench.labelling.session_thread import SessionState
 
 if TYPE_CHECKING:
     from trainer.preferences.queues.mixture import Mixture
+    from workbench.labelling.session_thread import SessionState, SessionThread
 
 LEAST = 12  # items ahead of the labeller; with fewer, the prefetcher waits for no queue
 _MOST = 24  # items ahead after a refill: many at once, so that labels seldom wait for items to be written
 _LOOK = 1.0  # seconds between checks whether a run has written more
 _RETRY = 5.0  # seconds until items that could not be saved are put again
-
-
-class Session(Protocol):
-    """Methods of `SessionThread` that the prefetcher uses."""
-
-    def state(self) -> Future[SessionState]: ...
-    def put(self, items: Sequence[Item]) -> Future[SessionState]: ...
-    def exhausted(self, no_more: bool) -> None: ...
 
 
 class Prefetcher:
@@ -39,20 +30,21 @@ class Prefetcher:
     report, and may be read on any thread.
     """
 
-    def __init__(self, session: Session, plan: SessionPlan, context: QueueContext) -> None:
+    def __init__(self, session: SessionThread, plan: SessionPlan, context: QueueContext) -> None:
         self.waiting = ""
         self.problem = ""
         self._left_out_by_queues: tuple[str, ...] = ()  # reported by the queues
         self._left_out_by_store: tuple[str, ...] = ()  # refused by the store
         self._session = session
         self._plan = plan
+        self._wake = threading.Event()
         self._outer_check = context.check
-        self._context = replace(context, check=self._check, wake=self._wake_up)
+        self._context = replace(context, check=self._check, wake=self._wake.set)
+        self._told_ahead = 0  # items ahead when the last one was labelled; `_ahead` is of an earlier or later moment
         self._ahead = 0
         self._items = 0  # of the session, without those judged in another one
         self._closing = False
         self._gate = threading.Lock()  # once closed, nothing is put: another session may be open
-        self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="label prefetch", daemon=True)
         self._thread.start()
 
@@ -63,7 +55,7 @@ class Prefetcher:
 
     def need(self, ahead: int) -> None:
         """Set how many items are open behind the current one, and wake the thread; returns at once."""
-        self._ahead = ahead
+        self._told_ahead = ahead
         self._wake.set()
 
     def close(self) -> None:
@@ -78,7 +70,6 @@ class Prefetcher:
 
     def _run(self) -> None:
         try:
-            self._take(self._session.state().result())
             self._fetch()
         except Interrupted:
             pass
@@ -96,9 +87,10 @@ class Prefetcher:
             while True:
                 self._wake.clear()  # before the checks, so that no later wake-up is missed
                 self._check()
-                if self._ahead < LEAST or self.waiting:
+                if self._told_ahead < LEAST or self.waiting:
+                    self._take(self._session.state().result())
                     self._fill(mixture)
-                if self._is_full():
+                if self._plan.limit and self._items >= self._plan.limit:
                     return self._end("")
                 if mixture.exhausted:
                     return self._end(self._why_no_more())
@@ -157,9 +149,6 @@ class Prefetcher:
     def _take(self, state: SessionState) -> None:
         self._ahead, self._items = state.ahead, state.record.items - state.record.elsewhere
 
-    def _is_full(self) -> bool:
-        return bool(self._plan.limit) and self._items >= self._plan.limit
-
     def _why_no_more(self) -> str:
         """Return why there are no more items; empty if all items were asked."""
         if self.left_out:
@@ -171,9 +160,6 @@ class Prefetcher:
         with self._gate:
             if not self._closing:
                 self._session.exhausted(True)
-
-    def _wake_up(self) -> None:
-        self._wake.set()
 
     def _check(self) -> None:
         self._outer_check()

@@ -112,6 +112,22 @@ def test_they_stay_ahead_and_are_put_in_pieces(tmp_path: Path, supplied: Any) ->
     assert len(desk.puts) < 60, "not one a label"
 
 
+def test_labels_given_while_items_are_being_put_are_not_forgotten(tmp_path: Path, supplied: Any) -> None:
+    class Overtaken(FakeSession):
+        """Labels most of what is ahead after a put has counted it, before the prefetcher hears of the count."""
+
+        def put(self, items: Sequence[Item]) -> Future[Any]:
+            counted = super().put(items)
+            if self.ahead >= LEAST and self.done == 0:
+                self.label(self.ahead)
+                supply.need(self.ahead)
+            return counted
+
+    desk = Overtaken()
+    supply = supplied(desk, plan(pair_rows(tmp_path / "pairs.jsonl", 100)))
+    desk.wait_until(lambda: desk.done > 0 and desk.ahead >= LEAST)
+
+
 def test_the_limit_holds_also_for_what_was_there_and_the_desk_is_told(tmp_path: Path, supplied: Any) -> None:
     desk = FakeSession()
     queue = pair_rows(tmp_path / "pairs.jsonl", 100)

@@ -1,4 +1,4 @@
-"""The runs of alarms.py: some with a failure seeded by configuration, by a reward or by a broken piece, ten without."""
+"""Runs of alarms.py: failures seeded by a setting, a reward or a broken piece of the trainer, and ten healthy runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainer.ppo.learner import Learner
 
 REWARDS = Path(__file__).with_name("alarm_rewards.py")
 STOP = list("rstuvwxyz")
-"""Texts that end a response where lengths are to vary: about one token in four."""
+"""Stop texts for runs whose responses vary in length; about one token in four is one of them."""
 
 BASE: dict[str, Any] = {
     "model.lora_targets": ["v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
@@ -38,7 +38,10 @@ BASE: dict[str, Any] = {
 
 
 class Case(NamedTuple):
-    """A run: what differs from BASE, the alarm that it must raise (none: it is well), and what is broken in it."""
+    """One run: the settings that differ from BASE, and the alarm that it must raise ("" for a healthy run).
+
+    broken: makes the context that the run trains in, which may patch the trainer.
+    """
 
     name: str
     settings: dict[str, Any]
@@ -47,7 +50,7 @@ class Case(NamedTuple):
 
 
 def reward(*names: str, watched: str = "") -> dict[str, Any]:
-    """Setting: the functions of alarm_rewards.py that are trained on, and one that is watched."""
+    """Return a `reward.sources` setting: functions of alarm_rewards.py to train on, and one to watch with weight 0."""
     sources = [{"kind": "python", "path": f"{REWARDS}:{name}"} for name in names]
     if watched:
         sources.append({"kind": "python", "path": f"{REWARDS}:{watched}", "weight": 0.0})  # type: ignore[dict-item]
@@ -56,23 +59,23 @@ def reward(*names: str, watched: str = "") -> dict[str, Any]:
 
 @contextmanager
 def policy_scored_at(temperature: float) -> Iterator[None]:
-    """Take the old log-probs at a temperature that was not sampled at."""
+    """Compute the old log-probs at `temperature` instead of the temperature of sampling."""
     original = steps.add_policy_logprobs_and_values
 
-    def wrong(*args: Any, **how: Any) -> Any:
-        return original(*args, **how | {"temperature": temperature})
+    def patched(*args: Any, **kwargs: Any) -> Any:
+        return original(*args, **kwargs | {"temperature": temperature})
 
-    with mock.patch.object(steps, "add_policy_logprobs_and_values", wrong):
+    with mock.patch.object(steps, "add_policy_logprobs_and_values", patched):
         yield
 
 
 @contextmanager
-def lost_step(number: int) -> Iterator[None]:
-    """Make the gradient of one optimiser step NaN."""
+def nan_gradient(number: int) -> Iterator[None]:
+    """Make the gradient of one optimiser step NaN: the one that follows `number` steps."""
     original = Learner.gradients
 
-    def gradients(learner: Learner, *args: Any, **how: Any) -> Any:
-        found = original(learner, *args, **how)
+    def gradients(learner: Learner, *args: Any, **kwargs: Any) -> Any:
+        found = original(learner, *args, **kwargs)
         return found._replace(of=tree_map(lambda g: g * math.nan, found.of)) if learner.steps == number else found
 
     with mock.patch.object(Learner, "gradients", gradients):
@@ -81,17 +84,20 @@ def lost_step(number: int) -> Iterator[None]:
 
 @contextmanager
 def slow_reward() -> Iterator[None]:
-    """Make the reward take 15 s from the thirteenth batch on, by the clock of the run: nobody waits for it."""
+    """Make the reward take 15 s from the thirteenth batch on.
+
+    Only the run's clock moves forward, so that the benchmark does not wait.
+    """
     clock, compute_rewards = Control.clock, steps.compute_rewards
-    calls, late = count(1), 0.0
+    calls, delay = count(1), 0.0
 
     def slow(*args: Any) -> Any:
-        nonlocal late
-        late += 15 * (next(calls) > 12)
+        nonlocal delay
+        delay += 15 * (next(calls) > 12)
         return compute_rewards(*args)
 
     with (
-        mock.patch.object(Control, "clock", lambda control: clock(control) + late),
+        mock.patch.object(Control, "clock", lambda control: clock(control) + delay),
         mock.patch.object(steps, "compute_rewards", slow),
     ):
         yield
@@ -99,25 +105,25 @@ def slow_reward() -> Iterator[None]:
 
 @contextmanager
 def wrong_old_logprobs() -> Iterator[None]:
-    """Compare, from the tenth iteration on, with log-probs that the policy which wrote never had."""
+    """Lower the old log-probs by 3 nats from the eleventh iteration on, as if another policy had written the batch."""
     original = Learner.gradients
 
-    def gradients(learner: Learner, batch: Any, *args: Any, **how: Any) -> Any:
+    def gradients(learner: Learner, batch: Any, *args: Any, **kwargs: Any) -> Any:
         if learner.steps >= 10 * BASE["ppo.epochs"]:
             batch = batch._replace(logprobs=batch.logprobs - 3)
-        return original(learner, batch, *args, **how)
+        return original(learner, batch, *args, **kwargs)
 
     with mock.patch.object(Learner, "gradients", gradients):
         yield
 
 
 @contextmanager
-def critic_that_learns_the_opposite() -> Iterator[None]:
-    """Train the critic on the negative of its returns."""
+def critic_with_negated_returns() -> Iterator[None]:
+    """Train the critic on the negated returns."""
     original = Learner.gradients
 
-    def gradients(learner: Learner, batch: Any, *args: Any, **how: Any) -> Any:
-        return original(learner, batch._replace(returns=-batch.returns), *args, **how)
+    def gradients(learner: Learner, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(learner, batch._replace(returns=-batch.returns), *args, **kwargs)
 
     with mock.patch.object(Learner, "gradients", gradients):
         yield
@@ -157,11 +163,11 @@ FAILURES = [
     Case("constant reward", {**reward("constant")}, "no_signal"),
     Case("constant reward, no penalty", {**reward("constant"), "ppo.kl_coef": 0.0}, "no_signal"),
     Case("value_lr = 1", {"optim.value_lr": 1.0}, "critic_lost"),
-    Case("a critic trained on the opposite", {}, "critic_lost", critic_that_learns_the_opposite),
+    Case("a critic trained on the opposite", {}, "critic_lost", critic_with_negated_returns),
     Case(
         "one batch with a huge reward", {**reward("digits_then_huge"), "ppo.whiten_advantages": False}, "gradient_spike"
     ),
-    Case("a gradient of NaN", {}, "step_nan", lambda: lost_step(30)),
+    Case("a gradient of NaN", {}, "step_nan", lambda: nan_gradient(30)),
     Case(
         "length pays",
         {**reward("length"), **LONG_TEXTS, "optim.policy_lr": 0.02, "ppo.kl_coef": 0.0},
@@ -174,7 +180,7 @@ FAILURES = [
         "reward_hacking",
     ),
     Case(
-        "what is learnt does not carry over",
+        "gain in training, none in evaluations",
         {**reward("digits_in_training"), "optim.policy_lr": 0.005, "eval.every": 3, "eval.prompts": 12},
         "reward_hacking",
     ),
@@ -182,7 +188,7 @@ FAILURES = [
 ]
 
 HEALTHY = [
-    Case("as it comes", {}),
+    Case("default settings", {}),
     Case("another seed", {"run.seed": 1}),
     Case(
         "batches of 8, lengths vary",
@@ -193,7 +199,7 @@ HEALTHY = [
         {"run.seed": 3, "ppo.kl_controller": "adaptive", "ppo.kl_target": 4.0, "ppo.kl_horizon": 200, "eval.every": 5},
     ),
     Case(
-        "rates to 0, minibatches",
+        "learning rates fall to 0, minibatches",
         {
             "run.seed": 4,
             "optim.schedule": "linear",

@@ -1,4 +1,4 @@
-"""Rewards of alarms.py, healthy and seeded with a failure. A run loads this file anew, so `_calls` begins at 0."""
+"""Rewards of alarms.py, healthy and seeded with a failure. Each run loads this file again, so `_calls` starts at 1."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 EVAL_PROMPTS = 12
-"""Prompts of an evaluation, by which it is told from a batch."""
+"""Prompts of an evaluation; `digits_in_training` recognises evaluations by this number."""
 
 _calls = count(1)
 _Scores = list[float]
@@ -18,47 +18,50 @@ def _share(completions: Sequence[str], wanted: Callable[[str], bool]) -> _Scores
 
 
 def digits(completions: Sequence[str], **_: Any) -> _Scores:
-    """The share of digits."""
+    """Return the share of digits in each completion."""
     return _share(completions, str.isdigit)
 
 
 def letters(completions: Sequence[str], **_: Any) -> _Scores:
-    """The share of letters: what digits push out."""
+    """Return the share of letters in each completion, which falls as a policy learns to write digits."""
     return _share(completions, str.isalpha)
 
 
 def early_letters(completions: Sequence[str], **_: Any) -> _Scores:
-    """The share of the letters a to m."""
+    """Return the share of the letters a to m in each completion."""
     return _share(completions, lambda character: "a" <= character <= "m")
 
 
 def one_letter(completions: Sequence[str], **_: Any) -> _Scores:
-    """The share of a single letter: repeating it is best."""
+    """Return the share of the letter q in each completion; repeating it scores highest."""
     return _share(completions, lambda character: character == "q")
 
 
 def length(completions: Sequence[str], **_: Any) -> _Scores:
-    """Characters."""
+    """Return the number of characters of each completion, divided by 8."""
     return [len(text) / 8 for text in completions]
 
 
 def constant(completions: Sequence[str], **_: Any) -> _Scores:
-    """Always the same."""
+    """Return 1 for every completion."""
     return [1.0 for _ in completions]
 
 
 def noise(completions: Sequence[str], **_: Any) -> _Scores:
-    """Nothing that can be learnt: by a sum of the characters."""
+    """Return a hash of each completion, in [0, 1): there is nothing to learn from it."""
     return [sum(map(ord, text)) * 7919 % 101 / 101 for text in completions]
 
 
 def digits_then_huge(completions: Sequence[str], **_: Any) -> _Scores:
-    """The share of digits, ten thousand times as much in the 25th batch."""
+    """Return the share of digits, multiplied by 10,000 in the 25th batch."""
     factor = 10_000 if next(_calls) == 25 else 1
     return [factor * score for score in digits(completions)]
 
 
 def digits_in_training(completions: Sequence[str], **_: Any) -> _Scores:
-    """The share of digits; of anything else in an evaluation, as if what was learnt did not carry over."""
+    """Return the share of digits in training and of all other characters in evaluations.
+
+    So what is learnt does not generalise.
+    """
     scores = digits(completions)
     return [1 - score for score in scores] if len(scores) == EVAL_PROMPTS else scores

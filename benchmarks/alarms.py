@@ -1,11 +1,11 @@
-"""Do the alarms come when a run goes wrong, and only then?
+"""Check that a run raises its alarm when it goes wrong, and that a healthy run raises none.
 
-Trains a random llama of two layers with a failure seeded by configuration, by a reward or by a broken piece, at least
-once for each rule of trainer/monitoring, then ten runs that are well, and prints both rates as Markdown tables.
+Trains a random llama of two layers with a failure seeded by a setting, a reward or a broken piece of the trainer, at
+least once for each rule of trainer/monitoring, then ten healthy runs. Prints Markdown tables and both rates.
 
 Run: .venv/bin/python benchmarks/alarms.py [--only NAME ...] [--seed N] [--journals events.jsonl ...]
 --seed: added to the seed of every run.
---journals: further runs, each beside its config.toml, over which the rules are held as well.
+--journals: journals of other runs, each beside its config.toml, to apply the rules to.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import trainer  # noqa: F401  the BLAS first
+import trainer  # noqa: F401  loads the BLAS, before anything imports mlx
 
 # isort: split
 import mlx.core as mx
@@ -41,7 +41,7 @@ CHARACTERS = " 0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 def make_model(folder: Path) -> Path:
-    """Write a random llama that reads and writes one character a token."""
+    """Write a random llama whose tokens are single characters to `folder`, and return `folder`."""
     shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
     rest = {"num_key_value_heads": 2, "rms_norm_eps": 1e-5, "vocab_size": len(CHARACTERS) + 2, "rope_theta": 10000.0}
     config = {"model_type": "llama", **shape, **rest, "tie_word_embeddings": True, "eos_token_id": len(CHARACTERS)}
@@ -63,7 +63,7 @@ def make_model(folder: Path) -> Path:
 
 
 def make_workspace(folder: Path) -> None:
-    """The model and sixty prompts."""
+    """Write the model and sixty prompts to `folder`."""
     make_model(folder / "model")
     words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
     prompts = [f"{first} {second}" for first in words for second in words[:6]]
@@ -71,7 +71,7 @@ def make_workspace(folder: Path) -> None:
 
 
 def configuration(folder: Path, settings: dict[str, Any]) -> Config:
-    """BASE with `settings`, in the workspace `folder`."""
+    """Return the configuration of BASE with `settings`, for the workspace `folder`."""
     raw: dict[str, Any] = {"run": {"dir": str(folder / "runs")}}
     paths = {"model.path": str(folder / "model"), "data.prompts": str(folder / "prompts.jsonl")}
     for key, value in {**paths, **BASE, **settings}.items():
@@ -80,15 +80,15 @@ def configuration(folder: Path, settings: dict[str, Any]) -> Config:
     return validate(raw)
 
 
-class Told:
-    """A sink that keeps a run's alarms and iterations."""
+class EventRecorder:
+    """Sink that records a run's alarms and iterations."""
 
     def __init__(self) -> None:
         self.alarms: list[Alarm] = []
         self.iterations: list[Iteration] = []
 
     def emit(self, event: Event) -> None:
-        """Take one event of the run."""
+        """Record `event` if it is an alarm or an iteration."""
         match event:
             case Alarm():
                 self.alarms.append(event)
@@ -96,19 +96,19 @@ class Told:
                 self.iterations.append(event)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
 
-def run(case: Case, folder: Path) -> Told:
-    """Train `case` to its end, or to where it diverges."""
-    told = Told()
+def run(case: Case, folder: Path) -> EventRecorder:
+    """Train `case` until it ends or diverges, and return its alarms and iterations."""
+    recorded = EventRecorder()
     with case.broken(), suppress(DivergedError):
-        train(configuration(folder, case.settings), sinks=[told])
-    return told
+        train(configuration(folder, case.settings), sinks=[recorded])
+    return recorded
 
 
-def of_journal(path: Path) -> list[Alarm]:
-    """What the rules have to say of a run that has been."""
+def journal_alarms(path: Path) -> list[Alarm]:
+    """Return the alarms that the rules raise over the journal at `path`."""
     config = load_config(path.with_name("config.toml"))
     monitor = Monitor(lambda: config)
     events = read_journal(path).events
@@ -116,38 +116,41 @@ def of_journal(path: Path) -> list[Alarm]:
 
 
 def table(cases: Sequence[Case], folder: Path, seed: int) -> tuple[list[str], int]:
-    """Train `cases`; their rows, and in how many what had to come came, or nothing where nothing had to."""
-    rows, right = [], 0
+    """Train `cases`; return a table row for each, and the number of cases with the expected outcome.
+
+    A seeded failure must raise its alarm, and a healthy run none.
+    """
+    rows, as_expected = [], 0
     for case in cases:
         started = time.perf_counter()
         settings = {**case.settings, "run.seed": case.settings.get("run.seed", 0) + seed}
-        told = run(case._replace(settings=settings), folder)
-        codes = list(dict.fromkeys(alarm.code for alarm in told.alarms))
-        right += case.alarm in codes if case.alarm else not codes
-        first = next((alarm for alarm in told.alarms if alarm.code == case.alarm), None)
-        at = f"{first.iteration} of {len(told.iterations)}" if first else "-"
+        recorded = run(case._replace(settings=settings), folder)
+        codes = list(dict.fromkeys(alarm.code for alarm in recorded.alarms))
+        as_expected += case.alarm in codes if case.alarm else not codes
+        first = next((alarm for alarm in recorded.alarms if alarm.code == case.alarm), None)
+        raised = f"{first.iteration} of {len(recorded.iterations)}" if first else "-"
         others = ", ".join(code for code in codes if code != case.alarm) or "-"
-        scores = [row.score_mean for row in told.iterations]
-        learnt = f"{sum(scores[:3]) / 3:.2f} -> {sum(scores[-3:]) / 3:.2f}"
-        rows.append(f"| {case.name} | {case.alarm or '-'} | {at} | {others} | {learnt} |")
+        scores = [row.score_mean for row in recorded.iterations]
+        trend = f"{sum(scores[:3]) / 3:.2f} -> {sum(scores[-3:]) / 3:.2f}"
+        rows.append(f"| {case.name} | {case.alarm or '-'} | {raised} | {others} | {trend} |")
         print(f"{rows[-1]} {time.perf_counter() - started:.1f} s", file=sys.stderr)
-        for alarm in told.alarms:
+        for alarm in recorded.alarms:
             print(f"    {alarm.iteration} {alarm.level} {alarm.code}: {alarm.message}", file=sys.stderr)
-    return rows, right
+    return rows, as_expected
 
 
 def main() -> None:
-    """Train all, then print the tables and the rates."""
+    """Train the chosen cases, then print the tables and the rates."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--only", nargs="+", default=[], metavar="NAME", help="cases whose name or alarm has this in it"
+        "--only", nargs="+", default=[], metavar="NAME", help="train only the cases with this name or alarm"
     )
     parser.add_argument("--journals", nargs="+", type=Path, default=[], metavar="EVENTS")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
 
     chosen = [
-        [case for case in cases if not options.only or any(o in (case.name, case.alarm) for o in options.only)]
+        [case for case in cases if not options.only or any(name in (case.name, case.alarm) for name in options.only)]
         for cases in (FAILURES, HEALTHY)
     ]
     missing = set(ALARM_RULES) - {case.alarm for case in FAILURES}
@@ -155,14 +158,18 @@ def main() -> None:
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         make_workspace(Path(folder))
-        (failed, raised), (well, quiet) = (table(cases, Path(folder), options.seed) for cases in chosen)
-    head = "| run | alarm | raised in iteration | others | score, first and last three |\n|---|---|---|---|---|"
-    print("\n".join(["Seeded failures\n", head, *failed, "", "Healthy runs\n", head, *well, ""]))
+        (failures, raised), (healthy, quiet) = (table(cases, Path(folder), options.seed) for cases in chosen)
+    head = (
+        "| run | alarm | raised in iteration | other alarms | mean score, first and last three iterations |\n"
+        "|---|---|---|---|---|"
+    )
+    print("\n".join(["Seeded failures\n", head, *failures, "", "Healthy runs\n", head, *healthy, ""]))
     print(
-        f"{raised} of {len(failed)} seeded failures raised their alarm; {quiet} of {len(well)} healthy runs raised none"
+        f"{raised} of {len(failures)} seeded failures raised their alarm; "
+        f"{quiet} of {len(healthy)} healthy runs raised none"
     )
     for path in options.journals:
-        codes = [f"{alarm.code} ({alarm.iteration})" for alarm in of_journal(path)]
+        codes = [f"{alarm.code} ({alarm.iteration})" for alarm in journal_alarms(path)]
         print(f"{path}: {', '.join(codes) or 'none'}")
     print(f"{time.perf_counter() - started:.0f} s", file=sys.stderr)
 

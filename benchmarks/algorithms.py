@@ -1,12 +1,12 @@
-"""PPO, RLOO, GRPO and DPO on one task: what each reaches with as many sequences, at what KL, time and memory.
+"""Compare what PPO, RLOO, GRPO and DPO gain on one task from the same number of sequences, at what KL, time and memory.
 
-The task is the quickstart's: the starter model continues stories, the sentiment lexicon scores them. All learn from the
-same number of sequences. PPO, RLOO and GRPO write theirs as they learn; DPO gets as many by the untrained model, four
-to a prompt, ranked by the same score. `ppo-workbench evaluate` judges the last checkpoint of each on the same
-prompts, which no method has seen, with the same draws.
+The task is the quickstart's: the starter model continues stories, and the sentiment lexicon scores them. PPO, RLOO and
+GRPO sample their sequences while they train. DPO gets as many sequences of the untrained model, four per prompt, ranked
+by the same score. `ppo-workbench evaluate` scores the last checkpoint of each method on the same held-out prompts, with
+the same draws.
 
 Run: .venv/bin/python benchmarks/algorithms.py [--seeds 0 1 2] [--iterations 25] [--dir runs/algorithms]
-What is there already is only read; a run that was broken off goes on. Times are medians over a run.
+Finished runs are only read, and interrupted ones resumed. Times are medians over a run.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from trainer.seeding import key_for
 from trainer.session.prompts import run_prompts
 
 COMPLETIONS = 4
-SEQUENCES = 8  # an iteration
-SAMPLING = 1001  # a seed's purpose of our own: the pairs must not be the draws of any run
+SEQUENCES = 8  # per iteration
+SAMPLING = 1001  # purpose for `key_for` that no run uses, so that the pairs repeat no run's draws
 GROUPS = (f"rollout.samples_per_prompt={COMPLETIONS}",)
 ONLINE: dict[str, tuple[str, ...]] = {
     "PPO": (),
@@ -62,18 +62,18 @@ DPO = (
 
 
 class Row(NamedTuple):
-    """What came of one method on one seed."""
+    """Results of one method on one seed."""
 
-    report: dict[str, Any]  # of `ppo-workbench evaluate --json`
-    seconds: float  # for `SEQUENCES` sequences, DPO's share of sampling counted
+    report: dict[str, Any]  # output of `ppo-workbench evaluate --json`
+    seconds: float  # for `SEQUENCES` sequences; for DPO, sampling them included
     mebibytes: float  # peak of MLX's own allocations
 
 
 def main() -> None:
-    """Do what is left, then print the table."""
+    """Run what is missing, then print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--iterations", type=int, default=25, help="of the methods that write as they learn")
+    parser.add_argument("--iterations", type=int, default=25, help="iterations of PPO, RLOO and GRPO")
     parser.add_argument("--dir", type=Path, default=Path("runs/algorithms"))
     options = parser.parse_args()
     rows: dict[str, list[Row]] = {name: [] for name in (*ONLINE, "DPO")}
@@ -87,30 +87,33 @@ def main() -> None:
 
 
 def learn_online(run: Path, seed: int, iterations: int, settings: tuple[str, ...]) -> Row:
-    """Train by a method that writes as it learns."""
+    """Train PPO, RLOO or GRPO on one seed, and return the results."""
     given = (*shared(run, seed), f"ppo.iterations={iterations}", *settings)
     train_ppo(run, *given)
     steps = [event for event in events(run) if isinstance(event, Iteration)]
     seconds = median(sum(step.seconds.values()) for step in steps)
-    return Row(judged(run), seconds, max(step.memory_bytes for step in steps) / 2**20)
+    return Row(evaluation_report(run), seconds, max(step.memory_bytes for step in steps) / 2**20)
 
 
 def learn_offline(run: Path, seed: int, iterations: int) -> Row:
-    """DPO on as many sequences of the untrained model."""
+    """Train DPO on sequences of the untrained model, and return the results."""
     train(["dpo"], run, *shared(run, seed), *DPO, new=("--data", str(run.parent / "pairs.jsonl")))
     steps = [event for event in events(run) if isinstance(event, DPOStep)]
     sampling = sum(row["seconds"] for row in read_lines(run.parent / "written.jsonl"))
     seconds = (sampling + sum(step.seconds for step in steps)) / iterations
-    return Row(judged(run), seconds, max(step.memory_bytes for step in steps) / 2**20)
+    return Row(evaluation_report(run), seconds, max(step.memory_bytes for step in steps) / 2**20)
 
 
 def shared(run: Path, seed: int) -> tuple[str, ...]:
-    """Settings of all runs of a seed."""
+    """Return the settings that all runs of a seed share."""
     return f"run.dir={run.parent}", f"run.seed={seed}", "checkpoint.every=5", "checkpoint.keep=1"
 
 
-def judged(run: Path) -> dict[str, Any]:
-    """The last checkpoint on the held-out prompts, with two responses to each."""
+def evaluation_report(run: Path) -> dict[str, Any]:
+    """Return the report on the last checkpoint: the held-out prompts, two responses to each.
+
+    The report is kept in the run's folder; a later call reads it from there.
+    """
     kept = run / "judged.json"
     if not kept.exists():
         command = [sys.executable, "-m", "workbench", "evaluate", str(run), "--samples", "2", "--json", "--seed", "1"]
@@ -121,7 +124,7 @@ def judged(run: Path) -> dict[str, Any]:
 
 
 def prepare(folder: Path, seed: int, count: int) -> None:
-    """The prompts that are held out, and DPO's pairs: `count` prompts with what the untrained model wrote to them."""
+    """Write the held-out prompts, and DPO's pairs: the untrained model's ranked texts for `count` prompts."""
     if (folder / "pairs.jsonl").exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -134,18 +137,18 @@ def prepare(folder: Path, seed: int, count: int) -> None:
         key = key_for(seed, SAMPLING, first)  # type: ignore[arg-type]
         return generate_responses(model.backbone, model.tokenizer, batch, config.rollout, key=key)
 
-    save(folder / "written.jsonl", list(write(prompts.train[:count], generate, build_rewards(config.reward))))
+    save(folder / "written.jsonl", list(sample_texts(prompts.train[:count], generate, build_rewards(config.reward))))
     write_preferences(ranked(read_lines(folder / "written.jsonl")), folder / "pairs.jsonl", format="k-way")
 
 
-def write(
+def sample_texts(
     prompts: list[Prompt], generate: Callable[[list[Prompt], int], list[Any]], rewards: Rewards
 ) -> Iterator[dict[str, Any]]:
-    """Of each prompt the texts, their scores, and the seconds that they took."""
-    together = SEQUENCES // COMPLETIONS
-    for first in range(0, len(prompts), together):
+    """Yield each prompt with its texts, their scores, and the seconds it took to write and score them."""
+    prompts_per_batch = SEQUENCES // COMPLETIONS
+    for first in range(0, len(prompts), prompts_per_batch):
         started = time.perf_counter()
-        batch = [prompt for prompt in prompts[first : first + together] for _ in range(COMPLETIONS)]
+        batch = [prompt for prompt in prompts[first : first + prompts_per_batch] for _ in range(COMPLETIONS)]
         responses = generate(batch, first)
         texts = [response.text for response in responses]
         inputs = [
@@ -155,12 +158,12 @@ def write(
         scores = rewards(inputs).scores
         seconds = (time.perf_counter() - started) * COMPLETIONS / len(batch)
         for row in range(0, len(batch), COMPLETIONS):
-            of_it = slice(row, row + COMPLETIONS)
-            yield {"prompt": batch[row].prompt, "texts": texts[of_it], "scores": scores[of_it], "seconds": seconds}
+            group = slice(row, row + COMPLETIONS)
+            yield {"prompt": batch[row].prompt, "texts": texts[group], "scores": scores[group], "seconds": seconds}
 
 
 def ranked(rows: list[dict[str, Any]]) -> Iterator[Preference]:
-    """The completions to each prompt from the best score to the worst; those that are all equal teach nothing."""
+    """Yield each prompt's completions ranked by score. Skip a prompt whose scores are all equal: it teaches nothing."""
     for row in rows:
         scores = row["scores"]
         if len(set(scores)) > 1:
@@ -171,17 +174,17 @@ def ranked(rows: list[dict[str, Any]]) -> Iterator[Preference]:
 
 
 def save(path: Path, rows: list[dict[str, Any]]) -> None:
-    """A JSON object a line."""
+    """Write `rows` to `path`, one JSON object per line."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """What `save` wrote."""
+    """Return the rows that `save` wrote."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def table(rows: dict[str, list[Row]]) -> str:
-    """Markdown, a line a method with each number of every seed."""
+    """Return a Markdown table with one row per method and the numbers of all seeds."""
     lines = [
         "| method | gain in held-out score | mean | win rate | KL | seconds for 8 sequences | peak MiB |",
         "|---|---|---|---|---|---|---|",
@@ -191,7 +194,7 @@ def table(rows: dict[str, list[Row]]) -> str:
         cells = [
             ", ".join(f"{gain:+.2f}" for gain in gains),
             f"{fmean(gains):+.2f}",
-            ", ".join(f"{100 * row.report['win_rate']['value']:.0f} %" for row in found),
+            ", ".join(f"{100 * row.report['win_rate']['value']:.0f}%" for row in found),
             ", ".join(f"{row.report['policy']['kl']['value']:.1f}" for row in found),
             ", ".join(f"{row.seconds:.1f}" for row in found),
             f"{max(row.mebibytes for row in found):,.0f}",

@@ -1,4 +1,4 @@
-"""What trainer/models/cpu/kernels.py gains over MLX's own functions on the CPU: seconds, ratio and error, in one table.
+"""Compare trainer/models/cpu/kernels.py with MLX's own functions on the CPU: time, ratio and error, in one table.
 
 Run: .venv/bin/python benchmarks/bench_elementwise.py
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import trainer  # noqa: F401  the BLAS first
+import trainer  # noqa: F401  loads the BLAS, before anything imports mlx
 
 # isort: split
 import mlx.core as mx
@@ -23,7 +23,7 @@ VOCABULARY, TOKENS, WIDTH = 49152, 96, 1536
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """The best of several runs, for a busy machine only ever adds."""
+    """Return the seconds of the fastest of ROUNDS calls, after a warm-up. Other load only makes a call slower."""
     mx.eval(run())
     best = float("inf")
     for _ in range(ROUNDS):
@@ -34,7 +34,7 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Print the table."""
+    """Time each function, print the table, then the largest errors of the log-probs."""
     gate, x = mx.random.normal((512, WIDTH)) * 4, mx.random.normal((512, WIDTH))
     logits, tokens = mx.random.normal((TOKENS, VOCABULARY)) * 4, mx.random.randint(0, VOCABULARY, (TOKENS,))
     mx.eval(gate, x, logits, tokens)

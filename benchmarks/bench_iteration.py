@@ -1,8 +1,8 @@
-"""One PPO iteration, ours beside TRL's PPOTrainer: same machine, model, prompts, lengths, epochs and adapter.
+"""Compare one PPO iteration with TRL's PPOTrainer: same machine, model, prompts, lengths, epochs and adapter.
 
-Each side is a process of its own, one after the other, that prints a JSON event an iteration. Seconds are the
-time between two such events on this process's clock, the same for both; the first iteration is warm-up.
-Memory is the kernel's high-water mark of the whole process, not an allocator's count.
+Each side runs in its own process, one after the other, and prints one JSON event per iteration. Seconds are the time
+between two such events on this process's clock, the same for both sides; the first iteration is warm-up. Memory is the
+kernel's high-water mark of the whole process, not an allocator's count.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SIDES = ("ours", "trl")
 
 @dataclass(frozen=True)
 class Run:
-    """One process of one side. Seconds; bytes."""
+    """Measurements of one process of one side, in seconds and bytes."""
 
     first: float  # from the start of the process to the end of its first iteration
     seconds: list[float]  # of each later iteration
@@ -50,7 +50,10 @@ class Run:
 
 
 def run_side(command: Sequence[str], workload: Workload, log: Path) -> Run:
-    """Run one side to its end and time its iterations by the arrival of their events."""
+    """Run one side to its end and time its iterations by the arrival of their events.
+
+    Raises SystemExit if the process fails or generates another number of tokens than the workload asks for.
+    """
     ends, iterations, versions = [time.perf_counter()], [], {}
     with log.open("w", encoding="utf-8") as stderr:
         child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=stderr, text=True)
@@ -61,7 +64,7 @@ def run_side(command: Sequence[str], workload: Workload, log: Path) -> Run:
                 if event["event"] == "iteration":
                     ends.append(time.perf_counter())
                     iterations.append(event)
-        except BaseException:  # Ctrl+C as well: a side left behind would slow down whatever runs next
+        except BaseException:  # also on Ctrl+C: a process left running would slow down whatever runs next
             child.kill()
             raise
         finally:
@@ -81,7 +84,7 @@ def run_side(command: Sequence[str], workload: Workload, log: Path) -> Run:
 
 
 def compare(runs: dict[str, list[Run]], workload: Workload) -> Table:
-    """One column a side and, where there are two, the second divided by the first."""
+    """Return a table with one column per side and, if there are two, the ratio of the second to the first."""
     figures = {side: _figures(side_runs, workload) for side, side_runs in runs.items()}
     length = f"{workload.batch_size} x {workload.max_new_tokens} new tokens"
     table = Table(title=f"One iteration: {length}, {workload.epochs} epochs")
@@ -123,7 +126,7 @@ def _events(child: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
         try:
             yield json.loads(line)
         except json.JSONDecodeError:
-            raise SystemExit(f"{line.strip()!r} is not an event: a side prints one JSON object a line") from None
+            raise SystemExit(f"{line.strip()!r} is not an event: a side must print one JSON object per line") from None
 
 
 def _positive(text: str) -> int:
@@ -136,28 +139,28 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     add = parser.add_argument
-    add("--model", default="starter", help="'starter' or a folder with weights and tokenizer")
+    add("--model", default="starter", help="'starter', or a folder with weights and tokenizer")
     add("--prompts", type=Path, default=STORY_OPENINGS, help=".jsonl file with a 'prompt' in each line")
-    add("--iterations", type=_positive, default=3, help="timed iterations a round, after one for warm-up")
-    add("--rounds", type=_positive, default=1, help="runs of each side, taken in turns")
-    add("--batch-size", type=_positive, default=8, help="sequences an iteration")
+    add("--iterations", type=_positive, default=3, help="timed iterations per round, after one warm-up iteration")
+    add("--rounds", type=_positive, default=1, help="runs of each side, alternating")
+    add("--batch-size", type=_positive, default=8, help="sequences per iteration")
     add("--max-new-tokens", type=_positive, default=48, help="tokens of every response")
     add("--epochs", type=_positive, default=4, help="passes over each batch")
-    add("--sides", nargs="+", choices=SIDES, default=SIDES, help="what to run")
-    add("--value-model", choices=("head", "adapter"), default="head", help="our critic (model.value_model)")
-    add("--trl-reward-model", action="store_true", help="TRL scores by a model, not by the lexicon")
+    add("--sides", nargs="+", choices=SIDES, default=SIDES, help="sides to run")
+    add("--value-model", choices=("head", "adapter"), default="head", help="critic of our side (model.value_model)")
+    add("--trl-reward-model", action="store_true", help="score TRL's responses with a model instead of the lexicon")
     add(
         "--trl-value-lora",
         action="store_true",
-        help="TRL trains an adapter of its value model, not all of it",
+        help="train only an adapter and the head of TRL's value model",
     )
-    add("--trl-python", type=Path, help="interpreter of an environment with TRL; by default one is made")
-    add("--json", type=Path, help="write the workload and every measured figure to this file")
+    add("--trl-python", type=Path, help="interpreter of an environment with TRL (default: create one)")
+    add("--json", type=Path, help="file to write the workload and all measurements to")
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure the sides in turns and print the table."""
+    """Run the sides alternately and print the table."""
     options = _options(arguments)
     workload = Workload(
         model=resolve_model(options.model),

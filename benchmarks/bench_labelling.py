@@ -1,10 +1,10 @@
-"""How long a labeller waits for the next item: from the key to its text in the terminal.
+"""Measure how long a labeller waits for the next item: from the key to its text in the terminal.
 
 Run: .venv/bin/python benchmarks/bench_labelling.py [--keys 500] [--items 10000] [--training]
 
-The label pane with its desk and a store on disk runs in a pseudo-terminal of 120 x 36. Keys are pressed at the
-beginning of a session of `--items` pairs and at its end, on a machine that is idle but for this, and with a process
-that spins on each core, at the same priority. The next item is there when its prompt, which has its number, is.
+The Label pane runs on a store on disk, in a pseudo-terminal of 120 x 36. Keys are pressed at the beginning and at the
+end of a session of `--items` pairs, first on an otherwise idle machine, then with a busy loop on each core, at the same
+priority. The next item counts as shown once its prompt, which contains its number, is in the terminal.
 With --training: in the whole workbench instead, while the quickstart trains in the same process on every core.
 """
 
@@ -43,37 +43,37 @@ WORDS = ("the", "wind", "turned", "a", "page", "of", "her", "letter", "and", "le
 
 
 class Host(App[None]):
-    """The pane alone, with the footer."""
+    """Application with only the Label pane and the footer."""
 
     CSS_PATH = ALL_STYLES
 
     def __init__(self, path: Path, session: int) -> None:
         super().__init__()
         self.animation_level = "none"
-        self._desk = SessionThread(path)
-        self._state = self._desk.resume(session).result()
-        self._desk.exhausted(no_more=True)
+        self._session_thread = SessionThread(path)
+        self._state = self._session_thread.resume(session).result()
+        self._session_thread.exhausted(no_more=True)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        """The variables that stylesheets use."""
+        """Return the variables that the stylesheets use."""
         return EXTRA_VARIABLES
 
     def compose(self) -> ComposeResult:
-        """The pane and the footer."""
+        """Yield the pane and the footer."""
         yield LabelPane(Mock(spec=LabelActions), id="label")
         yield KeyFooter()
 
     def on_mount(self) -> None:
         """Show the session."""
-        self.query_one(LabelPane).begin(self._desk, self._state)
+        self.query_one(LabelPane).begin(self._session_thread, self._state)
 
     def on_unmount(self) -> None:
         """Close the store."""
-        self._desk.close()
+        self._session_thread.close()
 
 
-def written(path: Path, count: int) -> int:
-    """A session of `count` pairs of 120 words each in a new store; its id."""
+def write_session(path: Path, count: int) -> int:
+    """Write a session of `count` pairs of 120-word completions to a new store, and return its id."""
     rng = random.Random(0)
     items = []
     for number in range(count):
@@ -88,22 +88,22 @@ def written(path: Path, count: int) -> int:
 
 
 def label_up_to(path: Path, session: int, position: int) -> None:
-    """Label all that is open before `position`."""
+    """Label all open items before `position`."""
     with PreferenceStore(path) as store:
         labels = open_session(store, session)
-        with store.log.transaction():  # one wait for the disk
-            while (one := labels.next_open()) is not None and one.position < position:
-                labels.label(one.position, Judgement.chosen("a", order_shown=(0, 1), seconds=5.0))
+        with store.log.transaction():  # one write to disk for all labels
+            while (item := labels.next_open()) is not None and item.position < position:
+                labels.label(item.position, Judgement.chosen("a", order_shown=(0, 1), seconds=5.0))
 
 
 def marker(number: int) -> str:
-    """What tells an item's prompt from all others."""
+    """Return the text that only the prompt of item `number` contains."""
     return f"item-{number:05}."
 
 
 @contextmanager
 def spinning(processes: int) -> Iterator[None]:
-    """So many processes that do nothing but take a core each."""
+    """Run `processes` processes with a busy loop each, inside the block."""
     started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
     try:
         yield
@@ -114,7 +114,7 @@ def spinning(processes: int) -> Iterator[None]:
 
 
 def measure(path: Path, session: int, first: int, keys: int) -> list[float]:
-    """Milliseconds from each of `keys` keys to the next item, from the item at `first` on; sorted."""
+    """Return the milliseconds from each of `keys` keys to the next item, from item `first` on, in ascending order."""
     command = [sys.executable, str(Path(__file__).resolve()), "--host", str(path), str(session)]
     with terminal(command, path.parent) as screen:
         screen.wait_for(lambda shown: marker(first).encode() in shown)
@@ -122,11 +122,11 @@ def measure(path: Path, session: int, first: int, keys: int) -> list[float]:
 
 
 def measure_in_training(path: Path, keys: int) -> list[float]:
-    """The same from the session's first item on, in the workbench that trains the quickstart."""
+    """Return the same from the session's first item on, in a workbench that is training the quickstart."""
     with terminal(workbench("label", "--store", str(path), "--labeller", "bench"), path.parent) as screen:
         screen.wait_for(lambda shown: b"Label into" in shown)
         time.sleep(1.0)
-        screen.send("\r")  # goes on with the session that is there
+        screen.send("\r")  # resumes the existing session
         screen.wait_for(lambda shown: marker(0).encode() in shown)
         screen.send(F3)
         screen.wait_for(lambda shown: b"Training F3" in shown)
@@ -138,30 +138,33 @@ def measure_in_training(path: Path, keys: int) -> list[float]:
 
 
 def press(screen: Terminal, first: int, keys: int) -> list[float]:
-    """Press a key for each of `keys` items, of which the one numbered `first` is shown."""
+    """Press a key on each of `keys` items and return the milliseconds to the next one, in ascending order.
+
+    Item `first` must be on the screen.
+    """
     rng = random.Random(first)
     taken = []
     for number in range(first + 1, first + keys + 1):
-        time.sleep(rng.uniform(0.02, 0.15))  # at any moment of what else the machine does
-        moment = screen.send(rng.choice(KEYS))
-        there = screen.wait_for(lambda shown, number=number: marker(number).encode() in shown)
-        taken.append(1000 * (there - moment))
+        time.sleep(rng.uniform(0.02, 0.15))  # random, to hit any stage of other work
+        pressed_at = screen.send(rng.choice(KEYS))
+        shown_at = screen.wait_for(lambda shown, number=number: marker(number).encode() in shown)
+        taken.append(1000 * (shown_at - pressed_at))
     return sorted(taken)
 
 
-def tell(place: str, load: str, taken: list[float]) -> None:
-    """Print the median, the 95th percentile and the longest of sorted milliseconds."""
+def report(place: str, load: str, taken: list[float]) -> None:
+    """Print the median, the 95th percentile and the maximum of sorted milliseconds."""
     figures = [taken[min(int(share * len(taken)), len(taken) - 1)] for share in (0.5, 0.95, 1.0)]
-    told = "   ".join(f"{name} {value:5.1f}" for name, value in zip(("p50", "p95", "max"), figures, strict=True))
-    print(f"  {place:10} {load:15} {told}", flush=True)
+    text = "   ".join(f"{name} {value:5.1f}" for name, value in zip(("p50", "p95", "max"), figures, strict=True))
+    print(f"  {place:10} {load:15} {text}", flush=True)
 
 
 def main() -> None:
-    """Measure, or be the program that is measured."""
+    """Measure and print; with --host, run the application that is measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--keys", type=int, default=500, help="keys of each measurement")
-    parser.add_argument("--items", type=int, default=10_000, help="pairs of the session")
-    parser.add_argument("--training", action="store_true", help="in the whole workbench while it trains")
+    parser.add_argument("--keys", type=int, default=500, help="keys per measurement")
+    parser.add_argument("--items", type=int, default=10_000, help="pairs in the session")
+    parser.add_argument("--training", action="store_true", help="measure in the whole workbench while it trains")
     parser.add_argument("--host", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.host:
@@ -169,20 +172,20 @@ def main() -> None:
         return
     keys, items, cores = options.keys, options.items, os.cpu_count() or 1
     if items < 4 * keys + 1:
-        parser.error(f"--items {items}: four times --keys {keys} and one more are needed")
+        parser.error(f"--items {items} must be more than four times --keys {keys}")
     print(f"{keys} keys each, a session of {items:,} pairs; milliseconds from the key to the next item in the terminal")
     with tempfile.TemporaryDirectory(prefix="bench-labelling-") as folder:
         path = Path(folder) / "preferences.db"
-        session = written(path, items)
+        session = write_session(path, items)
         if options.training:
-            tell("beginning", "training", measure_in_training(path, keys))
+            report("beginning", "training", measure_in_training(path, keys))
             return
         for place, start in (("beginning", 0), ("end", items - 2 * keys - 1)):
             label_up_to(path, session, start)
             for load, processes in (("idle", 0), (f"{cores} cores busy", cores)):
                 first = start + (keys if processes else 0)
                 with spinning(processes):
-                    tell(place, load, measure(path, session, first, keys))
+                    report(place, load, measure(path, session, first, keys))
 
 
 if __name__ == "__main__":

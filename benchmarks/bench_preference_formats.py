@@ -1,6 +1,6 @@
-"""Seconds to import and export pairs: 100,000 of some 1,200 characters each must take under 30 s either way.
+"""Measure import and export of pairs: 100,000 of about 1,200 characters each must take under 30 s either way.
 
-The pairs are made up, of lengths like those of HH-RLHF, with the provenance that the store keeps.
+The pairs are random words with lengths like those of HH-RLHF, and have the provenance that the store keeps.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ WORDS = (
 
 
 def main() -> None:
-    """Make the pairs, time every way in and out, print the seconds; exit code 1 where one takes too long."""
+    """Make the pairs, time every import and export, and print the seconds; exit with 1 if one takes too long."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=100_000, help="default: %(default)s")
+    parser.add_argument("--pairs", type=int, default=100_000, help="number of pairs (default: %(default)s)")
     pairs = parser.parse_args().pairs
     with tempfile.TemporaryDirectory(prefix="bench-preference-formats-") as folder:
         slow = bench(Path(folder), pairs)
@@ -54,14 +54,14 @@ def main() -> None:
 
 
 def bench(folder: Path, pairs: int) -> list[str]:
-    """Print the seconds of every way in and out; returns those that take longer than LIMIT."""
+    """Print the seconds of every import and export; return the names of those that take longer than LIMIT."""
     source = folder / "pairs.jsonl"
     with source.open("w") as file:
         file.writelines(json.dumps(row) + "\n" for row in transcripts(pairs))
     print(f"{pairs} pairs, {source.stat().st_size / 1e6:.0f} MB")
     slow = []
 
-    def told(name: str, began: float) -> None:
+    def report(name: str, began: float) -> None:
         seconds = time.perf_counter() - began
         print(f"{name:<38}{seconds:8.2f} s")
         if seconds > LIMIT:
@@ -70,23 +70,23 @@ def bench(folder: Path, pairs: int) -> list[str]:
     with PreferenceStore(folder / "preferences.db") as store:
         began = time.perf_counter()
         store.add_many(list(read_preferences(str(source))), source=source.name)
-        told("import of hh into the store", began)
+        report("import of hh into the store", began)
         for name, format in FORMATS_OUT.items():
             for suffix in format.suffixes:
                 target = folder / f"{name}{suffix}"
                 began = time.perf_counter()
                 write_preferences(store.preferences(), target, format=name, provenance=True)
-                told(f"export of {name} to {suffix}", began)
+                report(f"export of {name} to {suffix}", began)
                 if not name.startswith("kto"):
                     began = time.perf_counter()
                     assert sum(1 for _ in read_preferences(str(target))) == pairs
-                    told(f"reading {name} from {suffix}", began)
+                    report(f"reading {name} from {suffix}", began)
                 target.unlink()
     return slow
 
 
 def transcripts(count: int) -> Iterator[dict[str, str]]:
-    """Pairs of transcripts of two turns each."""
+    """Yield `count` pairs of transcripts with two turns each."""
     draw = random.Random(0)
 
     def words(least: int, most: int) -> str:

@@ -1,8 +1,8 @@
-"""One training step of the reward model beside one of mlx-lm's LoRA trainer: same model, tokens, batch and adapter.
+"""Compare a training step of the reward model with mlx-lm's LoRA trainer: same model, tokens, batch and adapter.
 
-Each side is a process of its own, one after the other, with the same BLAS. Tokens a second are the batch's real tokens
-over the seconds of a step, by one clock; the first step is warm-up. mlx-lm's loss needs the vocabulary, ours does not:
-that is part of what is compared.
+Each side runs in its own process, one after the other, with the same BLAS. Tokens per second are the batch's real
+tokens divided by the seconds of a step, on one clock; the first step is warm-up. mlx-lm's loss needs the vocabulary and
+ours does not, which is part of the comparison.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ RANK, SCALE, TARGETS = 8, 20.0, ["q_proj", "v_proj"]
 
 
 def main() -> None:
-    """Run both sides and print tokens a second and their ratio, which is to be at least 1."""
+    """Run both sides, and print tokens per second and their ratio, which should be at least 1."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="starter", help="'starter', or a folder in mlx-lm's format")
-    parser.add_argument("--pairs", type=int, default=4, help="pairs of a batch (default: %(default)s)")
-    parser.add_argument("--length", type=int, default=128, help="tokens of a sequence (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=4, help="measured steps of a side (default: %(default)s)")
+    parser.add_argument("--pairs", type=int, default=4, help="pairs per batch (default: %(default)s)")
+    parser.add_argument("--length", type=int, default=128, help="tokens per sequence (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=4, help="measured steps of each side (default: %(default)s)")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.side:
@@ -41,12 +41,12 @@ def main() -> None:
     tokens = 2 * args.pairs * args.length
     speeds = {side: tokens / median(run_side(side)) for side in SIDES}
     for side, speed in speeds.items():
-        print(f"{side:8} {speed:8.1f} tokens/s   {tokens / speed:6.2f} s a step of {tokens} tokens")
+        print(f"{side:8} {speed:8.1f} tokens/s   {tokens / speed:6.2f} s per step of {tokens} tokens")
     print(f"ratio    {speeds['ours'] / speeds['mlx-lm']:8.2f}")
 
 
 def run_side(side: str) -> list[float]:
-    """Seconds of each measured step of a side, in a process of its own."""
+    """Run `side` in its own process, and return the seconds of each measured step."""
     command = [sys.executable, __file__, *sys.argv[1:], "--side", side]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -55,13 +55,13 @@ def run_side(side: str) -> list[float]:
 
 
 def sequences(args: argparse.Namespace) -> list[list[int]]:
-    """The batch: random words, for what they say does not change the time."""
+    """Return the batch, 2 x `pairs` sequences of random token ids: the text does not affect the time."""
     rng = np.random.default_rng(0)
     return [rng.integers(10, 10_000, args.length).tolist() for _ in range(2 * args.pairs)]
 
 
 def our_steps(args: argparse.Namespace) -> list[float]:
-    """Steps of `RewardLearner`."""
+    """Return the seconds of each measured step of `RewardLearner`."""
     from trainer.config.problems import validate_as
     from trainer.config.reward_model import RewardModelConfig
     from trainer.models.loading import load_backbone
@@ -90,7 +90,7 @@ def our_steps(args: argparse.Namespace) -> list[float]:
 
 
 def mlx_lm_steps(args: argparse.Namespace) -> list[float]:
-    """Steps of mlx-lm's own trainer, as it ships."""
+    """Return the seconds of each measured step of mlx-lm's own trainer, unchanged."""
     import mlx.optimizers as optim
     from mlx_lm.tuner.trainer import TrainingArgs, TrainingCallback, train
     from mlx_lm.tuner.utils import linear_to_lora_layers
@@ -119,7 +119,7 @@ def mlx_lm_steps(args: argparse.Namespace) -> list[float]:
     )
     try:
         train(model, optim.AdamW(1e-4), batch, args=settings, training_callback=Clock())
-    except RuntimeError:  # it cannot save to where we send it, and has trained by then
+    except RuntimeError:  # saving to /dev/null fails, but only after training
         if len(ends) < args.steps + 2:
             raise
     return [end - start for start, end in pairwise(ends[1:])]

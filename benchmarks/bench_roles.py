@@ -1,8 +1,8 @@
-"""What memory the four models of PPO take on one backbone: policy, then reference, value and reward added in turn.
+"""Measure the memory of PPO's four models on one backbone: policy, then reference, value and reward added in turn.
 
-Each row is a process of its own that does an iteration's work in the roles that it has: a rollout, one pass for each
-role, and an optimiser step of policy and value adapter. A last row has the reward model on a backbone of its own beside
-the policy's, as where it was trained on another model.
+Each row is a process that does an iteration's work for its roles: a rollout, one pass for each role, and an optimiser
+step of policy and value adapter. In the last row the reward model has its own backbone beside the policy's, as if it
+had been trained on another model.
 
 Run: .venv/bin/python benchmarks/bench_roles.py [--model starter|PATH] [--batch-size 8] [--new-tokens 48]
 """
@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import trainer  # noqa: F401  the BLAS first
+import trainer  # noqa: F401  loads the BLAS, before anything imports mlx
 
 # isort: split
 import mlx.core as mx
@@ -53,16 +53,16 @@ MEBI = 2**20
 
 
 def main() -> None:
-    """Measure each row in a process, print the table; or be such a process."""
+    """Measure each row in its own process and print the table; with --row, measure that row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="starter", help="'starter' or a folder")
-    parser.add_argument("--batch-size", type=int, default=8, help="sequences")
-    parser.add_argument("--new-tokens", type=int, default=48, help="of each response")
+    parser.add_argument("--model", default="starter", help="'starter', or a folder with weights and tokenizer")
+    parser.add_argument("--batch-size", type=int, default=8, help="sequences per batch")
+    parser.add_argument("--new-tokens", type=int, default=48, help="tokens of each response")
     parser.add_argument("--row", choices=ROWS, help=argparse.SUPPRESS)
     parser.add_argument("--reward-model", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.row:
-        print(json.dumps(measured(options)))
+        print(json.dumps(measure(options)))
         return
     print(f"{'roles':24}{'weights':>10}{'MLX peak':>10}{'resident':>10}   MiB")
     with tempfile.TemporaryDirectory(prefix="bench-roles-") as folder:
@@ -74,13 +74,13 @@ def main() -> None:
             print(f"{row:24}" + "".join(f"{found[name] / MEBI:10.0f}" for name in ("weights", "peak", "resident")))
 
 
-def measured(options: argparse.Namespace) -> dict[str, int]:
-    """Bytes: of the weights once all is loaded, MLX's peak during the work, the process's own peak."""
+def measure(options: argparse.Namespace) -> dict[str, int]:
+    """Return bytes: the weights once everything is loaded, MLX's peak during the work, the process's resident peak."""
     roles, owns_backbone = ROWS[options.row]
     model = load_backbone(ModelConfig(path=options.model))
     if not options.reward_model.exists():
         write_reward_model(options.reward_model, options.model, model.backbone)
-    # The critic has an adapter of its own, so that it is a model apart; without its role it makes no pass.
+    # The critic has its own adapter, so that it is a separate model; it makes no pass unless its role is on.
     actor = ActorCriticLLM(model.backbone, ModelConfig(path=options.model, value_model="adapter"), key=mx.random.key(0))
     learner = Learner(actor, OptimConfig(), total_steps=1)
     rewards = None
@@ -94,13 +94,13 @@ def measured(options: argparse.Namespace) -> dict[str, int]:
     data = DataConfig(limit=options.batch_size)
     prompts = encode_prompts(load_prompts(data), model.tokenizer, data).prompts
     sampling = RolloutConfig(batch_size=len(prompts), max_new_tokens=options.new_tokens, ignore_stop=True)
-    how: Any = {"micro_batch_tokens": OptimConfig().micro_batch_tokens}
+    kwargs: Any = {"micro_batch_tokens": OptimConfig().micro_batch_tokens}
     batch = steps.generate_sequences(model.backbone, model.tokenizer, prompts, sampling, key=mx.random.key(0))
-    batch = steps.add_policy_logprobs_and_values(actor, batch, temperature=1.0, **how)
+    batch = steps.add_policy_logprobs_and_values(actor, batch, temperature=1.0, **kwargs)
     if roles >= 2:
-        batch = steps.add_kl_to_sa_pairs(actor, batch, temperature=1.0, estimator="k1", **how)
+        batch = steps.add_kl_to_sa_pairs(actor, batch, temperature=1.0, estimator="k1", **kwargs)
     if roles >= 3:
-        batch = steps.add_values_to_sa_pairs(actor, batch, **how)
+        batch = steps.add_values_to_sa_pairs(actor, batch, **kwargs)
     if rewards is not None:
         batch, _ = steps.compute_rewards(rewards, batch, prompts)
     mx.clear_cache()
@@ -116,7 +116,7 @@ def measured(options: argparse.Namespace) -> dict[str, int]:
 
 
 def write_reward_model(folder: Path, model: str, backbone: Any) -> None:
-    """An untrained reward model on `model`: it takes the memory of a trained one."""
+    """Write an untrained reward model on `backbone` to `folder`; it takes as much memory as a trained one."""
     config = RewardModelConfig(model=BackboneConfig(path=model))
     made = RewardModel(backbone, config, key=mx.random.key(0))
     snapshot = Snapshot(

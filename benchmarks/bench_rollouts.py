@@ -1,4 +1,4 @@
-"""Our rollouts against `mlx_lm.batch_generate`: same model, prompts, lengths and sampling, in turns in one process.
+"""Compare rollouts with `mlx_lm.batch_generate`: same model, prompts, lengths and sampling, alternating in one process.
 
 Run: .venv/bin/python benchmarks/bench_rollouts.py [--model starter|PATH] [--rounds 3] [--batch-sizes 8 16 32 64]
 """
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from types import SimpleNamespace
 
-import trainer  # noqa: F401  the BLAS first
+import trainer  # noqa: F401  loads the BLAS, before anything imports mlx
 
 # isort: split
 import mlx.core as mx
@@ -36,7 +36,7 @@ def main() -> None:
     model = load_backbone(ModelConfig(path=options.model))
     data = DataConfig(limit=max(options.batch_sizes))
     prompts = encode_prompts(load_prompts(data), model.tokenizer, data).prompts
-    print(f"{options.new_tokens} new tokens, log-probs kept, medians of {options.rounds} rounds in turns\n")
+    print(f"{options.new_tokens} new tokens, log-probs kept, medians of {options.rounds} alternating rounds\n")
     print("| batch | ppo-workbench, tokens/s | mlx_lm.batch_generate, tokens/s | ratio |\n|---|---|---|---|")
     ratios = []
     for size in options.batch_sizes:

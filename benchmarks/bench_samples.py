@@ -1,7 +1,7 @@
-"""Browsing a long run's samples: what the newest batch, all of them, a search and a sequence of 4,096 tokens take.
+"""Measure browsing a long run's samples: opening the newest batch, reading all, a search, a sequence of 4,096 tokens.
 
-The files are written by the trainer's own function, each with other prompts, scores and sequences, and are in the
-system's cache when they are read. The first reading imports pyarrow, as it does on the screen.
+The trainer's own function writes the files, with different prompts, scores and sequences in each. They are in the
+system's cache when they are read. The first read imports pyarrow, as on the screen.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ QUERY = 'joy score>0.2 -text:triumph prompt:"time"'
 
 
 def main() -> None:
-    """Write the run, browse it, print the figures."""
+    """Write a run, browse it and print the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--iterations", type=int, default=2000, help="of the run (default: %(default)s)")
-    parser.add_argument("--batch", type=int, default=64, help="samples of an iteration (default: %(default)s)")
-    parser.add_argument("--tokens", type=int, default=48, help="of a sample (default: %(default)s)")
+    parser.add_argument("--iterations", type=int, default=2000, help="iterations of the run (default: %(default)s)")
+    parser.add_argument("--batch", type=int, default=64, help="samples per iteration (default: %(default)s)")
+    parser.add_argument("--tokens", type=int, default=48, help="tokens per sample (default: %(default)s)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-samples-") as root:
         folder, long = RunFolder(Path(root) / "run"), RunFolder(Path(root) / "long")
         folder.root.mkdir()
         long.root.mkdir()
         write = partial(write_run, folder, args.iterations, args.batch, args.tokens)
-        # Other processes write, so that this one has not imported anything when it reads.
+        # Other processes write, so that the first read here includes the import of pyarrow.
         with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
             list(pool.map(write, (0, 1), (2, 2)))
             pool.submit(write_run, long, 1, args.batch, LONG, 0, 1).result()
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def write_run(folder: RunFolder, iterations: int, batch: int, tokens: int, first: int, step: int) -> None:
-    """Write every `step`-th iteration of the run, from `first` on."""
+    """Write every `step`-th iteration of the run, from number `first` + 1 on."""
     pool = [sample_row(number, tokens) for number in range(min(POOL, iterations * batch))]
     for iteration in range(1 + first, 1 + iterations, step):
         rng = random.Random(iteration)
@@ -83,33 +83,33 @@ def write_run(folder: RunFolder, iterations: int, batch: int, tokens: int, first
 
 
 def browse(folder: RunFolder) -> None:
-    """Open the run in `folder` as the samples pane does, read all of it and search it."""
+    """Open the run in `folder` as the Samples pane does, read all of it and search it."""
     memory = psutil.Process().memory_info
     began = time.perf_counter()
     newest = kept_iterations(folder)[-1]
     batch = read_batch(folder, newest)
     print(f"opening:        {time.perf_counter() - began:8.3f} s   to the newest of {newest}, {len(batch)} samples")
-    tell("another batch", lambda: read_batch(folder, newest // 2))
+    report("another batch", lambda: read_batch(folder, newest // 2))
 
     scan_whole(folder, "from every file")
-    for iteration in kept_iterations(folder):  # as the run that wrote them does
+    for iteration in kept_iterations(folder):  # as the trainer does after each iteration
         update_index(folder.samples, iteration)
     before = memory().rss
     whole = scan_whole(folder, "from the index")
-    import pyarrow as pa  # by now the reader has done so too
+    import pyarrow as pa  # imported by the reader already
 
     rss = (memory().rss - before) / 1e6
     print(f"memory:         {pa.total_allocated_bytes() / 1e6:8.0f} MB  in Arrow, +{rss:.0f} MB resident")
     order = Order("kl", descending=True)
     chosen = whole.select(parse_query(QUERY), order)
-    tell("search and sort", lambda: whole.select(parse_query(QUERY), order), f"{len(chosen)} of {len(whole)} samples")
-    tell("sort", lambda: whole.select(parse_query(""), Order("score")))
-    tell("outliers", lambda: whole[:].outliers(), f"{len(whole.outliers())} samples")
-    tell("a screenful", lambda: list(chosen[:20]), "20 samples")
+    report("search and sort", lambda: whole.select(parse_query(QUERY), order), f"{len(chosen)} of {len(whole)} samples")
+    report("sort", lambda: whole.select(parse_query(""), Order("score")))
+    report("outliers", lambda: whole[:].outliers(), f"{len(whole.outliers())} samples")
+    report("a screenful", lambda: list(chosen[:20]), "20 samples")
 
 
-def scan_whole(folder: RunFolder, how: str) -> SampleTable:
-    """Read all samples of the run, as a search does."""
+def scan_whole(folder: RunFolder, source: str) -> SampleTable:
+    """Read all samples of the run as a search does, print the time and return them."""
     began = time.perf_counter()
     parts: list[SampleTable] = []
     calls = [began]
@@ -119,26 +119,26 @@ def scan_whole(folder: RunFolder, how: str) -> SampleTable:
         calls.append(time.perf_counter())
     whole = SampleTable.joined(parts)
     took, first = calls[-1] - began, f"the first {len(parts[0])} in {calls[1] - began:.3f} s"
-    print(f"whole run:      {took:8.3f} s   {len(whole)} samples, {first}, {how}")
+    print(f"whole run:      {took:8.3f} s   {len(whole)} samples, {first}, {source}")
     return whole
 
 
 def open_long(folder: RunFolder, batch: int) -> None:
-    """Read one of the sequences of 4,096 tokens in a batch of them, from all over the batch."""
+    """Time reading single samples of 4,096 tokens, spread over a batch, and one channel of the whole batch."""
     rows = iter(range(0, batch * REPEATS, max(batch // 4, 1)))
     length = f"{LONG} tokens, in a batch of {batch}"
-    tell("a long sample", lambda: read_token_sample(folder, SampleKey(1, next(rows) % batch)), length)
-    tell("scale of batch", lambda: read_channel_columns(folder, 1, ["advantages"]), f"of {batch * LONG} tokens")
+    report("a long sample", lambda: read_token_sample(folder, SampleKey(1, next(rows) % batch)), length)
+    report("scale of batch", lambda: read_channel_columns(folder, 1, ["advantages"]), f"of {batch * LONG} tokens")
 
 
-def tell(name: str, work: Callable[[], object], what: str = "") -> None:
-    """Print how long `work` takes."""
+def report(name: str, work: Callable[[], object], note: str = "") -> None:
+    """Call `work` REPEATS times, and print the median and the maximum of its time."""
     seconds = []
     for _ in range(REPEATS):
         began = time.perf_counter()
         work()
         seconds.append(time.perf_counter() - began)
-    print(f"{name + ':':16}{1e3 * median(seconds):8.1f} ms p50, {1e3 * max(seconds):.1f} ms at most   {what}".rstrip())
+    print(f"{name + ':':16}{1e3 * median(seconds):8.1f} ms p50, {1e3 * max(seconds):.1f} ms at most   {note}".rstrip())
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What keeping the samples costs a training run: the likeliest tokens at each place, and writing the file.
+"""Measure what saving samples costs a training run: the likeliest tokens at each position, and writing the file.
 
-Trains the quickstart on the starter model. Both parts are timed where they happen, the arrays evaluated on the spot, so
-the figures are rather too high; the first iteration, which imports pyarrow, is told apart.
+Trains the quickstart on the starter model. Both parts are timed during the run, with their arrays evaluated at once, so
+the figures are slightly too high. The first iteration, which imports pyarrow, is reported separately.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from trainer.session.training import train
 
 
 class Clock:
-    """Seconds spent in some functions, by iteration."""
+    """Sink that sums the seconds spent in the timed functions, per iteration."""
 
     def __init__(self) -> None:
         self.spent = 0.0
-        self.iterations: list[tuple[float, float]] = []  # seconds of keeping, seconds of the iteration itself
+        self.iterations: list[tuple[float, float]] = []  # seconds of saving, seconds of the iteration
 
     def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, its result evaluated and its time added up."""
+        """Return `function` wrapped: its result is evaluated at once and its time added to `spent`."""
         import mlx.core as mx
 
         @wraps(function)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            mx.eval([arg for arg in args if isinstance(arg, mx.array)])  # what it is given is not its own work
+            mx.eval([arg for arg in args if isinstance(arg, mx.array)])  # computing the arguments is not its work
             began = time.perf_counter()
             result = function(*args, **kwargs)
             if isinstance(result, mx.array):
@@ -47,20 +47,20 @@ class Clock:
         return wrapped
 
     def emit(self, event: Event) -> None:
-        """Close the account of an iteration."""
-        if isinstance(event, Iteration):  # comes after the samples were written
+        """Record the times of an iteration when it ends."""
+        if isinstance(event, Iteration):  # emitted after the samples are written
             self.iterations.append((self.spent, sum(event.seconds.values())))
             self.spent = 0.0
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
 
 def main() -> None:
-    """Train, print the shares."""
+    """Train, then print the share of each iteration spent on saving."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--iterations", type=int, default=6, help="of the run (default: %(default)s)")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the configuration")
+    parser.add_argument("--iterations", type=int, default=6, help="iterations of the run (default: %(default)s)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="setting of the configuration")
     arguments = parser.parse_args()
     clock = Clock()
     for module, name in ((steps, "likeliest_tokens"), (steps, "logprobs_of"), (artifacts, "write_samples")):
@@ -70,11 +70,11 @@ def main() -> None:
         given = [f"run.dir={folder}", f"ppo.iterations={arguments.iterations}", "checkpoint.every=0", *arguments.set]
         train(load_config("quickstart", parse_overrides(given)), sinks=[clock])
         sizes = [path.stat().st_size for path in Path(folder).rglob("*.parquet")]
-    for number, (keeping, iteration) in enumerate(clock.iterations, start=1):
-        print(f"iteration {number}: {1000 * keeping:6.0f} ms of {iteration:5.2f} s   {keeping / iteration:.2%}")
+    for number, (saving, iteration) in enumerate(clock.iterations, start=1):
+        print(f"iteration {number}: {1000 * saving:6.0f} ms of {iteration:5.2f} s   {saving / iteration:.2%}")
     later = clock.iterations[1:] or clock.iterations
-    share = median(keeping / iteration for keeping, iteration in later)
-    print(f"median after the first: {share:.2%} (mark: 1 %), {median(sizes) / 1000:.0f} kB a file")
+    share = median(saving / iteration for saving, iteration in later)
+    print(f"median after the first: {share:.2%} (target: 1%), {median(sizes) / 1000:.0f} kB per file")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What the screen costs: its first frame, a key while training eats every core, an iteration, its memory.
+"""Measure what the screen costs: its first frame, a key while training uses every core, an iteration, memory.
 
 Run: .venv/bin/python benchmarks/bench_screen.py [first-frame] [keys] [iteration] [memory]
 
-The workbench runs in a pseudo-terminal of 120 x 36, as its user runs it. `first-frame` takes turns with an empty
-Textual application; `iteration` takes turns with --no-ui on the same configuration; `memory` runs a scripted trainer.
+The workbench runs in a pseudo-terminal of 120 x 36, as for a user. `first-frame` alternates with an empty Textual
+application, `iteration` with --no-ui on the same configuration; `memory` runs a scripted trainer.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CODES = re.compile(rb"\x1b(\[[0-9;?<>=]*[ -/]*[@-~]|\][^\x07]*\x07|[()][0-9A-Z]|
 
 
 class Terminal:
-    """A program in a pseudo-terminal."""
+    """Program in a pseudo-terminal, with its keyboard and its output."""
 
     def __init__(self, command: list[str], folder: Path, **environment: str) -> None:
         self.master, inner = pty.openpty()
@@ -61,10 +61,10 @@ class Terminal:
             start_new_session=True,
         )
         os.close(inner)
-        self.shown = b""  # without colours and cursor movements, since the last `send`
+        self.shown = b""  # output since the last `send`, without colours and cursor movements
 
     def send(self, keys: str) -> float:
-        """Press keys; returns the moment."""
+        """Press `keys`, and return the time of `time.perf_counter`."""
         self._read(0)
         self.shown = b""
         moment = time.perf_counter()
@@ -72,16 +72,19 @@ class Terminal:
         return moment
 
     def wait_for(self, condition: Callable[[bytes], bool], seconds: float = 120.0) -> float:
-        """The moment at which what is shown fulfils the condition."""
+        """Return the time of `time.perf_counter` at which `condition` is true of the output since the last `send`.
+
+        Raises SystemExit after `seconds`.
+        """
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:
             self._read(0.5)
             if condition(self.shown):
                 return time.perf_counter()
-        raise SystemExit(f"nothing came within {seconds:.0f} s; last on the screen: {self.shown[-500:]!r}")
+        raise SystemExit(f"timed out after {seconds:.0f} s; last output: {self.shown[-500:]!r}")
 
     def close(self) -> None:
-        """End the program's whole session."""
+        """Kill the program and all processes of its session."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -101,7 +104,7 @@ class Terminal:
 
 @contextmanager
 def terminal(command: list[str], folder: Path, **environment: str) -> Iterator[Terminal]:
-    """A program in a pseudo-terminal for the length of the block."""
+    """Run `command` in a pseudo-terminal inside the block."""
     opened = Terminal(command, folder, **environment)
     try:
         yield opened
@@ -110,12 +113,12 @@ def terminal(command: list[str], folder: Path, **environment: str) -> Iterator[T
 
 
 def workbench(*arguments: str) -> list[str]:
-    """The command of the workbench with `arguments`."""
+    """Return the command that starts the workbench with `arguments`."""
     return [sys.executable, "-m", "workbench", *arguments]
 
 
 def first_frame(options: argparse.Namespace, folder: Path) -> None:
-    """Seconds from the start of the process to the first frame, in turns with an empty application."""
+    """Print the seconds from the start of the process to the first frame, alternating with an empty application."""
     taken: dict[str, list[float]] = {"empty Textual app": [], "first frame": [], "dashboard": []}
     for turn in range(options.turns + 1):
         with terminal([sys.executable, "-c", EMPTY], folder) as empty:
@@ -133,9 +136,9 @@ def first_frame(options: argparse.Namespace, folder: Path) -> None:
 
 
 def keys(options: argparse.Namespace, folder: Path) -> None:
-    """Milliseconds from a key to its effect on the screen while the quickstart trains on every core.
+    """Print the milliseconds from a key to its effect on the screen while the quickstart trains on every core.
 
-    The keys are letters typed into the search of the Config pane; the effect is the field that holds them.
+    The keys are letters typed into the search of the Config pane; the effect is the field that shows them.
     """
     with terminal(workbench("--set", "ppo.iterations=1000"), folder) as screen:
         screen.wait_for(lambda shown: b"Training F3" in shown)
@@ -149,7 +152,7 @@ def keys(options: argparse.Namespace, folder: Path) -> None:
             screen.send("/")
             time.sleep(0.5)
             for end in range(1, len(word) + 1):
-                time.sleep(0.05 + 0.25 * (end * 7 % 10) / 10)  # at any moment of the trainer's work
+                time.sleep(0.05 + 0.25 * (end * 7 % 10) / 10)  # varied, to hit any stage of the trainer's work
                 moment = screen.send(chr(word[end - 1]))
                 typed = word[:end]
                 taken.append(1000 * (screen.wait_for(lambda shown, typed=typed: typed in shown) - moment))
@@ -159,11 +162,11 @@ def keys(options: argparse.Namespace, folder: Path) -> None:
     print(f"\n{len(taken)} keys while training: milliseconds to the effect on the screen")
     for name, share in (("median", 0.5), ("p95", 0.95), ("p99", 0.99)):
         print(f"  {name:8} {taken[min(int(share * len(taken)), len(taken) - 1)]:6.0f}")
-    print(f"  {'most':8} {taken[-1]:6.0f}")
+    print(f"  {'max':8} {taken[-1]:6.0f}")
 
 
 def iteration(options: argparse.Namespace, folder: Path) -> None:
-    """Seconds an iteration with the screen and with --no-ui, in turns, from the journals."""
+    """Print the seconds of an iteration with the screen and with --no-ui, alternating, from the journals."""
     count = options.iterations + 1
     taken: dict[str, list[float]] = {"--no-ui": [], "workbench": []}
     for turn in range(options.rounds):
@@ -183,7 +186,7 @@ def iteration(options: argparse.Namespace, folder: Path) -> None:
     base = statistics.mean(taken["--no-ui"])
     print(f"\nan iteration of the quickstart, {options.rounds} rounds of {options.iterations}: mean seconds")
     for side, times in taken.items():
-        print(f"  {side:10} {statistics.mean(times):6.2f} s   {100 * (statistics.mean(times) / base - 1):+5.1f} %")
+        print(f"  {side:10} {statistics.mean(times):6.2f} s   {100 * (statistics.mean(times) / base - 1):+5.1f}%")
 
 
 def _events(run: Path) -> list[dict[str, Any]]:
@@ -202,13 +205,13 @@ def _seconds(run: Path) -> list[float]:
 
 
 def memory(options: argparse.Namespace, folder: Path) -> None:
-    """Resident memory while a scripted trainer makes 10,000 iterations."""
+    """Print the resident memory while a scripted trainer runs 10,000 iterations."""
     sys.path.insert(0, str(ROOT / "tests" / "support"))
     os.chdir(folder)
-    asyncio.run(_ten_thousand())
+    asyncio.run(_run_scripted_trainer())
 
 
-async def _ten_thousand() -> None:
+async def _run_scripted_trainer() -> None:
     import psutil
     import scripted_run
     from workbench_app import until, workbench
@@ -235,12 +238,12 @@ async def _ten_thousand() -> None:
 
 
 def main() -> None:
-    """Measure the parts that were asked for."""
+    """Run the requested measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="what to measure; everything by default")
-    parser.add_argument("--turns", type=int, default=7, help="starts of each side, after one for warm-up")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="measurements to run (default: all)")
+    parser.add_argument("--turns", type=int, default=7, help="starts of each side, after one warm-up")
     parser.add_argument("--keys", type=int, default=200, help="keys to press")
-    parser.add_argument("--iterations", type=int, default=5, help="iterations a round, after one for warm-up")
+    parser.add_argument("--iterations", type=int, default=5, help="iterations per round, after one warm-up iteration")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each side")
     options = parser.parse_args()
     measures = {"first-frame": first_frame, "keys": keys, "iteration": iteration, "memory": memory}

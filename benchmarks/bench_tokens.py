@@ -1,9 +1,9 @@
-"""The token view: milliseconds to show a sample, to switch the channel and to scroll, each to the painted frame.
+"""Measure the token view: milliseconds to show a sample, switch the channel and scroll, each to the painted frame.
 
 Run: .venv/bin/python benchmarks/bench_tokens.py
 
-The widget and its legend fill a screen of 120 x 36. A frame is painted once the application has made its characters;
-the driver writes them to nowhere. Textual paints at most 60 times a second, so a figure may hold some waiting.
+The widget and its legend fill a screen of 120 x 36. A frame is painted once the application has produced its
+characters; the driver discards them. Textual paints at most 60 times a second, so a time can include some waiting.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"
 from token_samples import token_sample
 
 SIZE = (120, 36)
-MARKS = {"show": 50, "channel": 30}  # ms, for 4,096 tokens
+TARGETS = {"show": 50, "channel": 30}  # ms, for 4,096 tokens
 
 
 class Probe(App[None]):
-    """The token view and its legend."""
+    """Application with only the token view and its legend."""
 
     CSS_PATH: ClassVar = ALL_STYLES
 
@@ -46,16 +46,16 @@ class Probe(App[None]):
         self.painted = asyncio.Event()
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        """Ours, as the workbench has them."""
+        """Return the variables that the stylesheets use."""
         return EXTRA_VARIABLES
 
     def compose(self) -> ComposeResult:
-        """The text over its legend."""
+        """Yield the text and, below it, its legend."""
         yield TokenText()
         yield TokenLegend()
 
     def on_token_text_channel_changed(self) -> None:
-        """The legend follows, as in the samples pane."""
+        """Update the legend, as the Samples pane does."""
         self.query_one(TokenLegend).show(self.query_one(TokenText))
 
     def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
@@ -64,7 +64,7 @@ class Probe(App[None]):
 
 
 async def painted(app: Probe, pilot: Pilot[None], act: Callable[[], object]) -> tuple[float, float]:
-    """Milliseconds from `act` to the frame that shows it, and of the processor's time in them."""
+    """Call `act` and return the milliseconds until its frame is painted: by the clock, and of CPU time."""
     await pilot.pause()
     app.painted.clear()
     began, worked = time.perf_counter(), time.process_time()
@@ -74,7 +74,7 @@ async def painted(app: Probe, pilot: Pilot[None], act: Callable[[], object]) -> 
 
 
 async def measure(tokens: int, rounds: int) -> None:
-    """Print the medians for samples of that many tokens."""
+    """Print the medians for samples of `tokens` tokens."""
     samples = [token_sample(row=row, length=tokens) for row in range(rounds + 1)]
     taken: dict[str, list[tuple[float, float]]] = {"show": [], "channel": [], "page": []}
     app = Probe()
@@ -96,15 +96,15 @@ async def measure(tokens: int, rounds: int) -> None:
                 taken["channel"].append(await painted(app, pilot, channel(name)))
             for _ in range(5):
                 taken["page"].append(await painted(app, pilot, lambda: text.action_page(1)))
-    print(f"{tokens} tokens, median of {rounds} rounds: ms to the frame (processor)")
-    for what, times in taken.items():
+    print(f"{tokens} tokens, median of {rounds} rounds: ms to the frame (CPU time)")
+    for action, times in taken.items():
         warm = times[len(times) // len(samples) :]  # the first round is a warm-up
-        mark = f"   mark {MARKS[what]} ms" if what in MARKS and tokens == 4096 else ""
-        print(f"  {what:8} {median(t for t, _ in warm):7.1f} ({median(cpu for _, cpu in warm):5.1f}){mark}")
+        target = f"   target {TARGETS[action]} ms" if action in TARGETS and tokens == 4096 else ""
+        print(f"  {action:8} {median(t for t, _ in warm):7.1f} ({median(cpu for _, cpu in warm):5.1f}){target}")
 
 
 def main() -> None:
-    """Measure a sample of usual length and a long one."""
+    """Measure samples of 4,096 and of 10,000 tokens."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15, help="samples of each length (default: %(default)s)")
     rounds = parser.parse_args().rounds

@@ -1,8 +1,8 @@
 """Train a tiny random model of every family that mlx-lm has, and print what works in which precision.
 
-Each cell of the table is a model of its own, on the default device: two iterations of PPO, with responses of different
-lengths in fewer slots than there are prompts, so that rows join and leave the batch. The log-probs of the sampler are
-compared with the teacher-forced ones of the same tokens.
+Each cell of the table is a new model on the default device. It trains for two iterations of PPO, with responses of
+different lengths in fewer slots than there are prompts, so that rows join and leave the batch. The log-probs of the
+sampler are compared with the teacher-forced ones of the same tokens.
 
 Run: .venv/bin/python benchmarks/families.py [FAMILY ...] [--precisions float32 bfloat16 4-bit] [--json FILE]
 """
@@ -25,7 +25,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import trainer  # noqa: F401  the BLAS first
+import trainer  # noqa: F401  loads the BLAS, before anything imports mlx
 
 # isort: split
 import mlx.core as mx
@@ -46,20 +46,20 @@ from trainer.rewards import RewardInput, Rewards, SourceScores, WeightedSource
 from trainer.rollout.decoding import Decoding
 
 PRECISIONS = {"float32": ("float32", 0), "bfloat16": ("bfloat16", 0), "4-bit": ("auto", 4)}
-PROMPT_LENGTHS = (1, 2, 5, 9, 14, 20, 33)  # the tiny windows are 16 tokens
+PROMPT_LENGTHS = (1, 2, 5, 9, 14, 20, 33)  # some are longer than the windows of the tiny models, 16 tokens
 NEW_TOKENS = 12
 ITERATIONS = 2
 GAPS = {"float32": 1e-3, "other": 0.05}  # nats; largest mean difference of the log-probs that passes
-TIMEOUT = 600  # seconds of a cell
+TIMEOUT = 600  # seconds per cell
 _ENDS = range(7, VOCABULARY, 33)  # ids that end a response: about one token in thirty does
 
 
 def check_family(family: str, dtype: str, bits: int) -> dict[str, Any]:
-    """Train a tiny model of `family` and return what came of it, on the default device. Catches every exception.
+    """Train a tiny model of `family` on the default device and return a report. Catches every exception.
 
-    dtype: as `model.dtype`; bits: of quantisation, 0 for none. Keys: family, dtype, bits, outcome (trains, off, refused
-    or failed), error and its place, targets (layers with an adapter), joins (whether rows are decoded together),
-    gap_mean and gap_max (nats), steps, seconds.
+    dtype: as `model.dtype`; bits: of quantisation, 0 for none. Keys of the report: family, dtype, bits, outcome
+    (trains, off, refused or failed), error, place (file and line of the error), targets (layers with an adapter), joins
+    (whether rows are decoded together), gap_mean and gap_max (nats), steps, seconds.
     """
     started = time.perf_counter()
     report: dict[str, Any] = {"family": family, "dtype": dtype, "bits": bits, "outcome": "failed"}
@@ -67,13 +67,13 @@ def check_family(family: str, dtype: str, bits: int) -> dict[str, Any]:
         report |= _trained(family, dtype, bits, report)
     except ModelError as error:
         report |= {"outcome": "refused", "error": _first_line(error)}
-    except (Exception, SystemExit) as error:  # noqa: BLE001  the table says what any family dies of
+    except (Exception, SystemExit) as error:  # noqa: BLE001  the table shows the error of any family
         report |= {"error": f"{type(error).__name__}: {_first_line(error)}", "place": _place(error)}
     return report | {"seconds": round(time.perf_counter() - started, 2)}
 
 
 class Worker:
-    """Process that checks one cell after the other, and is replaced if a model takes it down."""
+    """Process that checks one cell after another, replaced after a crash or a timeout."""
 
     def __init__(self) -> None:
         self._process: Any = None
@@ -99,7 +99,7 @@ class Worker:
             self._process.join()
             code = self._process.exitcode
             error = (
-                f"the process died of {signal.Signals(-code).name}" if code < 0 else f"the process ended with {code}"
+                f"process killed by {signal.Signals(-code).name}" if code < 0 else f"process exited with code {code}"
             )
         self._process = None
         return {"family": family, "dtype": dtype, "bits": bits, "outcome": "failed", "error": error}
@@ -110,7 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("families", nargs="*", help="families to check; default: all")
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
-    parser.add_argument("--json", type=Path, help="file for the raw numbers")
+    parser.add_argument("--json", type=Path, help="file to write the raw numbers to")
     options = parser.parse_args()
     if unknown := set(options.families) - set(families()):
         raise SystemExit(f"{', '.join(sorted(unknown))}: no such family in mlx-lm")
@@ -141,7 +141,7 @@ def cell(report: dict[str, Any]) -> str:
 
 
 def remark(row: Sequence[dict[str, Any]]) -> str:
-    """Return what is special about a family: how it is decoded, which layers have the adapter, where it failed."""
+    """Return remarks on a family: decoding row by row, unusual layers of the adapter, places of errors."""
     notes = []
     if any(report.get("joins") is False for report in row):
         notes.append("decoded row by row")
@@ -153,21 +153,21 @@ def remark(row: Sequence[dict[str, Any]]) -> str:
 
 
 def _serve(pipe: Connection) -> None:
-    """Answer until the other end is closed."""
+    """Check the cells that arrive on `pipe` until its other end is closed."""
     with contextlib.suppress(EOFError), contextlib.redirect_stdout(sys.stderr):  # some of mlx-lm's modules print
         while True:
             pipe.send(check_family(*pipe.recv()))
 
 
 def _trained(family: str, dtype: str, bits: int, report: dict[str, Any]) -> dict[str, Any]:
-    """Train, putting what is known of the model into `report` on the way; return the results."""
+    """Train the model and return the results. Facts about it go into `report` at once, in case training fails."""
     backbone = tiny_backbone(family, mx.float32)
     exact = cast_backbone(backbone, dtype)
     if bits:
         quantize_backbone(backbone, bits)
     mx.eval(backbone.parameters())
     if mx.default_device() == mx.Device(mx.cpu):
-        use_vector_swiglu(backbone)  # as `load_backbone`
+        use_vector_swiglu(backbone)  # as `load_backbone` does
     report["targets"] = _targets(backbone)
     config = Config.model_validate(
         {
@@ -203,7 +203,7 @@ def _problem(results: Sequence[IterationResult], before: dict[str, mx.array], af
         if result.metrics.skipped_steps:
             return f"{result.metrics.skipped_steps} steps skipped in iteration {result.metrics.iteration}"
     if all(mx.array_equal(array, after[name]).item() for name, array in before.items()):
-        return "the updates left the adapter as it was"
+        return "the updates did not change the adapter"
     return ""
 
 
@@ -215,7 +215,7 @@ def _gaps(result: IterationResult) -> np.ndarray:
 
 
 def _targets(backbone: nn.Module) -> list[str]:
-    """Return the names of linear layers for the adapter: those of queries and values, or else two of the blocks'."""
+    """Return the linear layers for the adapter: q_proj and v_proj, or else two others, of attention if possible."""
     ends = [name.rpartition(".")[2] for block in backbone.layers for name in linear_places(block)]
     if {"q_proj", "v_proj"} <= set(ends) or not ends:
         return ["q_proj", "v_proj"]
@@ -251,7 +251,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """Return file and line of the innermost frame of ours or of mlx-lm's."""
+    """Return file and line of the innermost frame that has a source file."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "<" not in frame.filename]
     frame = frames[-1]
     return f"{Path(frame.filename).parent.name}/{Path(frame.filename).name}:{frame.lineno}"

@@ -1,13 +1,13 @@
-"""Preferences by a hidden rule, a reward model of them, PPO and DPO: does what was learned follow the rule?
+"""Measure how well a reward model, PPO and DPO learn a hidden rule from preferences.
 
-The rule: a story is better when it is told in the first person (I, me, my, we, ...). Nobody but the labeller knows it.
-For each seed the starter model writes four completions to each training prompt of the quickstart, and the labeller puts
-those that follow the rule before the others. A reward model learns from three quarters of the prompts. PPO learns from
-the reward model alone, DPO from the same rankings. Both are evaluated on prompts that they held out, by the reward
-model and, with a weight of 0, by the rule: the share of the stories that follow it.
+The rule: a story is better if it is told in the first person (I, me, my, we, ...). Only the labeller knows it. For each
+seed the starter model writes four completions to each training prompt of the quickstart, and the labeller ranks those
+that follow the rule above the others. A reward model learns from three quarters of the prompts. PPO learns from the
+reward model alone, DPO from the same rankings. Both are evaluated on their held-out prompts by the reward model and,
+with weight 0, by the rule: the share of stories that follow it.
 
 Run: .venv/bin/python benchmarks/hidden_rule.py [--seeds 0 1 2] [--dir runs/hidden-rule]
-What is there already is only read; a run that was broken off goes on.
+Finished runs are only read, and interrupted ones resumed.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from trainer.preferences.formats import write_preferences
 from trainer.preferences.records import Comparison, Judgement, Preference
 
 COMPLETIONS = 4
-PAIRS = ("data.eval_fraction=0.25", "eval.every=0", "train.batch_size=8")  # of what learns from them
+PAIRS = ("data.eval_fraction=0.25", "eval.every=0", "train.batch_size=8")  # for the runs that learn from the pairs
 RULE = r"\b(?:I|me|my|mine|myself|we|us|our|ours)\b"
-SAMPLING = 1000  # a seed's purpose of our own: the pairs must not be the draws of any run
-Told = TypeVar("Told", bound=Evaluation | DPOEvaluation | RewardModelEvaluation)
+SAMPLING = 1000  # purpose for `key_for` that no run uses, so that the pairs repeat no run's draws
+AnyEvaluation = TypeVar("AnyEvaluation", bound=Evaluation | DPOEvaluation | RewardModelEvaluation)
 
 
 def main() -> None:
-    """Do what is left of each seed, then print the tables."""
+    """Run what is missing for each seed, then print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--dir", type=Path, default=Path("runs/hidden-rule"))
-    parser.add_argument("--iterations", type=int, default=30, help="of PPO")
+    parser.add_argument("--iterations", type=int, default=30, help="iterations of PPO")
     parser.add_argument("--dpo-lr", type=float, default=1e-4, help="learning rate of DPO")
     options = parser.parse_args()
     for seed in options.seeds:
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def learn_ppo(seed: int, options: argparse.Namespace) -> None:
-    """Pairs, reward model and PPO of one seed, as far as they are not there."""
+    """Write the pairs, and train the reward model and PPO on one seed; skip what exists already."""
     folder = options.dir / f"seed-{seed}"
     written, pairs = folder / "written.jsonl", folder / "pairs.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def learn_ppo(seed: int, options: argparse.Namespace) -> None:
 
 
 def learn_dpo(seed: int, options: argparse.Namespace) -> None:
-    """DPO of one seed, on the pairs that are there."""
+    """Train DPO on one seed, on the pairs that `learn_ppo` wrote."""
     folder = options.dir / f"seed-{seed}"
     dpo = (f"optim.lr={options.dpo_lr}", "data.end_token=false", "rollout.max_new_tokens=32", "eval.prompts=48")
     settings = (*shared(folder, seed), *PAIRS, sources(folder), *dpo)
@@ -73,18 +73,18 @@ def learn_dpo(seed: int, options: argparse.Namespace) -> None:
 
 
 def shared(folder: Path, seed: int) -> tuple[str, ...]:
-    """Settings of all runs of a seed."""
+    """Return the settings that all runs of a seed share."""
     return f"run.dir={folder}", f"run.seed={seed}", "checkpoint.every=10", "checkpoint.keep=1"
 
 
 def sources(folder: Path) -> str:
-    """The reward: the model, and beside it the rule without weight."""
+    """Return the `reward.sources` setting: the reward model, and the rule with weight 0."""
     rule = f"{{kind = 'regex', pattern = '{RULE}', weight = 0.0}}"
     return f"reward.sources=[{{kind = 'model', path = '{folder / 'reward-model'}'}}, {rule}]"
 
 
 def completions(seed: int) -> Iterator[tuple[str, list[str]]]:
-    """Each training prompt of the quickstart, and what the starter model writes to it."""
+    """Yield each training prompt of the quickstart with the starter model's completions."""
     from trainer.data import load_prompts
     from trainer.rollout.generation import generate_responses
     from trainer.seeding import key_for
@@ -104,7 +104,7 @@ def completions(seed: int) -> Iterator[tuple[str, list[str]]]:
 
 
 def save(path: Path, written: Iterator[tuple[str, list[str]]]) -> None:
-    """A JSON list of prompt and completions a line; whole or not at all."""
+    """Write prompt and completions as one JSON list per line; an interrupted call leaves no file at `path`."""
     lines = [json.dumps(row) for row in written]
     part = path.with_suffix(".part")
     part.write_text("\n".join(lines) + "\n")
@@ -112,40 +112,43 @@ def save(path: Path, written: Iterator[tuple[str, list[str]]]) -> None:
 
 
 def label(written: Path) -> Iterator[Preference]:
-    """How the hidden rule ranks the completions to each prompt; where all are equal there is nothing to learn."""
+    """Yield the hidden rule's ranking of the completions to each prompt.
+
+    Skips a prompt if all or none of its completions follow the rule: there is nothing to learn.
+    """
     for line in written.read_text().splitlines():
         prompt, texts = json.loads(line)
         follows = [re.search(RULE, text) is not None for text in texts]
         if len(set(follows)) == 2:
-            groups = [tuple(place for place, does in enumerate(follows) if does is wanted) for wanted in (True, False)]
+            groups = [tuple(place for place, fits in enumerate(follows) if fits is wanted) for wanted in (True, False)]
             comparison = Comparison(prompt=prompt, completions=tuple(texts))
             yield Preference(comparison=comparison, judgement=Judgement(ranking=tuple(groups)))
 
 
-def model_score(told: Evaluation) -> float:
-    """The reward model's mean score."""
-    return next(score for part, score in told.parts.items() if part.startswith("model"))
+def model_score(evaluation: Evaluation) -> float:
+    """Return the reward model's mean score in an evaluation."""
+    return next(score for part, score in evaluation.parts.items() if part.startswith("model"))
 
 
-def first_and_last(run: Path, kind: type[Told]) -> tuple[Told, Told]:
-    """The first and the last evaluation of a kind."""
+def first_and_last(run: Path, kind: type[AnyEvaluation]) -> tuple[AnyEvaluation, AnyEvaluation]:
+    """Return the first and the last evaluation of type `kind` in the journal of `run`."""
     found = [event for event in events(run) if isinstance(event, kind)]
     return found[0], found[-1]
 
 
 def tables(folders: list[Path]) -> str:
-    """Markdown: how well the reward model and DPO tell held-out pairs apart, and what each policy's samples score."""
+    """Return two Markdown tables: accuracy on held-out pairs, and scores of each policy before and after training."""
     lines = [
-        "| seed | pairs, held out | reward model | 95 % interval | untrained | length alone | DPO's implicit reward |",
+        "| seed | pairs, held out | reward model | 95% interval | untrained | length alone | DPO's implicit reward |",
         "|---|---|---|---|---|---|---|",
     ]
     for folder in folders:
         untrained, model = first_and_last(folder / "reward-model", RewardModelEvaluation)
         _, dpo = first_and_last(folder / "dpo", DPOEvaluation)
         lines.append(
-            f"| {folder.name.removeprefix('seed-')} | {model.pairs} | {100 * model.accuracy:.1f} % "
-            f"| {100 * model.accuracy_low:.1f} to {100 * model.accuracy_high:.1f} % "
-            f"| {100 * untrained.accuracy:.1f} % | {100 * model.length_accuracy:.1f} % | {100 * dpo.accuracy:.1f} % |"
+            f"| {folder.name.removeprefix('seed-')} | {model.pairs} | {100 * model.accuracy:.1f}% "
+            f"| {100 * model.accuracy_low:.1f} to {100 * model.accuracy_high:.1f}% "
+            f"| {100 * untrained.accuracy:.1f}% | {100 * model.length_accuracy:.1f}% | {100 * dpo.accuracy:.1f}% |"
         )
     lines += [
         "",

@@ -1,7 +1,7 @@
-"""Train the tasks of the learning tests with other roundings, and print what they reach, as a Markdown table.
+"""Train the tasks of the learning tests with different roundings, and print the scores as a Markdown table.
 
-A product that is rounded otherwise draws another token sooner or later, after which two runs are as different as two
-seeds. So a level that a test asks for must lie far below what any of these runs reaches.
+If a product is rounded differently, another token is drawn sooner or later, and from there on two runs differ like two
+seeds. So the level that a test asks for must be far below what any of these runs reaches.
 
 Run: .venv/bin/python benchmarks/learning_levels.py
 """
@@ -23,19 +23,19 @@ from typing import NamedTuple
 TESTS = Path(__file__).resolve().parent.parent / "tests"
 sys.path += [str(TESTS / "support"), str(TESTS / "trainer" / "session")]
 
-_CHANGE = 1e-6  # of a weight, relative
+_CHANGE = 1e-6  # relative change of a weight
 
 
 class Rounding(NamedTuple):
-    """A way to multiply matrices, and whether the random weights are changed in their last bits."""
+    """Environment that selects a matrix product; with `changed`, the random weights change in their last bits too."""
 
     environment: dict[str, str]
     changed: bool = False
 
 
 ROUNDINGS = {
-    "MKL as it chooses": Rounding({}),
-    "MKL as it chooses, changed weights": Rounding({}, changed=True),
+    "MKL": Rounding({}),
+    "MKL, changed weights": Rounding({}, changed=True),
     "MKL's compatible branch": Rounding({"MKL_CBWR": "COMPATIBLE"}),
     "MLX's own product": Rounding({"PPO_WORKBENCH_BLAS": "none"}),
     "MLX's own product, changed weights": Rounding({"PPO_WORKBENCH_BLAS": "none"}, changed=True),
@@ -43,10 +43,10 @@ ROUNDINGS = {
 
 
 def levels(changed: bool) -> Iterator[tuple[str, float]]:
-    """Train every task in this process; yields what is measured and its value."""
+    """Train every task in this process; yield the name and the value of each measure."""
     import test_learning as tasks
 
-    def course(reward: str, *overrides: str) -> list[float]:
+    def train(reward: str, *overrides: str) -> list[float]:
         with tempfile.TemporaryDirectory() as folder:
             config = tasks.task(Path(folder), reward, *tasks.WIDE, *overrides)
             if changed:
@@ -54,23 +54,23 @@ def levels(changed: bool) -> Iterator[tuple[str, float]]:
             return tasks.scores(config)
 
     for seed in range(5):
-        scores = course("digits", f"run.seed={seed}", "ppo.iterations=24")
+        scores = train("digits", f"run.seed={seed}", "ppo.iterations=24")
         yield "digits: the first score", scores[0]
         yield "digits: mean of the last ten scores", fmean(scores[-10:])
-        yield "digits: the least score after the fifth", min(scores[5:])
-    yield "gain by the reward `low`", gain(course("low", "ppo.iterations=16"))
-    yield "gain by its negative, `high`", gain(course("high", "ppo.iterations=16"))
+        yield "digits: lowest score after the fifth", min(scores[5:])
+    yield "gain by the reward `low`", gain(train("low", "ppo.iterations=16"))
+    yield "gain by its negative, `high`", gain(train("high", "ppo.iterations=16"))
     for settings in tasks.ESTIMATORS.values():
-        yield "gain by every estimator", gain(course("low", *tasks.WIDER, *settings))
+        yield "gain by every estimator", gain(train("low", *tasks.WIDER, *settings))
 
 
 def gain(scores: list[float]) -> float:
-    """How far the last four scores are above the first two."""
+    """Return how far the mean of the last four scores is above that of the first two."""
     return fmean(scores[-4:]) - fmean(scores[:2])
 
 
 def change_weights(file: Path) -> None:
-    """Change every weight in `file` by a relative 1e-6, up or down."""
+    """Change every weight in `file` by a relative 1e-6, up or down at random."""
     import mlx.core as mx
 
     mx.random.seed(0)
@@ -83,9 +83,9 @@ def change_weights(file: Path) -> None:
 
 
 def main() -> None:
-    """Train in a process for each rounding, then print the table."""
+    """Train in one process per rounding, then print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--one", choices=ROUNDINGS, help="train with this rounding alone, and print JSON")
+    parser.add_argument("--one", choices=ROUNDINGS, help="train with this rounding only, and print JSON")
     if one := parser.parse_args().one:
         print(json.dumps(list(levels(ROUNDINGS[one].changed))))
         return
@@ -108,7 +108,7 @@ def main() -> None:
 
 
 def spread(values: list[float]) -> str:
-    """The least and the greatest value."""
+    """Return the lowest and the highest value as text."""
     return f"{min(values):.2f}" if len(values) == 1 else f"{min(values):.2f} to {max(values):.2f}"
 
 

@@ -1,9 +1,9 @@
-"""What may be broken in a module: its mutants, each with one expression or statement changed.
+"""Mutants of a module: copies of its source with one expression or statement changed.
 
-An operator or a comparison is swapped; an operand, a sign, a mask, a bound, a keyword argument or a call is left out; a
-number moves by one or becomes 0; a branch is always or never taken; a statement that other code can do without goes.
-Left alone: annotations, docstrings and other text, asserts, raised errors, `filled`, `strict` of zip; and outside
-functions all but the numbers of constants.
+An operator or a comparison is swapped; an operand, a sign, a mask, a bound, a keyword argument or a call is removed; a
+number changes by one or becomes 0; a branch is always or never taken; a statement is removed if all names are still
+defined without it. Not changed: annotations, docstrings and other text, asserts, raised errors, `filled`, `strict` of
+zip; and outside functions everything except the numbers of constants.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ OPERATORS: dict[type[ast.AST], tuple[Any, ...]] = {
 }
 PAIRS = ("maximum minimum", "max min", "argmax argmin", "sum mean", "any all", "exp expm1", "zeros_like ones_like")
 CALLS = {one: other for pair in map(str.split, PAIRS) for one, other in (pair, pair[::-1])}
-CHOICES = ("where", "maximum", "minimum", "max", "min")  # each argument may be the result
-GUARDS = ("filled",)  # which only refuse what is None
+CHOICES = ("where", "maximum", "minimum", "max", "min")  # any of the arguments may be the result
+GUARDS = ("filled",)  # they only reject None, so a call without them returns the same
 LEFT_ALONE = (ast.JoinedStr, ast.Assert, ast.Raise)
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """`source[start:end]`, in bytes, is replaced."""
+    """Replacement of `source[start:end]`, in bytes."""
 
-    function: str  # its dotted name
+    function: str  # dotted name of the function that contains it
     line: int
     start: int
     end: int
     replacement: bytes
-    shown: str  # the line as it becomes
+    shown: str  # the line after the change
 
     def applied(self, source: bytes) -> bytes:
-        """The broken module."""
+        """Return `source` with the replacement."""
         return source[: self.start] + self.replacement + source[self.end :]
 
 
 def mutants_of(source: bytes) -> list[Mutant]:
-    """All mutants of a module, in the order of their places."""
+    """Return all mutants of a module, in the order of the source."""
     tree = ast.parse(source)
     starts = [0]
     for line in source.splitlines(keepends=True):
@@ -80,11 +80,11 @@ def mutants_of(source: bytes) -> list[Mutant]:
         if replacement != source[start:end]:
             mutant = Mutant(function, node.lineno, start, end, replacement, shown)
             found.setdefault((start, end, replacement), mutant)
-    return _told_apart(sorted(found.values(), key=lambda mutant: (mutant.start, -mutant.end)))
+    return _numbered(sorted(found.values(), key=lambda mutant: (mutant.start, -mutant.end)))
 
 
-def _told_apart(mutants: list[Mutant]) -> list[Mutant]:
-    """Where a function has a line twice, its mutants are numbered."""
+def _numbered(mutants: list[Mutant]) -> list[Mutant]:
+    """Add numbers to the mutants of a function that show the same line."""
     seen: Counter[tuple[str, str]] = Counter()
     for place, mutant in enumerate(mutants):
         seen[mutant.function, mutant.shown] += 1
@@ -94,28 +94,28 @@ def _told_apart(mutants: list[Mutant]) -> list[Mutant]:
 
 
 def _changes(tree: ast.Module, modules: set[str]) -> Iterator[tuple[str, Any, ast.AST]]:
-    """(function, node, what takes its place) of all functions."""
-    effects: set[ast.AST] = set()  # calls whose result nobody takes, so that another result is no change
+    """Yield (function, node, replacement) of all functions and numeric constants of a module."""
+    effects: set[ast.AST] = set()  # calls whose result is unused, so that another result changes nothing
 
-    def visit(node: ast.AST, inside: str, scope: str) -> Iterator[tuple[str, Any, ast.AST]]:
+    def visit(node: ast.AST, function: str, scope: str) -> Iterator[tuple[str, Any, ast.AST]]:
         if isinstance(node, LEFT_ALONE) or (isinstance(node, ast.keyword) and node.arg == "strict"):
             return
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             scope = f"{scope}.{node.name}" if scope else node.name
         if isinstance(node, ast.FunctionDef):
-            inside = scope
-            yield from ((scope, statement, ast.Pass()) for statement in _changing(node))
+            function = scope
+            yield from ((scope, statement, ast.Pass()) for statement in _removable_statements(node))
         if isinstance(node, ast.Expr):
             effects.add(node.value)
-        if inside:
-            for old, new in _instead_of(node, modules):
+        if function:
+            for old, new in _replacements(node, modules):
                 if old not in effects or isinstance(new, ast.Call):
-                    yield inside, old, new
+                    yield function, old, new
         for name, field in ast.iter_fields(node):
             if name not in ("annotation", "returns", "decorator_list"):
                 for child in field if isinstance(field, list) else [field]:
                     if isinstance(child, ast.AST):
-                        yield from visit(child, inside, scope)
+                        yield from visit(child, function, scope)
 
     for statement in tree.body:
         match statement:
@@ -125,8 +125,8 @@ def _changes(tree: ast.Module, modules: set[str]) -> Iterator[tuple[str, Any, as
                 yield from ((name, value, new) for new in _other_expressions(value))
 
 
-def _changing(function: ast.FunctionDef) -> Iterator[ast.stmt]:
-    """Its statements without which every name still has a value: calls for their effect, and what is assigned anew."""
+def _removable_statements(function: ast.FunctionDef) -> Iterator[ast.stmt]:
+    """Yield the statements that can be removed with all names still defined: calls for an effect, and reassignments."""
     bound = {argument.arg: 0 for argument in ast.walk(function.args) if isinstance(argument, ast.arg)}
     for node in ast.walk(function):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -141,8 +141,8 @@ def _changing(function: ast.FunctionDef) -> Iterator[ast.stmt]:
                 yield node
 
 
-def _instead_of(node: ast.AST, modules: set[str]) -> Iterator[tuple[ast.AST, ast.AST]]:
-    """`node` or a part of it, and what may stand in its place."""
+def _replacements(node: ast.AST, modules: set[str]) -> Iterator[tuple[ast.AST, ast.AST]]:
+    """Yield pairs of `node` or a part of it, and a replacement."""
     match node:
         case ast.If(test) | ast.While(test):
             yield from ((test, ast.Constant(constant)) for constant in (True, False))
@@ -159,7 +159,7 @@ def _instead_of(node: ast.AST, modules: set[str]) -> Iterator[tuple[ast.AST, ast
 
 
 def _other_expressions(node: ast.expr) -> Iterator[ast.expr]:
-    """The operator swapped, an operand or a branch alone, a number moved."""
+    """Yield the expression with its operator swapped, one operand or branch alone, or a number changed."""
     match node:
         case ast.BinOp(left, op, right):
             yield from (ast.BinOp(left, other(), right) for other in OPERATORS.get(type(op), ()))
@@ -181,7 +181,7 @@ def _other_expressions(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _other_slices(lower: ast.expr | None, upper: ast.expr | None) -> Iterator[ast.AST]:
-    """Without a bound, and with one moved by one; numbers move by themselves."""
+    """Yield the slice without a bound, or with a bound changed by one. Numbers are changed as expressions instead."""
     if lower is not None:
         yield ast.Slice(None, upper)
     if upper is not None:
@@ -194,7 +194,7 @@ def _other_slices(lower: ast.expr | None, upper: ast.expr | None) -> Iterator[as
 
 
 def _other_calls(call: ast.Call, modules: set[str]) -> Iterator[ast.AST]:
-    """Its counterpart, its argument or receiver as it is, and the call without one of its keyword arguments."""
+    """Yield the counterpart of a call, its receiver or an argument alone, and the call without a keyword argument."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     if name in CALLS:
         func = call.func

@@ -1,8 +1,8 @@
-"""Break the mathematics on purpose, one place at a time, and see whether a test fails: the mutation score of a file.
+"""Measure the mutation score of a file: break it on purpose, one place at a time, and see whether a test fails.
 
-A mutant (see mutants.py) is killed when a test of the file fails, breaks off or does not end. Else it survives: either
-a test is missing, or the mutant computes the same. Those that do are listed, with the reason, in
-mutation_equivalents.toml and do not count. Nothing is drawn at random; the files are changed in a copy of the tree.
+A mutant (see mutants.py) is killed if a test of the file fails, crashes or does not end. Otherwise it survives: either
+a test is missing, or the mutant computes the same. Mutants that compute the same are listed, with the reason, in
+mutation_equivalents.toml and do not count. Nothing is random; the files are changed in a copy of the project.
 
 Run: .venv/bin/python benchmarks/mutation.py [--file maths steps] [--only 62 90-110] [--jobs 2] [--list]
 """
@@ -34,7 +34,7 @@ from mutants import Mutant, mutants_of
 
 ROOT = Path(__file__).parent.parent
 COPIED = ("trainer", "tests", "workbench", "pyproject.toml")
-# The tests that answer for a file, quickest first.
+# The tests of each file, quickest first.
 TESTS = {
     "maths": ("test_maths*.py", "test_preference_losses.py", "test_dpo_losses.py", "test_estimators*.py"),
     "experience": ("test_experience*.py", "test_steps*.py"),
@@ -42,16 +42,16 @@ TESTS = {
     "estimators": ("test_estimators*.py", "test_steps*.py"),
     "kl_controller": ("test_kl_controller*.py",),
 }
-# Loaded once, by a process of which each run is a fork: MLX has no thread in it yet. On a Mac each run begins anew, for
-# there it may hold the GPU.
+# Imported once, by a server process in which MLX has not started any threads; each run is a fork of it. On a Mac, each
+# run is a new process instead, because there MLX may already use the GPU in the server.
 PRELOADED = ["trainer", "pytest", "hypothesis.strategies", "mlx.nn", "mlx.utils", "mlx_lm.utils", "pydantic"]
 IMPORTED_BEFORE = "ignore::pytest.PytestAssertRewriteWarning"
-LARGEST_CPU_S, LARGEST_S = 60, 1800  # all tests of a file take a few seconds: what takes more is a loop that never ends
+LARGEST_CPU_S, LARGEST_S = 60, 1800  # the tests of a file take a few seconds; anything longer is an endless loop
 REACHED = "reached.json"
 
 
 class Bench:
-    """Copies of the project, one a job, in which mutants of one module are tried."""
+    """Copies of the project, one per job, in which the mutants of one module are tested."""
 
     def __init__(self, module: str, jobs: int, folder: Path) -> None:
         self.name = file_of(module)
@@ -60,21 +60,21 @@ class Bench:
         found = [path for pattern in patterns for path in sorted((ROOT / "tests").rglob(pattern))]
         self._tests = [str(path.relative_to(ROOT)) for path in found]
         if not self._tests:
-            sys.exit(f"no test answers for {self.name}: none of {', '.join(patterns)} is in tests/")
+            sys.exit(f"no tests for {self.name}: none of {', '.join(patterns)} is in tests/")
         self._copies: queue.Queue[Path] = queue.Queue()
         for number in range(jobs):
             copy = folder / f"{module}-{number}"
             for part in COPIED:
-                take = shutil.copy2 if (ROOT / part).is_file() else shutil.copytree
+                copy_part = shutil.copy2 if (ROOT / part).is_file() else shutil.copytree
                 copy.mkdir(exist_ok=True)
-                take(ROOT / part, copy / part)
+                copy_part(ROOT / part, copy / part)
             self._copies.put(copy)
-        self._quickest: dict[str, list[str]] = self._begin()
+        self._quickest: dict[str, list[str]] = self._tests_by_function()
 
-    def _begin(self) -> dict[str, list[str]]:
-        """Of each function the tests that reach it, the quickest first.
+    def _tests_by_function(self) -> dict[str, list[str]]:
+        """Return the tests that reach each function, quickest first.
 
-        The file as it is must pass and a broken one fail, else no score would mean anything.
+        Exits if the unchanged file fails its tests or a broken one passes: then a score would mean nothing.
         """
         if self._run(self.source, self._tests, self.name) != "survived":
             sys.exit(f"the tests of {self.name} fail without any mutant: see {' '.join(self._tests)}")
@@ -82,7 +82,7 @@ class Bench:
         reached = json.loads((copy / REACHED).read_text())
         self._copies.put(copy)
         if self._run(b"raise RuntimeError\n" + self.source, self._tests) == "survived":
-            sys.exit(f"the tests read another {self.name} than the one that is changed")
+            sys.exit(f"the tests do not import the {self.name} that is changed")
         quickest: dict[str, list[str]] = {}
         for test, (_, functions) in sorted(reached.items(), key=lambda item: item[1][0]):
             for function in functions:
@@ -90,7 +90,7 @@ class Bench:
         return quickest
 
     def attempt(self, mutant: Mutant) -> str:
-        """Whether a mutant survived, was killed or timed out: by the tests that reach it, and if it lives by all."""
+        """Return "survived", "killed" or "timed out": run the tests that reach the mutant, then all if it survives."""
         broken = mutant.applied(self.source)
         near = self._quickest.get(mutant.function)
         verdict = self._run(broken, near) if near else "survived"
@@ -102,7 +102,7 @@ class Bench:
             path = copy / self.name
             path.write_bytes(source)
             for stale in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
-                stale.unlink()  # Python tells files apart by second and size, and mutants share both
+                stale.unlink()  # Python compares only size and time in seconds, which mutants share
             process = multiprocessing.Process(target=run_tests, args=(copy, tests, watched))
             process.start()
             process.join(LARGEST_S)
@@ -118,30 +118,30 @@ class Bench:
 def run_tests(copy: Path, tests: Sequence[str], watched: str) -> None:
     """Run the tests of `copy` up to the first that fails, and end this process with pytest's status.
 
-    watched: the file of which it is written to REACHED which tests reach which functions.
+    watched: a file; the functions of it that each test calls are written to REACHED.
     """
     resource.setrlimit(resource.RLIMIT_CPU, (LARGEST_CPU_S, LARGEST_CPU_S + 1))
     for name in [name for name in sys.modules if name.partition(".")[0] == "trainer"]:
         del sys.modules[name]
-    gc.freeze()  # pytest collects garbage, and what is loaded is none
-    sys.dont_write_bytecode = False  # all but one file stay as they are
+    gc.freeze()  # pytest collects garbage, which would search all loaded modules
+    sys.dont_write_bytecode = False  # only one file changes between runs
     os.chdir(copy)
     sys.path.insert(0, str(copy))
-    absent = [f"-pno:{plugin}" for plugin in ("cacheprovider", "xdist", "anyio")]
-    arguments = ["-x", "--tb=no", f"--basetemp={copy}-temporary", *absent, "-W", IMPORTED_BEFORE, *tests]
+    disabled = [f"-pno:{plugin}" for plugin in ("cacheprovider", "xdist", "anyio")]
+    arguments = ["-x", "--tb=no", f"--basetemp={copy}-temporary", *disabled, "-W", IMPORTED_BEFORE, *tests]
     watch = Watch(str(copy / watched))
     with Path("output.txt").open("w") as output, redirect_stdout(output), redirect_stderr(output):
         status = pytest.main(arguments, plugins=[watch if watched else Unshrunk()])
     if watched:
         Path(REACHED).write_text(json.dumps(watch.reached))
-    os._exit(status)  # at once: MLX takes its time to go
+    os._exit(status)  # without MLX's cleanup, which is slow
 
 
 class Unshrunk:
-    """A pytest plugin: hypothesis leaves an example that fails as large as it found it. Else most time goes there."""
+    """Pytest plugin that stops hypothesis from shrinking failing examples, which would take most of the time."""
 
     def pytest_collection_finish(self) -> None:
-        """Once the tests' own settings are there."""
+        """Change the settings that the tests have loaded by now."""
         now = settings()
         phases = [phase for phase in now.phases if phase not in (Phase.shrink, Phase.explain)]
         settings.register_profile("unshrunk", now, phases=phases)
@@ -149,7 +149,7 @@ class Unshrunk:
 
 
 class Watch:
-    """A pytest plugin: what a test takes, and which functions of one file it calls."""
+    """Pytest plugin that records the CPU time of each test, and the functions of one file that it calls."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -157,7 +157,7 @@ class Watch:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Around each test, its fixtures included."""
+        """Trace a test, including its fixtures."""
         functions: set[str] = set()
 
         def called(frame: FrameType, event: str, argument: object) -> None:
@@ -179,19 +179,19 @@ def file_of(module: str) -> str:
 
 
 def equivalents_of(module: str) -> dict[tuple[str, str], str]:
-    """Reasons by function and changed line."""
+    """Return the reasons of the listed equivalent mutants, by function and changed line."""
     listed = tomllib.loads((Path(__file__).parent / "mutation_equivalents.toml").read_text())
     return {(each["function"], line): each["why"] for each in listed.get(module, []) for line in each["lines"]}
 
 
 def chosen(mutants: Sequence[Mutant], lines: Sequence[str]) -> list[Mutant]:
-    """Those of `lines`, numbers or ranges; of none all."""
+    """Return the mutants on `lines`, given as numbers or ranges, or all mutants if there are none."""
     ranges = [range(int(first), int(last or first) + 1) for first, _, last in (text.partition("-") for text in lines)]
     return [mutant for mutant in mutants if not ranges or any(mutant.line in each for each in ranges)]
 
 
 def score(module: str, options: argparse.Namespace, folder: Path) -> None:
-    """Try the mutants of a module; print those that survive, then the score."""
+    """Test the mutants of a module; print those that survive, then the score."""
     name, listed = file_of(module), equivalents_of(module)
     mutants = chosen(mutants_of((ROOT / name).read_bytes()), options.only)
     if options.list:
@@ -212,9 +212,9 @@ def score(module: str, options: argparse.Namespace, folder: Path) -> None:
                 survived += 1
                 print(f"{bench.name}:{mutant.line}: {mutant.function}: {mutant.shown}", flush=True)
     if not options.only:
-        there = {(mutant.function, mutant.shown) for mutant in mutants}
-        for function, line in sorted(set(listed) - there):
-            print(f"{bench.name}: listed as equivalent, but no mutant: {function}: {line}")
+        current = {(mutant.function, mutant.shown) for mutant in mutants}
+        for function, line in sorted(set(listed) - current):
+            print(f"{bench.name}: listed as equivalent, but not a mutant: {function}: {line}")
     counted = len(mutants) - equivalent
     killed = counted - survived
     print(
@@ -225,7 +225,7 @@ def score(module: str, options: argparse.Namespace, folder: Path) -> None:
 
 
 def main() -> None:
-    """Score each file that was asked for."""
+    """Score each requested file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--file", nargs="+", default=list(TESTS), help="modules of trainer (default: %(default)s)")
     parser.add_argument("--only", nargs="+", default=[], metavar="LINE", help="lines or ranges of lines: 62 90-110")

@@ -1,7 +1,7 @@
 """Train the quickstart preset on several seeds and print how it learns, as a Markdown table.
 
 Run: .venv/bin/python benchmarks/quickstart_seeds.py [--seeds 0 1 2] [--dir runs/seeds] [--set key=value ...]
-A run that is there already is continued, or only read when it is done.
+Finished runs are only read, and interrupted ones resumed.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from trainer.events import Iteration
 
 
 def iterations(run: Path) -> list[Iteration]:
-    """The iterations of a run's journal."""
+    """Return the iterations of a run's journal."""
     return [event for event in events(run) if isinstance(event, Iteration)]
 
 
 def main() -> None:
-    """Train, then print the table."""
+    """Train the quickstart on each seed, then print the table and a summary of each run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--dir", type=Path, default=Path("runs/seeds"))
@@ -48,7 +48,7 @@ def main() -> None:
         third = run[-(len(run) // 3) :]
         print(
             f"seed {seed}: score {first:+.2f} -> {last:+.2f} (gain {last - first:+.2f}), KL of the last five {kl:.1f} "
-            f"nats a sequence, at most {worst:.1f}, {seconds:.1f} s an iteration; in the last third KL "
+            f"nats a sequence, at most {worst:.1f}, {seconds:.1f} s per iteration; in the last third KL "
             f"{fmean(i.kl for i in third):.2f}, kl_coef {third[0].kl_coef:.3f} to {third[-1].kl_coef:.3f}, explained "
             f"variance {fmean(i.explained_variance for i in third):.2f}, of the last five "
             f"{fmean(i.explained_variance for i in run[-5:]):.2f}"

@@ -1,4 +1,4 @@
-"""Tiny random models of every family that mlx-lm has: their configurations, and a builder."""
+"""Tiny random models of every family in mlx-lm: their configurations, and a function that builds them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-import trainer  # noqa: F401  the BLAS first
+import trainer  # noqa: F401  loads the BLAS, before anything imports mlx
 
 # isort: split
 import mlx.core as mx
@@ -19,7 +19,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 
 from trainer.models.loading import quantize_backbone
 
-VOCABULARY = 264  # 256 bytes and eight special tokens, as of `make_tokenizer` in tests/support/tiny.py
+VOCABULARY = 264  # 256 bytes and eight special tokens, as in `make_tokenizer` of tests/support/tiny.py
 END = 256
 
 MUST_TRAIN = (
@@ -47,7 +47,7 @@ MUST_TRAIN = (
 _LAYERS = 2
 _SLIDING = ["sliding_attention", "full_attention"]
 
-# Values of the fields of a family's arguments, by name.
+# Values for the fields of a family's arguments, by name of the field.
 _VALUES: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "num_vocab": VOCABULARY,
@@ -216,7 +216,7 @@ _YARN = {
 }
 _LLAMA_4_ROPE = {"rope_theta": 10000.0, "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 16}
 
-# What a family has instead of, or in addition to, the values by name.
+# Values of single families; they take precedence over _VALUES.
 _OWN: dict[str, dict[str, Any]] = {
     "afm7": {"num_layers": 3, "num_kv_reuse_layers": 1, "hidden_dim_scale_factor": 2.0},
     "afmoe": {"layer_types": _SLIDING},
@@ -374,7 +374,7 @@ _OWN: dict[str, dict[str, Any]] = {
     },
     "phi3": {"partial_rotary_factor": 1.0},
     "phi3small": {
-        "vocab_size": 100_352,  # it masks ids up to there, whether or not the model has them
+        "vocab_size": 100_352,  # its code masks ids up to here, even if the model has fewer
         "dense_attention_every_n_layers": 2,
         "gegelu_limit": 20.0,
         "blocksparse_block_size": 32,
@@ -409,7 +409,7 @@ _OWN: dict[str, dict[str, Any]] = {
     "step3p5": {"layer_types": _SLIDING, "sliding_window": 16},
 }
 
-# Families that wrap a text model: the module and class of the arguments that are their `text_config`.
+# Families that wrap a text model: module and class of the arguments in their `text_config`.
 _TEXT: dict[str, tuple[str, str]] = {
     "gemma3": ("gemma3_text", "ModelArgs"),
     "gemma3n": ("gemma3n", "TextConfig"),
@@ -431,11 +431,11 @@ _TEXT: dict[str, tuple[str, str]] = {
     "qwen3_vl_moe": ("qwen3_moe", "ModelArgs"),
 }
 
-_LARGEST = 8_000_000  # parameters; a field that nobody has given a value has that of a real model
+_LARGEST = 8_000_000  # parameters; a field without a value here keeps its default, which may be a real model's
 
 
 def families() -> list[str]:
-    """List the families: the modules of mlx-lm that have a model and its arguments. None is imported."""
+    """Return the families: the modules of mlx-lm that have a model and its arguments, without importing any."""
     folder = Path(mlx_lm.models.__path__[0])
     return sorted((path.stem for path in folder.glob("*.py") if {"Model", "ModelArgs"} <= _names(path)), key=str.lower)
 
@@ -454,7 +454,7 @@ def tiny_config(family: str) -> dict[str, Any]:
 def tiny_backbone(family: str, dtype: mx.Dtype, *, bits: int = 0, seed: int = 0) -> nn.Module:
     """Build a tiny random model of `family`, its weights of type `dtype`, then quantised to `bits` bits unless 0.
 
-    Raises ValueError if it is not tiny.
+    Raises ValueError if it has more than 8 million parameters.
     """
     from mlx_lm.utils import _get_classes
 
@@ -477,7 +477,7 @@ def tiny_backbone(family: str, dtype: mx.Dtype, *, bits: int = 0, seed: int = 0)
 
 
 def _text_values(family: str, module: str) -> dict[str, Any]:
-    """Return what the text model of a wrapping family has instead of the values by name."""
+    """Return the values of a wrapping family's text model that take precedence over _VALUES."""
     if family == "prism_hadamard_qwen35":
         return {"num_experts": 0, "hidden_size": 128}
     if family == "qwen3_5_moe":
@@ -497,7 +497,7 @@ def _module(name: str) -> Any:
 
 
 def _fields(module: str, name: str, own: dict[str, Any]) -> dict[str, Any]:
-    """Return values for the fields of the arguments' class `name` of `module`, its `own` first."""
+    """Return values for the fields of class `name` of `module`: those in `own`, then those in _VALUES."""
     values = dict(own)
     for field in dataclasses.fields(getattr(_module(module), name)):
         if field.name in values or field.name == "model_type":
@@ -506,12 +506,12 @@ def _fields(module: str, name: str, own: dict[str, Any]) -> dict[str, Any]:
         if field.name in _VALUES:
             values[field.name] = _VALUES[field.name]
         elif not optional:
-            raise KeyError(f"{module}.{name} wants a value for {field.name}")
+            raise KeyError(f"{module}.{name} needs a value for {field.name}")
     return values
 
 
 def _random(name: str, array: mx.array, key: mx.array, dtype: mx.Dtype) -> mx.array:
-    """Return a random array in place of `array`: matrices scaled by their inputs, all others a little off."""
+    """Return random weights in the shape of `array`: matrices scaled by their inputs, others with some noise added."""
     if not mx.issubdtype(array.dtype, mx.floating):  # packed weights
         return mx.random.randint(0, 256, array.shape, key=key).astype(array.dtype) if array.ndim > 1 else array
     noise = mx.random.normal(array.shape, key=key)

@@ -1,4 +1,4 @@
-"""Runs that a benchmark trains, each by the program itself, in a process of its own."""
+"""Training runs for a benchmark, each by the command-line program in its own process."""
 
 from __future__ import annotations
 
@@ -12,20 +12,24 @@ from trainer.runs.journal import read_journal
 
 
 def train(command: list[str], run: Path, *settings: str, new: tuple[str, ...] = ()) -> None:
-    """Train `run` to its end, from where it is. new: options of a run that is not there yet, besides `settings`."""
+    """Train `run` to its end: start it, resume it, or do nothing if it is done.
+
+    settings: KEY=VALUE each; new: further options. Both are used only for a run that does not exist yet. Raises
+    CalledProcessError if the program fails.
+    """
     if run.exists() and any(isinstance(event, RunEnded) and event.state == "done" for event in events(run)):
         return
-    given = ["--resume", str(run)] if run.exists() else ["--name", run.name, *new]
+    arguments = ["--resume", str(run)] if run.exists() else ["--name", run.name, *new]
     for setting in () if run.exists() else settings:
-        given += ["--set", setting]
-    subprocess.run([sys.executable, "-m", "workbench", *command, *given], check=True, stdout=sys.stderr)
+        arguments += ["--set", setting]
+    subprocess.run([sys.executable, "-m", "workbench", *command, *arguments], check=True, stdout=sys.stderr)
 
 
 def train_ppo(run: Path, *settings: str, preset: str = "quickstart") -> None:
-    """PPO from a preset, with plain lines on stderr."""
+    """Train PPO from a preset, with plain lines of progress on stderr."""
     train(["--no-ui", "--display", "plain"], run, *settings, new=("--config", preset))
 
 
 def events(run: Path) -> list[Any]:
-    """What stands in the journal of `run`."""
+    """Return the events in the journal of `run`."""
     return list(read_journal(run / "events.jsonl").events)

@@ -1,9 +1,9 @@
-"""References for tests/trainer/ppo/test_trl_parity.py: what `trl.experimental.ppo.PPOTrainer` makes of fixed rollouts.
+"""Write the references of tests/trainer/ppo/test_trl_parity.py: what TRL's PPOTrainer computes on fixed rollouts.
 
 Runs in TRL's own environment (requirements-trl.txt) and imports nothing of the trainer. None of TRL's formulas is
-written here again: `PPOTrainer.train` itself runs, with its generation replaced by tokens from a fixed seed, and its
-own variables are read (trl_recorder.py). Writes a file of arrays a case, the model, and cases.json with the settings
-and versions; parameters go by mlx-lm's names.
+rewritten here: `PPOTrainer.train` itself runs, with its generation replaced by tokens from a fixed seed, and
+trl_recorder.py reads its local variables. Writes one file of arrays per case, the model, and cases.json with settings
+and versions. Parameters have mlx-lm's names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"  # read when trl.experimental is imported
-os.environ["HF_HUB_OFFLINE"] = "1"  # the model is made here; nothing is to be looked up
+os.environ["HF_HUB_OFFLINE"] = "1"  # the model is built here; nothing needs a download
 
 import numpy as np
 import peft
@@ -36,8 +36,8 @@ FOLDER = Path(__file__).resolve().parent.parent / "tests" / "trl_parity"
 TRL_VERSION = "1.12.0"
 PAD, STOP, VOCABULARY = 0, 1, 32
 PROMPT_LENGTHS = [3, 2, 4, 3, 2, 5, 3, 4]
-RESPONSE_LENGTHS = [7, 3, 1, 7, 5, 2, 6, 7]  # the stop counted
-CUT = [0, 7]  # rows that met no stop; row 3 meets it at the last place
+RESPONSE_LENGTHS = [7, 3, 1, 7, 5, 2, 6, 7]  # including the stop
+CUT = [0, 7]  # rows without a stop; row 3 has it at the last position
 WIDTH = max(RESPONSE_LENGTHS)
 SHAPE = {
     "vocab_size": VOCABULARY,
@@ -66,9 +66,9 @@ SETTINGS: dict[str, Any] = {
     "num_mini_batches": 1,
     "gradient_accumulation_steps": 1,
     "learning_rate": 0.01,
-    "adam_epsilon": 1e-4,  # smaller, and a step is the sign even of a gradient that is rounding noise
+    "adam_epsilon": 1e-4,  # if it is smaller, a step follows a gradient's sign even where that is rounding noise
 }
-# `drift`: how far the policy and the critic that wrote the rollout are from those that learn.
+# `drift`: noise on the rollout's logits and values, as if another policy and critic had produced it.
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "k3": {"kl_estimator": "k3", "temperature": 0.7, "gamma": 0.99, "lam": 0.9, "missing_eos_penalty": 0.5},
@@ -87,7 +87,7 @@ METRICS = (
 
 
 class FixedScores(torch.nn.Module):
-    """Scores [B] in the shape of the reward model that PPOTrainer asks for."""
+    """Reward model for PPOTrainer that returns fixed scores [B]."""
 
     base_model_prefix = "backbone"
 
@@ -96,16 +96,16 @@ class FixedScores(torch.nn.Module):
         self.scores = scores
 
     def backbone(self, input_ids: torch.Tensor, **_: Any) -> SimpleNamespace:
-        """Hand the token ids [B, L] on to `score` where TRL expects hidden states."""
+        """Return the token ids [B, L] as hidden states, which TRL passes to `score`."""
         return SimpleNamespace(hidden_states=(input_ids,))
 
     def score(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Each row's score at every position: [B, L] token ids to [B, L, 1]."""
+        """Return each row's score at every position, [B, L, 1], for token ids [B, L]."""
         return self.scores[:, None, None].expand(*input_ids.shape, 1)
 
 
 def fill(model: torch.nn.Module, draws: np.random.Generator, scale: float, names: str = "") -> None:
-    """Draw the parameters whose names hold `names`; norms stay near 1."""
+    """Fill the parameters whose names contain `names` with normal noise of deviation `scale`; norms stay near 1."""
     for name, parameter in sorted(model.named_parameters()):
         if names in name:
             noise = torch.tensor(draws.normal(0, scale, tuple(parameter.shape)), dtype=torch.float32)
@@ -113,7 +113,7 @@ def fill(model: torch.nn.Module, draws: np.random.Generator, scale: float, names
 
 
 def rollout_tokens() -> tuple[list[list[int]], torch.Tensor]:
-    """Prompts, and responses [B, T]; after a stop comes padding in even rows and more tokens in odd ones."""
+    """Return prompts, and responses [B, T]; after a stop, even rows have padding and odd ones more tokens."""
     draws = np.random.default_rng(1)
     prompts = [draws.integers(STOP + 1, VOCABULARY, length).tolist() for length in PROMPT_LENGTHS]
     responses = draws.integers(STOP + 1, VOCABULARY, (len(prompts), WIDTH))
@@ -126,7 +126,7 @@ def rollout_tokens() -> tuple[list[list[int]], torch.Tensor]:
 
 
 def build_trainer(settings: dict[str, Any], output_dir: str) -> tuple[PPOTrainer, Arrays]:
-    """PPOTrainer on a tiny llama and a rollout that is fixed; and that rollout's arrays."""
+    """Return a PPOTrainer on a tiny llama with a fixed rollout, and the arrays of that rollout."""
     settings = dict(settings)
     drift, pad_is_stop = settings.pop("drift", 0.0), settings.pop("pad_is_stop", False)
     words = {f"w{i}": i for i in range(VOCABULARY)}
@@ -144,7 +144,7 @@ def build_trainer(settings: dict[str, Any], output_dir: str) -> tuple[PPOTrainer
     fill(policy, draws, 0.3)
     critic = LlamaForSequenceClassification(LlamaConfig(**SHAPE, num_labels=1, pad_token_id=PAD))
     critic.model.load_state_dict(policy.model.state_dict())
-    critic.score = torch.nn.Linear(SHAPE["hidden_size"], 1)  # with a bias, as our head
+    critic.score = torch.nn.Linear(SHAPE["hidden_size"], 1)  # with a bias, like our head
     lora = peft.LoraConfig(
         r=LORA["rank"], lora_alpha=LORA["scale"] * LORA["rank"], target_modules=LORA["targets"], task_type="CAUSAL_LM"
     )
@@ -181,7 +181,7 @@ def build_trainer(settings: dict[str, Any], output_dir: str) -> tuple[PPOTrainer
     fill(trainer.policy_model, draws, 0.2, "lora_")
     fill(trainer.value_model, draws, 0.2, "lora_")
     fill(trainer.value_model, draws, 0.3, "score")
-    trainer.dataloader = DataLoader(items, len(prompts), collate_fn=trainer.data_collator)  # TRL's own one shuffles
+    trainer.dataloader = DataLoader(items, len(prompts), collate_fn=trainer.data_collator)  # TRL's own loader shuffles
     fix_rollout(trainer, responses, drift)
     width = max(PROMPT_LENGTHS)
     return trainer, {
@@ -195,7 +195,10 @@ def build_trainer(settings: dict[str, Any], output_dir: str) -> tuple[PPOTrainer
 
 
 def fix_rollout(trainer: PPOTrainer, responses: torch.Tensor, drift: float) -> None:
-    """Let `generate` return `responses` and the logits that the policy gives them, off by `drift`; so the critic."""
+    """Replace generation: `generate` returns `responses` and the policy's logits for them.
+
+    Noise of deviation `drift` is added to the logits, and to the values that the critic gives the rollout.
+    """
     pad, temperature = trainer.processing_class.pad_token_id, trainer.args.temperature
     noise = torch.Generator().manual_seed(3)
     get_reward = ppo_trainer.get_reward
@@ -203,34 +206,34 @@ def fix_rollout(trainer: PPOTrainer, responses: torch.Tensor, drift: float) -> N
     def generate(input_ids: torch.Tensor, attention_mask: torch.Tensor, **_: Any) -> SimpleNamespace:
         queries = input_ids.masked_fill(~attention_mask, pad)
         output = ppo_trainer.forward(trainer.policy_model, torch.cat((queries, responses), 1), pad)
-        logits = output.logits[:, queries.shape[1] - 1 : -1] / (temperature + 1e-7)  # as generate's own warper
+        logits = output.logits[:, queries.shape[1] - 1 : -1] / (temperature + 1e-7)  # as in generate's own warper
         logits = logits + drift * torch.randn(logits.shape, generator=noise)
         return SimpleNamespace(sequences=torch.cat((input_ids, responses), 1), scores=tuple(logits.unbind(1)))
 
     def rollout_reward(model: torch.nn.Module, *args: Any) -> tuple[torch.Tensor, ...]:
-        everywhere, *rest = get_reward(model, *args)
+        scores, *rest = get_reward(model, *args)
         if model is trainer.value_model:
-            everywhere = everywhere + drift * torch.randn(everywhere.shape, generator=noise)
-        return everywhere, *rest
+            scores = scores + drift * torch.randn(scores.shape, generator=noise)
+        return scores, *rest
 
     trainer.policy_model.generate = generate
     ppo_trainer.get_reward = rollout_reward
 
 
 def reference(settings: dict[str, Any], output_dir: str) -> tuple[Arrays, Arrays, dict[str, float]]:
-    """One iteration of PPOTrainer: the arrays of the case, those of the model at its start, and TRL's own metrics."""
+    """Run one iteration of PPOTrainer; return the case's arrays, the model's arrays before it, and TRL's metrics."""
     get_reward = ppo_trainer.get_reward
     try:
         trainer, inputs = build_trainer(settings, output_dir)
         model = {
             name.removeprefix("base_model.model.").replace(".base_layer", ""): copied(array)
             for name, array in trainer.policy_model.state_dict().items()
-            if "lora_" not in name and "lm_head" not in name  # which is the embedding
+            if "lora_" not in name and "lm_head" not in name  # the same array as the embedding
         }
         for part, arrays in parameters_of(trainer, lambda parameter: parameter).items():
             model |= {f"{part}.{name}": array for name, array in arrays.items()}
         recorder = Recorder(trainer)
-        np.random.seed(0)  # noqa: NPY002  # TRL shuffles its minibatches by it
+        np.random.seed(0)  # noqa: NPY002  # TRL shuffles its minibatches with it
         with recorder.watching():
             trainer.train()
     finally:
@@ -239,13 +242,13 @@ def reference(settings: dict[str, Any], output_dir: str) -> tuple[Arrays, Arrays
 
 
 def main() -> None:
-    """Write every case."""
+    """Write every case. Exits if another version of TRL is installed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path, default=FOLDER, help="folder to write (default: %(default)s)")
+    parser.add_argument("--output", type=Path, default=FOLDER, help="folder for the references (default: %(default)s)")
     options = parser.parse_args()
     if trl.__version__ != TRL_VERSION:
         sys.exit(
-            f"trl {trl.__version__} is installed: the references are those of {TRL_VERSION} (requirements-trl.txt)"
+            f"trl {trl.__version__} is installed, but the references need {TRL_VERSION}: install requirements-trl.txt"
         )
     options.output.mkdir(parents=True, exist_ok=True)
     cases = {}

@@ -1,7 +1,7 @@
-"""TRL's side of the comparison: `trl.experimental.ppo.PPOTrainer` on a workload of bench_iteration.py.
+"""Train `trl.experimental.ppo.PPOTrainer` on a workload of bench_iteration.py: TRL's side of the comparison.
 
-Runs in TRL's own environment (requirements-trl.txt) and imports nothing of ours. Prints a JSON event a line:
-`run` with the versions in use, then an `iteration` with the seconds of its phases as soon as it has ended.
+Runs in TRL's own environment (requirements-trl.txt) and imports nothing of ours. Prints one JSON event per line: `run`
+with the versions in use, then an `iteration` with the seconds of its phases as soon as each iteration ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"  # read when trl.experimental is imported
-os.environ["HF_HUB_OFFLINE"] = "1"  # the model is a folder; nothing is to be looked up
+os.environ["HF_HUB_OFFLINE"] = "1"  # the model is a folder; nothing needs a download
 
 import peft
 import torch
@@ -39,7 +39,7 @@ Emit = Callable[[dict[str, Any]], None]
 
 
 class TextReward(torch.nn.Module):
-    """A function of the response's text in the shape of the reward model that PPOTrainer asks for."""
+    """Reward model for PPOTrainer that scores the text of a response with a function."""
 
     base_model_prefix = "backbone"
 
@@ -50,18 +50,18 @@ class TextReward(torch.nn.Module):
         self.response_length = response_length
 
     def backbone(self, input_ids: torch.Tensor, **_: Any) -> SimpleNamespace:
-        """Hand the token ids [B, T] on to `score` where TRL expects hidden states."""
+        """Return the token ids [B, T] as hidden states, which TRL passes to `score`."""
         return SimpleNamespace(hidden_states=(input_ids,))
 
     def score(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Score of each response, repeated at every position: [B, T] token ids to [B, T, 1]."""
+        """Return each response's score at every position, [B, T, 1], for token ids [B, T]."""
         texts = self.tokenizer.batch_decode(input_ids[:, -self.response_length :], skip_special_tokens=True)
         scores = torch.tensor([self.score_text(text) for text in texts], device=input_ids.device)
         return scores[:, None, None].expand(*input_ids.shape, 1)
 
 
 class PhaseClock(TrainerCallback):
-    """Times the phases of an iteration from outside: PPOTrainer reports none."""
+    """Callback that times the phases of an iteration from outside, because PPOTrainer reports none."""
 
     def __init__(self, emit: Emit) -> None:
         self.emit = emit
@@ -70,7 +70,10 @@ class PhaseClock(TrainerCallback):
         self.tokens = 0  # generated so far
 
     def watch(self, trainer: PPOTrainer) -> None:
-        """Put the borders in: the end of the policy's `generate`, and the first training forward after it."""
+        """Make two calls of `trainer` end a phase.
+
+        The policy's `generate` ends "generate"; the first training forward pass after it ends "score".
+        """
         policy = trainer.policy_model
         generate = policy.generate
 
@@ -82,31 +85,31 @@ class PhaseClock(TrainerCallback):
 
         policy.generate = timed_generate
 
-        def training_begins(*_: Any) -> None:
+        def end_scoring(*_: Any) -> None:
             if "score" not in self.seconds:
                 self.end("score")
 
-        trainer.model.register_forward_pre_hook(training_begins)
+        trainer.model.register_forward_pre_hook(end_scoring)
 
     def end(self, phase: str) -> None:
-        """The phase that ran since the last border is over."""
+        """Record the seconds since the last phase ended as those of `phase`."""
         now = time.perf_counter()
         self.seconds[phase] = now - self.mark
         self.mark = now
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        """The first iteration begins."""
+        """Start the clock of the first iteration."""
         self.mark = time.perf_counter()
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """An iteration is over; what is left of it is the update."""
+        """Emit the iteration; the update ends with it."""
         self.end("update")
         self.emit({"event": "iteration", "seconds": self.seconds, "tokens": self.tokens})
         self.seconds = {}
 
 
 def lora_config(workload: dict[str, Any]) -> peft.LoraConfig:
-    """The policy's adapter, by the rank, scale and layers of the workload."""
+    """Return the policy's adapter: rank, scale and layers of the workload."""
     return peft.LoraConfig(
         r=workload["lora_rank"],
         lora_alpha=workload["lora_scale"] * workload["lora_rank"],
@@ -116,12 +119,12 @@ def lora_config(workload: dict[str, Any]) -> peft.LoraConfig:
 
 
 def scalar_model(path: str) -> Any:
-    """The policy's weights under a scalar head: what TRL wants as a value or reward model."""
+    """Return the policy's weights with a scalar head, as TRL needs for a value or reward model."""
     return AutoModelForSequenceClassification.from_pretrained(path, num_labels=1, dtype=torch.float32)
 
 
 def with_lora(value_model: Any, config: peft.LoraConfig) -> Any:
-    """Freeze the value model but for its head and an adapter put in place: TRL takes no wrapped model."""
+    """Freeze the value model except its head and a new adapter, injected in place: TRL accepts no wrapped model."""
     value_model = peft.inject_adapter_in_model(config, value_model)
     value_model.score.weight.requires_grad_(True)
     return value_model
@@ -130,7 +133,7 @@ def with_lora(value_model: Any, config: peft.LoraConfig) -> Any:
 def build_trainer(
     workload: dict[str, Any], *, reward_model: bool, value_lora: bool, output_dir: str, clock: PhaseClock
 ) -> PPOTrainer:
-    """PPOTrainer on the workload; its prompts come in the order of the file, one batch an iteration."""
+    """Return a PPOTrainer on the workload; its prompts keep the order of the file, one batch per iteration."""
     path, batch_size = workload["model"], workload["batch_size"]
     tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
     tokenizer.pad_token = tokenizer.bos_token or tokenizer.eos_token  # TRL cuts a response at its first padding token
@@ -157,7 +160,7 @@ def build_trainer(
             seed=workload["seed"],
             num_sample_generations=0,
             gradient_checkpointing=False,
-            bf16=False,  # float32, as ours: half precision is slower on a CPU
+            bf16=False,  # float32, like ours: half precision is slower on a CPU
             use_cpu=True,
             report_to="none",
             save_strategy="no",
@@ -173,17 +176,17 @@ def build_trainer(
         peft_config=lora_config(workload),
         callbacks=[clock],
     )
-    trainer.dataloader = DataLoader(prompts, batch_size, collate_fn=trainer.data_collator)  # TRL's own one shuffles
+    trainer.dataloader = DataLoader(prompts, batch_size, collate_fn=trainer.data_collator)  # TRL's own loader shuffles
     clock.watch(trainer)
     return trainer
 
 
 def main() -> None:
-    """Train for as many iterations as the workload has batches of prompts."""
+    """Train one iteration for each batch of prompts in the workload."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("workload", type=Path, help="workload file written by bench_iteration.py")
-    parser.add_argument("--reward-model", action="store_true", help="score by a model of the policy's size")
-    parser.add_argument("--value-lora", action="store_true", help="train an adapter of the value model, not all of it")
+    parser.add_argument("--reward-model", action="store_true", help="score with a model of the policy's size")
+    parser.add_argument("--value-lora", action="store_true", help="train only an adapter and head of the value model")
     options = parser.parse_args()
     workload = json.loads(options.workload.read_text(encoding="utf-8"))
     events = sys.stdout

@@ -1,4 +1,4 @@
-"""Reads what `PPOTrainer.train` of TRL 1.12.0 computes, out of its own local variables, while it runs unchanged."""
+"""Recorder of what `PPOTrainer.train` of TRL 1.12.0 computes: reads its local variables while it runs unchanged."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from trl.experimental.ppo import PPOTrainer, ppo_trainer
 Array = npt.NDArray[Any]
 Arrays = dict[str, Array]
 
-OF_ROLLOUT = (  # local variables of `train`, after its advantages are whitened
+OF_ROLLOUT = (  # local variables of `train` once the advantages are whitened
     "scores", "logprobs", "ref_logprobs", "values", "padding_mask", "padding_mask_p1", "kl", "rewards", "advantages",
     "returns",
 )  # fmt: skip
 
 
 class Recorder:
-    """Wraps functions that `PPOTrainer.train` calls; they do what they did, and its variables are read on the way.
+    """Recorder of the variables of `PPOTrainer.train`. It wraps functions that `train` calls, which still do the same.
 
-    What is read of the B sequences of a rollout is in `rollout`, what of each forward and backward pass of the update
-    in `micro_batches`, what of each optimiser step in `optimizer_steps`.
+    rollout: arrays of the B sequences of a rollout; micro_batches: arrays of each forward and backward pass of the
+    update; optimizer_steps: arrays of each optimiser step.
     """
 
     def __init__(self, trainer: PPOTrainer) -> None:
@@ -39,7 +39,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Inside, the functions are wrapped. The trainer is of no use afterwards."""
+        """Wrap the functions inside the block. The trainer cannot be used afterwards."""
         trainer, accelerator = self.trainer, self.trainer.accelerator
         whiten, empty_cache = ppo_trainer.masked_whiten, ppo_trainer.empty_cache
         backward, accumulate, step = accelerator.backward, accelerator.accumulate, trainer.optimizer.step
@@ -63,7 +63,7 @@ class Recorder:
             backward(loss)
 
         def recorded_step() -> None:
-            if accelerator.sync_gradients:  # else the step is none
+            if accelerator.sync_gradients:  # otherwise gradients are still accumulating and no step is taken
                 before = parameters_of(trainer, lambda parameter: parameter.grad)
                 step()
                 after = parameters_of(trainer, lambda parameter: parameter)
@@ -71,7 +71,7 @@ class Recorder:
                 self.optimizer_steps.append(gradients | {f"{part}_after": flat(after[part]) for part in after})
 
         ppo_trainer.masked_whiten = recorded_whiten
-        ppo_trainer.empty_cache = recorded_rollout  # on a CPU it has nothing to empty
+        ppo_trainer.empty_cache = recorded_rollout  # it does nothing on a CPU anyway
         accelerator.backward = recorded_backward
         accelerator.accumulate = lambda model: RecordedAccumulation(accumulate(model), self.micro_batches)
         trainer.optimizer.step = recorded_step
@@ -82,7 +82,7 @@ class Recorder:
             ppo_trainer.masked_whiten, ppo_trainer.empty_cache = whiten, empty_cache
 
     def arrays(self) -> Arrays:
-        """Everything that was read; what a micro-batch or a step left is stacked along a first axis."""
+        """Return all recorded arrays; those of micro-batches and of steps are stacked along a new first axis."""
         found = dict(self.rollout)
         for parts in (self.micro_batches, self.optimizer_steps):
             found |= {name: np.stack([part[name] for part in parts]) for name in parts[0]}
@@ -90,7 +90,7 @@ class Recorder:
 
 
 class RecordedAccumulation:
-    """`accelerator.accumulate(model)`, at whose end a micro-batch's variables are read."""
+    """Context of `accelerator.accumulate(model)` that records a micro-batch's variables at its end."""
 
     def __init__(self, accumulation: Any, micro_batches: list[Arrays]) -> None:
         self.accumulation = accumulation
@@ -117,23 +117,23 @@ class RecordedAccumulation:
 
 
 def variables(frame: FrameType) -> dict[str, Any]:
-    """The local variables of `PPOTrainer.train`, whose frame it must be."""
+    """Return the local variables of `frame`, which must be the one of `PPOTrainer.train`."""
     assert frame.f_code is PPOTrainer.train.__code__, f"called by {frame.f_code.co_name}, not by PPOTrainer.train"
     return dict(frame.f_locals)
 
 
 def copied(value: Any) -> Array:
-    """A tensor or an array as an array of its own."""
+    """Return a copy of a tensor or an array as a NumPy array."""
     return value.detach().numpy().copy() if isinstance(value, torch.Tensor) else np.array(value)
 
 
 def flat(arrays: Arrays) -> Array:
-    """All numbers in one vector, by the order of the names."""
+    """Return all numbers in one vector, in the order of the names."""
     return np.concatenate([arrays[name].ravel() for name in sorted(arrays)])
 
 
 def parameters_of(trainer: PPOTrainer, take: Callable[[torch.nn.Parameter], torch.Tensor]) -> dict[str, Arrays]:
-    """What `take` finds at the trained parameters of "policy" and "value", laid out and named as in mlx-lm."""
+    """Return what `take` returns for each trained parameter of "policy" and "value", with mlx-lm's layout and names."""
     found: dict[str, Arrays] = {"policy": {}, "value": {}}
     for part, model in (("policy", trainer.policy_model), ("value", trainer.value_model)):
         for name, parameter in model.named_parameters():

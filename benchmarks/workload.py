@@ -1,4 +1,4 @@
-"""What the benchmarks ask of both sides: one workload, and the command that makes a side carry it out."""
+"""Workload of bench_iteration.py, and the commands that run it on both sides."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ except TrainerError as error:
 
 @dataclass(frozen=True)
 class Workload:
-    """What both sides are asked to do; one batch of prompts an iteration, the first of them for warm-up."""
+    """Work of both sides: one batch of prompts per iteration, the first iteration for warm-up."""
 
     model: str
     prompts: list[str]
@@ -47,31 +47,37 @@ class Workload:
 
     @property
     def iterations(self) -> int:
-        """Iterations of a run, warm-up counted."""
+        """Return the number of iterations of a run, including warm-up."""
         return len(self.prompts) // self.batch_size
 
     @property
     def new_tokens(self) -> int:
-        """Tokens that an iteration generates: every response has the full length."""
+        """Return the number of tokens that an iteration generates: every response has the full length."""
         return self.batch_size * self.max_new_tokens
 
 
 def read_prompts(path: Path, count: int) -> list[str]:
-    """The first `count` prompts of a .jsonl file with a `prompt` in each line."""
+    """Return the first `count` prompts of a .jsonl file with a `prompt` in each line.
+
+    Raises SystemExit if there is no such file or it has fewer.
+    """
     if not path.is_file():
         raise SystemExit(f"--prompts {path}: no such file: name a .jsonl file with a 'prompt' in each line")
     lines = path.read_text(encoding="utf-8").splitlines()
     prompts = [json.loads(line)["prompt"] for line in lines if line.strip()]
     if len(prompts) < count:
-        raise SystemExit(f"--prompts {path} has {len(prompts)} prompts, {count} are needed: lower --iterations")
+        raise SystemExit(f"--prompts {path} has {len(prompts)} prompts, but {count} are needed: lower --iterations")
     return prompts[:count]
 
 
 def resolve_model(model: str) -> str:
-    """Folder of the model; a child resolves 'starter': children inherit this process's memory peak."""
+    """Return the folder of the model. Raises SystemExit if there is none.
+
+    A child process resolves 'starter': measured processes inherit the memory peak of this one.
+    """
     if model != "starter":
         if not Path(model).is_dir():
-            raise SystemExit(f"--model {model}: no such folder: use 'starter' or a folder of model and tokenizer")
+            raise SystemExit(f"--model {model}: no such folder: use 'starter' or a folder with weights and tokenizer")
         return str(Path(model).resolve())
     command = [sys.executable, "-c", _PRINT_STARTER]
     child = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -81,24 +87,24 @@ def resolve_model(model: str) -> str:
 
 
 def trl_python() -> Path:
-    """Interpreter of TRL's environment, which is made on first use and again when its requirements change."""
+    """Return the interpreter of TRL's environment, creating it on first use and when its requirements change."""
     stamp = TRL_ENVIRONMENT / TRL_REQUIREMENTS.name
     python = TRL_ENVIRONMENT / "bin" / "python"
     requirements = TRL_REQUIREMENTS.read_text(encoding="utf-8")
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == requirements:
         return python
-    print(f"making TRL's environment in {TRL_ENVIRONMENT} (once; about 1.5 GB)", file=sys.stderr)
+    print(f"creating TRL's environment in {TRL_ENVIRONMENT} (once; about 1.5 GB)", file=sys.stderr)
     subprocess.run([sys.executable, "-m", "venv", "--clear", TRL_ENVIRONMENT], check=True)
     (TRL_ENVIRONMENT / ".gitignore").write_text("*\n", encoding="utf-8")
     pip = subprocess.run([python, "-m", "pip", "install", "--quiet", "-r", TRL_REQUIREMENTS], check=False)
     if pip.returncode:
-        raise SystemExit("TRL's environment could not be made: see pip's message above, or give --trl-python")
+        raise SystemExit("could not create TRL's environment: see pip's message above, or pass --trl-python")
     stamp.write_text(requirements, encoding="utf-8")
     return python
 
 
 def our_command(workload: Workload, folder: Path, *, value_model: str) -> list[str]:
-    """Our side: the headless program on a configuration made from the workload."""
+    """Write a configuration of the workload to `folder`, and return the command that trains it without a screen."""
     prompts = folder / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": p}) + "\n" for p in workload.prompts), encoding="utf-8")
     config = {
@@ -134,7 +140,7 @@ def our_command(workload: Workload, folder: Path, *, value_model: str) -> list[s
 
 
 def trl_command(workload: Workload, folder: Path, *, python: Path, reward_model: bool, value_lora: bool) -> list[str]:
-    """TRL's side: trl_ppo.py under the interpreter of TRL's environment."""
+    """Write the workload to `folder`, and return the command that runs trl_ppo.py on it in TRL's environment."""
     path = folder / "workload.json"
     path.write_text(json.dumps(asdict(workload)), encoding="utf-8")
     flags = [*(["--reward-model"] if reward_model else []), *(["--value-lora"] if value_lora else [])]
@@ -142,6 +148,6 @@ def trl_command(workload: Workload, folder: Path, *, python: Path, reward_model:
 
 
 def last_line(text: str) -> str:
-    """The line of a failed program's messages that says what was wrong."""
+    """Return the last line of a failed program's messages, which says what was wrong."""
     lines = text.strip().splitlines()
     return lines[-1] if lines else "it wrote no message"

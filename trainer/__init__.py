@@ -16,19 +16,23 @@ blas.load_blas()  # before anything imports mlx.core
 blas.keep_freed_memory()
 
 if TYPE_CHECKING:
-    from trainer.config import Config, load_config, parse_overrides
-    from trainer.control.control import Control
-    from trainer.dpo.dpo_run import train_dpo
-    from trainer.errors import TrainerError
-    from trainer.models.actor_critic import ActorCriticLLM
-    from trainer.models.loading import load_backbone
-    from trainer.ppo.loop import PPO
-    from trainer.preferences.store import PreferenceStore
-    from trainer.reward_model.loaded import load_reward_model
-    from trainer.reward_model.reward_model_run import train_reward_model
-    from trainer.rewards import build_rewards
-    from trainer.rollout.experience import Experience, sa_pairs
-    from trainer.session.training import release_thread, train
+    from trainer.config import Config as Config
+    from trainer.config import load_config as load_config
+    from trainer.config import parse_overrides as parse_overrides
+    from trainer.control.control import Control as Control
+    from trainer.dpo.dpo_run import train_dpo as train_dpo
+    from trainer.errors import TrainerError as TrainerError
+    from trainer.models.actor_critic import ActorCriticLLM as ActorCriticLLM
+    from trainer.models.loading import load_backbone as load_backbone
+    from trainer.ppo.loop import PPO as PPO
+    from trainer.preferences.store import PreferenceStore as PreferenceStore
+    from trainer.reward_model.loaded import load_reward_model as load_reward_model
+    from trainer.reward_model.reward_model_run import train_reward_model as train_reward_model
+    from trainer.rewards import build_rewards as build_rewards
+    from trainer.rollout.experience import Experience as Experience
+    from trainer.rollout.experience import sa_pairs as sa_pairs
+    from trainer.session.training import release_thread as release_thread
+    from trainer.session.training import train as train
 
 _HOMES = {
     "trainer.config": ("Config", "load_config", "parse_overrides"),
@@ -46,25 +50,7 @@ _HOMES = {
     "trainer.session.training": ("release_thread", "train"),
 }
 
-__all__ = [
-    "PPO",
-    "ActorCriticLLM",
-    "Config",
-    "Control",
-    "Experience",
-    "PreferenceStore",
-    "TrainerError",
-    "build_rewards",
-    "load_backbone",
-    "load_config",
-    "load_reward_model",
-    "parse_overrides",
-    "release_thread",
-    "sa_pairs",
-    "train",
-    "train_dpo",
-    "train_reward_model",
-]
+__all__ = [name for names in _HOMES.values() for name in names]
 
 
 def __getattr__(name: str) -> Any:

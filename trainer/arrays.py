@@ -1,16 +1,27 @@
-"""Conversion of MLX arrays to plain Python, with types that a checker can follow."""
+"""Conversion between arrays and plain Python, with types that a checker can follow."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
 from mlx.utils import tree_flatten
 
 
 def to_list(array: mx.array) -> list[Any]:
     """Return the numbers of an array of one or more dimensions, as nested lists."""
     return cast("list[Any]", array.tolist())
+
+
+def pad(sequences: Sequence[Sequence[float]], dtype: npt.DTypeLike = np.int32) -> npt.NDArray[Any]:
+    """Return `sequences` as rows [N, L] of ids or other numbers, padded with 0 on the right."""
+    rows = np.zeros((len(sequences), max(map(len, sequences), default=0)), dtype=dtype)
+    for row, sequence in zip(rows, sequences, strict=True):
+        row[: len(sequence)] = sequence
+    return rows
 
 
 def leaves(tree: Any) -> list[mx.array]:

@@ -51,12 +51,10 @@ def _packages() -> Check:
     backends = [f"{name} {version}" for name in _BACKENDS if (version := _version(name))]
     mlx = f"mlx {_version('mlx') or 'absent'}"
     detail = ", ".join([f"Python {platform.python_version()}", mlx, *(backends or ["no backend"])])
-    if not backends:
-        return Check("packages", "fail", detail, _INSTALL)
-    if len(backends) > 1:
-        advice = "backends overwrite each other's files: make a new environment with one of them"
-        return Check("packages", "fail", detail, advice)
-    return Check("packages", "ok", detail)
+    if len(backends) == 1:
+        return Check("packages", "ok", detail)
+    several = "backends overwrite each other's files: make a new environment with one of them"
+    return Check("packages", "fail", detail, several if backends else _INSTALL)
 
 
 def _mlx() -> Check:

@@ -26,8 +26,7 @@ class Event:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values by `event` and field name; numbers that are not finite become None (JSON has none)."""
-        values = {f.name: plain(getattr(self, f.name)) for f in fields(self)}
-        return {"event": self.kind, **values}
+        return {"event": self.kind, **plain(self)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

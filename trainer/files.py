@@ -129,18 +129,19 @@ def own_folder(path: Path, *, mode: int = 0o777) -> None:
 
 def is_folder(path: Path) -> bool:
     """Return whether `path` is a folder itself, not a link to one."""
-    try:
-        return stat.S_ISDIR(path.lstat().st_mode)
-    except OSError:
-        return False
+    return stat.S_ISDIR(_mode(path))
 
 
 def is_file(path: Path) -> bool:
     """Return whether `path` is a regular file itself, not a link, a pipe or a device."""
+    return stat.S_ISREG(_mode(path))
+
+
+def _mode(path: Path) -> int:
     try:
-        return stat.S_ISREG(path.lstat().st_mode)
+        return path.lstat().st_mode
     except OSError:
-        return False
+        return 0
 
 
 def remove(path: Path) -> None:
@@ -219,7 +220,7 @@ def parse_toml(content: bytes | str) -> dict[str, Any]:
     """
     text = content.decode("utf-8-sig") if isinstance(content, bytes) else content.removeprefix("\ufeff")
     # No string holds a key, and outside of strings only keys have many dots.
-    if _DEEP_KEY.search(_STRING_OR_COMMENT.sub(_placeholder, text)):
+    if _DEEP_KEY.search(_STRING_OR_COMMENT.sub(lambda match: "" if match[0].startswith("#") else "_", text)):
         raise ValueError(f"a key has more than {DEEPEST} parts")
     try:
         values = tomllib.loads(text)
@@ -235,10 +236,6 @@ def _bounded(file: BinaryIO, path: Path, most: int) -> bytes:
     if len(content) > most:
         raise OSError(errno.EFBIG, f"it is larger than {most >> 10} KiB", str(path))
     return content
-
-
-def _placeholder(match: re.Match[str]) -> str:
-    return "" if match[0].startswith("#") else "_"
 
 
 def _depth_exceeds(values: Any, most: int) -> bool:

@@ -29,7 +29,6 @@ from workbench.system.environment import config_dir
 from workbench.system.signals import REASONS
 
 if TYPE_CHECKING:
-    from workbench.screen.dialogs import Choice
     from workbench.screen.main import MainScreen
 
 ALL_STYLES = sorted(Path(__file__).parent.rglob("*.tcss"), key=lambda path: path.name)
@@ -168,13 +167,13 @@ class WorkbenchApp(App[str]):
         if not self.main.supervisor.trains_here:
             self._leaving = self.main.steering.when_nothing_is_lost(self.exit)
             return
-        from workbench.screen.dialogs import QuitScreen
+        from workbench.screen.steering import QuitScreen
 
         view = self.main.supervisor.view
         self._leaving = QuitScreen(view.started.name if view.started else "A run")
         self.push_screen(self._leaving, self._leave_as)
 
-    def _leave_as(self, choice: Choice | None) -> None:
+    def _leave_as(self, choice: str | None) -> None:
         if choice is not None:
             self.leave(choice)
 
@@ -202,8 +201,8 @@ class WorkbenchApp(App[str]):
                 loop.call_soon_threadsafe(lambda: action(*arguments), context=context)
 
     @work(exclusive=True, group="leaving")
-    async def leave(self, choice: Choice, reason: str = "stopped by the user") -> None:
-        """End the run as chosen, show the progress, and exit."""
+    async def leave(self, choice: str, reason: str = "stopped by the user") -> None:
+        """End the run as chosen in `QuitScreen`, show the progress, and exit."""
         if self.main is None:
             self.exit()
             return

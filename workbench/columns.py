@@ -9,13 +9,10 @@ from rich.cells import cell_len, set_cell_size
 
 def fit(text: str, width: int, *, right: bool = False) -> str:
     """Pad `text` to exactly `width` columns, or replace its middle by … so that both ends can be read."""
-    length = cell_len(text)
-    if length > width:
+    if cell_len(text) > width:
         head = max(width - 1, 0) // 2
         text = set_cell_size(text, head) + fit_end(text, width - head)
-        length = cell_len(text)
-    padding = " " * (width - length)
-    return padding + text if right else text + padding
+    return padded(text, width, right=right)
 
 
 def fit_start(text: str, width: int) -> str:

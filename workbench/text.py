@@ -36,6 +36,12 @@ def as_sent(text: str, prompt: str) -> str:
     return text
 
 
+def has_words(text: str, query: str) -> bool:
+    """Return whether `text` contains every word of `query`, ignoring case."""
+    text = text.casefold()
+    return all(word in text for word in query.casefold().split())
+
+
 def bar(position: float) -> str:
     """Return the bar of a value, whose `position` is from 0 (lowest) to 1 (highest)."""
     return _BARS[round(position * (len(_BARS) - 1))]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +192,16 @@ class Workbench(App[None]):
         """The whole terminal."""
         strips = self.screen._compositor.render_strips()
         return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips)
+
+
+@asynccontextmanager
+async def workbench(size: tuple[int, int] = (120, 40)) -> AsyncIterator[tuple[Workbench, Pilot[None]]]:
+    """The pane with the focus, once it has read what there is."""
+    app = Workbench()
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        app.pane.take_focus()
+        yield app, pilot
 
 
 async def look(pilot: Pilot[None]) -> None:

@@ -108,15 +108,27 @@ def comparable(event: Event) -> dict[str, Any]:
     return {name: value for name, value in event.as_dict().items() if name not in OF_THE_MOMENT}
 
 
-def outcome(run: Path) -> dict[str, Any]:
+def killed_at(phase: str, number: int) -> Callable[[Event], None]:
+    """A sink that raises Killed in the midst of a phase of iteration `number`."""
+
+    def watch(event: Event) -> None:
+        if isinstance(event, PhaseProgress) and (event.phase, event.iteration) == (phase, number) and event.done:
+            raise Killed
+
+    return watch
+
+
+def outcome(
+    run: Path, kinds: tuple[type[Event], ...] = (Iteration, Evaluation, SamplesWritten, Alert)
+) -> dict[str, Any]:
     """What the run in `run` left, to the bit: its numbers, its samples, every file of its newest checkpoint."""
     folder = RunFolder(run)
     events = read_journal(folder.events).events
     newest = newest_checkpoint(folder)
     assert newest is not None
     return {
-        "events": [comparable(e) for e in events if isinstance(e, Iteration | Evaluation | SamplesWritten | Alert)],
-        "samples": {path.name: read_samples(path).to_pylist() for path in sorted(folder.samples.iterdir())},
+        "events": [comparable(event) for event in events if isinstance(event, kinds)],
+        "samples": {path.name: read_samples(path).to_pylist() for path in sorted(folder.samples.glob("*"))},
         "checkpoint": {str(p.relative_to(newest)): p.read_bytes() for p in newest.rglob("*") if p.is_file()},
     }
 

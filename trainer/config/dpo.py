@@ -7,15 +7,9 @@ from typing import Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from trainer.config.fields import Section, setting
-from trainer.config.reward_model import PreferenceDataConfig, RewardOptimConfig, TrackedRunConfig
+from trainer.config.reward_model import PreferenceDataConfig, RewardEvalConfig, RewardOptimConfig, TrackedRunConfig
 from trainer.config.reward_sources import RewardSource
-from trainer.config.schema import (
-    BackboneConfig,
-    CheckpointConfig,
-    Config,
-    RewardConfig,
-    RolloutConfig,
-)
+from trainer.config.schema import BackboneConfig, CheckpointConfig, Config, RewardConfig, RolloutConfig
 
 _DPO = "Rafailov et al. 2023 (DPO)"
 
@@ -73,15 +67,9 @@ class DPORewardConfig(RewardConfig):
     sources: list[RewardSource] = setting([], "Sources as in the configuration of a PPO run; empty: no samples.")
 
 
-class DPOEvalConfig(Section):
+class DPOEvalConfig(RewardEvalConfig):
     """[eval]: held-out comparisons, and samples of their prompts if there is a reward."""
 
-    every: int = setting(
-        50,
-        "Steps between evaluations; 0 for only those before the first step and after the last.",
-        unit="steps",
-        ge=0,
-    )
     prompts: int = setting(16, "Number of held-out prompts to sample, the same each time.", ge=1)
 
 

@@ -49,7 +49,9 @@ def load_config_as(
         raise UsageError(f"cannot read configuration '{source}': {error.strerror}") from None
     except ValueError as error:  # tomllib lets errors of int() and str.decode() through
         raise ConfigError([f"not TOML: {error}"], str(source)) from None
-    _check_kind(raw.get("kind"), schema, source)
+    own = schema.model_fields["kind"].default if "kind" in schema.model_fields else "ppo"
+    if isinstance(kind := raw.get("kind"), str) and kind != own:
+        raise UsageError(f"'{source}' configures a run of kind '{kind}', not '{own}': name another configuration")
     return validate_as(schema, _merged(raw, overrides or {}), str(source))
 
 
@@ -60,7 +62,7 @@ def parse_overrides(assignments: list[str], schema: type[Section] = Config) -> d
     """
     tables: dict[str, Any] = {}
     for assignment in assignments:
-        if not _is_text(assignment):
+        if any("\ud800" <= character <= "\udfff" for character in assignment):  # for bytes that are not UTF-8
             raise UsageError(f"--set {_short(assignment)}: must be text in UTF-8")
         key, equals, text = assignment.partition("=")
         parts = [part.strip() for part in key.split(".")]
@@ -125,13 +127,6 @@ def _absolute(path: str, base: Path) -> str:
         return path
 
 
-def _check_kind(kind: Any, schema: type[Section], source: str | Path) -> None:
-    """Raise UsageError if `kind` names another kind of run than that of `schema`."""
-    own = schema.model_fields["kind"].default if "kind" in schema.model_fields else "ppo"
-    if isinstance(kind, str) and kind != own:
-        raise UsageError(f"'{source}' configures a run of kind '{kind}', not '{own}': name another configuration")
-
-
 def _value(parts: list[str], text: str, schema: type[Section]) -> Any:
     section = schema.model_fields.get(parts[0])
     field = getattr(section.annotation, "model_fields", {}).get(".".join(parts[1:])) if section else None
@@ -143,15 +138,6 @@ def _value(parts: list[str], text: str, schema: type[Section]) -> Any:
     except ValueError:
         return text
     return parsed["value"] if len(parsed) == 1 else text  # a second line is not part of the value
-
-
-def _is_text(text: str) -> bool:
-    """Return whether `text` has no lone surrogates, which stand for command-line bytes that are not UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _short(text: str) -> str:

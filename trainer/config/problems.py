@@ -68,29 +68,30 @@ def config_problems(raw: dict[str, Any]) -> list[str]:
 
 def located_problems(raw: dict[str, Any], schema: type[Section] = Config) -> list[SettingProblem]:
     """Return the problems of `raw` (tables of plain values), each with its key."""
+    told: list[SettingProblem] = []
+    broken: set[str] = set()
     try:
-        return [
-            SettingProblem(conflict.keys[0], conflict.message) for conflict in _conflicts(schema.model_validate(raw))
-        ]
+        config = schema.model_validate(raw)
     except ValidationError as error:
-        problems = error.errors(include_url=False)
-    pruned = copy.deepcopy(raw)
-    broken = set()
-    for place, problem in enumerate(problems):
-        key = _key(problem["loc"])
-        broken.add(key)
-        if problem["type"] == "extra_forbidden" and place < _MOST:
-            # The value of the key that was meant is unknown too.
-            broken.add(_guess(key, problem["loc"], schema))
-        _remove(pruned, problem["loc"])
-    # Rules between fields are checked with defaults in place of broken fields, which are not reported twice.
-    told = [SettingProblem(_key(problem["loc"]), _message(problem, raw, schema)) for problem in problems[:_MOST]]
-    if more := problems[_MOST:]:
-        told.append(SettingProblem(_key(more[0]["loc"]), f"and {len(more)} more: fix these first"))
+        problems, pruned = error.errors(include_url=False), copy.deepcopy(raw)
+        for place, problem in enumerate(problems):
+            key = _key(problem["loc"])
+            broken.add(key)
+            if place < _MOST:
+                told.append(SettingProblem(key, _message(problem, raw, schema)))
+                if problem["type"] == "extra_forbidden":
+                    # The value of the key that was meant is unknown too.
+                    broken.add(_guess(key, problem["loc"], schema))
+            _remove(pruned, problem["loc"])
+        if more := problems[_MOST:]:
+            told.append(SettingProblem(_key(more[0]["loc"]), f"and {len(more)} more: fix these first"))
+        # Rules between fields are checked with defaults in place of broken fields, which are not reported twice.
+        config = schema.model_validate(pruned)
+    conflicts = _conflicts(config) if isinstance(config, Config) else ()  # only PPO has rules between settings
     return told + [
-        SettingProblem(conflict.keys[0], conflict.message)
-        for conflict in _conflicts(schema.model_validate(pruned))
-        if not any({key, key.partition(".")[0]} & broken for key in conflict.keys)
+        SettingProblem(keys[0], message)
+        for keys, message in conflicts
+        if not any({key, key.partition(".")[0]} & broken for key in keys)
     ]
 
 
@@ -115,10 +116,6 @@ def setting_keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[
             yield from setting_keys(field.annotation, f"{prefix}{name}.")
         else:
             yield prefix + name
-
-
-def _conflicts(config: Section) -> list[Conflict]:
-    return list(conflicts(config)) if isinstance(config, Config) else []  # only PPO has rules between settings
 
 
 def _key(loc: tuple[int | str, ...]) -> str:
@@ -191,11 +188,9 @@ class Conflict(NamedTuple):
     message: str
 
 
-def conflicts(config: Config) -> Iterator[Conflict]:
-    """Yield the rules that `config` breaks."""
-    yield from _sizes(config)
-    yield from _algorithm(config)
-    yield from _bounds(config)
+def _conflicts(config: Config) -> list[Conflict]:
+    """Return the rules that `config` breaks."""
+    return [*_sizes(config), *_algorithm(config), *_bounds(config)]
 
 
 def config_warnings(config: Config) -> list[str]:

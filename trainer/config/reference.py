@@ -87,15 +87,15 @@ class ReferenceRow(NamedTuple):
     key: str
     """`ppo.kl_coef`; `reward.sources[].kind=length` is a kind of source, whose own fields follow it."""
     type: str
-    rule: str
-    default: str
-    """In TOML; empty for an option that must be given."""
-    unit: str
-    live: bool
     help: str
-    source: str
+    rule: str = ""
+    default: str = ""
+    """In TOML; empty for an option that must be given."""
+    unit: str = ""
+    live: bool = False
+    source: str = ""
     """Where the default comes from."""
-    advice: str
+    advice: str = ""
 
 
 def reference_rows(schema: type[Section] = Config) -> list[ReferenceRow]:
@@ -134,11 +134,17 @@ def _tables_markdown(schema: type[Section]) -> Iterator[str]:
         heading, _, purpose = _first_line(section).partition(": ")
         yield f"## {heading}\n\n{purpose[:1].upper()}{purpose[1:]}\n"
         lines = ["| option | type | default | live | what it does |", "|---|---|---|---|---|"]
-        for row in rows:
-            if row.key.startswith(f"{table}."):
-                cells = (f"`{row.key}`", _typed(row), _default(row), "live" * row.live, _described(row))
-                lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        lines += [_row_markdown(row) for row in rows if row.key.startswith(f"{table}.")]
         yield "\n".join(lines) + "\n"
+
+
+def _row_markdown(row: ReferenceRow) -> str:
+    kind = ", ".join(filter(None, (row.type, row.rule)))
+    default = f"{f'`{row.default}`' if row.default else 'required;'} {row.unit}".rstrip("; ")
+    source = f"Default from: {row.source}." if row.source else ""
+    description = " ".join(filter(None, (row.help, row.advice, source)))
+    cells = (f"`{row.key}`", kind, "" if row.type == "table" else default, "live" * row.live, description)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _section_rows(section: type[Section], prefix: str) -> Iterator[ReferenceRow]:
@@ -161,17 +167,7 @@ def _section_rows(section: type[Section], prefix: str) -> Iterator[ReferenceRow]
 def _source_rows() -> Iterator[ReferenceRow]:
     shared: set[str] = set()
     for kind, section in SOURCES.items():
-        yield ReferenceRow(
-            key=f"reward.sources[].kind={kind}",
-            type="table",
-            rule="",
-            default="",
-            unit="",
-            live=False,
-            help=_first_line(section),
-            source="",
-            advice="",
-        )
+        yield ReferenceRow(key=f"reward.sources[].kind={kind}", type="table", help=_first_line(section))
         for row in _section_rows(section, "reward.sources[]."):
             if row.key not in shared:
                 yield row
@@ -202,21 +198,6 @@ def _rule(schema: dict[str, Any]) -> str:
 
 def _first_line(section: Any) -> str:
     return (section.__doc__ or "").partition("\n")[0]
-
-
-def _default(row: ReferenceRow) -> str:
-    if row.type == "table":
-        return ""
-    return f"{f'`{row.default}`' if row.default else 'required;'} {row.unit}".rstrip("; ")
-
-
-def _typed(row: ReferenceRow) -> str:
-    return ", ".join(filter(None, (row.type, row.rule)))
-
-
-def _described(row: ReferenceRow) -> str:
-    source = f"Default from: {row.source}." if row.source else ""
-    return " ".join(filter(None, (row.help, row.advice, source)))
 
 
 if __name__ == "__main__":

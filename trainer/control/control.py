@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import queue
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 from trainer.control.questions import (
     DROPPED,
@@ -26,8 +26,6 @@ from trainer.events import HumanEvaluation
 INBOX_SECONDS = 0.2
 """Shortest time between two looks into the inbox."""
 
-Command = Literal["pause", "resume", "step", "checkpoint", "rollback", "set", "ask", "tell", "stop", "abort"]
-
 
 class Interrupted(Exception):  # noqa: N818  nothing went wrong
     """End of the run on request, raised in the trainer between two token steps or micro-batches."""
@@ -36,20 +34,6 @@ class Interrupted(Exception):  # noqa: N818  nothing went wrong
         self.reason = reason
         self.save = save
         super().__init__(reason)
-
-
-class Request(NamedTuple):
-    """A request to a running trainer."""
-
-    command: Command
-    reason: str = ""  # of stop, abort and rollback
-    key: str = ""  # of set, dotted
-    value: Any = None  # of set
-    question: Question | None = None  # of ask
-    reply: Reply | None = None  # of ask
-    dropped: Dropped = never  # of ask
-    event: HumanEvaluation | None = None  # of tell
-    to: int | None = None  # of rollback
 
 
 class Steered:
@@ -89,11 +73,11 @@ class Control:
 
     def __init__(self) -> None:
         # Takes no lock that the thread interrupted by a signal handler could hold.
-        self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()  # None: a question waits
+        self._requests: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._questions = QuestionQueue()
         # Used by the trainer's thread alone:
         self._run = Steered()
-        self._inbox: Callable[[], Sequence[Request]] = tuple
+        self._look_into_inbox: Callable[[], None] = lambda: None
         self._inbox_due = 0.0
         self._paused = False
         self._stepping = False
@@ -102,42 +86,42 @@ class Control:
 
     def stop(self, reason: str = "stopped by the user") -> None:
         """End the run, within a token step or micro-batch, after a checkpoint of the last whole iteration."""
-        self._requests.put(Request("stop", reason))
+        self._requests.put(lambda: self._interrupt(reason, save=True))
 
     def abort(self, reason: str = "aborted by the user") -> None:
         """End the run at once, without a checkpoint."""
-        self._requests.put(Request("abort", reason))
+        self._requests.put(lambda: self._interrupt(reason, save=False))
 
     def pause(self) -> None:
         """Pause the run within a token step or micro-batch. Other requests are still handled."""
-        self._requests.put(Request("pause"))
+        self._requests.put(lambda: self._pace(paused=True))
 
     def resume(self) -> None:
         """Continue, and do not stop after a single step."""
-        self._requests.put(Request("resume"))
+        self._requests.put(lambda: self._pace(paused=False))
 
     def step(self) -> None:
         """Continue, and pause after the current iteration, or after the next one if none is under way."""
-        self._requests.put(Request("step"))
+        self._requests.put(lambda: self._pace(paused=False, stepping=True))
 
     def checkpoint(self) -> None:
         """Save a checkpoint of the last whole iteration now."""
-        self._requests.put(Request("checkpoint"))
+        self._requests.put(lambda: self._run.checkpoint())
 
     def rollback(self, to: int | None = None, reason: str = "requested by the user") -> None:
         """Continue from the checkpoint after iteration `to` before the next iteration, which keeps its number.
 
         None: the best checkpoint, or the oldest if none is kept as the best. If the run refuses, an Alert says why.
         """
-        self._requests.put(Request("rollback", reason, to=to))
+        self._requests.put(lambda: self._run.rollback(to, reason))
 
     def set(self, key: str, value: Any) -> None:
         """Change a live setting before the next iteration. If the run refuses, an Alert says why."""
-        self._requests.put(Request("set", key=key, value=value))
+        self._requests.put(lambda: self._run.set(key, value))
 
     def tell(self, event: HumanEvaluation) -> None:
         """Emit `event` as one of the run's own; a run that has ended ignores it."""
-        self._requests.put(Request("tell", event=event))
+        self._requests.put(lambda: self._run.tell(event))
 
     def ask(self, question: Question, reply: Reply, dropped: Dropped = never) -> None:
         """Ask the model to write, within a token step or micro-batch and after earlier questions.
@@ -147,12 +131,12 @@ class Control:
         writing then stops within a token step.
         """
         self._questions.put(Waiting(question, reply, dropped))
-        self._requests.put(None)
+        self._requests.put(lambda: None)  # wakes a trainer that is paused
 
-    def attach(self, run: Steered, inbox: Callable[[], Sequence[Request]] = tuple) -> None:
-        """Make `run` the one that handles requests, including those that `inbox` returns."""
+    def attach(self, run: Steered, look_into_inbox: Callable[[], None] = lambda: None) -> None:
+        """Make `run` the one that handles requests. look_into_inbox: makes those of other processes."""
         self._run = run
-        self._inbox = inbox
+        self._look_into_inbox = look_into_inbox
         self._questions.open()
 
     def detach(self) -> None:
@@ -162,7 +146,7 @@ class Control:
         """
         self._questions.close()
         self._run = Steered()
-        self._inbox = tuple
+        self._look_into_inbox = lambda: None
 
     def check(self) -> None:
         """Handle requests: answer questions, wait while paused, raise Interrupted if the run is to end.
@@ -215,42 +199,21 @@ class Control:
 
     def _handle_waiting(self, wait: float = 0.0) -> None:
         """Handle requests, after waiting for at most `wait` seconds."""
-        with contextlib.suppress(queue.Empty):
-            self._handle(self._requests.get(wait > 0, wait))
-            while True:
-                self._handle(self._requests.get_nowait())
         if (now := time.perf_counter()) >= self._inbox_due:
             self._inbox_due = now + INBOX_SECONDS
-            for request in self._inbox():
-                self._handle(request)
+            self._look_into_inbox()
+        with contextlib.suppress(queue.Empty):
+            self._requests.get(wait > 0, wait)()
+            while True:
+                self._requests.get_nowait()()
         if self._end is not None:
             reason, save = self._end
             raise Interrupted(reason, save=save)
 
-    def _handle(self, request: Request | None) -> None:
-        if request is None:
-            return
-        match request.command:
-            case "pause":
-                self._paused = True
-            case "resume":
-                self._paused, self._stepping = False, False
-            case "step":
-                self._paused, self._stepping = False, True
-            case "checkpoint":
-                self._run.checkpoint()
-            case "rollback":
-                self._run.rollback(request.to, request.reason)
-            case "set":
-                self._run.set(request.key, request.value)
-            case "tell":
-                assert request.event is not None
-                self._run.tell(request.event)
-            case "ask":
-                assert request.question is not None
-                assert request.reply is not None
-                self._questions.put(Waiting(request.question, request.reply, request.dropped))
-            case "stop":
-                self._end = self._end or (request.reason, True)
-            case "abort":
-                self._end = (request.reason, False)
+    def _interrupt(self, reason: str, *, save: bool) -> None:
+        """Note why the run is to end: the first reason to stop counts, and an abort overrules it."""
+        if self._end is None or not save:
+            self._end = (reason, save)
+
+    def _pace(self, *, paused: bool, stepping: bool = False) -> None:
+        self._paused, self._stepping = paused, stepping

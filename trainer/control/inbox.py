@@ -19,10 +19,10 @@ import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
-from trainer.control.control import Command, Request
-from trainer.control.questions import Answer, Question, answer_from, question_from, to_json
+from trainer.control.control import Control
+from trainer.control.questions import Answer, Question, from_json, to_json
 from trainer.errors import StorageError, UsageError
 from trainer.events import HumanEvaluation
 from trainer.files import PRIVATE, is_folder, open_file, own_folder, write_whole
@@ -32,6 +32,7 @@ from trainer.runs.journal_lines import event_in
 _MAX_BYTES = 512 * 1024  # a prompt and a response of 30,000 tokens each
 _ANSWERS = "answers"
 _OURS = re.compile(r"[^.].*\.json|\..*\.json\.tmp")  # names of requests and answers, whole and half-written
+Command = Literal["pause", "resume", "step", "checkpoint", "rollback", "set", "ask", "tell", "stop", "abort"]
 _COMMANDS = get_args(Command)
 _REASONS = {
     "stop": "stopped from another process",
@@ -71,7 +72,7 @@ def read_answer(path: Path) -> Answer | None:
     """
     try:
         with os.fdopen(open_file(path), "rb") as file:
-            answer = answer_from(file.read())
+            answer = from_json(Answer, file.read())
         path.unlink()
     except FileNotFoundError:
         return None
@@ -91,12 +92,13 @@ def withdraw(path: Path) -> None:
 class Inbox:
     """The trainer's end of `control/`. Requests that are there at first are outdated and removed.
 
-    complain: receives one line about each file that contains no request. Raises StorageError if the folder cannot be
-    made.
+    control: gets the later ones. complain: receives one line about each file that contains no request. Raises
+    StorageError if the folder cannot be made.
     """
 
-    def __init__(self, path: Path, complain: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, control: Control, complain: Callable[[str], None]) -> None:
         self._path = path
+        self._control = control
         self._complain = complain
         self._undeletable: set[str] = set()
         self._open: set[str] = set()  # questions that are not answered yet
@@ -111,54 +113,56 @@ class Inbox:
         except OSError as error:
             raise StorageError(f"cannot use '{path}' for requests: {error.strerror}; fix the folder") from None
 
-    def take(self) -> list[Request]:
-        """Return the requests since the last call, in the order of sending; none if the inbox cannot be read."""
+    def take(self) -> None:
+        """Pass on the requests since the last call, in the order of sending; none if the inbox cannot be read."""
         try:
             paths = sorted(self._path.glob("[!.]*.json")) if is_folder(self._path) else []
         except OSError:
-            return []
-        taken = (self._taken(path) for path in paths if path.name not in self._undeletable | self._open)
-        return [request for request in taken if request is not None]
+            return
+        for path in paths:
+            if path.name not in self._undeletable | self._open:
+                self._take(path)
 
-    def _taken(self, path: Path) -> Request | None:
+    def _take(self, path: Path) -> None:
         try:
             with os.fdopen(open_file(path), "rb") as file:
                 if (owner := os.fstat(file.fileno()).st_uid) != os.geteuid():
                     raise ValueError(f"it belongs to user {owner}; only the user who trains a run may steer it")
-                request = self._request(file.read(_MAX_BYTES), path.name)
+                self._request(file.read(_MAX_BYTES), path.name)
         except (OSError, ValueError, RecursionError) as error:
             self._complain(f"request '{path.name}' left out: {getattr(error, 'strerror', None) or error}")
-            request = None
-        if request is not None and request.command == "ask":
-            self._open.add(path.name)
-        else:
+        if path.name not in self._open:
             self._remove(path)
-        return request
 
-    def _request(self, data: bytes, name: str) -> Request:
-        """Parse the request in `data`. Raises ValueError if there is none."""
+    def _request(self, data: bytes, name: str) -> None:
+        """Pass on the request in `data`. Raises ValueError if there is none."""
         try:
             values = json.loads(data)
         except ValueError:
             raise ValueError("it is not JSON") from None
         if not isinstance(values, dict) or values.get("command") not in _COMMANDS:
             raise ValueError(f"its command must be one of {', '.join(_COMMANDS)}")
-        command: Command = values["command"]
-        if command == "ask":
-            question = question_from(json.dumps(values.get("question")))
-            path = self._path / name
-            reply = functools.partial(self._reply, name)
-            return Request("ask", question=question, reply=reply, dropped=lambda: not os.path.lexists(path))
-        if command == "tell":
-            return Request("tell", event=_human_evaluation(values.get("event")))
-        if command == "set" and not (isinstance(values.get("key"), str) and "value" in values):
-            raise ValueError("'set' needs a key and a value")
+        command, control = values["command"], self._control
         reason = str(values.get("reason") or _REASONS.get(command, ""))
-        if command == "rollback":
-            if not (values.get("to") is None or type(values["to"]) is int):
-                raise ValueError("'to' is not an iteration")
-            return Request(command, reason, to=values.get("to"))
-        return Request(command, reason, values.get("key", ""), values.get("value"))
+        match command:
+            case "ask":
+                question, path = from_json(Question, json.dumps(values.get("question"))), self._path / name
+                self._open.add(name)
+                control.ask(question, functools.partial(self._reply, name), lambda: not os.path.lexists(path))
+            case "tell":
+                control.tell(_human_evaluation(values.get("event")))
+            case "set":
+                if not (isinstance(values.get("key"), str) and "value" in values):
+                    raise ValueError("'set' needs a key and a value")
+                control.set(values["key"], values["value"])
+            case "rollback":
+                if not (values.get("to") is None or type(values["to"]) is int):
+                    raise ValueError("'to' is not an iteration")
+                control.rollback(values.get("to"), reason)
+            case "stop" | "abort":
+                getattr(control, command)(reason)
+            case _:
+                getattr(control, command)()
 
     def _reply(self, name: str, answer: Answer) -> None:
         self._open.discard(name)

@@ -16,24 +16,17 @@ import mlx.core as mx
 
 from trainer.arrays import leaves
 from trainer.config import AnyConfig
-from trainer.control.control import Control, Interrupted, Request, Steered
+from trainer.control.control import Control, Interrupted, Steered
 from trainer.control.inbox import Inbox
 from trainer.errors import StorageError, TrainerError
 from trainer.events import Alert, EndState, Event, HumanEvaluation, RunEnded, RunStarted, State, StateChanged
 from trainer.files import is_same, path_of
 from trainer.models.loading import LoadedModel
 from trainer.runs.checkpoint_index import newest_checkpoint
-from trainer.runs.folder import (
-    RunFolder,
-    check_name_is_free,
-    create_run,
-    open_to_train,
-    versions,
-    write_config,
-)
+from trainer.runs.folder import RunFolder, check_name_is_free, create_run, open_to_train, versions, write_config
 from trainer.runs.journal import Journal
 from trainer.runs.lock import Lock
-from trainer.runs.sinks import ProgressFile, Sink, Sinks
+from trainer.runs.sinks import ProgressFile, Sinks
 from trainer.runs.trackers import build_trackers
 
 
@@ -58,7 +51,6 @@ class RunUnderWay(Steered):
     """
 
     folder: RunFolder
-    lock: Lock
     guard: RunGuard
 
     def __init__(self, resume: Path | None, out: Sinks, control: Control) -> None:
@@ -144,30 +136,32 @@ class RunUnderWay(Steered):
         """Create a new run's folder, as `create_run` does, and run `loop` under its lock, `guarded`."""
         if not self.resume:
             self.folder = create_run(config, preset, pairs=pairs)
-        with self.folder.lock() as self.lock:
+        with self.folder.lock() as lock:
             if self.resume:
                 write_config(self.folder, config)  # the settings that are active from here on
-            names, settings = config.run.trackers, config.model_dump()
-            trackers = functools.partial(build_trackers, names, self.folder.name, self.folder.root, settings)
-            self.open(trackers, shared=config.run.shared)
+            try:
+                self._open(config, lock)
+            except TrainerError:
+                if not self.resume:
+                    shutil.rmtree(self.folder.root, ignore_errors=True)
+                raise
             return self.guarded(loop)
 
-    def open(self, more: Callable[[], Sequence[Sink]] = tuple, *, shared: bool) -> None:
-        """Listen to requests, begin the journal, and add `more` sinks. If that fails, a new run's folder is removed.
+    def _open(self, config: AnyConfig, lock: Lock) -> None:
+        """Listen to requests, begin the journal, and add the other sinks of the run."""
+        folder, shared = self.folder, config.run.shared
+        inbox = Inbox(folder.control, self.control, functools.partial(self.alert, "warning", "request_broken"))
+        journal = Journal(folder.events, shared=shared)
+        self.out.add_first(journal)
+        self.guard = RunGuard(folder, lock, journal)
 
-        shared: other users may read journal and progress.
-        """
-        try:
-            inbox = Inbox(self.folder.control, self._complain)
-            journal = Journal(self.folder.events, shared=shared)
-            self.out.add_first(journal)
-            self.guard = RunGuard(self.folder, self.lock, journal)
-            self.control.attach(self, lambda: self._requests(inbox))
-            self.out.add([ProgressFile(self.folder.progress, shared=shared), *more()])
-        except TrainerError:
-            if not self.resume:
-                shutil.rmtree(self.folder.root, ignore_errors=True)
-            raise
+        def look_into_inbox() -> None:
+            self.guard.check()  # several times a second, so that no iteration is wasted
+            inbox.take()
+
+        self.control.attach(self, look_into_inbox)
+        trackers = build_trackers(config.run.trackers, folder.name, folder.root, config.model_dump())
+        self.out.add([ProgressFile(folder.progress, shared=shared), *trackers])
 
     def begin(
         self,
@@ -261,13 +255,6 @@ class RunUnderWay(Steered):
         newest = newest_checkpoint(self.folder)
         what = f"saved as {newest.name}" if newest else "there is no checkpoint yet"
         return f"{what}; continue with --resume {self.folder.root}"
-
-    def _requests(self, inbox: Inbox) -> list[Request]:
-        self.guard.check()  # several times a second, so that no iteration is wasted
-        return inbox.take()
-
-    def _complain(self, message: str) -> None:
-        self.alert("warning", "request_broken", message)
 
     def _end(self, state: EndState, exit_code: int, reason: str) -> RunEnded:
         self.control.detach()  # answers waiting questions while the folder is still ours

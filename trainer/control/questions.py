@@ -96,29 +96,17 @@ def to_json(record: Question | Answer) -> str:
     return TypeAdapter(type(record)).dump_json(record, fallback=str, warnings=False).decode()
 
 
-def question_from(text: str | bytes) -> Question:
-    """Parse the question that `to_json` wrote. Raises ValueError, with the problem in one line."""
-    return _record(Question, text)
+_Record = TypeVar("_Record", bound=Question | Answer)
 
 
-def answer_from(text: str | bytes) -> Answer:
-    """Parse the answer that `to_json` wrote, with NaN for null. Raises ValueError, with the problem in one line."""
-    return _record(Answer, text)
-
-
-_Record = TypeVar("_Record", Question, Answer)
-
-
-def _record(kind: type[_Record], text: str | bytes) -> _Record:
+def from_json(kind: type[_Record], text: str | bytes) -> _Record:
+    """Parse the record that `to_json` wrote, with NaN for null. Raises ValueError, with the problem in one line."""
     try:
         return TypeAdapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
-        raise ValueError(_first_problem(kind.__name__.lower(), error)) from None
-
-
-def _first_problem(what: str, error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    return f"{'.'.join([what, *map(str, first['loc'])])}: {first['msg']}"
+        first = error.errors(include_url=False)[0]
+        place = ".".join([kind.__name__.lower(), *map(str, first["loc"])])
+        raise ValueError(f"{place}: {first['msg']}") from None
 
 
 ENDED = "the run ended before it was answered"

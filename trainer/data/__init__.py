@@ -1,25 +1,253 @@
-"""Prompts: read from a file or a dataset, rendered and tokenised, split, and visited in a set order."""
+"""Prompts of a run, from their source to the order in which they are visited: loaded, encoded, split, ordered."""
 
-from trainer.data.prompt_set import (
-    EncodedPrompts,
-    Prompt,
-    PromptRow,
-    encode_prompts,
-    last_tokens,
-    load_prompts,
-    prompt_indices,
-    shipped_sets,
-    split_prompts,
-)
+from __future__ import annotations
 
-__all__ = [
-    "EncodedPrompts",
-    "Prompt",
-    "PromptRow",
-    "encode_prompts",
-    "last_tokens",
-    "load_prompts",
-    "prompt_indices",
-    "shipped_sets",
-    "split_prompts",
-]
+import difflib
+from collections.abc import Hashable, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trainer.config import PRESETS
+from trainer.config.schema import DataConfig
+from trainer.data.readers import SourceRow, read_rows, source_rows
+from trainer.errors import DataError, shortened
+
+SHIPPED = PRESETS / "prompts"
+
+
+class PromptRow(NamedTuple):
+    """A prompt as it is in its source."""
+
+    index: int  # type: ignore[assignment]  # position in the source, from 0, blank lines not counted
+    prompt: str | list[dict[str, str]]  # plain text, or chat messages with the keys role and content
+    columns: dict[str, Any]  # the row's other columns, for the reward functions
+
+
+def shipped_sets() -> list[str]:
+    """Return the names of the prompt sets that come with the trainer."""
+    return sorted(path.stem for path in SHIPPED.glob("*.jsonl"))
+
+
+def load_prompts(config: DataConfig) -> list[PromptRow]:
+    """Load the first `limit` prompts (0: all) of `config.prompts`, in the order of the source.
+
+    `config.prompts` is the name of a shipped set, a .jsonl, .json (list of objects), .csv, .parquet or .txt (one prompt
+    per line) file, a folder written by `Dataset.save_to_disk`, or else a name for `datasets.load_dataset`.
+
+    Raises DataError for a source that cannot be read, has no rows, or has a row without a usable prompt.
+    """
+    name, sets = config.prompts, shipped_sets()
+    if name in sets:
+        rows = read_rows(SHIPPED / f"{name}.jsonl", config.column)
+    else:
+        rows = source_rows(name, config.split, column=config.column, prompt_sets=sets)
+    prompts = [_prompt_row(index, row, config.column) for index, row in enumerate(islice(rows, config.limit or None))]
+    if not prompts:
+        raise DataError(f"data.prompts = '{name}' has no prompts: it must have at least one row")
+    return prompts
+
+
+def _prompt_row(index: int, row: SourceRow, column: str) -> PromptRow:
+    if column not in row.columns:
+        names = [str(name) for name in row.columns]
+        close = difflib.get_close_matches(column, names, n=1)
+        hint = f"did you mean '{close[0]}'?" if close else "set data.column to one of them"
+        listed = ", ".join(names) or "none"
+        raise DataError(f"{row.place}: no column '{column}' (data.column): the columns are {listed}; {hint}")
+    prompt = row.columns[column]
+    _check(prompt, row.place, column)
+    return PromptRow(index, prompt, {key: value for key, value in row.columns.items() if key != column})
+
+
+def _check(prompt: Any, place: str, column: str) -> None:
+    if isinstance(prompt, str):
+        texts = [prompt]
+    elif isinstance(prompt, list) and all(_is_message(message) for message in prompt):
+        texts = [message["content"] for message in prompt]
+    else:
+        raise DataError(
+            f"{place}: column '{column}' is {shortened(repr(prompt))}: must be a string, or a list of messages "
+            '{"role": "user", "content": "..."}'
+        )
+    if not any(text.strip() for text in texts):
+        raise DataError(f"{place}: column '{column}' is empty: remove the row")
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError as error:
+        unit = f"\\u{ord(error.object[error.start]):04x}"
+        raise DataError(
+            f"{place}: column '{column}' has half a surrogate pair ({unit}), which is not text: remove it"
+        ) from None
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("role"), str) and isinstance(value.get("content"), str)
+
+
+class Prompt(NamedTuple):
+    """A prompt that is ready for the model."""
+
+    index: int  # type: ignore[assignment]  # position in the source, from 0; hides tuple.index
+    prompt: str | list[dict[str, str]]  # as in the source; reward functions get it
+    text: str  # what the model reads: rendered, and cut if `tokens` are
+    tokens: list[int]
+    columns: dict[str, Any]  # the row's other columns
+
+
+class EncodedPrompts(NamedTuple):
+    """The prompts that are left, in the order of the source, and how many were dropped or truncated."""
+
+    prompts: list[Prompt]
+    dropped: int  # prompts left out because they are too long
+    truncated: int  # prompts cut to their last tokens
+
+
+def encode_prompts(rows: Sequence[PromptRow], tokenizer: Any, config: DataConfig) -> EncodedPrompts:
+    """Render and tokenise `rows` with `tokenizer`, mlx-lm's wrapper or one of transformers.
+
+    Messages go through the chat template; strings do so if `chat = "always"`. A template brings its own special tokens.
+    Plain text gets those that the tokenizer adds by default, except an end token, because the model continues the text.
+    A last message of the assistant is continued, not closed.
+
+    A prompt of more than `max_prompt_tokens` tokens is dropped, refused, or cut to its last tokens. A begin token in
+    front stays, because models that were trained with one fail without it.
+
+    Raises DataError for messages without a chat template or under `chat = "never"`, a template that refuses them, a
+    prompt without tokens, one that is too long under `too_long = "error"`, and if no prompt is left.
+    """
+    limit = config.max_prompt_tokens
+    prompts: list[Prompt] = []
+    too_long: list[int] = []
+    for row in rows:
+        text, tokens = _encode(row, tokenizer, config)
+        if len(tokens) > limit:
+            too_long.append(len(tokens))
+            if config.too_long == "error":
+                raise DataError(
+                    f"{_name(row)} has {len(tokens)} tokens, data.max_prompt_tokens = {limit}: raise it, "
+                    "or set data.too_long to 'drop' or 'truncate'"
+                )
+            if config.too_long == "drop":
+                continue
+            tokens = last_tokens(tokens, limit, tokenizer.bos_token_id)
+            text = tokenizer.decode(tokens)
+        prompts.append(Prompt(row.index, row.prompt, text, tokens, row.columns))
+    if too_long and not prompts:
+        shortest, longest = min(too_long), max(too_long)
+        raise DataError(
+            f"all {len(too_long)} prompts are longer than data.max_prompt_tokens = {limit}: they have "
+            f"{shortest} to {longest} tokens; raise it to {longest}, or set data.too_long = 'truncate'"
+        )
+    dropped = len(rows) - len(prompts)
+    return EncodedPrompts(prompts, dropped, len(too_long) - dropped)
+
+
+def _encode(row: PromptRow, tokenizer: Any, config: DataConfig) -> tuple[str, list[int]]:
+    if isinstance(row.prompt, str) and config.chat != "always":
+        text = row.prompt
+        tokens = _plain_tokens(text, tokenizer)
+    else:
+        text = _rendered(row, tokenizer, config)
+        tokens = list(tokenizer.encode(text, add_special_tokens=False))
+    if not tokens:
+        raise DataError(f"{_name(row)} has no tokens after rendering: remove the row")
+    return text, tokens
+
+
+def _plain_tokens(text: str, tokenizer: Any) -> list[int]:
+    bos, eos = tokenizer.bos_token, tokenizer.eos_token
+    written_out = bos is not None and text.startswith(bos)
+    tokens = list(tokenizer.encode(text, add_special_tokens=not written_out))
+    if len(tokens) > 1 and tokens[-1] == tokenizer.eos_token_id and not text.endswith(eos):
+        tokens.pop()
+    return tokens
+
+
+def _rendered(row: PromptRow, tokenizer: Any, config: DataConfig) -> str:
+    if config.chat == "never":
+        raise DataError(
+            f"{_name(row)} is a list of messages, and data.chat = 'never' keeps it from the chat template: "
+            "set data.chat = 'auto'"
+        )
+    # mlx-lm also finds templates that are not in the tokenizer's own attribute.
+    if not (getattr(tokenizer, "has_chat_template", False) or tokenizer.chat_template):
+        what = "data.chat = 'always'" if isinstance(row.prompt, str) else f"{_name(row)} is a list of messages"
+        raise DataError(
+            f"{what}, but the tokenizer has no chat template: choose an instruct model, or prompts "
+            "that are strings with data.chat = 'auto'"
+        )
+    messages = [{"role": "user", "content": row.prompt}] if isinstance(row.prompt, str) else list(row.prompt)
+    if config.system and all(message["role"] != "system" for message in messages):
+        messages.insert(0, {"role": "system", "content": config.system})
+    answering = messages[-1]["role"] == "assistant"
+    turn = {"continue_final_message": True} if answering else {"add_generation_prompt": True}
+    try:
+        # A template is a program by the model's authors: many raise for a system message or two user turns.
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, **turn))
+    except Exception as error:
+        roles = ", ".join(message["role"] for message in messages)
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise DataError(
+            f"{_name(row)}: the chat template rejects the roles {roles}: {reason}; change the messages or data.system"
+        ) from error
+
+
+def last_tokens(tokens: list[int], limit: int, bos: int | None) -> list[int]:
+    """Return the last `limit` tokens, but keep a begin token in front: models trained with one fail without it."""
+    if limit > 1 and tokens[0] == bos:
+        return tokens[:1] + tokens[1 - limit :]
+    return tokens[-limit:]
+
+
+def _name(row: PromptRow) -> str:
+    return f"prompt {row.index} (counted from 0)"
+
+
+def split_prompts(prompts: Sequence[Prompt], eval_fraction: float, seed: int) -> tuple[list[Prompt], list[Prompt]]:
+    """Split `prompts` into (training, evaluation), both in the order of the source; the same for the same seed.
+
+    Prompts with the same tokens stay on one side. The evaluation side has eval_fraction of all prompts, rounded, and at
+    least one if eval_fraction > 0. It has fewer if only larger groups of equal prompts are left, and never all.
+    """
+    held_out = held_out_places([tuple(prompt.tokens) for prompt in prompts], eval_fraction, seed)
+    training = [prompt for place, prompt in enumerate(prompts) if place not in held_out]
+    return training, [prompts[place] for place in sorted(held_out)]
+
+
+def held_out_places(groups: Sequence[Hashable], eval_fraction: float, seed: int) -> set[int]:
+    """Choose places of `groups`, which has the group of each example; all of a group are held out, or none.
+
+    The result has `eval_fraction` of all places, rounded, and at least one if the fraction is not 0. It has fewer if
+    only larger groups are left, and never all. The same seed gives the same places.
+    """
+    wanted = min(max(1, round(eval_fraction * len(groups))), len(groups) - 1) if eval_fraction > 0 else 0
+    places: dict[Hashable, list[int]] = {}
+    for place, group in enumerate(groups):
+        places.setdefault(group, []).append(place)
+    members = list(places.values())
+    held_out: set[int] = set()
+    for group in np.random.default_rng(seed).permutation(len(members)):
+        if len(held_out) + len(members[group]) <= wanted:
+            held_out.update(members[group])
+    return held_out
+
+
+def prompt_indices(start: int, count: int, total: int, *, seed: int, shuffle: bool) -> list[int]:
+    """Return positions (0 <= i < total) of the prompts number start .. start + count - 1 of an endless walk.
+
+    The walk visits every prompt once per pass. Each pass has its own order, drawn from (seed, pass); without `shuffle`,
+    it is always the order of the source. The walk needs no state, so a resumed run continues exactly where it was.
+    Raises ValueError unless start, count >= 0 and total >= 1.
+    """
+    if start < 0 or count < 0 or total < 1:
+        raise ValueError(f"start = {start}, count = {count} must be >= 0 and total = {total} >= 1")
+    if not shuffle:
+        return [number % total for number in range(start, start + count)]
+    indices: list[int] = []
+    while len(indices) < count:
+        number, offset = divmod(start + len(indices), total)
+        order = np.random.default_rng([seed, number]).permutation(total)
+        indices += order[offset : offset + count - len(indices)].tolist()
+    return indices

@@ -1,19 +1,23 @@
-"""Rows of a data file: JSON lines (also gzipped), JSON, CSV, Parquet or plain text, depending on the suffix."""
+"""Rows of a data file (JSON lines, also gzipped, JSON, CSV, Parquet or plain text, by its suffix) or of a dataset."""
 
 from __future__ import annotations
 
 import csv
+import difflib
 import gzip
 import io
 import itertools
 import json
+import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.errors import DataError
 from trainer.files import open_regular
+
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 class SourceRow(NamedTuple):
@@ -49,6 +53,62 @@ def read_rows(path: Path, column: str = "", broken: OnBroken = refuse) -> Iterat
         yield from reader(path, column, broken)
     except OSError as error:
         raise DataError(f"cannot read '{path}': {error.strerror or error}") from None
+
+
+def source_rows(
+    source: str, split: str, broken: OnBroken = refuse, *, column: str = "", prompt_sets: Sequence[str] = ()
+) -> Iterator[SourceRow]:
+    """Read the rows of `source`: a file, a folder written by `Dataset.save_to_disk`, or a name for `load_dataset`.
+
+    split: of a dataset. broken, column: as for `read_rows`. prompt_sets: names of the shipped sets, where the source is
+    the configuration's data.prompts; errors then name its keys. Raises DataError for what cannot be read.
+    """
+    named = f"data.prompts = '{source}'" if prompt_sets else f"'{source}'"
+    try:
+        path = Path(source).expanduser()
+        is_folder, exists = path.is_dir(), path.exists()
+    except (OSError, RuntimeError) as error:
+        raise DataError(f"{named} cannot be read: {error}") from None
+    if exists and not is_folder:
+        return read_rows(path, column, broken)
+    if not exists:
+        if suffix(path) in READERS or not _HUB_NAME.fullmatch(source):
+            raise DataError(f"{named}: no such file: paths are relative to {Path.cwd()}")
+        # Before asking the hub: a mistyped name should not cost an import and a time-out.
+        if close := difflib.get_close_matches(source, prompt_sets, n=1, cutoff=0.8):
+            raise DataError(f"{named}: no such file or shipped set: did you mean '{close[0]}'?")
+    try:
+        data = _dataset(source, split, path if is_folder else None)
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if is_folder:
+            message = f"{named}: a folder must be one that Dataset.save_to_disk wrote: {reason}"
+        else:
+            not_a = f"neither a file nor a shipped set ({', '.join(prompt_sets)})" if prompt_sets else "not a file"
+            message = (
+                f"{named}: {not_a}, and datasets cannot load it: {reason}; connect to the hub, or give a file "
+                f"({', '.join(READERS)})"
+            )
+        raise DataError(message) from error
+    if isinstance(data, dict):  # of splits
+        if split not in data:
+            key = "data.split =" if prompt_sets else "split"
+            raise DataError(f"{key} '{split}': '{source}' has the splits {', '.join(data)}")
+        data = data[split]
+    return (SourceRow(f"{source}[{index}]", row) for index, row in enumerate(data))
+
+
+def _dataset(source: str, split: str, folder: Path | None) -> Any:
+    """Load a dataset from `folder`, or by the name `source`. Progress bars would draw over a terminal interface."""
+    import datasets  # 5 s
+
+    bars = datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        return datasets.load_from_disk(str(folder)) if folder else datasets.load_dataset(source, split=split)
+    finally:
+        if not bars:
+            datasets.enable_progress_bars()
 
 
 def suffix(path: Path) -> str:

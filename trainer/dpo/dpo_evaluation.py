@@ -18,7 +18,7 @@ from trainer.fitting.micro_batches import micro_batch_rows
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.logprobs import token_logprobs
 from trainer.preference_data.groups import Group
-from trainer.reward_model.pair_evaluation import Leads, outcomes_of, report_on
+from trainer.reward_model.pair_evaluation import Leads, outcomes_of, pair_rows, report_on
 from trainer.reward_model.predictions import Baseline
 
 # Before the first step, policy and reference are the same, so every pair is even.
@@ -46,13 +46,15 @@ def evaluate_pairs(
     """Evaluate the policy on held-out `groups`, after `iteration` steps. length_slope: as for `report`."""
     started = clock()
     read = read_completions(actor, groups, config, progress)
-    found = report_on(outcomes_of(groups, read.rewards, 1.0), length_slope=length_slope, untrained=_UNTRAINED)
-    chosen, rejected = _rows(groups)
-    lead = read.rewards[chosen] - read.rewards[rejected]
+    outcomes = outcomes_of(groups, read.rewards, 1.0)
+    found = report_on(outcomes, length_slope=length_slope, untrained=_UNTRAINED)
+    decided = [rows for _, pair, *rows in pair_rows(groups) if not pair.is_tie]
+    chosen, rejected = np.array(decided, dtype=np.intp).reshape(-1, 2).T
+    lead = outcomes.decided().leads
     return DPOEvaluation(
         iteration=iteration,
         pairs=found.accuracy.pairs,
-        ties=sum(pair.is_tie for group in groups for pair in group.pairs),
+        ties=int(outcomes.is_tie.sum()),
         accuracy=found.accuracy.value,
         accuracy_low=found.accuracy.low,
         accuracy_high=found.accuracy.high,
@@ -80,9 +82,9 @@ def read_completions(
     """Run policy and reference on all completions of `groups`; the results are in the order of the groups."""
     sequences = [tokens for group in groups for tokens in group.sequences]
     counts = [count for group in groups for count in group.completions]
-    rewards, logprobs = np.empty(len(sequences)), np.empty(len(sequences))
-    kl, done = 0.0, 0
-    for rows in micro_batch_rows(range(len(sequences)), list(map(len, sequences)), config.optim.micro_batch_tokens):
+    rewards, logprobs, kl = np.empty(len(sequences)), np.empty(len(sequences)), 0.0
+    lengths, budget = list(map(len, sequences)), config.optim.micro_batch_tokens
+    for rows in micro_batch_rows(range(len(sequences)), lengths, budget, progress=progress):
         part = to_completions([sequences[row] for row in rows], [counts[row] for row in rows])
         where = (part.sequences, part.prompt_lengths, part.tokens.shape[1])
         logits = filled(actor(*where, want="logits").logits)
@@ -95,20 +97,7 @@ def read_completions(
         kl += float(mx.where(part.mask > 0, maths.kl_divergence(logits, ref_logits), 0.0).sum())
         rewards[rows] = np.array(implicit_rewards(written, expected, part.mask, config.train))
         logprobs[rows] = np.array(written)
-        done += len(rows)
-        progress(done, len(sequences))
     return Read(rewards, logprobs, kl / max(sum(counts), 1))
-
-
-def _rows(groups: Sequence[Group]) -> tuple[list[int], list[int]]:
-    """Return the rows of the better and of the worse completion of each decided pair."""
-    chosen, rejected, first = [], [], 0
-    for group in groups:
-        decided = [pair for pair in group.pairs if not pair.is_tie]
-        chosen += [first + pair.better for pair in decided]
-        rejected += [first + pair.worse for pair in decided]
-        first += len(group.sequences)
-    return chosen, rejected
 
 
 def _mean(values: Leads) -> float:

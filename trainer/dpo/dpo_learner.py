@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
 from trainer import maths
-from trainer.arrays import filled
+from trainer.arrays import filled, pad
 from trainer.config.dpo import DPOConfig, DPOTrainConfig
-from trainer.fitting.micro_batches import accumulate, pad
-from trainer.fitting.optimizer import StepOptimizer, global_norm
+from trainer.fitting.micro_batches import accumulate
+from trainer.fitting.optimizer import StepOptimizer
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
 from trainer.models.logprobs import token_logprobs
 from trainer.preference_data.groups import Group, Progress, micro_batches
+
+_MEANS = ("lead", "chosen_reward", "rejected_reward", "chosen_logprob", "rejected_logprob")  # of LossSums and DPOStep
 
 
 class Completions(NamedTuple):
@@ -50,20 +51,6 @@ class LossSums(NamedTuple):
     pairs: mx.array
 
 
-class PolicyStep(NamedTuple):
-    """Measurements of one optimiser step, before it is taken; means over its pairs."""
-
-    loss: float  # mean over the groups
-    accuracy: float
-    lead: float
-    chosen_reward: float
-    rejected_reward: float
-    chosen_logprob: float
-    rejected_logprob: float
-    grad_norm: float  # before clipping
-    taken: bool  # false: loss or gradient was NaN or inf, nothing was changed
-
-
 class DPOLearner:
     """Gradients of the loss on pairs, and steps of the policy's adapter."""
 
@@ -72,28 +59,17 @@ class DPOLearner:
         self.config = config
         self.optimizer = StepOptimizer(config.optim, actor.policy_parameters(), total_steps=total_steps)
 
-    def train(self, groups: Sequence[Group], number: int, progress: Progress) -> PolicyStep:
-        """Take step `number`, counted from 1, down the gradient of the mean loss over `groups`."""
+    def train(self, groups: Sequence[Group], number: int, progress: Progress) -> dict[str, Any]:
+        """Take step `number`, counted from 1, down the gradient of the mean loss over `groups`.
+
+        Returns the fields of `DPOStep` that were measured before the step; means over its pairs.
+        """
         gradients, sums = self.gradients(groups, progress)
-        norm = global_norm(gradients)
-        loss = float(sums.loss)
-        taken = math.isfinite(norm) and math.isfinite(loss)
-        if taken:
-            self.actor.update_policy(self.optimizer.apply(gradients, norm, number, self.actor.policy_parameters()))
-        right, lead, chosen, rejected, chosen_logprob, rejected_logprob = (
-            float(total / sums.pairs) for total in sums[1:-1]
-        )
-        return PolicyStep(
-            loss=loss / len(groups),
-            accuracy=right,
-            lead=lead,
-            chosen_reward=chosen,
-            rejected_reward=rejected,
-            chosen_logprob=chosen_logprob,
-            rejected_logprob=rejected_logprob,
-            grad_norm=norm,
-            taken=taken,
-        )
+        loss, actor = float(sums.loss), self.actor
+        step = self.optimizer.step(number, gradients, loss, actor.policy_parameters(), actor.update_policy)
+        means = {name: float(getattr(sums, name) / sums.pairs) for name in _MEANS}
+        accuracy = float(sums.right / sums.pairs)
+        return {"loss": loss / len(groups), "accuracy": accuracy, **means, **step}
 
     def gradients(
         self, groups: Sequence[Group], progress: Progress = lambda done, total: None

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
-
-import mlx.core as mx
-import numpy as np
 
 from trainer.config import resolve_paths, with_seed
 from trainer.config.dpo import DPOConfig, as_ppo
@@ -19,9 +15,7 @@ from trainer.dpo.dpo_learner import DPOLearner
 from trainer.errors import StorageError, UsageError
 from trainer.evaluation.held_out import evaluate, reference_baseline
 from trainer.events import DPOStep, Event, RunEnded
-from trainer.fitting.counted_steps import SkippedSteps, step_groups, steps_in
-from trainer.fitting.phases import Phases
-from trainer.fitting.step_run import Loaded, StepRun
+from trainer.fitting.step_run import Loaded, StepRun, StepTraining
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.cpu.blas import blas_warning, measure_matmul
 from trainer.models.loading import LoadedModel, load_backbone, quantize_warning
@@ -30,7 +24,7 @@ from trainer.ppo.loop import PPO
 from trainer.preference_data.comparisons import Comparisons, load_preferences, policy_comparisons
 from trainer.preference_data.groups import fingerprint
 from trainer.preferences.records import Preference
-from trainer.reward_model.pair_evaluation import fit_length_slope, outcomes_of
+from trainer.reward_model.pair_evaluation import length_slope_of
 from trainer.rewards import Rewards, Trust, build_rewards, load_functions, trust_all
 from trainer.rewards.model_reward import unfinished_models, with_checkpoints
 from trainer.runs.sinks import Sink, Sinks
@@ -54,17 +48,17 @@ def train_dpo(
     """
     out, control = Sinks(sinks), control or Control()
     with closing(out, control):
-        config = with_seed(_resolved(config))
+        config = with_seed(with_checkpoints(resolve_paths(config, Path.cwd())))
         run = StepRun(config, resume, out, control)
-        run.warnings = unfinished_models(as_ppo(config))
+        run.warnings = unfinished_models(config)
         return run.train(lambda: _load(run, config, preferences, trust), preset)
 
 
-class DPO:
-    """The DPO algorithm on a model and comparisons, step by step. It writes no files.
+class DPO(StepTraining):
+    """The DPO algorithm on a model and comparisons. rewards: scores the samples; None to sample nothing."""
 
-    rewards: scores the samples; None to sample nothing.
-    """
+    config: DPOConfig
+    step_event = DPOStep
 
     def __init__(
         self,
@@ -76,18 +70,11 @@ class DPO:
         emit: Callable[[Event], None] = lambda event: None,
         control: Control | None = None,
     ) -> None:
-        self.config = config
-        self.data = data
-        self.emit = emit
-        self.control = control or Control()
+        super().__init__(config, data, emit, control)
         as_sampled = as_ppo(config)
         key = key_for(config.run.seed, Purpose.ADAPTER)
         self.actor = ActorCriticLLM(model.backbone, as_sampled.model, key=key)
-        self.total_steps = steps_in(len(data.train), config.train)
         self.learner = DPOLearner(self.actor, config, total_steps=self.total_steps)
-        self.number = 0  # steps taken
-        self.tokens = 0
-        self.is_prepared = False
         # PPO's own evaluation scores the samples, so that the two algorithms can be compared.
         self._ppo = (
             PPO(as_sampled, self.actor, model.tokenizer, [], rewards, emit=emit, control=self.control)
@@ -95,41 +82,7 @@ class DPO:
             else None
         )
         self._baseline = reference_baseline(self._ppo, data.prompts) if self._ppo is not None else None
-        even = np.zeros(sum(len(group.sequences) for group in data.train))
-        self._length_slope = fit_length_slope(outcomes_of(data.train, even, 1.0).longer_by)
-        self._skipped = SkippedSteps("step", lambda: f"lower optim.lr ({config.optim.lr:g}) and start a new run")
-        self._phases = Phases(lambda event: self.emit(event), self.control)
-
-    def step(self) -> DPOStep:
-        """Take the next step: the gradient over its comparisons, then Adam.
-
-        Raises DivergedError at the third NaN in a row.
-        """
-        number = self.number + 1
-        groups = step_groups(self.data.train, number, self.config.train, self.config.run.seed)
-        mx.reset_peak_memory()
-        started = self.control.clock()
-        found = self.learner.train(groups, number, self._phases.report(number, "update"))
-        seconds = self.control.clock() - started
-        tokens = sum(len(sequence) for group in groups for sequence in group.sequences)
-        self.number = number
-        self.tokens += tokens
-        numbers = found._asdict()
-        taken = numbers.pop("taken")
-        event = DPOStep(
-            iteration=number,
-            comparisons=len(groups),
-            **numbers,
-            skipped=not taken,
-            learning_rate=self.learner.optimizer.learning_rate(number),
-            tokens=self.tokens,
-            tokens_per_second=tokens / seconds,
-            seconds=seconds,
-            memory_bytes=mx.get_peak_memory(),
-        )
-        self.emit(event)
-        self._skipped.after(self.number, skipped=not taken, emit=self.emit)
-        return event
+        self._length_slope = length_slope_of(data.train)
 
     @property
     def finished(self) -> bool:
@@ -190,24 +143,25 @@ class DPO:
         self.is_prepared = True
 
 
-def _resolved(config: DPOConfig) -> DPOConfig:
-    config = resolve_paths(config, Path.cwd())
-    if not config.reward.sources:
-        return config
-    sources = with_checkpoints(as_ppo(config)).reward.sources
-    return config.model_copy(update={"reward": config.reward.model_copy(update={"sources": sources})})
-
-
 def _load(run: StepRun, config: DPOConfig, preferences: Iterable[Preference] | None, trust: Trust) -> Loaded:
     if preferences is None:
         preferences, warnings = load_preferences(config.data)
         run.warnings += warnings
     functions = load_functions(config.reward, trust=trust)
     model = load_backbone(config.model)
-    rewards = _rewards(run, config, model, functions, trust)
+    rewards = None  # nothing is sampled
+    if config.reward.sources:
+        rewards = build_rewards(
+            config.reward,
+            backbone=model,
+            max_new_tokens=config.rollout.max_new_tokens,
+            micro_batch_tokens=config.optim.micro_batch_tokens,
+            between_passes=run.control.check,
+            trust=trust,
+            modules=functions,
+        )
     run.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(config.model)))
     data = policy_comparisons(list(preferences), model, config)
-    run.warnings += data.warnings
     pairs = fingerprint([*data.train, *data.held_out])
     if run.resume:
         _check_pairs(run.folder.pairs, pairs, config.data)
@@ -215,29 +169,10 @@ def _load(run: StepRun, config: DPOConfig, preferences: Iterable[Preference] | N
     return Loaded(
         model,
         dpo,
-        prompts=len(data.train),
-        eval_prompts=len(data.held_out),
         trainable=lambda snapshot: list(snapshot.policy.values()),
         read=lambda path: load_checkpoint(path, dpo.actor.adapter_config),
         write=save_checkpoint,
         pairs=pairs,
-    )
-
-
-def _rewards(
-    run: StepRun, config: DPOConfig, model: LoadedModel, modules: dict[str, ModuleType], trust: Trust
-) -> Rewards | None:
-    """Build the rewards that score samples; None if nothing is to be sampled."""
-    if not config.reward.sources:
-        return None
-    return build_rewards(
-        config.reward,
-        backbone=model,
-        max_new_tokens=config.rollout.max_new_tokens,
-        micro_batch_tokens=config.optim.micro_batch_tokens,
-        between_passes=run.control.check,
-        trust=trust,
-        modules=modules,
     )
 
 

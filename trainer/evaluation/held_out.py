@@ -113,8 +113,7 @@ class Baseline:
         self.draws = draws  # responses to each prompt
         self.responses: list[Response] = []  # the first of every prompt, then the second, and so on
         self._sampled_with: RolloutConfig | None = None
-        self._scored_with: tuple[Rewards, dict[str, Any]] | None = None
-        self._scores: Scores | None = None
+        self._scored: tuple[Rewards, dict[str, Any], Scores] | None = None  # by which rewards, and their state
 
     def passes(self, ppo: PPO) -> int:
         """Return the number of passes over the prompts that `sample` will take."""
@@ -126,15 +125,14 @@ class Baseline:
             return
         with ppo.actor.reference():
             self.responses = _sampled(ppo, self.prompts, self.draws, progress)
-        self._sampled_with, self._scored_with = ppo.config.rollout, None
+        self._sampled_with, self._scored = ppo.config.rollout, None
 
     def scores(self, ppo: PPO) -> Scores:
         """Score the responses by the run's reward as it is now."""
-        known, now = self._scored_with, ppo.rewards.state()
-        if self._scores is None or known is None or known[0] is not ppo.rewards or known[1] != now:
-            self._scores = _scored(ppo, self.prompts, self.responses).scores
-            self._scored_with = (ppo.rewards, now)
-        return self._scores
+        now = ppo.rewards.state()
+        if self._scored is None or self._scored[0] is not ppo.rewards or self._scored[1] != now:
+            self._scored = (ppo.rewards, now, _scored(ppo, self.prompts, self.responses)[1])
+        return self._scored[2]
 
 
 def reference_baseline(ppo: PPO, prompts: Sequence[Prompt]) -> Baseline:
@@ -191,20 +189,19 @@ def measure(
     with ppo.phase(iteration, "evaluate", passes=passes) as progress:
         with contextlib.nullcontext() if average is None else ppo.actor.policy(average):
             responses = _sampled(ppo, prompts, samples, progress)
-            batch = _with_logprobs_and_values(ppo, lay_out([*prompts] * samples, responses), progress)
+            batch = ppo.score(lay_out([*prompts] * samples, responses), progress)
         if baseline:
             baseline.sample(ppo, progress)
     reference: Scores | None = None
     if baseline and ppo.config.reward.normalize == "batch":  # scores of two batches are not comparable
-        scored = _scored(ppo, prompts, responses + baseline.responses)
-        reference = scored.scores.cut(slice(samples, None))
+        scored, both = _scored(ppo, prompts, responses + baseline.responses)
+        scores, reference = both.cut(slice(samples)), both.cut(slice(samples, None))
     else:
-        scored = _scored(ppo, prompts, responses)
+        scored, scores = _scored(ppo, prompts, responses)
         reference = baseline.scores(ppo) if baseline else None
-    scores = scored.scores.cut(slice(samples))
     batch = batch._replace(
-        scores=filled(scored.batch.scores)[: batch.size],
-        token_scores=filled(scored.batch.token_scores)[: batch.size, : batch.mask.shape[1]],
+        scores=filled(scored.scores)[: batch.size],
+        token_scores=filled(scored.token_scores)[: batch.size, : batch.mask.shape[1]],
     )
     k1 = maths.kl_estimate(filled(batch.logprobs), filled(batch.ref_logprobs), "k1")
     kl, penalties = (_by_prompt(mx.where(batch.mask > 0, x, 0.0).sum(axis=1), samples) for x in (k1, filled(batch.kl)))
@@ -232,39 +229,20 @@ def _sampled(ppo: PPO, prompts: Sequence[Prompt], draws: int, progress: Progress
     return responses
 
 
-def _with_logprobs_and_values(ppo: PPO, batch: Experience, progress: Progress) -> Experience:
-    """Return the batch with the log-probs and values of policy, reference and critic."""
-    c = ppo.config
-    how: Any = {"micro_batch_tokens": c.optim.micro_batch_tokens, "progress": progress}
-    tempered = {**how, "temperature": c.rollout.temperature}
-    batch = steps.add_policy_logprobs_and_values(ppo.actor, batch, critic=ppo.has_critic, **tempered)
-    batch = steps.add_kl_to_sa_pairs(ppo.actor, batch, estimator=c.ppo.kl_estimator, **tempered)
-    return steps.add_values_to_sa_pairs(ppo.actor, batch, **how) if ppo.has_critic else batch
-
-
-class _Scored(NamedTuple):
-    """Responses in their given order, and their scores by prompt."""
-
-    batch: Experience
-    scores: Scores
-
-
-def _scored(ppo: PPO, prompts: Sequence[Prompt], responses: Sequence[Response]) -> _Scored:
-    """Score `responses`, ordered draw by draw, by the run's reward. Raises RewardError."""
+def _scored(ppo: PPO, prompts: Sequence[Prompt], responses: Sequence[Response]) -> tuple[Experience, Scores]:
+    """Score `responses`, ordered draw by draw, by the run's reward: in that order and by prompt. Raises RewardError."""
     draws = len(responses) // len(prompts)
     repeated = [*prompts] * draws
     batch = lay_out(repeated, responses)
     batch, result = steps.compute_rewards(ppo.rewards, batch, repeated, update_statistics=False)
     totals = np.array(result.scores) + np.array(filled(batch.token_scores).sum(axis=1))
-    return _Scored(
-        batch,
-        Scores(
-            total=_by_prompt(totals, draws),
-            parts={name: _by_prompt(part, draws) for name, part in result.parts.items()},
-            lengths=_by_prompt(batch.response_lengths, draws),
-            truncated=_by_prompt(batch.truncated, draws),
-        ),
+    scores = Scores(
+        total=_by_prompt(totals, draws),
+        parts={name: _by_prompt(part, draws) for name, part in result.parts.items()},
+        lengths=_by_prompt(batch.response_lengths, draws),
+        truncated=_by_prompt(batch.truncated, draws),
     )
+    return batch, scores
 
 
 def _by_prompt(values: Any, draws: int) -> Floats:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import mlx.core as mx
-import numpy as np
-import numpy.typing as npt
 from mlx.utils import tree_map
 
 Tree = TypeVar("Tree")  # parameters, as `put` takes them
@@ -16,32 +14,36 @@ Found = TypeVar("Found")  # what a loss measures on the way: a tree of arrays
 
 
 def micro_batch_rows(
-    rows: Sequence[int], lengths: Sequence[int], budget: int, *, counts: Sequence[int] | None = None
+    rows: Sequence[int],
+    lengths: Sequence[int],
+    budget: int,
+    *,
+    counts: Sequence[int] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[list[int]]:
     """Yield `rows` in groups of similar length whose padded tokens stay within `budget`; a longer row goes alone.
 
     lengths: tokens of each sequence, indexed by row. counts: sequences of each row, if a row has several, of which
-    `lengths` has the longest. The longest come first, so that memory peaks at the start.
+    `lengths` has the longest. progress: called after each group with the number of rows done and the total. The longest
+    come first, so that memory peaks at the start.
     """
     group: list[int] = []
     sequences = 0
-    for row in sorted(rows, key=lambda row: (-lengths[row], row)):
+    for place, row in enumerate(sorted(rows, key=lambda row: (-lengths[row], row))):
         count = 1 if counts is None else counts[row]
         if group and lengths[group[0]] * (sequences + count) > budget:
             yield group
+            progress(place, len(rows))
             group, sequences = [], 0
         group.append(row)
         sequences += count
     if group:
         yield group
+        progress(len(rows), len(rows))
 
 
-def pad(sequences: Sequence[Sequence[int]]) -> npt.NDArray[np.int32]:
-    """Return `sequences` as ids [N, L], padded with 0 on the right."""
-    rows = np.zeros((len(sequences), max(map(len, sequences))), dtype=np.int32)
-    for row, sequence in zip(rows, sequences, strict=True):
-        row[: len(sequence)] = sequence
-    return rows
+def _added(one: Found, other: Found) -> Found:
+    return type(one)(*map(mx.add, one, other))  # type: ignore[call-overload]
 
 
 def accumulate(
@@ -50,15 +52,13 @@ def accumulate(
     parts: Iterable[Part],
     *,
     put: Callable[[Tree], None],
-    join: Callable[[Found, Found], Found] | None = None,
-    start: Found | None = None,
+    join: Callable[[Found, Found], Found] = _added,
 ) -> tuple[Tree, Found]:
     """Return the gradient of the summed `loss` over `parts`, and the measurements of all parts.
 
     loss: must divide by the weight of the whole step, so that the result does not depend on the parts. put: writes
     parameters into the model; the real ones are there again whenever `parts` is asked for the next one, and at the
-    end, even on error. start: what the first measurements are joined to; None to begin with them. join: puts the
-    measurements of two parts together; None adds the arrays of a NamedTuple.
+    end, even on error. join: puts the measurements of two parts together; by default, adds the arrays of a NamedTuple.
     """
 
     def measured(traced: Tree, part: Part) -> tuple[mx.array, Found]:
@@ -67,13 +67,13 @@ def accumulate(
 
     loss_and_grad = mx.value_and_grad(measured)
     total: Tree | None = None
-    found = start
+    found: Found | None = None
     try:
         for part in parts:
             # Of a copy: where the loss raises an error, MLX leaves its tracers in the tree that it was given.
             (_, new), gradients = loss_and_grad(tree_map(lambda array: array, parameters), part)
             total = gradients if total is None else tree_map(mx.add, total, gradients)
-            found = new if found is None else (join or _added)(found, new)
+            found = new if found is None else join(found, new)
             mx.eval(total, found)  # frees this micro-batch's graph: a toy peaks at 2.9 MB, not 16.0
             put(parameters)
     finally:
@@ -81,7 +81,3 @@ def accumulate(
     assert total is not None
     assert found is not None
     return total, found
-
-
-def _added(one: Found, other: Found) -> Found:
-    return type(one)(*map(mx.add, one, other))  # type: ignore[call-overload]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import mlx.core as mx
@@ -30,13 +31,21 @@ class StepOptimizer:
         warmup = round(self.config.warmup * self.total_steps)
         return self.config.lr * schedule_factor(self.config, number - 1, self.total_steps, warmup=warmup)
 
-    def apply(self, gradients: Parameters, norm: float, number: int, parameters: Parameters) -> Parameters:
-        """Return `parameters` after step `number`, evaluated, so that one step's graph does not reach into the next."""
-        gradients = clipped(gradients, norm, self.config.max_grad_norm)
-        self._adam.learning_rate = self.learning_rate(number)
-        after = cast("Parameters", self._adam.apply_gradients(gradients, parameters))
-        mx.eval(after, self._adam.state)
-        return after
+    def step(
+        self, number: int, gradients: Parameters, loss: float, parameters: Parameters, put: Callable[[Parameters], None]
+    ) -> dict[str, Any]:
+        """Take step `number` from `parameters`, unless `loss` or the gradient is NaN or inf; `put` gets the new ones.
+
+        Returns the fields `grad_norm`, before clipping, and `skipped` of the step's event.
+        """
+        norm = global_norm(gradients)
+        taken = math.isfinite(norm) and math.isfinite(loss)
+        if taken:
+            self._adam.learning_rate = self.learning_rate(number)
+            after = self._adam.apply_gradients(clipped(gradients, norm, self.config.max_grad_norm), parameters)
+            mx.eval(after, self._adam.state)  # otherwise the next step's graph would include this one's
+            put(after)
+        return {"grad_norm": norm, "skipped": not taken}
 
     def state(self) -> dict[str, Any]:
         """Return moments and step count as one tree of arrays."""

@@ -1,14 +1,18 @@
-"""Phases of an iteration or a step: the progress of each, and its duration."""
+"""Reports of an iteration or a step: the progress and duration of its phases, and steps that were skipped."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import mlx.core as mx
 
 from trainer.control.control import Control
-from trainer.events import Event, Phase, PhaseProgress
+from trainer.errors import DivergedError
+from trainer.events import Alert, Event, Phase, PhaseProgress
+
+MAX_SKIPPED_IN_A_ROW = 3
 
 
 class Phases:
@@ -46,3 +50,30 @@ class Phases:
         yield progress
         mx.clear_cache()  # phases differ in shapes, so the next cannot reuse these buffers
         self.seconds[phase] = self._control.clock() - started
+
+
+class SkippedSteps:
+    """Counter of steps that were skipped in a row because loss or gradient was NaN or inf.
+
+    unit: what the run counts. hint: ends the alert. remedy: returns the advice in the error, when it is raised.
+    """
+
+    def __init__(self, unit: Literal["iteration", "step"], remedy: Callable[[], str], *, hint: str = "") -> None:
+        self.in_a_row = 0
+        self._unit = unit
+        self._remedy = remedy
+        self._hint = hint
+
+    def after(self, number: int, *, skipped: bool, emit: Callable[[Event], None]) -> None:
+        """Report a step of `number` if it was skipped. Raises DivergedError at the third in a row."""
+        if not skipped:
+            self.in_a_row = 0
+            return
+        self.in_a_row += 1
+        message = f"loss or gradient was NaN or inf: the step was skipped{self._hint}"
+        emit(Alert(iteration=number, level="warning", code="step_skipped", message=message))
+        if self.in_a_row == MAX_SKIPPED_IN_A_ROW:
+            raise DivergedError(
+                f"loss or gradient was NaN or inf {MAX_SKIPPED_IN_A_ROW} times in a row at {self._unit} {number}: "
+                f"{self._remedy()}"
+            )

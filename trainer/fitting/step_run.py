@@ -1,36 +1,112 @@
-"""Run of a reward model or by DPO, which counts steps: the loop over them, evaluations and checkpoints."""
+"""Training of a reward model or by DPO, which counts steps, and its run: the loop, evaluations and checkpoints."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import mlx.core as mx
+import numpy as np
 
-from trainer.config.dpo import DPOConfig
-from trainer.config.reward_model import RewardModelConfig
+from trainer.config.dpo import DPOConfig, DPOTrainConfig
+from trainer.config.reward_model import RewardModelConfig, RewardTrainConfig
 from trainer.control.control import Control
 from trainer.control.lifecycle import RunUnderWay
-from trainer.events import RunEnded
+from trainer.events import Event, RewardModelStep, RunEnded
+from trainer.fitting.phases import Phases, SkippedSteps
 from trainer.models.loading import LoadedModel
 from trainer.runs.checkpoint_files import CheckpointWriter, load_newest
 from trainer.runs.folder import RunFolder, write_config
 from trainer.runs.sinks import Sinks
+from trainer.seeding import Purpose
+
+if TYPE_CHECKING:
+    from trainer.preference_data.comparisons import Comparisons
+
+Item = TypeVar("Item")
+TrainConfig = RewardTrainConfig | DPOTrainConfig
+
+
+def steps_in(groups: int, config: TrainConfig) -> int:
+    """Return the number of optimiser steps of the whole run over `groups` groups."""
+    return config.epochs * math.ceil(groups / config.batch_size)
+
+
+def step_groups(groups: Sequence[Item], number: int, config: TrainConfig, seed: int) -> list[Item]:
+    """Return the groups of step `number`, counted from 1.
+
+    Each epoch visits all groups in its own order, which depends on `seed` and the epoch alone.
+    """
+    epoch, step = divmod(number - 1, math.ceil(len(groups) / config.batch_size))
+    order = np.random.default_rng([seed, Purpose.MINIBATCHES, epoch]).permutation(len(groups))
+    return [groups[place] for place in order[step * config.batch_size : (step + 1) * config.batch_size]]
+
+
+class StepTraining:
+    """Training on comparisons, step by step. It writes no files.
+
+    A subclass has a `learner`, whose `train` takes a step and returns fields of its `step_event`. For `StepRun` it also
+    has `finished` and `reason` (why there are no more steps), `prepare` (called once, before the first step), `due`
+    (yields the evaluations to run after a step), `snapshot` and `restore`. A snapshot has its step as `iteration`.
+    """
+
+    step_event: ClassVar[type[RewardModelStep]] = RewardModelStep
+    learner: Any
+
+    def __init__(
+        self,
+        config: RewardModelConfig | DPOConfig,
+        data: Comparisons,
+        emit: Callable[[Event], None],
+        control: Control | None,
+    ) -> None:
+        self.config = config
+        self.data = data
+        self.emit = emit
+        self.control = control or Control()
+        self.total_steps = steps_in(len(data.train), config.train)
+        self.number = 0  # steps taken
+        self.tokens = 0
+        self.is_prepared = False
+        self._skipped = SkippedSteps("step", lambda: f"lower optim.lr ({config.optim.lr:g}) and start a new run")
+        self._phases = Phases(lambda event: self.emit(event), self.control)
+
+    def step(self) -> RewardModelStep:
+        """Take the next step: the gradient over its comparisons, then Adam.
+
+        Raises DivergedError when loss or gradient is NaN or inf for the third time in a row.
+        """
+        number = self.number + 1
+        groups = step_groups(self.data.train, number, self.config.train, self.config.run.seed)
+        mx.reset_peak_memory()
+        started = self.control.clock()
+        found = self.learner.train(groups, number, self._phases.report(number, "update"))
+        seconds = self.control.clock() - started
+        tokens = sum(len(sequence) for group in groups for sequence in group.sequences)
+        self.number = number
+        self.tokens += tokens
+        event = self.step_event(
+            iteration=number,
+            comparisons=len(groups),
+            **found,
+            learning_rate=self.learner.optimizer.learning_rate(number),
+            tokens=self.tokens,
+            tokens_per_second=tokens / seconds,
+            seconds=seconds,
+            memory_bytes=mx.get_peak_memory(),
+        )
+        self.emit(event)
+        self._skipped.after(number, skipped=event.skipped, emit=self.emit)
+        return event
 
 
 class Loaded(NamedTuple):
-    """Parts of a run, once they are loaded.
-
-    fit: what is trained step by step, and writes no files. It has `number`, `total_steps`, `is_prepared`, `finished`
-    and `reason` (why there are no more steps), `prepare` (called once, before the first step), `step`, `due` (yields
-    the evaluations to run after a step), `snapshot` and `restore`. A snapshot has its step as `iteration`.
-    """
+    """Parts of a run, once they are loaded."""
 
     model: LoadedModel
-    fit: Any
-    prompts: int
-    eval_prompts: int
+    fit: Any  # the `StepTraining`
     trainable: Callable[[Any], Sequence[mx.array]]  # of a snapshot
     read: Callable[[Path], Any]  # a snapshot from a checkpoint's folder
     write: Callable[[Path, Any], None]
@@ -61,6 +137,7 @@ class StepRun(RunUnderWay):
         """Load everything, then create or open the run and train. A failed start leaves nothing behind."""
         self.find_folder(self.config)
         self.parts = load()
+        self.warnings += self.parts.fit.data.warnings
         self.snapshot = self.parts.fit.snapshot()
         return self.in_folder(self.config, preset, self._steps, pairs=self.parts.pairs)
 
@@ -88,8 +165,8 @@ class StepRun(RunUnderWay):
             self.config,
             parts.model,
             trainable=parts.trainable(self.snapshot),
-            prompts=parts.prompts,
-            eval_prompts=parts.eval_prompts,
+            prompts=len(fit.data.train),
+            eval_prompts=len(fit.data.held_out),
             iterations=fit.total_steps,
             kind=self.config.kind,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Literal, NamedTuple
 
 import mlx.core as mx
@@ -13,12 +13,12 @@ from trainer.config.schema import ModelConfig
 from trainer.errors import ModelError
 from trainer.models.adapters import (
     Parameters,
-    adapter_off,
     adapter_scaled,
     attach_lora,
+    draw_lora,
+    lora_layers,
     lora_parameters,
     reason_of,
-    reset_lora,
     update_lora,
 )
 from trainer.models.trunk import hidden_size, hidden_states, logits_of
@@ -55,7 +55,7 @@ class ActorCriticLLM:
         self._value = {"head.weight": mx.zeros((hidden_size(backbone),)), "head.bias": mx.zeros(())}
         if not self.shares_trunk:
             policy = lora_parameters(backbone)
-            reset_lora(backbone, value_key)
+            draw_lora([layer for _, layer in lora_layers(backbone)], value_key)
             self._value |= {f"adapter.{name}": array for name, array in lora_parameters(backbone).items()}
             update_lora(backbone, policy)
         backbone.eval()  # dropout is off in rollout, scoring and update
@@ -90,11 +90,9 @@ class ActorCriticLLM:
             values = states.astype(mx.float32) @ self._value["head.weight"] + self._value["head.bias"]
         return Forward(logits, values)
 
-    @contextmanager
-    def reference(self) -> Iterator[None]:
+    def reference(self) -> AbstractContextManager[None]:
         """Make the policy the reference inside the block: the backbone with its adapter off."""
-        with adapter_off(self.backbone):
-            yield
+        return adapter_scaled(self.backbone, 0.0)
 
     @contextmanager
     def policy(self, parameters: Parameters) -> Iterator[None]:

@@ -15,7 +15,7 @@ from mlx_lm.tuner.lora import LoRALinear
 from mlx_lm.tuner.utils import load_adapters
 
 from trainer.config.schema import BackboneConfig
-from trainer.errors import ModelError
+from trainer.errors import ModelError, shortened
 
 ADAPTER_FILE = "adapters.safetensors"
 _WRAPPED = "linear"  # LoRALinear's name for the layer that it wraps
@@ -82,7 +82,7 @@ def new_adapter(backbone: nn.Module, config: BackboneConfig, key: mx.array) -> N
         for name, place in linear_places(backbone).items()
         if id(place.module) in targets
     }
-    _draw(layers.values(), key)
+    draw_lora(layers.values(), key)
     parameters = {"rank": config.lora_rank, "scale": config.lora_scale, "dropout": 0.0, "keys": keys}
     return NewAdapter(layers, {"fine_tune_type": "lora", "num_layers": count, "lora_parameters": parameters})
 
@@ -109,12 +109,8 @@ def only_adapter(places: Mapping[str, Place], layers: Mapping[str, LoRALinear]) 
             place.put(before[name])
 
 
-def reset_lora(backbone: nn.Module, key: mx.array) -> None:
-    """Give every LoRA layer of `backbone` a fresh A from `key`, and B = 0."""
-    _draw((layer for _, layer in lora_layers(backbone)), key)
-
-
-def _draw(layers: Iterable[LoRALinear], key: mx.array) -> None:
+def draw_lora(layers: Iterable[LoRALinear], key: mx.array) -> None:
+    """Give every layer a fresh A from `key`, and B = 0."""
     for layer in layers:
         key, draw = mx.random.split(key)
         bound = layer.lora_a.shape[0] ** -0.5
@@ -154,17 +150,11 @@ def update_lora(backbone: nn.Module, parameters: Parameters) -> None:
 
 
 @contextmanager
-def adapter_off(backbone: nn.Module) -> Iterator[None]:
-    """Make `backbone` the base model, bit for bit, inside the block; restore the adapter afterwards, even on error."""
-    with adapter_scaled(backbone, 0.0):
-        yield
-
-
-@contextmanager
 def adapter_scaled(backbone: nn.Module, scale: float) -> Iterator[None]:
     """Scale the adapter's output by `scale` inside the block; restore the scale afterwards, even on error.
 
-    mx.compile bakes the scale in: never reuse a function that was compiled outside.
+    At scale 0, `backbone` is the base model, bit for bit. mx.compile bakes the scale in: never reuse a function that
+    was compiled outside.
     """
     layers = [layer for _, layer in lora_layers(backbone)]
     scales = [layer.scale for layer in layers]
@@ -207,5 +197,4 @@ def fuse_adapter(backbone: nn.Module, folder: Path) -> None:
 
 def reason_of(error: BaseException) -> str:
     """Return the message of an exception in one line of at most 200 characters."""
-    reason = " ".join(str(error).split()) or type(error).__name__
-    return reason if len(reason) <= 200 else f"{reason[:199]}…"
+    return shortened(" ".join(str(error).split()) or type(error).__name__, 200)

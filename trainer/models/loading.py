@@ -108,8 +108,7 @@ def model_folder(config: BackboneConfig) -> Path:
         return starter_model()
     path = Path(config.path).expanduser()
     if path.is_dir():
-        _check_files(config.path, path)
-        return path
+        return _checked(config.path, path)
     if path.exists():
         raise ModelError(f"model.path = '{config.path}' is a file: name the folder of the model")
     if config.path.count("/") != 1 or config.path.startswith((".", "/", "~")):
@@ -117,9 +116,7 @@ def model_folder(config: BackboneConfig) -> Path:
             f"model.path = '{config.path}': no such folder; use 'starter', an existing folder, or a hub name like "
             "mlx-community/Qwen3-0.6B-bf16"
         )
-    folder = _hub_snapshot(config)
-    _check_files(config.path, folder)
-    return folder
+    return _checked(config.path, _hub_snapshot(config))
 
 
 def _tokenizer(path: str, folder: Path, eos_token_ids: int | list[int] | None) -> Any:
@@ -158,8 +155,8 @@ def _hub_snapshot(config: BackboneConfig) -> Path:
         ) from error
 
 
-def _check_files(path: str, folder: Path) -> None:
-    """Raise ModelError for files on which mlx-lm or transformers would fail unclearly, and for a model with code."""
+def _checked(path: str, folder: Path) -> Path:
+    """Return `folder`. Raises ModelError for files on which mlx-lm or transformers fail unclearly, and for code."""
     for name in ("config.json", "tokenizer_config.json"):
         if not (folder / name).is_file():
             raise ModelError(f"model.path = '{path}' has no {name}: name a folder with a model in mlx-lm's format")
@@ -179,6 +176,7 @@ def _check_files(path: str, folder: Path) -> None:
             f"model.path = '{path}' has no model*.safetensors: convert its weights with "
             "`mlx_lm.convert --hf-path MODEL --mlx-path FOLDER`"
         )
+    return folder
 
 
 def _json_object(file: Path) -> dict[str, Any]:

@@ -8,14 +8,12 @@ the folder as it is. On Metal and CUDA they are cast to a smaller type when they
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import importlib.util
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -54,7 +52,8 @@ def starter_model(cache_dir: Path | None = None, gguf_path: Path | None = None) 
     source = gguf_path or _installed_gguf()
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(folder.with_suffix(".lock")):
+        with folder.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             if not _is_whole(folder):
                 _verify_source(source)
                 _replace(folder, source)
@@ -137,13 +136,6 @@ def _write_marker(folder: Path) -> None:
         files[path.name] = {"bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns, "sha256": _sha256(path)}
     marker = {"recipe": RECIPE, "source_sha256": GGUF_SHA256, "files": files}
     (folder / MARKER).write_text(json.dumps(marker, indent=2))
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _sha256(path: Path) -> str:

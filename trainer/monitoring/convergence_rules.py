@@ -6,8 +6,7 @@ They look at windows of `convergence.window` iterations; a decision says what th
 from __future__ import annotations
 
 from trainer.config.schema import Config
-from trainer.monitoring.history import History, window_mean
-from trainer.monitoring.rule import Sign
+from trainer.monitoring.history import History, Sign, window_mean
 
 COLLAPSED_ENTROPY = 0.2
 """Share of the first entropy below which it has collapsed: a policy that sure of each token tries no others."""
@@ -49,7 +48,7 @@ def collapse(history: History, config: Config) -> Sign | None:
     start, size = history.first_entropy, config.convergence.window
     if start is None or not (newest := history.learning.newest(size)):
         return None
-    entropy = window_mean(newest, lambda row: row.entropy)
+    entropy = window_mean([row.entropy for row in newest])
     if not entropy < COLLAPSED_ENTROPY * start:
         return None
     message = f"the entropy is {entropy:.3g} nats a token over {size} iterations, and was {start:.3g} at the start"
@@ -80,7 +79,7 @@ def runaway_kl(history: History, config: Config) -> Sign | None:
     size, kl_target = config.convergence.window, config.ppo.kl_target
     if not (newest := history.learning.newest(size)):
         return None
-    kl, limit = window_mean(newest, lambda row: row.kl), config.convergence.kl_limit
+    kl, limit = window_mean([row.kl for row in newest]), config.convergence.kl_limit
     if not limit and config.ppo.kl_controller == "adaptive":
         limit = UNSTABLE_KL * kl_target
     if limit and kl > limit:
@@ -88,9 +87,9 @@ def runaway_kl(history: History, config: Config) -> Sign | None:
         return Sign("warning", message, {"kl": kl, "kl_limit": limit})
     if not (older := history.learning.newest(size, before=size)):
         return None
-    kl_before = window_mean(older, lambda row: row.kl)
+    kl_before = window_mean([row.kl for row in older])
     first_half, second_half = (
-        window_mean(rows, lambda row: row.kl) for rows in (newest[: size // 2], newest[size // 2 :])
+        window_mean([row.kl for row in rows]) for rows in (newest[: size // 2], newest[size // 2 :])
     )
     # Below a controller's target the KL may grow at any rate: it begins at 0.
     if kl > max(RUNAWAY_KL * kl_before, kl_target) and second_half > first_half:

@@ -1,4 +1,4 @@
-"""Data for the rules: a run's first and newest iterations, overall and since the last change."""
+"""Data for the rules, a run's first and newest iterations, overall and since a change; and the sign of a rule."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from statistics import fmean
-from typing import NamedTuple
+from statistics import fmean, variance
+from typing import Literal, NamedTuple
 
 from trainer.config.schema import Config
 from trainer.events import (
@@ -15,6 +15,7 @@ from trainer.events import (
     CheckpointSaved,
     Evaluation,
     Event,
+    Fix,
     HumanEvaluation,
     Iteration,
     RolledBack,
@@ -103,6 +104,7 @@ class History:
         self.scores = Stretch()  # since the reward changed
         self.texts = Stretch()  # since the sampling changed
         self.speed = Stretch()  # since the process began or a setting changed
+        self._stretches = (self.run, self.scores, self.texts, self.speed)
         self.learning = Stretch()  # since the reward changed or a rollback, without the critic's warm-up
         self.first_entropy: float | None = None  # of the run's first iteration, nats a token
         self.best: MeanScore | None = None  # of the windows since the reward changed, rolled back or not
@@ -155,12 +157,8 @@ class History:
         rows = self.learning.newest(size, before=before)
         if not rows:
             return None
-        mean_score = window_mean(rows, lambda row: row.score_mean)
-        return MeanScore(mean_score, window_mean(rows, lambda row: row.score_std), mean_score, mean_score)
-
-    @property
-    def _stretches(self) -> Iterable[Stretch]:
-        return (self.run, self.scores, self.texts, self.speed)
+        mean_score = window_mean([row.score_mean for row in rows])
+        return MeanScore(mean_score, window_mean([row.score_std for row in rows]), mean_score, mean_score)
 
     def _add(self, row: Iteration, config: Config) -> None:
         self.iteration = row.iteration
@@ -200,15 +198,60 @@ def mean(values: Iterable[float]) -> float:
     return fmean(known) if known else math.nan
 
 
-def mean_of(rows: Iterable[Iteration], number: Callable[[Iteration], float]) -> float:
-    """Return the mean of a number over iterations, leaving out those in which it is unknown (NaN)."""
-    return mean(map(number, rows))
-
-
-def window_mean(rows: Sequence[Iteration], number: Callable[[Iteration], float]) -> float:
-    """Return the mean of a number over one iteration or more; NaN if it is unknown in one of them."""
-    return sum(map(number, rows)) / len(rows)
+def window_mean(values: Sequence[float]) -> float:
+    """Return the mean of one value or more; NaN if one of them is unknown."""
+    return sum(values) / len(values)
 
 
 def _better(best: MeanScore | None, score: MeanScore) -> MeanScore:
     return score if best is None or score.mean > best.mean else best
+
+
+Level = Literal["info", "warning", "error"]
+
+
+class Sign(NamedTuple):
+    """A finding: what it is, the numbers that show it, and, for an alarm, what to do."""
+
+    level: Level
+    message: str
+    evidence: dict[str, float]
+    advice: str = ""
+    fixes: Sequence[Fix | None] = ()  # likeliest first; None: not available
+
+
+Rule = Callable[[History, Config], Sign | None]
+"""Check of a run so far under its current configuration. An unknown number (NaN) is never a sign."""
+
+
+def source_parts(parts: Iterable[str], sources: int) -> list[str]:
+    """Return the names of the sources in an event's `parts`, in the order of `reward.sources`, without their details.
+
+    The list is empty if their number is not `sources`.
+    """
+    names: list[str] = []
+    for name in parts:
+        if not names or not name.startswith(f"{names[-1]}."):
+            names.append(name)
+    return names if len(names) == sources else []
+
+
+def trained_scores(rows: Iterable[Iteration], config: Config) -> list[float]:
+    """Return the weighted sum of the raw scores of each iteration; normalised scores would hide a rise."""
+    sources = config.reward.sources
+    sums = []
+    for row in rows:
+        names = source_parts(row.parts, len(sources))
+        scores = [source.weight * row.parts[name] for name, source in zip(names, sources, strict=False)]
+        if scores and math.isfinite(total := sum(scores)):
+            sums.append(total)
+    return sums
+
+
+def standard_errors(high: Sequence[float], low: Sequence[float]) -> float:
+    """Return how many standard errors the mean of `high` is above that of `low` (Welch's t); NaN below two values."""
+    if min(len(high), len(low)) < 2:
+        return math.nan
+    error = math.sqrt(variance(high) / len(high) + variance(low) / len(low))
+    difference = fmean(high) - fmean(low)
+    return difference / error if error else math.copysign(math.inf, difference) if difference else 0.0

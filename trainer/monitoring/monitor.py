@@ -10,10 +10,9 @@ from trainer.config.schema import Config
 from trainer.config.watching import Action, AlarmCode, ConvergenceConfig
 from trainer.events import Alarm, Alert, Decision, Evaluation, Event, Iteration, RolledBack, RunStarted, SettingChanged
 from trainer.monitoring.convergence_rules import collapse, degradation, plateau, runaway_kl, target
-from trainer.monitoring.history import History
+from trainer.monitoring.history import History, Level, Rule, Sign
 from trainer.monitoring.policy_rules import entropy_collapse, kl_high, kl_negative, not_training
 from trainer.monitoring.reward_rules import length_exploitation, repetition, reward_hacking, truncation
-from trainer.monitoring.rule import Level, Rule, Sign
 from trainer.monitoring.update_rules import (
     clip_saturation,
     critic_lost,
@@ -132,29 +131,20 @@ class Alarms:
 
     def new(self, history: History, config: Config) -> list[Alarm]:
         """Return the alarms to report now, the most urgent first."""
-        alarms = []
+        alarms, now = [], history.iteration
         for code, rule in ALARM_RULES.items():
             sign = None if code in config.health.ignore else rule(history, config)
+            reported = self._reported.get(code)
             if sign is None:
-                self._end(code, history.iteration)
-            elif self._is_new(code, sign, history.iteration):
-                alarms.append(_alarm(code, sign, history.iteration))
+                if reported and now - reported.seen >= AWAY:
+                    del self._reported[code]
+            elif reported and (reported.level, sign.level) != ("warning", "error") and now - reported.tried < TRIED:
+                self._reported[code] = reported._replace(seen=now)
+            else:
+                keys = frozenset(fix.key for fix in sign.fixes if fix and fix.key)
+                self._reported[code] = _Reported(sign.level, now, keys)
+                alarms.append(_alarm(code, sign, now))
         return alarms
-
-    def _end(self, code: str, now: int) -> None:
-        reported = self._reported.get(code)
-        if reported and now - reported.seen >= AWAY:
-            del self._reported[code]
-
-    def _is_new(self, code: str, sign: Sign, now: int) -> bool:
-        reported = self._reported.get(code)
-        is_worse = reported is not None and (reported.level, sign.level) == ("warning", "error")
-        if reported is None or is_worse or now - reported.tried >= TRIED:
-            keys = frozenset(fix.key for fix in sign.fixes if fix and fix.key)
-            self._reported[code] = _Reported(sign.level, now, keys)
-            return True
-        self._reported[code] = reported._replace(seen=now)
-        return False
 
 
 def _alarm(code: str, sign: Sign, iteration: int) -> Alarm:
@@ -202,12 +192,8 @@ class Decisions:
 
     def due(self, iteration: int) -> Decision | None:
         """Return the decision due between `iteration` and the next: to stop, or else to roll back, or None."""
-        due = [decision for decision in self._active.values() if decision.iteration == iteration]
-        for action in ("stop", "rollback"):
-            for decision in due:
-                if decision.action == action:
-                    return decision
-        return None
+        due = [d for d in self._active.values() if d.iteration == iteration and d.action in ("stop", "rollback")]
+        return min(due, key=lambda decision: decision.action != "stop", default=None)
 
     def _action(self, rule: DecisionRule, settings: ConvergenceConfig) -> Action:
         """Return the current action of a rule: "stop" instead of "rollback" after max_rollbacks."""

@@ -6,8 +6,7 @@ from statistics import fmean
 
 from trainer.config.schema import Config
 from trainer.monitoring import fixes
-from trainer.monitoring.history import History, mean_of
-from trainer.monitoring.rule import Sign, standard_errors, trained_scores
+from trainer.monitoring.history import History, Sign, mean, standard_errors, trained_scores
 
 WINDOW = 5
 """Iterations averaged: the KL of a batch of 8 varies by a third from one iteration to the next."""
@@ -68,7 +67,7 @@ def kl_high(history: History, config: Config) -> Sign | None:
 
 
 def _over_target(history: History, config: Config) -> Sign | None:
-    kl, target = mean_of(history.run.newest(WINDOW), lambda row: row.kl), config.ppo.kl_target
+    kl, target = mean(row.kl for row in history.run.newest(WINDOW)), config.ppo.kl_target
     if config.ppo.kl_controller != "adaptive" or not kl > KL_OVER_TARGET * target:
         return None
     return Sign(
@@ -84,9 +83,9 @@ def _unpaid(history: History, config: Config) -> Sign | None:
     ppo, scaled = config.ppo, config.reward.normalize != "off"
     if windows is None or scaled or ppo.kl_controller == "adaptive" or ppo.kl_in == "loss":
         return None
-    before, now = (mean_of(rows, lambda row: row.score_mean) for rows in windows)
-    deviation = max(mean_of(rows, lambda row: row.score_std) for rows in windows)
-    kl, cost = (mean_of(windows[1], number) for number in (lambda row: row.kl, lambda row: row.kl_coef * row.kl))
+    before, now = (mean(row.score_mean for row in rows) for rows in windows)
+    deviation = max(mean(row.score_std for row in rows) for rows in windows)
+    kl, cost = mean(row.kl for row in windows[1]), mean(row.kl_coef * row.kl for row in windows[1])
     gain = now - before
     if not cost - gain > KL_COST * deviation:
         return None
@@ -103,8 +102,8 @@ def _for_nothing(history: History, config: Config) -> Sign | None:
     if windows is None:
         return None
     before, now = (trained_scores(rows, config) for rows in windows)
-    kl, length = (mean_of(windows[1], number) for number in (lambda row: row.kl, lambda row: row.response_length))
-    start = mean_of(history.texts.all_kept()[:ENTROPY_START], lambda row: row.entropy)
+    kl, length = mean(row.kl for row in windows[1]), mean(row.response_length for row in windows[1])
+    start = mean(row.entropy for row in history.texts.all_kept()[:ENTROPY_START])
     if not (kl > KL_OF_ENTROPY * start * length and standard_errors(now, before) < RISEN):
         return None
     gain = fmean(now) - fmean(before)
@@ -139,11 +138,11 @@ def not_training(history: History, config: Config) -> Sign | None:
 def kl_negative(history: History, config: Config) -> Sign | None:
     """Check for a k1 estimate that stays below 0, which is impossible for the KL of the sampled distribution."""
     rows = history.run.newest(NEGATIVE_ITERATIONS)
-    kl = mean_of(rows, lambda row: row.kl)
+    kl = mean(row.kl for row in rows)
     if not rows or not all(row.kl < 0 for row in rows) or not kl < NEGATIVE_KL:
         return None
     rollout = config.rollout
-    mismatch = mean_of(rows, lambda row: row.sampler_mismatch)
+    mismatch = mean(row.sampler_mismatch for row in rows)
     if rollout.top_p < 1 or rollout.top_k > 0:
         names = [name for name, on in (("top_p", rollout.top_p < 1), ("top_k", rollout.top_k > 0)) if on]
         cut = "cut" if len(names) > 1 else "cuts"
@@ -171,7 +170,7 @@ def entropy_collapse(history: History, config: Config) -> Sign | None:
     windows = history.texts.early_and_late(ENTROPY_START, ENTROPY_WINDOW)
     if windows is None:
         return None
-    start, now = (mean_of(rows, lambda row: row.entropy) for rows in windows)
+    start, now = (mean(row.entropy for row in rows) for rows in windows)
     if not (start > SMALL_ENTROPY and now < ENTROPY_LEFT * start):
         return None
     last = windows[1][-1]

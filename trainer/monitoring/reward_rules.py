@@ -9,8 +9,7 @@ from statistics import fmean
 from trainer.config.schema import Config
 from trainer.events import Evaluation
 from trainer.monitoring import fixes
-from trainer.monitoring.history import History, mean_of
-from trainer.monitoring.rule import Sign, source_parts, standard_errors, trained_scores
+from trainer.monitoring.history import History, Sign, mean, source_parts, standard_errors, trained_scores
 
 HACKING_WINDOW = 10
 """Iterations compared: the first with the newest."""
@@ -147,7 +146,7 @@ def length_exploitation(history: History, config: Config) -> Sign | None:
     windows = history.scores.early_and_late(WINDOW, WINDOW)
     if windows is None or any(source.kind == "length" and source.weight for source in config.reward.sources):
         return None
-    start, now = (mean_of(rows, lambda row: row.response_length) for rows in windows)
+    start, now = (mean(row.response_length for row in rows) for rows in windows)
     known = [
         row.length_correlation
         for row in history.scores.all_kept()[-CORRELATION_ITERATIONS:]
@@ -158,7 +157,7 @@ def length_exploitation(history: History, config: Config) -> Sign | None:
     correlation = sum(known) / len(known)
     if not correlation > CORRELATION:
         return None
-    deviation = mean_of(windows[0], lambda row: row.score_std)
+    deviation = mean(row.score_std for row in windows[0])
     return Sign(
         "warning",
         f"responses are {now / start:.2g} times as long as at the start ({start:.0f} to {now:.0f} tokens), and longer "
@@ -175,14 +174,14 @@ def truncation(history: History, config: Config) -> Sign | None:
     windows = history.texts.early_and_late(WINDOW, WINDOW)
     if windows is None or config.rollout.ignore_stop:
         return None
-    start, now = (mean_of(rows, lambda row: row.truncated) for rows in windows)
+    start, now = (mean(row.truncated for row in rows) for rows in windows)
     both = (start + now) / 2
     sequences = WINDOW * config.rollout.batch_size
     chance = math.sqrt(2 * max(both * (1 - both), 0.0) / sequences)
     if not (now > TRUNCATED and now - start > CHANCE * chance):
         return None
-    length = mean_of(windows[0], lambda row: row.response_length)
-    deviation = mean_of(windows[0], lambda row: row.score_std)
+    length = mean(row.response_length for row in windows[0])
+    deviation = mean(row.score_std for row in windows[0])
     return Sign(
         "error" if now > MOSTLY_TRUNCATED else "warning",
         f"{100 * now:.0f}% of the responses are cut at {config.rollout.max_new_tokens} tokens, {100 * start:.0f}% "
@@ -199,7 +198,7 @@ def repetition(history: History, config: Config) -> Sign | None:
     windows = history.texts.early_and_late(WINDOW, WINDOW)
     if windows is None:
         return None
-    start, now = (mean_of(rows, lambda row: row.repetition) for rows in windows)
+    start, now = (mean(row.repetition for row in rows) for rows in windows)
     if not (now > REPEATED and now > start + REPEATED_MORE):
         return None
     last = windows[1][-1]

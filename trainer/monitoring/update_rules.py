@@ -9,8 +9,7 @@ from statistics import median, quantiles
 from trainer.config.schema import Config
 from trainer.events import Iteration
 from trainer.monitoring import fixes
-from trainer.monitoring.history import FIRST, History, mean_of
-from trainer.monitoring.rule import Sign
+from trainer.monitoring.history import FIRST, History, Sign, mean
 
 CLIP_ITERATIONS = 3
 """Consecutive iterations above the threshold."""
@@ -79,7 +78,7 @@ def clip_saturation(history: History, config: Config) -> Sign | None:
     rows = history.run.newest(CLIP_ITERATIONS)
     if not rows or rows[0].iteration <= CLIP_START or not all(row.clip_fraction > CLIPPED for row in rows):
         return None
-    fraction = mean_of(rows, lambda row: row.clip_fraction)
+    fraction = mean(row.clip_fraction for row in rows)
     return Sign(
         "error" if all(row.clip_fraction > MUCH_CLIPPED for row in rows) else "warning",
         f"{100 * fraction:.0f}% of the tokens are clipped, {len(rows)} iterations in a row",
@@ -161,8 +160,8 @@ def critic_lost(history: History, config: Config) -> Sign | None:
         return None  # returns that do not vary cannot be explained
     if not all(value < 0 for value in explained) or not middle < WORSE_THAN_A_CONSTANT:
         return None
-    start = mean_of(history.scores.all_kept()[:CRITIC_ITERATIONS], lambda row: row.value_loss)
-    loss = mean_of(rows, lambda row: row.value_loss)
+    start = mean(row.value_loss for row in history.scores.all_kept()[:CRITIC_ITERATIONS])
+    loss = mean(row.value_loss for row in rows)
     runs_away = loss > GROWN_VALUE_LOSS * start
     # Values worse than a constant vary more than they explain: mostly noise of steps on few sequences.
     slower, faster = fixes.lower_value_lr(config), fixes.raise_value_lr(config)
@@ -232,9 +231,10 @@ def throughput(history: History, config: Config) -> Sign | None:
     early, late = rows[1 : 1 + count], rows[-SPEED_ITERATIONS:]
     before = median(row.tokens_per_second for row in early)
     now = quantiles((row.tokens_per_second for row in late), n=4)[2]
-    if not before > SLOWER * now or not _same_work(early, late) or sum(map(_seconds, late)) < SLOW_SECONDS:
+    took = sum(sum(row.seconds.values()) for row in late)
+    if not before > SLOWER * now or not _same_work(early, late) or took < SLOW_SECONDS:
         return None
-    memory = [mean_of(rows, lambda row: row.memory_bytes) / 2**20 for rows in (early, late)]
+    memory = [mean(row.memory_bytes for row in rows) / 2**20 for rows in (early, late)]
     grown = memory[1] > GROWN_MEMORY * memory[0]
     more_memory = f", and memory has grown from {memory[0]:.0f} to {memory[1]:.0f} MiB" if grown else ""
     phase, factor = _slowest(early, late)
@@ -253,16 +253,12 @@ def throughput(history: History, config: Config) -> Sign | None:
     )
 
 
-def _seconds(row: Iteration) -> float:
-    return sum(row.seconds.values())
-
-
 def _same_work(early: Sequence[Iteration], late: Sequence[Iteration]) -> bool:
     def similar(a: float, b: float) -> bool:
         return not (a > SIMILAR_WORK * b or b > SIMILAR_WORK * a)  # NaN, as in older journals, counts as similar
 
-    lengths = (mean_of(rows, lambda row: row.response_length) for rows in (early, late))
-    passes = (mean_of(rows, lambda row: row.epochs_done) for rows in (early, late))
+    lengths = (mean(row.response_length for row in rows) for rows in (early, late))
+    passes = (mean(row.epochs_done for row in rows) for rows in (early, late))
     return similar(*lengths) and similar(*passes)
 
 

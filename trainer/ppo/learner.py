@@ -84,12 +84,6 @@ class StepMetrics(NamedTuple):
         """Whether the step changed anything."""
         return self.outcome == "taken"
 
-    def with_critic(self, critic: StepMetrics) -> StepMetrics:
-        """Return the metrics of this actor step, combined with those of the critic's own step."""
-        norm = math.hypot(self.grad_norm, critic.grad_norm)
-        outcome = self.outcome if critic.taken else critic.outcome
-        return self._replace(value_loss=critic.value_loss, grad_norm=norm, outcome=outcome)
-
 
 class Step(NamedTuple):
     """One optimiser step: its metrics, and the policy's ratios before it."""
@@ -97,9 +91,13 @@ class Step(NamedTuple):
     metrics: StepMetrics
     ratios: mx.array | None  # [B, T] pi / pi_old of each token before the step, 0 in the padding; None for a critic
 
-    def with_critic(self, critic: Step) -> Step:
-        """Return this actor step with the metrics of the critic's own step."""
-        return self._replace(metrics=self.metrics.with_critic(critic.metrics))
+    def with_critic(self, critic: StepMetrics) -> Step:
+        """Return this actor step, its metrics combined with those of the critic's own step."""
+        mine = self.metrics
+        norm = math.hypot(mine.grad_norm, critic.grad_norm)
+        outcome = mine.outcome if critic.taken else critic.outcome
+        both = mine._replace(value_loss=critic.value_loss, grad_norm=norm, outcome=outcome)
+        return self._replace(metrics=both)
 
 
 class Gradients(NamedTuple):
@@ -153,12 +151,12 @@ class Learner:
         """Take one step of the critic alone on a minibatch: L = L_vf."""
         return self._train(batch, ppo, "value", **how)
 
-    def ratios(self, batch: Experience, **how: Unpack[How]) -> mx.array:
+    def ratios(self, batch: Experience, *, temperature: float, progress: Progress) -> mx.array:
         """Return pi / pi_old of each token of a minibatch under the current policy: [B, T], 0 in the padding."""
         ratios, order = [], []
-        for rows, part in micro_batches(batch, self.config.micro_batch_tokens, how["progress"]):
+        for rows, part in micro_batches(batch, self.config.micro_batch_tokens, progress):
             forward = self.actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want="logits")
-            logprobs = token_logprobs(filled(forward.logits), part.responses, how["temperature"])
+            logprobs = token_logprobs(filled(forward.logits), part.responses, temperature)
             ratio = mx.exp(logprobs - filled(part.logprobs))
             mx.eval(ratio)  # frees this micro-batch's logits
             order += rows
@@ -219,8 +217,7 @@ class Learner:
         def loss(part: Experience) -> tuple[mx.array, _Found]:
             return _loss(actor, part, ppo, temperature, objective, total_weight, kl_coef)
 
-        start = _Found(LossSums(*(mx.array(0.0) for _ in LossSums._fields)), [])
-        gradients, found = accumulate(loss, before, parts(), put=self._put, join=_Found.joined, start=start)
+        gradients, found = accumulate(loss, before, parts(), put=self._put, join=_Found.joined)
         return Gradients(gradients, found.sums, batch.gathered(found.ratios, order) if found.ratios else None)
 
     def _apply(self, gradients: Trainables, norm: float) -> None:
@@ -231,19 +228,14 @@ class Learner:
         if "policy" in gradients:
             before = self.actor.policy_parameters()
             self.actor.update_policy(self.policy_optimizer.apply_gradients(gradients["policy"], before))
-            self._move_average()
+            if self.average is not None:  # average <- d average + (1 - d) policy
+                d, policy = self.config.ema_decay, self.actor.policy_parameters()
+                self.average = {name: d * mean + (1 - d) * policy[name] for name, mean in self.average.items()}
         if "value" in gradients:
             before = self.actor.value_parameters()
             self.actor.update_value(self.value_optimizer.apply_gradients(gradients["value"], before))
         # Otherwise the next step's graph would include this one's.
         mx.eval(self.actor.policy_parameters(), self.actor.value_parameters(), self.state(), self.average)
-
-    def _move_average(self) -> None:
-        """Update the moving average: average <- d average + (1 - d) policy."""
-        if self.average is None:
-            return
-        decay, policy = self.config.ema_decay, self.actor.policy_parameters()
-        self.average = {name: decay * mean + (1 - decay) * policy[name] for name, mean in self.average.items()}
 
     def _put(self, trainables: Trainables) -> None:
         if "policy" in trainables:

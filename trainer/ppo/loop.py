@@ -5,7 +5,7 @@ Schulman et al. 2017 (arXiv 1707.06347); for language models Ziegler et al. 2019
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -18,14 +18,13 @@ from trainer.config import Config
 from trainer.control.control import Control
 from trainer.data import Prompt, prompt_indices
 from trainer.events import Alert, Event, Iteration
-from trainer.fitting.counted_steps import SkippedSteps
-from trainer.fitting.phases import Phases
+from trainer.fitting.phases import Phases, SkippedSteps
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.ppo import steps
 from trainer.ppo.estimators import ESTIMATORS
 from trainer.ppo.kl_controller import adapted_kl_coef
 from trainer.ppo.learner import How, Learner, Step, StepMetrics, has_signal
-from trainer.ppo.metrics import mean_parts, rollout_metrics, settings_of, update_metrics
+from trainer.ppo.metrics import rollout_metrics, settings_of, update_metrics
 from trainer.rewards import RewardResult, Rewards
 from trainer.rollout.experience import Experience, PassRatios, check_budget, minibatch_rows
 from trainer.rollout.token_texts import TokenTexts
@@ -77,8 +76,11 @@ class PPO:
         self.kl_coef = config.ppo.kl_coef
         """KL coefficient of the next iteration; an adaptive controller changes it."""
         self.tokens = 0
-        hint = "; lower the learning rate if it repeats"
-        self.skipped = SkippedSteps("iteration", self._remedy, hint=hint)
+        self.skipped = SkippedSteps(
+            "iteration",
+            lambda: f"lower optim.policy_lr ({self.learner.learning_rates()[0]:g}) or raise ppo.kl_coef and resume",
+            hint="; lower the learning rate if it repeats",
+        )
         self.phase = Phases(self.emit, self.control)
         self._token_texts = TokenTexts(tokenizer)
 
@@ -95,9 +97,7 @@ class PPO:
 
     def iteration(self, number: int) -> IterationResult:
         """Run iteration `number`, from 1: roll out, score, shape rewards, estimate advantages, learn."""
-        c, scoring = self.config, {"micro_batch_tokens": self.config.optim.micro_batch_tokens}
-        temperature, kl_coef = c.rollout.temperature, self.kl_coef
-        alternatives = c.run.alternatives if c.run.save_samples else 0
+        c, kl_coef = self.config, self.kl_coef
         self.phase.seconds = {}
         mx.reset_peak_memory()
         started = self.control.clock()
@@ -115,25 +115,7 @@ class PPO:
                 )
 
         with self.phase(number, "score", passes=3 if self._critic_is_apart else 2) as progress:
-            batch = steps.add_policy_logprobs_and_values(
-                self.actor,
-                batch,
-                temperature=temperature,
-                alternatives=alternatives,
-                critic=self.has_critic,
-                progress=progress,
-                **scoring,
-            )
-            batch = steps.add_kl_to_sa_pairs(
-                self.actor,
-                batch,
-                temperature=temperature,
-                estimator=c.ppo.kl_estimator,
-                progress=progress,
-                **scoring,
-            )
-            if self.has_critic:
-                batch = steps.add_values_to_sa_pairs(self.actor, batch, progress=progress, **scoring)
+            batch = self.score(batch, progress, alternatives=c.run.alternatives if c.run.save_samples else 0)
 
         with self.phase(number, "reward"):
             batch, rewards = steps.compute_rewards(self.rewards, batch, prompts)
@@ -165,7 +147,7 @@ class PPO:
             seconds=dict(self.phase.seconds),
             memory_bytes=mx.get_peak_memory(),
             tokens=self.tokens,
-            parts=mean_parts(rewards.parts),
+            parts={name: float(np.mean(scores)) for name, scores in rewards.parts.items()},
         )
         settings = settings_of(batch, c, kl_coef=kl_coef, trains_policy=not self._critic_learns_alone(number))
         if c.ppo.kl_controller == "adaptive":
@@ -174,9 +156,23 @@ class PPO:
             )
         return IterationResult(batch, prompts, rewards, metrics, update.ratios, settings, self._token_texts)
 
+    def score(self, batch: Experience, progress: Callable[[int, int], None], *, alternatives: int = 0) -> Experience:
+        """Add log-probs of policy and reference, their KL, and values of the critic if there is one.
+
+        alternatives: most likely tokens of each position to add as well.
+        """
+        c = self.config
+        how: Any = {"micro_batch_tokens": c.optim.micro_batch_tokens, "progress": progress}
+        tempered = {**how, "temperature": c.rollout.temperature}
+        batch = steps.add_policy_logprobs_and_values(
+            self.actor, batch, alternatives=alternatives, critic=self.has_critic, **tempered
+        )
+        batch = steps.add_kl_to_sa_pairs(self.actor, batch, estimator=c.ppo.kl_estimator, **tempered)
+        return steps.add_values_to_sa_pairs(self.actor, batch, **how) if self.has_critic else batch
+
     def learn(self, number: int, batch: Experience, progress: Callable[[int, int], None]) -> Update:
         """Train for several epochs over the batch in reshuffled minibatches, one optimiser step each."""
-        ppo = self.config.ppo
+        ppo, rollout = self.config.ppo, self.config.rollout
         warms_up = self._critic_learns_alone(number)
         if not warms_up and not has_signal(batch):
             message = "all advantages are equal, so no step was taken: is the reward constant?"
@@ -184,10 +180,16 @@ class PPO:
             return Update([])
         if ppo.whiten_advantages:
             batch = batch._replace(advantages=maths.whiten(filled(batch.advantages), batch.mask))
-        how = self._how(progress)
+        how = How(
+            temperature=rollout.temperature,
+            progress=progress,
+            kl_coef=self.kl_coef,
+            max_new_tokens=rollout.max_new_tokens,
+        )
+        passes = [(epoch, rows) for epoch in range(ppo.epochs) for rows in self._minibatches(number, batch.size, epoch)]
         results: list[StepMetrics] = []
         ratios = PassRatios(batch, ppo.epochs + self._measures_final_ratios)
-        for epoch, rows in self._passes(number, batch.size):
+        for epoch, rows in passes:
             minibatch = batch.take(rows)
             if warms_up:
                 step = self.learner.train_value_model(minibatch, ppo, **how)
@@ -204,7 +206,7 @@ class PPO:
             return Update(results)
         if self._measures_final_ratios:
             for rows in self._minibatches(number, batch.size, ppo.epochs):
-                found = self.learner.ratios(batch.take(rows), temperature=how["temperature"], progress=progress)
+                found = self.learner.ratios(batch.take(rows), temperature=rollout.temperature, progress=progress)
                 ratios.put(ppo.epochs, rows, found)
         return Update(results, ratios.array())
 
@@ -218,7 +220,7 @@ class PPO:
         step = self.learner.train_policy_model(minibatch, ppo, **how)
         if step.metrics.outcome == "target_kl":  # the epochs end here, for the critic too
             return step
-        return step.with_critic(self.learner.train_value_model(minibatch, ppo, **how))
+        return step.with_critic(self.learner.train_value_model(minibatch, ppo, **how).metrics)
 
     def batch_prompts(self, number: int) -> list[Prompt]:
         """Return the prompts of iteration `number`, each repeated `samples_per_prompt` times."""
@@ -254,24 +256,9 @@ class PPO:
     def _measures_final_ratios(self) -> bool:
         return self.config.run.final_ratios and self.config.run.save_samples
 
-    def _passes(self, number: int, size: int) -> Iterator[tuple[int, list[int]]]:
-        """Yield the minibatches of every epoch, each with its epoch's number, from 0."""
-        for epoch in range(self.config.ppo.epochs):
-            for rows in self._minibatches(number, size, epoch):
-                yield epoch, rows
-
     def _minibatches(self, number: int, size: int, epoch: int) -> list[list[int]]:
         seed = [self.config.run.seed, Purpose.MINIBATCHES, number, epoch]
         return minibatch_rows(size, self.config.ppo.minibatches, seed=seed)
-
-    def _how(self, progress: Callable[[int, int], None]) -> How:
-        c = self.config
-        return How(
-            temperature=c.rollout.temperature,
-            progress=progress,
-            kl_coef=self.kl_coef,
-            max_new_tokens=c.rollout.max_new_tokens,
-        )
 
     def _check_step(self, number: int, step: StepMetrics) -> None:
         """Report a skipped step. Raise DivergedError at the third NaN in a row, in one iteration or several."""
@@ -282,10 +269,6 @@ class PPO:
             )
             self.emit(Alert(iteration=number, level="info", code="ratio_spike", message=message))
         self.skipped.after(number, skipped=step.outcome == "not_finite", emit=self.emit)
-
-    def _remedy(self) -> str:
-        policy_lr, _ = self.learner.learning_rates()
-        return f"lower optim.policy_lr ({policy_lr:g}) or raise ppo.kl_coef and resume"
 
 
 def _total_steps(config: Config) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -73,11 +73,6 @@ def repetition(tokens: Sequence[int], n: int = 4) -> float:
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
-def mean_parts(parts: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return the mean raw score by reward source, and by detail of a source."""
-    return {name: float(np.mean(scores)) for name, scores in parts.items()}
-
-
 def update_metrics(steps: Sequence[StepMetrics], *, minibatches: int = 1) -> dict[str, Any]:
     """Return the fields of the `iteration` event that depend on the optimiser steps.
 
@@ -120,8 +115,8 @@ def sample_rows(
     that the batch lacks get no column.
     """
     # Without a critic there are no values and no TD errors.
-    arrays = {name: np.array(value) for name in TOKEN_COLUMNS if (value := getattr(batch, name)) is not None}
-    top = {name: np.array(value) for name in TOP_COLUMNS if (value := getattr(batch, name)) is not None}
+    names = (*TOKEN_COLUMNS, *TOP_COLUMNS)
+    arrays = {name: np.array(value) for name in names if (value := getattr(batch, name)) is not None}
     if ratios is not None:
         arrays["ratios"] = ratios
     scores = to_list(filled(batch.scores) + _sums(filled(batch.token_scores), batch.mask))
@@ -138,7 +133,7 @@ def sample_rows(
     responses, lengths, truncated = np.array(batch.responses), to_list(batch.response_lengths), to_list(batch.truncated)
     rows = []
     for row, (prompt, length) in enumerate(zip(prompts, lengths, strict=True)):
-        per_token = {name: array[row, :length] for name, array in (arrays | top).items()}
+        per_token = {name: array[row, :length] for name, array in arrays.items()}
         k1 = per_token["logprobs"].astype(np.float64) - per_token["ref_logprobs"]
         values = {
             "row": row,
@@ -162,7 +157,7 @@ def sample_rows(
         }
         if token_texts is not None:
             values["token_texts"] = token_texts(values["tokens"].tolist())
-            if top:
+            if "top_tokens" in arrays:
                 places = values["top_tokens"].tolist()
                 values["top_texts"] = [[token_texts.piece(token) for token in place] for place in places]
         rows.append(values)

@@ -13,24 +13,11 @@ from trainer.arrays import filled, to_list
 from trainer.config.schema import RolloutConfig
 from trainer.data import Prompt
 from trainer.fitting.micro_batches import micro_batch_rows
-from trainer.models.actor_critic import ActorCriticLLM
+from trainer.models.actor_critic import ActorCriticLLM, Want
 from trainer.models.logprobs import likeliest_tokens, logprobs_and_entropy, logprobs_of, token_logprobs
 from trainer.rewards import RewardInput, RewardResult, Rewards
 from trainer.rollout.experience import Experience
-from trainer.rollout.generation import generate_sequences
-
-__all__ = [
-    "add_greedy_baselines",
-    "add_kl_to_sa_pairs",
-    "add_policy_logprobs_and_values",
-    "add_reward_to_go",
-    "add_values_to_sa_pairs",
-    "adjust_rewards_with_kl",
-    "compute_gae_advantages",
-    "compute_rewards",
-    "compute_td_errors",
-    "generate_sequences",
-]
+from trainer.rollout.generation import generate_sequences as generate_sequences  # the first step
 
 Progress = Callable[[int, int], None]
 
@@ -46,11 +33,8 @@ def micro_batches(
 
     progress: called after each part with the number of sequences done and the total.
     """
-    done = 0
-    for rows in micro_batch_rows(range(batch.size), batch.lengths(), budget):
+    for rows in micro_batch_rows(range(batch.size), batch.lengths(), budget, progress=progress):
         yield rows, batch.take(rows)
-        done += len(rows)
-        progress(done, batch.size)
 
 
 def add_policy_logprobs_and_values(
@@ -73,12 +57,8 @@ def add_policy_logprobs_and_values(
     logprobs, entropies, values, top_tokens, top_logprobs = [], [], [], [], []
     order: list[int] = []
     for rows, part in micro_batches(batch, micro_batch_tokens, progress):
-        forward = actor(
-            part.sequences,
-            part.prompt_lengths,
-            part.responses.shape[1],
-            want="both" if critic else "logits",
-        )
+        want: Want = "both" if critic else "logits"
+        forward = actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want=want)
         assert forward.logits is not None
         logprob, entropy = logprobs_and_entropy(forward.logits, part.responses, temperature)
         if alternatives:

@@ -9,12 +9,10 @@ from trainer.config.dpo import DPODataConfig
 from trainer.config.fields import LARGEST_INT
 from trainer.config.reward_model import PreferenceDataConfig
 from trainer.config.schema import DataConfig
-from trainer.data import Prompt, PromptRow, encode_prompts
+from trainer.data import Prompt, PromptRow, encode_prompts, last_tokens
 from trainer.errors import DataError
 from trainer.preferences.conversations import as_messages
 from trainer.preferences.records import Messages, Text
-
-_UNLIMITED = LARGEST_INT
 
 
 class Sequenced(NamedTuple):
@@ -36,8 +34,8 @@ class Encoder:
         self._tokenizer = tokenizer
         self._config = config
         # `encode_prompts` only renders: the limit here is on prompt and completion together.
-        self._rendering = DataConfig(chat=config.chat, system=config.system, max_prompt_tokens=_UNLIMITED)
-        self._as_it_is = DataConfig(max_prompt_tokens=_UNLIMITED)
+        self._rendering = DataConfig(chat=config.chat, system=config.system, max_prompt_tokens=LARGEST_INT)
+        self._as_it_is = DataConfig(max_prompt_tokens=LARGEST_INT)
         self._last: tuple[Text, Prompt] | None = None
 
     def sequence(self, prompt: Text, completion: Text, number: int = 0) -> Sequenced:
@@ -83,12 +81,10 @@ class Encoder:
         return encode_prompts([PromptRow(0, text, {})], self._tokenizer, self._as_it_is).prompts[0].tokens
 
     def _limited(self, tokens: list[int], completion: int) -> Sequenced:
-        limit, begin = self._config.max_tokens, self._tokenizer.bos_token_id
+        limit = self._config.max_tokens
         if len(tokens) <= limit:
             return Sequenced(tokens, completion, is_cut=False)
-        # As in `encode_prompts`: models that were trained with a begin token perform badly without it.
-        kept = tokens[:1] + tokens[1 - limit :] if limit > 1 and tokens[0] == begin else tokens[-limit:]
-        return Sequenced(kept, completion, is_cut=True)
+        return Sequenced(last_tokens(tokens, limit, self._tokenizer.bos_token_id), completion, is_cut=True)
 
 
 class PolicyEncoder(Encoder):

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numpy as np
-
 from trainer.config.reward_model import PreferenceDataConfig
+from trainer.data import held_out_places
 from trainer.errors import DataError
 from trainer.fitting.micro_batches import micro_batch_rows
 from trainer.preference_data.encoders import Encoder, Sequenced
@@ -62,13 +61,6 @@ class Group:
         return max(map(len, self.sequences))
 
 
-class GroupedPreferences(NamedTuple):
-    """Groups in the order of the source, and warnings for the user, one line each."""
-
-    groups: list[Group]
-    warnings: list[str]
-
-
 class Split(NamedTuple):
     """Groups to train on, and held-out groups."""
 
@@ -78,8 +70,10 @@ class Split(NamedTuple):
 
 def group_preferences(
     preferences: Iterable[Preference], encoder: Encoder, config: PreferenceDataConfig
-) -> GroupedPreferences:
+) -> tuple[list[Group], list[str]]:
     """Encode `preferences` and put those of one prompt that share a completion into one group.
+
+    Returns the groups in the order of the source, and warnings for the user, one line each.
 
     Judgements `both_bad` and `skip` and pairs of completions with the same tokens are left out, and so are comparisons
     with a too long sequence if `too_long = "drop"`; the warnings count them. Raises DataError without a decided pair.
@@ -105,27 +99,19 @@ def group_preferences(
         for group in _groups(number, judged, counts)
         if group.judged
     ]
-    _check(groups, counts, config)
-    return GroupedPreferences(groups, _warnings(counts, config))
+    _check(counts, config)
+    return groups, _warnings(counts, config)
 
 
 def split_groups(groups: Sequence[Group], eval_fraction: float, seed: int) -> Split:
     """Split groups into training and held-out, both in the order of the source; all groups of a prompt on one side.
 
-    The same seed gives the same split. The held-out side has `eval_fraction` of the groups, rounded: at least one if
-    the fraction is not 0, and never all. It has fewer if only prompts with more groups are left.
+    `held_out_places` chooses the held-out ones: the same with the same seed.
     """
-    wanted = min(max(1, round(eval_fraction * len(groups))), len(groups) - 1) if eval_fraction > 0 else 0
-    sizes = Counter(group.prompt for group in groups)
-    held_out: set[int] = set()
-    taken = 0
-    for prompt in np.random.default_rng(seed).permutation(sorted(sizes)).tolist():
-        if taken + sizes[prompt] <= wanted:
-            held_out.add(prompt)
-            taken += sizes[prompt]
+    held_out = held_out_places([group.prompt for group in groups], eval_fraction, seed)
     return Split(
-        [group for group in groups if group.prompt not in held_out],
-        [group for group in groups if group.prompt in held_out],
+        [group for place, group in enumerate(groups) if place not in held_out],
+        [group for place, group in enumerate(groups) if place in held_out],
     )
 
 
@@ -134,11 +120,9 @@ def micro_batches(groups: Sequence[Group], budget: int, progress: Progress) -> I
 
     The longest come first. progress: called after each part.
     """
-    longest, counts, done = [group.longest for group in groups], [len(group.sequences) for group in groups], 0
-    for rows in micro_batch_rows(range(len(groups)), longest, budget, counts=counts):
+    longest, counts = [group.longest for group in groups], [len(group.sequences) for group in groups]
+    for rows in micro_batch_rows(range(len(groups)), longest, budget, counts=counts, progress=progress):
         yield [groups[row] for row in rows]
-        done += len(rows)
-        progress(done, len(groups))
 
 
 def fingerprint(groups: Sequence[Group]) -> str:
@@ -209,7 +193,7 @@ def _pairs(one: _Judged, places: Sequence[int], counts: Counter[str]) -> tuple[l
     return pairs, Ranking(tuple(ranks), tuple(ranks.values())) if len(ranks) > 2 else None
 
 
-def _check(groups: Sequence[Group], counts: Counter[str], config: PreferenceDataConfig) -> None:
+def _check(counts: Counter[str], config: PreferenceDataConfig) -> None:
     if counts["decided"]:
         return
     if not counts["all"]:

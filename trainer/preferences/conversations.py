@@ -12,11 +12,6 @@ _TURN = re.compile(r"\n\n(Human|Assistant):")
 _ROLES = {"Human": "user", "Assistant": "assistant"}
 
 
-def is_transcript(prompt: Text) -> bool:
-    """Return whether `prompt` is the beginning of an HH-RLHF transcript, up to where the assistant answers."""
-    return isinstance(prompt, str) and prompt.startswith(HUMAN) and prompt.endswith(ASSISTANT)
-
-
 def split_transcripts(first: str, second: str) -> tuple[str, str, str] | None:
     """Split two transcripts into (prompt, first completion, second completion).
 
@@ -24,7 +19,8 @@ def split_transcripts(first: str, second: str) -> tuple[str, str, str] | None:
     character by character. Returns None if the two share no assistant turn.
     """
     start = first.rfind(ASSISTANT, 0, common_length(first, second))
-    return None if start < 0 else _cut(first, second, start + len(ASSISTANT))
+    end = start + len(ASSISTANT)
+    return (first[:end], first[end:], second[end:]) if start >= 0 else None
 
 
 def split_texts(first: str, second: str) -> tuple[str, str, str] | None:
@@ -37,8 +33,8 @@ def split_texts(first: str, second: str) -> tuple[str, str, str] | None:
     after = first[len(beginning) :][:1], second[len(beginning) :][:1]
     if not beginning[-1:].isspace() and not all(one == "" or one.isspace() for one in after):
         beginning = beginning.rsplit(None, 1)[0] if len(beginning.split(None, 1)) > 1 else ""  # cut within a word
-    beginning = beginning.rstrip()
-    return _cut(first, second, len(beginning)) if beginning else None
+    end = len(beginning.rstrip())
+    return (first[:end], first[end:], second[end:]) if end else None
 
 
 def split_messages(first: Messages, second: Messages) -> tuple[Messages, Messages, Messages]:
@@ -70,7 +66,7 @@ def as_messages(prompt: Text, completions: Sequence[Text]) -> tuple[Messages, tu
     turns of one role are joined. Any other text prompt becomes a user message, and a text completion an assistant
     message.
     """
-    if isinstance(prompt, str) and is_transcript(prompt):
+    if isinstance(prompt, str) and prompt.startswith(HUMAN) and prompt.endswith(ASSISTANT):
         turns = _turns(prompt.removesuffix(ASSISTANT))
         return turns, tuple(_turns(ASSISTANT + text) if isinstance(text, str) else text for text in completions)
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
@@ -88,10 +84,6 @@ def length_in_words(text: Text) -> int:
     """Return the number of words, separated by white space, of a text or of the contents of messages."""
     texts = [text] if isinstance(text, str) else [message["content"] for message in text]
     return sum(len(one.split()) for one in texts)
-
-
-def _cut(first: str, second: str, end: int) -> tuple[str, str, str]:
-    return first[:end], first[end:], second[end:]
 
 
 def _turns(transcript: str) -> Messages:

@@ -25,6 +25,7 @@ def render_data_card(preferences: Iterable[Preference]) -> str:
     times. Names and paths from others are never read as markup.
     """
     rows = list(preferences)
+    decided = [row.judgement for row in rows if len(row.judgement.ranking) > 1]
     return "\n".join(
         [
             "# Preferences",
@@ -36,7 +37,7 @@ def render_data_card(preferences: Iterable[Preference]) -> str:
             *_counted("Sources", "source", Counter(map(_source, rows))),
             *_counted("Labellers", "labeller", Counter(row.judgement.labeller for row in rows)),
             *_counted("Choices", "choice", Counter(map(_choice, rows))),
-            *_counted("Strength, without ties", "strength", Counter(map(str, _strengths(rows)))),
+            *_counted("Strength, without ties", "strength", Counter(str(one.strength) for one in decided)),
             *_counted("Flags", "flag", Counter(chain.from_iterable(row.judgement.flags for row in rows))),
             *_counted("Guidelines", "hash", Counter(row.judgement.guidelines for row in rows)),
             *_lengths(rows),
@@ -144,10 +145,6 @@ def _choice(row: Preference) -> str:
     choice = row.judgement.choice
     names = {"a": "one is better", "b": "one is better", "both_bad": "both bad", None: "ranking"}
     return names.get(choice, str(choice))
-
-
-def _strengths(rows: Sequence[Preference]) -> list[int]:
-    return [row.judgement.strength for row in rows if len(row.judgement.ranking) > 1]
 
 
 def _share(count: int, total: int) -> str:

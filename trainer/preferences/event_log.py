@@ -22,9 +22,13 @@ from trainer.preferences.rows import (
     judgement_values,
     label_values,
     read_comparison,
+    read_preference,
 )
 
 COMPARISON = "c.prompt, c.completions, c.origins, c.columns"
+LABELS = f"""SELECT e.id, e.labeller, e.payload, {COMPARISON} FROM events e JOIN comparisons c ON c.id = e.comparison
+    WHERE e.kind = 'label' AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id)"""  # noqa: S608  our own names
+"""The labels that are not undone."""
 
 
 class Found(NamedTuple):
@@ -99,8 +103,7 @@ class EventLog:
     def undo(self, event_id: int, labeller: str) -> int:
         """Append that `labeller` undoes the label `event_id`, and return the id of that event.
 
-        Raises UsageError if there is no such label or it is already undone. An undo cannot be undone; label the
-        comparison again.
+        Raises UsageError if there is no such label or it is already undone.
         """
         with self.transaction():
             row = self.connection.execute(
@@ -126,9 +129,10 @@ class EventLog:
             AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id)""",
             (found.id, as_utf8(judgement.labeller), as_utf8(source)),
         )
-        values = judgement_values(judgement)
+        given = {"origins": None, "columns": None}  # with the label; they may differ
+        values = judgement_values(judgement) | given
         try:
-            return any(_of_judgement(json.loads(payload)) == values for (payload,) in payloads)
+            return any(json.loads(payload) | given == values for (payload,) in payloads)
         except DAMAGES:
             raise self.unreadable(f"a label on comparison {found.id}") from None
 
@@ -138,6 +142,13 @@ class EventLog:
             return read_comparison(*values)
         except DAMAGES:
             raise self.unreadable(f"comparison {id_}") from None
+
+    def label(self, id_: int, labeller: str, payload: str, *comparison: str) -> Preference:
+        """Build the label `id_` from the columns of `LABELS`. Raises StorageError if it is damaged."""
+        try:
+            return read_preference(id_, labeller, payload, read_comparison(*comparison))
+        except DAMAGES:
+            raise self.unreadable(f"label {id_}") from None
 
     def unreadable(self, what: str) -> StorageError:
         """Return the error that reports `what` as damaged."""
@@ -152,7 +163,3 @@ class EventLog:
         )
         assert cursor.lastrowid is not None
         return cursor.lastrowid
-
-
-def _of_judgement(payload: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in payload.items() if name not in ("origins", "columns")}

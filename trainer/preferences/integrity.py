@@ -32,13 +32,8 @@ def problems(connection: sqlite3.Connection, path: Path) -> list[str]:
             for table, row, parent, _ in connection.execute("PRAGMA foreign_key_check")
         ]
         found += _schema(connection)
-        found += _comparisons(connection, path)
-        found += _labels(connection, path)
-        found += _undos(connection, path)
-        found += _guidelines(connection, path)
-        found += _sessions(connection, path)
-        found += _items(connection, path)
-        found += _labelled_items(connection, path)
+        for check in (_comparisons, _labels, _undos, _guidelines, _sessions, _items, _labelled_items):
+            found += check(connection, path)
     except (sqlite3.DatabaseError, UnicodeDecodeError, StorageError) as error:
         found.append(f"file: cannot be read to its end ({error})")
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any, Literal
 
@@ -94,17 +94,10 @@ class Judgement:
 
     def reordered(self, order: Sequence[int]) -> Judgement:
         """Return the same judgement with completion i at place `order[i]`."""
-        return Judgement(
+        return replace(
+            self,
             ranking=tuple(tuple(sorted(order[place] for place in group)) for group in self.ranking),
-            verdict=self.verdict,
-            strength=self.strength,
-            labeller=self.labeller,
-            note=self.note,
-            flags=self.flags,
-            seconds=self.seconds,
             order_shown=tuple(order[place] for place in self.order_shown),
-            guidelines=self.guidelines,
-            time=self.time,
         )
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import fields, replace
-from typing import Any, TypeVar, get_args
+from dataclasses import replace
+from types import UnionType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from trainer.errors import DataError
 from trainer.preferences.items import Item, Queue, QueuePlan, SessionPlan
@@ -26,7 +27,7 @@ _EMPTY: tuple[Any, ...] = ("", None, (), {})
 
 def check_preference(preference: Preference) -> None:
     """Raise DataError if `preference` makes no sense, because what is in a store stays there."""
-    if rule := _broken_rule(preference) or _broken_number(preference.judgement):
+    if rule := _broken_rule(preference):
         raise DataError(f"cannot save this preference: {rule}; correct it where it is made")
 
 
@@ -51,14 +52,8 @@ def _broken_rule(preference: Preference) -> str:
         return f"a strength is 1, 2 or 3, and this one is {judgement.strength!r}"
     if len(set(judgement.order_shown)) < len(judgement.order_shown) or not set(judgement.order_shown) <= {*range(k)}:
         return f"the order shown names places 0 to {k - 1} once at most, and this one is {judgement.order_shown}"
-    return ""
-
-
-def _broken_number(judgement: Judgement) -> str:
-    """Return the rule that a number of `judgement` breaks; empty for none. Reading would refuse such a float."""
-    for name in ("seconds", "time"):
-        value = getattr(judgement, name)
-        if value is not None and not -LATEST < value < LATEST:
+    for name, value in (("seconds", judgement.seconds), ("time", judgement.time)):
+        if value is not None and not -LATEST < value < LATEST:  # reading would refuse such a float
             return f"{name} is a number below {LATEST:,}, and this one is {value}"
     return ""
 
@@ -234,36 +229,23 @@ def _is_text(value: Any) -> bool:
 
 
 def _filled(record: Origin | Judgement) -> dict[str, Any]:
-    values = ((name, getattr(record, name)) for name in _NAMES[type(record)])
+    values = ((name, getattr(record, name)) for name, _, _ in _TYPES[type(record)])
     return {name: value for name, value in values if value not in _EMPTY}
 
 
-_Rows = tuple[tuple[str, type | tuple[type, ...], type | tuple[type, ...] | None], ...]
-_TYPES: dict[type, _Rows] = {  # name, type, type of the members
-    Origin: (
-        *((name, str, None) for name in ("source", "run", "checkpoint", "writer")),
-        *((name, (int, type(None)), None) for name in ("iteration", "row")),
-        ("sampling", dict, None),
-    ),
-    Judgement: (
-        *((name, str, None) for name in ("verdict", "labeller", "note", "guidelines")),
-        ("ranking", tuple, tuple),
-        ("strength", int, None),
-        ("flags", tuple, str),
-        ("order_shown", tuple, int),
-        *((name, (float, int, type(None)), None) for name in ("seconds", "time")),
-    ),
-    QueuePlan: (
-        ("queue", str, None),
-        ("weight", (float, int), None),
-        ("source", str, None),
-        ("models", tuple, str),
-        ("keys", tuple, str),
-    ),
-    SessionPlan: (
-        ("queues", tuple, QueuePlan),
-        *((name, (float, int), None) for name in ("repeats", "random")),
-        *((name, int, None) for name in ("limit", "seed")),
-    ),
+def _types(hint: Any) -> tuple[Any, Any]:
+    """Return the types of a value with this annotation, and those of its members; None for any."""
+    kind, inner = get_origin(hint), get_args(hint)
+    if kind is tuple:
+        return tuple, _types(inner[0])[0]
+    if kind is UnionType:
+        return tuple(_types(one)[0] for one in inner), None
+    if kind is Literal:  # which text it is, rules check
+        return str, None
+    return (float, int) if hint is float else kind or hint, None
+
+
+_TYPES = {  # name, types, types of the members
+    record: tuple((name, *_types(hint)) for name, hint in get_type_hints(record).items())
+    for record in (Origin, Judgement, QueuePlan, SessionPlan)
 }
-_NAMES = {kind: tuple(field.name for field in fields(kind)) for kind in (Origin, Judgement)}

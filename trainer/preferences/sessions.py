@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import time
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from typing import Any
 
 from trainer.errors import DataError, UsageError
 from trainer.preferences.claims import Claim
-from trainer.preferences.event_log import COMPARISON, Place
+from trainer.preferences.event_log import COMPARISON, LABELS, Place
 from trainer.preferences.items import Item, Progress, SessionItem, SessionPlan, SessionRecord
 from trainer.preferences.labelling_progress import ProgressCounter
 from trainer.preferences.records import Judgement, Preference
@@ -50,12 +49,10 @@ _ELSEWHERE = """SELECT i.position FROM session_items i JOIN sessions s ON s.id =
 _TOUCHED = """SELECT DISTINCT i.position FROM events e CROSS JOIN session_items i
     WHERE e.id > :after AND e.id <= :newest AND e.session IS NOT :session
     AND i.session = :session AND i.comparison = e.comparison"""
-# An item with its label, and a label that is not undone.
+# An item with its label.
 _ITEM = f"""SELECT i.queue, i.payload, i.repeats, e.labeller, e.payload, {COMPARISON}
     FROM session_items i JOIN comparisons c ON c.id = i.comparison LEFT JOIN events e ON e.id = :label
     WHERE i.session = :session AND i.position = :position"""  # noqa: S608  our own names
-_LABEL = f"""SELECT e.labeller, e.payload, {COMPARISON} FROM events e JOIN comparisons c ON c.id = e.comparison
-    WHERE e.id = ? AND e.kind = 'label' AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id)"""  # noqa: S608
 
 
 def list_sessions(store: PreferenceStore, labeller: str | None = None) -> list[SessionRecord]:
@@ -112,7 +109,7 @@ class LabelSession:
         self._items = 0
         self._labels: dict[int, int] = {}  # current label of each labelled position, in the order of labelling
         self._elsewhere: set[int] = set()  # positions without a label whose comparison was judged in another session
-        self._open: list[int] = []  # a heap of all positions that are in neither, and of some that are
+        self._first = 0  # every position before it is in one of these
         self._seen = 0  # the newest event that these take into account
         self._counter: ProgressCounter | None = None  # made on first use
 
@@ -138,20 +135,16 @@ class LabelSession:
         claim: takes the item's comparison; items that another session shows are passed over until it releases them.
         """
         self._follow()
-        passed, found = [], None
-        while self._open and found is None:
-            position = heapq.heappop(self._open)
-            if position in self._labels or position in self._elsewhere:
-                continue
-            passed.append(position)
-            item = self._read(position, None)
-            if claim is None or claim.take(item.item.comparison.key):
-                found = item
-        for position in passed:
-            heapq.heappush(self._open, position)
-        if found is None and claim is not None:
+        for position in range(self._first, self._items):
+            if position not in self._labels and position not in self._elsewhere:
+                item = self._read(position, None)
+                if claim is None or claim.take(item.item.comparison.key):
+                    return item
+            elif position == self._first:
+                self._first += 1
+        if claim is not None:
             claim.release()
-        return found
+        return None
 
     def newest(self) -> SessionItem | None:
         """Return the most recently labelled item; None if none has a label."""
@@ -227,7 +220,7 @@ class LabelSession:
         self._follow()
         if self._counter is None:
             labelled = (self._read(position, label) for position, label in self._labels.items())
-            self._counter = ProgressCounter.of(labelled, self._current_judgement)
+            self._counter = ProgressCounter(self._current_judgement, labelled)
         return self._counter.progress(left)
 
     def _follow(self) -> None:
@@ -251,15 +244,13 @@ class LabelSession:
             else:
                 self._labels.pop(position, None)
             changed.add(position)
-        for position in new:
-            heapq.heappush(self._open, position)
         if new:
             self._elsewhere |= self._judged_elsewhere(new[0], new[-1]) - self._labels.keys()
         for position in changed:
             self._elsewhere.discard(position)
             if position not in self._labels:
                 self._elsewhere |= self._judged_elsewhere(position, position)
-                heapq.heappush(self._open, position)
+                self._first = min(self._first, position)
 
     def _judged_elsewhere(self, first: int, last: int) -> set[int]:
         """Return those of the items from `first` to `last` that no longer need a label."""
@@ -314,12 +305,8 @@ class LabelSession:
 
     def _current_judgement(self, label: int) -> Judgement | None:
         """Return the judgement of the label with this id; None if it is undone."""
-        for labeller, payload, *values in self._log.rows(_LABEL, (label,)):
-            try:
-                return read_preference(label, labeller, payload, read_comparison(*values)).judgement
-            except DAMAGES:
-                raise self._log.unreadable(f"label {label}") from None
-        return None
+        rows = self._log.rows(f"{LABELS} AND e.id = ?", (label,))
+        return self._log.label(*rows[0]).judgement if rows else None
 
 
 def _record(store: PreferenceStore, id_: int, began: float, labeller: str, plan: str, *more: Any) -> SessionRecord:

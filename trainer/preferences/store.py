@@ -11,24 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from trainer.preferences.connection import connect, make_writable, paged, storage_errors
-from trainer.preferences.event_log import COMPARISON, EventLog
+from trainer.preferences.event_log import COMPARISON, LABELS, EventLog
 from trainer.preferences.integrity import problems
 from trainer.preferences.migrations import VERSION, migrate, schema_version
 from trainer.preferences.records import Comparison, Preference
-from trainer.preferences.rows import (
-    DAMAGES,
-    as_utf8,
-    check_preference,
-    in_stored_order,
-    read_comparison,
-    read_preference,
-)
+from trainer.preferences.rows import as_utf8, check_preference, in_stored_order
 
 _BATCH = 1000  # preferences per transaction; each transaction waits for the disk once
-_LABELS = f"""SELECT e.id, e.labeller, e.payload, {COMPARISON}
-    FROM events e JOIN comparisons c ON c.id = e.comparison
-    WHERE e.id > :after AND e.kind = 'label'
-    AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id)"""  # noqa: S608  our own names
 _COUNTS = """SELECT count(*), NULL, NULL FROM comparisons
     UNION ALL SELECT count(*), NULL, NULL FROM events WHERE kind = 'undo'
     UNION ALL SELECT count(*), e.choice, e.labeller FROM events e
@@ -152,16 +141,14 @@ class PreferenceStore:
         Labels are read lazily, up to the newest one at the first read. A label that is undone meanwhile may still be
         yielded.
         """
-        conditions, values = "", dict[str, Any]()
-        if labeller is not None:
-            conditions, values["labeller"] = f"{conditions} AND e.labeller = :labeller", as_utf8(labeller)
-        if source is not None:
-            conditions, values["source"] = f"{conditions} AND e.source = :source", as_utf8(source)
+        wanted = {"labeller": labeller, "source": source}
+        values: dict[str, Any] = {name: as_utf8(value) for name, value in wanted.items() if value is not None}
+        conditions = "".join(f" AND e.{name} = :{name}" for name in values)
         if not with_skips:
-            conditions = f"{conditions} AND e.choice <> 'skip'"
-        query = f"{_LABELS}{conditions} AND e.id <= :last ORDER BY e.id"
+            conditions += " AND e.choice <> 'skip'"
+        query = f"{LABELS} AND e.id > :after AND e.id <= :last{conditions} ORDER BY e.id"
         for row in paged(self._connection, self.path, query, last=self._last("events"), **values):
-            yield self._preference(*row)
+            yield self.log.label(*row)
 
     def comparisons(self) -> Iterator[Comparison]:
         """Yield all comparisons in the order in which they were added, even if all their labels are undone."""
@@ -174,8 +161,8 @@ class PreferenceStore:
 
         Skips are included, undone labels are not.
         """
-        query = f"{_LABELS} AND c.key = :key ORDER BY e.id"
-        return [self._preference(*row) for row in paged(self._connection, self.path, query, key=key)]
+        query = f"{LABELS} AND e.id > :after AND c.key = :key ORDER BY e.id"
+        return [self.log.label(*row) for row in paged(self._connection, self.path, query, key=key)]
 
     def counts(self) -> Counts:
         """Return the counts as of one moment."""
@@ -193,9 +180,3 @@ class PreferenceStore:
     def _last(self, table: str) -> int:
         ((last,),) = self.log.rows(f"SELECT max(id) FROM {table}")  # noqa: S608  our own names
         return last or 0
-
-    def _preference(self, id_: int, labeller: str, payload: str, *comparison: str) -> Preference:
-        try:
-            return read_preference(id_, labeller, payload, read_comparison(*comparison))
-        except DAMAGES:
-            raise self.log.unreadable(f"label {id_}") from None

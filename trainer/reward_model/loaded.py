@@ -84,7 +84,7 @@ class LoadedRewardModel:
             raise ValueError(f"sequence {[len(one) for one in tokens].index(0)} has no tokens")
         if not tokens:
             return []
-        scores = score_sequences(self.model, tokens, micro_batch_tokens, progress)
+        scores = score_sequences(self.model.scores, tokens, micro_batch_tokens, progress)
         return [float(score) for score in (scores - self.model.mean) / self.model.std]
 
 
@@ -152,18 +152,12 @@ def _evaluate(loaded: LoadedRewardModel, groups: Sequence[Group]) -> RewardModel
     sequences = [sequence for group in groups for sequence in group.sequences]
 
     def found() -> Outcomes:
-        scores = score_sequences(loaded.model, sequences, loaded.config.optim.micro_batch_tokens)
+        scores = score_sequences(loaded.model.scores, sequences, loaded.config.optim.micro_batch_tokens)
         return outcomes_of(groups, scores, loaded.model.logit_std)
 
     loaded.model.update(loaded.untrained)
     try:
-        untrained = baseline(found())
+        untrained = baseline(found().decided().leads)
     finally:
         loaded.model.update(loaded.trained)
-    log_nu = loaded.model.log_nu
-    return report_on(
-        found(),
-        length_slope=loaded.card["length_slope"],
-        untrained=untrained,
-        log_nu=None if log_nu is None else float(log_nu),
-    )
+    return report_on(found(), length_slope=loaded.card["length_slope"], untrained=untrained, log_nu=loaded.model.log_nu)

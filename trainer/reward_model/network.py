@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import numpy.typing as npt
 
+from trainer.arrays import pad
 from trainer.config.reward_model import RewardModelConfig
-from trainer.fitting.micro_batches import micro_batch_rows, pad
+from trainer.fitting.micro_batches import micro_batch_rows
 from trainer.models.adapters import Parameters, linear_places, new_adapter, only_adapter
 from trainer.models.trunk import hidden_size, hidden_states
 
@@ -26,8 +26,8 @@ class RewardModel:
     """Reward r(sequence) = w . h + b, with h the hidden state of the sequence's last real token.
 
     Its LoRA layers are in the backbone only inside `on`, so a policy on the same weights keeps its own.
-    mean, std: statistics of the raw scores on reference samples, for `normalized`; logit_std: the divisor that turns a
-    difference of raw scores into the log-odds that the model is trained on.
+    mean, std: statistics of the raw scores on reference samples; logit_std: the divisor that turns a difference of raw
+    scores into the log-odds that the model is trained on.
     """
 
     def __init__(self, backbone: nn.Module, config: RewardModelConfig, *, key: mx.array) -> None:
@@ -58,10 +58,6 @@ class RewardModel:
             hidden = hidden_states(self.backbone, sequences)  # [N, L, D]
         last = mx.take_along_axis(hidden, (lengths - 1)[:, None, None], axis=1)[:, 0]
         return last.astype(mx.float32) @ self._head["head.weight"] + self._head["head.bias"]
-
-    def normalized(self, scores: mx.array) -> mx.array:
-        """Scale raw scores to mean 0 and deviation 1 on the reference samples."""
-        return (scores - self.mean) / self.std
 
     def allow_ties(self, share: float) -> None:
         """Allow ties: train `tie.log_nu` too.
@@ -96,25 +92,18 @@ class RewardModel:
         self._head = {name: array for name, array in parameters.items() if not name.startswith(ADAPTER)}
 
 
-class Scorer(Protocol):
-    """Anything that scores sequences of tokens in one pass."""
-
-    def scores(self, sequences: mx.array, lengths: mx.array) -> mx.array:
-        """Compute raw scores as `RewardModel.scores` does."""
-
-
 def score_sequences(
-    model: Scorer,
+    score: Callable[[mx.array, mx.array], mx.array],
     sequences: Sequence[Sequence[int]],
     micro_batch_tokens: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Scores:
-    """Compute the raw score of each sequence of tokens, reporting progress (done, total). Returns [N]."""
-    scores, done = np.empty(len(sequences)), 0
-    for rows in micro_batch_rows(range(len(sequences)), list(map(len, sequences)), micro_batch_tokens):
-        part = [sequences[row] for row in rows]
-        found = model.scores(mx.array(pad(part)), mx.array(list(map(len, part))))
-        scores[rows] = np.array(found)  # evaluates, which frees this micro-batch's graph
-        done += len(rows)
-        progress(done, len(sequences))
+    """Compute the raw score of each sequence of tokens, reporting progress (done, total). Returns [N].
+
+    score: scores a micro-batch, as `RewardModel.scores` does.
+    """
+    scores, lengths = np.empty(len(sequences)), list(map(len, sequences))
+    for rows in micro_batch_rows(range(len(sequences)), lengths, micro_batch_tokens, progress=progress):
+        part = mx.array(pad([sequences[row] for row in rows]))
+        scores[rows] = np.array(score(part, mx.array([lengths[row] for row in rows])))  # frees this part's graph
     return scores

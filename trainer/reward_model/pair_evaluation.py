@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.maths import davidson_logprobs
-from trainer.preference_data.groups import Group
+from trainer.preference_data.groups import Group, Pair
 from trainer.preferences.agreement import wilson_interval
 from trainer.reward_model.network import Scores
 from trainer.reward_model.predictions import (
@@ -45,62 +45,63 @@ class Outcomes(NamedTuple):
 
     def decided(self) -> Outcomes:
         """Return the pairs that are not ties."""
-        return self.where(~self.is_tie)
-
-    def where(self, chosen: npt.NDArray[np.bool_]) -> Outcomes:
-        """Return the pairs for which `chosen` is true."""
-        sources = [source for source, is_chosen in zip(self.sources, chosen, strict=True) if is_chosen]
-        return Outcomes(self.leads[chosen], self.longer_by[chosen], self.lengths[chosen], self.is_tie[chosen], sources)
+        kept = ~self.is_tie
+        sources = [source for source, is_kept in zip(self.sources, kept, strict=True) if is_kept]
+        return Outcomes(self.leads[kept], self.longer_by[kept], self.lengths[kept], self.is_tie[kept], sources)
 
 
-def outcomes_of(groups: Sequence[Group], scores: Scores, logit_std: float) -> Outcomes:
-    """Compute the outcomes of all pairs of `groups`.
+def pair_rows(groups: Sequence[Group]) -> Iterator[tuple[Group, Pair, int, int]]:
+    """Yield each pair with its group, and the rows of its better and worse completion.
 
-    scores: raw scores of their sequences, one group after the other.
+    Rows number the sequences, one group after the other.
     """
-    leads, longer_by, lengths, ties, sources = [], [], [], [], []
     first = 0
     for group in groups:
         for pair in group.pairs:
-            better, worse = group.completions[pair.better], group.completions[pair.worse]
-            leads.append((scores[first + pair.better] - scores[first + pair.worse]) / logit_std)
-            longer_by.append(better - worse)
-            lengths.append(max(better, worse))
-            ties.append(pair.is_tie)
-            sources.append(pair.source)
+            yield group, pair, first + pair.better, first + pair.worse
         first += len(group.sequences)
+
+
+def outcomes_of(groups: Sequence[Group], scores: Scores, logit_std: float) -> Outcomes:
+    """Compute the outcomes of all pairs of `groups`. scores: raw, of each row as in `pair_rows`."""
+    pairs = [pair for group in groups for pair in group.pairs]
+    better, worse = np.array([rows for _, _, *rows in pair_rows(groups)], dtype=np.intp).reshape(-1, 2).T
+    lengths = np.array([count for group in groups for count in group.completions], dtype=np.float64)
     return Outcomes(
-        np.array(leads, dtype=np.float64),
-        np.array(longer_by, dtype=np.float64),
-        np.array(lengths, dtype=np.float64),
-        np.array(ties, dtype=np.bool_),
-        sources,
+        leads=(scores[better] - scores[worse]) / logit_std,
+        longer_by=lengths[better] - lengths[worse],
+        lengths=np.maximum(lengths[better], lengths[worse]),
+        is_tie=np.array([pair.is_tie for pair in pairs], dtype=np.bool_),
+        sources=[pair.source for pair in pairs],
     )
+
+
+def length_slope_of(groups: Sequence[Group]) -> float:
+    """Return `fit_length_slope` of the decided pairs of `groups`."""
+    even = np.zeros(sum(len(group.sequences) for group in groups))
+    return fit_length_slope(outcomes_of(groups, even, 1.0).decided().longer_by)
 
 
 def pair_predictions(groups: Sequence[Group], scores: Scores, scale: Scale) -> list[PairPrediction]:
     """Build the prediction of each pair of `groups` from `scores`, which are as for `outcomes_of`."""
-    found, first = [], 0
-    for group in groups:
-        rewards = ((scores[first : first + len(group.sequences)] - scale.mean) / scale.std).tolist()
-        for better, worse, is_tie, strength, source, key in group.pairs:
-            pair = PairPrediction(
-                key=key,
-                source=source,
-                strength=strength,
-                is_tie=is_tie,
-                prompt=group.prompt_text,
-                chosen=group.texts[better],
-                rejected=group.texts[worse],
-                chosen_reward=rewards[better],
-                rejected_reward=rewards[worse],
-                lead=float(scores[first + better] - scores[first + worse]) / scale.logit_std,
-                chosen_tokens=group.completions[better],
-                rejected_tokens=group.completions[worse],
-            )
-            found.append(pair)
-        first += len(group.sequences)
-    return found
+    rewards = ((scores - scale.mean) / scale.std).tolist()
+    return [
+        PairPrediction(
+            key=pair.key,
+            source=pair.source,
+            strength=pair.strength,
+            is_tie=pair.is_tie,
+            prompt=group.prompt_text,
+            chosen=group.texts[pair.better],
+            rejected=group.texts[pair.worse],
+            chosen_reward=rewards[better],
+            rejected_reward=rewards[worse],
+            lead=float(scores[better] - scores[worse]) / scale.logit_std,
+            chosen_tokens=group.completions[pair.better],
+            rejected_tokens=group.completions[pair.worse],
+        )
+        for group, pair, better, worse in pair_rows(groups)
+    ]
 
 
 def accuracy_of(leads: Leads) -> float:
@@ -114,7 +115,7 @@ def log_loss_of(leads: Leads) -> float:
 
 
 def report_on(
-    found: Outcomes, *, length_slope: float, untrained: Baseline | None = None, log_nu: float | None = None
+    found: Outcomes, *, length_slope: float, untrained: Baseline | None = None, log_nu: mx.array | float | None = None
 ) -> RewardModelReport:
     """Compute the report on `found`.
 
@@ -122,7 +123,6 @@ def report_on(
     """
     decided = found.decided()
     bins = calibration(decided.leads)
-    by_length = length_slope * decided.longer_by
     return RewardModelReport(
         accuracy=_accuracy("all", decided.leads),
         log_loss=log_loss_of(decided.leads),
@@ -131,14 +131,13 @@ def report_on(
         by_length=list(_by_length(decided)),
         by_source=list(_by_source(decided)),
         ties=_tie_mass(found, log_nu),
-        length=Baseline(accuracy_of(by_length), log_loss_of(by_length)),
+        length=baseline(length_slope * decided.longer_by),
         untrained=untrained,
     )
 
 
-def baseline(found: Outcomes) -> Baseline:
-    """Compute accuracy and log-loss of the model whose outcomes are `found`."""
-    leads = found.decided().leads
+def baseline(leads: Leads) -> Baseline:
+    """Compute accuracy and log-loss of a model with these `leads` of the better completions."""
     return Baseline(accuracy_of(leads), log_loss_of(leads))
 
 
@@ -220,10 +219,10 @@ def _by_source(decided: Outcomes) -> Iterator[Accuracy]:
         yield _accuracy(source or "not known", decided.leads[here])
 
 
-def _tie_mass(found: Outcomes, log_nu: float | None) -> TieMass | None:
+def _tie_mass(found: Outcomes, log_nu: mx.array | float | None) -> TieMass | None:
     if log_nu is None or not found.is_tie.any():
         return None
-    logprobs = davidson_logprobs(mx.array(found.leads.astype(np.float32)), mx.array(log_nu))
+    logprobs = davidson_logprobs(mx.array(found.leads.astype(np.float32)), mx.array(float(log_nu)))
     mass = np.exp(np.array(logprobs)[:, 1])
     decided = mass[~found.is_tie]
     return TieMass(

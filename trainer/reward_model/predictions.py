@@ -9,7 +9,7 @@ import functools
 import json
 import math
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -150,13 +150,14 @@ def write_predictions(path: Path, found: Predictions, *, mode: int = PRIVATE) ->
     from trainer.runs.sample_columns import column
 
     schema = _schema()
+    rows = [pair._asdict() | {name: as_json(getattr(pair, name)) for name in _TEXTS} for pair in found.pairs]
     metadata = {
         "held_out": str(_VERSION),
         "iteration": str(found.iteration),
         "report": json.dumps(found.report.as_dict(), allow_nan=False),
     }
     table = pa.Table.from_arrays(
-        [column(_values(found.pairs, field.name), field.type) for field in schema],
+        [column([row[field.name] for row in rows], field.type) for field in schema],
         schema=schema.with_metadata(metadata),
     )
     try:
@@ -179,7 +180,8 @@ def read_predictions(path: Path, pairs: int | None = None) -> Predictions:
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             metadata = file.schema_arrow.metadata or {}
-            _check_version(path, metadata)
+            if int(metadata[b"held_out"]) > _VERSION:
+                raise StorageError(f"'{path}' was written by a newer version: update ppo-workbench")
             if lacking := set(_schema().names) - set(file.schema_arrow.names):
                 raise ValueError(f"without {sorted(lacking)}")
             numbers = file.read(columns=list(_NUMBERS))
@@ -194,7 +196,10 @@ def read_predictions(path: Path, pairs: int | None = None) -> Predictions:
                 report=report_from_dict(json.loads(metadata[b"report"])),
                 chosen=array("d", decided["chosen_reward"].to_pylist()),
                 rejected=array("d", decided["rejected_reward"].to_pylist()),
-                pairs=[_pair(row) for row in rows.to_pylist()],
+                pairs=[
+                    PairPrediction(**row | {name: _text(json.loads(row[name])) for name in _TEXTS})
+                    for row in rows.to_pylist()
+                ],
                 total=total,
             )
     except FileNotFoundError:
@@ -229,26 +234,12 @@ def _wrongness(pair: PairPrediction) -> tuple[bool, float]:
     return pair.is_tie, -abs(pair.lead) if pair.is_tie else pair.lead
 
 
-def _values(pairs: Sequence[PairPrediction], name: str) -> list[Any]:
-    values = [getattr(pair, name) for pair in pairs]
-    return [as_json(value) for value in values] if name in _TEXTS else values
-
-
-def _pair(row: dict[str, Any]) -> PairPrediction:
-    return PairPrediction(**row | {name: _text(json.loads(row[name])) for name in _TEXTS})
-
-
 def _text(value: Any) -> Text:
     if isinstance(value, list) and all(isinstance(m["role"], str) and isinstance(m["content"], str) for m in value):
         return value
     if not isinstance(value, str):
         raise ValueError("neither text nor messages")
     return value
-
-
-def _check_version(path: Path, metadata: Mapping[bytes, bytes]) -> None:
-    if int(metadata[b"held_out"]) > _VERSION:
-        raise StorageError(f"'{path}' was written by a newer version: update ppo-workbench")
 
 
 @functools.cache

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
 from trainer import maths
+from trainer.arrays import pad
 from trainer.config.reward_model import RewardModelConfig, RewardTrainConfig
-from trainer.fitting.micro_batches import accumulate, pad
-from trainer.fitting.optimizer import StepOptimizer, global_norm
+from trainer.fitting.micro_batches import accumulate
+from trainer.fitting.optimizer import StepOptimizer
 from trainer.models.adapters import Parameters
 from trainer.preference_data.groups import Group, Pair, Progress, Ranking, micro_batches
 from trainer.reward_model.network import RewardModel
@@ -42,16 +43,6 @@ class LossSums(NamedTuple):
     decided: mx.array  # pairs
 
 
-class RewardStep(NamedTuple):
-    """Measurements of one optimiser step, from before it was taken."""
-
-    loss: float  # mean over the groups
-    accuracy: float  # share of decided pairs whose better completion scores higher; NaN without any
-    lead: float  # mean over decided pairs, logits
-    grad_norm: float  # before clipping
-    taken: bool  # false: loss or gradient was NaN or inf, and nothing changed
-
-
 class RewardLearner:
     """Gradients of the preference loss, and optimiser steps of adapter and head together."""
 
@@ -60,21 +51,19 @@ class RewardLearner:
         self.config = config
         self.optimizer = StepOptimizer(config.optim, model.parameters(), total_steps=total_steps)
 
-    def train(self, groups: Sequence[Group], number: int, progress: Progress) -> RewardStep:
-        """Take step `number`, counted from 1, down the gradient of the mean loss over `groups`."""
+    def train(self, groups: Sequence[Group], number: int, progress: Progress) -> dict[str, Any]:
+        """Take step `number`, counted from 1, down the gradient of the mean loss over `groups`.
+
+        Returns the fields of `RewardModelStep` that were measured before the step; NaN without decided pairs.
+        """
         gradients, sums = self.gradients(groups, progress)
-        norm = global_norm(gradients)
         loss, right, lead, decided = (float(value) for value in sums)
-        taken = math.isfinite(norm) and math.isfinite(loss)
-        if taken:
-            self.model.update(self.optimizer.apply(gradients, norm, number, self.model.parameters()))
-        return RewardStep(
-            loss / len(groups),
-            right / decided if decided else math.nan,
-            lead / decided if decided else math.nan,
-            norm,
-            taken,
-        )
+        return {
+            "loss": loss / len(groups),
+            "accuracy": right / decided if decided else math.nan,
+            "lead": lead / decided if decided else math.nan,
+            **self.optimizer.step(number, gradients, loss, self.model.parameters(), self.model.update),
+        }
 
     def gradients(
         self, groups: Sequence[Group], progress: Progress = lambda done, total: None
@@ -109,11 +98,6 @@ def to_batch(groups: Sequence[Group], config: RewardTrainConfig) -> PairBatch:
             pairs += [(pair, first, 0.0 if as_ranking else 1 / terms) for pair in found]
             if as_ranking and ranking is not None:
                 rankings.append((ranking, first, 1 / terms))
-    widest = max((len(ranking.places) for ranking, _, _ in rankings), default=0)
-
-    def padded(values: Sequence[int]) -> list[int]:
-        return [*values, *[0] * (widest - len(values))]
-
     return PairBatch(
         sequences=mx.array(pad(sequences)),
         lengths=mx.array([len(sequence) for sequence in sequences]),
@@ -122,9 +106,9 @@ def to_batch(groups: Sequence[Group], config: RewardTrainConfig) -> PairBatch:
         is_tie=mx.array([pair.is_tie for pair, _, _ in pairs]),
         margins=mx.array([0.0 if pair.is_tie else config.margin * (pair.strength - 1) for pair, _, _ in pairs]),
         weights=mx.array([weight for _, _, weight in pairs]),
-        rankings=mx.array([padded([first + place for place in one.places]) for one, first, _ in rankings]),
-        ranks=mx.array([padded(one.ranks) for one, _, _ in rankings]),
-        ranking_mask=mx.array([padded([1] * len(one.places)) for one, _, _ in rankings]),
+        rankings=mx.array(pad([[first + place for place in one.places] for one, first, _ in rankings])),
+        ranks=mx.array(pad([one.ranks for one, _, _ in rankings])),
+        ranking_mask=mx.array(pad([[1] * len(one.places) for one, _, _ in rankings])),
         ranking_weights=mx.array([weight for _, _, weight in rankings]),
     )
 

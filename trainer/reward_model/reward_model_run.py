@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
@@ -17,11 +16,9 @@ from trainer.config.reward_model import RewardModelConfig
 from trainer.control.control import Control
 from trainer.control.lifecycle import closing
 from trainer.errors import UsageError
-from trainer.events import Event, Phase, RewardModelEvaluation, RewardModelStep, RunEnded
+from trainer.events import Event, Phase, RewardModelEvaluation, RunEnded
 from trainer.files import PRIVATE, SHARED
-from trainer.fitting.counted_steps import SkippedSteps, step_groups, steps_in
-from trainer.fitting.phases import Phases
-from trainer.fitting.step_run import Loaded, StepRun
+from trainer.fitting.step_run import Loaded, StepRun, StepTraining
 from trainer.models.cpu.blas import blas_warning, measure_matmul
 from trainer.models.loading import load_backbone, quantize_warning
 from trainer.preference_data.comparisons import Comparisons, load_preferences, reward_comparisons
@@ -31,7 +28,7 @@ from trainer.reward_model.network import RewardModel, score_sequences
 from trainer.reward_model.pair_evaluation import (
     Outcomes,
     baseline,
-    fit_length_slope,
+    length_slope_of,
     outcomes_of,
     pair_predictions,
     report_on,
@@ -72,12 +69,14 @@ def train_reward_model(
         return run.train(lambda: _load(run, config, preferences), preset)
 
 
-class RewardModelTraining:
-    """Training step by step: normalise the untrained model, take steps, evaluate on held-out comparisons, normalise.
+class RewardModelTraining(StepTraining):
+    """Training of a reward model: normalise the untrained one, take steps, evaluate on held-out comparisons, normalise.
 
-    It writes no files. Call `prepare` once, then `step`, each time followed by what is `due`. `snapshot` and `restore`
-    may be called between steps.
+    Call `prepare` once, then `step`, each time followed by what is `due`. `snapshot` and `restore` may be called
+    between steps.
     """
+
+    config: RewardModelConfig
 
     def __init__(
         self,
@@ -88,30 +87,21 @@ class RewardModelTraining:
         emit: Callable[[Event], None] = lambda event: None,
         control: Control | None = None,
     ) -> None:
-        self.config = config
-        self.data = data
-        self.emit = emit
-        self.control = control or Control()
+        super().__init__(config, data, emit, control)
         self.model = RewardModel(backbone, config, key=key_for(config.run.seed, Purpose.ADAPTER))
         pairs = [pair for group in data.train for pair in group.pairs]
         if ties := sum(pair.is_tie for pair in pairs):
             self.model.allow_ties(ties / len(pairs))
-        self.total_steps = steps_in(len(data.train), config.train)
         self.learner = RewardLearner(self.model, config, total_steps=self.total_steps)
-        self.number = 0  # steps taken
-        self.tokens = 0
-        self.is_prepared = self.finished = False
+        self.finished = False
         self.untrained: Baseline | None = None
         self.report: dict[str, Any] | None = None
         self.best: Best | None = None
         self.predictions: Predictions | None = None  # on the held-out pairs, from the latest evaluation
         self.without_better = 0
         self._fingerprint = fingerprint([*data.train, *data.held_out])
-        no_scores = np.zeros(sum(len(group.sequences) for group in data.train))
-        self.length_slope = fit_length_slope(outcomes_of(data.train, no_scores, 1.0).decided().longer_by)
-        self._held_out_scores = no_scores  # raw, from the latest evaluation
-        self._skipped = SkippedSteps("step", lambda: f"lower optim.lr ({config.optim.lr:g}) and start a new run")
-        self._phases = Phases(lambda event: self.emit(event), self.control)
+        self.length_slope = length_slope_of(data.train)
+        self._held_out_scores = np.zeros(0)  # raw, from the latest evaluation
 
     @property
     def reason(self) -> str:
@@ -130,41 +120,9 @@ class RewardModelTraining:
         self.model.logit_std = self.model.std
         if self.data.held_out:
             found, seconds = self._held_out()
-            self.untrained = None if found.is_tie.all() else baseline(found)
-            self._tell(self._report(found), seconds)
+            self.untrained = None if found.is_tie.all() else baseline(found.decided().leads)
+            self._report(found, seconds)
         self.is_prepared = True
-
-    def step(self) -> RewardModelStep:
-        """Take the next step: the gradient over its comparisons, then Adam.
-
-        Raises DivergedError when loss or gradient is NaN or inf for the third time in a row.
-        """
-        number = self.number + 1
-        groups = step_groups(self.data.train, number, self.config.train, self.config.run.seed)
-        mx.reset_peak_memory()
-        started = self.control.clock()
-        found = self.learner.train(groups, number, self._phases.report(number, "update"))
-        seconds = self.control.clock() - started
-        tokens = sum(len(sequence) for group in groups for sequence in group.sequences)
-        self.number = number
-        self.tokens += tokens
-        event = RewardModelStep(
-            iteration=number,
-            comparisons=len(groups),
-            loss=found.loss,
-            accuracy=found.accuracy,
-            lead=found.lead,
-            grad_norm=found.grad_norm,
-            skipped=not found.taken,
-            learning_rate=self.learner.optimizer.learning_rate(number),
-            tokens=self.tokens,
-            tokens_per_second=tokens / seconds,
-            seconds=seconds,
-            memory_bytes=mx.get_peak_memory(),
-        )
-        self.emit(event)
-        self._skipped.after(self.number, skipped=not found.taken, emit=self.emit)
-        return event
 
     def due(self) -> Iterator[Callable[[], object]]:
         """Yield what is due after the step just taken: `evaluate`, and `finish` if it was the last one."""
@@ -176,9 +134,7 @@ class RewardModelTraining:
 
     def evaluate(self) -> RewardModelReport:
         """Evaluate the model on the held-out comparisons, and keep its parameters if it is the best so far."""
-        found, seconds = self._held_out()
-        result = self._report(found)
-        self._tell(result, seconds)
+        result = self._report(*self._held_out())
         self.report = result.as_dict()
         # The first evaluation always counts as best, even if no pair is decided and its log-loss is NaN.
         if self.best is None or result.log_loss < _log_loss(self.best.report):
@@ -258,21 +214,19 @@ class RewardModelTraining:
         self._held_out_scores = scores
         return outcomes_of(groups, scores, self.model.logit_std), self.control.clock() - started
 
-    def _report(self, found: Outcomes) -> RewardModelReport:
-        log_nu = self.model.log_nu
-        nu = None if log_nu is None else float(log_nu)
-        return report_on(found, length_slope=self.length_slope, untrained=self.untrained, log_nu=nu)
-
     def _scores(self, sequences: list[list[int]], phase: Phase) -> Any:
         progress = self._phases.report(self.number, phase)
-        return score_sequences(self.model, sequences, self.config.optim.micro_batch_tokens, progress)
+        return score_sequences(self.model.scores, sequences, self.config.optim.micro_batch_tokens, progress)
 
     def _predict(self, result: RewardModelReport, iteration: int) -> None:
         """Set `predictions` to the latest scores, as rewards on the current scale."""
         pairs = pair_predictions(self.data.held_out, self._held_out_scores, self._scale)
         self.predictions = sorted_predictions(pairs, result, iteration)
 
-    def _tell(self, result: RewardModelReport, seconds: float) -> None:
+    def _report(self, found: Outcomes, seconds: float) -> RewardModelReport:
+        """Report on the outcomes of the latest scores, which took so many seconds."""
+        log_nu = self.model.log_nu
+        result = report_on(found, length_slope=self.length_slope, untrained=self.untrained, log_nu=log_nu)
         self._predict(result, self.number)
         self.emit(
             RewardModelEvaluation(
@@ -289,6 +243,7 @@ class RewardModelTraining:
                 seconds=seconds,
             )
         )
+        return result
 
 
 def _load(run: StepRun, config: RewardModelConfig, preferences: Iterable[Preference] | None) -> Loaded:
@@ -297,7 +252,6 @@ def _load(run: StepRun, config: RewardModelConfig, preferences: Iterable[Prefere
     model = load_backbone(config.model)
     run.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(config.model)))
     data = reward_comparisons(preferences, model, config)
-    run.warnings += data.warnings
     training = RewardModelTraining(config, model.backbone, data, emit=run.emit, control=run.control)
 
     def keep_predictions() -> None:
@@ -309,8 +263,6 @@ def _load(run: StepRun, config: RewardModelConfig, preferences: Iterable[Prefere
     return Loaded(
         model,
         training,
-        prompts=len(data.train),
-        eval_prompts=len(data.held_out),
         trainable=lambda snapshot: list(snapshot.parameters.values()),
         read=load_snapshot,
         write=lambda path, snapshot: save_snapshot(path, snapshot, config),

@@ -95,7 +95,9 @@ class Snapshot(NamedTuple):
 
 def save_snapshot(folder: Path, snapshot: Snapshot, config: RewardModelConfig) -> None:
     """Write `snapshot` as `folder`, in full or not at all. Raises StorageError."""
-    adapter, head = _parted(snapshot.parameters)
+    parameters = snapshot.parameters
+    adapter = {name.removeprefix(ADAPTER): array for name, array in parameters.items() if name.startswith(ADAPTER)}
+    head = {name: array for name, array in parameters.items() if not name.startswith(ADAPTER)}
 
     def fill(temporary: Path) -> None:
         save_adapter(adapter, snapshot.adapter_config, temporary / "adapter")
@@ -154,7 +156,7 @@ def load_snapshot(folder: Path) -> Snapshot:
             finished=card["finished"],
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-        raise _damaged(folder, error) from error
+        raise DamagedCheckpointError(folder, damage_of(error)) from error
 
 
 def load_parameters(folder: Path) -> Parameters:
@@ -163,7 +165,7 @@ def load_parameters(folder: Path) -> Parameters:
         adapter = read_arrays(folder / "adapter" / ADAPTER_FILE)
         head = read_arrays(folder / "head.safetensors")
     except (OSError, ValueError, RuntimeError) as error:
-        raise _damaged(folder, error) from error
+        raise DamagedCheckpointError(folder, damage_of(error)) from error
     return {f"{ADAPTER}{name}": array for name, array in adapter.items()} | head
 
 
@@ -174,7 +176,7 @@ def read_card(folder: Path) -> dict[str, Any]:
         if card["format"] > FORMAT:
             raise StorageError(f"reward model '{folder}' was written by a newer version: update ppo-workbench")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _damaged(folder, error) from error
+        raise DamagedCheckpointError(folder, damage_of(error)) from error
     return cast("dict[str, Any]", card)
 
 
@@ -201,12 +203,3 @@ def _card(snapshot: Snapshot, config: RewardModelConfig) -> dict[str, Any]:
         "untrained": snapshot.untrained,
         "evaluation": snapshot.report,
     }
-
-
-def _parted(parameters: Parameters) -> tuple[Parameters, Parameters]:
-    adapter = {name.removeprefix(ADAPTER): array for name, array in parameters.items() if name.startswith(ADAPTER)}
-    return adapter, {name: array for name, array in parameters.items() if not name.startswith(ADAPTER)}
-
-
-def _damaged(folder: Path, error: Exception) -> StorageError:
-    return DamagedCheckpointError(folder, damage_of(error))

@@ -7,18 +7,21 @@ import difflib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
+import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 from pydantic import ValidationError
 
+from trainer.config.dpo import DPOConfig
 from trainer.config.reward_sources import ModelSource
 from trainer.config.schema import BackboneConfig, Config
 from trainer.data import last_tokens
-from trainer.errors import DataError, RewardError, TrainerError
+from trainer.errors import DataError, ModelError, RewardError, TrainerError
 from trainer.models.adapters import reason_of
-from trainer.models.classifier import SequenceClassifier
-from trainer.models.loading import LoadedModel
+from trainer.models.loading import LoadedModel, load_backbone
+from trainer.models.trunk import hidden_states
 from trainer.preferences.conversations import as_messages
 from trainer.preferences.records import Text
 from trainer.reward_model.loaded import is_same_backbone, load_reward_model, reward_model_folder
@@ -27,6 +30,9 @@ from trainer.reward_model.snapshot import read_card
 from trainer.rewards.protocol import RewardInput, SourceScores, sequence_name
 from trainer.runs.checkpoint_index import newest_checkpoint
 from trainer.runs.folder import RunFolder
+
+_HEAD = "score.weight"
+Rewarded = TypeVar("Rewarded", Config, DPOConfig)
 
 
 class ScoringModel(Protocol):
@@ -42,19 +48,23 @@ class ScoringModel(Protocol):
 
 
 class ClassifierModel:
-    """A checkpoint from `folder`. Only the thread that created it may use it. Its scores are not scaled.
+    """Sequence-classification checkpoint with one label, a common form of reward models: a trunk and `score.weight`.
+
+    Score r(sequence) = w . h, with h the hidden state of the last real token after the final norm. This is the score of
+    transformers; it is not scaled. Only the thread that created the model may use it.
 
     chat: what goes through the model's chat template: `auto` (messages only), `always` (strings too), or `never`. A
-    conversation is rendered to the very end of the template, as in the training of such models. Raises ModelError.
+    conversation is rendered to the very end of the template, as in the training of such models. Raises ModelError for
+    what `load_backbone` refuses, for a checkpoint without `score.weight`, and for one with several labels.
     """
 
-    def __init__(self, folder: Path, chat: str) -> None:
-        self._model = SequenceClassifier(folder)
+    def __init__(self, folder: Path, chat: str = "auto") -> None:
+        self._loaded = load_backbone(BackboneConfig(path=str(folder)), classes=_classes)
         self._chat = chat
 
     def encode(self, prompt: Text, completion: Text) -> list[int]:
         """Encode prompt and completion as tokens; only the last ones that fit its context. Raises DataError."""
-        tokenizer, limit = self._model.tokenizer, self._model.context
+        tokenizer, limit = self._loaded.tokenizer, self._loaded.context
         if isinstance(prompt, str) and isinstance(completion, str) and self._chat != "always":
             tokens = list(tokenizer.encode(prompt + completion))
         else:
@@ -71,7 +81,15 @@ class ClassifierModel:
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> list[float]:
         """Return one score per sequence of tokens."""
-        return [float(score) for score in score_sequences(self._model, sequences, micro_batch_tokens, progress)]
+        return [float(score) for score in score_sequences(self.scores, sequences, micro_batch_tokens, progress)]
+
+    def scores(self, sequences: mx.array, lengths: mx.array) -> mx.array:
+        """Compute scores [N]. sequences: [N, L] ids, padded on the right with any ids; lengths: [N], at least 1."""
+        backbone = self._loaded.backbone
+        hidden = hidden_states(backbone, sequences)  # [N, L, D]
+        last = mx.take_along_axis(hidden, (lengths - 1)[:, None, None], axis=1)[:, 0]
+        scores: mx.array = backbone.score(last.astype(mx.float32))[:, 0]
+        return scores
 
     def _rendered(self, prompt: Text, completion: Text) -> str:
         if self._chat == "never":
@@ -79,9 +97,35 @@ class ClassifierModel:
         messages, (answer,) = as_messages(prompt, [completion])
         try:
             # The template is code by the model's authors and may raise anything.
-            return str(self._model.tokenizer.apply_chat_template([*messages, *answer], tokenize=False))
+            return str(self._loaded.tokenizer.apply_chat_template([*messages, *answer], tokenize=False))
         except Exception as error:
             raise DataError(f"the model has no chat template that accepts it: {reason_of(error)}") from error
+
+
+def _classes(config: dict[str, Any]) -> tuple[type[nn.Module], type]:
+    """Return the family's classes in mlx-lm, with the classifier's head instead of the language model's."""
+    from mlx_lm.utils import _get_classes
+
+    family, arguments = _get_classes(config)
+    config["tie_word_embeddings"] = True  # so that mlx-lm does not require the head of a language model
+
+    class Classifier(family):  # type: ignore[misc, valid-type]
+        def __init__(self, args: Any) -> None:
+            super().__init__(args)
+            self.score = nn.Linear(args.hidden_size, 1, bias=False)
+
+        def sanitize(self, weights: dict[str, mx.array]) -> dict[str, mx.array]:
+            if _HEAD not in weights:
+                raise ModelError(
+                    f"the model has no {_HEAD}, so it is not a sequence classifier: name the run of a reward model, "
+                    "or a checkpoint of ...ForSequenceClassification"
+                )
+            if (labels := weights[_HEAD].shape[0]) != 1:
+                raise ModelError(f"the model has {labels} labels: a reward model has 1 (num_labels in its config.json)")
+            sanitized: dict[str, mx.array] = super().sanitize(weights) if hasattr(family, "sanitize") else weights
+            return sanitized
+
+    return Classifier, arguments
 
 
 class ModelReward:
@@ -115,7 +159,13 @@ class ModelReward:
         return SourceScores(combined.tolist(), details=details)
 
     def _scores(self, model: ScoringModel, batch: Sequence[RewardInput]) -> list[float]:
-        sequences = [self._encoded(model, index, row) for index, row in enumerate(batch)]
+        sequences = []
+        for index, row in enumerate(batch):
+            try:
+                sequences.append(model.encode(row.prompt, row.completion))
+            except DataError as error:
+                sample = sequence_name(index, row.prompt)
+                raise RewardError(f"reward source '{self.name}' cannot read {sample}: {error}") from error
         scores = model.score(
             sequences, micro_batch_tokens=self._micro_batch_tokens, progress=lambda done, total: self._between_passes()
         )
@@ -126,13 +176,6 @@ class ModelReward:
                     f"reward source '{self.name}': {sample} has score {score}: must be finite; is the model in float16?"
                 )
         return scores
-
-    def _encoded(self, model: ScoringModel, index: int, row: RewardInput) -> list[int]:
-        try:
-            return model.encode(row.prompt, row.completion)
-        except DataError as error:
-            sample = sequence_name(index, row.prompt)
-            raise RewardError(f"reward source '{self.name}' cannot read {sample}: {error}") from error
 
 
 def load_model_reward(
@@ -154,7 +197,7 @@ def load_model_reward(
     )
 
 
-def with_checkpoints(config: Config) -> Config:
+def with_checkpoints(config: Rewarded) -> Rewarded:
     """Return `config` with runs of reward models replaced by their checkpoints, so that resuming keeps the reward.
 
     Raises RewardError if a path does not name a reward model.
@@ -168,7 +211,7 @@ def with_checkpoints(config: Config) -> Config:
     return config.model_copy(update={"reward": config.reward.model_copy(update={"sources": sources})})
 
 
-def unfinished_models(config: Config) -> list[str]:
+def unfinished_models(config: Config | DPOConfig) -> list[str]:
     """Return a warning for each reward model in `config` whose training is not complete. Raises RewardError."""
     return [
         f"reward model '{path}' is not fully trained, so its scores are not scaled to mean 0, deviation 1: finish it "
@@ -185,19 +228,15 @@ def _loaded(path: str, chat: str, backbones: list[LoadedModel]) -> ScoringModel:
     with _errors_of(path):
         if _is_classifier(folder):
             return ClassifierModel(folder, chat)
-        model = load_reward_model(folder, _shared(path, backbones))
+        try:
+            wanted = BackboneConfig.model_validate(read_card(folder).get("model"))
+            shared = next((backbone for backbone in backbones if is_same_backbone(backbone, wanted)), None)
+        except ValidationError:
+            shared = None  # loading the model reports what is wrong with the card
+        model = load_reward_model(folder, shared)
     if not model.shares_backbone:
         backbones.append(model.base)
     return model
-
-
-def _shared(path: str, backbones: Sequence[LoadedModel]) -> LoadedModel | None:
-    """Return the one of `backbones` that the reward model was trained on, or None."""
-    try:
-        wanted = BackboneConfig.model_validate(_card(path).get("model"))
-    except ValidationError:
-        return None  # loading the model reports what is wrong with the card
-    return next((backbone for backbone in backbones if is_same_backbone(backbone, wanted)), None)
 
 
 def _card(path: str) -> dict[str, Any]:

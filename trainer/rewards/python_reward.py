@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import difflib
 import importlib
 import importlib.util
@@ -155,18 +156,13 @@ def _keywords(batch: Sequence[RewardInput]) -> dict[str, list[Any]]:
     # Prompts and ids are copied, so that a function cannot change the data or the rollout.
     names = dict.fromkeys(name for row in batch for name in row.columns)
     return {name: [row.columns.get(name) for row in batch] for name in names} | {
-        "prompts": [_copied(row.prompt) for row in batch],
-        "completions": [_completion(row) for row in batch],
+        "prompts": [copy.deepcopy(row.prompt) for row in batch],
+        "completions": [
+            row.completion if isinstance(row.prompt, str) else [{"role": "assistant", "content": row.completion}]
+            for row in batch
+        ],
         "completion_ids": [list(row.completion_ids) for row in batch],
     }
-
-
-def _copied(prompt: str | list[dict[str, str]]) -> str | list[dict[str, str]]:
-    return prompt if isinstance(prompt, str) else [dict(message) for message in prompt]
-
-
-def _completion(row: RewardInput) -> str | list[dict[str, str]]:
-    return row.completion if isinstance(row.prompt, str) else [{"role": "assistant", "content": row.completion}]
 
 
 def _is_list(value: Any) -> bool:

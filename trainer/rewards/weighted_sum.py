@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -44,6 +45,7 @@ class Overlong(NamedTuple):
         return np.asarray(self.penalty * share)
 
 
+@dataclass(slots=True)
 class RunningMoments:
     """Count, mean and sum of squared deviations of a stream of numbers, in float64.
 
@@ -54,10 +56,9 @@ class RunningMoments:
     Chan, Golub and LeVeque 1979, Updating formulae and a pairwise algorithm for computing sample variances.
     """
 
-    def __init__(self, count: int = 0, mean: float = 0.0, m2: float = 0.0) -> None:
-        self.count = count
-        self.mean = mean
-        self.m2 = m2
+    count: int = 0
+    mean: float = 0.0
+    m2: float = 0.0
 
     @property
     def deviation(self) -> float:
@@ -143,7 +144,7 @@ class Rewards:
 
     def state(self) -> dict[str, Any]:
         """Return the running statistics as plain values, which JSON keeps exactly."""
-        return {"count": self._moments.count, "mean": self._moments.mean, "m2": self._moments.m2}
+        return asdict(self._moments)
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restore what `state` returned. Raises RewardError for anything else."""

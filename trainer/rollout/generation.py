@@ -11,7 +11,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from trainer.arrays import to_list
+from trainer.arrays import pad, to_list
 from trainer.config.schema import RolloutConfig
 from trainer.data import Prompt
 from trainer.rollout.decoding import Decoding, Step, wired_memory
@@ -108,23 +108,15 @@ def lay_out(prompts: Sequence[Prompt], responses: Sequence[Response]) -> Experie
     """Return prompts and responses as one right-padded record. Padding is id 0; masks come from the lengths."""
     starts = [len(prompt.tokens) for prompt in prompts]
     counts = [len(response.tokens) for response in responses]
-    width = max(counts)
-    length = max(start + count for start, count in zip(starts, counts, strict=True))
-    sequences = np.zeros((len(prompts), length), dtype=np.int32)
-    replies = np.zeros((len(prompts), width), dtype=np.int32)
-    logprobs = np.zeros((len(prompts), width), dtype=np.float32)
-    for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
-        sequences[row, : starts[row] + counts[row]] = prompt.tokens + response.tokens
-        replies[row, : counts[row]] = response.tokens
-        logprobs[row, : counts[row]] = response.logprobs
+    sequences = [prompt.tokens + response.tokens for prompt, response in zip(prompts, responses, strict=True)]
     return Experience(
-        sequences=mx.array(sequences),
-        responses=mx.array(replies),
+        sequences=mx.array(pad(sequences)),
+        responses=mx.array(pad([response.tokens for response in responses])),
         prompt_lengths=mx.array(starts),
         response_lengths=mx.array(counts),
-        mask=(mx.arange(width)[None] < mx.array(counts)[:, None]).astype(mx.float32),
+        mask=(mx.arange(max(counts))[None] < mx.array(counts)[:, None]).astype(mx.float32),
         truncated=mx.array([float(response.truncated) for response in responses]),
-        sampler_logprobs=mx.array(logprobs),
+        sampler_logprobs=mx.array(pad([response.logprobs for response in responses], np.float32)),
         texts=[response.text for response in responses],
         prompt_indices=[prompt.index for prompt in prompts],
     )

@@ -56,15 +56,11 @@ def categorical(weights: mx.array, keys: mx.array) -> mx.array:
     token. weights: [B, V], not negative, at least one above 0 in each row; keys: [B, 2]. Returns [B] indices; one of
     weight 0 is never drawn.
     """
-    u = mx.vmap(_two_uniforms)(keys)
+    u = mx.vmap(lambda key: mx.random.uniform(shape=(2,), key=key))(keys)
     blocks = _blocks(weights)
     block = _invert(blocks.sum(axis=-1), u[:, 0])
     inside = mx.take_along_axis(blocks, block[:, None, None], axis=1).squeeze(1)
     return block * _BLOCK + _invert(inside, u[:, 1])
-
-
-def _two_uniforms(key: mx.array) -> mx.array:
-    return mx.random.uniform(shape=(2,), key=key)
 
 
 def _blocks(weights: mx.array) -> mx.array:

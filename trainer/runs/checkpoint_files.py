@@ -68,7 +68,7 @@ def write_folder(folder: Path, fill: Callable[[Path], None], state: dict[str, An
 def write_state(folder: Path, state: dict[str, Any]) -> list[Path]:
     """Write `state` as state.json beside the other files of a checkpoint in `folder`; return their paths."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / STATE)
-    about = {str(path.relative_to(folder)): _about(path) for path in files}
+    about = {str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": _hash(path)} for path in files}
     unsigned = _as_json(state | {"files": about, "sha256": _UNSIGNED})
     signature = hashlib.sha256(unsigned.encode()).hexdigest()
     (folder / STATE).write_text(unsigned.replace(f'"{_UNSIGNED}"', f'"{signature}"'), encoding="utf-8")
@@ -187,10 +187,6 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
 
 def _as_json(values: dict[str, Any]) -> str:
     return json.dumps(values, indent=2) + "\n"
-
-
-def _about(path: Path) -> dict[str, Any]:
-    return {"bytes": path.stat().st_size, "sha256": _hash(path)}
 
 
 def _hash(path: Path) -> str:

@@ -27,7 +27,7 @@ from trainer.config.fields import PATTERNS, RUN_NAME
 from trainer.config.loading import config_text
 from trainer.errors import StorageError, UsageError, cannot_write
 from trainer.files import TOML_BYTES, is_file, is_folder, own_folder, read_regular, write_whole
-from trainer.runs.lock import Lock, hold_lock, lock_is_held
+from trainer.runs.lock import Lock, lock_is_held
 
 _DISTRIBUTIONS = ("ppo-workbench", "mlx", "mlx-lm", "transformers")
 _FRESH_SECONDS = 60.0  # progress.json is written several times a second during a phase
@@ -36,56 +36,35 @@ TRASH = ".trash"
 """Folder of deleted runs, beside the others."""
 
 
+class _Inside:
+    """Path of that name in a run's folder."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: RunFolder, _: type[RunFolder]) -> Path:
+        return folder.root / self._name
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """Folder of one run, and the paths in it."""
 
     root: Path
 
+    config = _Inside("config.toml")
+    events = _Inside("events.jsonl")  # the journal
+    pairs = _Inside("pairs.sha256")  # fingerprint of the pairs that a DPO run began with
+    samples = _Inside("samples")  # folder of the samples files
+    checkpoints = _Inside("checkpoints")
+    best = _Inside("best.json")  # the best checkpoint and its evaluation
+    control = _Inside("control")  # folder of requests to the process that trains the run
+    progress = _Inside("progress.json")  # of the current phase
+
     @property
     def name(self) -> str:
         """Name of the run: that of its folder."""
         return self.root.name
-
-    @property
-    def config(self) -> Path:
-        """Configuration of the run, as TOML."""
-        return self.root / "config.toml"
-
-    @property
-    def events(self) -> Path:
-        """Journal of the run."""
-        return self.root / "events.jsonl"
-
-    @property
-    def pairs(self) -> Path:
-        """Fingerprint of the pairs that a DPO run began with."""
-        return self.root / "pairs.sha256"
-
-    @property
-    def samples(self) -> Path:
-        """Folder of the samples files."""
-        return self.root / "samples"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of the checkpoints."""
-        return self.root / "checkpoints"
-
-    @property
-    def best(self) -> Path:
-        """Record of the best checkpoint and its evaluation."""
-        return self.root / "best.json"
-
-    @property
-    def control(self) -> Path:
-        """Folder of requests to the process that trains the run."""
-        return self.root / "control"
-
-    @property
-    def progress(self) -> Path:
-        """Progress of the current phase."""
-        return self.root / "progress.json"
 
     def samples_file(self, iteration: int) -> Path:
         """Return the path of the samples file of `iteration`."""
@@ -100,7 +79,7 @@ class RunFolder:
 
         Raises UsageError if another process holds the lock, StorageError if the folder cannot be locked.
         """
-        return hold_lock(self.root)
+        return contextlib.closing(Lock(self.root))
 
     def is_live(self) -> bool:
         """Return whether some process, maybe this one, is training the run now.
@@ -108,10 +87,8 @@ class RunFolder:
         Another user's lock may not be readable. Such a run counts as live if its progress.json, which a trainer removes
         at the end, was written within the last minute.
         """
-        held = lock_is_held(self.root)
-        return self._is_progressing() if held is None else held
-
-    def _is_progressing(self) -> bool:
+        if (held := lock_is_held(self.root)) is not None:
+            return held
         try:
             return abs(time.time() - self.progress.lstat().st_mtime) < _FRESH_SECONDS
         except OSError:
@@ -127,8 +104,7 @@ def create_run(config: AnyConfig, preset_name: str, *, pairs: str = "") -> RunFo
     it. pairs: the fingerprint of the pairs of a DPO run. Raises UsageError for a name in use, StorageError if the
     folder cannot be written.
     """
-    folders = _named(config) if config.run.name else _numbered(config, preset_name)
-    for folder in folders:
+    for folder in _candidates(config, preset_name):
         if _make(folder, config, pairs):
             return folder
     raise _in_use(config)
@@ -255,10 +231,6 @@ def versions() -> dict[str, str]:
     return {**found, "python": platform.python_version()}
 
 
-def _named(config: AnyConfig) -> Iterator[RunFolder]:
-    yield RunFolder(_runs_dir(config) / config.run.name)
-
-
 def _in_use(config: AnyConfig) -> UsageError:
     name = config.run.name
     return UsageError(
@@ -267,8 +239,16 @@ def _in_use(config: AnyConfig) -> UsageError:
     )
 
 
-def _numbered(config: AnyConfig, preset_name: str) -> Iterator[RunFolder]:
-    runs_dir = _runs_dir(config)
+def _candidates(config: AnyConfig, preset_name: str) -> Iterator[RunFolder]:
+    """Yield the folder that `config` names, or those of the preset's next free numbers; create their parent."""
+    runs_dir = Path(config.run.dir).resolve()
+    try:
+        runs_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _storage_error(runs_dir, error) from None
+    if config.run.name:
+        yield RunFolder(runs_dir / config.run.name)
+        return
     prefix = re.sub(r"[^\w.-]+", "-", Path(preset_name).name.removesuffix(".toml")).strip(".-") or "run"
     numbers = [
         int(folder.name.removeprefix(f"{prefix}-"))
@@ -289,15 +269,6 @@ def _write_name(folder: RunFolder) -> None:
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return
     write_whole(folder.config, tomlkit.dumps(document))
-
-
-def _runs_dir(config: AnyConfig) -> Path:
-    path = Path(config.run.dir).resolve()
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _storage_error(path, error) from None
-    return path
 
 
 def _make(folder: RunFolder, config: AnyConfig, pairs: str) -> bool:

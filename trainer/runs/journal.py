@@ -38,7 +38,6 @@ from trainer.events import (
 )
 from trainer.files import PRIVATE, SHARED, is_same, open_file, open_regular, whole_file
 from trainer.runs.journal_lines import (
-    Damaged,
     TimedEvent,
     event_in,
     iterations_and_starts,
@@ -162,20 +161,22 @@ class JournalReader:
     newline.
     """
 
-    opening: TimedEvent | None
-    _head: bytes
-    _begin: int  # offset of the first line that was read; 0 if all before it were read too
-    _offset: int
-    _lines: int
-    _damages: list[str]
-    _unknown: Counter[str]
-
     def __init__(self, path: Path, iterations: int | None = None) -> None:
         self.path = path
         self.restarts = 0
         self.unfinished = False
         self._iterations = iterations
         self._start_again()
+
+    def _start_again(self) -> None:
+        self.opening: TimedEvent | None = None
+        self._head = b""
+        self._begin = 0  # offset of the first line that was read; 0 if all before it were read too
+        self._offset = 0
+        self._lines = 0
+        self._left_out = 0
+        self._damages: list[str] = []
+        self._unknown: Counter[str] = Counter()
 
     def poll(self) -> list[TimedEvent]:
         """Return the events since the last poll with their times in unix seconds; none while there is no file.
@@ -232,16 +233,6 @@ class JournalReader:
         earlier = [f"{_counted(self._left_out, 'earlier line')} left out: cut or damaged"] if self._left_out else []
         return self._damages + unknown + earlier
 
-    def _start_again(self) -> None:
-        self.opening = None
-        self._head = b""
-        self._begin = 0
-        self._offset = 0
-        self._lines = 0
-        self._left_out = 0
-        self._damages = []
-        self._unknown = Counter()
-
     def _skip(self, file: BinaryIO, iterations: int) -> None:
         """Read the header and the first event, then continue with the newest `iterations`, unless that is all."""
         first = file.readline()
@@ -257,7 +248,11 @@ class JournalReader:
         try:
             values = values_in(line)
             if "journal" in values:
-                self._check_version(values["journal"])
+                if (version := values["journal"]) != SCHEMA_VERSION:
+                    self._damages.append(
+                        f"journal of version {version}, and this ppo-workbench reads version {SCHEMA_VERSION}: "
+                        "what it does not know is left out; upgrade to see it"
+                    )
                 return None
             if (event := event_in(values)) is None:
                 self._unknown[str(values.get("event"))] += 1
@@ -267,13 +262,6 @@ class JournalReader:
             self._damages.append(f"line {self._lines}{since} left out: {error}")
             return None
         return values["time"], event
-
-    def _check_version(self, version: Any) -> None:
-        if version != SCHEMA_VERSION:
-            self._damages.append(
-                f"journal of version {version}, and this ppo-workbench reads version {SCHEMA_VERSION}: "
-                "what it does not know is left out; upgrade to see it"
-            )
 
 
 class JournalView(NamedTuple):
@@ -325,7 +313,7 @@ def read_journal_ends(path: Path, iterations: int = 5) -> JournalEnds:
                 if start:
                     lines[:1] = first  # in place of the line that the window cuts
                 found = parsed(lines)
-                events = without_superseded([at for at in found if not isinstance(at, Damaged)])
+                events = without_superseded([event for event in found if event is not None])
                 if not start or sum(isinstance(event, _STEPS) for _, event in events) >= iterations:
                     break
                 window *= 4
@@ -335,14 +323,14 @@ def read_journal_ends(path: Path, iterations: int = 5) -> JournalEnds:
     return JournalEnds([event for _, event in events], [at for at, _ in events], damaged, bool(rest))
 
 
-def _damaged_since(steps: Sequence[Event], found: Sequence[TimedEvent | Damaged]) -> int:
+def _damaged_since(steps: Sequence[Event], found: Sequence[TimedEvent | None]) -> int:
     """Count the damaged lines of `found` after the first of `steps`, or all if there are no steps.
 
     A resumed run restarts the count.
     """
     count = 0
     for line in found:
-        if isinstance(line, Damaged):
+        if line is None:
             count += 1
         elif isinstance(line[1], RunStarted) or (steps and line[1] is steps[0]):
             count = 0

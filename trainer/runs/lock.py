@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from trainer.errors import StorageError, UsageError
@@ -15,7 +14,7 @@ _FILE = "lock"
 
 
 class Lock:
-    """Lock of the run in `folder`, held by this process; the folder stays open meanwhile.
+    """Lock of the run in `folder`, held by this process; the folder stays open meanwhile. It ends with the process.
 
     Raises UsageError if another process holds it, StorageError if the folder cannot be locked.
     """
@@ -45,19 +44,6 @@ class Lock:
         os.close(self.folder)
 
 
-@contextlib.contextmanager
-def hold_lock(folder: Path) -> Iterator[Lock]:
-    """Hold the lock of the run in `folder`. It ends with the process, however that ends.
-
-    Raises UsageError if another process holds it, StorageError if the folder cannot be locked.
-    """
-    lock = Lock(folder)
-    try:
-        yield lock
-    finally:
-        lock.close()
-
-
 def lock_is_held(folder: Path) -> bool | None:
     """Return whether some process, maybe this one, holds the lock of the run in `folder`.
 
@@ -84,7 +70,11 @@ def _locked(folder: Path) -> int:
     except OSError as error:
         raise _error(folder, error) from None
     try:
-        _lock_exclusively(file, folder.name)
+        while not _try_lock(file, fcntl.LOCK_EX):
+            # `lock_is_held` takes a shared lock for an instant and must not pass for a trainer: that one is exclusive.
+            if not _try_lock(file, fcntl.LOCK_SH):
+                pid = os.pread(file, 20, 0).decode(errors="replace") or "unknown"
+                raise UsageError(f"run '{folder.name}' is being trained by process {pid}: stop it first, or wait")
         with contextlib.suppress(PermissionError):  # a file system without permissions
             os.fchmod(file, PRIVATE)  # older versions let everyone open it
         os.ftruncate(file, 0)
@@ -96,14 +86,6 @@ def _locked(folder: Path) -> int:
         os.close(file)
         raise
     return file
-
-
-def _lock_exclusively(file: int, name: str) -> None:
-    while not _try_lock(file, fcntl.LOCK_EX):
-        # `lock_is_held` takes a shared lock for an instant and must not pass for a trainer, whose lock is exclusive.
-        if not _try_lock(file, fcntl.LOCK_SH):
-            pid = os.pread(file, 20, 0).decode(errors="replace") or "unknown"
-            raise UsageError(f"run '{name}' is being trained by process {pid}: stop it first, or wait")
 
 
 def _try_lock(file: int, how: int) -> bool:

@@ -10,12 +10,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter
+
 from trainer.errors import StorageError, cannot_write
 from trainer.files import PRIVATE, open_regular, own_folder, whole_file
 
 if TYPE_CHECKING:  # importing pyarrow takes 0.3 s, which commands that write no samples avoid
     import pyarrow as pa
-    from pydantic import TypeAdapter
 
 SAMPLES_VERSION = 3
 _TEXTS = ("prompt", "source_prompt", "completion", "stop_reason", "parts", "columns", "token_texts", "top_texts")
@@ -72,6 +73,9 @@ class SampleSettings:
     samples_per_prompt: int = 1
     importance_cap: float = 0.0  # 0: no weights for the difference of sampler and trainer
     trains_policy: bool = True  # false while the critic alone learns
+
+
+_SETTINGS = TypeAdapter(SampleSettings)
 
 
 @functools.cache
@@ -206,16 +210,9 @@ def sample_settings(metadata: Mapping[bytes, bytes] | None) -> SampleSettings | 
     metadata: `table.schema.metadata`.
     """
     try:
-        return _settings_adapter().validate_json((metadata or {})[b"settings"])
+        return _SETTINGS.validate_json((metadata or {})[b"settings"])
     except (KeyError, ValueError):
         return None
-
-
-@functools.cache
-def _settings_adapter() -> TypeAdapter[SampleSettings]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(SampleSettings)
 
 
 def _checked(table: pa.Table) -> pa.Table:

@@ -45,15 +45,16 @@ class Tracker:
     def emit(self, event: Event) -> None:
         """Record the numbers of an event that has some; ignore other events."""
         if isinstance(event, Recorded):
-            self._guarded(self._backend.log, metrics(event), event.iteration)
+            numbers = metrics(event)
+            self._guarded(lambda: self._backend.log(numbers, step=event.iteration))
 
     def close(self) -> None:
         """Finish the backend."""
         self._guarded(self._backend.finish)
 
-    def _guarded(self, call: Callable[..., None], *arguments: Any) -> None:
+    def _guarded(self, call: Callable[[], None]) -> None:
         try:
-            call(*arguments)
+            call()
         except Exception as error:  # noqa: BLE001  third-party code must not end a run
             if not self._warned:
                 self._warned = True
@@ -67,7 +68,15 @@ def metrics(event: Recorded) -> dict[str, float]:
     held-out comparisons under `held_out/`; a DPO run has both. If there is more than one reward source, their scores
     are `parts/NAME`.
     """
-    prefix = _prefix(event)
+    match event:
+        case HumanEvaluation():
+            prefix = "eval/human_"
+        case Evaluation():
+            prefix = "eval/"
+        case RewardModelEvaluation():
+            prefix = "held_out/"
+        case _:
+            prefix = ""
     values = event.as_dict()
     numbers = {prefix + name: value for name, value in values.items() if isinstance(value, int | float)}
     for name in _NO_METRICS:
@@ -77,18 +86,6 @@ def metrics(event: Recorded) -> dict[str, float]:
     if isinstance(event, Iteration | Evaluation) and len(event.parts) > 1:
         numbers |= _finite(f"{prefix}parts", values["parts"])
     return numbers
-
-
-def _prefix(event: Recorded) -> str:
-    match event:
-        case HumanEvaluation():
-            return "eval/human_"
-        case Evaluation():
-            return "eval/"
-        case RewardModelEvaluation():
-            return "held_out/"
-        case _:
-            return ""
 
 
 def _finite(name: str, values: Mapping[str, float | None]) -> dict[str, float]:
@@ -139,17 +136,6 @@ class _Wandb:
         self._run.finish()
 
 
-class _Trackio:
-    def __init__(self, library: Any, run_name: str, config: dict[str, Any]) -> None:
-        self._run = library.init(project=PROJECT, name=run_name, config=config)
-
-    def log(self, metrics: dict[str, float], step: int) -> None:
-        self._run.log(metrics, step=step)
-
-    def finish(self) -> None:
-        self._run.finish()
-
-
 def _started(name: str, run_name: str, folder: Path, config: dict[str, Any]) -> Backend:
     try:
         library = importlib.import_module({"tensorboard": "tensorboardX"}.get(name, name))
@@ -164,7 +150,8 @@ def _started(name: str, run_name: str, folder: Path, config: dict[str, Any]) -> 
             return _TensorBoard(library, folder)
         if name == "wandb":
             return _Wandb(library, run_name, folder, config)
-        return _Trackio(library, run_name, config)
+        trackio: Backend = library.init(project=PROJECT, name=run_name, config=config)
+        return trackio
     except Exception as error:  # noqa: BLE001  no account, no network, no room: each library has its own errors
         raise UsageError(f"run.trackers: '{name}' does not start: {_line(error)}; fix that or leave it out") from None
 

@@ -61,15 +61,14 @@ class RunArtifacts:
             return
         score = evaluation.score_mean if metric == "score" else evaluation.reward_mean
         found = Best(snapshot.iteration, metric, _in_scale(score, snapshot.rewards), snapshot.rewards.get("sources"))
-        if not math.isfinite(found.value) or not _is_better(found, self._best()):
+        if not math.isfinite(found.value):
             return
+        best = read_best(self.folder) if best_checkpoint(self.folder) else None  # its checkpoint still exists
+        if best and (best.metric, best.sources) == (found.metric, found.sources) and not found.value > best.value:
+            return  # one of another metric or reward cannot be compared, and is replaced
         self.save(snapshot)
         write_best(self.folder, found)
         prune_checkpoints(self.folder, self._config.checkpoint.keep)  # the previous best may be an old one
-
-    def _best(self) -> Best | None:
-        """Return the best evaluation whose checkpoint still exists."""
-        return read_best(self.folder) if best_checkpoint(self.folder) else None
 
     def write_samples(self, number: int, result: IterationResult) -> None:
         """Write the sequences of iteration `number` if `run.save_samples` is set, and report the first few."""
@@ -100,13 +99,6 @@ class RunArtifacts:
         ]
         where = str(path.relative_to(self.folder.root)) if saves else ""
         self._emit(SamplesWritten(iteration=number, path=where, rows=len(rows), previews=previews))
-
-
-def _is_better(found: Best, best: Best | None) -> bool:
-    """Return whether `found` replaces `best`; true also if the two cannot be compared."""
-    if best is None or (best.metric, best.sources) != (found.metric, found.sources):
-        return True
-    return found.value > best.value
 
 
 def _in_scale(score: float, statistics: Mapping[str, Any]) -> float:

@@ -147,36 +147,34 @@ class _Run(NamedTuple):
 
 
 def _load(folder: RunFolder, wanted: Wanted, trust: Trust) -> _Run:
-    load = _load_ppo if _policy_kind(folder) == "ppo" else _load_dpo
-    return load(folder, wanted, trust)
-
-
-def _load_ppo(folder: RunFolder, wanted: Wanted, trust: Trust) -> _Run:
-    config = _resolved(load_config(folder.config, _overrides(wanted.reward)))
+    kind, dpo = _policy_kind(folder), None
+    if kind == "dpo":
+        count = {"eval": {"prompts": wanted.prompts}} if wanted.prompts else {}
+        dpo = load_config_as(DPOConfig, folder.config, _overrides(wanted.reward) | count)
+        if not dpo.reward.sources:
+            raise UsageError(f"run '{folder.name}' learns from preferences and has no reward: name one with --reward")
+    config = as_ppo(dpo) if dpo else load_config(folder.config, _overrides(wanted.reward))
+    config = with_checkpoints(resolve_paths(config, Path.cwd()))
     functions = load_functions(config.reward, trust=trust)
-    read = _with_file(config, wanted.file) if wanted.file else config
+    if dpo and not wanted.file:
+        prompts, warnings, model = _held_out_of_pairs(folder, dpo, config, wanted)
+        return _Run(kind, config, model, functions, prompts, warnings)
+    read = config
+    if wanted.file:  # all of its prompts, read as the run reads its own
+        data = config.data.model_copy(update={"prompts": wanted.file, "limit": 0, "eval_fraction": 0.0})
+        read = config.model_copy(update={"data": data})
     rows = load_prompts(read.data)
     model = load_backbone(config.model)
     found = run_prompts(read, rows, model)
     if wanted.file:
-        return _Run("ppo", config, model, functions, found.train, found.warnings)
-    first = _first(found.held_out, wanted.prompts or config.eval.prompts, wanted)
-    return _Run("ppo", config, model, functions, *first)
+        return _Run(kind, config, model, functions, found.train, found.warnings)
+    return _Run(kind, config, model, functions, *_first(found.held_out, wanted.prompts or config.eval.prompts, wanted))
 
 
-def _load_dpo(folder: RunFolder, wanted: Wanted, trust: Trust) -> _Run:
-    count = {"eval": {"prompts": wanted.prompts}} if wanted.prompts else {}
-    dpo = load_config_as(DPOConfig, folder.config, _overrides(wanted.reward) | count)
-    if not dpo.reward.sources:
-        raise UsageError(f"run '{folder.name}' learns from preferences and has no reward: name one with --reward")
-    config = _resolved(as_ppo(dpo))
-    functions = load_functions(config.reward, trust=trust)
-    if wanted.file:
-        read = _with_file(config, wanted.file)
-        rows = load_prompts(read.data)
-        model = load_backbone(config.model)
-        found = run_prompts(read, rows, model)
-        return _Run("dpo", config, model, functions, found.train, found.warnings)
+def _held_out_of_pairs(
+    folder: RunFolder, dpo: DPOConfig, config: Config, wanted: Wanted
+) -> tuple[list[Prompt], list[str], LoadedModel]:
+    """Return the held-out prompts of a DPO run, warnings, and its model, which encodes them."""
     preferences = load_preferences(dpo.data).preferences
     model = load_backbone(config.model)
     data = policy_comparisons(preferences, model, dpo)
@@ -184,7 +182,7 @@ def _load_dpo(folder: RunFolder, wanted: Wanted, trust: Trust) -> _Run:
     began_with, pairs = folder.pairs, [*data.train, *data.held_out]
     if not began_with.is_file() or began_with.read_bytes().strip() != fingerprint(pairs).encode():
         warnings.append("the preferences are not those of the training: some of these may have been trained on")
-    return _Run("dpo", config, model, functions, prompts, warnings)
+    return prompts, warnings, model
 
 
 def _first(held_out: list[Prompt], count: int, wanted: Wanted) -> tuple[list[Prompt], list[str]]:
@@ -194,12 +192,6 @@ def _first(held_out: list[Prompt], count: int, wanted: Wanted) -> tuple[list[Pro
     if wanted.prompts and wanted.prompts > len(held_out):
         warnings.append(f"only {len(held_out)} prompts are held out: all of them are taken")
     return held_out[:count], warnings
-
-
-def _with_file(config: Config, file: str) -> Config:
-    """Return `config` with all prompts of `file`, to be read as the run reads its own."""
-    data = config.data.model_copy(update={"prompts": file, "limit": 0, "eval_fraction": 0.0})
-    return config.model_copy(update={"data": data})
 
 
 def _restored(
@@ -276,10 +268,6 @@ def _policy_kind(folder: RunFolder) -> Literal["ppo", "dpo"]:
     if kind not in ("ppo", "dpo"):
         raise UsageError(f"run '{folder.name}' is of kind '{kind}' and has no policy to evaluate: name one that has")
     return "dpo" if kind == "dpo" else "ppo"
-
-
-def _resolved(config: Config) -> Config:
-    return with_checkpoints(resolve_paths(config, Path.cwd()))
 
 
 def _overrides(reward: str) -> dict[str, Any]:

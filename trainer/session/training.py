@@ -141,9 +141,8 @@ class _Run(RunUnderWay):
         actor = self.policy.ppo.actor
         loaded, problems = load_newest(self.folder, lambda path: load_checkpoint(path, actor.adapter_config))
         if loaded is not None:
-            self.artifacts.checkpoints.saved_at = (
-                loaded.iteration
-            )  # first: what does not fit the model must not be saved again
+            # First: what does not fit the model must not be saved again.
+            self.artifacts.checkpoints.saved_at = loaded.iteration
             if self.policy.restore(loaded) and self.config.reward.normalize == "running":
                 self.warnings.append(STATISTICS_RESTARTED)
         self.begin(
@@ -200,11 +199,8 @@ class _Run(RunUnderWay):
             self.emit(alert)
             if isinstance(alert, Alarm) and alert.level == "error" and self.config.health.pause:
                 self.control.pause()
-                self.alert(
-                    "warning",
-                    "paused",
-                    f"paused by alarm '{alert.code}' (health.pause = true): deal with it, then resume",
-                )
+                message = f"paused by alarm '{alert.code}' (health.pause = true): deal with it, then resume"
+                self.alert("warning", "paused", message)
 
     def alert(self, level: Literal["info", "warning"], code: str, message: str) -> None:
         """Report something that a user should know, for the current iteration."""
@@ -218,9 +214,7 @@ class _Run(RunUnderWay):
     def _save_within(self) -> None:
         """Save the last whole iteration, and report again the state that the run is in."""
         if self.iteration != self.artifacts.checkpoints.saved_at:
-            now = self.now
-            self.save()
-            self.state(now)
+            super().checkpoint()
 
     def move_to(self, folder: RunFolder) -> None:
         """Use `folder` as the run's own from now on."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trainer.errors import StorageError, UsageError
 from trainer.runs.folder import RunFolder, open_run
-from workbench.cli.configuration import runs_dir
+from workbench.cli.config import runs_dir
 from workbench.cli.parser import add_dir
 from workbench.compare.lines import Line, line_text
 from workbench.compare.report import plain_values, report_lines

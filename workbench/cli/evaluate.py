@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from trainer.errors import UsageError
 from trainer.events import Event, PhaseProgress
 from trainer.runs.folder import open_run
-from workbench.cli.configuration import runs_dir
+from workbench.cli.config import runs_dir
 from workbench.cli.parser import add_dir, add_run, add_trust_code
 from workbench.columns import aligned
 from workbench.numbers import counted, number, percent
@@ -145,7 +145,7 @@ def report_lines(report: EvaluationReport) -> Iterator[str]:
                 (label, *_numbers(policy[name], digits), *_numbers(reference[name], digits))
                 for name, label, digits in (_ROWS[0], *parts, *_ROWS[1:])
             ),
-            ("cut short", *_shares(policy["truncated"]), *_shares(reference["truncated"])),
+            ("cut short", *_numbers(policy["truncated"], 1, percent), *_numbers(reference["truncated"], 1, percent)),
         ]
     )
     yield ""
@@ -153,7 +153,7 @@ def report_lines(report: EvaluationReport) -> Iterator[str]:
         [
             ("policy against reference", "", "95% interval"),
             ("gain in score", *_numbers(report.gain, 3)),
-            (f"win rate, {counted(report.pairs, 'pair')}", *_shares(report.win_rate)),
+            (f"win rate, {counted(report.pairs, 'pair')}", *_numbers(report.win_rate, 1, percent)),
         ]
     )
     if report.best_of:
@@ -175,11 +175,6 @@ def report_lines(report: EvaluationReport) -> Iterator[str]:
         )
 
 
-def _numbers(interval: Interval, digits: int) -> tuple[str, str]:
-    value, low, high = (number(bound, digits) for bound in interval)
-    return value, f"{low} to {high}"
-
-
-def _shares(interval: Interval) -> tuple[str, str]:
-    value, low, high = (percent(bound, 1) for bound in interval)
+def _numbers(interval: Interval, digits: int, show: Callable[[float, int], str] = number) -> tuple[str, str]:
+    value, low, high = (show(bound, digits) for bound in interval)
     return value, f"{low} to {high}"

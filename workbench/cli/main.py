@@ -20,7 +20,7 @@ COMMANDS = {  # the module of each, with its `add_options`, and its line in --he
     "compare": ("compare", "compare runs: numbers, score against KL, curves, settings, texts"),
     "preferences": ("preferences", "import, export and describe preferences"),
     "reward-model": ("reward_model", "train a reward model on preferences, evaluate it, score with it"),
-    "dpo": ("dpo", "train a policy on preferences directly, as a baseline for PPO"),
+    "dpo": ("train", "train a policy on preferences directly, as a baseline for PPO"),
     "label": ("label", "choose the better completion, one key a decision"),
     "watch": ("ui", "show a run that another process trains, or one that has ended"),
     "doctor": ("doctor", "check what training would run on here, and what slows it down"),

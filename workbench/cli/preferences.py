@@ -25,7 +25,7 @@ from trainer.preferences.formats import (
     write_preferences,
 )
 from trainer.preferences.formats.k_way import k_way_row
-from trainer.preferences.records import Preference, Text
+from trainer.preferences.records import Preference
 from trainer.preferences.store import PreferenceStore, default_store
 from workbench.columns import aligned, fit_end
 from workbench.numbers import counted, number, percent
@@ -263,13 +263,11 @@ def _line(preference: Preference) -> str:
     """Return one line for a preference: id, time, choice, labeller, and the end of the prompt."""
     judgement = preference.judgement
     day = "-" if judgement.time is None else f"{datetime.fromtimestamp(judgement.time).astimezone():%F %R}"
-    prompt = fit_end(visible(_text(preference.comparison.prompt)[-_PROMPT - 1 :]), _PROMPT)
+    prompt = preference.comparison.prompt
+    text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+    end = fit_end(visible(text[-_PROMPT - 1 :]), _PROMPT)
     choice = judgement.choice or " > ".join("=".join(str(place + 1) for place in group) for group in judgement.ranking)
-    return f"{preference.id:>6}  {day:<16}  {choice:<8}  {visible(judgement.labeller) or '-':<12}  {prompt}"
-
-
-def _text(text: Text) -> str:
-    return text if isinstance(text, str) else text[-1]["content"]
+    return f"{preference.id:>6}  {day:<16}  {choice:<8}  {visible(judgement.labeller) or '-':<12}  {end}"
 
 
 def _agreement_lines(found: Agreement) -> Iterator[str]:

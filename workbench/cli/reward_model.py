@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from trainer.config.reward_model import RewardModelConfig
-from trainer.control.control import Control
 from trainer.errors import DataError, UsageError
-from trainer.events import Event, RunEnded, RunStarted
+from trainer.events import RunEnded
 from trainer.runs.checkpoint_index import newest_checkpoint
 from trainer.runs.folder import RunFolder, open_run
-from trainer.runs.sinks import Sink
-from workbench.cli.configuration import configuration, resumed, runs_dir
+from workbench.cli.config import runs_dir
 from workbench.cli.parser import PREFERENCES, add_dir, add_preference_training, add_run
-from workbench.cli.train import headless
+from workbench.cli.train import train_on_preferences
 from workbench.columns import aligned
-from workbench.headless import choose
 from workbench.numbers import counted, number, percent
-from workbench.run.session import Session
 from workbench.system import output
 from workbench.text import visible
 
@@ -54,33 +51,30 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def train(args: argparse.Namespace) -> int:
     """Train as the command line says and return the exit code. Raises TrainerError for what a user can fix."""
-    if args.resume is not None:
-        config, folder = resumed(args, RewardModelConfig)
-        resume: Path | None = folder.root
-        preset = ""
-    else:
-        config, resume = configuration(args, RewardModelConfig), None
-        preset = Path(args.config_given).stem if args.config_given else "reward-model"
-    run = _Run()
-    untyped: Any = config  # a session passes it on unchanged
-    exit_code = headless(Session(untyped, resume=resume, preset=preset, train=run.train), choose(args.display))
-    if exit_code == 0 and args.display != "json" and (evaluation := _evaluation(run.folder)):
+    exit_code, folder = train_on_preferences(args, RewardModelConfig, "reward-model", _train)
+    if exit_code == 0 and folder and args.display != "json" and (evaluation := _evaluation(folder)):
         output.data("\n".join(["", *evaluation_lines(evaluation)]))
     return exit_code
+
+
+def _train(config: RewardModelConfig, **options: Any) -> RunEnded:
+    from trainer.reward_model.reward_model_run import train_reward_model
+
+    return train_reward_model(config, **options)
 
 
 def evaluate(args: argparse.Namespace) -> int:
     """Print the evaluation of a trained reward model; warnings about the data go to stderr."""
     from trainer.reward_model.loaded import evaluate_held_out, evaluate_on
 
-    found = _found(args)
-    loaded = _loaded(found.model)
+    folder, run = _found(args)
+    loaded = _loaded(folder)
     if args.data:
         result = evaluate_on(loaded, args.data)
-    elif found.run is None:
+    elif run is None:
         raise UsageError(f"'{args.run}' is not a run, so its held-out pairs are unknown: name a source with --data")
     else:
-        result = evaluate_held_out(loaded, found.run)
+        result = evaluate_held_out(loaded, run)
     for warning in result.warnings:
         output.warning(warning)
     values = result.report.as_dict()
@@ -92,47 +86,18 @@ def score(args: argparse.Namespace) -> int:
     """Print the score of each completion, one JSON object a line."""
     if bool(args.data) == bool(args.completion):
         raise UsageError("give completions either with --prompt and --completion, or with --data FILE")
-    rows = _rows(Path(args.data)) if args.data else _given(args)
+    given = ({"prompt": args.prompt or "", "completion": text} for text in args.completion)
+    rows = _rows(Path(args.data)) if args.data else given
     first = next(rows, None)
     if first is None:
         raise DataError(f"'{args.data}' has no rows")
-    loaded = _loaded(_found(args).model)
-    waiting = [first]
-    for row in rows:
-        if len(waiting) == _SCORED_AT_ONCE:
-            _print_scores(loaded, waiting)
-            waiting = []
-        waiting.append(row)
-    _print_scores(loaded, waiting)
+    loaded = _loaded(_found(args)[0])
+    rows = chain([first], rows)
+    while batch := list(islice(rows, _SCORED_AT_ONCE)):
+        scores = loaded.score([loaded.encode(row["prompt"], row["completion"]) for row in batch])
+        for row, value in zip(batch, scores, strict=True):
+            output.data(json.dumps({**row, "score": value}, default=str))
     return 0
-
-
-class _Run:
-    """The trainer's entry point for a session, and a sink that keeps the run's folder."""
-
-    def __init__(self) -> None:
-        self.folder = Path()
-
-    def train(
-        self, config: Any, *, resume: Path | None, preset: str, sinks: Sequence[Sink], control: Control
-    ) -> RunEnded:
-        """Run to the end. Raises TrainerError for what a user can fix."""
-        # Imported here, because this imports mlx, which only the training thread may use.
-        from trainer.reward_model.reward_model_run import train_reward_model
-        from trainer.session.training import release_thread
-
-        try:
-            return train_reward_model(config, resume=resume, preset=preset, sinks=[self, *sinks], control=control)
-        finally:
-            release_thread()
-
-    def emit(self, event: Event) -> None:
-        """Keep the folder when the run starts."""
-        if isinstance(event, RunStarted):
-            self.folder = Path(event.folder)
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to release."""
 
 
 def _evaluation(folder: Path) -> dict[str, Any]:
@@ -142,16 +107,12 @@ def _evaluation(folder: Path) -> dict[str, Any]:
     return card.get("evaluation") or {}
 
 
-class _Found(NamedTuple):
-    model: Path  # folder of a run or of a checkpoint
-    run: RunFolder | None
-
-
-def _found(args: argparse.Namespace) -> _Found:
+def _found(args: argparse.Namespace) -> tuple[Path, RunFolder | None]:
+    """Return the folder of the model, which is a run's or a checkpoint's, and the run if it is one."""
     if (Path(args.run) / "reward_model.json").is_file():
-        return _Found(Path(args.run), None)
+        return Path(args.run), None
     folder = open_run(args.run, runs_dir(args))
-    return _Found(folder.root, folder)
+    return folder.root, folder
 
 
 def _loaded(folder: Path) -> LoadedRewardModel:
@@ -163,10 +124,6 @@ def _loaded(folder: Path) -> LoadedRewardModel:
     return loaded
 
 
-def _given(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    return ({"prompt": args.prompt or "", "completion": text} for text in args.completion)
-
-
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
     from trainer.data.readers import read_rows
 
@@ -176,12 +133,6 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         if not all(isinstance(columns[name], str | list) for name in ("prompt", "completion")):
             raise DataError(f"{place}: prompt and completion must be texts or lists of messages")
         yield columns
-
-
-def _print_scores(loaded: LoadedRewardModel, rows: list[dict[str, Any]]) -> None:
-    scores = loaded.score([loaded.encode(row["prompt"], row["completion"]) for row in rows])
-    for row, value in zip(rows, scores, strict=True):
-        output.data(json.dumps({**row, "score": value}, default=str))
 
 
 def evaluation_lines(evaluation: dict[str, Any]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from trainer.runs.listing import RECENT, RunSummary, list_runs
-from workbench.cli.configuration import runs_dir
+from workbench.cli.config import runs_dir
 from workbench.cli.parser import add_dir
 from workbench.columns import aligned
 from workbench.numbers import number

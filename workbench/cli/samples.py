@@ -11,11 +11,11 @@ from rich.cells import chop_cells
 
 from trainer.errors import StorageError, UsageError
 from trainer.runs.folder import RunFolder, open_run
-from workbench.cli.configuration import runs_dir
+from workbench.cli.config import runs_dir
 from workbench.cli.parser import add_dir, add_run
 from workbench.columns import fit_end
 from workbench.numbers import counted, number
-from workbench.run.sample_query import Order, Query, parse_query
+from workbench.run.sample_query import Order, parse_query
 from workbench.run.sample_reader import kept_iterations, read_token_sample
 from workbench.run.samples import Sample, SampleTable
 from workbench.samples.bookmarks import Bookmarks
@@ -52,7 +52,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print samples of a run, or write them to a file and print its path; problems go to stderr."""
-    query, order = _query(args.filter), Order(args.sort, descending=True) if args.sort else Order()
+    try:
+        query = parse_query(args.filter or "")
+    except ValueError as problem:
+        raise UsageError(f"--filter {args.filter}: {problem}") from None
+    order = Order(args.sort, descending=True) if args.sort else Order()
     if args.limit is not None and args.limit < 1:
         raise UsageError(f"--limit {args.limit}: must be at least 1")
     folder = open_run(args.run, runs_dir(args))
@@ -98,13 +102,6 @@ def sample_card(sample: Sample, width: int) -> list[str]:
     labels = ("  prompt", "  text", *[""] * len(shown))
     texts = (f"{label:{_LABEL}}{text}".rstrip() for label, text in zip(labels, [prompt, *shown], strict=False))
     return ["   ".join(facts), *texts]
-
-
-def _query(text: str | None) -> Query:
-    try:
-        return parse_query(text or "")
-    except ValueError as problem:
-        raise UsageError(f"--filter {text}: {problem}") from None
 
 
 def _iterations(folder: RunFolder, which: str) -> list[int]:

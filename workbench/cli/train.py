@@ -1,28 +1,50 @@
-"""`ppo-workbench --no-ui`: a run without the workbench, from the configuration to the exit code."""
+"""`ppo-workbench --no-ui` and `dpo`: a run without the workbench, from the configuration to the exit code."""
 
 from __future__ import annotations
 
 import argparse
 import errno
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from trainer.config import Config
+from trainer.config.dpo import DPOConfig
+from trainer.config.reward_model import RewardModelConfig
 from trainer.errors import StorageError, TrainerError
-from trainer.events import Event, RunStarted
+from trainer.events import RunEnded, RunStarted
 from trainer.runs.folder import check_name_is_free
 from trainer.runs.listing import is_complete
-from workbench.cli.configuration import configuration, resumed
+from workbench.cli.config import configuration, resumed
+from workbench.cli.parser import add_preference_training, add_trust_code
 from workbench.headless import Display, choose
 from workbench.numbers import counted
 from workbench.run.session import Session
 from workbench.system import output
-from workbench.system.code_trust import is_given, require_trust
+from workbench.system.code_trust import is_given, require_trust, trusted_code
 from workbench.system.signals import stop_on_signals
 
 _READER_GONE = (errno.EPIPE, errno.EIO)  # the pipe's reader ended; the terminal was closed
 _BUG = 1
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `dpo`."""
+    parser.set_defaults(execute=dpo)
+    add_preference_training(parser, "dpo")
+    add_trust_code(parser)
+
+
+def dpo(args: argparse.Namespace) -> int:
+    """Train a policy on preferences and return the exit code. Raises TrainerError for what a user can fix."""
+    return train_on_preferences(args, DPOConfig, "dpo", _train_dpo)[0]
+
+
+def _train_dpo(config: DPOConfig, **options: Any) -> RunEnded:
+    from trainer.dpo.dpo_run import train_dpo
+
+    return train_dpo(config, trust=trusted_code().check, **options)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,11 +62,42 @@ def run(args: argparse.Namespace) -> int:
         check_name_is_free(config)
         session = Session(config, preset=Path(args.config).name.removesuffix(".toml"))
     require_trust(config.reward, given=is_given(args))
-    return headless(session, choose(args.display))
+    return _headless(session, choose(args.display))[0]
 
 
-def headless(session: Session, display: Display) -> int:
-    """Show `session` on `display` to its end, handle signals, and return the exit code."""
+def train_on_preferences(
+    args: argparse.Namespace, schema: type[DPOConfig | RewardModelConfig], name: str, train: Callable[..., RunEnded]
+) -> tuple[int, Path | None]:
+    """Train as the command line says; return the exit code, and the run's folder if there is one.
+
+    name: of a new run without a name or a file. train: the trainer's entry point; it imports mlx, which only the
+    training thread may use. Raises TrainerError for what a user can fix.
+    """
+    resume, preset = None, name
+    if args.resume is not None:
+        config, folder = resumed(args, schema)
+        resume = folder.root
+    else:
+        config = configuration(args, schema)
+        if args.config_given:
+            preset = Path(args.config_given).stem
+    if isinstance(config, DPOConfig):
+        require_trust(config.reward, given=is_given(args, DPOConfig))
+
+    def on_this_thread(config: Any, **options: Any) -> RunEnded:
+        from trainer.session.training import release_thread
+
+        try:
+            return train(config, **options)
+        finally:
+            release_thread()
+
+    untyped: Any = config  # a session passes it on unchanged
+    return _headless(Session(untyped, resume=resume, preset=preset, train=on_this_thread), choose(args.display))
+
+
+def _headless(session: Session, display: Display) -> tuple[int, Path | None]:
+    """Show `session` on `display` to its end, and handle signals; return the exit code and the run's folder."""
     follower = _Follower(session, display)
     try:
         with stop_on_signals(session.stop, follower.restore), session:
@@ -52,12 +105,12 @@ def headless(session: Session, display: Display) -> int:
                 follower.follow()
             finally:
                 follower.close()
-            return session.result().exit_code
+            return session.result().exit_code, follower.folder
     except TrainerError:
         raise
     except Exception as bug:  # noqa: BLE001 - a user gets one line, the traceback goes to a file
         output.crash(bug, follower.folder)
-        return _BUG
+        return _BUG, follower.folder
 
 
 class _Follower:
@@ -73,29 +126,29 @@ class _Follower:
         """Show events until the run is over."""
         while not self._session.finished:
             events = self._session.take(self._display.interval)
-            self._guard(partial(self._show, events))
+            with self._reader_may_go():
+                for event in events:
+                    if isinstance(event, RunStarted):
+                        self.folder = Path(event.folder)
+                    self._display.show(event)
+                if (reason := self._session.stop_reason) and not self._noticed:
+                    self._noticed = True
+                    self._display.notice(f"{reason}: saving a checkpoint; Ctrl+C ends at once without one")
+                self._display.refresh()
 
     def close(self) -> None:
         """Close the display."""
-        self._guard(self._display.close)
+        with self._reader_may_go():
+            self._display.close()
 
     def restore(self) -> None:
         """Make the terminal usable; called from a signal handler."""
         self._display.restore()
 
-    def _show(self, events: list[Event]) -> None:
-        for event in events:
-            if isinstance(event, RunStarted):
-                self.folder = Path(event.folder)
-            self._display.show(event)
-        if self._session.stop_reason and not self._noticed:
-            self._noticed = True
-            self._display.notice(f"{self._session.stop_reason}: saving a checkpoint; Ctrl+C ends at once without one")
-        self._display.refresh()
-
-    def _guard(self, action: Callable[[], None]) -> None:
+    @contextmanager
+    def _reader_may_go(self) -> Iterator[None]:
         try:
-            action()
+            yield
         except OSError as problem:
             if problem.errno not in _READER_GONE:
                 raise StorageError(f"cannot write to the output: {problem.strerror}: redirect it") from None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from trainer.config import Config
 from trainer.errors import TrainerError, UsageError
 from trainer.runs.folder import open_run
-from workbench.cli.configuration import configuration, dir_override, resumed, runs_dir
+from workbench.cli.config import configuration, dir_override, resumed, runs_dir
 from workbench.cli.parser import add_dir, add_run
 from workbench.opening import Opening
 from workbench.system import output

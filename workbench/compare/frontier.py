@@ -80,22 +80,15 @@ def frontier_of(runs: Sequence[ComparedRun]) -> Frontier:
 
 def training_points(run: ComparedRun) -> list[Point]:
     """Return means over `run.window` neighbouring iterations, a fifth of that apart; over all if there are fewer."""
-    numbers = run.view.history.numbers
-    known = [
-        Point(number, kl, score)
-        for number, kl, score in zip(numbers, run.column("kl"), run.column("score_mean"), strict=False)
-        if math.isfinite(kl) and math.isfinite(score)
-    ]
+    known = _finite(map(Point, run.view.history.numbers, run.column("kl"), run.column("score_mean")))
     size = min(run.window, len(known))
     ends = range(len(known), max(size - 1, 0), -max(size // _STEPS, 1))
-    means = [_mean_point(known[end - size : end]) for end in reversed(ends)]
-    return [point for point in means if math.isfinite(point.kl) and math.isfinite(point.score)]
+    return _finite(_mean_point(known[end - size : end]) for end in reversed(ends))
 
 
 def held_out_points(run: ComparedRun) -> list[Point]:
     """Return the evaluations on held-out prompts, including the one before the first iteration."""
-    points = (Point(e.iteration, e.kl, e.score_mean) for e in run.view.evaluations)
-    return [point for point in points if math.isfinite(point.kl) and math.isfinite(point.score)]
+    return _finite(Point(e.iteration, e.kl, e.score_mean) for e in run.view.evaluations)
 
 
 def best(points: Iterable[Point], kl: float = math.inf) -> Point | None:
@@ -162,20 +155,20 @@ def _round_values(start: float) -> Iterator[float]:
         yield from (value for factor in _ROUND if (value := factor * 10.0**power) >= start)
 
 
+def _finite(points: Iterable[Point]) -> list[Point]:
+    return [point for point in points if math.isfinite(point.kl) and math.isfinite(point.score)]
+
+
 def _mean_point(points: Sequence[Point]) -> Point:
     return Point(points[-1].iteration, mean(p.kl for p in points), mean(p.score for p in points))
 
 
 def _marks(runs: Sequence[ComparedRun], found: Frontier) -> list[Mark]:
     """Return the marks of all runs, evaluations last so that they stay visible."""
-    small = [
-        Mark(point.kl, point.score, run.letter, run.letter.lower())
-        for run, points in zip(runs, found.training, strict=True)
-        for point in points
-    ]
-    return small + [
-        Mark(point.kl, point.score, run.letter, run.letter)
-        for run, points in zip(runs, found.evaluations, strict=True)
+    return [
+        Mark(point.kl, point.score, run.letter, sign(run.letter))
+        for sign, of_runs in ((str.lower, found.training), (str.upper, found.evaluations))
+        for run, points in zip(runs, of_runs, strict=True)
         for point in points
     ]
 
@@ -206,8 +199,7 @@ def _level_row(found: Frontier, kl: float) -> Row:
     cells = ["-" if point is None else number(point.score, width=NUMBER) for point in reached]
     if len(reached) == 2:
         first, second = reached
-        difference = number(second.score - first.score, signed=True, width=NUMBER) if first and second else ""
-        cells.append(difference)
+        cells.append(number(second.score - first.score, signed=True, width=NUMBER) if first and second else "")
     return Row(f"  {kl:g}", "nats/seq", cells)
 
 

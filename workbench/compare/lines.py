@@ -49,13 +49,6 @@ def role_of(letter: str) -> str:
     return f"run-{letter}"
 
 
-class Column(NamedTuple):
-    """The heading of a column, made safe to print, and the role that it is drawn in."""
-
-    heading: str
-    role: str
-
-
 class Row(NamedTuple):
     """Label and unit of a row, and one cell per column. A row without cells is a heading."""
 
@@ -64,10 +57,10 @@ class Row(NamedTuple):
     cells: Sequence[str] = ()
 
 
-def table_lines(columns: Sequence[Column], rows: Sequence[Row], width: int) -> Iterator[Line]:
+def table_lines(columns: Sequence[Piece], rows: Sequence[Row], width: int) -> Iterator[Line]:
     """Yield lines of at most `width` columns, if one column of cells fits; cells are aligned to the right.
 
-    A heading that is wider than its room has … in its middle.
+    columns: their headings, made safe to print. A heading that is wider than its room has … in its middle.
     """
     labels = max(cell_len(row.label) for row in rows)
     units = max(cell_len(row.unit) for row in rows)
@@ -76,7 +69,7 @@ def table_lines(columns: Sequence[Column], rows: Sequence[Row], width: int) -> I
     room = max(width - first, 0)
     blocks = -(-len(columns) // max(room // (cells + _GAP), 1))
     at_once = -(-len(columns) // blocks)
-    widest = max(cells, min(max(cell_len(column.heading) for column in columns), room // at_once - _GAP))
+    widest = max(cells, min(max(cell_len(heading) for heading, _ in columns), room // at_once - _GAP))
     for start in range(0, len(columns), at_once):
         if start:
             yield []

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal, NamedTuple
 
+from trainer.events import Evaluation
 from trainer.runs.listing import RECENT, last_mean
 from workbench.compare.frontier import best, training_points
 from workbench.compare.lines import NUMBER
@@ -68,11 +69,7 @@ def difference_text(measure: Measure, value: Value, other: Value) -> str:
         return ""
     if measure.contrast == "ratio":
         return f"×{other / value:.2f}" if value > 0 else ""
-    return signed(measure.text(other - value))
-
-
-def signed(text: str) -> str:
-    """Return a number with its sign; the - of an unknown one stays."""
+    text = measure.text(other - value)
     return text if text.startswith("-") else f"+{text}"
 
 
@@ -85,58 +82,41 @@ def _number(digits: int, factor: float = 1.0) -> Callable[[float], str]:
     return lambda value: number(value * factor, digits, width=NUMBER)
 
 
-def _last(name: str) -> Callable[[ComparedRun], float]:
-    return lambda run: last_mean(run.column(name))
+def _over(summary: Callable[[Sequence[float]], float], name: str) -> Callable[[ComparedRun], float]:
+    """Build the measure that summarises the metric `name` over all iterations."""
+    return lambda run: summary(run.column(name))
 
 
-def _mean(name: str) -> Callable[[ComparedRun], float]:
-    return lambda run: mean(run.column(name))
+def _sum(values: Sequence[float]) -> float:
+    known = [value for value in values if math.isfinite(value)]
+    return sum(known) if known else math.nan
 
 
-def _total(name: str) -> Callable[[ComparedRun], float]:
-    def of(run: ComparedRun) -> float:
-        known = [value for value in run.column(name) if math.isfinite(value)]
-        return sum(known) if known else math.nan
-
-    return of
+def _field(found: Callable[[ComparedRun], object | None], name: str) -> Callable[[ComparedRun], float]:
+    """Build the measure `name` of what is `found` in a run; NaN without it, or if it lacks this measure."""
+    return lambda run: float(getattr(found(run), name, math.nan))
 
 
-def _greatest(name: str) -> Callable[[ComparedRun], float]:
-    return lambda run: max(run.column(name), default=math.nan)
+def _newest(run: ComparedRun) -> Evaluation | None:
+    """Return the newest evaluation on held-out prompts."""
+    return run.view.evaluations[-1] if run.view.evaluations else None
 
 
-def _best(name: str) -> Callable[[ComparedRun], float]:
-    def of(run: ComparedRun) -> float:
-        point = best(training_points(run))
-        return float(getattr(point, name)) if point else math.nan
-
-    return of
+def _best_evaluation(run: ComparedRun) -> Evaluation | None:
+    scored = (e for e in run.view.evaluations if math.isfinite(e.score_mean))
+    return max(scored, key=lambda e: e.score_mean, default=None)
 
 
-def _evaluated(name: str) -> Callable[[ComparedRun], float]:
-    """Build the measure `name` of the newest evaluation on held-out prompts."""
-    return lambda run: float(getattr(run.view.evaluations[-1], name)) if run.view.evaluations else math.nan
-
-
-def _best_evaluated(name: str) -> Callable[[ComparedRun], float]:
-    def of(run: ComparedRun) -> float:
-        scored = [e for e in run.view.evaluations if math.isfinite(e.score_mean)]
-        return float(getattr(max(scored, key=lambda e: e.score_mean), name)) if scored else math.nan
-
-    return of
+_last, _mean, _total = partial(_over, last_mean), partial(_over, mean), partial(_over, _sum)
+_greatest = partial(_over, lambda values: max(values, default=math.nan))
+_best = partial(_field, lambda run: best(training_points(run)))
+_evaluated, _best_evaluated = partial(_field, _newest), partial(_field, _best_evaluation)
+_judged = partial(_field, lambda run: run.view.judged)
+_on_pairs = partial(_field, lambda run: run.view.held_out[-1] if run.view.held_out else None)
 
 
 def _part(run: ComparedRun, source: str) -> float:
-    return run.view.evaluations[-1].parts.get(source, math.nan) if run.view.evaluations else math.nan
-
-
-def _on_pairs(name: str) -> Callable[[ComparedRun], float]:
-    """Build the measure `name` of the newest evaluation on held-out comparisons; NaN if its kind of run lacks it."""
-    return lambda run: float(getattr(run.view.held_out[-1], name, math.nan)) if run.view.held_out else math.nan
-
-
-def _judged(name: str) -> Callable[[ComparedRun], float]:
-    return lambda run: float(getattr(run.view.judged, name)) if run.view.judged else math.nan
+    return newest.parts.get(source, math.nan) if (newest := _newest(run)) else math.nan
 
 
 def _with_interval(
@@ -155,8 +135,8 @@ def _with_interval(
 
 
 def _best_of(run: ComparedRun) -> float:
-    newest = run.view.evaluations[-1:]
-    return float(newest[0].best_of) if newest and math.isfinite(newest[0].best_of_score) else math.nan
+    newest = _newest(run)
+    return float(newest.best_of) if newest and math.isfinite(newest.best_of_score) else math.nan
 
 
 _PERCENT = _number(1, 100)

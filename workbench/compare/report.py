@@ -110,7 +110,9 @@ def curve_lines(runs: Sequence[ComparedRun], width: int) -> Iterator[Line]:
     for field in FIELDS:
         having = [run for run in runs if any(map(math.isfinite, run.column(field)))]
         if having:
-            yield from _metric_lines(_metric(field, having[0].view.history.kind), having, width)
+            metrics = METRICS_OF_KIND[having[0].view.history.kind]
+            metric = next(metric for metric in metrics if metric.field == field)
+            yield from _metric_lines(metric._replace(threshold=None), having, width)
 
 
 def _metric_lines(metric: Metric, runs: Sequence[ComparedRun], width: int) -> Iterator[Line]:
@@ -132,21 +134,16 @@ def _metric_lines(metric: Metric, runs: Sequence[ComparedRun], width: int) -> It
     bounds = f"   {low} to {high}, {iterations}"
     yield [(metric.label, "text"), (unit, "muted"), (bounds, "muted")]
     for run, name, end, buckets in zip(runs, names, ends, columns, strict=True):
-        bars = ["" if bucket is None else _bar(scale.position(bucket.mean)) for bucket in buckets]
+        bars = [" " if bucket is None else _bar(scale.position(bucket.mean)) for bucket in buckets]
         yield [
             (f" {run.letter} {padded(name, named)}  ", role_of(run.letter)),
-            (padded("".join(bar or " " for bar in bars), across), role_of(run.letter)),
+            (padded("".join(bars), across), role_of(run.letter)),
             (f"  {end}", "text"),
         ]
 
 
 def _bar(position: float) -> str:
     return _MISSING if math.isnan(position) else bar(position)
-
-
-def _metric(field: str, kind: str) -> Metric:
-    found = next(metric for metric in METRICS_OF_KIND[kind] if metric.field == field)
-    return found._replace(threshold=None)
 
 
 def plain_values(runs: Sequence[ComparedRun]) -> dict[str, Any]:

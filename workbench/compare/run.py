@@ -7,14 +7,14 @@ import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from trainer.errors import StorageError
 from trainer.events import Alert, Decision, Event, RolledBack
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.listing import PPO
-from workbench.compare.lines import Column, role_of
+from workbench.compare.lines import Piece, role_of
 from workbench.compare.prompts import PROMPTS, shared_prompts
 from workbench.run.config_differences import read_config
 from workbench.run.sample_reader import kept_iterations, read_batch
@@ -60,7 +60,7 @@ def read_runs(folders: Sequence[RunFolder]) -> list[ComparedRun]:
     samples = _read_samples(folders)
     names = distinct_names([folder.root for folder in folders])
     return [
-        _read(letter, name, folder, of_run)
+        _read(letter, name, folder, *of_run)
         for letter, name, folder, of_run in zip(LETTERS, names, folders, samples, strict=False)
     ]
 
@@ -71,10 +71,10 @@ def mean(values: Iterable[float]) -> float:
     return sum(known) / len(known) if known else math.nan
 
 
-def run_columns(runs: Sequence[ComparedRun]) -> list[Column]:
-    """Return the columns of a table: one for each run and, with two runs, one for their difference."""
-    columns = [Column(f"{run.letter} {visible(run.name)}", role_of(run.letter)) for run in runs]
-    return [*columns, Column("B - A", "muted")] if len(runs) == 2 else columns
+def run_columns(runs: Sequence[ComparedRun]) -> list[Piece]:
+    """Return the headings of a table's columns: one for each run and, with two runs, one for their difference."""
+    columns = [(f"{run.letter} {visible(run.name)}", role_of(run.letter)) for run in runs]
+    return [*columns, ("B - A", "muted")] if len(runs) == 2 else columns
 
 
 def windows_text(runs: Sequence[ComparedRun]) -> str:
@@ -91,17 +91,17 @@ def troubles(events: Sequence[Event]) -> tuple[int, int]:
 
 def distinct_names(folders: Sequence[Path]) -> list[str]:
     """Return for each of `folders`, which must differ, the shortest end of its path that no other has."""
-    return [_distinct_name(folder, [other for other in folders if other != folder]) for folder in folders]
+    names = []
+    for folder in folders:
+        others = [other.parts for other in folders if other != folder]
+        ends = (folder.parts[-depth:] for depth in range(1, len(folder.parts)))
+        own = next((end for end in ends if all(other[-len(end) :] != end for other in others)), None)
+        names.append("/".join(own) if own else str(folder))
+    return names
 
 
-class _Samples(NamedTuple):
-    """Samples of one run, newest first, and why files were left out."""
-
-    samples: list[Sample]
-    problems: list[str]
-
-
-def _read(letter: str, name: str, folder: RunFolder, samples: _Samples) -> ComparedRun:
+def _read(letter: str, name: str, folder: RunFolder, samples: Sequence[Sample], unread: Sequence[str]) -> ComparedRun:
+    """Read a run. unread: why some of its samples are missing."""
     problems: list[str] = []
     live = folder.is_live()  # before reading: a run that ends meanwhile counts as training, not interrupted
     events: list[Event] = []
@@ -129,15 +129,18 @@ def _read(letter: str, name: str, folder: RunFolder, samples: _Samples) -> Compa
         alarms=alarms,
         rollbacks=rollbacks,
         config=config,
-        samples=samples.samples,
-        problems=[*problems, *samples.problems],
+        samples=samples,
+        problems=[*problems, *unread],
     )
 
 
-def _read_samples(folders: Sequence[RunFolder]) -> list[_Samples]:
-    """Read each run's newest samples, file by file, until all runs share as many prompts as are shown."""
+def _read_samples(folders: Sequence[RunFolder]) -> list[tuple[list[Sample], list[str]]]:
+    """Read each run's newest samples, file by file, until all runs share as many prompts as are shown.
+
+    Returns for each run the samples, newest first, and why files were left out.
+    """
     iterations = [kept_iterations(folder)[::-1][:_FILES] for folder in folders]
-    found = [_Samples([], []) for _ in folders]
+    found: list[tuple[list[Sample], list[str]]] = [([], []) for _ in folders]
     having = sum(map(bool, iterations))
     for place in range(max(map(len, iterations))):
         for folder, of_run, (samples, problems) in zip(folders, iterations, found, strict=True):
@@ -150,11 +153,3 @@ def _read_samples(folders: Sequence[RunFolder]) -> list[_Samples]:
         if having < 2 or sum(len([a for a in one.answers if a]) == having for one in shared) == PROMPTS:
             break
     return found
-
-
-def _distinct_name(folder: Path, others: Sequence[Path]) -> str:
-    for depth in range(1, len(folder.parts)):
-        end = folder.parts[-depth:]
-        if all(other.parts[-depth:] != end for other in others):
-            return "/".join(end)
-    return str(folder)

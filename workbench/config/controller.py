@@ -9,7 +9,7 @@ from trainer.errors import UsageError
 from trainer.events import SettingChanged
 from trainer.runs.listing import PPO
 from workbench.config.document import ConfigDocument
-from workbench.config.fields import fields_by_key, stepped
+from workbench.config.fields import fields_by_key
 
 
 class Draft(NamedTuple):
@@ -71,11 +71,6 @@ class ConfigController:
             self.document.set(setting.key, setting.value)
         return True
 
-    def stepped(self, key: str, direction: int) -> Any:
-        """Return the next value of a setting up (direction 1) or down (-1), from its draft if it has one."""
-        value = self.draft.value if self.draft and self.draft.key == key else self.document.get(key)
-        return stepped(fields_by_key()[key], value, direction)
-
     def change(self, act: Callable[[], object], back: Callable[[], object]) -> dict[str, Any] | None:
         """Change the document by `act`; return the values to send to the active run, or None if nothing changed.
 
@@ -101,10 +96,9 @@ class ConfigController:
             return None
         changed = self._changed(before)
         back()
-        if len(changed) != 1 or not _all_live(changed):
-            return None
-        [(key, value)] = changed.items()
-        return Draft(key, value, act, back)
+        if len(changed) == 1 and _all_live(changed):
+            return Draft(*changed.popitem(), act, back)
+        return None
 
     def _values(self) -> dict[str, Any]:
         return {key: self.document.get(key) for key in fields_by_key()}
@@ -114,4 +108,4 @@ class ConfigController:
 
 
 def _all_live(keys: Mapping[str, Any]) -> bool:
-    return all(fields_by_key()[key].live for key in keys)
+    return all(fields_by_key()[key].about.live for key in keys)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import copy
 import json
@@ -44,6 +45,11 @@ class Problem(NamedTuple):
     line: int | None
     """From 1; None if the problem has no line in the text, such as a missing key."""
 
+    @property
+    def setting(self) -> str:
+        """Key of the setting: `reward.sources` for `reward.sources[0].pattern`."""
+        return self.key.partition("[")[0]
+
 
 class Change(NamedTuple):
     """Values of a setting that differs from the preset or from the saved text."""
@@ -70,27 +76,20 @@ class ConfigDocument:
     change the document. A document for another kind of run than PPO is read-only; its kind is its only problem.
     """
 
-    def __init__(
-        self, text: str, *, path: Path | None = None, preset: str = "", newline: str = "\n", mark: str = ""
-    ) -> None:
+    def __init__(self, text: str, *, path: Path | None = None, preset: str = "", content: bytes = b"") -> None:
         self.path = path
         """File that `save` writes; None for a preset, which is read-only, and for a copy of a run's configuration."""
         self.preset = preset
         """Name of the preset that changes are relative to; empty for the schema's defaults."""
         self._copied = ""  # name of the run that this is a copy of
-        self._newline, self._mark = newline, mark  # as in the file; `text` has plain newlines and no mark
-        self._base = parse_toml(_preset_file(preset).read_text(encoding="utf-8")) if preset else {}
+        self._on_disk = content  # of the file that was read or written last; `text` has plain newlines and no mark
+        self._base = parse_toml((PRESETS / f"{preset}.toml").read_text(encoding="utf-8")) if preset else {}
         self._undo: deque[str] = deque(maxlen=_STEPS)
         self._redo: deque[str] = deque(maxlen=_STEPS)
-        self._typing: int | None = None
-        self.syntax_error = ""
-        """Reason why the text is not TOML; empty if it is."""
-        self._saved_text = text
-        self._on_disk = self._encoded(text) if path else b""
-        self._saved: dict[str, Any] = {}
+        self._typing: int | None = None  # the line that a character was just typed on
         self._values: dict[str, Any] = {}
         self._put(text)
-        self._saved = self._values
+        self._saved_text, self._saved = text, self._values
         kind = self._values.get("kind", PPO)
         self.kind: str = kind if isinstance(kind, str) else PPO
         """Kind of run that it configures, read when it was opened."""
@@ -99,9 +98,9 @@ class ConfigDocument:
     def open(cls, source: str | Path) -> ConfigDocument:
         """Open a preset or a file, even one with errors. Raises UsageError if it cannot be read."""
         preset = str(source) if str(source) in preset_names() else ""
-        path = _preset_file(preset) if preset else _expanded(Path(source))
-        text, newline, mark = _read_text(path, str(source))
-        return cls(text, path=None if preset else path, preset=preset, newline=newline, mark=mark)
+        path = PRESETS / f"{preset}.toml" if preset else _expanded(Path(source))
+        text, content = _read_text(path, str(source))
+        return cls(text, path=None if preset else path, preset=preset, content=content)
 
     @classmethod
     def of_run(cls, folder: Path, changes: Mapping[str, Mapping[str, Any]] | None = None) -> ConfigDocument:
@@ -119,13 +118,8 @@ class ConfigDocument:
                     for name, value in table.items():
                         document.set(f"{section}.{name}", value)
         document._undo.clear()
-        document._mark_saved(b"")
+        document._mark_saved(document._on_disk)
         return document
-
-    @property
-    def text(self) -> str:
-        """TOML text as it would be saved."""
-        return self._text
 
     @property
     def about_kind(self) -> str:
@@ -139,18 +133,12 @@ class ConfigDocument:
     @property
     def dirty(self) -> bool:
         """Whether there are unsaved changes."""
-        return self._text != self._saved_text
+        return self.text != self._saved_text
 
     def set_text(self, text: str) -> None:
         """Replace the text. Consecutive edits of one character on the same line are one step to undo."""
-        if text == self._text:
-            return
-        line = line_typed_on(self._text, text)
-        if line is None or line != self._typing:
-            self._undo.append(self._text)
-        self._redo.clear()
-        self._put(text)
-        self._typing = line
+        if text != self.text:
+            self._step(text, line_typed_on(self.text, text))
 
     def get(self, key: str) -> Any:
         """Return the value in the document, even one of the wrong type, or the schema's default."""
@@ -188,7 +176,7 @@ class ConfigDocument:
         """List of problems in the order of the schema; empty if there are none."""
         if self.syntax_error:
             at_line = re.search(r"line (\d+)", self.syntax_error)
-            last = self._text.count("\n") + 1
+            last = self.text.count("\n") + 1
             return [Problem("", f"not TOML: {self.syntax_error}", int(at_line[1]) if at_line else last)]
         if self.kind != PPO:
             return [Problem("kind", self.about_kind, line_of("kind", self.lines))]
@@ -202,7 +190,7 @@ class ConfigDocument:
     @cached_property
     def lines(self) -> dict[str, int]:
         """Line number, from 1, of each key in the text."""
-        return key_lines(self._text)
+        return key_lines(self.text)
 
     def config(self) -> Config | None:
         """Return the configuration; None while there are problems."""
@@ -220,8 +208,10 @@ class ConfigDocument:
         """
         if self.path is None:
             raise UsageError(f"{self.name} has no file of its own: save it under a name")
-        if not overwrite and (there := _bytes_of(self.path)) is not None and there != self._on_disk:
-            raise OverwriteError(f"{self.path} was changed by another program since it was read", self.path)
+        if not overwrite:
+            with contextlib.suppress(OSError):
+                if read_given(self.path) != self._on_disk:
+                    raise OverwriteError(f"{self.path} was changed by another program since it was read", self.path)
         self._write(self.path)
 
     def save_as(self, path: Path, *, overwrite: bool = False) -> None:
@@ -244,10 +234,10 @@ class ConfigDocument:
         """Reload the file, as one step that can be undone. Raises UsageError as `open` does."""
         if self.path is None:
             return
-        text, self._newline, self._mark = _read_text(self.path, str(self.path))
-        if text != self._text:
+        text, content = _read_text(self.path, str(self.path))
+        if text != self.text:
             self._step(text)
-        self._mark_saved(self._encoded(text))
+        self._mark_saved(content)
 
     @property
     def name(self) -> str:
@@ -271,28 +261,33 @@ class ConfigDocument:
             del table[name]
         else:
             table[name] = value
-        text = with_value(self._text, section, name, value)
+        text = with_value(self.text, section, name, value)
         # The form must never damage what it does not show, whatever TOML syntax the editor cannot handle.
         if text is None or not _equal(parse_toml(text), expected):
             raise UsageError(f"{key} is written in a way that the form cannot change: edit the TOML")
         self._step(text)
 
-    def _step(self, text: str) -> None:
-        self._undo.append(self._text)
+    def _step(self, text: str, typed_on: int | None = None) -> None:
+        """Replace the text, as a step to undo. typed_on: line of a single typed character."""
+        if typed_on is None or typed_on != self._typing:
+            self._undo.append(self.text)
         self._redo.clear()
         self._put(text)
+        self._typing = typed_on
 
     def _travel(self, back: deque[str], forth: deque[str]) -> bool:
         if not back:
             return False
-        forth.append(self._text)
+        forth.append(self.text)
         self._put(back.pop())
         return True
 
     def _put(self, text: str) -> None:
-        self._text = text
+        self.text = text
+        """TOML text as it would be saved; `set_text` replaces it."""
         self._typing = None
         self.syntax_error = ""
+        """Reason why the text is not TOML; empty if it is."""
         for derived in ("problems", "lines", "_config", "_changes"):
             self.__dict__.pop(derived, None)
         try:
@@ -313,17 +308,24 @@ class ConfigDocument:
                 changes[key] = change
         return changes
 
-    def _encoded(self, text: str) -> bytes:
-        return (self._mark + text.replace("\n", self._newline)).encode("utf-8", "replace")
-
     def _write(self, path: Path) -> None:
-        content = self._encoded(self._text)
-        _write_whole(path, content)
+        """Replace the file at `path`, and keep its permissions. Raises StorageError; then nothing has changed."""
+        target = path.resolve()  # a link stays a link
+        content = self.text.replace("\n", "\r\n" if b"\r\n" in self._on_disk else "\n").encode("utf-8", "replace")
+        if self._on_disk.startswith(codecs.BOM_UTF8):
+            content = codecs.BOM_UTF8 + content
+        try:
+            with whole_file(target, sync=True) as file:
+                with contextlib.suppress(FileNotFoundError):
+                    os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
+                file.write(content)
+        except OSError as error:
+            raise cannot_write(f"'{path}'", error, ", or save it elsewhere; nothing was changed") from None
         self._mark_saved(content)
 
     def _mark_saved(self, content: bytes) -> None:
         self._on_disk = content
-        self._saved_text, self._saved = self._text, self._values
+        self._saved_text, self._saved = self.text, self._values
         self._typing = None
         self.__dict__.pop("_changes", None)
 
@@ -336,13 +338,14 @@ def _expanded(path: Path) -> Path:
         raise UsageError(f"'{path}': no such home folder; write the path out") from None
 
 
-def _read_text(path: Path, source: str) -> tuple[str, str, str]:
-    """Return the text of `path` with plain newlines and no byte-order mark, then its original line end and mark.
+def _read_text(path: Path, source: str) -> tuple[str, bytes]:
+    """Return the text of `path`, with plain newlines and no byte-order mark, and its bytes.
 
     Raises UsageError, which calls the file `source`.
     """
     try:
-        text = read_given(path).decode("utf-8")
+        content = read_given(path)
+        return content.decode("utf-8-sig").replace("\r\n", "\n"), content
     except FileNotFoundError:
         raise UsageError(f"no preset or file '{source}': the presets are {', '.join(preset_names())}") from None
     except OSError as error:
@@ -351,33 +354,6 @@ def _read_text(path: Path, source: str) -> tuple[str, str, str]:
         line = error.object.count(b"\n", 0, error.start) + 1
         byte = error.object[error.start]
         raise UsageError(f"{source}:{line}: byte 0x{byte:02x} is not UTF-8: save the file as UTF-8") from None
-    mark = "\ufeff" if text.startswith("\ufeff") else ""
-    newline = "\r\n" if "\r\n" in text else "\n"
-    return text.removeprefix(mark).replace("\r\n", "\n"), newline, mark
-
-
-def _bytes_of(path: Path) -> bytes | None:
-    """Return the bytes of the file at `path`; None if it cannot be read."""
-    try:
-        return read_given(path)
-    except OSError:
-        return None
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    """Replace the file at `path`, and keep its permissions. Raises StorageError; then nothing has changed."""
-    target = path.resolve()  # a link stays a link
-    try:
-        with whole_file(target, sync=True) as file:
-            with contextlib.suppress(FileNotFoundError):
-                os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
-            file.write(content)
-    except OSError as error:
-        raise cannot_write(f"'{path}'", error, ", or save it elsewhere; nothing was changed") from None
-
-
-def _preset_file(name: str) -> Path:
-    return PRESETS / f"{name}.toml"
 
 
 def _has(values: dict[str, Any], key: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
@@ -77,9 +78,13 @@ def estimate(config: Config) -> Estimate:
     basis = f"prompts of up to {prompt} tokens"
     if shape is None:
         return Estimate(written, rollout.batch_size * length * passes, None, f"{basis}; {why_not}")
-    dtype = _dtype(config.model.dtype)
+    dtype = config.model.dtype
+    if dtype == "auto":
+        dtype = "bfloat16" if _has_gpu() else "float32"
     memory = _memory(config, shape, length, _BYTES[dtype])
-    basis = f"{_millions(shape.parameters)} parameters in {dtype}, {basis}"
+    count = shape.parameters
+    size = f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.0f}M"
+    basis = f"{size} parameters in {dtype}, {basis}"
     return Estimate(written, rollout.batch_size * length * passes, memory, basis)
 
 
@@ -174,23 +179,13 @@ def _folder(path: str) -> Path | None:
         return None
 
 
-def _dtype(wanted: str) -> str:
-    return ("bfloat16" if _has_gpu() else "float32") if wanted == "auto" else wanted
-
-
 @functools.cache
 def _has_gpu() -> bool:
     """Return whether MLX is installed with GPU support, without loading MLX."""
     if sys.platform == "darwin":
         return True
     for name in ("mlx-cuda-13", "mlx-cuda-12", "mlx-cuda"):
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             metadata.distribution(name)
-        except metadata.PackageNotFoundError:
-            continue
-        return True
+            return True
     return False
-
-
-def _millions(count: int) -> str:
-    return f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.0f}M"

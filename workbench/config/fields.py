@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import tomllib
@@ -13,7 +14,8 @@ import tomli_w
 
 from trainer.config import Config
 from trainer.config.problems import broken_rule
-from trainer.config.reference import reference_rows
+from trainer.config.reference import ReferenceRow, reference_rows
+from workbench.text import has_words
 
 FieldKind = Literal["number", "integer", "switch", "choice", "text", "path", "list", "sources"]
 
@@ -37,24 +39,12 @@ class FormField:
     name: str
     kind: FieldKind
     default: Any
-    unit: str
     low: float | None
     high: float | None
-    low_exclusive: bool
-    high_exclusive: bool
     choices: tuple[str, ...]
     """Allowed values of a choice, or of the items of a list; empty if any value is allowed."""
-    rule: str
-    """Rule for a value, in words: `at least 0, at most 100`."""
-    help: str
-    advice: str
-    source: str
-    live: bool
-
-    @property
-    def is_share(self) -> bool:
-        """Whether the setting is a number between 0 and 1 whose default is not tiny."""
-        return self.kind == "number" and (self.low, self.high) == (0, 1) and not 0 < self.default < _SMALL
+    about: ReferenceRow
+    """The setting in words, and whether it is live."""
 
 
 @functools.cache
@@ -66,7 +56,6 @@ def form_fields() -> tuple[FormField, ...]:
         assert table.annotation is not None
         for name, schema in table.annotation.model_json_schema()["properties"].items():
             row = rows[f"{section}.{name}"]
-            low, high = schema.get("minimum"), schema.get("maximum")
             fields.append(
                 FormField(
                     key=row.key,
@@ -74,17 +63,10 @@ def form_fields() -> tuple[FormField, ...]:
                     name=name,
                     kind=_kind(row.key, schema),
                     default=schema["default"],
-                    unit=row.unit,
-                    low=schema.get("exclusiveMinimum", low),
-                    high=schema.get("exclusiveMaximum", high),
-                    low_exclusive=low is None,
-                    high_exclusive=high is None,
+                    low=schema.get("exclusiveMinimum", schema.get("minimum")),
+                    high=schema.get("exclusiveMaximum", schema.get("maximum")),
                     choices=tuple(schema.get("enum") or schema.get("items", {}).get("enum") or ()),
-                    rule=row.rule,
-                    help=row.help,
-                    advice=row.advice,
-                    source=row.source,
-                    live=row.live,
+                    about=row,
                 )
             )
     return tuple(fields)
@@ -107,9 +89,8 @@ def sections() -> dict[str, str]:
 
 def search(query: str) -> list[FormField]:
     """Return the settings with every word of `query` in key, help or advice; matches in the key come first."""
-    words = query.casefold().split()
-    found = [f for f in form_fields() if _has(words, f"{f.key} {f.help} {f.advice}")]
-    return sorted(found, key=lambda f: not _has(words, f.key))
+    found = [f for f in form_fields() if has_words(f"{f.key} {f.about.help} {f.about.advice}", query)]
+    return sorted(found, key=lambda f: not has_words(f.key, query))
 
 
 def parse(field: FormField, text: str) -> Any:
@@ -133,12 +114,13 @@ def as_text(field: FormField, value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
-        return _short(value)
+        small = 0 < abs(value) < 1e-3  # as people write it: 3e-4, 1e-5
+        return f"{Decimal(repr(value)).normalize():e}" if small else repr(value)
     if isinstance(value, str):
         return value
     if isinstance(value, list) and field.kind == "list":
         plain = ", ".join(map(str, value))
-        return plain if _split(plain) == value else _array(value)
+        return plain if _split(plain) == value else _literal(value)
     return str(value) if isinstance(value, int) else _literal(value)
 
 
@@ -167,7 +149,8 @@ def stepped(field: FormField, value: Any, direction: int) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return value
     if field.kind == "integer":
-        step = _integer_step(int(value) + min(direction, 0))
+        size = abs(int(value) + min(direction, 0))
+        step = 1 if size < 20 else 10 ** (len(str(size)) - 2)
         moved: float = (int(value) // step + 1) * step if direction > 0 else (-(-int(value) // step) - 1) * step
     elif field.kind == "number":
         moved = _number_step(field, float(value), direction)
@@ -190,22 +173,15 @@ def _kind(key: str, schema: dict[str, Any]) -> FieldKind:
     return "choice" if "enum" in schema else _KINDS[schema["type"]]
 
 
-def _has(words: list[str], text: str) -> bool:
-    text = text.casefold()
-    return all(word in text for word in words)
-
-
 def _read(field: FormField, text: str) -> Any:
     stripped = text.strip()
     match field.kind:
         case "integer":
-            try:
+            with contextlib.suppress(ValueError, OverflowError):
                 number = float(stripped) if "e" in stripped.lower() else int(stripped)
-            except ValueError:
-                raise ValueError("must be a whole number") from None
-            if not math.isfinite(number) or number != int(number):
-                raise ValueError("must be a whole number")
-            return int(number)
+                if number == int(number):
+                    return int(number)
+            raise ValueError("must be a whole number")
         case "number":
             try:
                 return float(stripped)
@@ -228,13 +204,11 @@ def _read(field: FormField, text: str) -> Any:
 def _list(text: str) -> list[Any]:
     if not text.startswith("["):
         return _split(text)
-    try:
+    with contextlib.suppress(ValueError, RecursionError):
         values = tomllib.loads(f"v = {text}")
-    except (ValueError, RecursionError):
-        raise ValueError('must be items between commas, or a TOML array as in ["a", "b"]') from None
-    if len(values) != 1 or not isinstance(values["v"], list):
-        raise ValueError('must be items between commas, or a TOML array as in ["a", "b"]')
-    return values["v"]
+        if len(values) == 1 and isinstance(values["v"], list):
+            return values["v"]
+    raise ValueError('must be items between commas, or a TOML array as in ["a", "b"]')
 
 
 def _split(text: str) -> list[Any]:
@@ -244,24 +218,13 @@ def _split(text: str) -> list[Any]:
     return [item.strip() for item in text.split(",") if item.strip()]
 
 
-def _array(values: list[Any]) -> str:
-    return f"[{', '.join(map(_literal, values))}]"
-
-
 def _literal(value: Any) -> str:
     """Format `value` as TOML on one line."""
     if isinstance(value, list):
-        return _array(value)
+        return f"[{', '.join(map(_literal, value))}]"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key} = {_literal(item)}' for key, item in value.items())}}}"
     return tomli_w.dumps({"v": value})[4:].rstrip("\n")
-
-
-def _short(number: float) -> str:
-    """Format 0.0003 and 1e-05 as people write them: 3e-4, 1e-5."""
-    if 0 < abs(number) < 1e-3:
-        return f"{Decimal(repr(number)).normalize():e}"
-    return repr(number)
 
 
 def _source(source: Any) -> str:
@@ -272,14 +235,10 @@ def _source(source: Any) -> str:
     return f"{name}" if weight == 1 else f"{name} x {weight}"
 
 
-def _integer_step(value: int) -> int:
-    return 1 if abs(value) < 20 else int(10 ** (len(str(abs(value))) - 2)) or 1
-
-
 def _number_step(field: FormField, value: float, direction: int) -> float:
-    if field.is_share:
-        return round(round(value / _HUNDREDTH) * _HUNDREDTH + direction * _HUNDREDTH, 10)
     coarse = 0 < field.default < _SMALL
+    if (field.low, field.high) == (0, 1) and not coarse:  # a share
+        return round(round(value / _HUNDREDTH) * _HUNDREDTH + direction * _HUNDREDTH, 10)
     ladder, first = (_COARSE, 1e-6) if coarse else (_FINE, _SMALL)
     if value == 0 or (abs(value) <= first and direction * value < 0):
         return 0.0 if value else direction * first

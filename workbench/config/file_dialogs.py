@@ -31,25 +31,23 @@ class FileDialogs:
 
     def open(self) -> None:
         """Choose a preset or a file."""
-        answers = [Answer(name, name, "preset") for name in preset_names()] + [Answer("", "another file …")]
-        self._pane.app.push_screen(AnswerScreen("Open a configuration", answers), self._open)
+        self._pane.run_worker(self._open(), group="open", exclusive=True)
 
-    def _open(self, source: str | None) -> None:
-        if source is None:
-            return
+    async def _open(self) -> None:
+        app = self._pane.app
+        answers = [Answer(name, name, "preset") for name in preset_names()] + [Answer("", "another file …")]
+        source = await app.push_screen_wait(AnswerScreen("Open a configuration", answers))
         if source == "":
             folder = f"{self._document.path.parent}/" if self._document.path else ""
-            prompt = TextPromptScreen("Open a file", folder, _no_file, _unreadable)
-            self._pane.app.push_screen(prompt, lambda name: self._open(name and name.strip()))
-        elif self._document.dirty:
+            name = await app.push_screen_wait(TextPromptScreen("Open a file", folder, _no_file, _unreadable))
+            source = name and name.strip()
+        if source and self._document.dirty:
             answers = [Answer("open", "Open", "discard the changes"), Answer("stay", "Keep editing")]
             question = AnswerScreen(f"{self._document.name} has unsaved changes", answers)
-            self._pane.app.push_screen(question, lambda answer: self._request(source) if answer == "open" else None)
-        else:
-            self._request(source)
-
-    def _request(self, source: str) -> None:
-        self._pane.post_message(self._pane.OpenRequested(source))
+            if await app.push_screen_wait(question) != "open":
+                return
+        if source:
+            self._pane.post_message(self._pane.OpenRequested(source))
 
     def save(self) -> None:
         """Save the file; save a preset or a copy as a new file."""

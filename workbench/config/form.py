@@ -1,8 +1,8 @@
-"""Form of one configuration: its rows, the editors of a field, and what is known about the chosen one."""
+"""Form of one configuration: its rows, and the editors of a setting."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,10 +17,14 @@ from textual.suggester import Suggester
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from workbench.config.fields import FormField, as_text, editable, parse
-from workbench.config.rows import ConfigRows, FieldRow, Row, SectionRow, value_span
+from workbench.config.fields import FormField, as_text, parse
+from workbench.config.rows import ConfigRows, FieldRow, Row, value_span
 from workbench.kit.pane import MountedWhole
 from workbench.text import visible
+
+
+class Cancelled(Message):
+    """The user left an editor; the value stays as it was."""
 
 
 class FieldEditor(Input):
@@ -31,25 +35,24 @@ class FieldEditor(Input):
         Binding("tab", "take_suggestion", "complete", id="config-editor.complete", tooltip="Take the suggested path"),
     ]
 
-    class Cancelled(Message):
-        """The user cancelled; the value stays as it was."""
-
-    def __init__(self, field: FormField, text: str) -> None:
-        suggester = PathSuggester() if field.kind == "path" else None
-        super().__init__(text, compact=True, suggester=suggester, select_on_focus=field.kind in ("number", "integer"))
+    def __init__(self, field: FormField, value: Any) -> None:
+        super().__init__(
+            as_text(field, value),
+            compact=True,
+            suggester=PathSuggester() if field.kind == "path" else None,
+            select_on_focus=field.kind in ("number", "integer"),
+        )
         self.field = field
 
     def action_leave(self) -> None:
-        self.post_message(self.Cancelled())
+        self.post_message(Cancelled())
 
     def action_take_suggestion(self) -> None:
         self.cursor_position = len(self.value)
         self.action_cursor_right()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "take_suggestion":
-            return self.suggester is not None
-        return True
+        return action != "take_suggestion" or self.suggester is not None
 
 
 class ChoiceList(OptionList):
@@ -59,9 +62,6 @@ class ChoiceList(OptionList):
         Binding("escape", "leave", "cancel", id="config-choices.cancel", tooltip="Leave the value as it was"),
     ]
 
-    class Cancelled(Message):
-        """The user cancelled; the value stays as it was."""
-
     def __init__(self, field: FormField, value: object) -> None:
         super().__init__(*(Option(Content(choice), id=choice) for choice in field.choices), compact=True)
         self.field = field
@@ -69,7 +69,7 @@ class ChoiceList(OptionList):
             self.highlighted = field.choices.index(str(value))
 
     def action_leave(self) -> None:
-        self.post_message(self.Cancelled())
+        self.post_message(Cancelled())
 
 
 class PathSuggester(Suggester):
@@ -82,7 +82,7 @@ class PathSuggester(Suggester):
         return completed(value)
 
 
-def completed(text: str, listing: Callable[[Path], list[Path]] | None = None) -> str | None:
+def completed(text: str) -> str | None:
     """Complete `text` to the first existing path, folders with a slash; None if there is none."""
     if not text or "\0" in text:
         return None
@@ -91,7 +91,7 @@ def completed(text: str, listing: Callable[[Path], list[Path]] | None = None) ->
         folder = Path(head + slash).expanduser() if slash else Path()
         names = sorted(
             f"{path.name}/" if path.is_dir() else path.name
-            for path in (listing or _listing)(folder)
+            for path in folder.iterdir()
             if path.name.startswith(tail) and path.name.isprintable() and (tail or not path.name.startswith("."))
         )
     except (OSError, RuntimeError):  # no such folder, or unknown home
@@ -99,15 +99,11 @@ def completed(text: str, listing: Callable[[Path], list[Path]] | None = None) ->
     return f"{head}{slash}{names[0]}" if names else None
 
 
-def _listing(folder: Path) -> list[Path]:
-    return list(folder.iterdir())
-
-
 _EDITOR = 24  # minimum columns for text, paths and lists
 
 
 class ConfigForm(MountedWhole, Container):
-    """Form that shows rows and requests changes by messages; it does not change the document."""
+    """Rows with an editor and a note over them; it does not change the document."""
 
     class ValueChosen(Message):
         """Request to set `key` to `value`, which satisfies the setting's own rule."""
@@ -117,42 +113,10 @@ class ConfigForm(MountedWhole, Container):
             self.key = key
             self.value = value
 
-    class StepRequested(Message):
-        """Request to step the value of `key` up (direction 1) or down (-1), with wrap-around."""
-
-        def __init__(self, key: str, direction: int) -> None:
-            super().__init__()
-            self.key = key
-            self.direction = direction
-
-    class FoldRequested(Message):
-        """Request to unfold the section, or to fold it."""
-
-        def __init__(self, section: str, is_open: bool) -> None:
-            super().__init__()
-            self.section = section
-            self.is_open = is_open
-
-    class TextRequested(Message):
-        """Request to show the TOML of a setting that cannot be edited on one line."""
-
-        def __init__(self, key: str) -> None:
-            super().__init__()
-            self.key = key
-
-    class DraftChosen(Message):
-        """Request to send the proposed value to the run."""
-
     class LockedChosen(Message):
-        """The user tried to change a setting that is locked for now."""
+        """A value was entered for the setting under the cursor after a run had locked it."""
 
-        def __init__(self, key: str) -> None:
-            super().__init__()
-            self.key = key
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._editor: FieldEditor | ChoiceList | None = None
+    _editor: FieldEditor | ChoiceList | None = None
 
     def compose(self) -> ComposeResult:
         yield ConfigRows()
@@ -178,6 +142,17 @@ class ConfigForm(MountedWhole, Container):
         note.display = bool(text)
         self._place()
 
+    def edit(self, row: FieldRow) -> None:
+        """Open the editor of the setting under the cursor."""
+        self.close()
+        editor: type[FieldEditor | ChoiceList] = ChoiceList if row.field.kind == "choice" else FieldEditor
+        self._editor = editor(row.field, row.value)
+        self.mount(self._editor)
+        self._place()
+        self._editor.focus()
+
+    @on(ConfigRows.Moved)
+    @on(Cancelled)
     def close(self) -> None:
         """Close the editor and the note; the value stays as it was."""
         self.say("")
@@ -188,89 +163,30 @@ class ConfigForm(MountedWhole, Container):
             if had_focus:
                 self.rows.focus()
 
-    @on(ConfigRows.Chosen)
-    def _choose(self) -> None:
-        row = self.rows.selected
-        if isinstance(row, SectionRow):
-            self.post_message(self.FoldRequested(row.name, not row.is_open))
-        elif isinstance(row, FieldRow):
-            self._edit(row)
-
-    @on(ConfigRows.Stepped)
-    def _step(self, event: ConfigRows.Stepped) -> None:
-        row = self.rows.selected
-        if isinstance(row, SectionRow):
-            self.post_message(self.FoldRequested(row.name, event.direction > 0))
-        elif isinstance(row, FieldRow):
-            self._request_step(row, event.direction)
-
-    @on(ConfigRows.Moved)
-    def _close_note(self) -> None:
-        self.close()
-
     def on_resize(self) -> None:
         self._place()
 
     @on(Input.Submitted)
-    def _submit(self, event: Input.Submitted) -> None:
+    @on(OptionList.OptionSelected)
+    def _submit(self, event: Input.Submitted | OptionList.OptionSelected) -> None:
         event.stop()
-        assert isinstance(event.input, FieldEditor)
-        field = event.input.field
-        if isinstance(row := self.rows.selected, FieldRow) and row.locked:  # a run has begun meanwhile
-            self.post_message(self.LockedChosen(row.key))
+        editor, row = event.control, self.rows.selected
+        assert isinstance(editor, FieldEditor | ChoiceList)
+        if isinstance(row, FieldRow) and row.locked:
+            self.post_message(self.LockedChosen())
             return
         try:
-            value = parse(field, event.value)
+            value = parse(editor.field, event.value if isinstance(event, Input.Submitted) else str(event.option_id))
         except ValueError as error:
-            self.say(f"✖ {field.name} {error}")
+            self.say(f"✖ {editor.field.name} {error}")
         else:
-            self._take(field, value)
-
-    @on(OptionList.OptionSelected)
-    def _select(self, event: OptionList.OptionSelected) -> None:
-        event.stop()
-        assert isinstance(event.option_list, ChoiceList)
-        if isinstance(row := self.rows.selected, FieldRow) and row.locked:
-            self.post_message(self.LockedChosen(row.key))
-            return
-        self._take(event.option_list.field, event.option_id)
+            self.close()
+            self.post_message(self.ValueChosen(editor.field.key, value))
 
     @on(Input.Changed)
     def _typed(self, event: Input.Changed) -> None:
         event.stop()
         self.say("")
-
-    @on(FieldEditor.Cancelled)
-    @on(ChoiceList.Cancelled)
-    def _cancel(self) -> None:
-        self.close()
-
-    def _edit(self, row: FieldRow) -> None:
-        field = row.field
-        if row.locked:
-            self.post_message(self.LockedChosen(row.key))
-        elif row.draft:
-            self.post_message(self.DraftChosen())
-        elif field.kind == "switch" and isinstance(row.value, bool):
-            self._request_step(row, 1)
-        elif not editable(field, row.value):
-            self.post_message(self.TextRequested(row.key))
-        else:
-            self.close()
-            if field.kind == "choice":
-                self._editor = ChoiceList(field, row.value)
-            else:
-                self._editor = FieldEditor(field, as_text(field, row.value))
-            self.mount(self._editor)
-            self._place()
-            self._editor.focus()
-
-    def _request_step(self, row: FieldRow, direction: int) -> None:
-        self.post_message(self.LockedChosen(row.key) if row.locked else self.StepRequested(row.key, direction))
-
-    def _take(self, field: FormField, value: Any) -> None:
-        self.close()
-        self.post_message(self.ValueChosen(field.key, value))
 
     def _place(self) -> None:
         """Place the editor over the value, and the note under the row, or above it if there is no room below."""

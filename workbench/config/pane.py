@@ -10,15 +10,15 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
-from textual.widgets import Input
+from textual.widgets import Input, TextArea
 
 from trainer.errors import TrainerError
 from workbench.config.controller import ConfigController, Draft
 from workbench.config.document import ConfigDocument
-from workbench.config.fields import fields_by_key, search, sections
+from workbench.config.fields import editable, fields_by_key, search, sections, stepped
 from workbench.config.file_dialogs import FileDialogs
 from workbench.config.form import ConfigForm
-from workbench.config.rows import ConfigRows, FieldRow, rows_of
+from workbench.config.rows import ConfigRows, FieldRow, SectionRow
 from workbench.config.toml import line_of
 from workbench.config.views import ConfigReading, ConfigViews
 from workbench.config.widgets import ConfigHeading, EstimateLine, FieldHelp, ProblemsList, SearchLine
@@ -87,7 +87,7 @@ class ConfigPane(Pane):
     def compose(self) -> ComposeResult:
         yield ConfigHeading(id="config-heading")
         yield SearchLine(id="config-search")
-        yield ConfigViews(id="config-views")
+        yield ConfigViews(self._controller, id="config-views")
         yield ConfigReading(id="config-reading")
         yield ProblemsList(id="config-problems")
         yield FieldHelp(id="config-help")
@@ -146,7 +146,7 @@ class ConfigPane(Pane):
             self.take_focus()
             return
         if key not in fields_by_key():
-            self._show_toml(next((p.line for p in self.document.problems if p.key == key), None))
+            self._views.show_toml(next((p.line for p in self.document.problems if p.key == key), None))
             return
         self._folded.discard(key.partition(".")[0])
         self._set_query("")
@@ -168,31 +168,51 @@ class ConfigPane(Pane):
     def _take_value(self, event: ConfigForm.ValueChosen) -> None:
         self._change(lambda: self.document.set(event.key, event.value), self.document.undo)
 
-    @on(ConfigForm.StepRequested)
-    def _step_value(self, event: ConfigForm.StepRequested) -> None:
-        self._propose(event.key, self._controller.stepped(event.key, event.direction))
+    @on(ConfigRows.Chosen)
+    def _choose(self) -> None:
+        row = self._form.rows.selected
+        if isinstance(row, SectionRow):
+            self._fold(row, is_open=not row.is_open)
+        elif isinstance(row, FieldRow):
+            if row.locked:
+                self._explain_lock()
+            elif row.draft:
+                self._send_draft()
+            elif row.field.kind == "switch" and isinstance(row.value, bool):
+                self._form.rows.action_step(1)
+            elif editable(row.field, row.value):
+                self._form.edit(row)
+            else:
+                self._views.show_toml(line_of(row.key, self.document.lines))
 
-    @on(ConfigForm.DraftChosen)
+    @on(ConfigRows.Stepped)
+    def _step(self, event: ConfigRows.Stepped) -> None:
+        row = self._form.rows.selected
+        if isinstance(row, SectionRow):
+            self._fold(row, is_open=event.direction > 0)
+        elif isinstance(row, FieldRow):
+            if row.locked:
+                self._explain_lock()
+            else:
+                value = stepped(row.field, row.value, event.direction)
+                self._propose(row.key, value, partial(self.document.set, row.key, value))
+
+    def _fold(self, row: SectionRow, *, is_open: bool) -> None:
+        (self._folded.discard if is_open else self._folded.add)(row.key)
+        self.refresh_view()
+
     def _send_draft(self) -> None:
         draft, self._controller.draft = self._controller.draft, None
         self._form.close()
         if draft is not None:
             self._change(draft.act, draft.back)
 
-    @on(ConfigForm.FoldRequested)
-    def _fold(self, event: ConfigForm.FoldRequested) -> None:
-        (self._folded.discard if event.is_open else self._folded.add)(event.section)
-        self.refresh_view()
-
-    @on(ConfigForm.TextRequested)
-    def _edit_text(self, event: ConfigForm.TextRequested) -> None:
-        self._show_toml(line_of(event.key, self.document.lines))
-
     @on(ConfigForm.LockedChosen)
-    def _explain_lock(self, event: ConfigForm.LockedChosen) -> None:
-        broken = f"the TOML has an error: fix it there first ({keys_of(self)['config.toml']})"
-        locked = f"{event.key} cannot change during a run: only settings marked live can"
-        self._form.say(broken if self.document.syntax_error else locked)
+    def _explain_lock(self) -> None:
+        if self.document.syntax_error:
+            self._form.say(f"the TOML has an error: fix it there first ({keys_of(self)['config.toml']})")
+        elif row := self._form.rows.selected:
+            self._form.say(f"{row.key} cannot change during a run: only settings marked live can")
 
     @on(ConfigRows.Moved)
     def _explain(self) -> None:
@@ -215,7 +235,7 @@ class ConfigPane(Pane):
         if not isinstance(row, FieldRow) or not self._form.rows.has_focus:
             return
         if row.locked:
-            self._form.post_message(ConfigForm.LockedChosen(row.key))
+            self._explain_lock()
         else:
             self._propose(row.key, self.document.preset_value(row.key), partial(self.document.reset, row.key))
 
@@ -225,9 +245,8 @@ class ConfigPane(Pane):
     def action_redo(self) -> None:
         self._travel(self.document.redo, self.document.undo)
 
-    def _propose(self, key: str, value: Any, act: Callable[[], object] | None = None) -> None:
+    def _propose(self, key: str, value: Any, act: Callable[[], object]) -> None:
         """Set `key` to `value` by `act`; during a run only once the user sends it with enter."""
-        act = act or partial(self.document.set, key, value)
         if self._controller.running:
             self._show_draft(Draft(key, value, act, self.document.undo))
         else:
@@ -302,11 +321,6 @@ class ConfigPane(Pane):
     def _keep_search(self) -> None:
         self._form.rows.focus()
 
-    @on(SearchLine.Cleared)
-    def _clear_search(self) -> None:
-        self._set_query("")
-        self._form.rows.focus()
-
     def _set_query(self, query: str) -> None:
         self._query = query
         self.query_one(SearchLine).put(query)
@@ -316,26 +330,18 @@ class ConfigPane(Pane):
 
     def action_toggle_toml(self) -> None:
         if self._views.toml is None:
-            self._show_toml(None)
+            self._views.show_toml()
         else:
             self._views.hide_toml()
 
-    def _show_toml(self, line: int | None) -> None:
-        row = self._form.rows.selected
-        self._views.show_toml(self.document, row.key if row else "", line, read_only=self._controller.running)
+    @on(TextArea.SelectionChanged)
+    def _follow_cursor(self) -> None:
+        self._views.follow_cursor()
 
-    @on(ConfigViews.TextEdited)
+    @on(TextArea.Changed)
     def take_typed(self) -> None:
-        if not self._controller.read_only and (text := self._views.take_typed()) is not None:
-            self.document.set_text(text)
+        if self._views.take_typed():
             self.document_changed()
-
-    @on(ConfigViews.LineEntered)
-    def _follow(self, event: ConfigViews.LineEntered) -> None:
-        """Move the form's cursor, and with it the help, to the TOML line's setting."""
-        for key, line in self.document.lines.items():
-            if line == event.line and key in fields_by_key():
-                self._form.rows.go_to(key)
 
     def action_back(self) -> None:
         if self._controller.draft is not None:
@@ -364,7 +370,7 @@ class ConfigPane(Pane):
         if event.problem.key in fields_by_key():
             self.focus_field(event.problem.key)
         else:
-            self._show_toml(event.problem.line)
+            self._views.show_toml(event.problem.line)
 
     # Display
 
@@ -386,15 +392,7 @@ class ConfigPane(Pane):
             reading.show(document)
             self.query_one(ProblemsList).show([], [])
             return
-        rows = rows_of(
-            document,
-            folded=self._folded,
-            query=self._query,
-            running=controller.running,
-            sent=controller.pending,
-            draft=controller.draft[:2] if controller.draft else None,
-        )
-        self._views.show(document, rows, read_only=controller.running)
+        self._views.show(folded=self._folded, query=self._query)
         self.query_one(ProblemsList).show(document.problems, document.warnings)
         self._explain()
         self.query_one(EstimateLine).show(document.config())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from rich.cells import cell_len
 from textual import events
@@ -31,15 +31,11 @@ _ROLES = ("name", "value", "changed", "muted", "live", "mark", "problem", "locke
 class SectionRow:
     """Heading of a table of the configuration."""
 
-    name: str
+    key: str
     purpose: str
     is_open: bool
     changed: int
     problems: int
-
-    @property
-    def key(self) -> str:
-        return self.name
 
 
 @dataclass(frozen=True)
@@ -67,29 +63,22 @@ class FieldRow:
 Row = SectionRow | FieldRow
 
 
-class Span(NamedTuple):
-    """Columns `start` to `stop` of a line."""
-
-    start: int
-    stop: int
-
-
 def rows_of(
     document: ConfigDocument,
     *,
     folded: Collection[str] = (),
     query: str = "",
     running: bool = False,
-    sent: Mapping[str, Any] | None = None,
-    draft: tuple[str, Any] | None = None,
+    sent: Collection[str] = (),
+    draft: Mapping[str, Any] = {},
 ) -> list[Row]:
     """Return the rows of the form: sections and their settings, or only those that `query` finds.
 
     folded: sections that show only their headings. sent: settings that were sent to a run and are not confirmed yet.
-    draft: a setting and the value proposed for it.
+    draft: values that are proposed, by setting.
     """
     changes = document.changes()
-    problems = {_field_key(problem.key): problem.message for problem in reversed(document.problems)}
+    problems = {problem.setting: problem.message for problem in reversed(document.problems)}
     found = {field.key for field in search(query)}
     rows: list[Row] = []
     for section, purpose in sections().items():
@@ -103,17 +92,16 @@ def rows_of(
         for field in fields if is_open else ():
             change = changes.get(field.key)
             was = shown(field, change.preset) if change and change.from_preset else ""
-            is_draft = draft is not None and draft[0] == field.key
             rows.append(
                 FieldRow(
                     field=field,
-                    value=draft[1] if draft is not None and is_draft else document.get(field.key),
+                    value=draft[field.key] if field.key in draft else document.get(field.key),
                     was=was,
                     unsaved=bool(change and change.unsaved),
                     problem=problems.get(field.key, ""),
-                    locked=bool(document.syntax_error) or (running and not field.live),
-                    sent=field.key in (sent or {}),
-                    draft=is_draft,
+                    locked=bool(document.syntax_error) or (running and not field.about.live),
+                    sent=field.key in sent,
+                    draft=field.key in draft,
                 )
             )
     return rows
@@ -124,15 +112,15 @@ def row_line(row: Row, width: int) -> Line:
     return _section_line(row, width) if isinstance(row, SectionRow) else _field_line(row, width)
 
 
-def value_span(row: FieldRow, width: int) -> Span:
+def value_span(row: FieldRow, width: int) -> range:
     """Return the columns for the value of `row` on a line of `width` columns: after the name, right-aligned."""
     table = min(width, _TABLE)
     stop = table - _LIVE - (_UNIT if width >= _NARROW else 0)
-    return Span(min(_GUTTER + len(row.field.name) + 1, max(stop - 1, 0)), stop)
+    return range(min(_GUTTER + len(row.field.name) + 1, max(stop - 1, 0)), stop)
 
 
 def _section_line(row: SectionRow, width: int) -> Line:
-    head = f"{'▾' if row.is_open else '▸'} {row.name}"
+    head = f"{'▾' if row.is_open else '▸'} {row.key}"
     counts: Line = []
     if row.problems:
         counts.append((f"✖ {row.problems} ", "problem"))
@@ -144,7 +132,7 @@ def _section_line(row: SectionRow, width: int) -> Line:
 
 
 def _field_line(row: FieldRow, width: int) -> Line:
-    field = row.field
+    field, about = row.field, row.field.about
     span = value_span(row, width)
     value = fit(visible(shown(field, row.value)).strip(), span.stop - span.start, right=True)
     first = ("✖", "problem") if row.problem else ("•", "mark") if row.was else (" ", "name")
@@ -159,12 +147,12 @@ def _field_line(row: FieldRow, width: int) -> Line:
         pieces.append((" " * room, "name"))
     pieces.append((bare, _value_role(row)))
     if width >= _NARROW:
-        pieces.append((fit(f" {field.unit}", _UNIT), "muted"))
-    live = "↵" if row.draft else "sent" if row.sent else "live" if field.live else ""
+        pieces.append((fit(f" {about.unit}", _UNIT), "muted"))
+    live = "↵" if row.draft else "sent" if row.sent else "live" if about.live else ""
     pieces.append((fit(f" {live}", _LIVE), "live"))
     if width >= _TABLE + _HELP:
         room = width - _TABLE - 2
-        text = field.help if len(field.help) <= room else f"{field.help[: room - 1]}…"
+        text = about.help if len(about.help) <= room else f"{about.help[: room - 1]}…"
         pieces.append((f"  {text:{room}}", "muted"))
     return pieces
 
@@ -179,16 +167,12 @@ def _value_role(row: FieldRow) -> str:
     return "muted" if row.value in ("", []) else "value"
 
 
-def _field_key(key: str) -> str:
-    """Return the key of the setting: `reward.sources` for `reward.sources[0].pattern`."""
-    return key.partition("[")[0]
-
-
 class ConfigRows(CursorList[Row]):
     """List of sections and settings with a cursor."""
 
     CSS_NAME = "config-rows"
     MARGIN = 2
+    _message = "  No matching settings"
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"config-rows--{role}" for role in _ROLES}
     BINDINGS: ClassVar[list[BindingType]] = [
         *cursor_bindings("config", "row"),
@@ -206,10 +190,6 @@ class ConfigRows(CursorList[Row]):
         def __init__(self, direction: int) -> None:
             super().__init__()
             self.direction = direction
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._message = "  No matching settings"
 
     @property
     def line(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 TokenKind = Literal["table", "key", "string", "number", "boolean", "comment", "invalid"]
 
@@ -26,7 +26,6 @@ _PIECES = re.compile(
     """,
     re.VERBOSE,
 )
-_KINDS: tuple[TokenKind, ...] = ("comment", "string", "key", "boolean", "number", "invalid")
 
 
 class Token(NamedTuple):
@@ -144,7 +143,7 @@ def _line_tokens(line: str, state: _State) -> tuple[list[Token], _State]:
         elif kind == "bracket":
             depth = max(depth + (1 if piece["bracket"] in "[{" else -1), 0)
         else:
-            tokens.extend(Token(piece.start(), piece.end(), name) for name in _KINDS if name == kind)
+            tokens.append(Token(piece.start(), piece.end(), cast("TokenKind", kind)))
     return tokens, _State("", depth)
 
 
@@ -152,7 +151,7 @@ def _closing(line: str, start: int, quote: str) -> int:
     """Return the column after the end of the multi-line string that is open at `start`; -1 if it does not end here."""
     position = start
     while (found := line.find(quote, position)) >= 0:
-        backslashes = len(line[:found]) - len(line[:found].rstrip("\\"))
+        backslashes = found - len(line[:found].rstrip("\\"))
         if quote == "'''" or backslashes % 2 == 0:
             return found + len(quote)
         position = found + 1

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Collection
+from typing import ClassVar, get_args
 
 from rich.style import Style
 from rich.text import Text
@@ -12,17 +12,17 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.geometry import Region
-from textual.message import Message
 from textual.strip import Strip
 from textual.widgets import Static, TextArea
 
+from workbench.config.controller import ConfigController
 from workbench.config.document import ConfigDocument
+from workbench.config.fields import fields_by_key
 from workbench.config.form import ConfigForm
-from workbench.config.rows import Row
-from workbench.config.toml import Token, line_of, tokens_by_line
+from workbench.config.rows import rows_of
+from workbench.config.toml import Token, TokenKind, line_of, tokens_by_line
 from workbench.text import visible
 
-_KINDS = ("table", "key", "string", "number", "boolean", "comment", "invalid")
 _APPS = {"f6", "f7", "ctrl+z", "ctrl+y"}  # F-keys choose panes; undo and redo also change the form
 
 
@@ -44,11 +44,13 @@ def _bindings() -> list[BindingType]:
 class TomlView(TextArea, inherit_bindings=False):
     """TOML editor with its own highlighting: Textual's needs tree-sitter, which many machines do not have."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"toml-view--{kind}" for kind in _KINDS}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"toml-view--{kind}" for kind in get_args(TokenKind)}
     BINDINGS: ClassVar[list[BindingType]] = _bindings()
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text, show_line_numbers=True, soft_wrap=False, tab_behavior="focus", compact=True)
+    def __init__(self, text: str, *, read_only: bool) -> None:
+        super().__init__(
+            text, show_line_numbers=True, soft_wrap=False, tab_behavior="focus", compact=True, read_only=read_only
+        )
         self._tokens: list[list[Token]] = []
         self._coloured = ""
 
@@ -77,21 +79,15 @@ class TomlView(TextArea, inherit_bindings=False):
         """Return a line with its colours; each control character becomes one symbol, so that columns stay."""
         raw = self.document.get_line(line_index)
         line = Text("".join(map(_shown, raw)), end="", no_wrap=True)
-        tokens = self._line_tokens()
-        for token in tokens[line_index] if line_index < len(tokens) else ():
-            line.stylize(self._ink(token.kind), token.start, token.stop)
-        return line
-
-    def _ink(self, kind: str) -> Style:
-        """Return the style of a token without its background, which the line or the selection sets."""
-        style = self.get_component_rich_style(f"toml-view--{kind}")
-        return Style(color=style.color, bold=style.bold, italic=style.italic, underline=style.underline)
-
-    def _line_tokens(self) -> list[list[Token]]:
         if self._coloured != self.text:
             self._coloured = self.text
             self._tokens = tokens_by_line(self.document.lines)
-        return self._tokens
+        for token in self._tokens[line_index] if line_index < len(self._tokens) else ():
+            style = self.get_component_rich_style(f"toml-view--{token.kind}")
+            # Without the background, which the line or the selection sets.
+            ink = Style(color=style.color, bold=style.bold, italic=style.italic, underline=style.underline)
+            line.stylize(ink, token.start, token.stop)
+        return line
 
 
 def _shown(character: str) -> str:
@@ -105,20 +101,11 @@ _BESIDE = 96  # columns from which both are shown
 
 
 class ConfigViews(Horizontal):
-    """Container of form and TOML; reports text typed into the TOML and the line of its cursor."""
+    """Form and TOML, side by side where there is room."""
 
-    class TextEdited(Message):
-        """The TOML may have been edited; `take_typed` returns the text."""
-
-    class LineEntered(Message):
-        """The cursor of the TOML has moved to `line`, from 1."""
-
-        def __init__(self, line: int) -> None:
-            super().__init__()
-            self.line = line
-
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(self, controller: ConfigController, *, id: str | None = None) -> None:
         super().__init__(id=id)
+        self._controller = controller
         self.toml: TomlView | None = None
         """TOML editor; None while it is hidden."""
         self._shown_text = ""
@@ -131,31 +118,40 @@ class ConfigViews(Horizontal):
         """Form, which may be hidden."""
         return self.query_one(ConfigForm)
 
-    def take_typed(self) -> str | None:
-        """Return the TOML if it was edited since the document was last shown or this was last called, or else None."""
-        if self.toml is None or self.toml.text == self._shown_text:
-            return None
+    def take_typed(self) -> bool:
+        """Change the document as the TOML was edited since the document was last shown; return False if it was not."""
+        if self.toml is None or self._controller.read_only or self.toml.text == self._shown_text:
+            return False
         self._shown_text = self.toml.text
-        return self._shown_text
+        self._controller.document.set_text(self.toml.text)
+        return True
 
-    def show(self, document: ConfigDocument, rows: Sequence[Row], *, read_only: bool) -> None:
-        """Show the current `document`. read_only: the TOML cannot be edited."""
+    def show(self, *, folded: Collection[str], query: str) -> None:
+        """Show the document as it is now. folded, query: as for `rows_of`."""
+        controller = self._controller
+        document, draft = controller.document, controller.draft
+        rows = rows_of(
+            document,
+            folded=folded,
+            query=query,
+            running=controller.running,
+            sent=controller.pending,
+            draft={draft.key: draft.value} if draft else {},
+        )
         self.form.show(rows)
         self._shown_text = document.text
         if self.toml is not None:
-            self.toml.read_only = read_only
+            self.toml.read_only = controller.running
             self.toml.show_text(document.text)
 
-    def show_toml(self, document: ConfigDocument, key: str, line: int | None, *, read_only: bool) -> None:
-        """Show the TOML at `line`, from 1; without one, at the line of `key` if it was hidden."""
+    def show_toml(self, line: int | None = None) -> None:
+        """Show the TOML at `line`, from 1; without one, at the line of the form's cursor if it was hidden."""
+        document, row = self._controller.document, self.form.rows.selected
         if self.toml is None:
-            from workbench.config.views import TomlView  # only when first needed
-
             self._shown_text = document.text
-            self.toml = TomlView(document.text)
-            self.toml.read_only = read_only
+            self.toml = TomlView(document.text, read_only=self._controller.running)
             self.mount(self.toml)
-            line = line or line_of(key, document.lines)
+            line = line or line_of(row.key if row else "", document.lines)
         self._lay_out()
         self.toml.focus()
         if line:
@@ -174,17 +170,16 @@ class ConfigViews(Horizontal):
         if not self.form.display:
             self.hide_toml()
 
+    def follow_cursor(self) -> None:
+        """Move the form's cursor, and with it the help, to the setting at the cursor of the TOML."""
+        if self.toml is None or not self.toml.has_focus:
+            return
+        for key, line in self._controller.document.lines.items():
+            if line == self.toml.cursor_location[0] + 1 and key in fields_by_key():
+                self.form.rows.go_to(key)
+
     def on_resize(self) -> None:
         self._lay_out()
-
-    def on_text_area_changed(self, event: Message) -> None:
-        event.stop()
-        self.post_message(self.TextEdited())
-
-    def on_text_area_selection_changed(self, event: Message) -> None:
-        event.stop()
-        if self.toml is not None and self.toml.has_focus:
-            self.post_message(self.LineEntered(self.toml.cursor_location[0] + 1))
 
     def _lay_out(self) -> None:
         self.form.display = self.toml is None or self.size.width >= _BESIDE
@@ -207,10 +202,7 @@ class ConfigReading(Vertical):
         """Show `document`."""
         self.query_one(Static).update(Content.styled(document.about_kind, "$text-muted"))
         if self._toml is None:
-            from workbench.config.views import TomlView  # only when first needed
-
-            self._toml = TomlView(document.text)
-            self._toml.read_only = True
+            self._toml = TomlView(document.text, read_only=True)
             self.mount(self._toml)
         self._toml.show_text(document.text)
 

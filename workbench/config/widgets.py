@@ -16,7 +16,7 @@ from trainer.config import Config
 from workbench.columns import fit_end
 from workbench.config.document import ConfigDocument, Problem
 from workbench.config.estimates import Estimate, estimate
-from workbench.config.fields import FormField, shown
+from workbench.config.fields import shown
 from workbench.config.rows import Row, SectionRow
 from workbench.kit.drawing import CutText
 from workbench.numbers import gigabytes
@@ -26,10 +26,8 @@ from workbench.text import visible
 class ConfigHeading(Widget):
     """Heading with the name of the preset or file, whether it is saved, and the number of changes."""
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._subject = ""
-        self._notes: list[str] = []
+    _subject = ""
+    _notes: Sequence[str] = ()
 
     def show(self, document: ConfigDocument, *, running: bool) -> None:
         """Show the state of `document`. running: during a run, only live settings can change."""
@@ -64,9 +62,6 @@ class SearchLine(Input):
         Binding("down", "submit", "to the rows", show=False, id="config-search.down", tooltip="Go to the matches"),
     ]
 
-    class Cleared(Message):
-        """Request to show all settings again."""
-
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(placeholder="Search names and descriptions", compact=True, id=id)
         self.display = False
@@ -80,8 +75,10 @@ class SearchLine(Input):
             self.value = query
         self.display = bool(query)
 
-    def action_clear(self) -> None:
-        self.post_message(self.Cleared())
+    async def action_clear(self) -> None:
+        self.value = ""
+        await self.action_submit()
+        self.display = False
 
 
 class ProblemsList(OptionList):
@@ -127,7 +124,7 @@ class ProblemsList(OptionList):
     def point_at(self, key: str) -> None:
         """Highlight the first problem of a setting."""
         for place, problem in enumerate(self._problems):
-            if problem.key.partition("[")[0] == key:
+            if problem.setting == key:
                 self.highlighted = place
                 return
 
@@ -147,9 +144,7 @@ class FieldHelp(CutText):
 class EstimateLine(Widget):
     """Line with tokens and memory of an iteration, as far as its width allows."""
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._pieces: list[str] = []
+    _pieces: Sequence[str] = ()
 
     def show(self, config: Config | None) -> None:
         """Show the estimate for `config`; None while it has problems."""
@@ -165,14 +160,17 @@ def help_content(row: Row | None) -> Content:
     if row is None:
         return Content()
     if isinstance(row, SectionRow):
-        return Content.assemble((row.name, "bold"), "  ", row.purpose)
-    field = row.field
-    lines = [Content.assemble((f"{field.name}  ", "bold"), field.help)]
-    if field.advice:
-        lines.append(Content.styled(field.advice, "$text-accent"))
-    lines.append(Content.styled(_facts(field), "$text-muted"))
-    if field.source:
-        lines.append(Content.styled(f"default from: {field.source}", "$text-muted"))
+        return Content.assemble((row.key, "bold"), "  ", row.purpose)
+    field, about = row.field, row.field.about
+    lines = [Content.assemble((f"{field.name}  ", "bold"), about.help)]
+    if about.advice:
+        lines.append(Content.styled(about.advice, "$text-accent"))
+    kind = {"integer": "whole number", "switch": "true or false", "list": "list"}.get(field.kind, "")
+    default = f"default {visible(shown(field, field.default))}"
+    facts = filter(None, (about.rule or kind, about.unit, default, "live" if about.live else ""))
+    lines.append(Content.styled(" · ".join(facts), "$text-muted"))
+    if about.source:
+        lines.append(Content.styled(f"default from: {about.source}", "$text-muted"))
     return Content("\n").join(lines)
 
 
@@ -188,7 +186,7 @@ def estimate_pieces(needed: Estimate | None) -> list[str]:
     ]
 
 
-def fitted(pieces: list[str], width: int) -> str:
+def fitted(pieces: Sequence[str], width: int) -> str:
     """Join as many of the first pieces as fit in `width` columns, but at least one."""
     line = pieces[0] if pieces else ""
     for piece in pieces[1:]:
@@ -196,9 +194,3 @@ def fitted(pieces: list[str], width: int) -> str:
             break
         line = f"{line} · {piece}"
     return line
-
-
-def _facts(field: FormField) -> str:
-    kind = {"integer": "whole number", "switch": "true or false", "list": "list"}.get(field.kind, "")
-    default = f"default {visible(shown(field, field.default))}"
-    return " · ".join(filter(None, (field.rule or kind, field.unit, default, "live" if field.live else "")))

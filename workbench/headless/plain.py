@@ -15,9 +15,7 @@ from workbench.run.sentences import sentences, summary
 from workbench.run.view import RunView, seconds
 from workbench.system import output
 
-_COUNTS = {PPO: ("iteration", 9)}  # heading and width of the first column
-_STEPS = ("step", 11)
-_TAIL = (("speed", "tok/s", 6), ("memory", "GB", 6), ("time", "s", 7), ("left", "", 8))
+_TAIL = (("speed", "tok/s", 8), ("memory", "GB", 8), ("time", "s", 9), ("left", "", 10))
 
 
 class PlainDisplay(Display):
@@ -70,34 +68,27 @@ class JsonDisplay(Display):
 
 def heading(kind: str = PPO) -> str:
     """Return two lines: the columns' names and their units."""
-    name, width = _COUNTS.get(kind, _STEPS)
-    names, units = name.rjust(width), " " * width
-    for metric in table(kind):
-        names += metric.heading.rjust(_width(metric.heading, metric.unit) + 2)
-        units += metric.unit.rjust(_width(metric.heading, metric.unit) + 2)
-    for name, unit, width in _TAIL:
-        names += name.rjust(width + 2)
-        units += unit.rjust(width + 2)
+    columns = _columns(kind)
+    names = "".join(name.rjust(width) for name, _, width in columns)
+    units = "".join(unit.rjust(width) for _, unit, width in columns)
     return f"{names}\n{units.rstrip()}"
 
 
 def row(event: Numbers, view: RunView) -> str:
     """Return the numbers of `event`, right-aligned under `heading`."""
     kind = kind_of(event)
-    _, width = _COUNTS.get(kind, _STEPS)
-    cells = f"{event.iteration}/{view.total}".rjust(width)
-    for metric in table(kind):
-        cells += metric.text(metric.of(event)).rjust(_width(metric.heading, metric.unit) + 2)
-    tail = (
+    cells = [
+        f"{event.iteration}/{view.total}",
+        *(metric.text(metric.of(event)) for metric in table(kind)),
         f"{event.tokens_per_second:.0f}",
         f"{event.memory_bytes / 1e9:.1f}",
         f"{seconds(event):.1f}",
         duration(view.seconds_left()),
-    )
-    for text, (_, _, width) in zip(tail, _TAIL, strict=True):
-        cells += text.rjust(width + 2)
-    return cells
+    ]
+    return "".join(cell.rjust(width) for cell, (_, _, width) in zip(cells, _columns(kind), strict=True))
 
 
-def _width(heading: str, unit: str) -> int:
-    return max(len(heading), len(unit), 6)
+def _columns(kind: str) -> list[tuple[str, str, int]]:
+    """Return the name of each column, its unit, and its width with the space before it."""
+    metrics = ((m.heading, m.unit, max(len(m.heading), len(m.unit), 6) + 2) for m in table(kind))
+    return [("iteration", "", 9) if kind == PPO else ("step", "", 11), *metrics, *_TAIL]

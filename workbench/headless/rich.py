@@ -19,7 +19,7 @@ from workbench.numbers import duration, gigabytes, number
 from workbench.run.metrics import table
 from workbench.run.sentences import sentences, summary
 from workbench.run.view import RunView
-from workbench.run.wording import SIGNS, in_brief, title, urgent_first
+from workbench.run.wording import SIGNS, alert_text, in_brief, urgent_first
 from workbench.text import sparkline, visible
 
 _ACCENT = "cyan"
@@ -173,14 +173,8 @@ def _sample(preview: SamplePreview, width: int) -> Iterable[Text]:
 
 
 def _alert(alert: Alert | RolledBack, width: int) -> Text:
-    level, message = "info", ""
-    if isinstance(alert, RolledBack):
-        message = f"rolled back to iteration {alert.to}: {alert.reason}"
-    else:
-        level, message = alert.level, alert.message
-    if isinstance(alert, Alarm):
-        message = f"{title(alert)}: {message}"
-    text = Text(f"{SIGNS.get(level, SIGNS['warning'])} iteration {alert.iteration}: {visible(message)}")
+    level = "info" if isinstance(alert, RolledBack) else alert.level
+    text = Text(f"{SIGNS.get(level, SIGNS['warning'])} iteration {alert.iteration}: {visible(alert_text(alert))}")
     text.stylize(_STYLES.get(level, _STYLES["warning"]))
     text.truncate(2 * width - 4, overflow="ellipsis")
     return text

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from textual import actions
 from textual.app import App
-from textual.binding import Binding
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.dom import DOMNode
 from textual.screen import Screen
@@ -31,7 +30,10 @@ def commands(app: App[object], screen: Screen[object]) -> Iterator[Command]:
     nodes += [(f"{pane.TITLE}: ", pane) for pane in screen.query(Pane)]
     for prefix, node in nodes:
         for _, binding in node._bindings:  # Textual has no public list of a node's bindings
-            if binding.id and binding.description and _allowed(node, binding):  # Textual's own have no id
+            if not (binding.id and binding.description):  # Textual's own have no id
+                continue
+            _, name, parameters = actions.parse(binding.action)
+            if node.check_action(name, parameters) is True:  # as far as it knows without a key press
                 title = f"{prefix}{binding.description}"
                 key = app.get_key_display(binding)
                 yield Command(title, f"{binding.tooltip or binding.description}  ({key})", node, binding.action)
@@ -54,9 +56,3 @@ class WorkbenchCommands(Provider):
         if isinstance(command.node, Pane):
             await self.app.run_action(f"screen.show_pane({command.node.id!r})")
         await self.app.run_action(command.action, command.node)
-
-
-def _allowed(node: DOMNode, binding: Binding) -> bool:
-    """Return whether the node's `check_action` allows the action now, as far as it knows without a key press."""
-    _, name, parameters = actions.parse(binding.action)
-    return node.check_action(name, parameters) is True

@@ -58,10 +58,8 @@ class CursorList(ScrollView, Generic[Item], can_focus=True, inherit_bindings=Fal
     class Opened(Message):
         """Posted when an item is double-clicked."""
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._items: Sequence[Item] = ()
-        self._message = ""  # shown when there are no items
+    _items: Sequence[Item] = ()
+    _message = ""  # shown when there are no items
 
     @property
     def selected(self) -> Item | None:

@@ -12,11 +12,11 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Button, Input, OptionList, Static
+from textual.widgets import Button, Input, OptionList, Static, TextArea
 
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import MountedWhole
-from workbench.text import visible
+from workbench.text import typed, visible
 
 T = TypeVar("T")
 
@@ -129,17 +129,18 @@ class AnswerScreen(Dialog[str | None]):
         wide = max(len(visible(answer.title)) for answer in self._answers) + 2
         with Vertical(classes="dialog"):
             yield Static(visible(self._question), markup=False, classes="question")
-            yield OptionList(*(self._line(answer, wide) for answer in self._answers))
+            yield OptionList(
+                *(
+                    Content.assemble((f"{visible(title):{wide}}", "bold"), (visible(text), "$text-muted"))
+                    for _, title, text in self._answers
+                )
+            )
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self._answers[event.option_index].id)
 
     def action_put_away(self) -> None:
         self.dismiss(None)
-
-    @staticmethod
-    def _line(answer: Answer, wide: int) -> Content:
-        return Content.assemble((f"{visible(answer.title):{wide}}", "bold"), (visible(answer.text), "$text-muted"))
 
 
 class TextPromptScreen(Dialog[str | None]):
@@ -211,3 +212,21 @@ class PlainInput(Input):
         event.prevent_default()
         super()._on_paste(events.Paste(visible(event.text, keep_newlines=True)))
         event.stop()
+
+
+class PlainArea(TextArea):
+    """An editor of a text of several lines that shows control characters, also of pasted text, as symbols.
+
+    first: the text before it was edited.
+    """
+
+    def __init__(self, text: str, *, tooltip: str) -> None:
+        super().__init__(typed(text), compact=True, highlight_cursor_line=False, tooltip=tooltip)
+        self.first = self.text  # the document normalises line ends
+
+    def on_mount(self) -> None:
+        self.move_cursor(self.document.end)
+
+    async def _on_paste(self, event: events.Paste) -> None:
+        event.prevent_default()
+        await super()._on_paste(events.Paste(typed(event.text)))

@@ -87,10 +87,8 @@ class Drawn(Widget):
     A subclass sets COMPONENT_CLASSES to those of the roles that it draws in.
     """
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._drawn: Sequence[Line] = ()
-        self._drawn_size = (-1, -1)
+    _drawn: Sequence[Line] = ()
+    _drawn_size = (-1, -1)
 
     def draw(self, width: int, height: int) -> Sequence[Line]:
         """Return at most `height` lines of at most `width` columns."""
@@ -130,10 +128,7 @@ class ScrolledLines(ScrollView, can_focus=True, inherit_bindings=False):
     """
 
     CSS_NAME: ClassVar[str]
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._lines: Sequence[Line] = ()
+    _lines: Sequence[Line] = ()
 
     def wrap(self, width: int) -> Sequence[Line]:
         """Return the whole text in lines of at most `width` columns."""
@@ -174,10 +169,11 @@ def cut(content: Content, width: int, height: int) -> Content:
 class CutText(Static):
     """Text cut to its widget. most: maximum lines of a widget whose height follows its text; 0: the lines it has."""
 
+    _whole = Content()
+
     def __init__(self, *, most: int = 0, id: str | None = None) -> None:
         super().__init__(id=id, markup=False)
         self._most = most
-        self._whole = Content()
 
     def update(self, content: VisualType = "", *, layout: bool = True) -> None:
         """Show `content`, cut to the size of the widget."""

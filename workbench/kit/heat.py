@@ -51,12 +51,11 @@ def heat_ladder(variables: Mapping[str, str], *, diverging: bool, colorless: boo
     ground, text = Color.parse(variables["background"]), Color.parse(variables["foreground"])
     low, mid, high = (Color.parse(variables[f"heat-{name}"]) for name in ("low", "mid", "high"))
     plain, missing = _style(text, ground), _style(mid, ground) + Style(italic=True)
-    rise = _mixed_steps if ground.ansi is None else _ansi_steps
-    rising, marks = (plain, *rise(high, text, ground)), _marks(mid, high, ground)
+    rising, marks = _rise(mid, high, text, ground)
     if not diverging:
-        return Ladder(rising, marks, missing, plain)
-    falling, others = rise(low, text, ground), _marks(mid, low, ground)[1:]
-    return Ladder((*reversed(falling), *rising), (*reversed(others), *marks), missing, plain)
+        return Ladder((plain, *rising), marks, missing, plain)
+    falling, others = _rise(mid, low, text, ground)
+    return Ladder((*reversed(falling), plain, *rising), (*reversed(others[1:]), *marks), missing, plain)
 
 
 def block(position: float, *, diverging: bool) -> str:
@@ -81,21 +80,16 @@ def _nearest(position: float, count: int) -> int:
     return math.floor(position * (count - 1) + 0.5)
 
 
-def _mixed_steps(heat: Color, text: Color, ground: Color) -> tuple[Style, ...]:
-    grounds = [ground.blend(heat, _STRONGEST * step / _STEPS) for step in range(1, _STEPS + 1)]
-    return tuple(_style(_readable(text, ground, on), on) for on in grounds)
-
-
-def _ansi_steps(heat: Color, text: Color, ground: Color) -> tuple[Style, ...]:
-    ends = Color.parse("ansi_black"), Color.parse("ansi_bright_white")
-    return _style(heat, ground), _style(_most_readable(ends, heat), heat)
-
-
-def _marks(mid: Color, heat: Color, ground: Color) -> tuple[Style, ...]:
+def _rise(mid: Color, heat: Color, text: Color, ground: Color) -> tuple[tuple[Style, ...], tuple[Style, ...]]:
+    """Return the styles of text after the plain one up to `heat`, and those of blocks from the middle up to it."""
     if ground.ansi is not None:
-        return _style(mid, ground), _style(heat, ground)
+        ends = Color.parse("ansi_black"), Color.parse("ansi_bright_white")
+        steps = _style(heat, ground), _style(_most_readable(ends, heat), heat)
+        return steps, (_style(mid, ground), _style(heat, ground))
+    grounds = [ground.blend(heat, _STRONGEST * step / _STEPS) for step in range(1, _STEPS + 1)]
     least = ground.blend(mid, _FAINT)
-    return tuple(_style(least.blend(heat, step / _STEPS), ground) for step in range(_STEPS + 1))
+    marks = tuple(_style(least.blend(heat, step / _STEPS), ground) for step in range(_STEPS + 1))
+    return tuple(_style(_readable(text, ground, on), on) for on in grounds), marks
 
 
 def _readable(text: Color, ground: Color, on: Color) -> Color:

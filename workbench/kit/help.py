@@ -17,7 +17,7 @@ from textual.widgets import Input, Static
 from workbench.kit.dialog import Dialog
 from workbench.kit.keys import remapped
 from workbench.kit.pane import Pane
-from workbench.text import visible
+from workbench.text import has_words, visible
 
 EVERYWHERE = "Everywhere"
 FOCUSED = "Where the cursor is"  # the keys of Textual's own widgets: fields, lists
@@ -61,8 +61,7 @@ def help_rows(app: App[Any], pane: Pane | None) -> list[HelpRow]:
 
 def matching(rows: Iterable[HelpRow], query: str) -> list[HelpRow]:
     """Return the rows that contain every word of `query`, ignoring case."""
-    words = query.casefold().split()
-    return [row for row in rows if all(word in " ".join(row[:4]).casefold() for word in words)]
+    return [row for row in rows if has_words(" ".join(row[:4]), query)]
 
 
 class HelpTable(Static):

@@ -57,14 +57,7 @@ class KeyFooter(Widget):
         self.screen.bindings_updated_signal.subscribe(self, self._follow)
 
     def _follow(self, screen: Screen[object]) -> None:
-        keys, palette = self._in_force(screen)
-        if (keys, palette) != (self.keys, self._palette):
-            self.keys, self._palette = keys, palette
-            self._hover(None)
-            self.refresh()
-
-    def _in_force(self, screen: Screen[object]) -> tuple[list[ShownKey], ShownKey | None]:
-        """Return the first key of each action, and the key of the palette if it is shown."""
+        """Show the first key of each action, and the key of the palette."""
         keys, palette = dict[str, ShownKey](), None
         for _, binding, enabled, tooltip in screen.active_bindings.values():
             name = self.app.get_key_display(binding)
@@ -73,7 +66,11 @@ class KeyFooter(Widget):
                 palette = key if self._has_palette else None
             elif binding.show:
                 keys.setdefault(binding.action, key)
-        return list(keys.values()), palette
+        shown = list(keys.values())
+        if (shown, palette) != (self.keys, self._palette):
+            self.keys, self._palette = shown, palette
+            self._hover(None)
+            self.refresh()
 
     # Drawing
 

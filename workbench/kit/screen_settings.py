@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import tomli_w
+
+from trainer.files import read_toml, write_whole
 
 FILE = "workbench.toml"
 
@@ -23,7 +24,7 @@ class ScreenSettings:
     def load(cls, folder: Path) -> ScreenSettings:
         """Read the file in `folder`; missing settings have their defaults."""
         try:
-            raw = tomllib.loads((folder / FILE).read_text(encoding="utf-8"))
+            raw = read_toml(folder / FILE)
         except (OSError, ValueError):
             return cls()
         settings = cls()
@@ -37,6 +38,4 @@ class ScreenSettings:
         """Write the file, whole or not at all; do nothing if the folder cannot be written."""
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
-            new = folder / f"{FILE}.new"
-            new.write_text(tomli_w.dumps(asdict(self)), encoding="utf-8")
-            new.replace(folder / FILE)
+            write_whole(folder / FILE, tomli_w.dumps(asdict(self)))

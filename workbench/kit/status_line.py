@@ -31,9 +31,7 @@ _STYLES = {"paused": "$text-warning", "failed": "$text-error", "done": "$text-su
 class StatusLine(Widget):
     """The line that always shows which run this is and what it is doing."""
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._pieces: list[Content] = [Content.assemble(("ppo-workbench", "bold"))]
+    _pieces: Sequence[Content] = (Content.assemble(("ppo-workbench", "bold")),)
 
     def show_run(self, view: RunView, *, note: str = "") -> None:
         """Show the state of the run. note: shown instead of the state's name, such as `stopping`."""
@@ -64,10 +62,12 @@ def status_pieces(view: RunView, *, note: str = "") -> list[Content]:
     if view.total:
         pieces.append(Content(f"iteration {view.iteration}/{view.total}"))
     if view.phase is not None:
-        pieces.append(_progress(visible(view.phase.phase), view.phase.done, view.phase.total))
+        done, total = view.phase.done, view.phase.total
+        full = round(_BAR * min(done / total, 1)) if total > 0 else 0
+        bar = ("━" * full, "$accent"), ("─" * (_BAR - full), "$text-disabled")
+        pieces.append(Content.assemble(f"{visible(view.phase.phase)} ", *bar))
     if (last := view.last) is not None:
-        running = view.ended is None
-        if running:
+        if view.ended is None:
             pieces.append(Content(f"ETA {duration(view.seconds_left())}"))
         pieces.append(Content(f"{last.tokens_per_second:.0f} tok/s"))
         pieces.append(Content(gigabytes(last.memory_bytes)))
@@ -90,8 +90,3 @@ def _alarms(alarms: Sequence[Alarm]) -> Content:
     words = visible(title(worst)) + (f" and {len(alarms) - 1} more" if len(alarms) > 1 else "")
     style = "$text-error" if worst.level == "error" else "$text-warning"
     return Content.styled(f"{SIGNS.get(worst.level, SIGNS['warning'])} {words}", style)
-
-
-def _progress(name: str, done: int, total: int) -> Content:
-    filled = round(_BAR * min(done / total, 1)) if total > 0 else 0
-    return Content.assemble(f"{name} ", ("━" * filled, "$accent"), ("─" * (_BAR - filled), "$text-disabled"))

@@ -11,6 +11,7 @@ import os
 import time
 import tomllib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -236,11 +237,9 @@ class ThemeWatcher:
     def _stamps(self) -> dict[Path, tuple[int, int]]:
         stamps = {}
         for path in _theme_files(self._folder):
-            try:
+            with suppress(OSError):  # gone since it was listed
                 status = path.stat()
-            except OSError:  # gone since it was listed
-                continue
-            stamps[path] = (status.st_mtime_ns, status.st_size)
+                stamps[path] = (status.st_mtime_ns, status.st_size)
         return stamps
 
 

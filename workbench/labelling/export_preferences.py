@@ -15,9 +15,9 @@ from textual.widgets import Input, Select
 
 from trainer.errors import TrainerError
 from trainer.preferences.store import PreferenceStore
-from workbench.kit.dialog import ConfirmScreen, PlainInput
+from workbench.kit.dialog import ConfirmScreen
 from workbench.kit.file_names import path_problem, unused
-from workbench.labelling.form import LabelForm, row
+from workbench.labelling.form import LabelForm, choice, row, text_field
 from workbench.numbers import counted
 from workbench.text import visible
 
@@ -93,11 +93,10 @@ class ExportPreferencesScreen(LabelForm[str | None]):
         formats = [(f"{name:18} {text}", name) for name, text in FORMATS_OUT.items()]
         ties = [("keep where the format can hold them", "keep"), ("leave out", "drop")]
         columns = [("prompt, completions and choice only", "no"), ("origins, judgements and other columns too", "yes")]
-        yield row(("format", _choice("format", formats, "Who will read it; only k-way loses nothing")))
-        yield row(("ties", _choice("ties", ties, "What to do with completions that are as good as each other")))
-        yield row(("with", _choice("provenance", columns, "Whether to add all other columns; k-way always has them")))
-        tooltip = "The suffix sets the file type: .jsonl, .parquet or .csv"
-        yield row(("to", PlainInput(compact=True, id="path", tooltip=tooltip)))
+        yield row(("format", choice("format", formats, "Who will read it; only k-way loses nothing")))
+        yield row(("ties", choice("ties", ties, "What to do with completions that are as good as each other")))
+        yield row(("with", choice("provenance", columns, "Whether to add all other columns; k-way always has them")))
+        yield row(("to", text_field("path", "The suffix sets the file type: .jsonl, .parquet or .csv")))
 
     def on_mount(self) -> None:
         path = self.query_one("#path", Input)
@@ -129,11 +128,7 @@ class ExportPreferencesScreen(LabelForm[str | None]):
     @work(exclusive=True, group="counting")
     async def _try(self, export: Export) -> None:
         self.show_work("Counting...")
-        try:
-            self._count = await asyncio.to_thread(try_export, self._store, export)
-        except TrainerError as error:
-            self.show_problem(str(error))
-            return
+        self._count = await self.tried(asyncio.to_thread(try_export, self._store, export))
         self._show_count()
 
     @on(Input.Submitted)
@@ -157,14 +152,10 @@ class ExportPreferencesScreen(LabelForm[str | None]):
     async def _write(self, export: Export, *, overwrite: bool) -> None:
         self.busy = True
         self.show_work("Writing...")
-        try:
-            written = await asyncio.to_thread(write_export, self._store, export, overwrite=overwrite)
-        except TrainerError as error:
-            self.show_problem(str(error))
-            return
-        finally:
-            self.busy = False
-        self.dismiss(f"Exported {visible(str(written.path))} as {export.format}: {_counts(written)}")
+        written = await self.tried(asyncio.to_thread(write_export, self._store, export, overwrite=overwrite))
+        self.busy = False
+        if written is not None:
+            self.dismiss(f"Exported {visible(str(written.path))} as {export.format}: {_counts(written)}")
 
     def _export(self) -> Export | None:
         """Return the options in the fields; None if the path is not valid."""
@@ -186,11 +177,6 @@ class ExportPreferencesScreen(LabelForm[str | None]):
         self.show_status(
             Content.assemble((f"{_counts(self._count)}   ", "$text-accent"), ("enter", "bold"), (what, "$text-muted"))
         )
-
-
-def _choice(name: str, options: list[tuple[str, str]], tooltip: str) -> Select[str]:
-    """Return a field with `options`, the first one chosen."""
-    return Select(options, value=options[0][1], allow_blank=False, compact=True, id=name, tooltip=tooltip)
 
 
 def _counts(written: Written) -> str:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.widget import Widget
-from textual.widgets import Static
+from textual.widgets import Select, Static
 
-from workbench.kit.dialog import Dialog
+from trainer.errors import TrainerError
+from workbench.kit.dialog import Dialog, PlainInput
 from workbench.kit.key_footer import KeyFooter
 from workbench.text import visible
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -53,6 +56,14 @@ class LabelForm(Dialog[T]):
     def show_problem(self, problem: str) -> None:
         self.show_status(Content.styled(f"✖ {visible(problem)}", "$text-error"))
 
+    async def tried(self, work: Awaitable[R], advice: str = "") -> R | None:
+        """Return the result of `work`; None if it fails: then show why, and `advice`."""
+        try:
+            return await work
+        except TrainerError as error:
+            self.show_problem(f"{error}{advice}")
+            return None
+
 
 def row(*fields: tuple[str, Widget]) -> Horizontal:
     """Return one line of fields, each after its label."""
@@ -60,3 +71,13 @@ def row(*fields: tuple[str, Widget]) -> Horizontal:
     for place, (label, widget) in enumerate(fields):
         parts += [Static(label, classes="second label" if place else "label"), widget]
     return Horizontal(*parts, classes="fields")
+
+
+def text_field(name: str, tooltip: str, value: str = "", **more: Any) -> PlainInput:
+    """Return a field for a line of text. more: arguments of Input."""
+    return PlainInput(value, compact=True, id=name, tooltip=tooltip, **more)
+
+
+def choice(name: str, options: list[tuple[str, str]], tooltip: str) -> Select[str]:
+    """Return a field with `options`, the first one chosen."""
+    return Select(options, value=options[0][1], allow_blank=False, compact=True, id=name, tooltip=tooltip)

@@ -17,11 +17,9 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Input, Select, Static
 
-from trainer.errors import TrainerError
 from trainer.preferences.records import Preference, Text
 from trainer.preferences.store import Added, PreferenceStore
-from workbench.kit.dialog import PlainInput
-from workbench.labelling.form import LabelForm, row
+from workbench.labelling.form import LabelForm, choice, row, text_field
 from workbench.numbers import counted
 from workbench.text import visible
 
@@ -93,22 +91,14 @@ class ImportPreferencesScreen(LabelForm[str | None]):
         self._superseded = Event()  # set: stop the current reading
 
     def fields(self) -> ComposeResult:
-        source = PlainInput(
+        source = text_field(
+            "source",
+            "A path, relative to where the workbench was started, or the name of a dataset",
             placeholder=".jsonl, .json, .csv or .parquet file, folder or datasets name",
-            compact=True,
-            id="source",
-            tooltip="A path, relative to where the workbench was started, or the name of a dataset",
         )
-        format = Select(
-            [("detect from the first row" if name == "auto" else name, name) for name in FORMATS_IN],
-            value="auto",
-            allow_blank=False,
-            compact=True,
-            id="format",
-            tooltip="What the columns mean",
-        )
+        formats = [("detect from the first row" if name == "auto" else name, name) for name in FORMATS_IN]
         yield row(("from", source))
-        yield row(("format", format))
+        yield row(("format", choice("format", formats, "What the columns mean")))
         with VerticalScroll():
             yield Static(id="preview", markup=False)
 
@@ -151,29 +141,22 @@ class ImportPreferencesScreen(LabelForm[str | None]):
             self.call_later(self._show_if_read, preview, closing)
 
         self._preview = Preview(source, format)
-        try:
-            preview = await asyncio.to_thread(read_preview, source, format, report, closing)
-        except TrainerError as error:
-            self._preview = None
-            self.show_problem(str(error))
-            return
-        self._show(preview)
+        self._preview = await self.tried(asyncio.to_thread(read_preview, source, format, report, closing))
+        closing.set()  # reports that arrive later are out of date
+        if self._preview is not None:
+            self._show(self._preview)
 
     def _show_if_read(self, preview: Preview, closing: Event) -> None:
-        still = self._preview is not None and not self._preview.done
-        if still and closing is self._superseded and not closing.is_set():
+        if not closing.is_set():
             self._show(preview)
 
     @work(exclusive=True, group="writing")
     async def _write(self, preview: Preview) -> None:
         self.busy = True
-        try:
-            added = await asyncio.to_thread(self._add, preview)
-        except TrainerError as error:
-            self.show_problem(f"{error}. Safe to retry; duplicates are skipped.")
+        added = await self.tried(asyncio.to_thread(self._add, preview), ". Safe to retry; duplicates are skipped.")
+        self.busy = False
+        if added is None:
             return
-        finally:
-            self.busy = False
         known = f", skipped {counted(added.duplicates, 'duplicate')}" if added.duplicates else ""
         self.dismiss(f"Imported {counted(added.count, 'preference')} from {visible(preview.source)}{known}")
 

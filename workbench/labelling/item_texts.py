@@ -5,6 +5,7 @@ The sides differ only in their texts until they are judged; call `completion_fac
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -82,17 +83,8 @@ class Ranking(NamedTuple):
     @property
     def groups(self) -> list[list[int]]:
         """Places from the left, best first."""
-        groups: list[list[int]] = []
-        joins = False
-        for mark in self.marks:
-            if mark == "=":
-                joins = True
-            elif joins:
-                groups[-1].append(int(mark) - 1)
-                joins = False
-            else:
-                groups.append([int(mark) - 1])
-        return groups
+        tied = re.findall(r"\d(?:=\d)*", self.marks)
+        return [[int(digit) - 1 for digit in group.split("=")] for group in tied]
 
     def is_whole(self, count: int) -> bool:
         """Return whether all `count` completions are ranked."""

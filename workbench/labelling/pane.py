@@ -13,18 +13,18 @@ from textual.widgets import Static
 
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Pane
-from workbench.labelling.item_layout import SIDE_BY_SIDE, Style
 from workbench.labelling.item_texts import MOST, Ranking
-from workbench.labelling.item_view import LabelView
+from workbench.labelling.item_view import SIDE_BY_SIDE, LabelView, Style
 from workbench.labelling.pane_text import (
     Keys,
-    LabelProgress,
     all_judged,
     figures,
+    fitting,
     hints,
     last_line,
     no_item_yet,
     no_session,
+    packed,
 )
 from workbench.labelling.session_controller import SessionController
 
@@ -117,7 +117,7 @@ class LabelPane(Pane):
         self._keys: Keys = {}
 
     def compose(self) -> ComposeResult:
-        yield LabelProgress(id="label-progress")
+        yield Static(id="label-progress", markup=False)
         yield LabelView(id="label-view")
         yield Static(id="label-problem", markup=False)
         yield Static(id="label-hint", markup=False)
@@ -182,20 +182,12 @@ class LabelPane(Pane):
         """Show the lines around the item."""
         session, state = self.session, self.session.state
         found = figures(state.record.labeller, state.progress) if state else []
-        guidelines = f"guidelines {self._keys['guidelines']}" if state and state.record.guidelines else ""
-        self.query_one(LabelProgress).show(found, guidelines, whole=self._all_figures)
-        hint = ""
-        if session.item is not None and session.texts is not None:
-            hint = hints(
-                session.item,
-                session.texts,
-                self._style,
-                session.ranking,
-                self._keys,
-                flagged=session.flagged,
-                note=session.note,
-            )
-        self.query_one("#label-hint", Static).update(hint, layout=False)
+        guidelines = [f"guidelines {self._keys['guidelines']}"] if state and state.record.guidelines else []
+        progress = self.query_one("#label-progress", Static)
+        width, height = progress.size
+        lines = packed([*found, *guidelines], width) if self._all_figures else [fitting(found, guidelines, width)]
+        progress.update("\n".join(lines), layout=len(lines) != height)
+        self.query_one("#label-hint", Static).update(hints(session, self._style, self._keys), layout=False)
         last = self.query_one("#label-last", Static)
         last.update(last_line(state.last if state else None, session.item, *last.size), layout=False)
         problem = self.query_one("#label-problem", Static)

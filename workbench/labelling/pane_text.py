@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
-from textual.widgets import Static
 
 from trainer.preferences.items import Progress, SessionItem, Share
 from workbench.columns import fit, fit_start
 from workbench.kit.drawing import Piece
-from workbench.labelling.item_layout import Style
-from workbench.labelling.item_texts import MOST, ItemTexts, Ranking, completion_facts, judgement_text, reveals
+from workbench.labelling.item_texts import MOST, completion_facts, judgement_text, reveals
+from workbench.labelling.item_view import Style
 from workbench.numbers import counted, duration, number, percent
 from workbench.text import visible
+
+if TYPE_CHECKING:
+    from workbench.labelling.session_controller import SessionController
 
 _GAP = "   "
 _LEAST = 12  # labels needed for an interval: with fewer it can span more than half of the range
@@ -22,11 +25,11 @@ _LEAST = 12  # labels needed for an interval: with fewer it can span more than h
 Keys = Mapping[str, str]  # the user's keys, by the ids of the pane's bindings without "label."
 
 
-def hints(
-    item: SessionItem, texts: ItemTexts, style: Style, ranking: Ranking, keys: Keys, *, flagged: bool, note: str
-) -> str:
-    """Return a line of hints on an item to judge; none of them distinguishes the completions."""
-    count = len(texts.completions)
+def hints(session: SessionController, style: Style, keys: Keys) -> str:
+    """Return a line of hints on the item to judge, empty without one; none of them distinguishes the completions."""
+    item, texts, ranking, count = session.item, session.texts, session.ranking, session.count
+    if item is None or texts is None:
+        return ""
     found = []
     if item.label is not None:
         found.append(f"your label: {judgement_text(item.item, item.label.judgement)}, {keys['keep']} keeps it")
@@ -40,10 +43,10 @@ def hints(
         found.append(f"identical texts: {keys['tie']} is a tie")
     elif texts.alike == "spaces":
         found.append(f"only white space differs: {keys['diff']} shows where, {keys['tie']} is a tie")
-    if flagged:
+    if session.flagged:
         found.append("⚑ flagged")
-    if note:
-        found.append(f"note: {visible(note)}")
+    if session.note:
+        found.append(f"note: {visible(session.note)}")
     if style.diff and count == 2:
         found.append("underlined: not in the other one")
     elif style.markdown:
@@ -65,11 +68,6 @@ def last_line(last: SessionItem | None, current: SessionItem | None, width: int,
         sides = [fit_start(side, room) for side in sides]
     lines = [[choice, *sides[:1]], sides[1:]] if rows > 1 else [[choice, *sides]]
     return "\n".join(fit_start(_GAP.join(line), width) for line in lines)
-
-
-def problem_line(what: str, reason: Exception | str) -> str:
-    """Return one line on what failed, and why."""
-    return visible(f"✖ {what}. {' '.join(str(reason).split())}")
 
 
 def no_session(keys: Keys) -> list[Piece]:
@@ -122,35 +120,13 @@ def figures(labeller: str, progress: Progress) -> list[str]:
     return found
 
 
-class LabelProgress(Static):
-    """Widget that shows the figures of a session."""
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id, markup=False)
-        self._figures: Sequence[str] = ()
-        self._end = ""
-        self._whole = False
-
-    def show(self, figures: Sequence[str], end: str = "", *, whole: bool = False) -> None:
-        """Show as many figures as fit in one line, then `end`. whole: show all, in as many lines as they need."""
-        self._figures, self._end, self._whole = figures, end, whole
-        self.on_resize()
-
-    def on_resize(self) -> None:
-        if (width := self.size.width) <= 0:
-            return
-        every = [*self._figures, *filter(None, [self._end])]
-        lines = packed(every, width) if self._whole else [fitting(self._figures, self._end, width)]
-        self.update("\n".join(lines), layout=len(lines) != self.size.height)
-
-
-def fitting(figures: Sequence[str], end: str, width: int) -> str:
-    """Join as many figures as fit in one line, with `end` after them.
+def fitting(figures: Sequence[str], end: Sequence[str], width: int) -> str:
+    """Join as many figures as fit in one line, with those of `end` after them.
 
     If even the first one does not fit with `end`, return the first alone, cut to `width`.
     """
     for count in range(len(figures), 0, -1):
-        line = _GAP.join([*figures[:count], *([end] if end else [])])
+        line = _GAP.join([*figures[:count], *end])
         if cell_len(line) <= width:
             return line
     return fit(figures[0], width) if figures else ""

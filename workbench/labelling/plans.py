@@ -11,7 +11,11 @@ from typing import NamedTuple
 
 from trainer.errors import DataError, UsageError
 from trainer.preferences.items import Queue, QueuePlan, SessionPlan, SessionRecord
+from trainer.runs.checkpoint_index import newest_checkpoint
+from trainer.runs.folder import RunFolder
+from trainer.runs.listing import PPO, list_runs
 from workbench.numbers import counted
+from workbench.run.sample_reader import kept_iterations
 from workbench.text import visible
 
 QUEUES: dict[Queue, str] = {
@@ -25,6 +29,7 @@ QUEUES: dict[Queue, str] = {
 
 REPEATS = SessionPlan(queues=()).repeats
 MOST_REPEATS = 0.5
+MODELS_NEEDED: dict[Queue, int] = {"uncertain": 1, "disagreement": 2}
 ENSEMBLE = 3  # reward models that "disagreement" uses unless some are named: each scores every sample
 _LONGEST_NAME = 60  # characters
 _LARGEST_GUIDELINES = 200_000  # bytes: guidelines are meant to be read
@@ -86,10 +91,6 @@ def labelling_material(runs_dir: Path) -> Material:
 
     Raises StorageError.
     """
-    from trainer.runs.checkpoint_index import newest_checkpoint
-    from trainer.runs.listing import PPO, list_runs
-    from workbench.run.sample_reader import kept_iterations
-
     runs = sorted(list_runs(runs_dir), key=lambda run: (run.started or 0.0, run.name), reverse=True)
     return Material(
         [run.folder.root for run in runs if run.kind == PPO and (run.folder.is_live() or kept_iterations(run.folder))],
@@ -107,9 +108,11 @@ def session_plan(options: SessionOptions, *, seed: int | None = None) -> Session
         raise UsageError(f"limit = {options.limit}: give a whole number, 0 for no limit")
     if not 0 <= options.repeats <= MOST_REPEATS:
         raise UsageError(f"repeats = {options.repeats:g}: give a share from 0 to {MOST_REPEATS:g}, such as 0.05")
-    queues = options.queues or _suggested(options)
-    names = [queue for queue, _ in queues]
-    if options.data and "dataset" not in names:
+    given: dict[Queue, object] = {"samples": options.run, "dataset": options.data}
+    queues = options.queues or [(queue, 1.0) for queue, source in given.items() if source]
+    if not queues:
+        raise UsageError("nothing to label: name data, or a run that keeps its samples")
+    if options.data and "dataset" not in dict(queues):
         raise UsageError(f"'{options.data}' is not used: add the queue dataset, or name no data")
     return SessionPlan(
         queues=tuple(_queue_plan(queue, weight, options) for queue, weight in queues),
@@ -178,17 +181,6 @@ def read_guidelines(path: str) -> str:
     return text
 
 
-def _suggested(options: SessionOptions) -> tuple[tuple[Queue, float], ...]:
-    queues: list[Queue] = []
-    if options.run is not None:
-        queues.append("samples")
-    if options.data:
-        queues.append("dataset")
-    if not queues:
-        raise UsageError("nothing to label: name data, or a run that keeps its samples")
-    return tuple((queue, 1.0) for queue in queues)
-
-
 def _queue_plan(queue: Queue, weight: float, options: SessionOptions) -> QueuePlan:
     if queue == "dataset":
         return QueuePlan(queue=queue, weight=weight, source=_readable(options.data))
@@ -196,26 +188,18 @@ def _queue_plan(queue: Queue, weight: float, options: SessionOptions) -> QueuePl
         raise UsageError(f"queue {queue}: no run is named: name one that keeps its samples")
     run = options.run.resolve()
     _check_run(run, queue)
-    models = tuple(str(_model(path, queue)) for path in _models_of(queue, options))
-    return QueuePlan(queue=queue, weight=weight, source=str(run), models=models)
-
-
-def _models_of(queue: Queue, options: SessionOptions) -> tuple[Path, ...]:
-    """Return the reward models that `queue` orders by. Raises UsageError if there are too few."""
-    least = {"uncertain": 1, "disagreement": 2}.get(queue, 0)
+    least = MODELS_NEEDED.get(queue, 0)
     if len(options.models) < least:
         needed = "a reward model" if least == 1 else f"{least} reward models"
         found = f", found {len(options.models)}" if options.models else ""
         raise UsageError(f"queue {queue}: needs {needed}{found}: train one with ppo-workbench reward-model train")
-    return options.models if least == 2 else options.models[:least]
+    ordered_by = options.models if least == 2 else options.models[:least]
+    models = tuple(str(_model(path, queue)) for path in ordered_by)
+    return QueuePlan(queue=queue, weight=weight, source=str(run), models=models)
 
 
 def _check_run(run: Path, queue: Queue) -> None:
     """Raise UsageError if `run` is not live and has no samples, or no checkpoint where the queue needs one."""
-    from trainer.runs.checkpoint_index import newest_checkpoint
-    from trainer.runs.folder import RunFolder
-    from workbench.run.sample_reader import kept_iterations
-
     folder = RunFolder(run)
     if folder.is_live():
         return
@@ -226,9 +210,6 @@ def _check_run(run: Path, queue: Queue) -> None:
 
 
 def _model(path: Path, queue: Queue) -> Path:
-    from trainer.runs.checkpoint_index import newest_checkpoint
-    from trainer.runs.folder import RunFolder
-
     model = path.resolve()
     checkpoint = newest_checkpoint(RunFolder(model)) or model
     if not (checkpoint / "reward_model.json").is_file():
@@ -240,7 +221,7 @@ def _readable(source: str) -> str:
     """Return `source`, a path made absolute. Raises DataError if it has no row that can be read."""
     if not source:
         raise UsageError("queue dataset: no data is named: give a file, a folder or a datasets name")
-    from trainer.preferences.formats.files import source_rows
+    from trainer.data.readers import source_rows
 
     problems: list[str] = []
     row = next(source_rows(source, "train", lambda error: problems.append(str(error))), None)

@@ -143,11 +143,7 @@ class RewardTraining:
                 return f"failed: {'; '.join(reason.splitlines())}"
         if self._process.returncode < 0:
             return f"ended by signal {-self._process.returncode}"
-        size = self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(size - _LOG_BYTES, 0))
-        lines = self._log.read().decode(errors="replace").splitlines()
-        errors = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
-        return f"failed: {errors[-1] if errors else (lines or ['no reason given'])[-1]}"
+        return f"failed: {_last_error(self._log) or 'no reason given'}"
 
 
 class Scoring:
@@ -173,14 +169,15 @@ class Scoring:
         self._closed.set()
 
     def _scores(self, model: str, rows: Sequence[tuple[Text, Text]], folder: Path) -> list[float]:
-        data, answers, errors = (folder / name for name in ("rows.jsonl", "scores.jsonl", "errors"))
+        data, answers = folder / "rows.jsonl", folder / "scores.jsonl"
         lines = (json.dumps({"prompt": prompt, "completion": completion}) for prompt, completion in rows)
         data.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         command = own_command("reward-model", "score", model, "--data", str(data))
-        with answers.open("wb") as stdout, errors.open("wb") as stderr:
+        with answers.open("wb") as stdout, tempfile.TemporaryFile() as stderr:
             code = self._ended(_started(command, stdout, stderr, niceness=_SCORING_NICENESS))
-        if code:
-            raise ModelError(f"reward model '{model}' cannot score: {_reason(errors, code)}")
+            if code:
+                reason = _last_error(stderr) or f"its process ended with code {code}; {_WAY_OUT}"
+                raise ModelError(f"reward model '{model}' cannot score: {reason}")
         try:
             with answers.open(encoding="utf-8") as found:
                 scores = [float(json.loads(line)["score"]) for line in found]
@@ -224,8 +221,10 @@ def _toml(value: Any) -> str:
     return tomli_w.dumps({"v": value}).removeprefix("v = ").rstrip("\n")
 
 
-def _reason(errors: Path, code: int) -> str:
-    """Return the last line in the file `errors`, without the program's prefix; the exit code if the file is blank."""
-    lines = errors.read_text(encoding="utf-8", errors="backslashreplace").splitlines()
-    reasons = [line.removeprefix("ppo-workbench: ").removeprefix("error: ") for line in lines if line.strip()]
-    return reasons[-1] if reasons else f"its process ended with code {code}; {_WAY_OUT}"
+def _last_error(log: IO[bytes]) -> str:
+    """Return the last error that the program reported in `log`, or else its last line; empty if it is blank."""
+    size = log.seek(0, os.SEEK_END)
+    log.seek(max(size - _LOG_BYTES, 0))
+    lines = [line for line in log.read().decode(errors="backslashreplace").splitlines() if line.strip()]
+    errors = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
+    return (errors or lines or [""])[-1]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from trainer.errors import TrainerError, UsageError
 from trainer.preferences.items import SessionItem
@@ -22,10 +22,10 @@ from workbench.labelling.item_texts import (
     set_aside,
     texts_of,
 )
-from workbench.labelling.pane_text import problem_line
 from workbench.text import visible
 
 if TYPE_CHECKING:
+    from workbench.labelling.pane import LabelPane
     from workbench.labelling.prefetch import Prefetcher
     from workbench.labelling.session_thread import SessionState, SessionThread
 
@@ -35,22 +35,6 @@ FLAG = "flagged"
 _SLOW = 0.5  # seconds until the pane reports that the disk is slow
 
 
-class SessionView(Protocol):
-    """Methods of the pane that the controller calls."""
-
-    def show_item(self) -> None:
-        """Show the item and its lines, or say that there is none."""
-
-    def show_lines(self) -> None:
-        """Show the lines around the item."""
-
-    def notify(self, message: str, *, severity: Literal["information", "warning"] = ..., markup: bool = ...) -> None:
-        """Show a passing message."""
-
-    def call_after_refresh(self, callback: Callable[[], None]) -> Any:
-        """Call back once the screen shows what was shown last."""
-
-
 class SessionController:
     """Open session in a pane. It awaits each write: later keys wait for the disk in order, and nothing else does.
 
@@ -58,7 +42,7 @@ class SessionController:
     """
 
     def __init__(
-        self, view: SessionView, on_change: Callable[[], None], clock: Callable[[], float] = time.monotonic
+        self, pane: LabelPane, on_change: Callable[[], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.thread: SessionThread | None = None
         self.state: SessionState | None = None
@@ -69,7 +53,7 @@ class SessionController:
         self.note = ""
         self.flagged = False
         self.problem = ""  # why the last judgement is not on disk
-        self._view = view
+        self._pane = pane
         self._on_change = on_change
         self._clock = clock
         self._since = 0.0  # when the item came into view
@@ -122,17 +106,17 @@ class SessionController:
     def set_ranking(self, ranking: Ranking) -> None:
         """Replace what was typed of the ranking."""
         self.ranking = ranking
-        self._view.show_lines()
+        self._pane.show_lines()
 
     def toggle_flag(self) -> None:
         """Flag the item, or remove its flag; saved with its label."""
         self.flagged = not self.flagged
-        self._view.show_lines()
+        self._pane.show_lines()
 
     def set_note(self, text: str) -> None:
         """Set the note that is saved with the item's label."""
         self.note = text
-        self._view.show_lines()
+        self._pane.show_lines()
 
     def keep(self) -> None:
         """Leave the item's label as it is, and go to the next item."""
@@ -143,14 +127,14 @@ class SessionController:
         """Undo the newest label of the session and show its item again."""
         thread, last = self.thread, self.state.last if self.state else None
         if thread is None or last is None:
-            self._view.notify("No label to undo in this session")
+            self._pane.notify("No label to undo in this session")
             return
         state = await self.answer(thread.undo(), "Label not undone")
         if state is not None and self.thread is thread:
             self._take(state)
             if self.item is not None and self.item.position == last.position:
                 self._restore(last)
-                self._view.show_lines()
+                self._pane.show_lines()
             self._on_change()
 
     async def go_to(self, position: int) -> None:
@@ -184,15 +168,20 @@ class SessionController:
         done, _ = await asyncio.wait([answer], timeout=_SLOW)
         if not done:
             self.problem = slow
-            self._view.show_lines()
+            self._pane.show_lines()
         try:
             result = await answer
         except TrainerError as error:
-            await self._refuse(failure, error)
+            if isinstance(error, UsageError):
+                await self._catch_up()
+            self.problem = visible(f"✖ {failure}. {' '.join(str(error).split())}")
+            self._problem_unseen = True
+            self._pane.show_lines()
+            self._pane.call_after_refresh(self._see_problem)
             return None
         if not done:
             self.problem = ""
-            self._view.show_lines()
+            self._pane.show_lines()
         return result
 
     async def _rank_next(self, mark: str) -> None:
@@ -227,14 +216,6 @@ class SessionController:
             self._take(state)
             self._on_change()
 
-    async def _refuse(self, failure: str, reason: TrainerError) -> None:
-        if isinstance(reason, UsageError):
-            await self._catch_up()
-        self.problem = problem_line(failure, reason)
-        self._problem_unseen = True
-        self._view.show_lines()
-        self._view.call_after_refresh(self._see_problem)
-
     async def _catch_up(self) -> None:
         """Go to the session's current item, if another window has labelled this one or changed its label."""
         item = self.item
@@ -258,7 +239,7 @@ class SessionController:
             for line in self.prefetcher.left_out:
                 if line not in self._reported:
                     self._reported.add(line)
-                    self._view.notify(visible(line), severity="warning", markup=False)
+                    self._pane.notify(visible(line), severity="warning", markup=False)
         self._open(state.current)
 
     def _open(self, item: SessionItem | None) -> None:
@@ -268,7 +249,7 @@ class SessionController:
         if item is not None:
             self._restore(item)
         self.come_into_view()
-        self._view.show_item()
+        self._pane.show_item()
 
     def _restore(self, item: SessionItem) -> None:
         """Restore note and flag from the item's label."""

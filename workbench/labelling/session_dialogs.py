@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from textual import events, on, work
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical, VerticalScroll
@@ -14,9 +14,8 @@ from textual.content import Content
 from textual.widgets import OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
-from trainer.errors import TrainerError
 from trainer.preferences.items import SessionItem
-from workbench.kit.dialog import Dialog
+from workbench.kit.dialog import Dialog, PlainArea
 from workbench.labelling.form import LabelForm
 from workbench.labelling.item_texts import Turn, judgement_text, texts_of
 from workbench.numbers import counted, duration
@@ -50,7 +49,7 @@ class GuidelinesScreen(Dialog[bool]):
         with Vertical(classes="dialog"):
             yield Static("Guidelines", classes="question")
             yield TextArea(
-                typed(self._text) or "This session has no guidelines. A new session takes a text file of them.",
+                typed(self._text),
                 read_only=True,
                 show_cursor=False,
                 compact=True,
@@ -85,36 +84,21 @@ class NoteScreen(Dialog[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Static("Note on this comparison", classes="question")
-            yield NoteArea(self._text)
+            yield PlainArea(self._text, tooltip="Saved with the label")
             yield Static(
                 self.hint(("label-note.keep", "keeps it"), ("label-note.line", "new line"), ("ctrl+z", "undoes")),
                 classes="detail",
             )
 
     def on_mount(self) -> None:
-        self.query_one(NoteArea).focus()
+        self.query_one(PlainArea).focus()
 
     def action_keep(self) -> None:
-        area = self.query_one(NoteArea)
+        area = self.query_one(PlainArea)
         self.dismiss(None if area.text == area.first else as_sent(area.text, self._text).strip())
 
     def action_new_line(self) -> None:
-        self.query_one(NoteArea).insert("\n")
-
-
-class NoteArea(TextArea):
-    """Text area of the note; it shows control characters, also those of pasted text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(typed(text), compact=True, highlight_cursor_line=False, tooltip="Saved with the label")
-        self.first = self.text  # the document may normalise line ends
-
-    def on_mount(self) -> None:
-        self.move_cursor(self.document.end)
-
-    async def _on_paste(self, event: events.Paste) -> None:
-        event.prevent_default()
-        await super()._on_paste(events.Paste(typed(event.text)))
+        self.query_one(PlainArea).insert("\n")
 
 
 class LabelHistoryScreen(LabelForm[int | None]):
@@ -158,13 +142,10 @@ class LabelHistoryScreen(LabelForm[int | None]):
         """Append the next page of older labels to the list."""
         last = self._items[-1].label if self._items else None
         self._reading = True
-        try:
-            items = await asyncio.wrap_future(self._session.history(PAGE, last.id if last else None))
-        except TrainerError as error:
-            self.show_problem(str(error))
+        items = await self.tried(asyncio.wrap_future(self._session.history(PAGE, last.id if last else None)))
+        self._reading = False
+        if items is None:
             return
-        finally:
-            self._reading = False
         self._more = len(items) == PAGE
         self._items += items
         rows = self.query_one(OptionList)

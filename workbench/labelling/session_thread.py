@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -44,13 +43,10 @@ class SessionThread:
     `relabel`, `undo` or `put` is set, the change is on disk. If the future raises a TrainerError (full disk, locked or
     damaged store, item labelled in another window), nothing has changed and the call can be repeated. A future cannot
     be cancelled: a decision is saved even if nobody waits for it any more.
-
-    clock: seconds since 1970; gives the time of labels that have none.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._clock = clock
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._gate = threading.Lock()  # no call is queued after the one that ends the thread
         self._closed = False
@@ -83,12 +79,10 @@ class SessionThread:
 
     def label(self, position: int, judgement: Judgement) -> Future[SessionState]:
         """Save the judgement of the item at `position`; UsageError if it already has a label."""
-        judgement = self._timed(judgement)
         return self._change(lambda session: session.label(position, judgement))
 
     def relabel(self, position: int, judgement: Judgement) -> Future[SessionState]:
         """Replace the judgement of the item at `position`; UsageError if it has none."""
-        judgement = self._timed(judgement)
         return self._change(lambda session: session.relabel(position, judgement))
 
     def undo(self) -> Future[SessionState]:
@@ -133,9 +127,6 @@ class SessionThread:
         """Wait until the store is closed after `close`."""
         if self._thread.ident is not None:
             self._thread.join()
-
-    def _timed(self, judgement: Judgement) -> Judgement:
-        return judgement if judgement.time is not None else replace(judgement, time=self._clock())
 
     def _call(self, work: Callable[[], _T]) -> Future[_T]:
         future: Future[_T] = Future()

@@ -17,13 +17,13 @@ from textual.message import Message
 from textual.widgets import Input, OptionList, Select
 from textual.widgets.option_list import Option
 
-from trainer.errors import TrainerError, UsageError
+from trainer.errors import UsageError
 from trainer.preferences.items import Queue, SessionRecord
-from workbench.kit.dialog import PlainInput
 from workbench.kit.keys import keys_of
-from workbench.labelling.form import LabelForm, row
+from workbench.labelling.form import LabelForm, row, text_field
 from workbench.labelling.plans import (
     ENSEMBLE,
+    MODELS_NEEDED,
     QUEUES,
     SessionChoice,
     SessionOptions,
@@ -116,15 +116,11 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         self._models = self._options.models or tuple(models[:ENSEMBLE])
         self._labeller, self._sessions = labeller, sessions
         self._open: list[SessionRecord] = []  # sessions that the labeller can resume
-        self._listed: str | None = None  # labeller whose sessions are listed
-        self._fields: tuple[object, ...] = ()  # last values of a new session's fields
-        self._followed: tuple[object, ...] = ()  # all values at the last update of the status line
+        # At the last update: the labeller, the values of a new session's fields, and the place in the list.
+        self._followed: tuple[str | None, tuple[object, ...], int | None] = (None, (), None)
 
     def fields(self) -> ComposeResult:
         options = self._options
-        labeller = PlainInput(
-            visible(self._labeller), compact=True, id="labeller", tooltip="Who judges; saved with each label"
-        )
         run = Select(
             [(Text(visible(run.name)), run) for run in self._runs],
             prompt="no run keeps samples yet",
@@ -135,38 +131,34 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
             id="run",
             tooltip="Run whose samples are judged, newest first",
         )
-        data = PlainInput(
+        data = text_field(
+            "data",
+            "Pairs of the queue dataset; pairs that you judged before are not shown",
             visible(options.data),
             placeholder="file, folder or datasets name, of pairs",
-            compact=True,
-            id="data",
-            tooltip="Pairs of the queue dataset; pairs that you judged before are not shown",
         )
-        guidelines = PlainInput(
+        guidelines = text_field(
+            "guidelines",
+            "Shown first, and saved with the labels",
             visible(options.guidelines),
             placeholder="a text file to judge by",
-            compact=True,
-            id="guidelines",
-            tooltip="Shown first, and saved with the labels",
         )
-        limit = PlainInput(
+        limit = text_field(
+            "limit",
+            "Number of items in the session; empty for all",
             str(options.limit or ""),
             placeholder="all",
             type="integer",
             max_length=7,
-            compact=True,
-            id="limit",
-            tooltip="Number of items in the session; empty for all",
         )
-        repeats = PlainInput(
+        repeats = text_field(
+            "repeats",
+            "Share of items that repeat one you labelled, sides swapped: how consistent you are",
             f"{100 * options.repeats:g}",
             type="number",
             max_length=5,
-            compact=True,
-            id="repeats",
-            tooltip="Share of items that repeat one you labelled, sides swapped: how consistent you are",
         )
-        yield row(("labeller", labeller))
+        yield row(("labeller", text_field("labeller", "Who judges; saved with each label", visible(self._labeller))))
         yield OptionList(markup=False, compact=True, id="starts").with_tooltip("Enter resumes it, or begins it")
         yield QueueList(self._suggested(), {queue: self._lacking(queue) for queue in QUEUES}).with_tooltip(
             "Where a new session takes items from, in equal shares; space includes one or leaves it out"
@@ -177,7 +169,7 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         yield row(("at most", limit), ("repeats %", repeats))
 
     def on_mount(self) -> None:
-        self._fields = self._values()
+        self._followed = None, self._values(), None
         self._follow()
         nothing = not (self._open or self._runs or self._options.data)
         self.query_one("#data" if nothing else "#starts").focus()
@@ -189,18 +181,16 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
             labeller = labeller_name(self._value("labeller"))
             if (session := self._chosen) is not None:
                 self._finish(SessionChoice(labeller=labeller, resume=session.id))
-                return
-            self._begin(labeller, self._new_options())
+            else:
+                self._begin(labeller, self._new_options())
         except UsageError as error:
             self.show_problem(str(error))
 
     @work(exclusive=True, group="begin")
     async def _begin(self, labeller: str, options: SessionOptions) -> None:
         self.show_work("Looking for items to label...")
-        try:
-            choice = await asyncio.to_thread(_choice, labeller, options)
-        except TrainerError as error:
-            self.show_problem(str(error))
+        choice = await self.tried(asyncio.to_thread(_choice, labeller, options))
+        if choice is None:
             return
         self._show_start()
         if choice.guidelines and not await self.app.push_screen_wait(GuidelinesScreen(choice.guidelines, begin=True)):
@@ -235,31 +225,28 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
     def _follow(self) -> None:
         """List the labeller's sessions and show what enter does; keep list and status line if nothing has changed."""
         labeller, fields = self._value("labeller").strip(), self._values()
-        if labeller != self._listed:
+        starts = self.query_one("#starts", OptionList)
+        listed, known, _ = self._followed
+        if labeller != listed:
             self._list_starts(labeller)
-        if fields != self._fields:
-            self._choose_new(fields)
-        shown = labeller, self._fields, self.query_one("#starts", OptionList).highlighted
-        if shown != self._followed:
-            self._followed = shown
+        if fields != known:  # the user wants a new session
+            if bool(fields[1]) != bool(known[1]):  # the data
+                self.query_one(QueueList).choose("dataset", bool(fields[1]))
+                fields = self._values()
+            starts.highlighted = len(self._open)
+        followed = labeller, fields, starts.highlighted
+        if followed != self._followed:
+            self._followed = followed
             self.workers.cancel_group(self, "begin")
             self._show_start()
 
     def _list_starts(self, labeller: str) -> None:
         """List the labeller's sessions and the new one, with the cursor on the first."""
-        self._listed = labeller
         self._open = unfinished(self._sessions, labeller)
         starts = self.query_one("#starts", OptionList)
         starts.clear_options()
         starts.add_options([*map(_session_label, self._open), Option(Content.styled("new session", "bold"))])
         starts.highlighted = 0
-
-    def _choose_new(self, fields: tuple[object, ...]) -> None:
-        """Move the cursor to the new session, because the user has changed one of its fields."""
-        if bool(fields[1]) != bool(self._fields[1]):  # the data
-            self.query_one(QueueList).choose("dataset", bool(fields[1]))
-        self._fields = self._values()
-        self.query_one("#starts", OptionList).highlighted = len(self._open)
 
     @property
     def _chosen(self) -> SessionRecord | None:
@@ -296,17 +283,14 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
     def _suggested(self) -> set[Queue]:
         if self._options.queues:
             return {queue for queue, _ in self._options.queues}
-        suggested: dict[Queue, bool] = {
-            "samples": bool(self._runs),
-            "dataset": bool(self._options.data) or not self._runs,
-        }
-        return {queue for queue, is_it in suggested.items() if is_it}
+        suggested: set[Queue] = {"samples"} if self._runs else {"dataset"}
+        return suggested | {"dataset"} if self._options.data else suggested
 
     def _lacking(self, queue: Queue) -> str:
         """Return what `queue` still needs; empty if it can be used."""
         if queue != "dataset" and not self._runs:
             return "needs a run that keeps its samples"
-        needed = {"uncertain": 1, "disagreement": 2}.get(queue, 0)
+        needed = MODELS_NEEDED.get(queue, 0)
         if len(self._models) < needed:
             return "needs a reward model" if needed == 1 else "needs two reward models"
         return ""

@@ -6,7 +6,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,8 +83,9 @@ class LabelWorkspace:
         """Start what supplies the session with items, and what reports its win rate."""
         from trainer.preferences.queues import QueueContext
 
-        run, left = run_of(plan), threading.Event()
-        self._left = left
+        sources = (queue.source for queue in plan.queues if queue.queue not in ("dataset", "again"))
+        run = next((Path(source) for source in sources if source), None)  # that the plan asks about
+        self._left = left = threading.Event()
 
         def ask(question: Question) -> Answer:
             if run is None or left.is_set():  # load no model for a session that is over
@@ -104,33 +104,18 @@ class LabelWorkspace:
         self.win_rate = None if run is None else self._win_rates(run)
 
 
-def run_of(plan: SessionPlan) -> Path | None:
-    """Return the folder of the run that a plan asks about; None if there is none."""
-    sources = (queue.source for queue in plan.queues if queue.queue not in ("dataset", "again"))
-    return next((Path(source) for source in sources if source), None)
-
-
 class WinRate:
     """Thread that counts the labels in `store` and reports a changed win rate to the run in `folder`.
 
-    known: the last evaluation that the run received. report: called on that thread with the new one; by default
-    `add_event`, which works for any process that trains the run. problem: why the last report failed; empty if it did
-    not.
+    It works for any process that trains the run. known: the last evaluation that the run received. problem: why the
+    last report failed; empty if it did not.
     """
 
-    def __init__(
-        self,
-        store: Path,
-        folder: Path,
-        *,
-        known: HumanEvaluation | None = None,
-        report: Callable[[HumanEvaluation], None] | None = None,
-    ) -> None:
+    def __init__(self, store: Path, folder: Path, *, known: HumanEvaluation | None = None) -> None:
         self.known = known
         self.problem = ""
         self._store = store
         self._run = RunFolder(folder.resolve())
-        self._report = report or partial(add_event, self._run.root)
         self._changed = False
         self._wake = threading.Event()
         self._closing = threading.Event()
@@ -168,7 +153,7 @@ class WinRate:
             with PreferenceStore(self._store, create=False) as store:
                 found = human_evaluation(store.preferences(), self._run.name)
             if found is not None and found != self.known:
-                self._report(found)
+                add_event(self._run.root, found)
                 self.known = found
             self.problem = ""
         except TrainerError as error:

@@ -59,12 +59,15 @@ def of_report(report: RewardModelReport, iteration: int) -> Measured:
     return Measured(
         iteration=iteration,
         pairs=report.accuracy.pairs,
-        model=_measure(report.accuracy, "reward model"),
+        model=_measure(report.accuracy)._replace(name="reward model"),
         others=others,
         log_loss=report.log_loss,
         calibration_error=report.calibration_error,
         calibration=report.calibration,
-        parts=[("better completion is", _measures(report.by_length)), ("source", _measures(report.by_source))],
+        parts=[
+            ("better completion is", [*map(_measure, report.by_length)]),
+            ("source", [*map(_measure, report.by_source)]),
+        ],
     )
 
 
@@ -98,12 +101,8 @@ def accuracy_lines(measured: Measured | None, width: int, height: int) -> list[L
     return lines[:height]
 
 
-def _measures(found: Sequence[Accuracy]) -> list[Measure]:
-    return [_measure(one, one.name) for one in found]
-
-
-def _measure(found: Accuracy, name: str) -> Measure:
-    return Measure(name, found.value, found.low, found.high)
+def _measure(found: Accuracy) -> Measure:
+    return Measure(found.name, found.value, found.low, found.high)
 
 
 def _row(one: Measure, width: int, role: str) -> Line:

@@ -8,13 +8,12 @@ from typing import ClassVar
 
 from rich.cells import cell_len
 from textual.binding import Binding, BindingType
-from textual.content import Content
 
 from trainer.preferences.records import STRENGTHS, Text
 from trainer.reward_model.predictions import PairPrediction, Predictions
-from workbench.columns import fit, fit_end
+from workbench.columns import fit, fit_end, fit_start
 from workbench.kit.cursor_list import BlockList
-from workbench.kit.drawing import Line, ScrolledLines
+from workbench.kit.drawing import Line, ScrolledLines, plain, wrapped
 from workbench.numbers import counted, number
 from workbench.text import visible
 
@@ -82,18 +81,13 @@ def pair_lines(pair: PairPrediction, number: int, width: int, *, marked: bool = 
     lead = f"{number:>4}{' ◆' if marked else ''}   "
     names = _names(pair)
     room = max(width - _LABEL, 1)
+    texts = [fit_start(visible(plain_text(text)[: 2 * width]), room) for text in (pair.chosen, pair.rejected)]
     return [
         lead + pair_facts(pair, width - len(lead)),
         "prompt".ljust(_LABEL) + fit_end(visible(plain_text(pair.prompt)[-2 * width :]), room),
-        names[0].ljust(_LABEL) + _start(pair.chosen, room),
-        names[1].ljust(_LABEL) + _start(pair.rejected, room),
+        *(name.ljust(_LABEL) + text for name, text in zip(names, texts, strict=True)),
         "",
     ]
-
-
-def _start(completion: Text, width: int) -> str:
-    text = plain_text(completion)
-    return Content(visible(text[: 2 * width])).truncate(width, ellipsis=True).plain
 
 
 class RewardPairList(BlockList[PairPrediction]):
@@ -122,7 +116,8 @@ class RewardPairList(BlockList[PairPrediction]):
         if pairs is self._items and pairs:
             return
         self._items = pairs
-        same = (place for place, pair in enumerate(pairs) if before is not None and _are_one(pair, before))
+        wanted = before and (before.key, before.chosen, before.rejected)
+        same = (place for place, pair in enumerate(pairs) if (pair.key, pair.chosen, pair.rejected) == wanted)
         self.cursor = next(same, 0)
         self.lay_out()
 
@@ -151,18 +146,19 @@ def pair_text_lines(pair: PairPrediction, width: int) -> list[Line]:
         [(pair_facts(pair, width), "facts")],
         [],
         [("prompt"[:width], "heading")],
-        *([(line, "text")] for line in _wrapped(pair.prompt, width)),
+        *_wrapped(pair.prompt, width),
         [],
     ]
     if width < _BESIDE:
         for heading, completion in zip(headings, (pair.chosen, pair.rejected), strict=True):
-            lines += [[(heading[:width], "heading")], *([(line, "text")] for line in _wrapped(completion, width)), []]
+            lines += [[(heading[:width], "heading")], *_wrapped(completion, width), []]
         return lines
     left = (width - len(_BETWEEN)) // 2
     right = width - len(_BETWEEN) - left
     lines.append([(fit(headings[0], left), "heading"), (_BETWEEN, "axis"), (headings[1][:right], "heading")])
-    sides = zip_longest(_wrapped(pair.chosen, left), _wrapped(pair.rejected, right), fillvalue="")
-    lines += [[(fit(one, left), "text"), (_BETWEEN, "axis"), (other, "text")] for one, other in sides]
+    below: Line = []  # the shorter text
+    for one, other in zip_longest(_wrapped(pair.chosen, left), _wrapped(pair.rejected, right), fillvalue=below):
+        lines.append([(fit(plain(one), left), "text"), (_BETWEEN, "axis"), *other])
     return lines
 
 
@@ -204,10 +200,5 @@ def _names(pair: PairPrediction) -> tuple[str, str]:
     return ("one", "other") if pair.is_tie else ("chosen", "rejected")
 
 
-def _are_one(one: PairPrediction, other: PairPrediction) -> bool:
-    return (one.key, one.chosen, one.rejected) == (other.key, other.chosen, other.rejected)
-
-
-def _wrapped(text: Text, width: int) -> list[str]:
-    shown = Content(visible(plain_text(text), keep_newlines=True))
-    return [line.plain for part in shown.split("\n", allow_blank=True) for line in part.wrap(max(width, 1))]
+def _wrapped(text: Text, width: int) -> list[Line]:
+    return wrapped([(plain_text(text), "text")], width)

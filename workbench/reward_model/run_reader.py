@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from trainer.errors import StorageError
 from trainer.events import Event, PhaseProgress
@@ -24,6 +25,7 @@ _HEADER_BYTES = 4096
 _REST = 20  # times the cost of a listing: it takes at most a twentieth of a core
 
 Stamp = tuple[int, int]  # time of the last change, and size
+T = TypeVar("T")
 
 
 class RewardRun(NamedTuple):
@@ -130,7 +132,10 @@ class RunFollower:
     def _read_predictions(self) -> bool:
         """Read the file of the newest evaluation if it was replaced, and return whether it was."""
         path = self.folder.root / HELD_OUT
-        stamp = _stamp(path)
+        stamp: tuple[int, ...] | None = None  # there is no file
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            stamp = status.st_ino, status.st_mtime_ns, status.st_size  # the file is always replaced as a whole
         if stamp == self._stamp:
             return False
         self._stamp = stamp
@@ -157,8 +162,7 @@ class RunReader:
         self.seen: Look | None = None  # newest look at the shown run; None before it has been read
         self._on_run, self._on_listing = on_run, on_listing
         self._lister = RewardRunLister(runs_dir)
-        self._listing: RewardRunLister | None = None  # at work on a thread
-        self._looking: RunFollower | None = None  # at work on a thread
+        self._under_way: set[Callable[[], object]] = set()  # readings, on threads
         self._rest_until = 0.0  # on the monotonic clock
         self._chosen: Path | None = None  # None: the newest
         self._follower: RunFollower | None = None
@@ -192,16 +196,11 @@ class RunReader:
 
     async def read_runs(self) -> None:
         """List the folder's runs, unless that is under way or was done a short time ago."""
-        lister = self._lister
-        if self._listing is lister or time.monotonic() < self._rest_until:
+        if time.monotonic() < self._rest_until:
             return
-        self._listing = lister
-        try:
-            listing = await asyncio.to_thread(lister.list)
-        finally:
-            if self._listing is lister:
-                self._listing = None
-        if lister is self._lister:  # no other folder was requested since
+        lister = self._lister
+        listing = await self._read(lister.list)
+        if listing is not None and lister is self._lister:  # no other folder was requested since
             self._take(listing)
 
     async def read_run(self) -> None:
@@ -210,19 +209,27 @@ class RunReader:
         A second look must not begin earlier: it would return only what is new since the first one.
         """
         follower = self._follower
-        if follower is None or self._looking is follower or (follower.finished and not self._is_live()):
+        if follower is None:
             return
-        self._looking = follower
-        try:
-            look = await asyncio.to_thread(follower.look)
-        finally:
-            if self._looking is follower:
-                self._looking = None
+        live = any(run.live for run in self.runs if run.folder == follower.folder)
+        if follower.finished and not live:
+            return
+        look = await self._read(follower.look)
         if look is not None and follower is self._follower:
             for event in look.events:
                 self.view.take(event)
             self.seen = look
             self._on_run()
+
+    async def _read(self, reading: Callable[[], T]) -> T | None:
+        """Return what `reading` finds, on a thread; None if it is under way already."""
+        if reading in self._under_way:
+            return None
+        self._under_way.add(reading)
+        try:
+            return await asyncio.to_thread(reading)
+        finally:
+            self._under_way.discard(reading)
 
     def _take(self, listing: Listing) -> None:
         self._rest_until = time.monotonic() + _REST * listing.seconds
@@ -244,15 +251,3 @@ class RunReader:
         self.view, self.seen = RunView(), None
         self._on_run()
         return True
-
-    def _is_live(self) -> bool:
-        return any(run.live for run in self.runs if run.folder == self.shown)
-
-
-def _stamp(path: Path) -> tuple[int, ...] | None:
-    """Return a stamp that differs when the file has been replaced as a whole; None if there is no file."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size

@@ -38,10 +38,6 @@ def kind_of(event: Numbers) -> str:
     return _KINDS[type(event)]
 
 
-def _scalars(event: type[Event]) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(event) if f.type in ("int", "float") and f.name not in _NO_METRICS)
-
-
 class History:
     """Iterations by ascending number, with a column for each metric: the scalar fields of the events, and seconds.
 
@@ -53,7 +49,8 @@ class History:
 
     def __init__(self, kind: str = PPO) -> None:
         self.kind = kind if kind in _EVENTS else PPO
-        scalars = _scalars(_EVENTS[self.kind])
+        numbers = [f.name for f in fields(_EVENTS[self.kind]) if f.type in ("int", "float")]
+        scalars = [name for name in numbers if name not in _NO_METRICS]
         phases = _PHASES if self.kind == PPO else ()
         seconds = ("seconds_total", *(f"seconds_{phase}" for phase in phases))
         self._evaluated = {f"eval/{name}": math.nan for name in _EVALUATED} if self.kind == PPO else {}

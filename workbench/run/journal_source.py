@@ -1,13 +1,17 @@
-"""A run on disk as a source of events, whether another process trains it now or it has ended."""
+"""A run on disk, whether another process trains it now or it has ended: its events, and requests to its trainer."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import time
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
-from trainer.errors import StorageError
+from trainer.control import inbox
+from trainer.control.questions import Answer, Question
+from trainer.errors import StorageError, UsageError
 from trainer.events import Event, Iteration, PhaseProgress, RewardModelStep, RunStarted
 from trainer.files import read_toml
 from trainer.runs.folder import RunFolder
@@ -15,6 +19,8 @@ from trainer.runs.journal import JournalReader
 from trainer.runs.journal_lines import TimedEvent
 from trainer.runs.sinks import read_progress
 from workbench.run.history import History, kind_of
+from workbench.run.session import give
+from workbench.run.view import RunView
 
 _NEWEST = 2000  # iterations that the first `take` returns
 _BLOCK_BYTES = 64 * 1024  # of older events, read at a time: some 1 ms
@@ -164,3 +170,71 @@ class JournalSource:
         if isinstance(event, RunStarted):
             return dataclasses.replace(event, name=self._run.name, folder=str(self._run.root))
         return event
+
+
+def whole_run(folder: Path) -> RunView:
+    """Read the run in `folder` with all its iterations at once. Call it in a thread: a long run takes seconds."""
+    source, view = JournalSource(folder), RunView()
+    for event in source.take():
+        view.take(event)
+    while (chunk := source.earlier()) is not None:
+        view.history.prepend(chunk)
+    return view
+
+
+class RunOnDisk(JournalSource):
+    """A run that is read from its folder, and steered through its inbox while another process trains it.
+
+    Requests raise UsageError if no process trains the run any more, StorageError if they cannot be delivered.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._asked: dict[Path, Future[Answer]] = {}  # by the path of the answer
+
+    def take(self) -> list[Event]:
+        """Return what is new in the journal, and pass on the answers that have arrived."""
+        if self._asked:
+            self._take_answers()
+        return super().take()
+
+    def close(self) -> None:
+        """Fail the open questions with UsageError, because nobody takes answers any more."""
+        self._fail("the question was cancelled: ask again")
+
+    def send(self, command: inbox.Command, **values: Any) -> None:
+        """Send a request with the values that `inbox.send` describes. Returns at once."""
+        inbox.send(self.folder, command, **values)
+
+    def ask(self, question: Question) -> Future[Answer]:
+        """Ask the model to write. The answer arrives by `take`.
+
+        The future fails with UsageError if the run ends first. Once it is cancelled, the next `take` ends the writing.
+        """
+        future: Future[Answer] = Future()
+        self._asked[inbox.ask(self.folder, question)] = future
+        return future
+
+    def _take_answers(self) -> None:
+        live = self._run.is_live()  # checked first: then all answers of a trainer that has ended are there
+        for path, future in list(self._asked.items()):
+            answer: Answer | StorageError | None
+            if future.cancelled():
+                del self._asked[path]
+                inbox.withdraw(path)
+                continue
+            try:
+                answer = inbox.read_answer(path)
+            except StorageError as error:
+                answer = error
+            if answer is not None:
+                del self._asked[path]
+                give(future, answer)
+        if not live:
+            self._fail(f"run '{self._run.name}' ended before it answered: ask again")
+
+    def _fail(self, reason: str) -> None:
+        asked, self._asked = self._asked, {}
+        for path, future in asked.items():
+            inbox.withdraw(path)
+            give(future, UsageError(reason))

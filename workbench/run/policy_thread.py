@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from trainer.control.control import Interrupted
 from trainer.control.questions import Answer, Question, QuestionDroppedError, unanswered
@@ -24,12 +24,6 @@ class Policy(Protocol):
     def answer(self, question: Question, progress: Callable[[], None]) -> Answer: ...
 
 
-class _Asked(NamedTuple):
-    question: Question
-    checkpoint: str
-    future: Future[Answer]
-
-
 class PolicyThread:
     """A thread that answers questions in order, with the policies of the run in `folder`.
 
@@ -39,7 +33,7 @@ class PolicyThread:
     def __init__(self, folder: Path, load: Callable[[RunFolder, str], Policy] | None = None) -> None:
         self.folder = folder.resolve()
         self._load = load or _load
-        self._asked: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[tuple[Question, str, Future[Answer]] | None] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="saved policy")
 
@@ -54,7 +48,7 @@ class PolicyThread:
         if self._thread.ident is None:
             self._thread.start()
         future: Future[Answer] = Future()
-        self._asked.put(_Asked(question, checkpoint, future))
+        self._asked.put((question, checkpoint, future))
         return future
 
     def close(self) -> None:
@@ -71,7 +65,9 @@ class PolicyThread:
         try:
             self._serve()
         finally:
-            _release()
+            from trainer.session.training import release_thread  # not above, as in `_load`
+
+            release_thread()
 
     def _serve(self) -> None:
         policy: Policy | None = None
@@ -90,9 +86,9 @@ class PolicyThread:
                 give(future, unanswered(question, interruption.reason))
             except TrainerError as error:
                 # Without its traceback: its frames would keep the model alive as long as anyone keeps the error.
-                _fail(future, error.with_traceback(None))
+                give(future, error.with_traceback(None))
             except Exception as bug:  # noqa: BLE001  the asker gets the error; the next question may succeed
-                _fail(future, bug)
+                give(future, bug)
 
     def _check(self, future: Future[Answer]) -> None:
         if self._closing.is_set():
@@ -101,20 +97,9 @@ class PolicyThread:
             raise QuestionDroppedError
 
 
-def _fail(future: Future[Answer], error: Exception) -> None:
-    if future.set_running_or_notify_cancel():
-        future.set_exception(error)
-
-
 def _load(folder: RunFolder, checkpoint: str) -> Policy:
     # Imported here, because that imports mlx, and only the thread that asks the model may use it.
     from trainer.session.answers import SavedPolicy
     from workbench.system.code_trust import trusted_code
 
     return SavedPolicy(folder, checkpoint, trust=trusted_code().check)
-
-
-def _release() -> None:
-    from trainer.session.training import release_thread
-
-    release_thread()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import difflib
 import math
+import operator
 import re
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 from workbench.text import visible
 
 Quantity = Literal["score", "kl", "length", "iteration", "prompt_index"]
-Comparison = Literal[">", ">=", "<", "<=", "="]
+COMPARISONS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "=": operator.eq}
 
 EXAMPLES = (
     "joy",
@@ -42,7 +43,6 @@ _QUANTITIES: dict[str, Quantity] = {
 }
 _TEXTS: dict[str, Literal["prompt", "completion"]] = {"prompt": "prompt", "text": "completion"}
 _FIELDS = (*_QUANTITIES, *_TEXTS, "stop", "is")
-_COMPARISONS = (">", ">=", "<", "<=", "=")
 # Spaces may surround a comparison, but only after the name of a quantity: "joy > pain" is three words.
 _WORD = re.compile(
     rf"""
@@ -60,7 +60,7 @@ class Compares:
     """The condition that a number compares with `value` as `comparison` says; false for an unknown number."""
 
     quantity: Quantity
-    comparison: Comparison
+    comparison: str  # of COMPARISONS
     value: float
     negated: bool = False
 
@@ -137,7 +137,9 @@ def _condition(word: re.Match[str]) -> Condition:
     if name in _QUANTITIES:
         return _comparison(name, comparison, value, negated)
     if name not in _FIELDS:
-        raise ValueError(f"unknown field {field}: {_meant(name)}")
+        close = difflib.get_close_matches(name, _FIELDS, n=1)
+        known = f"the fields are {', '.join(_FIELDS)}; quote it to search for the text"
+        raise ValueError(f"unknown field {field}: {f'did you mean {close[0]}?' if close else known}")
     if comparison is not None:
         raise ValueError(f"{name} is not a number: write {_example(name)}")
     if name in _TEXTS:
@@ -156,7 +158,7 @@ def _condition(word: re.Match[str]) -> Condition:
 def _comparison(name: str, comparison: str | None, value: str, negated: bool) -> Compares:
     if comparison is None:
         raise ValueError(f"{name} is compared with a number: write {_example(name)}")
-    if comparison not in _COMPARISONS:
+    if comparison not in COMPARISONS:
         raise ValueError(f"{name}{comparison}: use > >= < <= or =, and -{name}=1 for unequal")
     if not value:
         raise ValueError(f"{name}{comparison} needs a number: write {_example(name)}")
@@ -166,20 +168,9 @@ def _comparison(name: str, comparison: str | None, value: str, negated: bool) ->
         number = math.nan
     if math.isnan(number):
         raise ValueError(f"{name}{comparison}: {visible(value)} is not a number: write {_example(name)}")
-    return Compares(
-        quantity=_QUANTITIES[name], comparison=cast("Comparison", comparison), value=number, negated=negated
-    )
+    return Compares(quantity=_QUANTITIES[name], comparison=comparison, value=number, negated=negated)
 
 
 def _example(name: str) -> str:
     """Return an example of a condition on the field `name`."""
     return next((example for example in EXAMPLES if re.match(rf"{name}\W", example)), f"{name}>20")
-
-
-def _meant(name: str) -> str:
-    close = difflib.get_close_matches(name, _FIELDS, n=1)
-    return (
-        f"did you mean {close[0]}?"
-        if close
-        else f"the fields are {', '.join(_FIELDS)}; quote it to search for the text"
-    )

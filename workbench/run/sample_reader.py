@@ -121,11 +121,7 @@ def preview_samples(event: SamplesWritten) -> list[Sample]:
 
 def kept_iterations(folder: RunFolder) -> list[int]:
     """Return the iterations that have a samples file, ascending; none if the folder cannot be read."""
-    try:
-        names = [path.name for path in folder.samples.iterdir()]
-    except OSError:
-        return []
-    return sorted(iteration for name in names if (iteration := _iteration_of(name)) is not None)
+    return sorted(file_sizes(folder))
 
 
 def file_sizes(folder: RunFolder) -> dict[int, int]:
@@ -134,17 +130,13 @@ def file_sizes(folder: RunFolder) -> dict[int, int]:
     try:
         with os.scandir(folder.samples) as found:
             for entry in found:
-                if (iteration := _iteration_of(entry.name)) is not None:
+                # At most nine digits, because iterations are 32-bit numbers.
+                if match := re.fullmatch(r"step-([0-9]{6,9})\.parquet", entry.name):
                     with contextlib.suppress(OSError):  # deleted since
-                        sizes[iteration] = entry.stat().st_size
+                        sizes[int(match[1])] = entry.stat().st_size
     except OSError:
         return {}
     return sizes
-
-
-def _iteration_of(name: str) -> int | None:
-    match = re.fullmatch(r"step-([0-9]{6,9})\.parquet", name)  # nine digits, because iterations are 32-bit numbers
-    return int(match[1]) if match else None
 
 
 @contextlib.contextmanager

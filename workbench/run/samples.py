@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from trainer.runs.samples import SampleSettings
-from workbench.run.sample_query import Compares, Condition, Contains, IsMarked, Order, Query, Stops
+from workbench.run.sample_query import COMPARISONS, Compares, Condition, Contains, IsMarked, Order, Query, Stops
 
 if TYPE_CHECKING:
     import numpy as np
@@ -83,12 +82,11 @@ class TokenSample:
 
 
 OUTLYING = 3.5  # robust z
-_COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "=": operator.eq}
 
 
 @functools.cache
 def table_schema() -> pa.Schema:
-    """Return the columns of a `SampleTable`. Only `length` may be null; unknown numbers are NaN."""
+    """Return the columns of a `SampleTable`: those of `Sample`. Only `length` may be null; unknown numbers are NaN."""
     import pyarrow as pa
 
     return pa.schema(
@@ -142,16 +140,7 @@ class SampleTable(Sequence[Sample]):
             return SampleTable(self._columns, self._places[index])
         place = int(self._places[index])
         value: dict[str, Any] = {name: self._columns[name][place].as_py() for name in self._columns.column_names}
-        return Sample(
-            key=SampleKey(value["iteration"], value["row"]),
-            prompt=value["prompt"],
-            completion=value["completion"],
-            score=value["score"],
-            kl=value["kl"],
-            length=value["length"],
-            truncated=value["truncated"],
-            prompt_index=value["prompt_index"],
-        )
+        return Sample(key=SampleKey(value.pop("iteration"), value.pop("row")), **value)
 
     @property
     def keys(self) -> list[SampleKey]:
@@ -242,7 +231,7 @@ class SampleTable(Sequence[Sample]):
 
         match condition:
             case Compares(quantity=quantity, comparison=comparison, value=value):
-                compared: npt.NDArray[np.bool_] = _COMPARE[comparison](self._taken(quantity), value)
+                compared: npt.NDArray[np.bool_] = COMPARISONS[comparison](self._taken(quantity), value)
                 return compared
             case Contains(where="either", text=text):
                 return self._contains("prompt", text) | self._contains("completion", text)

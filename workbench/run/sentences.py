@@ -24,10 +24,19 @@ from trainer.events import (
 )
 from trainer.runs.listing import PPO
 from workbench.numbers import counted, duration, number
-from workbench.run.attached import whole_run
+from workbench.run.journal_source import whole_run
 from workbench.run.metrics import training_command
 from workbench.run.view import RunView
-from workbench.run.wording import AnyEvaluation, held_out, in_brief, parts, reference_win_rate, spelt, title, win_rate
+from workbench.run.wording import (
+    AnyEvaluation,
+    alert_text,
+    held_out,
+    in_brief,
+    parts,
+    reference_win_rate,
+    spelt,
+    win_rate,
+)
 from workbench.system.output import PROGRAM
 
 _LEVELS = {"info": "note"}  # else the level itself
@@ -44,22 +53,24 @@ def sentences(event: Event) -> list[str]:
         case StateChanged(state="paused"):
             return [f"paused: resume it in '{PROGRAM} watch'"]
         case SettingChanged():
-            now, before = in_words(event.value), in_words(event.old)
-            return [f"iteration {event.iteration}: {event.key} changed from {before} to {now}"]
+            lines = [f"{event.key} changed from {in_words(event.old)} to {in_words(event.value)}"]
         case Evaluation() | RewardModelEvaluation() | HumanEvaluation():
-            return [f"iteration {event.iteration}: {_evaluation(event)}"]
+            lines = [_evaluation(event)]
         case CheckpointSaved():
-            return [f"iteration {event.iteration}: checkpoint {event.path}, {duration(event.seconds)}"]
+            lines = [f"checkpoint {event.path}, {duration(event.seconds)}"]
         case RolledBack():
-            return [f"iteration {event.iteration}: rolled back to iteration {event.to}: {event.reason}"]
-        case Alarm():
-            return _alarm(event)
+            lines = [alert_text(event)]
         case Decision():
-            what = _ACTIONS.get(event.action, event.action)
-            return [f"iteration {event.iteration}: decision to {what}: {event.message}"]
+            lines = [f"decision to {_ACTIONS.get(event.action, event.action)}: {event.message}"]
         case Alert():
-            return [f"iteration {event.iteration}: {_LEVELS.get(event.level, event.level)}: {event.message}"]
-    return []
+            lines = [f"{_LEVELS.get(event.level, event.level)}: {alert_text(event)}"]
+            if isinstance(event, Alarm):
+                lines.append(f"advice: {event.advice}")
+                if event.fixes:
+                    lines.append(f"the workbench offers: {'; '.join(fix.label for fix in event.fixes)}")
+        case _:
+            return []
+    return [f"iteration {event.iteration}: {line}" for line in lines]
 
 
 def summary(view: RunView) -> list[tuple[str, str]]:
@@ -82,7 +93,10 @@ def summary(view: RunView) -> list[tuple[str, str]]:
     if checkpoint := (view.ended and view.ended.checkpoint) or (view.checkpoint and view.checkpoint.path):
         lines.append(("checkpoint", checkpoint))
         if view.state != "done" or view.started.run_kind == PPO:  # other kinds cannot be extended once done
-            lines.append(("resume", _resume(view, folder)))
+            kind = view.started.run_kind
+            command = f"{training_command(kind) or PROGRAM} --resume {shlex.quote(folder)}"
+            more = f" --set ppo.iterations={2 * view.total}" if kind == PPO and view.state == "done" else ""
+            lines.append(("resume", command + more))
     lines.append(("inspect", f"{PROGRAM} runs --dir {shlex.quote(str(Path(folder).parent))}"))
     return lines
 
@@ -141,17 +155,6 @@ def _run(event: RunStarted) -> list[str]:
     return lines + [f"warning: {warning}" for warning in event.warnings]
 
 
-def _alarm(event: Alarm) -> list[str]:
-    before = f"iteration {event.iteration}:"
-    lines = [
-        f"{before} {_LEVELS.get(event.level, event.level)}: {title(event)}: {event.message}",
-        f"{before} advice: {event.advice}",
-    ]
-    if event.fixes:
-        lines.append(f"{before} the workbench offers: {'; '.join(fix.label for fix in event.fixes)}")
-    return lines
-
-
 def _evaluation(event: AnyEvaluation) -> str:
     match event:
         case HumanEvaluation():
@@ -168,31 +171,18 @@ def _evaluation(event: AnyEvaluation) -> str:
                 f"{duration(event.seconds)}"
             )
         case Evaluation():
-            return (
-                f"evaluation on {event.prompts} prompts: score {number(event.score_mean)}{_interval(event)}"
-                f"{parts(event.parts)}, deviation {number(event.score_std)}, KL {number(event.kl)} nats a sequence"
-                f"{_against_reference(event)}{_value_accuracy(event)}, {duration(event.seconds)}"
-            )
-
-
-def _interval(event: Evaluation) -> str:
-    known = math.isfinite(event.score_low) and math.isfinite(event.score_high)
-    return f" ({number(event.score_low)} to {number(event.score_high)})" if known else ""
-
-
-def _against_reference(event: Evaluation) -> str:
-    text = ""
-    if math.isfinite(event.win_rate):
-        text += f", {reference_win_rate(event)} against the reference's {number(event.reference_score)}"
-    if math.isfinite(event.best_of_score):
-        text += f", whose best of {event.best_of} score {number(event.best_of_score)}"
-    return text
-
-
-def _value_accuracy(event: Evaluation) -> str:
-    if not math.isfinite(event.explained_variance):
-        return ""
-    return f", values off by {number(event.value_error)} explain {number(event.explained_variance, 2)} of the variance"
+            text = f"evaluation on {event.prompts} prompts: score {number(event.score_mean)}"
+            if math.isfinite(event.score_low) and math.isfinite(event.score_high):
+                text += f" ({number(event.score_low)} to {number(event.score_high)})"
+            text += f"{parts(event.parts)}, deviation {number(event.score_std)}, KL {number(event.kl)} nats a sequence"
+            if math.isfinite(event.win_rate):
+                text += f", {reference_win_rate(event)} against the reference's {number(event.reference_score)}"
+            if math.isfinite(event.best_of_score):
+                text += f", whose best of {event.best_of} score {number(event.best_of_score)}"
+            if math.isfinite(event.explained_variance):
+                variance = number(event.explained_variance, 2)
+                text += f", values off by {number(event.value_error)} explain {variance} of the variance"
+            return f"{text}, {duration(event.seconds)}"
 
 
 def _outcome(view: RunView) -> str:
@@ -202,9 +192,3 @@ def _outcome(view: RunView) -> str:
     if view.ended.seconds:
         words += f", {duration(view.ended.seconds)}"
     return f"{words}: {view.ended.reason}" if view.ended.reason and view.ended.state != "done" else words
-
-
-def _resume(view: RunView, folder: str) -> str:
-    kind = view.started.run_kind if view.started else PPO
-    command = f"{training_command(kind) or PROGRAM} --resume {shlex.quote(folder)}"
-    return f"{command} --set ppo.iterations={2 * view.total}" if kind == PPO and view.state == "done" else command

@@ -18,14 +18,19 @@ from typing import Any, Protocol
 
 from trainer.config import Config
 from trainer.control.control import Control
+from trainer.control.inbox import Command
 from trainer.control.questions import Answer, Question
-from trainer.events import Event, HumanEvaluation, RunEnded
+from trainer.events import Event, RunEnded
 from trainer.runs.sinks import Sink
 
 
-def give(future: Future[Answer], answer: Answer) -> None:
-    """Set the result of `future`, unless it was cancelled."""
-    if future.set_running_or_notify_cancel():
+def give(future: Future[Answer], answer: Answer | Exception) -> None:
+    """Set the result of `future`, or the exception that it raises, unless it was cancelled."""
+    if not future.set_running_or_notify_cancel():
+        return
+    if isinstance(answer, Exception):
+        future.set_exception(answer)
+    else:
         future.set_result(answer)
 
 
@@ -127,39 +132,9 @@ class Session:
         self._control.stop(reason)
         self._events.wake()
 
-    def abort(self) -> None:
-        """Ask the run to end without a checkpoint. Returns at once."""
-        self.stop_reason = self.stop_reason or "aborted"
-        self._control.abort()
-        self._events.wake()
-
-    def pause(self) -> None:
-        """Pause the run where it is. Like all requests, it returns at once."""
-        self._control.pause()
-
-    def resume(self) -> None:
-        """Resume a paused run."""
-        self._control.resume()
-
-    def step(self) -> None:
-        """Continue to the end of the current iteration, or of the next one, and pause there."""
-        self._control.step()
-
-    def checkpoint(self) -> None:
-        """Save a checkpoint of the last whole iteration now."""
-        self._control.checkpoint()
-
-    def rollback(self, to: int | None, reason: str) -> None:
-        """Roll back to the checkpoint after iteration `to`, None for the best. An Alert reports a failure."""
-        self._control.rollback(to, reason)
-
-    def set(self, key: str, value: Any) -> None:
-        """Change a live setting before the next iteration. An Alert reports a failure."""
-        self._control.set(key, value)
-
-    def tell(self, event: HumanEvaluation) -> None:
-        """Make the run emit `event` as one of its own; a run that has ended ignores it."""
-        self._control.tell(event)
+    def send(self, command: Command, **values: Any) -> None:
+        """Call the method of the run's `Control` that is named like the command. Returns at once."""
+        getattr(self._control, command)(**values)
 
     def ask(self, question: Question) -> Future[Answer]:
         """Ask the run's model to write. If the run ends first, the Answer's `problem` says so.

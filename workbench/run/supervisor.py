@@ -6,7 +6,6 @@ import gc
 import os
 import subprocess
 import traceback
-from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal
@@ -15,12 +14,12 @@ from trainer.config import Config
 from trainer.control.questions import Answer, Question
 from trainer.errors import StorageError, TrainerError, UsageError
 from trainer.events import Alarm, Fix, RunStarted, SettingChanged, StateChanged
-from trainer.files import PRIVATE, open_file, write_whole
+from trainer.files import PRIVATE, open_file, read_toml, write_whole
 from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder, check_name_is_free
-from workbench.run.attached import AttachedRun, RunOnDisk, kl_target
+from workbench.run.journal_source import RunOnDisk
 from workbench.run.policy_thread import PolicyThread
-from workbench.run.session import Session
+from workbench.run.session import Session, Train
 from workbench.run.view import RunView
 from workbench.system.environment import own_command
 
@@ -43,8 +42,16 @@ def continue_headless(folder: Path) -> int:
     return child.pid
 
 
+def kl_target(folder: Path) -> float | None:
+    """Return the target KL of the run in `folder`, nats a sequence; None for a fixed kl_coef, or if unknown."""
+    try:
+        ppo = read_toml(RunFolder(folder).config)["ppo"]
+        return float(ppo["kl_target"]) if ppo["kl_controller"] == "adaptive" else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
 Request = Literal["start", "pause", "resume", "step", "checkpoint", "stop"]
-Train = Callable[..., Any]
 
 
 class Supervisor:
@@ -55,11 +62,10 @@ class Supervisor:
 
     def __init__(self, train: Train | None = None) -> None:
         self._train = train
-        self._session: Session | None = None
-        self._concluded = True
+        self._session: Session | None = None  # `run` while it is trained here
         self._policies: PolicyThread | None = None  # set once a run that has ended is asked
         self._past: RunOnDisk | None = None  # the journal to be read further, from its newest part backwards
-        self.run: AttachedRun | None = None
+        self.run: Session | RunOnDisk | None = None
         self.view = RunView()
         self.failure = ""  # why the trainer could not go on, for the user; empty while it can
         self._ending = ""  # "stopping" or "aborting", once asked for
@@ -68,7 +74,7 @@ class Supervisor:
     @property
     def trains_here(self) -> bool:
         """Whether a run is under way on this process's trainer thread."""
-        return self._session is not None and not self._concluded
+        return self._session is not None
 
     @property
     def note(self) -> str:
@@ -123,11 +129,10 @@ class Supervisor:
         session = Session(config, resume=resume, preset=preset, train=self._train)
         self._attach(session)
         self._session = session
-        self._concluded = False
         if resume is not None:
             self._read_what_was(resume)
         if one_iteration:
-            session.step()
+            session.send("step")
         session.start()
 
     def watch(self, folder: Path) -> None:
@@ -137,30 +142,19 @@ class Supervisor:
         self._past = run
         self.poll()
 
-    def ask(self, request: Request) -> None:
-        """Send a request other than `start` to the run's trainer, in any process. Raises UsageError, StorageError."""
-        run = self.run
-        if run is None:
+    def ask(self, request: Literal["pause", "resume", "step", "checkpoint"]) -> None:
+        """Send a request to the run's trainer, in any process. Raises UsageError, StorageError."""
+        if self.run is None:
             raise UsageError("no run yet: start one")
-        match request:
-            case "pause":
-                run.pause()
-                self._pausing = True
-            case "resume":
-                run.resume()
-                self._pausing = False
-            case "step":
-                run.step()
-            case "checkpoint":
-                run.checkpoint()
-            case "stop":
-                self.stop()
+        self.run.send(request)
+        if request in ("pause", "resume"):
+            self._pausing = request == "pause"
 
     def set(self, key: str, value: Any) -> None:
         """Change a live setting before the run's next iteration."""
         if self.run is None or not self.under_way:
             raise UsageError(f"cannot set {key}: no run is training; start one")
-        self.run.set(key, value)
+        self.run.send("set", key=key, value=value)
 
     def fixes(self, alarm: Alarm) -> list[Fix]:
         """Return the available fixes of an active alarm; none for a run that cannot be steered any more."""
@@ -179,7 +173,7 @@ class Supervisor:
             case "rollback":
                 if self.run is None or not self.under_way:
                     raise UsageError("cannot roll back: no run is training; start one")
-                self.run.rollback(None, reason)
+                self.run.send("rollback", to=None, reason=reason)
 
     def ask_model(self, question: Question, checkpoint: str = "") -> Future[Answer]:
         """Ask the run's model to write: its trainer while it is under way, else one of its `saved_policies`.
@@ -231,7 +225,7 @@ class Supervisor:
         if isinstance(self.run, RunOnDisk):
             self.view.problems = self.run.problems
         changed |= self._read_past()
-        if self._session is not None and not self._concluded and self._session.finished:
+        if self._session is not None and self._session.finished:
             self._conclude(self._session)
             changed = True
         return changed
@@ -240,20 +234,21 @@ class Supervisor:
         """Ask the run to save a checkpoint and end."""
         if self.run is not None:
             self._ending = "stopping" if self.trains_here else ""
-            self.run.stop(reason)
+            self.run.send("stop", reason=reason)
 
     def abort(self) -> None:
         """Ask the run to end at once, without a checkpoint."""
         if self.run is not None:
             self._ending = "aborting" if self.trains_here else ""
-            self.run.abort()
+            self.run.send("abort")
 
     def wait(self) -> None:
         """Block until the run that is trained here has ended; its events go to its journal only."""
-        while self._session is not None and not self._session.finished:
-            self._session.take(timeout=1.0)
-        if self._session is not None and not self._concluded:
-            self._conclude(self._session)
+        while self._session is not None:
+            if self._session.finished:
+                self._conclude(self._session)
+            else:
+                self._session.take(timeout=1.0)
 
     def detach(self) -> str:
         """Continue the run that has just stopped here headless; return a message. Raises StorageError."""
@@ -271,14 +266,13 @@ class Supervisor:
             name = self.view.started.name if self.view.started else "a run"
             raise UsageError(f"{name} is training here: stop it, or quit and detach it")
 
-    def _attach(self, run: AttachedRun) -> None:
+    def _attach(self, run: Session | RunOnDisk) -> None:
         self.close()
         self.run = run
         self.view = RunView()
         self.failure = self._ending = ""
         self._pausing = False
         self._session = None
-        self._concluded = True
         self._past = None
 
     def _read_what_was(self, folder: Path) -> None:
@@ -301,7 +295,7 @@ class Supervisor:
         return found
 
     def _conclude(self, session: Session) -> None:
-        self._concluded = True
+        self._session = None
         self._ending = ""
         gc.unfreeze()
         try:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_right
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeVar
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from trainer.control.live_settings import in_words
 from trainer.events import (
@@ -32,7 +30,7 @@ from trainer.monitoring.alarms import is_open_after
 from trainer.runs.listing import RECENT, last_mean
 from workbench.run.history import History, kind_of
 from workbench.run.metrics import Numbers
-from workbench.run.wording import AnyEvaluation, in_brief, title
+from workbench.run.wording import AnyEvaluation, alert_text, in_brief
 
 _KEPT = 500  # newest events of a kind that are kept
 _MARKS = 2000
@@ -74,7 +72,6 @@ class RunView:
     checkpoints: list[CheckpointSaved] = field(default_factory=list)
     settings: list[SettingChanged] = field(default_factory=list)
     samples: SamplesWritten | None = None
-    sample_index: array[int] = field(default_factory=lambda: array("q"))  # iterations whose samples are on disk
     marks: list[Mark] = field(default_factory=list)
     ended: RunEnded | None = None
     problems: list[str] = field(default_factory=list)  # what could not be read
@@ -109,7 +106,7 @@ class RunView:
                 _keep(self.settings, event)
                 self._mark(event.iteration, "setting", f"{event.key} {in_words(event.old)} -> {in_words(event.value)}")
             case SamplesWritten():
-                self._add_samples(event)
+                self.samples = event
             case CheckpointSaved():
                 _keep(self.checkpoints, event)
                 self._mark(event.iteration, "checkpoint", event.path)
@@ -159,7 +156,10 @@ class RunView:
 
     def _start(self, event: RunStarted) -> None:
         if event.resumed_at is None:
-            self._forget_all()
+            # Forget everything: another run takes the place of this one.
+            fresh = RunView(problems=self.problems, kl_target=self.kl_target)
+            for each in fields(self):
+                setattr(self, each.name, getattr(fresh, each.name))
         else:
             self._go_back_to(event.resumed_at)
             self._mark(event.resumed_at, "resumed", f"resumed after iteration {event.resumed_at}")
@@ -170,23 +170,6 @@ class RunView:
         self.phase = None
         self.state = "loading"
 
-    def _forget_all(self) -> None:
-        """Clear everything, because another run takes the place of this one."""
-        self.history = History()
-        self.last = self.previous = self.samples = self.judged = None
-        self.sample_index = array("q")
-        self.told = 0
-        for events in (
-            self.evaluations,
-            self.held_out,
-            self.alerts,
-            self.alarms,
-            self.checkpoints,
-            self.settings,
-            self.marks,
-        ):
-            events.clear()
-
     def _go_back_to(self, iteration: int) -> None:
         """Drop what came after the checkpoint of `iteration`: it will be done again."""
         self.history.cut(iteration)
@@ -195,13 +178,11 @@ class RunView:
             self.last, self.previous = (self.previous if kept else None), None
         if self.samples is not None and self.samples.iteration > iteration:
             self.samples = None
-        del self.sample_index[bisect_right(self.sample_index, iteration) :]
         if self.judged is not None and self.judged.iteration > iteration:
             self.judged = None
-        self.evaluations[:] = [e for e in self.evaluations if e.iteration <= iteration]
-        self.held_out[:] = [e for e in self.held_out if e.iteration <= iteration]
-        self.checkpoints[:] = [c for c in self.checkpoints if c.iteration <= iteration]
-        self.alarms[:] = [a for a in self.alarms if a.iteration <= iteration]
+        done_again: tuple[list[Any], ...] = (self.evaluations, self.held_out, self.checkpoints, self.alarms)
+        for events in done_again:
+            events[:] = [event for event in events if event.iteration <= iteration]
         self.alerts[:] = [a for a in self.alerts if a.iteration <= iteration or type(a) is Alert]
         self.marks[:] = [m for m in self.marks if m.iteration <= iteration or m.kind not in _REDONE]
 
@@ -221,17 +202,12 @@ class RunView:
     def _add_alert(self, event: Alert | RolledBack) -> None:
         _keep(self.alerts, event)
         self.told += 1
-        match event:
-            case RolledBack():
-                self._mark(event.iteration, "rollback", f"rolled back to iteration {event.to}: {event.reason}")
-            case Alarm():
-                same = (place for place, other in enumerate(self.alarms) if other.iteration == event.iteration)
-                self.alarms.insert(next(same, len(self.alarms)), event)
-                self._mark(event.iteration, "alarm", f"{title(event)}: {event.message}", event.level)
-            case Decision():
-                self._mark(event.iteration, "decision", event.message)
-            case _:
-                self._mark(event.iteration, "alert", event.message, event.level)
+        if isinstance(event, Alarm):
+            same = (place for place, other in enumerate(self.alarms) if other.iteration == event.iteration)
+            self.alarms.insert(next(same, len(self.alarms)), event)
+        kinds: dict[type[Event], MarkKind] = {RolledBack: "rollback", Alarm: "alarm", Decision: "decision"}
+        level = "" if isinstance(event, RolledBack | Decision) else event.level
+        self._mark(event.iteration, kinds.get(type(event), "alert"), alert_text(event), level)
 
     def _add_judged(self, event: HumanEvaluation) -> None:
         """Add the newest result of labelling. It comes with every few labels, so it replaces a mark just before it."""
@@ -239,12 +215,6 @@ class RunView:
         if told and told.iteration == event.iteration and self.marks and self.marks[-1].text == in_brief(told):
             self.marks.pop()
         self._mark(event.iteration, "evaluation", in_brief(event))
-
-    def _add_samples(self, event: SamplesWritten) -> None:
-        self.samples = event
-        if event.path:
-            del self.sample_index[bisect_right(self.sample_index, event.iteration - 1) :]
-            self.sample_index.append(event.iteration)
 
     def _end(self, event: RunEnded) -> None:
         self.ended = event

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from trainer.events import Alarm, DPOEvaluation, Evaluation, HumanEvaluation, RewardModelEvaluation
+from trainer.events import Alarm, Alert, DPOEvaluation, Evaluation, HumanEvaluation, RewardModelEvaluation, RolledBack
 from trainer.monitoring.alarms import severity
 from trainer.runs.listing import RunSummary
 from workbench.numbers import number, percent
@@ -28,6 +28,13 @@ def title(alarm: Alarm) -> str:
 def spelt(code: str) -> str:
     """Return the title of alarms with this code."""
     return " ".join(_SPELT.get(word, word) for word in code.split("_"))
+
+
+def alert_text(alert: Alert | RolledBack) -> str:
+    """Return what an alert says, without its iteration and level."""
+    if isinstance(alert, RolledBack):
+        return f"rolled back to iteration {alert.to}: {alert.reason}"
+    return f"{title(alert)}: {alert.message}" if isinstance(alert, Alarm) else alert.message
 
 
 def evidence(alarm: Alarm) -> list[tuple[str, str]]:

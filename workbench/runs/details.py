@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from rich.cells import cell_len
 from textual.content import Content
 
+from trainer.errors import StorageError
+from trainer.runs.checkpoint_index import best_checkpoint, checkpoints
+from trainer.runs.folder import RunFolder
 from trainer.runs.listing import RunSummary
 from workbench.columns import fit
 from workbench.numbers import counted
-from workbench.run.config_differences import Comparison, value_text
-from workbench.runs.reader import Detail
+from workbench.run.config_differences import Comparison, read_config, value_text
 from workbench.text import visible
 
 _LONGEST_PROBLEM = 500  # characters, at most
@@ -20,6 +24,28 @@ _MOST = 100  # settings; configurations have fewer
 _LONGEST = 200  # characters of a value, at most
 _LEAST = 8
 _GAP = 2
+
+
+class Detail(NamedTuple):
+    """Details of one run for which the table has no room."""
+
+    folder: RunFolder
+    seed: object  # None if unknown
+    checkpoints: int  # complete ones
+    newest: str  # name of the newest checkpoint; empty if there is none
+    problems: list[str]  # checkpoints that are left out, and why
+    best: str = ""  # name of the checkpoint of the best evaluation; empty if none is kept
+
+
+def read_detail(folder: RunFolder) -> Detail:
+    """Read the seed and the checkpoints of a run; what cannot be read stays unknown."""
+    seed = None
+    with contextlib.suppress(StorageError):  # the listing reports it
+        section = read_config(folder).get("run")
+        seed = section.get("seed") if isinstance(section, dict) else None
+    whole, problems = checkpoints(folder)
+    best = best_checkpoint(folder)
+    return Detail(folder, seed, len(whole), whole[-1].name if whole else "", problems, best.name if best else "")
 
 
 def detail_content(run: RunSummary, detail: Detail | None, left_out: Sequence[tuple[str, str]]) -> Content:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -16,31 +15,61 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
-from textual.worker import Worker, WorkerState
+from textual.worker import Worker
 
 from trainer.config.fields import PATTERNS, RUN_NAME
-from trainer.errors import TrainerError
-from trainer.runs.folder import TRASH, RunFolder, rename_run, trash_run
-from trainer.runs.listing import RunSummary
+from trainer.errors import StorageError, TrainerError
+from trainer.runs.folder import TRASH, RunFolder, rename_run, run_folders, trash_run
+from trainer.runs.listing import RunSummary, list_runs
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.drawing import CutText
 from workbench.kit.pane import Pane
 from workbench.run.config_differences import Comparison, compare_runs
 from workbench.run.view import RunView
-from workbench.runs.details import detail_content, differences_content
-from workbench.runs.reader import Detail, Listing, Stamp, read_detail, read_runs
+from workbench.runs.details import Detail, detail_content, differences_content, read_detail
 from workbench.runs.table import RunTable
 from workbench.text import visible
 
 _INTERVAL = 2.0  # seconds between looks at the folder
 _REST = 20  # times the cost of a listing: it takes at most a twentieth of a core
 
+Stamp = tuple[object, ...]
+"""Value that changes when a run comes or goes, starts or ends, or writes to its journal or configuration."""
 
-class _Moved(NamedTuple):
-    """A run's folder, and where it was moved."""
 
-    folder: RunFolder
-    to: Path
+class Listing(NamedTuple):
+    """The runs of a folder at one time."""
+
+    runs: list[RunSummary]
+    problem: str  # why the folder cannot be read; empty if it can
+    stamp: Stamp
+    seconds: float  # of processor time, which the trainer did not get
+
+
+def read_runs(runs_dir: Path, known: Stamp = ()) -> Listing | None:
+    """Read the runs in `runs_dir`; None if nothing has changed since the listing with the stamp `known`.
+
+    Per run, a check for changes costs three system calls, and a listing about 0.5 ms.
+    """
+    began = time.thread_time()
+    try:
+        # Before reading: the next call then notices what changes meanwhile. A killed trainer changes no file, so
+        # whether the run is locked counts too.
+        of_runs = ((f.name, _state(f.events), _state(f.config), f.is_live()) for f in run_folders(runs_dir))
+        stamp = ("runs", *of_runs)
+        if stamp == known:
+            return None
+        return Listing(list_runs(runs_dir), "", stamp, time.thread_time() - began)
+    except StorageError as error:
+        return Listing([], str(error), (), time.thread_time() - began)
+
+
+def _state(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
 
 
 class RunsPane(Pane):
@@ -64,20 +93,12 @@ class RunsPane(Pane):
     ]
 
     class Requested(Message):
-        """Base of requests about the run in `folder`. Never posted itself, because `on` also handles subclasses."""
+        """Request to show the run in `folder`, to resume it, or to edit its configuration as a new one."""
 
-        def __init__(self, folder: Path) -> None:
+        def __init__(self, what: Literal["open", "resume", "duplicate"], folder: Path) -> None:
             super().__init__()
+            self.what = what
             self.folder = folder
-
-    class OpenRequested(Requested):
-        """Request to show the run."""
-
-    class ResumeRequested(Requested):
-        """Request to resume the run."""
-
-    class DuplicateRequested(Requested):
-        """Request to edit the run's configuration as a new one."""
 
     class CompareChanged(Message):
         """Posted when other runs are to be compared: two or more, or none any more."""
@@ -98,7 +119,7 @@ class RunsPane(Pane):
         super().__init__(id=id)
         self._runs_dir = runs_dir
         self._stamp: Stamp = ()
-        self._reading: Worker[Listing | None] | None = None
+        self._reading: Worker[None] | None = None
         self._rest_until = 0.0  # on the monotonic clock
         self._detail: Detail | None = None
         self._comparison: Comparison | None = None
@@ -135,7 +156,7 @@ class RunsPane(Pane):
 
     def refresh_runs(self) -> None:
         """Read the runs now, whether or not anything seems to have changed."""
-        self._reading = self._read(self._runs_dir, ())
+        self._reading = self._read(())
 
     @property
     def selected(self) -> RunSummary | None:
@@ -148,55 +169,44 @@ class RunsPane(Pane):
         """Read the runs if the pane is visible, no read is in progress, and the last one was not just now."""
         under_way = self._reading is not None and not self._reading.is_finished
         if self.is_on_screen and not under_way and time.monotonic() >= self._rest_until:
-            self._reading = self._read(self._runs_dir, self._stamp)
+            self._reading = self._read(self._stamp)
 
-    @work(thread=True, exclusive=True, group="listing")
-    def _read(self, runs_dir: Path, known: Stamp) -> Listing | None:
-        return read_runs(runs_dir, known)
-
-    @work(thread=True, exclusive=True, group="detail")
-    def _read_detail(self, folder: RunFolder) -> Detail:
-        return read_detail(folder)
-
-    @work(thread=True, exclusive=True, group="comparison")
-    def _compare(self, folders: list[RunFolder]) -> Comparison:
-        return compare_runs(folders)
-
-    @work(thread=True, group="change")
-    def _change(self, folder: RunFolder, change: Callable[[], Path]) -> _Moved | TrainerError:
-        try:
-            return _Moved(folder, change())
-        except TrainerError as error:
-            return error
-
-    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Show what a thread read; the result of a cancelled worker never arrives here."""
-        if event.state is not WorkerState.SUCCESS:
+    @work(exclusive=True, group="listing")
+    async def _read(self, known: Stamp) -> None:
+        listing = await asyncio.to_thread(read_runs, self._runs_dir, known)
+        if listing is None:
             return
-        match event.worker.result:
-            case Listing() as listing if listing.runs_dir == self._runs_dir:
-                self._list(listing)
-            case Detail() as detail if self.selected is not None and detail.folder == self.selected.folder:
-                self._detail = detail
-                self._show_detail()
-            case Comparison() as comparison if len(self._marked) > 1:
-                self._comparison = comparison
-                self._show_comparison(comparison)
-            case _Moved() as moved:
-                self._follow(moved)
-            case TrainerError() as error:
-                self.notify(visible(str(error)), severity="error", markup=False)
-                self.refresh_runs()
-
-    # Display
-
-    def _list(self, listing: Listing) -> None:
         self._stamp = listing.stamp
         self._rest_until = time.monotonic() + _REST * listing.seconds
         none = f"No runs in '{self._runs_dir}' yet. Start training to see a run here."
         self.query_one(RunTable).show(listing.runs, time.time(), message=visible(listing.problem or none))
         names = {run.name for run in listing.runs}
         self._mark([name for name in self._marked if name in names])
+
+    @work(exclusive=True, group="detail")
+    async def _read_detail(self, folder: RunFolder) -> None:
+        detail = await asyncio.to_thread(read_detail, folder)
+        if self.selected is not None and detail.folder == self.selected.folder:
+            self._detail = detail
+            self._show_detail()
+
+    @work(exclusive=True, group="comparison")
+    async def _compare(self, folders: list[RunFolder]) -> None:
+        self._comparison = await asyncio.to_thread(compare_runs, folders)
+        self._show_comparison()
+
+    @work(group="change")
+    async def _trash(self, folder: RunFolder) -> None:
+        try:
+            to = await asyncio.to_thread(trash_run, folder)
+        except TrainerError as error:
+            self.notify(visible(str(error)), severity="error", markup=False)
+            self.refresh_runs()
+        else:
+            self.notify(visible(f"Moved {folder.name} to '{to}'"), markup=False)
+            self._follow(folder, to)
+
+    # Display
 
     @on(RunTable.Moved)
     def _show_selected(self) -> None:
@@ -212,14 +222,15 @@ class RunsPane(Pane):
         content = detail_content(table.selected, self._detail, table.left_out) if table.selected else ""
         self.query_one("#run-detail", Static).update(content)
 
-    def _show_comparison(self, comparison: Comparison) -> None:
+    def _show_comparison(self) -> None:
+        if self._comparison is None or len(self._marked) < 2:
+            return
         width = self.query_one("#run-comparison").scrollable_content_region.width or self.size.width
-        self.query_one("#run-differences", Static).update(differences_content(comparison, width))
+        self.query_one("#run-differences", Static).update(differences_content(self._comparison, width))
 
     def on_resize(self) -> None:
         self.call_after_refresh(self._show_detail)  # once the table has its width
-        if self._comparison is not None and len(self._marked) > 1:
-            self._show_comparison(self._comparison)
+        self._show_comparison()
 
     # Actions on a run
 
@@ -232,17 +243,17 @@ class RunsPane(Pane):
 
     @on(RunTable.Opened)
     def action_open(self) -> None:
-        self._request(self.OpenRequested)
+        self._request("open")
 
     def action_resume(self) -> None:
-        self._request(self.ResumeRequested)
+        self._request("resume")
 
     def action_duplicate(self) -> None:
-        self._request(self.DuplicateRequested)
+        self._request("duplicate")
 
-    def _request(self, message: type[Requested]) -> None:
+    def _request(self, what: Literal["open", "resume", "duplicate"]) -> None:
         if (run := self.selected) is not None:
-            self.post_message(message(run.folder.root))
+            self.post_message(self.Requested(what, run.folder.root))
 
     def action_rename(self) -> None:
         if (run := self.selected) is None:
@@ -255,7 +266,8 @@ class RunsPane(Pane):
                     renamed = await asyncio.to_thread(rename_run, folder, name)
                 except TrainerError as error:
                     return str(error)
-                self._follow(_Moved(folder, renamed.root))
+                self._marked = [name if marked == folder.name else marked for marked in self._marked]
+                self._follow(folder, renamed.root)
             return ""
 
         self.app.push_screen(TextPromptScreen(f"Rename {run.name} to", run.name, name_problem, rename))
@@ -267,17 +279,13 @@ class RunsPane(Pane):
 
         def trash(sure: bool | None) -> None:
             if sure:
-                self._change(folder, lambda: trash_run(folder))
+                self._trash(folder)
 
         detail = f"Its folder moves to '{self._runs_dir / TRASH}'; move it back by hand to restore it."
         self.app.push_screen(ConfirmScreen(f"Move {run.name} to the trash?", detail, "Move run", "Keep run"), trash)
 
-    def _follow(self, moved: _Moved) -> None:
-        if moved.to.parent == moved.folder.root.parent:  # renamed
-            self._marked = [moved.to.name if name == moved.folder.name else name for name in self._marked]
-        else:
-            self.notify(visible(f"Moved {moved.folder.name} to '{moved.to}'"), markup=False)
-        self.post_message(self.Moved(moved.folder.root, moved.to))
+    def _follow(self, folder: RunFolder, to: Path) -> None:
+        self.post_message(self.Moved(folder.root, to))
         self.refresh_runs()
 
     def action_mark(self) -> None:

@@ -209,7 +209,8 @@ class RunTable(CursorList[RunSummary]):
     def item_line(self, index: int, line: int, width: int) -> Line:
         run, cells = self._items[index], self._cells[index]
         sign = "◆" if run.name in self._marked else "▸" if run.name == self._current else ""
-        roles = {"state": _state_role(run), "age": "muted", "model": "muted"}
+        state = "alarmed" if is_alarmed(run) else run.state if run.state in SIGNS else ""
+        roles = {"state": state, "age": "muted", "model": "muted"}
         pieces: Line = [(sign.ljust(_GUTTER), "")]
         for key, columns in self._widths().items():
             text = fit(cells[key], columns, right=_BY_KEY[key].right)
@@ -218,7 +219,3 @@ class RunTable(CursorList[RunSummary]):
 
     def _widths(self) -> dict[str, int]:
         return column_widths(self._natural, self.scrollable_content_region.width)
-
-
-def _state_role(run: RunSummary) -> str:
-    return "alarmed" if is_alarmed(run) else run.state if run.state in SIGNS else ""

@@ -15,7 +15,7 @@ from workbench.kit.drawing import Line, ScrolledLines, component_classes, scroll
 from workbench.kit.keys import keys_in_force
 from workbench.run.samples import TokenSample
 from workbench.samples.formula_lines import formula_lines, number
-from workbench.samples.token_facts import explain, token_label
+from workbench.samples.token_facts import TokenFacts, token_label
 from workbench.samples.token_maths import PER_RESPONSE, AdvantageTerm, advantage_terms
 
 _ZERO = 0.5e-4  # a weight below this is printed as zero
@@ -37,8 +37,7 @@ class AdvantageScreen(Dialog[int]):
     def __init__(self, sample: TokenSample, index: int) -> None:
         """Open at token `index`, counted from 0. Raises IndexError when the sample has no such token."""
         super().__init__()
-        explain(sample, index)
-        self._sample, self._index = sample, index
+        self._facts = TokenFacts(sample, index)
 
     def compose(self) -> ComposeResult:
         yield AdvantageSum(id="advantage")
@@ -50,18 +49,17 @@ class AdvantageScreen(Dialog[int]):
         self._show()
 
     def action_close(self) -> None:
-        self.dismiss(self._index)
+        self.dismiss(self._facts.index)
 
     def action_neighbour(self, by: int) -> None:
-        if 0 <= self._index + by < len(self._sample):
-            self._index += by
+        if 0 <= self._facts.index + by < self._facts.length:
+            self._facts = TokenFacts(self._facts.sample, self._facts.index + by)
             self._show()
 
     def _show(self) -> None:
-        explanation = self.query_one(AdvantageSum)
-        facts = explain(self._sample, self._index)
+        explanation, facts = self.query_one(AdvantageSum), self._facts
         explanation.border_title = Content(f"Advantage of {facts.name}, token {facts.index + 1} of {facts.length}")
-        explanation.show(self._sample, self._index)
+        explanation.show(facts)
 
 
 class AdvantageSum(ScrolledLines):
@@ -75,36 +73,28 @@ class AdvantageSum(ScrolledLines):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._sample: TokenSample | None = None
-        self._index = 0
-        self._terms: list[AdvantageTerm] = []
+        self._facts: TokenFacts | None = None
 
-    def show(self, sample: TokenSample, index: int) -> None:
-        """Show the advantage of token `index`, counted from 0. Raises IndexError when there is no such token."""
-        self._terms = advantage_terms(sample, index)
-        self._sample, self._index = sample, index
+    def show(self, facts: TokenFacts) -> None:
+        """Show the advantage of a token."""
+        self._facts = facts
         self.lay_out()
 
     def wrap(self, width: int) -> Sequence[Line]:
-        if self._sample is None:
-            return []
-        formulas = formula_lines(explain(self._sample, self._index), width)
-        return _AdvantageLines(formulas, self._sample, self._index, self._terms, width)
+        return [] if self._facts is None else _AdvantageLines(self._facts, width)
 
 
 class _AdvantageLines(Sequence[Line]):
     """The formulas and the table of terms; the line of a term is made when it is read: there may be thousands."""
 
-    def __init__(
-        self, formulas: list[Line], sample: TokenSample, index: int, terms: list[AdvantageTerm], width: int
-    ) -> None:
-        self._formulas, self._sample, self._index, self._terms, self._width = formulas, sample, index, terms, width
-        self._estimator = explain(sample, index).estimator
-        self._own = lines_of_their_own(terms)
+    def __init__(self, facts: TokenFacts, width: int) -> None:
+        self._facts, self._width = facts, width
+        self._terms = advantage_terms(facts.sample, facts.index)
+        self._own = lines_of_their_own(self._terms)
+        self._head = formula_lines(facts, width) + ([[], self._headings()] if self._terms else [])
 
     def __len__(self) -> int:
-        table = 2 + self._own + (self._own < len(self._terms)) if self._terms else 0
-        return len(self._formulas) + table
+        return len(self._head) + self._own + (self._own < len(self._terms))
 
     @overload
     def __getitem__(self, place: int) -> Line: ...
@@ -115,17 +105,25 @@ class _AdvantageLines(Sequence[Line]):
             return [self[one] for one in range(*place.indices(len(self)))]
         if not 0 <= place < len(self):
             raise IndexError(place)
-        if place < len(self._formulas):
-            return self._formulas[place]
-        place -= len(self._formulas) + 2  # an empty line and the headings
-        if place == -2:
-            return []
-        if place == -1:
-            return header_line(self._estimator, self._width)
+        if place < len(self._head):
+            return self._head[place]
+        place -= len(self._head)
         if place == self._own:
             return rest_line(self._terms, self._own, self._width)
-        term = self._terms[place]
-        return term_line(term, self._index, token_label(self._sample, term.token), self._estimator, self._width)
+        return self._term_line(self._terms[place])
+
+    def _headings(self) -> Line:
+        if self._facts.estimator in PER_RESPONSE:
+            return [(_table_row("t", "token", ["r_t", "sum"], self._width), "muted")]
+        heads = ["(γλ)^l", "δ_{t+l}"] if self._facts.estimator == "gae" else ["γ^l", "r_{t+l}"]
+        return [(_table_row("l", "token", [*heads, "product", "sum"], self._width), "muted")]
+
+    def _term_line(self, term: AdvantageTerm) -> Line:
+        name, ahead, role = token_label(self._facts.sample, term.token), term.token - self._facts.index, "text"
+        numbers = [term.weight, term.x, term.product, term.running]
+        if self._facts.estimator in PER_RESPONSE:  # the sum is over all tokens, including this one
+            ahead, role, numbers = term.token + 1, "text" if ahead else "strong", [term.x, term.running]
+        return [(_table_row(f"{ahead:,}", name, [number(x) for x in numbers], self._width), role)]
 
 
 def lines_of_their_own(terms: list[AdvantageTerm]) -> int:
@@ -135,26 +133,6 @@ def lines_of_their_own(terms: list[AdvantageTerm]) -> int:
     """
     count = next((place for place, term in enumerate(terms) if term.weight < _ZERO), len(terms))
     return count if count < len(terms) - 1 else len(terms)
-
-
-def header_line(estimator: str, width: int) -> Line:
-    """Return the column headings."""
-    if estimator in PER_RESPONSE:
-        return [(_table_row("t", "token", ["r_t", "sum"], width), "muted")]
-    heads = ["(γλ)^l", "δ_{t+l}"] if estimator == "gae" else ["γ^l", "r_{t+l}"]
-    return [(_table_row("l", "token", [*heads, "product", "sum"], width), "muted")]
-
-
-def term_line(term: AdvantageTerm, index: int, name: str, estimator: str, width: int) -> Line:
-    """Return the line of one term.
-
-    index: the token that is explained. name: of the term's token.
-    """
-    if estimator in PER_RESPONSE:  # the sum is over all tokens, including this one
-        numbers = [number(x) for x in (term.x, term.running)]
-        return [(_table_row(f"{term.token + 1:,}", name, numbers, width), "strong" if term.token == index else "text")]
-    numbers = [number(x) for x in (term.weight, term.x, term.product, term.running)]
-    return [(_table_row(f"{term.token - index:,}", name, numbers, width), "text")]
 
 
 def rest_line(terms: list[AdvantageTerm], shown: int, width: int) -> Line:

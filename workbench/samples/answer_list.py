@@ -109,29 +109,22 @@ class AnswerList(ScrolledLines):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._requests: Sequence[AskedRequest] = ()
-        self._how = {"by_score": False, "diff": False}
-        self._blocks: dict[int, tuple[AskedRequest, list[Line]]] = {}  # as laid out, by number
-        self._width = 0  # of the blocks
+        self._by_score = self._diff = False
+        self._blocks: dict[int, tuple[tuple[object, ...], list[Line]]] = {}  # by number: what was laid out, and how
 
     def show(self, requests: Sequence[AskedRequest], *, by_score: bool = False, diff: bool = False) -> None:
         """Show `requests` in the order given; see `request_lines`."""
-        how = {"by_score": by_score, "diff": diff}
-        if how != self._how:
-            self._how = how
-            self._blocks.clear()
-        self._requests = requests
+        self._requests, self._by_score, self._diff = requests, by_score, diff
         self.lay_out()
 
     def wrap(self, width: int) -> list[Line]:
-        if width != self._width:
-            self._width = width
-            self._blocks.clear()
         before, self._blocks = self._blocks, {}
         for request in self._requests:
+            laid_out = (request, width, self._by_score, self._diff)
             known, lines = before.get(request.number, (None, []))
-            if known is not request:
-                lines = request_lines(request, width, **self._how)
-            self._blocks[request.number] = (request, lines)
+            if known != laid_out:
+                lines = request_lines(request, width, by_score=self._by_score, diff=self._diff)
+            self._blocks[request.number] = (laid_out, lines)
         return [line for _, lines in self._blocks.values() for line in lines]
 
 

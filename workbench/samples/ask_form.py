@@ -6,10 +6,10 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 from rich.text import Text
-from textual import events, on
+from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
@@ -19,12 +19,13 @@ from textual.widgets.option_list import Option
 
 from trainer.control.questions import Question, Writer
 from workbench.columns import fit
+from workbench.kit.dialog import PlainArea
 from workbench.kit.drawing import Drawn, Line, component_classes, wrapped
 from workbench.kit.pane import MountedWhole
 from workbench.run.samples import TokenSample
 from workbench.samples.answer_list import signed
 from workbench.samples.token_sentence import percent
-from workbench.text import as_sent, typed, visible
+from workbench.text import as_sent, visible
 
 MOST = 16  # responses of a request
 LONGEST = 100_000  # tokens
@@ -38,11 +39,7 @@ _INPUTS: dict[str, tuple[Literal["integer", "number"], str]] = {
     "temperature": ("number", f"Sampling temperature, {COLDEST:g} to {HOTTEST:g}; the default is that of the rollouts"),
     "tokens": ("integer", "Most tokens in a response"),
 }
-_WRITERS: dict[object, tuple[Writer, ...]] = {
-    "both": ("policy", "reference"),
-    "policy": ("policy",),
-    "reference": ("reference",),
-}
+_WRITERS: tuple[tuple[Writer, ...], ...] = (("policy", "reference"), ("policy",), ("reference",))
 
 
 class NextToken(NamedTuple):
@@ -79,11 +76,12 @@ class StartingPoint:
     @classmethod
     def of_prompt(cls, sample: TokenSample) -> StartingPoint:
         """Return the sample's prompt, to be sent as it was or edited."""
+        source, columns = _parsed(sample.source_prompt), _parsed(sample.columns)
         return cls(
             prompt=sample.prompt,
             prompt_tokens=sample.prompt_tokens,
-            source=_source(sample.source_prompt),
-            columns=_columns(sample.columns),
+            source=source if isinstance(source, str | list) else None,
+            columns=columns if isinstance(columns, dict) else {},
             score=sample.score,
         )
 
@@ -143,13 +141,17 @@ class AskForm(MountedWhole, Vertical):
         self._checkpoints = checkpoints
 
     def compose(self) -> ComposeResult:
-        yield from self._compose_place() if self._start.choices else self._compose_prompt()
+        if self._start.choices:
+            yield from self._compose_place()
+        else:
+            yield Static(id="ask-note", markup=False)
+            yield PlainArea(self._start.prompt, tooltip="The prompt; edit it freely")
         with Vertical(id="ask-settings"):
             with Horizontal():
                 yield Static("model", classes="label")
                 yield Select(
-                    [("policy and reference", "both"), ("policy", "policy"), ("reference", "reference")],
-                    value="policy" if self._start.choices else "both",
+                    [(" and ".join(writers), writers) for writers in _WRITERS],
+                    value=_WRITERS[1 if self._start.choices else 0],
                     allow_blank=False,
                     compact=True,
                     id="ask-writer",
@@ -174,10 +176,6 @@ class AskForm(MountedWhole, Vertical):
                         self._defaults[name], type=kind, compact=True, max_length=7, id=f"ask-{name}", tooltip=tooltip
                     )
                 yield Button("Generate", compact=True, id="ask-write", tooltip="Generate responses; they appear below")
-
-    def _compose_prompt(self) -> ComposeResult:
-        yield Static(id="ask-note", markup=False)
-        yield PromptArea(typed(self._start.prompt))
 
     def _compose_place(self) -> ComposeResult:
         start = self._start
@@ -208,7 +206,11 @@ class AskForm(MountedWhole, Vertical):
             prefix += choice.tokens
             title = _short(choice.label)
         elif not (self._unchanged and prompt_tokens):
-            prompt, prompt_tokens = (text := self._typed_prompt()), None
+            text = self.query_one(PlainArea).text
+            if not text.strip():
+                raise ValueError("the prompt is empty; type one")
+            prompt = text = as_sent(text, start.prompt)
+            prompt_tokens = None
             title, compared = f"“{_short(visible(' '.join(text.split())))}”", math.nan
         count = self._whole("count", MOST)
         temperature, tokens = self._temperature(), self._whole("tokens", LONGEST)
@@ -223,7 +225,7 @@ class AskForm(MountedWhole, Vertical):
                 temperature=temperature,
                 max_new_tokens=tokens,
             ),
-            writers=_WRITERS[self.query_one("#ask-writer", Select).value],
+            writers=cast("tuple[Writer, ...]", self.query_one("#ask-writer", Select).value),
             checkpoint=checkpoint,
             title=f"{title}   temperature {temperature:g}   {checkpoint}".rstrip(),
             compared=compared,
@@ -251,14 +253,8 @@ class AskForm(MountedWhole, Vertical):
 
     @property
     def _unchanged(self) -> bool:
-        area = self.query_one(PromptArea)
+        area = self.query_one(PlainArea)
         return area.text == area.first
-
-    def _typed_prompt(self) -> str:
-        text = self.query_one(PromptArea).text
-        if not text.strip():
-            raise ValueError("the prompt is empty; type one")
-        return as_sent(text, self._start.prompt)
 
     def _whole(self, name: str, most: int) -> int:
         text = self.query_one(f"#ask-{name}", Input).value
@@ -275,21 +271,6 @@ class AskForm(MountedWhole, Vertical):
         if not COLDEST <= value <= HOTTEST:
             raise ValueError(f"temperature = {text or 'nothing'}; use a number from {COLDEST:g} to {HOTTEST:g}")
         return value
-
-
-class PromptArea(TextArea):
-    """Editor of the prompt; control characters in pasted text are shown as symbols."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text, compact=True, highlight_cursor_line=False, tooltip="The prompt; edit it freely")
-        self.first = self.text  # the document normalises line ends
-
-    def on_mount(self) -> None:
-        self.move_cursor(self.document.end)
-
-    async def _on_paste(self, event: events.Paste) -> None:
-        event.prevent_default()
-        await super()._on_paste(events.Paste(typed(event.text)))
 
 
 class ResponseSoFar(Drawn):
@@ -315,12 +296,9 @@ class ResponseSoFar(Drawn):
 
 
 def _choice_label(choice: NextToken) -> Content:
-    chances = (_chance(choice.logprob), _chance(choice.ref_logprob)) if choice.tokens else ("", "")
-    return Content.assemble(
-        fit(choice.label, _TOKEN),
-        f"{chances[0]:>{_PERCENT}}{chances[1]:>{_PERCENT + 2}}",
-        ("  ← original" if choice.written else ""),
-    )
+    policy, reference = (_chance(choice.logprob), _chance(choice.ref_logprob)) if choice.tokens else ("", "")
+    chances = f"{policy:>{_PERCENT}}{reference:>{_PERCENT + 2}}"
+    return Content(fit(choice.label, _TOKEN) + chances + "  ← original" * choice.written)
 
 
 def _short(text: str) -> str:
@@ -331,19 +309,9 @@ def _chance(logprob: float) -> str:
     return percent(math.exp(logprob)) if logprob <= 0 else "-"
 
 
-def _columns(text: str) -> dict[str, Any]:
-    """Parse a sample's other columns; empty where there are none or they cannot be read."""
+def _parsed(text: str) -> Any:
+    """Parse JSON of a samples file; None where there is none or it cannot be read."""
     try:
-        columns = json.loads(text)
-    except ValueError:
-        return {}
-    return columns if isinstance(columns, dict) else {}
-
-
-def _source(text: str) -> str | list[dict[str, str]] | None:
-    """Parse a sample's prompt in the data; None where it is the rendered one, or cannot be read."""
-    try:
-        source = json.loads(text)
+        return json.loads(text)
     except ValueError:
         return None
-    return source if isinstance(source, str | list) else None

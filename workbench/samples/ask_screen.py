@@ -115,9 +115,10 @@ class AskScreen(Dialog[None]):
             compared=request.compared,
         )
         self._asked.insert(0, asked)
-        for forgotten in self._asked[KEPT:]:
-            self._drop(forgotten)
         del self._asked[KEPT:]
+        for future, (waiting, _) in self._waiting.items():
+            if waiting < self._asked[-1].number:  # no longer listed
+                future.cancel()
         for writer in request.writers:
             self._send(number, replace(request.question, writer=writer, seed=seed), request.checkpoint)
         self._show()
@@ -152,11 +153,6 @@ class AskScreen(Dialog[None]):
         """Add an answer to its request, if that is still listed."""
         self._asked = [one.with_column(column) if one.number == number else one for one in self._asked]
 
-    def _drop(self, asked: AskedRequest) -> None:
-        for future, (number, _) in self._waiting.items():
-            if number == asked.number:
-                future.cancel()
-
     # Display
 
     @on(Input.Changed)
@@ -175,23 +171,21 @@ class AskScreen(Dialog[None]):
             self._show_status()
 
     def _show_status(self) -> None:
-        self.query_one("#ask-status", Static).update(self._status())
-
-    def _status(self) -> Content:
+        color = "$text-muted"
         if self._problem:
-            return Content.styled(f"✖ {visible(self._problem)}", "$text-error")
-        if self._waiting:
+            text, color = f"✖ {visible(self._problem)}", "$text-error"
+        elif self._waiting:
             seconds = time.monotonic() - min(since for _, since in self._waiting.values())
             how = "loading the model" if self._saved else "the trainer answers between two micro-batches"
-            answers = counted(len(self._waiting), "answer")
-            return Content.styled(f"waiting for {answers}, {duration(seconds)}: {how}", "$text-accent")
-        if not self._asked:
-            return Content.styled("Generating again uses another seed.", "$text-muted")
-        notes = [
-            *(["sorted by score"] if self._by_score else []),
-            *(["underlined: only the policy; struck: only the reference"] if self._diff else []),
-        ]
-        return Content.styled("   ".join(notes), "$text-muted")
+            color = "$text-accent"
+            text = f"waiting for {counted(len(self._waiting), 'answer')}, {duration(seconds)}: {how}"
+        elif not self._asked:
+            text = "Generating again uses another seed."
+        else:
+            order = "sorted by score" if self._by_score else ""
+            diff = "underlined: only the policy; struck: only the reference" if self._diff else ""
+            text = "   ".join(filter(None, [order, diff]))
+        self.query_one("#ask-status", Static).update(Content.styled(text, color))
 
 
 def _line(problem: Exception | str) -> str:

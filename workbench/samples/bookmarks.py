@@ -19,10 +19,6 @@ _VERSION = 1
 _MOST = 2**31  # iterations and rows are 32-bit numbers
 
 
-class _UnusableError(Exception):
-    """Reason why a bookmarks file cannot be used, as the end of a sentence about it."""
-
-
 class Bookmarks(Collection[SampleKey]):
     """The marked samples of a run, sorted by iteration and row.
 
@@ -83,7 +79,7 @@ class Bookmarks(Collection[SampleKey]):
             pass
         except OSError as error:
             self.problem = f"cannot read bookmarks '{self._path}': {error.strerror}; marking a sample renames the file"
-        except _UnusableError as error:
+        except ValueError as error:
             self.problem = f"bookmarks '{self._path}' {error}; marking a sample renames the file"
 
     def _write(self, keys: set[SampleKey]) -> None:
@@ -99,14 +95,16 @@ class Bookmarks(Collection[SampleKey]):
 
 
 def _keys_in(content: bytes) -> set[SampleKey]:
+    """Parse a bookmarks file. Raises ValueError with the end of a sentence about a file that cannot be used."""
+    damaged = ValueError("are damaged")
     try:
         document = json.loads(content)
         newer = document["version"] > _VERSION
         keys = set() if newer else {SampleKey(iteration, row) for iteration, row in document["samples"]}
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise _UnusableError("are damaged") from None
+        raise damaged from None
     if newer:
-        raise _UnusableError("were written by a newer version: update ppo-workbench")
+        raise ValueError("were written by a newer version: update ppo-workbench")
     if not all(type(number) is int and 0 <= number < _MOST for key in keys for number in key):
-        raise _UnusableError("are damaged")
+        raise damaged
     return keys

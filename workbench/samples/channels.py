@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -12,39 +13,30 @@ from workbench.run.samples import OUTLYING, TokenSample, robust_z
 from workbench.samples.token_maths import exp
 
 _LARGE = 1e5  # numbers from here on are written in scientific notation
-_NEAREST = decimal.ROUND_HALF_EVEN
 _QUANTILE = 0.98
 _LEAST_END = 0.01  # about the printed precision: a channel close to 0 is drawn as flat, not as noise
 
 
-def _same(value: float) -> float:
-    return value
-
-
-def _negative(value: float) -> float:
-    return 0.0 - value  # so that 0 does not become -0
-
-
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """One number per token. The colours are drawn from `values`; the text shows `shown` of each value.
-
-    values: T floats, some perhaps NaN or infinite; empty where the sample's file lacks one of `columns`.
-    """
+    """One number per token. The colours are drawn from `values`; the text shows `shown` of each value."""
 
     name: str
     label: str
-    unit: str
-    diverging: bool  # around 0, else a magnitude from 0 up
-    decimals: int
     columns: tuple[str, ...]  # of the samples file
-    values: Callable[[TokenSample], Sequence[float]]
     help: str
+    diverging: bool = True  # around 0, else a magnitude from 0 up
+    decimals: int = 2
     signed: bool = True  # written with its sign
-    shown: Callable[[float], float] = _same  # monotone
+    computed: Callable[[TokenSample], Sequence[float]] | None = None  # from `columns`; None: the first as it is
+    shown: Callable[[float], float] = float  # monotone
+
+    def values(self, sample: TokenSample) -> Sequence[float]:
+        """Return T floats, some perhaps NaN or infinite; empty where the sample's file lacks one of `columns`."""
+        return self.computed(sample) if self.computed else sample.numbers.get(self.columns[0], ())
 
     def number(self, value: float, *, bound: Literal["", "low", "high"] = "") -> str:
-        """Format `value` without a unit.
+        """Format `value`.
 
         bound: with "low" the rounded number is not above `value` on the scale, with "high" not below it.
         """
@@ -52,7 +44,7 @@ class Channel:
         if not math.isfinite(shown):
             return "NaN" if math.isnan(shown) else f"{shown:{'+' if self.signed or shown < 0 else ''}}"
         falls = self.shown(1.0) < self.shown(0.0)
-        rounding = _NEAREST
+        rounding = decimal.ROUND_HALF_EVEN
         if bound:
             rounding = decimal.ROUND_CEILING if (bound == "high") != falls else decimal.ROUND_FLOOR
         exact = decimal.Decimal(shown)
@@ -62,131 +54,82 @@ class Channel:
         rounded = exact.quantize(decimal.Decimal(1).scaleb(-self.decimals), rounding)
         return f"{rounded:{sign}.{self.decimals}f}" if rounded else f"{0:.{self.decimals}f}"
 
-    def format(self, value: float) -> str:
-        """Format `value` with its unit."""
-        text = self.number(value)
-        return f"{text} {self.unit}" if self.unit and math.isfinite(value) else text
-
 
 def _kl(sample: TokenSample) -> Sequence[float]:
     mine, theirs = sample.numbers.get("logprobs", ()), sample.numbers.get("ref_logprobs", ())
     return [a - b for a, b in zip(mine, theirs, strict=True)] if mine and theirs else ()
 
 
-def _surprisal(sample: TokenSample) -> Sequence[float]:
-    return [-logprob for logprob in sample.numbers.get("logprobs", ())]
-
-
 def _log_ratio(sample: TokenSample) -> Sequence[float]:
     if not any(sample.ratios):
         return ()
     last = (next((one for one in reversed(passes) if not math.isnan(one)), math.nan) for passes in sample.ratios)
-    return [_log(ratio) for ratio in last]
-
-
-def _log(ratio: float) -> float:
-    if ratio > 0:
-        return math.log(ratio)
-    return -math.inf if ratio == 0 else math.nan
-
-
-def _saved(
-    name: str,
-    label: str,
-    column: str,
-    help: str,
-    *,
-    unit: str = "",
-    diverging: bool = True,
-    decimals: int = 2,
-    signed: bool = True,
-) -> Channel:
-    """Return the channel of a column of the samples file."""
-    return Channel(
-        name=name,
-        label=label,
-        unit=unit,
-        diverging=diverging,
-        decimals=decimals,
-        columns=(column,),
-        values=lambda sample: sample.numbers.get(column, ()),
-        help=help,
-        signed=signed,
-    )
+    return [math.log(ratio) if ratio > 0 else -math.inf if ratio == 0 else math.nan for ratio in last]
 
 
 _CHANNELS = (
     Channel(
-        name="kl",
-        label="KL",
-        unit="nats",
-        diverging=True,
-        decimals=2,
-        columns=("logprobs", "ref_logprobs"),
-        values=_kl,
-        help="log-prob under the policy minus log-prob under the reference (k1); above 0 the policy prefers the token.",
+        "kl",
+        "KL",
+        ("logprobs", "ref_logprobs"),
+        "log-prob under the policy minus log-prob under the reference (k1); above 0 the policy prefers the token.",
+        computed=_kl,
     ),
-    _saved(
+    Channel(
         "advantage",
         "advantage",
-        "advantages",
+        ("advantages",),
         "how much better the token did than the critic, or a baseline, expected; the update pushes it that way.",
     ),
-    _saved(
+    Channel(
         "value",
         "value",
-        "values",
+        ("values",),
         "the reward that the critic expected from here on, just before the token; only with a critic.",
     ),
-    _saved(
+    Channel(
         "reward",
         "reward",
-        "rewards",
+        ("rewards",),
         "reward of the token: minus the KL penalty if the reward includes it, plus the score on the last token.",
         decimals=3,
     ),
-    _saved(
+    Channel(
         "return",
         "return",
-        "returns",
+        ("returns",),
         "advantage plus value, the critic's target; without a critic, the rewards from the token on.",
     ),
-    _saved(
+    Channel(
         "td_error",
         "TD error",
-        "td_errors",
+        ("td_errors",),
         "reward plus the discounted value after the token, minus the value before it.",
     ),
     Channel(
-        name="ratio",
-        label="ratio",
-        unit="",
-        diverging=True,
-        decimals=2,
-        columns=("ratios",),
-        values=_log_ratio,
-        help="how many times likelier the update made the token, at its last measured pass; 1 is unchanged.",
+        "ratio",
+        "ratio",
+        ("ratios",),
+        "how many times likelier the update made the token, at its last measured pass; 1 is unchanged.",
         signed=False,
+        computed=_log_ratio,
         shown=exp,
     ),
     Channel(
-        name="logprob",
-        label="log-prob",
-        unit="nats",
+        "logprob",
+        "log-prob",
+        ("logprobs",),
+        "log-prob under the policy that wrote the token; a stronger colour is more surprising.",
         diverging=False,
-        decimals=2,
-        columns=("logprobs",),
-        values=_surprisal,
-        help="log-prob under the policy that wrote the token; a stronger colour is more surprising.",
         signed=False,
-        shown=_negative,
+        computed=lambda sample: [-logprob for logprob in sample.numbers.get("logprobs", ())],
+        shown=operator.neg,
     ),
-    _saved(
+    Channel(
         "entropy",
         "entropy",
-        "entropy",
+        ("entropy",),
         "how undecided the policy was about the token.",
-        unit="nats",
         diverging=False,
         signed=False,
     ),
@@ -207,11 +150,6 @@ class ChannelScale:
     least: float  # of the finite values; NaN where there are none
     greatest: float
     missing: int  # values that are NaN
-
-    @property
-    def diverging(self) -> bool:
-        """Whether its middle is zero."""
-        return self.low < 0
 
     def position(self, value: float) -> float:
         """Return the position of `value` from 0 to 1, clamped at the ends; NaN for NaN.

@@ -13,7 +13,7 @@ from workbench.kit.drawing import Line
 from workbench.kit.scale import number_text
 from workbench.numbers import counted
 from workbench.samples.token_facts import TokenFacts
-from workbench.samples.token_maths import PER_RESPONSE, TokenLoss, UpdatePass, ratio_range
+from workbench.samples.token_maths import PER_RESPONSE, TokenLoss, ratio_range
 
 _SYMBOL, _DEFINITION = 6, 36  # columns
 _ONE_LINE = 96  # columns: from here on definitions and numbers are aligned as two columns
@@ -23,8 +23,6 @@ _UNKNOWN = "?"
 _NO_SETTINGS = (
     "The samples file has no settings such as gamma and lambda, so there are no formulas. Newer runs save them."
 )
-
-
 _BASELINES = {
     "reinforce": "mean R of the batch's others, R = Σ r_t",
     "rloo": "mean R of the prompt's other responses",
@@ -60,7 +58,9 @@ def formula_lines(facts: TokenFacts, width: int) -> list[Line]:
     for formula in _formulas(facts, facts.settings):
         lines += _drawn(formula, width)
         if formula.field in facts.disagreements:
-            lines.append(_disagreement(getattr(facts, formula.field), width))
+            saved = number_text(getattr(facts, formula.field), 6, 14)
+            text = f"≠ {saved} in the file: differs by more than float32 rounding"
+            lines.append([(" " * _SYMBOL, "text"), (fit(text, width - _SYMBOL), "alert")])
     return [*lines, *_loss(facts, facts.settings, width)]
 
 
@@ -70,11 +70,6 @@ def number(x: float | None) -> str:
         return _UNKNOWN
     text = number_text(x, 4, 10)
     return text if text.strip("-0.") else text.lstrip("-")
-
-
-def mark(one: UpdatePass) -> str:
-    """Return a label for the clip's effect on a pass; empty where the ratio is inside its range."""
-    return "no step" if one.skipped else "✂ clipped" if one.clipped else "outside" if one.outside else ""
 
 
 def _operand(x: float | None) -> str:
@@ -179,21 +174,16 @@ def _drawn(formula: Formula, width: int) -> list[Line]:
     return [head, [(" " * _SYMBOL, "text"), *tail]]
 
 
-def _disagreement(saved: float, width: int) -> Line:
-    text = f"≠ {number_text(saved, 6, 14)} in the file: differs by more than float32 rounding"
-    return [(" " * _SYMBOL, "text"), (fit(text, width - _SYMBOL), "alert")]
-
-
 def _loss(facts: TokenFacts, settings: SampleSettings, width: int) -> Iterator[Line]:
     """Yield the definition of L, then its value in each pass."""
     if not facts.passes:
         return
     yield from _wrapped("L", _loss_definition(facts, settings), width)
     longest = max(len(one.name) for one in facts.passes)
-    marked = max(len(mark(one)) for one in facts.passes)
+    marked = max(len(one.mark) for one in facts.passes)
     for one in facts.passes:
         line: Line = [(f"{'':<{_SYMBOL}}{one.name:<{longest}}  ρ {number(one.ratio)} ", "text")]
-        line.append((f"{mark(one):<{marked}}", "alert" if one.clipped else "muted"))
+        line.append((f"{one.mark:<{marked}}", "alert" if one.clipped else "muted"))
         if one.loss is not None:
             line += [(f"  {_loss_terms(one.loss, width)}", "text"), (number(one.loss.total), "strong")]
         yield line

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -15,7 +15,7 @@ from textual.message import Message
 from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder
 from workbench.kit.pane import Pane
-from workbench.run.sample_query import EXAMPLES
+from workbench.run.sample_query import EXAMPLES, Order
 from workbench.run.sample_reader import read_token_sample
 from workbench.run.samples import Sample, SampleKey, SampleTable, TokenSample
 from workbench.run.view import RunView
@@ -25,10 +25,11 @@ from workbench.samples.channels import CHANNELS
 from workbench.samples.export import check_place, copy_text, export_samples
 from workbench.samples.export_screen import ExportChoice, SampleExportScreen
 from workbench.samples.prompt_history import PromptHistoryScreen
-from workbench.samples.sample_list import SampleList, SampleListView
+from workbench.samples.sample_list import SampleFilter, SampleList, SampleListView
 from workbench.samples.sample_view import SampleView
 from workbench.text import visible
 
+_ORDERS: tuple[Literal["batch", "score", "kl", "length"], ...] = ("batch", "score", "kl", "length")
 _PICTURES = ("svg", "html")
 _HELP = """\
 What the policy wrote. The list follows the newest iteration until you go to an earlier one; w lists the whole run. \
@@ -131,17 +132,18 @@ class SamplesPane(Pane):
 
     def show_run(self, view: RunView) -> None:
         if self._list_view.show_run(view):
-            self._hide_sample()
+            self.action_close()
 
     def show_iteration(self, iteration: int | None) -> None:
         """List the samples of `iteration`; with None follow the newest."""
         self._list_view.show_iteration(iteration)
-        self._hide_sample()
+        self.action_close()
 
     # The list
 
     def action_go(self, by: int) -> None:
-        self._list_view.go(by)
+        self._browser.go(by)
+        self._list_view.update_list()
 
     def action_follow(self) -> None:
         self.show_iteration(None)
@@ -150,13 +152,17 @@ class SamplesPane(Pane):
         self._list_view.toggle_whole_run()
 
     def action_order(self) -> None:
-        self._list_view.sort_by_next()
+        by = _ORDERS[(_ORDERS.index(self._browser.order.by) + 1) % len(_ORDERS)]
+        self._list_view.choose(self._browser.filter, Order(by, descending=by != "batch"))
 
     def action_reverse(self) -> None:
-        self._list_view.reverse()
+        order = self._browser.order
+        self._list_view.choose(self._browser.filter, Order(order.by, descending=not order.descending))
 
     def action_filter(self) -> None:
-        self._list_view.search()
+        line = self.query_one(SampleFilter)
+        line.display = True
+        line.focus()
 
     def action_outlier(self, by: int) -> None:
         if not self._list.next_outlier(by):
@@ -170,7 +176,15 @@ class SamplesPane(Pane):
             self._open(selected.key)
 
     def action_close(self) -> None:
-        self._hide_sample()
+        """Close the open sample and show the list."""
+        had_focus = self._view.has_focus_within
+        self._view.display = False
+        self._list_view.show_list(True)
+        if had_focus:
+            self._list.focus()
+        if self._browser.release():
+            self._list_view.update_list()
+        self.refresh_keys()
 
     def action_next(self, by: int) -> None:
         before, self._list.cursor = self._list.cursor, self._list.cursor + by
@@ -206,10 +220,11 @@ class SamplesPane(Pane):
         def ask(sample: TokenSample) -> None:
             self.post_message(self.AskRequested(StartingPoint.of_prompt(sample)))
 
+        folder, selected = self._browser.folder, self._list.selected
         if (opened := self.opened) is not None:
             ask(opened)
-        elif self._browser.table is not None and (selected := self._list.selected) is not None:
-            self._read_then(selected.key, ask)
+        elif folder is not None and self._browser.table is not None and selected is not None:
+            self._read_then(folder, selected.key, ask)
         else:
             self.post_message(self.AskRequested(StartingPoint()))
 
@@ -246,7 +261,7 @@ class SamplesPane(Pane):
 
         def chosen(choice: ExportChoice | None) -> None:
             if choice is not None and choice.format in _PICTURES:  # drawn from the screen, once the dialog is closed
-                self._read_then(key, lambda sample: self._show_and_draw(sample, choice.path))
+                self._read_then(folder, key, lambda sample: self._show_and_draw(sample, choice.path))
 
         counts = {"this": 1, "shown": len(samples), "marked": len(marked)}
         name = f"{folder.name}-{key.iteration}-{key.row + 1}"
@@ -254,19 +269,16 @@ class SamplesPane(Pane):
 
     def _open(self, key: SampleKey) -> None:
         """Read a sample of the run, then show it token by token."""
-        if self._browser.table is None:
+        folder = self._browser.folder
+        if folder is None or self._browser.table is None:
             self._warn("This run saves no tokens. Set run.save_samples = true to keep them.")
             return
         self._browser.hold()
-        self._read_then(key, self._show_sample)
-
-    def _read_then(self, key: SampleKey, then: Callable[[TokenSample], object]) -> None:
-        """Read a sample in a thread, then call `then` with it, unless another one is requested meanwhile."""
-        if (folder := self._browser.folder) is not None:
-            self._read_sample(folder, key, then)
+        self._read_then(folder, key, self._show_sample)
 
     @work(exclusive=True, group="open")
-    async def _read_sample(self, folder: RunFolder, key: SampleKey, then: Callable[[TokenSample], object]) -> None:
+    async def _read_then(self, folder: RunFolder, key: SampleKey, then: Callable[[TokenSample], object]) -> None:
+        """Read a sample in a thread, then call `then` with it, unless another one or another run is requested."""
         try:
             sample = await asyncio.to_thread(read_token_sample, folder, key)
         except StorageError as error:
@@ -287,17 +299,6 @@ class SamplesPane(Pane):
             self._list_view.show_list(False)
             if had_focus or self.app.focused is None:
                 view.text.focus()
-        self.refresh_keys()
-
-    def _hide_sample(self) -> None:
-        """Close the open sample and show the list."""
-        had_focus = self._view.has_focus_within
-        self._view.display = False
-        self._list_view.show_list(True)
-        if had_focus:
-            self._list.focus()
-        if self._browser.release():
-            self._list_view.update_list()
         self.refresh_keys()
 
     def _show_and_draw(self, sample: TokenSample, path: Path) -> None:

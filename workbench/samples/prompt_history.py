@@ -12,7 +12,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
 from textual.content import Content
-from textual.message import Message
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 from textual.worker import get_current_worker
@@ -20,7 +19,7 @@ from textual.worker import get_current_worker
 from trainer.runs.folder import RunFolder
 from workbench.columns import fit_end
 from workbench.kit.dialog import Dialog
-from workbench.kit.drawing import Line, ScrolledLines, plain, scroll_bindings
+from workbench.kit.drawing import Line, ScrolledLines, plain, scroll_bindings, wrapped
 from workbench.kit.theming import no_color
 from workbench.kit.word_diff import Part, word_diff
 from workbench.numbers import counted, number
@@ -31,7 +30,7 @@ from workbench.text import sparkline, visible
 _BESIDE = 100  # columns from which the text is shown beside the list
 _PROMPT = 2000  # characters of the prompt's end that are considered
 _LEAST_CHART = 8  # columns
-_PAUSE = 0.3  # seconds between two messages of the reading thread, after the first
+_PAUSE = 0.3  # seconds between two additions of the reading thread, after the first
 _MARKS = {"gone": ("−", ""), "new": ("+", "")}  # in addition to strike and underline
 _COLORLESS = {"gone": ("[-", "-]"), "new": ("{+", "+}")}  # as in git's word diff
 _HEADINGS = "     sample    score  KL nats  tokens"
@@ -71,18 +70,13 @@ def scores_line(samples: Sequence[Sample], width: int, *, reading: bool) -> str:
     return f"{count}   score {ends[0]} {sparkline(_thinned(scores, room), room)} {ends[1]}"
 
 
-def diff_lines(parts: Sequence[Part], width: int, *, colorless: bool = False) -> list[list[Part]]:
-    """Wrap the parts in lines of at most `width` columns, with a mark at the start of each change.
+def diff_lines(parts: Sequence[Part], width: int, *, colorless: bool = False) -> list[Line]:
+    """Wrap the parts in lines of at most `width` columns, 2 or more, with a mark at the start of each change.
 
     colorless: mark its end as well, so that a change is visible without styles.
     """
     marks = _COLORLESS if colorless else _MARKS
-    shown = Content.assemble(*((_marked(part, *marks.get(part.kind, ("", ""))), part.kind) for part in parts))
-    return [
-        [Part(span.style, line.plain[span.start : span.end]) for span in line.spans]  # type: ignore[arg-type]
-        for paragraph in shown.split("\n", allow_blank=True)
-        for line in paragraph.wrap(max(width, 1))
-    ]
+    return wrapped([(_marked(part, *marks.get(part.kind, ("", ""))), part.kind) for part in parts], width)
 
 
 class PromptHistoryScreen(Dialog[SampleKey | None]):
@@ -93,13 +87,6 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
         Binding("d", "toggle_diff", "changes", id="history.diff", tooltip="Mark changes, or show the text"),
         Binding("escape", "close", "close", id="history.close", tooltip="Return to the samples"),
     ]
-
-    class Found(Message):
-        """Message sent when a thread has read more of the run's files."""
-
-        def __init__(self, samples: list[Sample], problems: list[str], *, done: bool) -> None:
-            super().__init__()
-            self.samples, self.problems, self.done = samples, problems, done
 
     def __init__(self, folder: RunFolder, sample: Sample | TokenSample) -> None:
         super().__init__()
@@ -166,13 +153,9 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
         if self.chosen is not None:
             self.dismiss(self.chosen.key)
 
-    @on(OptionList.OptionHighlighted)
-    def _choose(self) -> None:
-        self._show_chosen()
-
     @work(thread=True, group="history")
     def _read(self, folder: RunFolder, sample: Sample | TokenSample) -> None:
-        """Search the run's files, and post what was found every now and then."""
+        """Search the run's files, and add what was found every now and then."""
         worker = get_current_worker()
         found: list[Sample] = []
         problems: list[str] = []
@@ -182,16 +165,15 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
         ):
             found.append(one)
             if time.monotonic() - posted > _PAUSE:
-                self.post_message(self.Found(found, list(problems), done=False))
+                self.call_later(self._add, found, list(problems), done=False)
                 found, posted = [], time.monotonic()
-        self.post_message(self.Found(found, problems, done=True))
+        self.call_later(self._add, found, problems, done=True)
 
-    @on(Found)
-    def _add(self, found: Found) -> None:
+    def _add(self, found: list[Sample], problems: list[str], *, done: bool) -> None:
         rows, before = self.query_one(OptionList), self.base
-        self._samples += found.samples
-        self._reading, self._problems = not found.done, found.problems
-        rows.add_options(Option(self._row(sample)) for sample in found.samples)
+        self._samples += found
+        self._reading, self._problems = not done, problems
+        rows.add_options(Option(self._row(sample)) for sample in found)
         self._redraw_rows(before)
         if self._samples and rows.highlighted == self._placed:
             keys = [sample.key for sample in self._samples]
@@ -221,6 +203,7 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
             more = f" (and {len(self._problems) - 1} more)" * (len(self._problems) > 1)
             problem.update(f"✖ {visible(self._problems[0])}{more}")
 
+    @on(OptionList.OptionHighlighted)
     def _show_chosen(self) -> None:
         chosen, base = self.chosen, self.base
         changes, text = self.query_one("#history-changes", Static), self.query_one(DiffText)
@@ -269,8 +252,7 @@ class DiffText(ScrolledLines):
             self.scroll_to(y=0, animate=False, force=True)
 
     def wrap(self, width: int) -> list[Line]:
-        lines = diff_lines(self._parts, width, colorless=no_color())
-        return [[(part.text, part.kind) for part in line] for line in lines]
+        return diff_lines(self._parts, width, colorless=no_color())
 
 
 def _marked(part: Part, before: str, after: str) -> str:
@@ -281,13 +263,12 @@ def _marked(part: Part, before: str, after: str) -> str:
     text = part.text
     core = text.strip()
     if part.kind == "same":
-        return visible(text, keep_newlines=True)
+        return text
     if not core:
         newlines = "\n" * text.count("\n") if part.kind == "new" else ""
         return before + visible(text).replace(" ", "␣") + after + newlines
-    start = text.index(core)
-    around = text[:start], text[start + len(core) :]
-    return visible(f"{around[0]}{before}{core}{after}{around[1]}", keep_newlines=True)
+    left, right = text.split(core)
+    return f"{left}{before}{core}{after}{right}"
 
 
 def _thinned(values: Sequence[float], most: int) -> Sequence[float]:

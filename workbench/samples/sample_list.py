@@ -7,10 +7,10 @@ import re
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from rich.cells import cell_len
-from textual import on, work
+from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -18,7 +18,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import Input, Static
-from textual.worker import Worker, get_current_worker
+from textual.worker import get_current_worker
 
 from trainer.runs.folder import RunFolder
 from workbench.columns import fit_end
@@ -34,7 +34,6 @@ from workbench.samples.browser import NO_SAMPLES_YET, SampleBrowser, Selection, 
 from workbench.samples.whole_run import RunPart, scan
 from workbench.text import visible
 
-_ORDERS: tuple[Literal["batch", "score", "kl", "length"], ...] = ("batch", "score", "kl", "length")
 _COMPLETION = 2  # lines
 _ROLES = ("facts", "prompt", *[""] * _COMPLETION, "")  # of each sample's lines, the last one empty
 _KEPT = 500  # drawn samples in the cache
@@ -179,13 +178,6 @@ class SampleListView(MountedWhole, Vertical):
             self.iteration = iteration
             self.scores = scores
 
-    class PartRead(Message):
-        """Message from the thread that reads the whole run."""
-
-        def __init__(self, part: RunPart) -> None:
-            super().__init__()
-            self.part = part
-
     def __init__(self, changed: Callable[[], object]) -> None:
         super().__init__()
         self.browser = SampleBrowser()
@@ -195,7 +187,6 @@ class SampleListView(MountedWhole, Vertical):
         self._heading = ""
         self._is_reading = False
         self._timer: Timer | None = None  # until the next read that nobody waits for
-        self._scanning: Worker[None] | None = None
 
     def compose(self) -> ComposeResult:
         yield CutText(most=3, id="samples-heading")
@@ -219,7 +210,7 @@ class SampleListView(MountedWhole, Vertical):
         folder = RunFolder(Path(view.started.folder)) if view.started else None
         is_other = folder != self.browser.folder
         if is_other:
-            self._stop_scanning()
+            self.workers.cancel_group(self, "scan")
             self.browser = self.browser.for_run(folder)
             self._show_listed()
             if self.browser.bookmarks is not None and self.browser.bookmarks.problem:
@@ -231,41 +222,25 @@ class SampleListView(MountedWhole, Vertical):
 
     def show_iteration(self, iteration: int | None) -> None:
         """List the samples of `iteration`; with None follow the newest."""
-        self._stop_scanning()
+        self.workers.cancel_group(self, "scan")
         self.browser.choose_iteration(iteration)
-        self.update_list()
-
-    def go(self, by: int) -> None:
-        """List the previous (by < 0) or next iteration whose samples are saved."""
-        self.browser.go(by)
         self.update_list()
 
     def toggle_whole_run(self) -> None:
         """List the samples of all iterations so far, newest first, or those of one iteration again."""
         if self.browser.whole_run:
-            self._stop_scanning()
+            self.workers.cancel_group(self, "scan")
             self.browser.leave_whole_run()
             self.update_list()
         elif self.browser.folder is not None:
             self.browser.enter_whole_run()
             self._show_listed()
-            self._scanning = self._scan(self.browser.folder)
+            self._scan(self.browser.folder)
 
-    def sort_by_next(self) -> None:
-        """Sort by the next of score, KL and length, or not at all."""
-        by = _ORDERS[(_ORDERS.index(self.browser.order.by) + 1) % len(_ORDERS)]
-        self._choose(self.browser.filter, Order(by, descending=by != "batch"))
-
-    def reverse(self) -> None:
-        """Reverse the order."""
-        order = self.browser.order
-        self._choose(self.browser.filter, Order(order.by, descending=not order.descending))
-
-    def search(self) -> None:
-        """Show the search line and focus it."""
-        line = self.query_one(SampleFilter)
-        line.display = True
-        line.focus()
+    def choose(self, query: Query, order: Order) -> None:
+        """List the samples that match `query`, in `order`."""
+        self.browser.filter, self.browser.order = query, order
+        self.select()
 
     def on_input_changed(self, event: Input.Changed) -> None:
         note, problem = self.query_one("#samples-problem", Static), ""
@@ -275,18 +250,13 @@ class SampleListView(MountedWhole, Vertical):
             problem = str(error)
         else:
             if query != self.browser.filter:
-                self._choose(query, self.browser.order)
+                self.choose(query, self.browser.order)
         note.display = bool(problem)
         note.update(visible(problem))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.sample_list.focus()
         event.input.display = bool(event.input.value.strip())
-
-    def _choose(self, query: Query, order: Order) -> None:
-        self.browser.filter, self.browser.order = query, order
-        self.select()
-        self._show_heading()
 
     def update_list(self, *, patiently: bool = False) -> None:
         """Show what the browser lists, and read the wanted iteration if it is not listed.
@@ -356,18 +326,12 @@ class SampleListView(MountedWhole, Vertical):
     def _scan(self, folder: RunFolder) -> None:
         worker = get_current_worker()
         for part in scan(folder, kept_iterations(folder), lambda: worker.is_cancelled):
-            self.post_message(self.PartRead(part))
+            self.call_later(self._add_part, part)
 
-    def _stop_scanning(self) -> None:
-        if self._scanning is not None:
-            self._scanning.cancel()
-            self._scanning = None
-
-    @on(PartRead)
-    def _add_part(self, message: PartRead) -> None:
+    def _add_part(self, part: RunPart) -> None:
         """List the samples of this part too, and report the first file that could not be read."""
-        if self.browser.take_part(message.part):
-            if problems := message.part.problems:
+        if self.browser.take_part(part):
+            if problems := part.problems:
                 more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
                 self._warn(problems[0] + more)
             self.select()

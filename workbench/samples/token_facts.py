@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from trainer.runs.samples import SampleSettings
 from workbench.run.samples import TokenSample
 from workbench.samples import token_maths
-from workbench.samples.token_maths import Recomputed, UpdatePass
+from workbench.samples.token_maths import Recomputed, TokenLoss, UpdatePass
 from workbench.samples.token_sentence import sentence
 from workbench.text import visible
 
@@ -35,69 +34,77 @@ class LikelyToken(NamedTuple):
     chosen: bool
 
 
-@dataclass(frozen=True, slots=True)
 class TokenFacts:
-    """Everything known about one token; None where the samples file lacks a number."""
+    """Everything known about token `index` of a sample, counted from 0; None where its file lacks a number.
 
-    index: int  # from 0
-    length: int  # of the response, in tokens
-    token: int
-    text: str
-    name: str  # by `token_label`
-    character: CharacterPart | None  # None for a token of whole characters
-    is_last: bool
-    is_stop: bool  # the last token of a response that was not cut short
-    logprob: float | None  # nats, of the policy that wrote
-    ref_logprob: float | None  # nats
-    sampler_logprob: float | None  # nats
-    weight: float | None  # importance weight of its loss, pi_old / pi_sampler capped; None where the run has none
-    k1: float | None  # nats, log pi - log pi_ref
-    kl: float | None  # nats, by the penalty's estimator
-    entropy: float | None  # nats
-    kl_penalty: float | None  # -kl_coef * kl; also None where it is not part of the reward
-    kl_pull: float | None  # where the KL is in the loss: its push on log pi, comparable to the advantage; +: up
-    token_score: float | None  # the token's own part
-    sequence_score: float | None  # the sequence's part, on the last token
-    raw_reward: float | None  # the sum of the parts, before any whitening
-    reward: float | None
-    value: float | None  # V(s_t); None without a critic, as are the next two
-    next_value: float | None  # V(s_{t+1})
-    td_error: float | None
-    total_reward: float | None  # R, where the response is one action
-    baseline: float | None  # without a critic: subtracted from the return, or from R
-    advantage_scale: float | None  # with grpo: divisor of that difference
-    advantage: float | None  # from the estimator, not whitened
-    whitened_advantage: float | None  # also None where the run does not whiten
-    return_: float | None
-    passes: tuple[UpdatePass, ...]
-    choices: tuple[LikelyToken, ...]  # likeliest first; the written token comes last if it is not among them
-    recomputed: dict[str, Recomputed]  # kl, reward, td_error, advantage and return_, named as above
-    settings: SampleSettings | None
+    Log-probs, KLs and the entropy are in nats. Raises IndexError when the response has no such token.
+    """
+
+    def __init__(self, sample: TokenSample, index: int) -> None:
+        if not 0 <= index < len(sample):
+            raise IndexError(f"no token {index} in a response of {len(sample)}")
+
+        def saved(name: str, at: int = index) -> float | None:
+            return _at(sample.numbers.get(name, ()), at)
+
+        self.sample = sample
+        self.settings = settings = sample.settings
+        in_loss = settings is not None and settings.kl_in == "loss"
+        self.index, self.length = index, len(sample)
+        self.token = sample.tokens[index]
+        self.text = _at(sample.texts, index) or ""
+        self.name = token_label(sample, index)
+        self.character = _character(sample.texts, index)  # None for a token of whole characters
+        self.is_last = index == len(sample) - 1
+        self.is_stop = self.is_last and not sample.truncated
+
+        self.logprob = logprob = saved("logprobs")  # of the policy that wrote
+        self.ref_logprob = ref_logprob = saved("ref_logprobs")
+        self.sampler_logprob = saved("sampler_logprobs")
+        self.probability, self.ref_probability = _probability(logprob), _probability(ref_logprob)
+        self.sampler_probability = _probability(self.sampler_logprob)
+        self.k1 = None if logprob is None or ref_logprob is None else logprob - ref_logprob
+        self.kl = saved("kl")  # by the penalty's estimator
+        self.entropy = saved("entropy")
+        self.choices = tuple(self._choices())  # likeliest first; the written token is last if it is not among them
+
+        # The penalty is None as well where it is not part of the reward. The pull is the push of a KL in the loss on
+        # log pi, comparable to the advantage; +: up.
+        self.kl_penalty = None if settings is None or in_loss or self.kl is None else -settings.kl_coef * self.kl
+        slope = token_maths.kl_slope(logprob, ref_logprob, settings)
+        self.kl_pull = -settings.kl_coef * slope if settings and in_loss and slope is not None else None
+        self.token_score = saved("token_scores")  # the token's own part of the reward
+        self.sequence_score = _known(sample.sequence_score) if self.is_last else None  # the sequence's part
+        parts = [self.token_score] if in_loss else [self.kl_penalty, self.token_score]
+        parts += [self.sequence_score] if self.is_last else []
+        self.raw_reward = None if None in parts else sum(part for part in parts if part is not None)  # not whitened
+        self.reward = saved("rewards")
+
+        self.value = saved("values")  # V(s_t); None without a critic, as are the next two
+        self.next_value = _final_value(sample) if self.is_last else saved("values", index + 1)  # V(s_{t+1})
+        self.td_error = saved("td_errors")
+        summed = token_maths.discounted_sum(*token_maths.advantage_sum(sample, index))
+        self.total_reward = summed.value if self.estimator in token_maths.PER_RESPONSE else None  # R
+        self.baseline = _known(sample.baseline)  # without a critic: subtracted from the return, or from R
+        self.advantage_scale = _known(sample.advantage_scale)  # with grpo: divisor of that difference
+        self.advantage = saved("advantages")  # from the estimator, not whitened
+        self.whitened_advantage = token_maths.whitened_advantage(self.advantage, settings)
+        self.return_ = saved("returns")
+        self.recomputed = self._recomputed(summed) | {  # what the numbers of these names should be
+            "kl": token_maths.kl(logprob, ref_logprob, settings),
+            "reward": token_maths.reward(parts, settings),
+        }
+
+        # The weight of its loss, pi_old / pi_sampler capped; None where the run has none
+        self.weight = token_maths.importance_weight(logprob, self.sampler_logprob, settings)
+        seen = self.whitened_advantage if settings is not None and settings.whiten_advantages else self.advantage
+        self.loss_advantage = None if settings is None else seen  # the one that the policy's loss saw
+        self.passes = tuple(self._update_passes(_at(sample.ratios, index) or ()))
 
     @property
     def estimator(self) -> str:
         """The advantage estimator; GAE where the file has no settings."""
         return "gae" if self.settings is None else self.settings.estimator
-
-    @property
-    def loss_advantage(self) -> float | None:
-        """The advantage that the policy's loss saw."""
-        return None if self.settings is None else _seen(self.advantage, self.whitened_advantage, self.settings)
-
-    @property
-    def probability(self) -> float | None:
-        """Probability under the policy that wrote."""
-        return _probability(self.logprob)
-
-    @property
-    def ref_probability(self) -> float | None:
-        """Probability under the reference."""
-        return _probability(self.ref_logprob)
-
-    @property
-    def sampler_probability(self) -> float | None:
-        """Probability under the sampler."""
-        return _probability(self.sampler_logprob)
 
     @property
     def disagreements(self) -> list[str]:
@@ -109,73 +116,69 @@ class TokenFacts:
         """Meaning of the numbers in plain words; empty where too little is known."""
         return sentence(self)
 
+    def _choices(self) -> Iterator[LikelyToken]:
+        found = _at(self.sample.alternatives, self.index) or ()
+        for one in found:
+            probability, ref_probability = token_maths.exp(one.logprob), token_maths.exp(one.ref_logprob)
+            yield LikelyToken(one.token, one.text, probability, ref_probability, one.token == self.token)
+        listed = not found or any(one.token == self.token for one in found)
+        if not listed and self.probability is not None and self.ref_probability is not None:
+            yield LikelyToken(self.token, self.text, self.probability, self.ref_probability, chosen=True)
 
-def explain(sample: TokenSample, index: int) -> TokenFacts:
-    """Return the facts of token `index`, counted from 0. Raises IndexError when the response has no such token."""
-    if not 0 <= index < len(sample):
-        raise IndexError(f"no token {index} in a response of {len(sample)}")
-    settings, last = sample.settings, index == len(sample) - 1
+    def _recomputed(self, summed: Recomputed) -> dict[str, Recomputed]:
+        """Recompute TD error, advantage and return from the other numbers. summed: the sum of the advantage's terms."""
+        if self.estimator == "gae":
+            return {
+                "td_error": token_maths.td_error(self.reward, self.value, self.next_value, self.settings),
+                "advantage": summed,
+                "return_": token_maths.return_(self.advantage, self.value),
+            }
+        earned, return_ = Recomputed(self.return_), summed
+        if self.estimator in token_maths.PER_RESPONSE:
+            rewards = self.sample.numbers.get("rewards", ())[self.index :]
+            earned, return_ = summed, token_maths.discounted_sum(rewards, 1.0)
+        scale = self.advantage_scale if self.estimator == "grpo" else 1.0
+        advantage = token_maths.advantage_over_baseline(earned, self.baseline, scale)
+        return {"td_error": Recomputed(), "advantage": advantage, "return_": return_}
 
-    def saved(name: str, at: int = index) -> float | None:
-        return _at(sample.numbers.get(name, ()), at)
+    def _update_passes(self, ratios: Sequence[float]) -> Iterator[UpdatePass]:
+        settings, seen = self.settings, self.loss_advantage
+        epochs = settings.epochs if settings is not None else -1
+        known = epochs <= len(ratios) <= epochs + 1
+        low, high = token_maths.ratio_range(settings) if settings is not None else (-math.inf, math.inf)
+        for number, ratio in enumerate(ratios, 1):
+            is_epoch, measured = not known or number <= epochs, not math.isnan(ratio)
+            in_loss, clipped, loss = is_epoch and measured, False, None
+            if in_loss and settings is not None and seen is not None:
+                clipped, loss = token_maths.is_clipped(ratio, seen, settings), self._loss(ratio, seen, settings)
+            yield UpdatePass(
+                name="after" if not is_epoch else f"epoch {number}" if known else f"pass {number}",
+                ratio=ratio,
+                probability=None if self.probability is None or not measured else self.probability * ratio,
+                in_loss=in_loss,
+                skipped=is_epoch and not measured,
+                outside=measured and not low <= ratio <= high,
+                clipped=clipped,
+                loss=loss,
+            )
 
-    logprob, ref_logprob, sampler_logprob = saved("logprobs"), saved("ref_logprobs"), saved("sampler_logprobs")
-    kl, advantage = saved("kl"), saved("advantages")
-    next_value = _final_value(sample) if last else saved("values", index + 1)
-    penalty = None if settings is None or settings.kl_in == "loss" or kl is None else -settings.kl_coef * kl
-    token_score, score = saved("token_scores"), _known(sample.sequence_score) if last else None
-    parts = [token_score] if settings is not None and settings.kl_in == "loss" else [penalty, token_score]
-    parts += [score] if last else []
-    slope = token_maths.kl_slope(logprob, ref_logprob, settings)
-    whitened = token_maths.whitened_advantage(advantage, settings)
-    weight = token_maths.importance_weight(logprob, sampler_logprob, settings)
-    recomputed = _recomputed(sample, index, next_value) | {
-        "kl": token_maths.kl(logprob, ref_logprob, settings),
-        "reward": token_maths.reward(parts, settings),
-    }
-    return TokenFacts(
-        index=index,
-        length=len(sample),
-        token=sample.tokens[index],
-        text=_at(sample.texts, index) or "",
-        name=token_label(sample, index),
-        character=_character(sample.texts, index),
-        is_last=last,
-        is_stop=last and not sample.truncated,
-        logprob=logprob,
-        ref_logprob=ref_logprob,
-        sampler_logprob=sampler_logprob,
-        weight=weight,
-        k1=None if logprob is None or ref_logprob is None else logprob - ref_logprob,
-        kl=kl,
-        entropy=saved("entropy"),
-        kl_penalty=penalty,
-        kl_pull=-settings.kl_coef * slope if settings and settings.kl_in == "loss" and slope is not None else None,
-        token_score=token_score,
-        sequence_score=score,
-        raw_reward=None if None in parts else sum(part for part in parts if part is not None),
-        reward=saved("rewards"),
-        value=saved("values"),
-        next_value=next_value,
-        td_error=saved("td_errors"),
-        total_reward=_total_reward(sample).value,
-        baseline=_known(sample.baseline),
-        advantage_scale=_known(sample.advantage_scale),
-        advantage=advantage,
-        whitened_advantage=whitened,
-        return_=saved("returns"),
-        passes=token_maths.update_passes(
-            _at(sample.ratios, index) or (),
-            settings,
-            advantage=_seen(advantage, whitened, settings),
-            logprob=logprob,
-            ref_logprob=ref_logprob,
-            weight=weight,
-        ),
-        choices=_choices(sample, index, logprob, ref_logprob),
-        recomputed=recomputed,
-        settings=settings,
-    )
+    def _loss(self, ratio: float, advantage: float, settings: SampleSettings) -> TokenLoss | None:
+        """Return the loss of a step at which the token had this ratio; None where a term is not known."""
+        low, high = token_maths.ratio_range(settings)
+        penalty = None
+        if settings.kl_in == "loss" and self.logprob is not None and ratio > 0:
+            logprob = self.logprob + math.log(ratio)  # under the policy of that pass
+            value = token_maths.kl(logprob, self.ref_logprob, settings).value
+            penalty = None if value is None else settings.kl_coef * value
+        if (settings.kl_in == "loss" and penalty is None) or (settings.importance_cap and self.weight is None):
+            return None
+        return TokenLoss(
+            unclipped=ratio * advantage,
+            clipped=min(max(ratio, low), high) * advantage,
+            bound=settings.dual_clip * advantage if advantage < 0 < settings.dual_clip else None,
+            weight=self.weight,
+            kl=penalty,
+        )
 
 
 def token_name(text: str) -> str:
@@ -195,35 +198,6 @@ def token_label(sample: TokenSample, index: int) -> str:
     return f"part {part.part} of {part.parts} of {token_name(part.text)}"
 
 
-def _recomputed(sample: TokenSample, index: int, next_value: float | None) -> dict[str, Recomputed]:
-    """Recompute TD error, advantage and return from the saved numbers, with the run's estimator."""
-    settings, numbers = sample.settings, sample.numbers
-
-    def saved(name: str) -> float | None:
-        return _at(numbers.get(name, ()), index)
-
-    if settings is None or settings.estimator == "gae":
-        return {
-            "td_error": token_maths.td_error(saved("rewards"), saved("values"), next_value, settings),
-            "advantage": token_maths.gae_advantage(numbers.get("td_errors", ())[index:], settings),
-            "return_": token_maths.return_(saved("advantages"), saved("values")),
-        }
-    earned = _total_reward(sample) if settings.estimator in token_maths.PER_RESPONSE else Recomputed(saved("returns"))
-    scale = _known(sample.advantage_scale)
-    return {
-        "td_error": Recomputed(),
-        "advantage": token_maths.advantage_over_baseline(earned, _known(sample.baseline), scale, settings),
-        "return_": token_maths.reward_to_go(numbers.get("rewards", ())[index:], settings),
-    }
-
-
-def _total_reward(sample: TokenSample) -> Recomputed:
-    """Return R of an estimator that takes the response as one action; unknown for others."""
-    if sample.settings is None or sample.settings.estimator not in token_maths.PER_RESPONSE:
-        return Recomputed()
-    return token_maths.total_reward(sample.numbers.get("rewards", ()))
-
-
 def _final_value(sample: TokenSample) -> float | None:
     """Return V after the last token: 0, or the critic's value where the run bootstraps responses that were cut short.
 
@@ -238,23 +212,6 @@ def _final_value(sample: TokenSample) -> float | None:
     return _known(sample.final_value) if sample.settings.bootstrap_truncated else 0.0
 
 
-def _choices(
-    sample: TokenSample, index: int, logprob: float | None, ref_logprob: float | None
-) -> tuple[LikelyToken, ...]:
-    chosen = sample.tokens[index]
-    choices = [
-        LikelyToken(
-            one.token, one.text, token_maths.exp(one.logprob), token_maths.exp(one.ref_logprob), one.token == chosen
-        )
-        for one in _at(sample.alternatives, index) or ()
-    ]
-    listed = not choices or any(one.chosen for one in choices)
-    if not listed and logprob is not None and ref_logprob is not None:
-        text = _at(sample.texts, index) or ""
-        choices.append(LikelyToken(chosen, text, token_maths.exp(logprob), token_maths.exp(ref_logprob), chosen=True))
-    return tuple(choices)
-
-
 def _character(texts: Sequence[str], index: int) -> CharacterPart | None:
     if index >= len(texts):
         return None
@@ -266,11 +223,6 @@ def _character(texts: Sequence[str], index: int) -> CharacterPart | None:
     if first == last and texts[last]:
         return None
     return CharacterPart(index - first + 1, last - first + 1, texts[last])
-
-
-def _seen(advantage: float | None, whitened: float | None, settings: SampleSettings | None) -> float | None:
-    """Return the advantage that the loss sees."""
-    return whitened if settings is not None and settings.whiten_advantages else advantage
 
 
 def _at(values: Sequence[T], index: int) -> T | None:

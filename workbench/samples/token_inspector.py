@@ -15,8 +15,7 @@ from workbench.kit.drawing import Drawn, Line, component_classes, plain
 from workbench.kit.glyphs import MISSING
 from workbench.kit.scale import number_text
 from workbench.run.samples import TokenSample
-from workbench.samples.formula_lines import mark
-from workbench.samples.token_facts import TokenFacts, explain, token_name
+from workbench.samples.token_facts import TokenFacts, token_name
 from workbench.samples.token_sentence import percent
 
 _NUMBER, _PERCENT = 9, 9  # columns
@@ -63,30 +62,23 @@ class TokenInspector(Drawn):
         "text", "strong", "muted", "series", "missing", "alert", "selected"
     )
 
-    EMPTY: ClassVar[str] = "The response is empty."
-
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._facts: TokenFacts | None = None
+        self.facts: TokenFacts | None = None  # of the token shown
         self._message = ""
-
-    @property
-    def facts(self) -> TokenFacts | None:
-        """Facts of the token shown; None where there is none."""
-        return self._facts
 
     def show(self, sample: TokenSample | None, index: int) -> None:
         """Explain token `index`, or the nearest one; show nothing without a sample."""
-        self._facts, self._message = None, ""
+        self.facts, self._message = None, ""
         if sample is not None and len(sample):
-            self._facts = explain(sample, min(max(index, 0), len(sample) - 1))
+            self.facts = TokenFacts(sample, min(max(index, 0), len(sample) - 1))
         elif sample is not None:
-            self._message = self.EMPTY
+            self._message = "The response is empty."
         self.redraw()
 
     def draw(self, width: int, height: int) -> Sequence[Line]:
-        if self._facts is not None:
-            return inspector_lines(self._facts, width, height)
+        if self.facts is not None:
+            return inspector_lines(self.facts, width, height)
         return [[(fit(self._message, width), "muted")]] if height > 0 else []
 
 
@@ -164,7 +156,7 @@ def _ratios(facts: TokenFacts, width: int) -> Iterator[InspectorRow]:
         yield InspectorRow(7, [("ratio", "text")])
     for place, one in enumerate(facts.passes):
         rank = 7 if place in (first, len(facts.passes) - 1) else 16 if len(facts.passes) <= _PASSES else 28 + place
-        yield _number(rank, f"{' ' if beneath else 'ratio'} {one.name}", one.ratio, mark(one), one.probability, width)
+        yield _number(rank, f"{' ' if beneath else 'ratio'} {one.name}", one.ratio, one.mark, one.probability, width)
 
 
 def _choices(facts: TokenFacts, width: int) -> Iterator[InspectorRow]:

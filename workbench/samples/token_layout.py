@@ -139,7 +139,8 @@ def lay_out(sample: TokenSample, width: int, *, whitespace: bool = False) -> Tok
     for token, text in enumerate(sample.texts):
         cut = max(end - offset, 0)  # characters of the token before the stop
         offset += len(text)
-        if kind == "text" and (cut < len(text) or _is_textless_stop(sample, token)):
+        is_textless_stop = not (text or sample.truncated) and token == len(sample.texts) - 1
+        if kind == "text" and (cut < len(text) or is_textless_stop):
             if cut:
                 writer.write(kind, token, text[:cut])
             writer.write("mark", -1, " ■ ")
@@ -165,10 +166,6 @@ def response_end(sample: TokenSample) -> int:
     if whole.startswith(sample.completion):
         return len(sample.completion)
     return len(whole) - len(sample.texts[-1]) if sample.texts else 0  # the completion has no special tokens
-
-
-def _is_textless_stop(sample: TokenSample, token: int) -> bool:
-    return not (sample.truncated or sample.texts[token]) and token == len(sample.texts) - 1
 
 
 class _LineWriter:

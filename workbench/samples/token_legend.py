@@ -38,9 +38,9 @@ def legend_lines(
     them; in narrow places ‹ and › mark an end that values lie beyond. scale: None where the sample's file lacks the
     channel. shared: the scale is that of the batch. blocks: show the blocks too, not only the colours.
     """
-    lines = [_colors(channel, scale, width, shared=shared, blocks=blocks)]
+    lines = [_first_fitting(_colors(channel, scale, shared=shared, blocks=blocks), width)]
     if under is not None:
-        lines.append(_underlines(under, under_scale, width))
+        lines.append(_first_fitting(_underlines(under, under_scale), width))
     return lines
 
 
@@ -52,16 +52,14 @@ class TokenLegend(Widget):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._text: TokenText | None = None
-        self._height = 1
 
     def show(self, text: TokenText) -> None:
         """Explain what `text` shows now."""
-        self._text, before = text, self._height
-        self._height = 2 if text.underline else 1
-        self.refresh(layout=self._height != before)
+        self._text = text
+        self.refresh(layout=True)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        return self._height
+        return 2 if self._text and self._text.underline else 1
 
     def render_line(self, y: int) -> Strip:
         text, width = self._text, self.size.width
@@ -89,10 +87,11 @@ class TokenLegend(Widget):
         return Strip(segments).adjust_cell_length(width, self.rich_style)
 
 
-def _colors(channel: Channel, scale: ChannelScale | None, width: int, *, shared: bool, blocks: bool) -> LegendLine:
+def _colors(channel: Channel, scale: ChannelScale | None, *, shared: bool, blocks: bool) -> list[LegendLine]:
+    """Return the line for the colours, first in full, then ever shorter."""
     name: LegendPiece = (channel.label, "label")
     if scale is None:
-        return _first_fitting([[name, (f"  {_NOT_SAVED}", "muted")]], width)
+        return [[name, (f"  {_NOT_SAVED}", "muted")]]
     low, high = channel.number(scale.low, bound="low"), channel.number(scale.high, bound="high")
     ramp: LegendLine = [(mark if blocks else " ", place / (len(BLOCKS) - 1)) for place, mark in enumerate(BLOCKS)]
     least, greatest = channel.number(scale.least, bound="low"), channel.number(scale.greatest, bound="high")
@@ -102,22 +101,20 @@ def _colors(channel: Channel, scale: ChannelScale | None, width: int, *, shared:
     whose = f" · scale of {'the batch' if shared else 'this sample'}"
     full: LegendLine = [name, (f"  {low} ", "text"), *ramp, (f" {high}", "text")]
     short: LegendLine = [name, (f" {'‹' * below}{low} ", "text"), *ramp, (f" {high}{'›' * above}", "text")]
-    return _first_fitting(
-        [
-            [*full, (beyond + missing + whose, "muted")],
-            [*full, (beyond + missing, "muted")],
-            [*short, (missing, "muted")],
-            [*short, (missing.replace(" · ", " "), "muted")],
-            short,
-            [name, (f" {'‹' * below}{low} to {high}{'›' * above}", "text")],
-        ],
-        width,
-    )
+    return [
+        [*full, (beyond + missing + whose, "muted")],
+        [*full, (beyond + missing, "muted")],
+        [*short, (missing, "muted")],
+        [*short, (missing.replace(" · ", " "), "muted")],
+        short,
+        [name, (f" {'‹' * below}{low} to {high}{'›' * above}", "text")],
+    ]
 
 
-def _underlines(channel: Channel, scale: ChannelScale | None, width: int) -> LegendLine:
+def _underlines(channel: Channel, scale: ChannelScale | None) -> list[LegendLine]:
+    """Return the line for the underlines, first in full, then ever shorter."""
     if scale is None:
-        return _first_fitting([[(f"underline: {channel.label}  {_NOT_SAVED}", "muted")]], width)
+        return [[(f"underline: {channel.label}  {_NOT_SAVED}", "muted")]]
     once, twice = (_bounds(channel, scale.high * share) for share in (1 / 3, 2 / 3))
     missing = f" · {scale.missing} NaN" if scale.missing else ""
     texts = [
@@ -126,7 +123,7 @@ def _underlines(channel: Channel, scale: ChannelScale | None, width: int) -> Leg
         f"{channel.label} ─ {once} ═ {twice}{missing}",
         f"{channel.label} ─ {once} ═ {twice}",
     ]
-    return _first_fitting([[(text, "muted")] for text in texts], width)
+    return [[(text, "muted")] for text in texts]
 
 
 def _bounds(channel: Channel, size: float) -> str:

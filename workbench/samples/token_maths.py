@@ -6,7 +6,7 @@ The trainer computes in float32, so every result has a tolerance: how far roundi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from trainer.runs.samples import SampleSettings
@@ -90,40 +90,27 @@ def td_error(
     return Recomputed(reward + following - value, _ROUNDING * (abs(reward) + abs(following) + abs(value)))
 
 
-def gae_advantage(td_errors: Sequence[float], settings: SampleSettings | None) -> Recomputed:
-    """Return A_t = sum_l (gamma lambda)^l delta_{t+l}. td_errors: of the token and all after it."""
-    return Recomputed() if settings is None else _discounted(td_errors, settings.gamma * settings.lam)
+def discounted_sum(numbers: Sequence[float], factor: float) -> Recomputed:
+    """Return sum_l factor^l x_l, unknown without numbers."""
+    if not numbers:
+        return Recomputed()
+    total = size = drift = 0.0  # drift: the error of a power in float32 grows with l
+    for x in reversed(numbers):
+        drift = factor * (drift + size)
+        total = x + factor * total
+        size = abs(x) + factor * size
+    return Recomputed(total, _ROUNDING * size + _EPSILON * drift)
 
 
-def reward_to_go(rewards: Sequence[float], settings: SampleSettings | None) -> Recomputed:
-    """Return G_t = sum_l gamma^l r_{t+l}. rewards: of the token and all after it.
+def advantage_over_baseline(earned: Recomputed, baseline: float | None, scale: float | None) -> Recomputed:
+    """Return A_t = (earned - b) / s.
 
-    Estimators that take a response as one action do not discount.
+    earned: G_t, or R where the response is one action. scale: s, which is 1 for all estimators but grpo.
     """
-    if settings is None:
+    if earned.value is None or baseline is None or not scale:
         return Recomputed()
-    return _discounted(rewards, 1.0 if settings.estimator in PER_RESPONSE else settings.gamma)
-
-
-def total_reward(rewards: Sequence[float]) -> Recomputed:
-    """Return R = sum_t r_t. rewards: of the whole response."""
-    return _discounted(rewards, 1.0)
-
-
-def advantage_over_baseline(
-    earned: Recomputed, baseline: float | None, scale: float | None, settings: SampleSettings | None
-) -> Recomputed:
-    """Return A_t = (earned - b) / s, where s is 1 for all estimators but grpo.
-
-    earned: G_t, or R where the response is one action.
-    """
-    if settings is None or earned.value is None or baseline is None:
-        return Recomputed()
-    if settings.estimator == "grpo" and not scale:
-        return Recomputed()
-    divisor = scale if settings.estimator == "grpo" and scale else 1.0
     rounding = _ROUNDING * (abs(earned.value) + abs(baseline))
-    return Recomputed((earned.value - baseline) / divisor, (earned.tolerance + rounding) / abs(divisor))
+    return Recomputed((earned.value - baseline) / scale, (earned.tolerance + rounding) / abs(scale))
 
 
 def whitened_advantage(advantage: float | None, settings: SampleSettings | None) -> float | None:
@@ -159,30 +146,31 @@ class AdvantageTerm(NamedTuple):
     running: float  # the sum up to here
 
 
-def advantage_terms(sample: TokenSample, index: int) -> list[AdvantageTerm]:
-    """Return the terms of the sum for token `index`, nearest first; none where the settings are not known.
+def advantage_sum(sample: TokenSample, index: int) -> tuple[Sequence[float], float]:
+    """Return the numbers that the advantage of token `index` sums, up to those of the last token, and their discount.
 
     The sum is sum_l (gamma lambda)^l delta_{t+l} with GAE, and G_t = sum_l gamma^l r_{t+l} with reinforce and remax.
-    Where the response is one action it is R = sum_t r_t, over all rewards whatever the token.
+    Where the response is one action it is R = sum_t r_t, over all rewards whatever the token. There are no numbers
+    without settings.
     """
     settings = sample.settings
     if settings is None:
-        return []
+        return (), 1.0
     if settings.estimator == "gae":
-        return _terms(sample.numbers.get("td_errors", ())[index:], index, settings.gamma * settings.lam)
+        return sample.numbers.get("td_errors", ())[index:], settings.gamma * settings.lam
     rewards = sample.numbers.get("rewards", ())
-    if settings.estimator in PER_RESPONSE:
-        return _terms(rewards, 0, 1.0)
-    return _terms(rewards[index:], index, settings.gamma)
+    return (rewards, 1.0) if settings.estimator in PER_RESPONSE else (rewards[index:], settings.gamma)
 
 
-def _terms(numbers: Iterable[float], first: int, factor: float) -> list[AdvantageTerm]:
-    running, terms = 0.0, []
-    for ahead, x in enumerate(numbers):
-        weight = power(factor, ahead)
+def advantage_terms(sample: TokenSample, index: int) -> list[AdvantageTerm]:
+    """Return the terms of `advantage_sum` for token `index`, nearest first."""
+    numbers, factor = advantage_sum(sample, index)
+    running, terms = 0.0, list[AdvantageTerm]()
+    for token, x in enumerate(numbers, len(sample) - len(numbers)):
+        weight = _power(factor, len(terms))
         product = weight * x
         running += product
-        terms.append(AdvantageTerm(first + ahead, weight, x, product, running))
+        terms.append(AdvantageTerm(token, weight, x, product, running))
     return terms
 
 
@@ -212,8 +200,13 @@ class UpdatePass(NamedTuple):
     in_loss: bool  # the token was part of an optimiser step
     skipped: bool  # an epoch in which the token was part of no step
     outside: bool  # the ratio is outside its range
-    clipped: bool  # the loss has no gradient, because of the range or the dual clip
+    clipped: bool  # by `is_clipped`
     loss: TokenLoss | None  # None without a step, or where a term is not known
+
+    @property
+    def mark(self) -> str:
+        """A label for the clip's effect; empty where the ratio is inside its range."""
+        return "no step" if self.skipped else "✂ clipped" if self.clipped else "outside" if self.outside else ""
 
 
 def ratio_range(settings: SampleSettings) -> tuple[float, float]:
@@ -221,70 +214,11 @@ def ratio_range(settings: SampleSettings) -> tuple[float, float]:
     return 1 - settings.clip, 1 + (settings.clip_high or settings.clip)
 
 
-def update_passes(
-    ratios: Sequence[float],
-    settings: SampleSettings | None,
-    *,
-    advantage: float | None,
-    logprob: float | None,
-    ref_logprob: float | None,
-    weight: float | None,
-) -> tuple[UpdatePass, ...]:
-    """Return the passes of a token with these `ratios`. advantage: the one that the loss saw."""
-    epochs = settings.epochs if settings is not None else -1
-    known = epochs <= len(ratios) <= epochs + 1
-    low, high = ratio_range(settings) if settings is not None else (-math.inf, math.inf)
-    found = []
-    for number, ratio in enumerate(ratios, 1):
-        is_epoch, measured = not known or number <= epochs, not math.isnan(ratio)
-        name = "after" if not is_epoch else f"epoch {number}" if known else f"pass {number}"
-        in_loss, clipped, loss = is_epoch and measured, False, None
-        if in_loss and settings is not None and advantage is not None:
-            clipped = _is_clipped(ratio, advantage, settings)
-            loss = _loss(ratio, advantage, logprob, ref_logprob, weight, settings)
-        found.append(
-            UpdatePass(
-                name=name,
-                ratio=ratio,
-                probability=None if logprob is None or not measured else exp(logprob) * ratio,
-                in_loss=in_loss,
-                skipped=is_epoch and not measured,
-                outside=measured and not low <= ratio <= high,
-                clipped=clipped,
-                loss=loss,
-            )
-        )
-    return tuple(found)
-
-
-def _is_clipped(ratio: float, advantage: float, settings: SampleSettings) -> bool:
+def is_clipped(ratio: float, advantage: float, settings: SampleSettings) -> bool:
+    """Return whether the loss of a token has no gradient, because of the ratio's range or the dual clip."""
     low, high = ratio_range(settings)
     by_dual_clip = advantage < 0 < settings.dual_clip < ratio
     return by_dual_clip or (ratio > high and advantage > 0) or (ratio < low and advantage < 0)
-
-
-def _loss(
-    ratio: float,
-    advantage: float,
-    logprob: float | None,
-    ref_logprob: float | None,
-    weight: float | None,
-    settings: SampleSettings,
-) -> TokenLoss | None:
-    low, high = ratio_range(settings)
-    penalty = None
-    if settings.kl_in == "loss" and logprob is not None and ratio > 0:
-        value = kl(logprob + math.log(ratio), ref_logprob, settings).value  # under the policy of that pass
-        penalty = None if value is None else settings.kl_coef * value
-    if (settings.kl_in == "loss" and penalty is None) or (settings.importance_cap and weight is None):
-        return None
-    return TokenLoss(
-        unclipped=ratio * advantage,
-        clipped=min(max(ratio, low), high) * advantage,
-        bound=settings.dual_clip * advantage if advantage < 0 < settings.dual_clip else None,
-        weight=weight,
-        kl=penalty,
-    )
 
 
 def deviation(std: float) -> float:
@@ -300,21 +234,9 @@ def exp(x: float) -> float:
         return math.inf
 
 
-def power(base: float, exponent: int) -> float:
+def _power(base: float, exponent: int) -> float:
     """Return `base` to the `exponent`, infinity where that exceeds a float."""
     try:
         return base**exponent
     except OverflowError:
         return math.inf
-
-
-def _discounted(values: Sequence[float], factor: float) -> Recomputed:
-    """Return sum_l factor^l x_l."""
-    if not values:
-        return Recomputed()
-    total = size = drift = 0.0  # drift: the error of a power in float32 grows with l
-    for value in reversed(values):
-        drift = factor * (drift + size)
-        total = value + factor * total
-        size = abs(value) + factor * size
-    return Recomputed(total, _ROUNDING * size + _EPSILON * drift)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import ClassVar, Literal
 
 from rich.segment import Segment
+from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Size
@@ -14,10 +15,10 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from workbench.kit.heat import block, heat_ladder, underline_style
 from workbench.run.samples import TokenSample
 from workbench.samples.channels import CHANNELS, ChannelScale, ChannelValues, outliers, read_channel
 from workbench.samples.token_layout import TokenLayout, TokenSpan, lay_out
-from workbench.samples.token_rows import MARGIN, TokenStyles, block_row, text_row, token_styles
 
 Blocks = Literal["off", "one", "strip"]
 
@@ -25,7 +26,11 @@ _STRIP = {"R": "reward", "K": "kl", "V": "value", "A": "advantage"}
 _BLOCKS: tuple[Blocks, ...] = ("off", "one", "strip")
 _KEYS = "kavrtdile"  # keys of the channels, in their order; in capitals they underline
 _CHANNELS = list(zip(_KEYS, CHANNELS.values(), strict=True))
+_NOT_LAID_OUT = TokenLayout([], 0, [])
 _OUTLIER = "robust z over 3.5, or not a finite number"
+_MARGIN = 2  # columns at the left, for labels of block rows; always present, so that line breaks do not move
+_DIM = Style(dim=True)
+_ITALIC = Style(italic=True)  # for the stop: its background is often strong, so dimmed text would be unreadable
 
 
 def _key(key: str, action: str, description: str, name: str, tooltip: str, *, show: bool = False) -> Binding:
@@ -49,7 +54,7 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
         _key("enter", "choose", "explain", "choose", "Show how the token's advantage was calculated", show=True),
         _key("m", "scale", "scale", "scale", "Scale colours to this sample or to its batch", show=True),
         _key("g", "blocks", "blocks", "blocks", "Blocks below the text: none, one channel, or four", show=True),
-        _key("w", "whitespace", "spaces", "whitespace", "Show spaces as dots"),
+        _key("w", "toggle('whitespace')", "spaces", "whitespace", "Show spaces as dots"),
         *(_key(key, f"channel('{c.name}')", c.label, c.name, f"Colour by {c.label}: {c.help}") for key, c in _CHANNELS),
         *(
             _key(
@@ -71,10 +76,6 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
 
     class Moved(Message):
         """Message sent when the cursor is on another token, or on a token of another sample."""
-
-        def __init__(self, index: int) -> None:
-            super().__init__()
-            self.index = index
 
     class Chosen(Message):
         """Message sent when the token under the cursor was chosen with enter or a double click."""
@@ -99,8 +100,8 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
         self._shared: dict[str, ChannelScale] = {}
         self._values: dict[str, ChannelValues] = {}
         self._layouts: dict[tuple[int, bool], TokenLayout] = {}
-        self._layout: TokenLayout | None = None
-        self._styles: TokenStyles | None = None  # None: to be made from the theme again
+        self._layout = _NOT_LAID_OUT
+        self._styles: _Styles | None = None  # None: to be made from the theme again
         self._cursor_cells: list[tuple[int, TokenSpan]] = []
         self._just_opened = False
 
@@ -113,11 +114,11 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
         self.sample = sample
         self._values.clear()
         self._layouts.clear()
-        self._layout = None
+        self._layout = _NOT_LAID_OUT
         self.set_reactive(TokenText.cursor, self.validate_cursor(cursor))
         self._just_opened = True
         self._lay_out()
-        self.post_message(self.Moved(self.cursor))
+        self.post_message(self.Moved())
         self.post_message(self.ChannelChanged())
 
     def set_scale(self, channel: str, scale: ChannelScale | None) -> None:
@@ -139,25 +140,15 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
             return None
         return values.scale
 
-    def next_outlier(self, by: int) -> bool:
-        """Move to the next (by = 1) or previous (by = -1) token whose number is an outlier; return False if none."""
-        if self.sample is None:
-            return False
-        places = outliers(self._values_of(self.sample, self.channel).numbers)[::by]
-        found = next((place for place in places if (place - self.cursor) * by > 0), None)
-        if found is not None:
-            self.cursor = found
-        return found is not None
-
     def validate_cursor(self, cursor: int) -> int:
         return max(min(cursor, len(self.sample or ()) - 1), 0)
 
     def watch_cursor(self) -> None:
         self._refresh_cursor()
-        self._cursor_cells = self._layout.cells_of(self.cursor) if self._layout else []
+        self._cursor_cells = self._layout.cells_of(self.cursor)
         self._refresh_cursor()
         self._scroll_to_cursor()
-        self.post_message(self.Moved(self.cursor))
+        self.post_message(self.Moved())
 
     def watch_channel(self) -> None:
         self._change_meaning()
@@ -192,16 +183,19 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
         self.cursor = 0
 
     def action_line(self, by: int) -> None:
-        if not self._go_lines(by) and by < 0:
-            self.scroll_relative(y=by, animate=False, force=True)  # into the prompt, where the cursor cannot go
+        self._go_lines(by, by)
 
     def action_page(self, by: int) -> None:
-        if not self._go_lines(by * max(self.size.height // self._rows, 1)) and by < 0:
-            self.scroll_relative(y=by * self.size.height, animate=False, force=True)
+        self._go_lines(by * max(self.size.height // self._rows, 1), by * self.size.height)
 
     def action_outlier(self, by: int) -> None:
-        if not self.next_outlier(by):
+        """Move to the next (by = 1) or previous (by = -1) token whose number is an outlier."""
+        places = outliers(self._values_of(self.sample, self.channel).numbers)[::by] if self.sample else []
+        found = next((place for place in places if (place - self.cursor) * by > 0), None)
+        if found is None:
             self.notify(f"No more outliers of {CHANNELS[self.channel].label} this way")
+        else:
+            self.cursor = found
 
     def action_choose(self) -> None:
         if self.sample is not None and len(self.sample):
@@ -219,15 +213,12 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
     def action_blocks(self) -> None:
         self.blocks = _BLOCKS[(_BLOCKS.index(self.blocks) + 1) % len(_BLOCKS)]
 
-    def action_whitespace(self) -> None:
-        self.whitespace = not self.whitespace
-
     def on_click(self, event: events.Click) -> None:
         place = event.get_content_offset(self)
-        if place is None or self._layout is None:
+        if place is None:
             return
         line, _ = self._line_at(place.y + self.scroll_offset.y)
-        if (token := self._layout.token_at(line, place.x - MARGIN)) is not None:
+        if (token := self._layout.token_at(line, place.x - _MARGIN)) is not None:
             self.cursor = token
             if event.chain == 2:
                 self.post_message(self.Chosen(token))
@@ -237,41 +228,37 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
     @property
     def is_laid_out(self) -> bool:
         """Whether the sample is laid out, which it is not before the widget knows its width."""
-        return self._layout is not None
+        return self._layout is not _NOT_LAID_OUT
 
     def drawn_lines(self) -> list[Strip]:
         """Return every row of the sample as drawn, without the cursor."""
-        lines = self._layout.lines if self._layout else []
-        first = self._layout.response if self._layout else 0
         return [
             Strip(self._row(line, row, cursor=False))
-            for line in range(len(lines))
-            for row in range(self._rows if line >= first else 1)
+            for line in range(len(self._layout.lines))
+            for row in range(self._rows if line >= self._layout.response else 1)
         ]
 
     def render_line(self, y: int) -> Strip:
         width = self.scrollable_content_region.width
         line, row = self._line_at(y + self.scroll_offset.y)
-        if self._layout is None or line >= len(self._layout.lines):
+        if line >= len(self._layout.lines):
             return Strip.blank(width, self.rich_style)
         return Strip(self._row(line, row)).adjust_cell_length(width, self.rich_style)
 
     def _row(self, line: int, row: int, *, cursor: bool = True) -> Iterator[Segment]:
         """Return a row of a line: row 0 is the text, the others are its blocks."""
-        if self.sample is None or self._layout is None:
+        if self.sample is None:
             return iter(())
         if self._styles is None:
-            muted = self.get_component_rich_style("token-text--muted")
-            app = self.app
-            self._styles = token_styles(app.theme_variables, muted, focused=self.has_focus, colorless=app.no_color)
+            self._styles = _Styles(self)
         spans = self._layout.lines[line]
         if row:
             label, channel = list(_STRIP.items())[row - 1] if self.blocks == "strip" else ("", self.channel)
-            return block_row(spans, self._values_of(self.sample, channel), label, self._styles)
+            return _block_row(spans, self._values_of(self.sample, channel), label, self._styles)
         background = self._values_of(self.sample, self.channel)
         underline = self._values_of(self.sample, self.underline) if self.underline else None
         at_cursor = [span for at, span in self._cursor_cells if at == line and cursor]
-        return text_row(spans, background, underline, at_cursor, self._styles)
+        return _text_row(spans, background, underline, at_cursor, self._styles)
 
     def _values_of(self, sample: TokenSample, channel: str) -> ChannelValues:
         if channel not in self._values:
@@ -291,7 +278,7 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
 
     def _line_at(self, y: int) -> tuple[int, int]:
         """Return the line at row `y` of the whole text, and the row within that line."""
-        first = self._layout.response if self._layout else 0
+        first = self._layout.response
         if y < first:
             return y, 0
         line, row = divmod(y - first, self._rows)
@@ -299,11 +286,11 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
 
     def _row_of(self, line: int) -> int:
         """Return the first row of a line; only lines of the response have more than one row."""
-        first = self._layout.response if self._layout else 0
+        first = self._layout.response
         return line if line < first else first + (line - first) * self._rows
 
     def _lay_out(self) -> None:
-        width = self.scrollable_content_region.width - MARGIN
+        width = self.scrollable_content_region.width - _MARGIN
         if self.sample is None or width < 1:
             return
         key = (width, self.whitespace)
@@ -311,16 +298,17 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
             self._layouts[key] = lay_out(self.sample, width, whitespace=self.whitespace)
         self._layout = self._layouts[key]
         self._cursor_cells = self._layout.cells_of(self.cursor)
-        self.virtual_size = Size(width + MARGIN, self._row_of(len(self._layout.lines)))
+        self.virtual_size = Size(width + _MARGIN, self._row_of(len(self._layout.lines)))
         self._scroll_to_cursor()
         self.refresh()
 
-    def _go_lines(self, by: int) -> bool:
-        """Move to a token `by` lines away; return False if there is none that way."""
-        found = self._layout.lines_away(self.cursor, by) if self._layout else None
+    def _go_lines(self, by: int, rows: int) -> None:
+        """Move to a token `by` lines away; if there is none above, scroll by `rows` into the prompt."""
+        found = self._layout.lines_away(self.cursor, by)
         if found is not None:
             self.cursor = found
-        return found is not None
+        elif rows < 0:
+            self.scroll_relative(y=rows, animate=False, force=True)
 
     def _refresh_cursor(self) -> None:
         for line, _ in self._cursor_cells:
@@ -343,3 +331,59 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
         self._just_opened = False
         if wanted != self.scroll_offset.y:
             self.scroll_to(y=wanted, animate=False, force=True)
+
+
+class _Styles:
+    """The styles of the theme and the focus of `widget` as they are now."""
+
+    def __init__(self, widget: TokenText) -> None:
+        variables, colorless, focused = widget.app.theme_variables, widget.app.no_color, widget.has_focus
+        self.ladders = {kind: heat_ladder(variables, diverging=kind, colorless=colorless) for kind in (True, False)}
+        self.muted = widget.get_component_rich_style("token-text--muted")  # of text that is not a token
+        # The token's own colours reversed could look like another token without a cursor.
+        self.cursor = (self.ladders[True].plain if focused else self.muted) + Style(reverse=True, bold=focused)
+
+
+def _text_row(
+    spans: Sequence[TokenSpan],
+    background: ChannelValues,
+    underline: ChannelValues | None,
+    at_cursor: Collection[TokenSpan],
+    styles: _Styles,
+) -> Iterator[Segment]:
+    """Yield a line of text.
+
+    at_cursor: spans of this line under the cursor.
+    """
+    ladder = styles.ladders[background.channel.diverging]
+    yield Segment(" " * _MARGIN, ladder.plain)
+    for span in spans:
+        if not span.width:
+            continue
+        if span.token < 0:
+            yield Segment(span.text, styles.muted)
+            continue
+        style = ladder.at(background.positions[span.token]) if background.numbers else ladder.plain
+        if span.kind != "text":
+            style += _ITALIC if span.kind == "stop" else _DIM
+        if span in at_cursor:
+            style = styles.cursor
+        if underline is not None and underline.numbers:
+            style += underline_style(underline.positions[span.token], diverging=underline.channel.diverging)
+        yield Segment(span.text, style)
+
+
+def _block_row(spans: Sequence[TokenSpan], values: ChannelValues, label: str, styles: _Styles) -> Iterator[Segment]:
+    """Yield the blocks below the tokens of a line, each as wide as its token without a leading space."""
+    ladder, column = styles.ladders[values.channel.diverging], 0
+    yield Segment(label.ljust(_MARGIN), styles.muted)
+    for span in spans if values.numbers else ():
+        if span.token < 0 or not span.width:
+            continue
+        start, end = span.start, span.start + span.width
+        if span.source.startswith(" ") and span.width > 1:
+            start += 1  # so that words stay apart
+        position = values.positions[span.token]
+        yield Segment(" " * (start - column), ladder.plain)
+        yield Segment(block(position, diverging=values.channel.diverging) * (end - start), ladder.mark(position))
+        column = end

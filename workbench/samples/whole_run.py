@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
@@ -82,15 +82,13 @@ def _read(
     try:  # all at once: converting each small batch alone takes as long as reading it
         return as_sample_table(pa.concat_tables([listed_schema().empty_table(), *read.values()]))
     except pa.ArrowException:
-        return SampleTable.joined(_each(folder, read, problems))
-
-
-def _each(folder: RunFolder, iterations: Iterable[int], problems: list[str]) -> Iterator[SampleTable]:
-    for iteration in iterations:
-        try:
-            yield read_batch(folder, iteration)
-        except StorageError as error:
-            problems.append(str(error))
+        tables: list[SampleTable] = []
+        for iteration in read:
+            try:
+                tables.append(read_batch(folder, iteration))
+            except StorageError as error:
+                problems.append(str(error))
+        return SampleTable.joined(tables)
 
 
 def samples_of_prompt(

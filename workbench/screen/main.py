@@ -32,14 +32,13 @@ from workbench.labelling.pane import LabelPane
 from workbench.log.pane import LogPane
 from workbench.opening import Opening
 from workbench.reward_model.pane import RewardModelPane
-from workbench.run.attached import whole_history
+from workbench.run.journal_source import whole_run
 from workbench.run.metrics import DEFAULT
 from workbench.run.supervisor import Request, Supervisor, report_bug
 from workbench.runs.pane import RunsPane
 from workbench.samples.ask_screen import AskScreen
 from workbench.samples.pane import SamplesPane
 from workbench.samples.sample_list import SampleListView
-from workbench.screen.alarms import Alarms
 from workbench.screen.labelling import LabellingController
 from workbench.screen.panes import Panes
 from workbench.screen.steering import Steering
@@ -96,13 +95,12 @@ class MainScreen(MountedWhole, Screen[None]):
         super().__init__()
         self.supervisor = Supervisor(opening.train)
         self.steering = Steering(self)
-        self._alarms = Alarms(self)
         self.labelling = LabellingController(self, opening.label)
         self._opening = opening
         self._document = document
         self._settings = settings
         self._training = TrainingPane(id="training")
-        self._panes = Panes(self, "training", lambda: self.supervisor.view, self.settle)
+        self._panes = Panes(self, "training")
         self._listed = self.runs_dir  # the folder whose runs the panes list
         self._situation: _Situation | None = None
         self._trouble = ""  # of the run, as the banner reported it
@@ -241,7 +239,7 @@ class MainScreen(MountedWhole, Screen[None]):
             if self._panes.current == "label" and self.query_one(LabelPane).session.thread is not None:
                 return False  # a slip of the hand between two judgements must not stop a run
             if action != "ask":
-                return self._alarms.allows(action)
+                return self.steering.allows_alarm(action)
             return self.supervisor.allows(parameters[0])  # type: ignore[arg-type]
         return True
 
@@ -249,10 +247,10 @@ class MainScreen(MountedWhole, Screen[None]):
         self.steering.request(request)
 
     def action_open_alarm(self) -> None:
-        self._alarms.open()
+        self.steering.open_alarm()
 
     def action_fix_alarm(self) -> None:
-        self._alarms.fix()
+        self.steering.fix_alarm()
 
     def reward_sources(self, sources: list[dict[str, Any]]) -> None:
         """Set the reward sources of the configuration on the screen. Raises UsageError."""
@@ -311,14 +309,17 @@ class MainScreen(MountedWhole, Screen[None]):
     def _label_again(self, message: RewardModelPane.LabelAgain) -> None:
         self.labelling.label_again(message.keys)
 
-    @on(RunsPane.OpenRequested)
-    def _open_run(self, message: RunsPane.OpenRequested) -> None:
-        if self.steering.watch(message.folder):
-            self.action_show_pane("training")
-
-    @on(RunsPane.ResumeRequested)
-    def _resume_run(self, message: RunsPane.ResumeRequested) -> None:
-        self.steering.resume(message.folder)
+    @on(RunsPane.Requested)
+    def _run_requested(self, message: RunsPane.Requested) -> None:
+        match message.what:
+            case "open":
+                if self.steering.watch(message.folder):
+                    self.action_show_pane("training")
+            case "resume":
+                self.steering.resume(message.folder)
+            case "duplicate":
+                if self.steering.open_configuration(lambda: ConfigDocument.of_run(message.folder)):
+                    self.action_show_pane("config")
 
     @on(RunsPane.Moved)
     def _follow(self, message: RunsPane.Moved) -> None:
@@ -326,13 +327,8 @@ class MainScreen(MountedWhole, Screen[None]):
         if shown is not None and shown.resolve() == message.folder.resolve():
             self.steering.watch(message.to)
 
-    @on(RunsPane.DuplicateRequested)
-    def _duplicate(self, message: RunsPane.DuplicateRequested) -> None:
-        if self.steering.open_configuration(lambda: ConfigDocument.of_run(message.folder)):
-            self.action_show_pane("config")
-
     @on(RunsPane.CompareChanged)
     @work(exclusive=True, group="compare")
     async def _compare(self, message: RunsPane.CompareChanged) -> None:
-        runs = [(folder, await asyncio.to_thread(whole_history, folder)) for folder in message.folders]
+        runs = [(folder, (await asyncio.to_thread(whole_run, folder)).history) for folder in message.folders]
         self.query_one(TrainingPane).compare(runs)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING
 
-from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Static
 
 from workbench.kit.pane import Pane
-from workbench.run.view import RunView
+
+if TYPE_CHECKING:
+    from workbench.screen.main import MainScreen
 
 SMALLEST = (60, 20)  # columns, lines: below, nothing useful can be read
 SIDE_BY_SIDE = (116, 24)
@@ -21,41 +21,28 @@ ALONE = ("label", "reward-model")  # they need the whole width, and nothing shou
 DRAWER = ("runs", "log")  # below the dashboard if there is room for all
 
 
-class Arrangement(NamedTuple):
-    """Names of the panes in each of two rows, from left to right; none if the terminal is too small."""
-
-    top: tuple[str, ...]
-    bottom: tuple[str, ...]
-
-
-def arrange(width: int, height: int, current: str, *, zoomed: bool = False) -> Arrangement:
+def arrange(width: int, height: int, current: str, *, zoomed: bool = False) -> tuple[str, ...]:
     """Return the panes to show on `width` columns by `height` lines, when the user is at the pane `current`.
 
-    On a small terminal or when zoomed, only the current pane is shown. The panes for labels and reward models are
-    always shown alone. Otherwise configuration, charts and samples are side by side. A large terminal shows runs and
-    log below them; a smaller one shows each of these two alone.
+    None if the terminal is too small. On a small terminal or when zoomed, only the current pane is shown. The panes
+    for labels and reward models are always shown alone. Otherwise configuration, charts and samples are side by side.
+    A large terminal shows runs and log below them; a smaller one shows each of these two alone.
     """
     if width < SMALLEST[0] or height < SMALLEST[1]:
-        return Arrangement((), ())
+        return ()
     if zoomed or current in ALONE or width < SIDE_BY_SIDE[0] or height < SIDE_BY_SIDE[1]:
-        return Arrangement((current,), ())
+        return (current,)
     if width >= EVERYTHING[0] and height >= EVERYTHING[1]:
-        return Arrangement(DASHBOARD, DRAWER)
-    return Arrangement(DASHBOARD, ()) if current in DASHBOARD else Arrangement((current,), ())
+        return DASHBOARD + DRAWER
+    return DASHBOARD if current in DASHBOARD else (current,)
 
 
 class Panes:
-    """Panes of `screen`, shown as the terminal's size allows; the current one is shown if any fits.
+    """Panes of `screen`, shown as the terminal's size allows; the current one is shown if any fits."""
 
-    view: returns the view of the run, for a pane that becomes visible. left: called with the name of a pane that is no
-    longer the current one.
-    """
-
-    def __init__(
-        self, screen: Screen[Any], current: str, view: Callable[[], RunView], left: Callable[[str], None]
-    ) -> None:
+    def __init__(self, screen: MainScreen, current: str) -> None:
         self.current = current
-        self._screen, self._view, self._left = screen, view, left
+        self._screen = screen
         self._zoomed = False
         self._focused: Widget | None = None  # before the terminal became too small for any pane
 
@@ -64,7 +51,7 @@ class Panes:
         self._move_to(name)
         self._arrange()
         pane = self._pane(name)
-        pane.show_run(self._view())
+        pane.show_run(self._screen.supervisor.view)
         pane.take_focus()
 
     def zoom(self) -> None:
@@ -99,18 +86,18 @@ class Panes:
     def _move_to(self, name: str) -> None:
         before, self.current = self.current, name
         if before != name:
-            self._left(before)
+            self._screen.settle(before)
 
     def _arrange(self) -> None:
         screen = self._screen
         width, height = screen.app.size
         shown = arrange(width, height, self.current, zoomed=self._zoomed)
         for pane in screen.query(Pane):
-            was, pane.display = pane.display, pane.id in {*shown.top, *shown.bottom}
+            was, pane.display = pane.display, pane.id in shown
             if pane.display and not was:
-                pane.show_run(self._view())
-        screen.query_one("#top").display = bool({*shown.top} & {*DASHBOARD})
-        screen.query_one("#bottom").display = bool({*shown.top, *shown.bottom} & {*DRAWER})
+                pane.show_run(screen.supervisor.view)
+        screen.query_one("#top").display = bool({*shown} & {*DASHBOARD})
+        screen.query_one("#bottom").display = bool({*shown} & {*DRAWER})
         too_small = screen.query_one("#too-small", Static)
-        too_small.display = not shown.top
+        too_small.display = not shown
         too_small.update(f"{width} x {height} is too small: enlarge the terminal to {SMALLEST[0]} x {SMALLEST[1]}")

@@ -1,23 +1,32 @@
-"""What keys and panes request of the run on the main screen: start, stop, resume, watch, and live settings."""
+"""What keys and panes request of the run on the main screen: start, stop, resume, watch, live settings, fixes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.widgets import Button, Static
 
 from trainer.config import load_config, parse_overrides
 from trainer.config.schema import RewardConfig
 from trainer.errors import TrainerError
+from trainer.events import Alarm, Fix
+from trainer.rewards.code import Code
 from trainer.runs.folder import RunFolder
 from trainer.runs.listing import is_complete
 from workbench.config.document import ConfigDocument
 from workbench.config.pane import ConfigPane
-from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
+from workbench.kit.dialog import Answer, AnswerScreen, ConfirmScreen, TextPromptScreen, button_label
 from workbench.run.supervisor import Request
-from workbench.screen.dialogs import TrustScreen
-from workbench.system.code_trust import trusted_code, untrusted_code
+from workbench.run.wording import title, urgent_first
+from workbench.system.code_trust import code_text, trusted_code, untrusted_code
+from workbench.text import visible
+from workbench.training.alarms import AlarmScreen, FixScreen
 
 if TYPE_CHECKING:
     from workbench.screen.main import MainScreen
@@ -90,6 +99,33 @@ class Steering:
         else:
             self.attempt(change, about="steer")
 
+    def allows_alarm(self, action: str) -> bool:
+        """Return whether the key for `open_alarm` or `fix_alarm` applies now."""
+        alarms = self._supervisor.view.alarms
+        return bool(alarms) and (action == "open_alarm" or bool(self._supervisor.fixes(urgent_first(alarms)[0])))
+
+    def open_alarm(self) -> None:
+        """Show the active alarms, the most severe one first."""
+
+        def answered(answer: tuple[Alarm, Fix | None] | None) -> None:
+            if answer is None:
+                return
+            alarm, fix = answer
+            if fix is None:
+                self._supervisor.view.put_away(alarm)
+                self._screen.show_run()
+            else:
+                self._apply(alarm, fix)
+
+        alarms = urgent_first(self._supervisor.view.alarms)
+        self._screen.app.push_screen(AlarmScreen(alarms, self._supervisor.fixes), answered)
+
+    def fix_alarm(self) -> None:
+        """Apply the likeliest fix of the most severe alarm, once the user agrees."""
+        alarm = urgent_first(self._supervisor.view.alarms)[0]
+        fix = self._supervisor.fixes(alarm)[0]
+        self._screen.app.push_screen(FixScreen(alarm, fix), lambda agreed: self._apply(alarm, fix) if agreed else None)
+
     def open_configuration(self, read: Callable[[], ConfigDocument]) -> bool:
         """Show the configuration that `read` returns, unless the user keeps unsaved changes; False if it fails."""
         return self.attempt(lambda: self._edit(read()), about="configuration")
@@ -119,6 +155,15 @@ class Steering:
         screen.show_run()
         screen.settle(about)
         return True
+
+    def _apply(self, alarm: Alarm, fix: Fix) -> None:
+        """Hand the fix to the trainer, unless it no longer applies to the run."""
+        name = title(alarm)
+        if fix not in self._supervisor.fixes(alarm):
+            message = f"{name} is no longer active, or its run has ended: nothing was changed"
+            self._screen.say(message, about="steer")
+        elif self.attempt(lambda: self._supervisor.apply(fix, name), about="steer"):
+            self._screen.notify(f"Requested: {fix.label}", title=name, markup=False)
 
     def _start(self, *, one_iteration: bool) -> None:
         pane = self._screen.query_one(ConfigPane)
@@ -170,3 +215,48 @@ def _count_problem(text: str) -> str:
     """Return why `text` is not a number of iterations; empty if it is one."""
     text = text.strip()
     return "" if text.isdecimal() and len(text) < 10 and int(text) else "Enter a number of iterations, 1 or more"
+
+
+class QuitScreen(AnswerScreen):
+    """Dialog that asks what should happen to the run called `run` when the user leaves; None means to stay."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "put_away", "stay", id="quit.stay", tooltip="Close this dialog")
+    ]
+
+    def __init__(self, run: str) -> None:
+        answers = (
+            Answer("stop", "Stop and save", "save a checkpoint, then leave"),
+            Answer("detach", "Detach", "continue headless; watch shows it again"),
+            Answer("abort", "Abort", "leave at once, without a checkpoint"),
+        )
+        super().__init__(f"{run} is training. What should happen to it?", answers)
+
+
+class TrustScreen(ConfirmScreen):
+    """Dialog that shows the code that the reward would run, and asks whether it may."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("pagedown", "read(1)", "read on", id="trust.on", tooltip="Scroll the code down"),
+        Binding("pageup", "read(-1)", "back", show=False, id="trust.back", tooltip="Scroll the code up"),
+    ]
+
+    def __init__(self, codes: Sequence[Code]) -> None:
+        super().__init__("You have not trusted the Python code of this reward as it is now.", yes="Trust", no="Cancel")
+        self._codes = codes
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static(self._question, markup=False, classes="question")
+            with VerticalScroll(classes="code"):
+                for code in self._codes:
+                    head = f"{visible(code.name)}\nSHA-256 {code.sha256 or 'unknown'}\n"
+                    yield Static(f"{head}\n{code_text(code)}\n", markup=False)
+            yield Static("It runs with all of your rights, now and whenever a run names it.", classes="detail")
+            with Horizontal(classes="buttons"):
+                yield Button(button_label("n", self._no), compact=True, id="no")
+                yield Button(button_label("y", self._yes), compact=True, id="yes")
+
+    def action_read(self, pages: int) -> None:
+        code = self.query_one(".code")
+        code.scroll_relative(y=pages * max(code.size.height - 1, 1), animate=False)

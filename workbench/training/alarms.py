@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from rich.cells import cell_len
 from textual import on
@@ -19,7 +19,7 @@ from trainer.events import Alarm, Fix
 from workbench.columns import fit_start
 from workbench.kit.dialog import ConfirmScreen, Dialog
 from workbench.kit.drawing import Drawn, Line, component_classes
-from workbench.kit.keys import keys_in_force
+from workbench.kit.keys import keys_of
 from workbench.run.wording import SIGNS, evidence, title, urgent_first
 from workbench.text import visible
 
@@ -76,17 +76,11 @@ _MOST_FIXES = 5  # fixes visible at once
 _First = partial(Binding, priority=True)
 
 
-class Answer(NamedTuple):
-    """The user's answer to an alarm: a fix to apply, or None to dismiss the alarm."""
+class AlarmScreen(Dialog[tuple[Alarm, Fix | None] | None]):
+    """Dialog that asks what to do about one of `alarms`, shown in the order given.
 
-    alarm: Alarm
-    fix: Fix | None
-
-
-class AlarmScreen(Dialog[Answer | None]):
-    """Dialog that asks what to do about one of `alarms`, shown in the order given; None means nothing.
-
-    fixes: returns the fixes that can be applied to an alarm now.
+    fixes: returns the fixes that can be applied to an alarm now. The result is an alarm and the fix to apply, or the
+    alarm and None to dismiss it; None means to do nothing.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -131,7 +125,7 @@ class AlarmScreen(Dialog[Answer | None]):
             self._show()
 
     def action_put_away(self) -> None:
-        self.dismiss(Answer(self._alarms[self._at], None))
+        self.dismiss((self._alarms[self._at], None))
 
     def action_move(self, lines: int) -> None:
         if not self._fixes:
@@ -146,7 +140,7 @@ class AlarmScreen(Dialog[Answer | None]):
 
     @on(OptionList.OptionSelected)
     def _choose(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(Answer(self._alarms[self._at], self._fixes[event.option_index]))
+        self.dismiss((self._alarms[self._at], self._fixes[event.option_index]))
 
     def _show(self) -> None:
         alarm = self._alarms[self._at]
@@ -171,7 +165,12 @@ class AlarmScreen(Dialog[Answer | None]):
         if self._fixes:
             choices.highlighted = 0
             choices.focus()
-        self.query_one("#alarm-keys", Static).update(self._keys())
+        keys = keys_of(self)
+        hints = [("enter", "applies it")] if self._fixes else []
+        if len(self._alarms) > 1:
+            hints.append((f"{keys['alarm.newer']} {keys['alarm.older']}", "other alarms"))
+        hints += [("alarm.put-away", "dismisses it"), ("alarm.close", "closes")]
+        self.query_one("#alarm-keys", Static).update(self.hint(*hints))
 
     def _scroll(self, lines: int) -> None:
         self.query_one("#alarm-text", VerticalScroll).scroll_relative(y=lines, animate=False)
@@ -180,15 +179,6 @@ class AlarmScreen(Dialog[Answer | None]):
         """Give the text, which can be scrolled, the lines that title, fixes and keys leave."""
         room = self.app.size.height - _AROUND - min(len(self._fixes), _MOST_FIXES)
         self.query_one("#alarm-text").styles.max_height = max(room, 3)
-
-    def _keys(self) -> Content:
-        """Return the keys of this screen, as the user has set them."""
-        keys = keys_in_force(self)
-        parts: list[str | tuple[str, str]] = [("enter", "bold"), " applies it   "] if self._fixes else []
-        if len(self._alarms) > 1:
-            parts += [(f"{keys['alarm.newer']} {keys['alarm.older']}", "bold"), " other alarms   "]
-        parts += [(keys["alarm.put-away"], "bold"), " dismisses it   ", (keys["alarm.close"], "bold"), " closes"]
-        return Content.assemble(*parts)
 
 
 def alarm_text(alarm: Alarm) -> Content:

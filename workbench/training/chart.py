@@ -130,7 +130,7 @@ def _put_letter(plot: list[list[Piece]], number: int, points: Points, scale: Sca
 def _title(picture: Picture, points: Points, width: int) -> Line:
     """Return the title: the metric and its value at the cursor."""
     charted, metric = picture.charted, picture.metric
-    reading = reading_at(charted.window, metric, charted.at)
+    reading = reading_at(charted, metric)
     numbers = charted.window.history.numbers
     pieces: Line = [(f" {metric.label}", "strong"), (f" {metric.unit}" if metric.unit else "", "muted")]
     if len(numbers):

@@ -1,22 +1,31 @@
-"""List of the metrics of a run, a row each with its value, its change and its sparkline, and one cursor over them."""
+"""List of the metrics of a run, a row each with its value, its change and its sparkline, and the choice of its rows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import ClassVar, NamedTuple
 
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
 from textual.events import Click
 from textual.message import Message
+from textual.widgets import SelectionList, Static
+from textual.widgets.selection_list import Selection
 
+from trainer.runs.listing import PPO
+from workbench.kit.dialog import Dialog
 from workbench.kit.drawing import Drawn, Line, Piece, component_classes
 from workbench.kit.glyphs import LIMIT, sparkline
 from workbench.kit.scale import Scale, number_text, scale_of, tick_texts
 from workbench.kit.window import Window, moving_average, window_of
 from workbench.run.history import History
-from workbench.run.metrics import Metric
+from workbench.run.metrics import DEFAULT, METRICS, METRICS_OF_KIND, Metric
+from workbench.run.view import RunView
 
 _NAME, _VALUE, _CHANGE = 16, 8, 9  # columns
 _NUMBERS = 1 + _NAME + _VALUE + 1  # all but the change, with the spaces between
@@ -71,34 +80,24 @@ def row_shape(width: int, height: int) -> RowShape:
     return RowShape(height, False, change, room - limit, left, height - (height > 2), limit)
 
 
-def reading_at(window: Window, metric: Metric, at: int | None = None) -> Reading:
-    """Return the value of `metric` at position `at` of the window's history, or the newest one without `at`."""
-    values = window.history.column(metric.field)
-    at = len(values) - 1 if at is None else at
+def reading_at(charted: Charted, metric: Metric) -> Reading:
+    """Return the value of `metric` at the cursor, or the newest one without a cursor."""
+    values = charted.window.history.column(metric.field)
+    at = len(values) - 1 if charted.at is None else charted.at
     if not 0 <= at < len(values):
         return Reading(math.nan, math.nan)
     value = values[at] * metric.factor
     return Reading(value, value - values[at - 1] * metric.factor if at else math.nan)
 
 
-def metric_row(
-    window: Window,
-    metric: Metric,
-    width: int,
-    shape: RowShape,
-    *,
-    at: int | None = None,
-    average: bool = False,
-    log: bool = False,
-    selected: bool = False,
-) -> list[Line]:
-    """Return the `shape.height` lines of a row. at: the position of the cursor; average: draw the moving average."""
-    columns = window.columns(metric, shape.spark)
-    values = moving_average(columns) if average else [math.nan if c is None else c.mean for c in columns]
-    scale = scale_of(zip(values, values, strict=True), metric, log=log)
-    cursor = None if at is None else window.column_of(window.history.numbers[at], len(columns))
+def metric_row(charted: Charted, metric: Metric, width: int, shape: RowShape, *, selected: bool = False) -> list[Line]:
+    """Return the `shape.height` lines of a row."""
+    columns = charted.window.columns(metric, shape.spark)
+    values = moving_average(columns) if charted.average else [math.nan if c is None else c.mean for c in columns]
+    scale = scale_of(zip(values, values, strict=True), metric, log=charted.log)
+    cursor = None if charted.iteration is None else charted.window.column_of(charted.iteration, len(columns))
     spark = sparkline(columns, values, scale, metric, height=shape.spark_height, cursor=cursor)
-    numbers = _numbers(reading_at(window, metric, at), metric, shape.change, selected=selected)
+    numbers = _numbers(reading_at(charted, metric), metric, shape.change, selected=selected)
     if shape.stacked:
         return [
             [*numbers, _end(metric, scale, width - 1 - _NUMBERS - shape.change)],
@@ -200,16 +199,7 @@ class MetricList(Drawn, can_focus=True):
         self._top = min(max(self._top, self._selected - rows + 1, 0), self._selected)
         lines = [heading(charted, shape, width)]
         for number, metric in enumerate(self._metrics[self._top : self._top + rows], self._top):
-            lines += metric_row(
-                charted.window,
-                metric,
-                width,
-                shape,
-                at=charted.at,
-                average=charted.average,
-                log=charted.log,
-                selected=number == self._selected,
-            )
+            lines += metric_row(charted, metric, width, shape, selected=number == self._selected)
         return lines
 
     def on_click(self, event: Click) -> None:
@@ -240,3 +230,60 @@ def heading(charted: Charted, shape: RowShape, width: int) -> Line:
     if column + 1 + len(text) <= width:
         return [(" " * column, "text"), ("▾", "cursor"), (text, "muted")]
     return [(text[:width], "muted")]
+
+
+def metrics_of(view: RunView, chosen: Sequence[Metric]) -> tuple[Metric, ...]:
+    """Return the metrics that have a row: of a PPO run the informative ones of `chosen`, of other kinds all.
+
+    The KL has its target as threshold. All of `chosen` have a row before the first iteration, or if none is
+    informative.
+    """
+    history = view.history
+    if history.kind != PPO:
+        return METRICS_OF_KIND[history.kind]
+    return tuple(_aimed(metric, view.kl_target) for metric in chosen if _tells(history, metric)) or tuple(chosen)
+
+
+def hidden_metrics(view: RunView, chosen: Sequence[Metric]) -> int:
+    """Return how many informative default metrics of a PPO run are not `chosen`; 0 for other kinds."""
+    history = view.history
+    if history.kind != PPO:
+        return 0
+    return sum(_tells(history, metric) for metric in DEFAULT if metric not in chosen)
+
+
+def _tells(history: History, metric: Metric) -> bool:
+    if not len(history) or not (metric.optional or metric.if_varied):
+        return True
+    low, high = history.range_of(metric.field)
+    return not math.isnan(low) and not (metric.if_varied and low == high)
+
+
+def _aimed(metric: Metric, kl_target: float | None) -> Metric:
+    return metric._replace(threshold=kl_target, aimed=True) if kl_target and metric.field == "kl" else metric
+
+
+class ChooseMetricsScreen(Dialog[tuple[str, ...]]):
+    """Dialog that returns the fields of the metrics to show, in the order of the table; empty for the default ones."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "close", "close", id="metrics.close", tooltip="Show the chosen metrics"),
+    ]
+
+    def __init__(self, shown: Collection[str]) -> None:
+        super().__init__()
+        self._shown = shown
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static("Metrics to show", markup=False, classes="question")
+            yield SelectionList[str](
+                *(Selection(Content(metric.label), metric.field, metric.field in self._shown) for metric in METRICS)
+            )
+            hidden = "Metrics that this run does not record, or that never change, are hidden."
+            keys = self.hint(("space", "shows or hides one"), ("metrics.close", "closes"))
+            yield Static(Content.assemble(hidden, "\n", keys), classes="detail")
+
+    def action_close(self) -> None:
+        chosen = set(self.query_one(SelectionList).selected)
+        self.dismiss(tuple(metric.field for metric in METRICS if metric.field in chosen))

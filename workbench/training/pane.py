@@ -24,8 +24,14 @@ from workbench.run.wording import in_brief
 from workbench.training.alarms import AlarmLines
 from workbench.training.chart import MetricChart, Picture
 from workbench.training.histogram import ScoreHistogram
-from workbench.training.metric_choice import ChooseMetricsScreen, hidden_metrics, metrics_of
-from workbench.training.metric_list import STACKED_BELOW, Charted, MetricList
+from workbench.training.metric_list import (
+    STACKED_BELOW,
+    Charted,
+    ChooseMetricsScreen,
+    MetricList,
+    hidden_metrics,
+    metrics_of,
+)
 from workbench.training.timeline import Timeline
 
 _HISTOGRAM = (3, 4)  # lines: at least, and in a tall pane
@@ -40,7 +46,6 @@ class Shares(NamedTuple):
     """Lines of each part; 0 for a hidden part. The rows take what the other parts leave."""
 
     row: int  # of a metric
-    rows: int  # of all metrics, including their heading
     histogram: int
     timeline: int
 
@@ -60,7 +65,7 @@ def shares(height: int, width: int, metrics: int, *, scores: bool, marks: int) -
     row = min(max((height - 1 - histogram - beside) // metrics, 1), _TALLEST_ROW)
     if timeline:
         timeline = max(timeline, min(height - 1 - row * metrics - histogram, 1 + marks, _MOST_TIMELINE))
-    return Shares(row, height - histogram - timeline, histogram, timeline)
+    return Shares(row, histogram, timeline)
 
 
 _SPANS = tuple(factor * 10**power for power in range(1, 7) for factor in (1, 2, 5) if factor * 10**power >= 50)
@@ -304,7 +309,8 @@ class TrainingPane(Pane):
         alarms = self._view.alarms
         key = keys_in_force(self.screen).get("alarm.open", "!") if alarms else ""
         height -= self.query_one(AlarmLines).show(alarms, key, height)
-        evaluations = self._evaluations()[: max(height - 1 - rows, 0)]
+        evaluations = [Mark(e.iteration, "evaluation", in_brief(e)) for e in self._view.newest_evaluations]
+        evaluations = evaluations[: max(height - 1 - rows, 0)]
         events.show(self._view.marks, evaluations)
         height -= len(evaluations)
         shared = shares(height, width, rows, scores=not (histogram.empty or self._enlarged), marks=events.count)
@@ -329,9 +335,6 @@ class TrainingPane(Pane):
         hidden = hidden_metrics(self._view, self._chosen)
         sign = f"{counted(hidden, 'metric')} hidden · {keys_of(self)['training.metrics']}"
         self.border_subtitle = sign if hidden else ""
-
-    def _evaluations(self) -> list[Mark]:
-        return [Mark(e.iteration, "evaluation", in_brief(e)) for e in self._view.newest_evaluations]
 
     def _nothing_yet(self) -> str:
         if self._view.started is not None:

@@ -17,7 +17,7 @@ from runs_helper import Recorder, acting, outcome, record, run_hurt, tiny_config
 from scripted_run import Script, answered, steered
 
 from trainer.config import Config
-from trainer.control.control import INBOX_SECONDS, Control, Interrupted, Request, Steered
+from trainer.control.control import INBOX_SECONDS, Control, Interrupted, Steered
 from trainer.control.questions import DROPPED, Answer, Question, QuestionDroppedError, unanswered
 from trainer.events import (
     Alert,
@@ -180,10 +180,11 @@ def test_the_clock_stands_still_while_the_trainer_is_held(monkeypatch: pytest.Mo
 def test_the_inbox_is_looked_into_five_times_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, control, looks = Clock(monkeypatch), Control(), 0
 
-    def inbox() -> list[Request]:
+    def inbox() -> None:
         nonlocal looks
         looks += 1
-        return [Request("set", key="ppo.clip", value=0.1)] if looks == 2 else []
+        if looks == 2:
+            control.set("ppo.clip", 0.1)
 
     control.attach(log := Log(), inbox)
     for _ in range(100):
@@ -196,7 +197,7 @@ def test_the_inbox_is_looked_into_five_times_a_second_at_most(monkeypatch: pytes
 
 def test_a_trainer_that_is_held_looks_into_its_inbox() -> None:
     control = Control()
-    control.attach(log := Log(), lambda: [Request("resume")] if log.heard else [])
+    control.attach(log := Log(), lambda: control.resume() if log.heard else None)
     control.pause()
     control.check()
     assert log.heard == ["paused", "resumed"]
@@ -328,8 +329,7 @@ def test_questions_of_many_threads_are_all_replied_to_while_the_run_ends() -> No
 
 def test_a_question_of_the_inbox_goes_the_same_way() -> None:
     control, told = Control(), list[Answer]()
-    request = Request("ask", question=Question(prompt="one"), reply=told.append)
-    control.attach(log := Log(), lambda: [] if log.heard else [request])
+    control.attach(log := Log(), lambda: None if log.heard else control.ask(Question(prompt="one"), told.append))
     control.check()
     assert log.heard == ["one"]
     assert told == [answered(Question(prompt="one"))]
@@ -388,7 +388,7 @@ def test_the_clock_stands_still_while_a_question_is_answered(monkeypatch: pytest
 
 def test_an_interrupt_ends_a_session_that_is_paused() -> None:
     session, events = Session(Config(), train=Script(steered)), list[Event]()
-    session.pause()
+    session.send("pause")
     with stop_on_signals(session.stop, lambda: None), session:
         while StateChanged(state="paused") not in events:
             assert not session.finished
@@ -406,16 +406,16 @@ def test_a_session_hands_requests_on_to_its_trainer() -> None:
             assert not session.finished
             events.extend(session.take(timeout=30))
 
-    session.step()
+    session.send("step")
     with session:
         until("paused", 1)
-        session.set("ppo.kl_coef", 0.5)
-        session.checkpoint()
-        session.step()
+        session.send("set", key="ppo.kl_coef", value=0.5)
+        session.send("checkpoint")
+        session.send("step")
         until("paused", 2)
-        session.resume()
+        session.send("resume")
         until("training", 3)
-        session.pause()
+        session.send("pause")
         until("paused", 3)
     assert [event.iteration for event in events if isinstance(event, Iteration)][:2] == [1, 2]
     assert any(isinstance(event, CheckpointSaved) and event.iteration == 1 for event in events)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import call, create_autospec
 
 import pytest
 from runs_helper import Recorder, run_python, tiny_config
 from scripted_run import answered
 
-from trainer.control.control import Request
+from trainer.control.control import Control
 from trainer.control.inbox import Inbox, ask, read_answer, send, withdraw
 from trainer.control.questions import Question
 from trainer.errors import StorageError, UsageError
@@ -31,19 +33,35 @@ def folder(tmp_path: Path) -> RunFolder:
     return RunFolder(tmp_path / "a")
 
 
+class Box:
+    """An inbox, and a control that keeps the requests it makes."""
+
+    def __init__(self, folder: RunFolder, complain: Callable[[str], None] = complaint) -> None:
+        self.control = create_autospec(Control, instance=True)
+        self.inbox = Inbox(folder.control, self.control, complain)
+
+    def take(self) -> list[Any]:
+        """Return the requests since the last call."""
+        self.control.reset_mock()
+        self.inbox.take()
+        return list(self.control.mock_calls)
+
+    def questions(self) -> list[tuple[Any, ...]]:
+        """Return the questions since the last call, each with its reply and whether it is dropped."""
+        return [values for name, values, _ in self.take() if name == "ask"]
+
+
 def test_a_question_lies_there_until_it_is_answered_and_is_dropped_by_removing_it(folder: RunFolder) -> None:
     with folder.lock():
-        inbox = Inbox(folder.control, complaint)
+        inbox = Box(folder)
         answered_, dropped_ = (ask(folder.root, Question(prompt=prompt)) for prompt in ("one", "two"))
-        one, two = inbox.take()
+        one, two = inbox.questions()
         assert inbox.take() == [], "each is taken once"
-        assert (one.dropped(), two.dropped()) == (False, False)
+        assert [dropped() for _, _, dropped in (one, two)] == [False, False]
         withdraw(dropped_)
-        assert (one.dropped(), two.dropped()) == (False, True)
-        for request in (one, two):
-            assert request.question is not None
-            assert request.reply is not None
-            request.reply(answered(request.question))
+        assert [dropped() for _, _, dropped in (one, two)] == [False, True]
+        for question, reply, _ in (one, two):
+            reply(answered(question))
         assert read_answer(answered_) is not None
         assert read_answer(dropped_) is None, "nobody would take it away"
     assert [path.name for path in folder.control.rglob("*")] == ["answers"]
@@ -51,35 +69,38 @@ def test_a_question_lies_there_until_it_is_answered_and_is_dropped_by_removing_i
 
 def test_requests_are_taken_once_and_in_the_order_of_sending(folder: RunFolder) -> None:
     with folder.lock():
-        inbox = Inbox(folder.control, complaint)
+        inbox = Box(folder)
         for number in range(20):
             send(folder.root, "set", key="ppo.epochs", value=number)
         send(folder.root, "pause")
-        assert inbox.take() == [Request("set", key="ppo.epochs", value=n) for n in range(20)] + [Request("pause")]
+        assert inbox.take() == [call.set("ppo.epochs", n) for n in range(20)] + [call.pause()]
         assert inbox.take() == []
         send(folder.root, "resume")
-        assert inbox.take() == [Request("resume")]
+        assert inbox.take() == [call.resume()]
     assert list(folder.control.iterdir()) == []
 
 
 def test_an_end_has_a_reason(folder: RunFolder) -> None:
     with folder.lock():
-        inbox = Inbox(folder.control, complaint)
+        inbox = Box(folder)
         send(folder.root, "stop", reason="out of time")
         send(folder.root, "stop")
         send(folder.root, "abort")
-        reasons = ["out of time", "stopped from another process", "aborted from another process"]
-        assert [request.reason for request in inbox.take()] == reasons
+        assert inbox.take() == [
+            call.stop("out of time"),
+            call.stop("stopped from another process"),
+            call.abort("aborted from another process"),
+        ]
 
 
 def test_a_rollback_says_to_what_or_leaves_it_open(folder: RunFolder) -> None:
     with folder.lock():
-        inbox = Inbox(folder.control, complaint)
+        inbox = Box(folder)
         send(folder.root, "rollback", to=3, reason="it went wrong")
         send(folder.root, "rollback")
         assert inbox.take() == [
-            Request("rollback", "it went wrong", to=3),
-            Request("rollback", "requested by another process"),
+            call.rollback(3, "it went wrong"),
+            call.rollback(None, "requested by another process"),
         ]
 
 
@@ -87,7 +108,7 @@ def test_what_was_left_by_an_earlier_time_is_dropped(folder: RunFolder) -> None:
     with folder.lock():
         send(folder.root, "stop")
         (folder.control / ".half-written.json.tmp").write_text("{")
-        inbox = Inbox(folder.control, complaint)
+        inbox = Box(folder)
         assert inbox.take() == []
     assert list(folder.control.iterdir()) == []
 
@@ -106,19 +127,18 @@ def test_a_request_that_cannot_be_written_is_told_and_leaves_nothing(folder: Run
         with pytest.raises(StorageError, match="cannot leave a request in"):
             send(folder.root, "stop")
         with pytest.raises(StorageError, match=r"cannot use .* for requests"):
-            Inbox(folder.control, complaint)
+            Box(folder)
 
 
 def test_a_question_is_taken_and_its_answer_read_once(folder: RunFolder) -> None:
     question = Question(prompt="one", prefix=list(range(20_000)), columns={"a": [1]})
     with folder.lock():
-        inbox = Inbox(folder.control, complaint)
+        inbox = Box(folder)
         path = ask(folder.root, question)
         assert read_answer(path) is None
-        (request,) = inbox.take()
-        assert (request.command, request.question) == ("ask", question)
-        assert request.reply is not None
-        request.reply(answered(question))
+        ((asked, reply, _),) = inbox.questions()
+        assert asked == question
+        reply(answered(question))
         assert read_answer(path) == answered(question)
         assert read_answer(path) is None
     assert [path.name for path in folder.control.rglob("*")] == ["answers"]
@@ -126,13 +146,12 @@ def test_a_question_is_taken_and_its_answer_read_once(folder: RunFolder) -> None
 
 def test_answers_that_nobody_read_are_dropped_when_the_run_goes_on(folder: RunFolder) -> None:
     with folder.lock():
-        inbox = Inbox(folder.control, complaint)
+        inbox = Box(folder)
         path = ask(folder.root, Question(prompt="one"))
-        (request,) = inbox.take()
-        assert request.reply is not None
-        request.reply(answered(Question(prompt="one")))
+        ((question, reply, _),) = inbox.questions()
+        reply(answered(question))
         (path.parent / ".half-written.json.tmp").write_text("{")
-        Inbox(folder.control, complaint)
+        Box(folder)
     assert list(path.parent.iterdir()) == []
 
 
@@ -147,12 +166,11 @@ def test_a_question_that_nobody_can_take_is_refused(folder: RunFolder) -> None:
 def test_an_answer_that_cannot_be_left_is_told_of(folder: RunFolder) -> None:
     complaints: list[str] = []
     with folder.lock():
-        inbox = Inbox(folder.control, complaints.append)
+        inbox = Box(folder, complaints.append)
         ask(folder.root, Question(prompt="one"))
-        (request,) = inbox.take()
+        ((question, reply, _),) = inbox.questions()
         (folder.control / "answers").write_text("not a folder")
-        assert request.reply is not None
-        request.reply(answered(Question(prompt="one")))
+        reply(answered(question))
     assert len(complaints) == 1
     assert "is lost: a link or a file is where the program keeps a folder of its own" in complaints[0]
 
@@ -189,10 +207,10 @@ BROKEN: dict[str, Any] = {
 @pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN.keys())
 def test_a_broken_file_is_told_of_once_and_keeps_no_other_request_back(folder: RunFolder, content: bytes) -> None:
     complaints: list[str] = []
-    inbox = Inbox(folder.control, complaints.append)
+    inbox = Box(folder, complaints.append)
     (folder.control / "0.json").write_bytes(content)
     (folder.control / "1.json").write_text('{"command": "step"}')
-    assert inbox.take() == [Request("step")]
+    assert inbox.take() == [call.step()]
     assert inbox.take() == []
     assert [message.startswith("request '0.json' left out: ") for message in complaints] == [True]
     assert "\n" not in complaints[0]
@@ -201,7 +219,7 @@ def test_a_broken_file_is_told_of_once_and_keeps_no_other_request_back(folder: R
 
 def test_what_is_no_file_is_told_of_once_and_never_waited_for(folder: RunFolder) -> None:
     complaints: list[str] = []
-    inbox = Inbox(folder.control, complaints.append)
+    inbox = Box(folder, complaints.append)
     (folder.control / "0.json").mkdir()
     os.mkfifo(folder.control / "1.json")
     assert [inbox.take() for _ in range(3)] == [[], [], []]
@@ -209,18 +227,18 @@ def test_what_is_no_file_is_told_of_once_and_never_waited_for(folder: RunFolder)
 
 
 def test_a_request_that_cannot_be_removed_is_heeded_once(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    inbox = Inbox(folder.control, complaint)
+    inbox = Box(folder)
     (folder.control / "0.json").write_text('{"command": "step"}')
 
     def refuse(path: Path, missing_ok: bool = False) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "unlink", refuse)
-    assert [inbox.take() for _ in range(3)] == [[Request("step")], [], []]
+    assert [inbox.take() for _ in range(3)] == [[call.step()], [], []]
 
 
 def test_an_inbox_that_is_gone_is_empty(folder: RunFolder) -> None:
-    inbox = Inbox(folder.control, complaint)
+    inbox = Box(folder)
     folder.control.rmdir()
     assert inbox.take() == []
 
@@ -257,7 +275,7 @@ def test_another_process_pauses_changes_and_stops_a_run(tmp_path: Path) -> None:
 
 def test_a_request_of_another_user_is_refused_and_told(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     complaints: list[str] = []
-    inbox = Inbox(folder.control, complaints.append)
+    inbox = Box(folder, complaints.append)
     for name, command in (("1.json", "abort"), ("2.json", "step")):
         (folder.control / name).write_text(json.dumps({"command": command}))
     them = (folder.control / "1.json").stat().st_ino
@@ -269,7 +287,7 @@ def test_a_request_of_another_user_is_refused_and_told(folder: RunFolder, monkey
         return os.stat_result(changed)
 
     monkeypatch.setattr(os, "fstat", fstat)
-    assert inbox.take() == [Request("step")]
+    assert inbox.take() == [call.step()]
     (told,) = complaints
     user = os.geteuid() + 1
     assert told == f"request '1.json' left out: it belongs to user {user}; only the user who trains a run may steer it"
@@ -280,12 +298,11 @@ def test_requests_and_answers_are_for_the_owner_alone(folder: RunFolder) -> None
     before = os.umask(0)
     try:
         with folder.lock():
-            inbox = Inbox(folder.control, complaint)
+            inbox = Box(folder)
             answer = ask(folder.root, Question(prompt="one"))
             request_modes = [stat.S_IMODE(path.stat().st_mode) for path in folder.control.iterdir()]
-            (request,) = inbox.take()
-            assert request.reply is not None
-            request.reply(answered(Question(prompt="one")))
+            ((question, reply, _),) = inbox.questions()
+            reply(answered(question))
     finally:
         os.umask(before)
     assert request_modes == [0o600]
@@ -296,14 +313,14 @@ def test_requests_and_answers_are_for_the_owner_alone(folder: RunFolder) -> None
 def test_a_folder_of_requests_that_others_may_enter_is_closed_to_them(folder: RunFolder) -> None:
     folder.control.mkdir()
     folder.control.chmod(0o777)
-    Inbox(folder.control, complaint)
+    Box(folder)
     assert stat.S_IMODE(folder.control.stat().st_mode) == 0o700
 
 
 def test_a_link_is_no_request_and_no_answer(folder: RunFolder, tmp_path: Path) -> None:
     (tmp_path / "elsewhere.json").write_text('{"command": "abort"}')
     complaints: list[str] = []
-    inbox = Inbox(folder.control, complaints.append)
+    inbox = Box(folder, complaints.append)
     (folder.control / "1.json").symlink_to(tmp_path / "elsewhere.json")
     assert inbox.take() == []
     assert complaints == ["request '1.json' left out: it is a symbolic link"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from scripted_run import answered
 
-from trainer.control.questions import Answer, Question, answer_from, question_from, to_json, unanswered
+from trainer.control.questions import Answer, Question, from_json, to_json, unanswered
 
 QUESTION = Question(
     prompt=[{"role": "user", "content": "Où ? \x1b[31m \u2028"}],
@@ -27,7 +27,7 @@ QUESTION = Question(
 
 @pytest.mark.parametrize("question", [QUESTION, Question(prompt="Once"), Question(prompt_tokens=[1, 2])])
 def test_a_question_survives_json(question: Question) -> None:
-    assert question_from(to_json(question)) == question
+    assert from_json(Question, to_json(question)) == question
 
 
 def test_a_number_that_is_not_finite_is_null_in_json_and_nan_again_after_it() -> None:
@@ -38,17 +38,17 @@ def test_a_number_that_is_not_finite_is_null_in_json_and_nan_again_after_it() ->
     answer = Answer(writer="policy", iteration=3, prompt="Once", completions=[completion], seconds=1.5, problem="no")
     values = json.loads(to_json(answer), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert values["completions"][0]["parts"] == {"a": None, "b": 0.5}
-    (back,) = answer_from(json.dumps(values)).completions
+    (back,) = from_json(Answer, json.dumps(values)).completions
     assert math.isnan(back.score)
     assert math.isnan(back.parts["a"])
     assert (back.parts["b"], back.logprobs[0], back.ref_logprobs) == (0.5, -0.25, [-1.5, -2])
     assert math.isnan(back.logprobs[1])
-    assert answer_from(json.dumps(values | {"completions": []})) == dataclasses.replace(answer, completions=[])
+    assert from_json(Answer, json.dumps(values | {"completions": []})) == dataclasses.replace(answer, completions=[])
 
 
 def test_a_value_that_json_lacks_goes_as_text() -> None:
     question = Question(prompt="a", columns={"path": Fraction(1, 3), "size": math.inf})
-    assert question_from(to_json(question)).columns == {"path": "1/3", "size": None}
+    assert from_json(Question, to_json(question)).columns == {"path": "1/3", "size": None}
 
 
 @pytest.mark.parametrize(
@@ -67,14 +67,14 @@ def test_a_value_that_json_lacks_goes_as_text() -> None:
 )
 def test_what_is_no_question_is_refused_in_one_line(values: Any, told: str) -> None:
     with pytest.raises(ValueError, match=r"^[^\n]+$") as refusal:
-        question_from(json.dumps(values))
+        from_json(Question, json.dumps(values))
     assert told in str(refusal.value)
 
 
 @pytest.mark.parametrize("values", [{}, {"completions": [3]}, {"completions": [{}]}, "no", {"completions": {}}])
 def test_what_is_no_answer_is_refused(values: Any) -> None:
     with pytest.raises(ValueError, match="answer"):
-        answer_from(json.dumps(values))
+        from_json(Answer, json.dumps(values))
 
 
 def test_an_answer_that_never_came_names_its_writer_and_why() -> None:

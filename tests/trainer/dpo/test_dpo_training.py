@@ -10,9 +10,10 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+import runs_helper
 from dpo_helper import dpo_config
 from preference_samples import labelled, preference, reward_config
-from runs_helper import Killed, Recorder, comparable, tiny_config
+from runs_helper import Killed, Recorder, comparable, killed_at, tiny_config
 from tiny import load_tiny, make_tokenizer
 from wrapped_tokenizer import TEMPLATE, Wrapper
 
@@ -91,14 +92,7 @@ def _parameters(dpo: DPO) -> dict[str, mx.array]:
 
 
 def outcome(run: Path) -> dict[str, Any]:
-    """What the run in `run` left, to the bit."""
-    newest = newest_checkpoint(RunFolder(run))
-    assert newest is not None
-    kept = [e for e in read_journal(run / "events.jsonl").events if isinstance(e, DPOStep | DPOEvaluation | Evaluation)]
-    return {
-        "events": [comparable(event) for event in kept],
-        "checkpoint": {str(p.relative_to(newest)): p.read_bytes() for p in newest.rglob("*") if p.is_file()},
-    }
+    return runs_helper.outcome(run, (DPOStep, DPOEvaluation, Evaluation))
 
 
 # What the policy reads and writes.
@@ -384,14 +378,6 @@ def test_a_ppo_run_takes_the_adapter_as_its_sft_adapter(tmp_path: Path) -> None:
     config = tiny_config(tmp_path / "ppo", f"model.adapter={adapter}", "ppo.iterations=1")
     assert train(config, sinks=[recorder]).state == "done"
     assert recorder.of(Iteration)[0].kl == pytest.approx(0, abs=1e-4), "its reference has the adapter too"
-
-
-def killed_at(phase: str, number: int) -> Callable[[Event], None]:
-    def watch(event: Event) -> None:
-        if isinstance(event, PhaseProgress) and (event.phase, event.iteration) == (phase, number) and event.done:
-            raise Killed
-
-    return watch
 
 
 VARIANTS = {

@@ -12,9 +12,9 @@ from trainer.config.reward_model import RewardOptimConfig
 from trainer.config.schema import OptimConfig
 from trainer.errors import DivergedError
 from trainer.events import Alert, Event
-from trainer.fitting.counted_steps import SkippedSteps
 from trainer.fitting.micro_batches import accumulate
 from trainer.fitting.optimizer import StepOptimizer, schedule_factor
+from trainer.fitting.phases import SkippedSteps
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from trainer.events import (
     Iteration,
     RolledBack,
 )
-from trainer.monitoring.rule import source_parts
+from trainer.monitoring.history import source_parts
 
 TRUTH = {"reward": {"sources": ["a.py:proxy", {"kind": "python", "path": "a.py:truth", "weight": 0.0}]}}
 

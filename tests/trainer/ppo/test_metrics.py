@@ -16,7 +16,7 @@ from tiny import make_tokenizer
 from trainer.config import Config
 from trainer.config.schema import PPOConfig, RolloutConfig
 from trainer.data import Prompt
-from trainer.ppo.learner import StepMetrics
+from trainer.ppo.learner import Step, StepMetrics
 from trainer.ppo.metrics import rollout_metrics, sample_rows, settings_of, update_metrics
 from trainer.ppo.steps import adjust_rewards_with_kl
 from trainer.rollout.experience import Experience
@@ -128,9 +128,9 @@ def test_without_a_step_there_are_no_means(steps: list[StepMetrics]) -> None:
 
 def test_an_actors_step_takes_loss_and_gradient_of_its_critics_step() -> None:
     critic = STEP._replace(policy_loss=0.0, value_loss=7.0, grad_norm=3.0)
-    joined = STEP.with_critic(critic)
-    assert joined == STEP._replace(value_loss=7.0, grad_norm=5.0)
-    assert not STEP.with_critic(SKIPPED).taken
+    step = Step(STEP, None)
+    assert step.with_critic(critic) == Step(STEP._replace(value_loss=7.0, grad_norm=5.0), None)
+    assert not step.with_critic(SKIPPED).metrics.taken
 
 
 # Samples

@@ -14,10 +14,10 @@ from reward_model_runs import reward_workspace, train_tiny
 from runs_helper import comparable, record, tiny_config, workspace
 from tiny import make_checkpoint
 
+from trainer.arrays import pad
 from trainer.config.schema import ModelConfig
 from trainer.errors import ModelError
 from trainer.events import Iteration
-from trainer.fitting.micro_batches import pad
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.loading import LoadedModel, load_backbone
 from trainer.ppo.value_init import init_value_model

@@ -38,7 +38,7 @@ def labelled(
 
 
 def progress(items: list[SessionItem], left: int | None = None) -> Progress:
-    return ProgressCounter.of(items, lambda id_: judgement_of(items, id_)).progress(left)
+    return ProgressCounter(lambda id_: judgement_of(items, id_), items).progress(left)
 
 
 def judgement_of(items: list[SessionItem], id_: int) -> Judgement | None:
@@ -154,7 +154,7 @@ def test_five_minutes_are_no_pause_yet() -> None:
 
 def test_a_label_between_two_that_goes_may_leave_a_pause_behind() -> None:
     items = [labelled(n, time=200.0 * n) for n in (1, 2, 3)]
-    counter = ProgressCounter.of(items, lambda _: None)
+    counter = ProgressCounter(lambda _: None, items)
     assert counter.progress(None).streak == 3
     counter.remove(items[1])
     assert counter.progress(None).streak == 1
@@ -198,7 +198,7 @@ def test_repeats_are_compared_with_what_was_said_first() -> None:
 
 def test_what_repeats_a_label_that_was_taken_back_is_compared_with_nothing() -> None:
     items = [labelled(1), labelled(2), labelled(3, repeats=1), labelled(4, repeats=2), labelled(5, repeats=4)]
-    counter = ProgressCounter.of(items, lambda id_: judgement_of(items, id_))
+    counter = ProgressCounter(lambda id_: judgement_of(items, id_), items)
     assert counter.progress(None).same.total == 3
     counter.remove(items[1])
     assert counter.progress(None).same.total == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import json
 import subprocess
 import sys
@@ -265,17 +264,6 @@ def test_the_columns_of_the_first_row_tell_the_format(tmp_path: Path, name: str)
     reading = read_preferences(path)
     assert reading.format == name
     assert list(reading) == read_all(path, format=name)
-
-
-def test_every_kind_of_file_gives_the_same_preferences(tmp_path: Path) -> None:
-    expected = pair("The sky is", " blue.", " green.")
-    line = json.dumps(SKY).encode()
-    (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress(line))
-    (tmp_path / "rows.json").write_bytes(b"[" + line + b"]")
-    (tmp_path / "rows.csv").write_text("prompt,chosen,rejected\nThe sky is, blue., green.\n")
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([SKY]), tmp_path / "rows.parquet")
-    for path in tmp_path.iterdir():
-        assert [bare(row) for row in read_all(path)] == [expected], path
 
 
 def test_messages_and_dates_of_parquet_are_read(tmp_path: Path) -> None:

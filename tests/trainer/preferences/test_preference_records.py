@@ -38,23 +38,15 @@ def test_the_key_does_not_ask_for_origins_columns_or_the_order_of_a_messages_key
         ("p", ("one", "two", "two")),
         ("p", ("one", "p")),
         ("one", ("p", "two")),
-        ("p", ("one", [{"role": "assistant", "content": "two"}])),
-        ("p", ("one", '[{"content": "two", "role": "assistant"}]')),
+        ("p", ("one", [{"role": "user", "content": "two"}])),
+        ("p", ("one", '[{"content": "two", "role": "assistant"}]')),  # text that looks like messages
         ("p", ("one", '"two"')),
     ],
 )
 def test_other_texts_have_another_key(prompt: str, completions: tuple[Text, ...]) -> None:
-    cases = [("p", ("one", "two")), ("p", ("one", [{"role": "user", "content": "two"}]))]
+    cases = [("p", ("one", "two")), ("p", ("one", [{"role": "assistant", "content": "two"}]))]
     keys = {Comparison(prompt=prompt, completions=completions).key for prompt, completions in cases}
     assert Comparison(prompt=prompt, completions=completions).key not in keys
-
-
-def test_text_that_looks_like_messages_is_not_these_messages() -> None:
-    text = '[{"content": "two", "role": "assistant"}]'
-    messages = [{"role": "assistant", "content": "two"}]
-    assert Comparison(prompt="p", completions=("one", text)).key != (
-        Comparison(prompt="p", completions=("one", messages)).key
-    )
 
 
 @pytest.mark.parametrize("order", ORDERS)

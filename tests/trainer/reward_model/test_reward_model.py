@@ -11,9 +11,9 @@ import pytest
 from preference_samples import reward_config
 from tiny import load_tiny, make_checkpoint
 
+from trainer.arrays import pad
 from trainer.config.schema import BackboneConfig, ModelConfig
 from trainer.errors import ModelError
-from trainer.fitting.micro_batches import pad
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.loading import LoadedModel, load_backbone, quantize_warning
 from trainer.reward_model.network import RewardModel

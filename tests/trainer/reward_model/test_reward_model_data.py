@@ -18,7 +18,7 @@ from trainer.config.loading import load_config_as, parse_overrides
 from trainer.config.problems import validate_as
 from trainer.config.reward_model import PreferenceDataConfig, RewardModelConfig, RewardTrainConfig
 from trainer.errors import ConfigError, DataError, UsageError
-from trainer.fitting.counted_steps import step_groups, steps_in
+from trainer.fitting.step_run import step_groups, steps_in
 from trainer.preference_data.comparisons import load_preferences
 from trainer.preference_data.encoders import Encoder
 from trainer.preference_data.groups import Group, fingerprint, group_preferences, micro_batches, split_groups

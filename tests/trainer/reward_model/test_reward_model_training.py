@@ -13,8 +13,9 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+import runs_helper
 from preference_samples import labelled, preference, reward_config
-from runs_helper import Killed, Recorder, comparable, flip, flips
+from runs_helper import Killed, Recorder, comparable, flip, flips, killed_at
 from tiny import load_tiny
 
 from trainer.config.loading import load_config_as
@@ -73,14 +74,7 @@ def fitting(folder: Path, *overrides: str, preferences: Sequence[Preference] = P
 
 
 def outcome(run: Path) -> dict[str, Any]:
-    """What the run in `run` left, to the bit."""
-    newest = newest_checkpoint(RunFolder(run))
-    assert newest is not None
-    events = read_journal(run / "events.jsonl").events
-    return {
-        "events": [comparable(event) for event in events if isinstance(event, RewardModelStep | RewardModelEvaluation)],
-        "checkpoint": {str(p.relative_to(newest)): p.read_bytes() for p in newest.rglob("*") if p.is_file()},
-    }
+    return runs_helper.outcome(run, (RewardModelStep, RewardModelEvaluation))
 
 
 def test_a_hidden_rule_is_learnt_and_held_out_pairs_show_it(tmp_path: Path) -> None:
@@ -216,14 +210,6 @@ VARIANTS = {
     "no held-out ones": ["data.eval_fraction=0"],
 }
 PLACES = [("score", 0), ("evaluate", 0), ("update", 1), ("update", 3), ("score", 5)]
-
-
-def killed_at(phase: str, number: int) -> Callable[[Event], None]:
-    def watch(event: Event) -> None:
-        if isinstance(event, PhaseProgress) and (event.phase, event.iteration) == (phase, number) and event.done:
-            raise Killed
-
-    return watch
 
 
 @pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS.keys())

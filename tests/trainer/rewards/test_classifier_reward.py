@@ -13,10 +13,9 @@ import pytest
 from runs_helper import record, tiny_config
 from tiny import make_checkpoint, make_tokenizer
 
+from trainer.arrays import pad
 from trainer.config.schema import ModelConfig, RewardConfig
 from trainer.errors import ModelError, RewardError
-from trainer.fitting.micro_batches import pad
-from trainer.models.classifier import SequenceClassifier
 from trainer.models.loading import load_backbone
 from trainer.rewards import RewardInput, build_rewards
 from trainer.rewards.model_reward import ClassifierModel
@@ -95,7 +94,7 @@ def reference_score(folder: Path, tokens: list[int]) -> float:
     return float(norm(x, w["model.norm.weight"])[-1] @ w["score.weight"][0])
 
 
-def scores(model: SequenceClassifier, sequences: list[list[int]]) -> npt.NDArray[np.float32]:
+def scores(model: ClassifierModel, sequences: list[list[int]]) -> npt.NDArray[np.float32]:
     return np.array(model.scores(mx.array(pad(sequences)), mx.array([len(one) for one in sequences])))
 
 
@@ -103,12 +102,12 @@ def scores(model: SequenceClassifier, sequences: list[list[int]]) -> npt.NDArray
 def test_a_padded_batch_has_the_scores_of_the_reference_one_sequence_at_a_time(family: str, tmp_path: Path) -> None:
     folder = make_classifier(tmp_path / family, family)
     expected = [reference_score(folder, sequence) for sequence in SEQUENCES]
-    np.testing.assert_allclose(scores(SequenceClassifier(folder), SEQUENCES), expected, atol=2e-4)
+    np.testing.assert_allclose(scores(ClassifierModel(folder), SEQUENCES), expected, atol=2e-4)
     assert np.std(expected) > 0.1
 
 
 def test_whatever_pads_a_batch_the_last_real_token_is_read(tmp_path: Path) -> None:
-    model = SequenceClassifier(make_classifier(tmp_path / "model"))
+    model = ClassifierModel(make_classifier(tmp_path / "model"))
     rows, lengths = pad(SEQUENCES), mx.array([len(one) for one in SEQUENCES])
     expected = scores(model, SEQUENCES)
     for padding in (256, 257, 17):
@@ -119,22 +118,22 @@ def test_whatever_pads_a_batch_the_last_real_token_is_read(tmp_path: Path) -> No
 
 def test_only_a_checkpoint_with_a_head_of_one_label_is_taken(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="has 3 labels: a reward model has 1"):
-        SequenceClassifier(make_classifier(tmp_path / "three", labels=3))
+        ClassifierModel(make_classifier(tmp_path / "three", labels=3))
     with pytest.raises(ModelError, match=r"has no score\.weight, so it is not a sequence classifier"):
-        SequenceClassifier(make_checkpoint(tmp_path / "language"))
+        ClassifierModel(make_checkpoint(tmp_path / "language"))
     broken = make_classifier(tmp_path / "broken")
     weights: dict[str, mx.array] = dict(mx.load(str(broken / "model.safetensors")))  # type: ignore[arg-type]
     weights.pop("model.layers.1.mlp.up_proj.weight")
     mx.save_safetensors(str(broken / "model.safetensors"), weights)
     with pytest.raises(ModelError, match=r"Missing 1 parameters.*up_proj"):
-        SequenceClassifier(broken)
+        ClassifierModel(broken)
     sources: list[Any] = [{"kind": "model", "path": str(tmp_path / "language")}]
     with pytest.raises(RewardError, match=rf"reward source '{tmp_path}/language': the model has no score\.weight"):
         build_rewards(RewardConfig(sources=sources))
 
 
 def test_a_language_model_still_loads_with_its_own_head_afterwards(tmp_path: Path) -> None:
-    SequenceClassifier(make_classifier(tmp_path / "model"))
+    ClassifierModel(make_classifier(tmp_path / "model"))
     model = load_backbone(ModelConfig(path=str(make_checkpoint(tmp_path / "language", tied=False))))
     assert "lm_head" in model.backbone
     assert "score" not in model.backbone
@@ -172,7 +171,7 @@ def test_messages_without_a_template_and_an_empty_text_are_told(tmp_path: Path) 
 
 
 def test_of_a_text_that_exceeds_the_context_the_last_tokens_are_read(tmp_path: Path) -> None:
-    model = ClassifierModel(make_classifier(tmp_path / "model"), "auto")
+    model = ClassifierModel(make_classifier(tmp_path / "model"))
     text = "ab" * 200
     assert model.encode(text, "c") == make_tokenizer().encode(text + "c")[-256:]
 
@@ -182,7 +181,7 @@ def test_a_run_of_ppo_is_rewarded_by_a_classifier(tmp_path: Path) -> None:
     config = tiny_config(tmp_path, "run.name=a", "ppo.iterations=1", "eval.every=0")
     sources: list[Any] = [{"kind": "model", "path": str(folder)}, {"kind": "length", "target": 4}]
     record(config.model_copy(update={"reward": RewardConfig(sources=sources)}))
-    model = SequenceClassifier(folder)
+    model = ClassifierModel(folder)
     for sample in read_samples(RunFolder(tmp_path / "runs/a").samples_file(1)).to_pylist():
         parts = {part["source"]: part["score"] for part in sample["parts"]}
         tokens = make_tokenizer().encode(sample["prompt"] + sample["completion"])

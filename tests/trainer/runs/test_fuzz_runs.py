@@ -34,12 +34,13 @@ from workbench.config.document import ConfigDocument
 from workbench.headless.rich import dashboard
 from workbench.kit.status_line import status_pieces
 from workbench.reward_model.run_reader import RewardRunLister
-from workbench.run.attached import kl_target, whole_history
 from workbench.run.config_differences import compare_runs
-from workbench.run.journal_source import JournalSource
+from workbench.run.journal_source import JournalSource, whole_run
 from workbench.run.sentences import sentences, summary
+from workbench.run.supervisor import kl_target
 from workbench.run.view import RunView
-from workbench.runs.reader import read_detail, read_runs
+from workbench.runs.details import read_detail
+from workbench.runs.pane import read_runs
 from workbench.runs.table import COLUMNS
 from workbench.training.alarms import alarm_lines
 from workbench.training.timeline import timeline
@@ -132,7 +133,7 @@ def _use(run: Path, elsewhere: Path, random: Random) -> None:
     with contextlib.suppress(TrainerError):
         assert ConfigDocument.of_run(run).problems is not None
     with contextlib.suppress(TrainerError):
-        whole_history(run)
+        whole_run(run)
     with contextlib.suppress(TrainerError):
         Monitor(Config, read_journal(folder.events).events)
     listing = read_runs(run.parent)

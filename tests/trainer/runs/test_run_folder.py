@@ -6,7 +6,9 @@ import os
 import shutil
 import stat
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dpo_helper import dpo_config
@@ -29,41 +31,27 @@ from workbench.system import output
 Watch = Callable[[Event], None]
 
 
-def ppo(folder: Path, *settings: str, watch: Watch = lambda event: None, resume: Path | None = None) -> Recorder:
-    """Three iterations, or what is left of them."""
-    names = () if resume else ("run.name=a",)
-    recorder = Recorder(watch)
-    train(tiny_config(folder, *names, *settings), resume=resume, sinks=[recorder])
-    return recorder
+def runner(train: Callable[..., object], config: Callable[..., Any], *always: str) -> Callable[..., Recorder]:
+    def run(folder: Path, *settings: str, watch: Watch = lambda event: None, resume: Path | None = None) -> Recorder:
+        """Three iterations or steps, or what is left of them."""
+        names = () if resume else ("run.name=a",)
+        recorder = Recorder(watch)
+        train(config(folder, *always, *names, *settings), resume=resume, sinks=[recorder])
+        return recorder
+
+    return run
 
 
-def reward_model(
-    folder: Path, *settings: str, watch: Watch = lambda event: None, resume: Path | None = None
-) -> Recorder:
-    """Three steps, or what is left of them."""
-    names = () if resume else ("run.name=a",)
-    recorder = Recorder(watch)
-    config = reward_config(folder, "checkpoint.every=1", *names, *settings)
-    train_reward_model(config, preferences=labelled(30), resume=resume, sinks=[recorder])
-    return recorder
+ppo = runner(train, tiny_config)
+reward_model = runner(partial(train_reward_model, preferences=labelled(30)), reward_config, "checkpoint.every=1")
+dpo = runner(partial(train_dpo, preferences=labelled(30)), dpo_config, "checkpoint.every=1")
+KINDS = pytest.mark.parametrize("run", [ppo, reward_model], ids=["ppo", "reward_model"])
 
 
 @pytest.fixture(autouse=True)
 def _looks_at_every_small_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step of these runs takes less than the time between two looks at the folder."""
     monkeypatch.setattr("trainer.control.control.INBOX_SECONDS", 0.0)
-
-
-def dpo(folder: Path, *settings: str, watch: Watch = lambda event: None, resume: Path | None = None) -> Recorder:
-    """Three steps, or what is left of them."""
-    names = () if resume else ("run.name=a",)
-    recorder = Recorder(watch)
-    config = dpo_config(folder, "checkpoint.every=1", *names, *settings)
-    train_dpo(config, preferences=labelled(30), resume=resume, sinks=[recorder])
-    return recorder
-
-
-KINDS = pytest.mark.parametrize("run", [ppo, reward_model])
 
 
 def is_step(event: Event, number: int) -> bool:
@@ -229,7 +217,7 @@ def test_a_folder_that_is_deleted_ends_the_run_and_does_not_come_back(
     assert list((tmp_path / "runs").iterdir()) == []
 
 
-@pytest.mark.parametrize("run", [ppo, reward_model, dpo])
+@pytest.mark.parametrize("run", [ppo, reward_model, dpo], ids=["ppo", "reward_model", "dpo"])
 def test_a_folder_that_is_moved_keeps_the_run_whole_and_another_in_its_place_gets_nothing(
     run: Callable[..., Recorder], tmp_path: Path
 ) -> None:

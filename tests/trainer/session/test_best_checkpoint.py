@@ -19,7 +19,7 @@ from trainer.ppo.checkpoint import Snapshot, load_checkpoint
 from trainer.runs.checkpoint_index import Best, best_checkpoint, checkpoints, prune_checkpoints, read_best, write_best
 from trainer.runs.folder import RunFolder, create_run
 from trainer.session.artifacts import RunArtifacts
-from workbench.runs.reader import read_detail
+from workbench.runs.details import read_detail
 
 SOURCES = [{"kind": "lexicon", "weight": 1.0}]
 SNAPSHOT = Snapshot(0, {}, {}, {"policy": {}, "value": {}}, 0, {"sources": SOURCES}, 0, {})

@@ -23,7 +23,7 @@ from trainer.config.reward_model import RewardModelConfig
 from trainer.doctor import Check
 from trainer.runs.journal import Journal
 from workbench.cli import main as cli
-from workbench.cli.configuration import configuration
+from workbench.cli.config import configuration
 
 
 @pytest.fixture(autouse=True)

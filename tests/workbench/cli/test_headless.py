@@ -17,7 +17,7 @@ from apart import ROOT
 from scripted_run import ERROR, Script, complete_run, lines, make_run
 
 from workbench.cli import main as cli
-from workbench.cli.configuration import RESUMABLE
+from workbench.cli.config import RESUMABLE
 from workbench.system.signals import REASONS
 
 

@@ -15,7 +15,7 @@ from trainer.config import Config
 from trainer.config.dpo import DPOConfig
 from trainer.events import SettingChanged
 from workbench.compare.frontier import SEVERAL, Mark, scatter
-from workbench.compare.lines import Column, Row, line_text, table_lines, wrapped
+from workbench.compare.lines import Row, line_text, table_lines, wrapped
 from workbench.compare.prompts import shared_prompts
 from workbench.compare.report import curve_lines, report_lines
 from workbench.compare.run import ComparedRun
@@ -119,7 +119,7 @@ def test_rows_that_no_run_has_are_left_out() -> None:
 
 
 def test_a_table_that_does_not_fit_goes_on_below() -> None:
-    columns = [Column(f"{letter} run", "text") for letter in "ABCDE"]
+    columns = [(f"{letter} run", "text") for letter in "ABCDE"]
     rows = [Row("score", "", [f"{number}.000" for number in range(5)])]
     lines = text(table_lines(columns, rows, 30))
     assert lines == [

@@ -106,23 +106,17 @@ def test_a_text_that_is_typed_stays_of_the_kind_that_was_opened(mine: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
+    ("name", "reason"),
     [
-        (None, "no preset or file '.*': the presets are quickstart"),
-        (b"a = 1\nb = '\xff'", r"mine.toml:2: byte 0xff is"),
+        ("absent.toml", "no preset or file '.*': the presets are quickstart"),
+        ("mine.toml", r"mine.toml:2: byte 0xff is"),
+        (".", r"cannot read configuration '.*': Is a directory"),
     ],
 )
-def test_what_cannot_be_read_is_refused(content: bytes | None, reason: str, tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    if content is not None:
-        path.write_bytes(content)
+def test_what_cannot_be_read_is_refused(name: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_bytes(b"a = 1\nb = '\xff'")
     with pytest.raises(UsageError, match=reason):
-        ConfigDocument.open(path)
-
-
-def test_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"cannot read configuration '.*': Is a directory"):
-        ConfigDocument.open(tmp_path)
+        ConfigDocument.open(tmp_path / name)
 
 
 def test_a_broken_file_opens_with_its_problems_where_they_are(tmp_path: Path) -> None:
@@ -224,7 +218,7 @@ def test_setting_what_is_there_already_is_no_step(mine: Path) -> None:
     assert document.text == COMMENTED
 
 
-def test_true_is_not_one(mine: Path) -> None:
+def test_true_is_not_one() -> None:
     document = ConfigDocument("[ppo]\nepochs = true\n[data]\nshuffle = 1\n")
     assert {p.key for p in document.problems} == {"ppo.epochs", "data.shuffle"}
     document.set("ppo.epochs", 1)
@@ -442,10 +436,19 @@ def test_a_link_stays_a_link(mine: Path, tmp_path: Path) -> None:
     assert "0.2" in mine.read_text()
 
 
-def test_line_ends_of_windows_stay(mine: Path) -> None:
-    mine.write_bytes(COMMENTED.replace("\n", "\r\n").encode())
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_line_ends_of_windows_and_a_byte_order_mark_stay(mark: str, mine: Path) -> None:
+    mine.write_bytes((mark + COMMENTED.replace("\n", "\r\n")).encode())
     document = ConfigDocument.open(mine)
     assert document.text == COMMENTED
+    document.set("ppo.kl_coef", 0.2)
+    document.save()
+    assert mine.read_bytes() == (mark + COMMENTED.replace("0.1", "0.2").replace("\n", "\r\n")).encode()
+
+
+def test_a_file_of_mixed_line_ends_is_saved_unasked(mine: Path) -> None:
+    mine.write_bytes(COMMENTED.encode().replace(b"\n", b"\r\n", 2))
+    document = ConfigDocument.open(mine)
     document.set("ppo.kl_coef", 0.2)
     document.save()
     assert mine.read_bytes() == COMMENTED.replace("0.1", "0.2").replace("\n", "\r\n").encode()

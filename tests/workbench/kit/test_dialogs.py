@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from styles_helper import styles_path
 from textual.app import App
+from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widgets import Button, Input, Static
 
@@ -19,11 +22,18 @@ class Asking(App[None]):
     CSS_PATH = styles_path("dialogs.tcss")
     answer: object = NOTHING
 
-    def ask(self, screen: Screen[Any]) -> None:
-        self.push_screen(screen, self.take)
-
     def take(self, answer: object) -> None:
         self.answer = answer
+
+
+@asynccontextmanager
+async def asked(screen: Screen[Any], size: tuple[int, int] = (60, 20)) -> AsyncIterator[tuple[Asking, Pilot[None]]]:
+    """An application that has opened `screen`."""
+    app = Asking()
+    async with app.run_test(size=size) as pilot:
+        app.push_screen(screen, app.take)
+        await pilot.pause()
+        yield app, pilot
 
 
 @pytest.mark.parametrize(
@@ -38,10 +48,7 @@ class Asking(App[None]):
     ],
 )
 async def test_a_question_is_answered_by_key_and_by_button(keys: list[str], answer: bool) -> None:
-    app = Asking()
-    async with app.run_test(size=(60, 20)) as pilot:
-        app.ask(ConfirmScreen("Move it?", "It can be moved back.", "Move", "Keep"))
-        await pilot.pause()
+    async with asked(ConfirmScreen("Move it?", "It can be moved back.", "Move", "Keep")) as (app, pilot):
         await pilot.press(*keys)
         await pilot.pause()
         assert app.answer is answer
@@ -49,10 +56,7 @@ async def test_a_question_is_answered_by_key_and_by_button(keys: list[str], answ
 
 
 async def test_a_question_is_answered_by_the_mouse() -> None:
-    app = Asking()
-    async with app.run_test(size=(60, 20)) as pilot:
-        app.ask(ConfirmScreen("Move it?"))
-        await pilot.pause()
+    async with asked(ConfirmScreen("Move it?")) as (app, pilot):
         await pilot.click("#yes")
         await pilot.pause()
         assert app.answer is True
@@ -60,10 +64,8 @@ async def test_a_question_is_answered_by_the_mouse() -> None:
 
 @pytest.mark.parametrize("size", [(40, 20), (80, 24)])
 async def test_hostile_text_in_a_question_is_text_and_the_buttons_stay_in_sight(size: tuple[int, int]) -> None:
-    app = Asking()
-    async with app.run_test(size=size) as pilot:
-        app.ask(ConfirmScreen("Move [/x] \x1b[31m?", "[@click=app.quit]go[/]", "[/yes]", "[no"))
-        await pilot.pause()
+    screen = ConfirmScreen("Move [/x] \x1b[31m?", "[@click=app.quit]go[/]", "[/yes]", "[no")
+    async with asked(screen, size) as (app, _):
         assert "[/x] ␛[31m?" in str(app.screen.query_one(".question", Static).render())
         assert "[@click=app.quit]go[/]" in str(app.screen.query_one(".detail", Static).render())
         for button in app.screen.query(Button):
@@ -77,10 +79,7 @@ def no_x(text: str) -> str:
 
 
 async def test_an_accepted_text_is_the_answer() -> None:
-    app = Asking()
-    async with app.run_test(size=(60, 20)) as pilot:
-        app.ask(TextPromptScreen("Rename to", "old", no_x))
-        await pilot.pause()
+    async with asked(TextPromptScreen("Rename to", "old", no_x)) as (app, pilot):
         assert app.screen.query_one(Input).value == "old"
         await pilot.press("end", "e", "r", "enter")
         await pilot.pause()
@@ -88,10 +87,7 @@ async def test_an_accepted_text_is_the_answer() -> None:
 
 
 async def test_a_text_is_refused_with_its_problem_until_it_is_mended() -> None:
-    app = Asking()
-    async with app.run_test(size=(60, 20)) as pilot:
-        app.ask(TextPromptScreen("Rename to", "old", no_x))
-        await pilot.pause()
+    async with asked(TextPromptScreen("Rename to", "old", no_x)) as (app, pilot):
         await pilot.press("end", "x", "enter")
         await pilot.pause()
         assert app.answer is NOTHING
@@ -105,10 +101,7 @@ async def test_a_text_is_refused_with_its_problem_until_it_is_mended() -> None:
 
 
 async def test_a_cancelled_text_is_none() -> None:
-    app = Asking()
-    async with app.run_test(size=(60, 20)) as pilot:
-        app.ask(TextPromptScreen("Rename to", "old\x1b[31m", no_x))
-        await pilot.pause()
+    async with asked(TextPromptScreen("Rename to", "old\x1b[31m", no_x)) as (app, pilot):
         assert "\x1b" not in app.screen.query_one(Input).value
         await pilot.press("escape")
         await pilot.pause()

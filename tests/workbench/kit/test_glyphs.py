@@ -17,7 +17,7 @@ from workbench.kit.glyphs import sparkline
 from workbench.kit.scale import Scale, number_text, scale_of, tick_texts, ticks
 from workbench.kit.window import moving_average, window_of, window_over
 from workbench.run.metrics import METRICS
-from workbench.training.metric_list import change_text, metric_row, reading_at, row_shape
+from workbench.training.metric_list import Charted, change_text, metric_row, reading_at, row_shape
 
 BARS = " ▁▂▃▄▅▆▇█"
 
@@ -48,7 +48,8 @@ def heights(lines: list[str]) -> list[int]:
 def test_a_row_has_its_lines_within_its_width_whatever_the_numbers(values, width, height, shown, average, log):
     window = window_of(history_of(values, field=shown.field))
     at = len(values) // 2 if values else None
-    lines = metric_row(window, shown, width, row_shape(width, height), at=at, average=average, log=log, selected=True)
+    charted = Charted(window=window, at=at, average=average, log=log)
+    lines = metric_row(charted, shown, width, row_shape(width, height), selected=True)
     assert len(lines) == height
     assert all(cell_len(text) <= width for text in texts(lines))
 
@@ -108,14 +109,14 @@ def test_iterations_that_are_not_there_leave_a_gap():
 
 
 def test_the_threshold_is_drawn_where_no_bar_crosses_it_and_bars_beyond_it_differ():
-    window = window_of(history_of([0.05] * 30 + [0.3] * 10, field="clip_fraction"))
-    lines = metric_row(window, CLIP, 100, row_shape(100, 2))
+    charted = Charted(window=window_of(history_of([0.05] * 30 + [0.3] * 10, field="clip_fraction")))
+    lines = metric_row(charted, CLIP, 100, row_shape(100, 2))
     target = roles(lines, "target")
     assert "┄" * 30 + "▇" * 10 in texts(lines)[0], "behind the bars"
     assert "!30.0" in target, "the value's sign says so without colour"
     assert target.endswith("█" * 10)
-    assert "┄ 20" in texts(metric_row(window, CLIP, 110, row_shape(110, 1)))[0]
-    assert "┄ 20" in texts(metric_row(window, CLIP, 42, row_shape(42, 2)))[0]
+    assert "┄ 20" in texts(metric_row(charted, CLIP, 110, row_shape(110, 1)))[0]
+    assert "┄ 20" in texts(metric_row(charted, CLIP, 42, row_shape(42, 2)))[0]
 
 
 def test_a_threshold_that_is_a_lower_limit_is_passed_from_above():
@@ -195,10 +196,11 @@ def test_a_change_says_its_direction_and_size_without_colour():
 
 def test_the_values_shown_are_those_of_the_cursor():
     window = window_of(history_of([0.1, 0.2, 0.4, 0.3], field="clip_fraction"))
-    assert reading_at(window, CLIP) == pytest.approx((30, -10))
-    assert reading_at(window, CLIP, 2) == pytest.approx((40, 20))
-    assert reading_at(window, CLIP, 0)[0] == pytest.approx(10)
-    assert math.isnan(reading_at(window, CLIP, 0).change)
+    assert reading_at(Charted(window=window), CLIP) == pytest.approx((30, -10))
+    assert reading_at(Charted(window=window, at=2), CLIP) == pytest.approx((40, 20))
+    first = reading_at(Charted(window=window, at=0), CLIP)
+    assert first.value == pytest.approx(10)
+    assert math.isnan(first.change)
 
 
 def test_the_moving_average_is_that_of_single_values():
@@ -267,7 +269,7 @@ def test_drawing_a_row_reads_what_its_width_costs_not_what_the_history_costs():
     history.read = 0
     shape = row_shape(100, 2)
     for shown in METRICS:
-        metric_row(window_of(history), shown, 100, shape, at=150, average=True)
+        metric_row(Charted(window=window_of(history), at=150, average=True), shown, 100, shape)
     assert history.read <= len(METRICS) * (shape.spark + 2)
 
 
@@ -282,12 +284,12 @@ def test_rows_of_all_widths_leave_room_for_the_sparkline_and_it_never_shrinks():
 
 
 def test_every_number_of_a_row_ends_in_the_same_column():
-    window = window_of(history_of([0.1, 0.2, 0.3]))
+    charted = Charted(window=window_of(history_of([0.1, 0.2, 0.3])))
     for width, height in ((42, 2), (78, 1), (118, 3)):
         ends = {
             text.index(shown_value) + len(shown_value)
             for shown in METRICS
-            for text in texts(metric_row(window, shown, width, row_shape(width, height)))[:1]
-            for shown_value in [number_text(reading_at(window, shown).value, shown.digits, 7)]
+            for text in texts(metric_row(charted, shown, width, row_shape(width, height)))[:1]
+            for shown_value in [number_text(reading_at(charted, shown).value, shown.digits, 7)]
         }
         assert len(ends) == 1

@@ -210,8 +210,4 @@ async def test_hostile_rows_are_text_and_the_status_stays_in_sight(size: tuple[i
         assert "both bad  " in preview(app)
         assert app.screen.region.contains_region(app.screen.query_one("#status").region)
         assert app.screen.query_one("VerticalScroll").region.height >= 6
-
-
-async def test_everything_that_can_be_used_says_what_it_does() -> None:
-    async with opened(ImportPreferencesScreen(STORE)) as (app, _):
         assert all(widget.tooltip for widget in app.screen.query("Input, Select"))

@@ -11,7 +11,7 @@ from label_desk import FakePrefetcher, FakeSession, item, items, labelling, unti
 from textual import events
 from textual.binding import Binding
 
-from trainer.errors import StorageError, UsageError
+from trainer.errors import StorageError
 from trainer.preferences.records import Judgement
 from workbench.labelling.pane import LabelPane
 from workbench.labelling.session_dialogs import NoteScreen
@@ -216,16 +216,6 @@ async def test_an_item_labelled_in_another_window_meanwhile_makes_way_for_the_ne
         assert (desk.judgements[1].choice, app.told("problem")) == ("a", "")
 
 
-async def test_a_desk_that_was_closed_refuses_and_the_pane_stays() -> None:
-    desk = FakeSession(items(2))
-    async with labelling(desk) as (app, pilot):
-        desk.refusal = UsageError("labelling has ended: begin or resume a session")
-        desk.state = desk.undo  # type: ignore[method-assign]  # it refuses everything
-        await pilot.press("1")
-        assert "labelling has ended" in app.told("problem")
-        assert "left 0" in app.text
-
-
 async def test_a_label_of_the_history_is_changed_and_the_next_item_is_back() -> None:
     desk = FakeSession(items(4))
     async with labelling(desk) as (app, pilot):
@@ -260,6 +250,13 @@ async def test_a_key_pressed_while_an_item_of_the_history_is_read_judges_nothing
         await going
         await pilot.press("2")
         assert desk.calls == ["label 0", "relabel 0"]
+
+
+async def test_that_there_are_no_guidelines_is_told() -> None:
+    async with labelling(FakeSession(items(1))) as (app, pilot):
+        await pilot.press("g")
+        told = [str(notification.message) for notification in app._notifications]
+        assert told == ["This session has no guidelines; name a text file when you begin one"]
 
 
 async def test_keys_typed_ahead_of_the_note_judge_nothing() -> None:

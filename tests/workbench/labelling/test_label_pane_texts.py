@@ -14,8 +14,8 @@ from rich.cells import cell_len
 from trainer.preferences.agreement import wilson_interval
 from trainer.preferences.items import Progress, Share
 from workbench.kit.drawing import Line, plain
-from workbench.labelling.item_layout import LONGEST, Style, lay_out, markdown_lines
 from workbench.labelling.item_texts import ItemTexts, Turn, texts_of
+from workbench.labelling.item_view import LONGEST, Style, lay_out, markdown_lines
 from workbench.labelling.pane_text import figures, fitting, packed
 from workbench.text import visible
 
@@ -348,7 +348,7 @@ def test_what_is_not_known_is_left_out() -> None:
 
 @given(st.lists(st.text("ab日", min_size=1, max_size=9), min_size=1, max_size=8), st.integers(4, 60))
 def test_figures_fit_their_line_and_all_of_them_their_lines(told: list[str], width: int) -> None:
-    line = fitting(told, "g", width)
+    line = fitting(told, ["g"], width)
     assert cell_len(line) <= width
     lines = packed(told, width)
     assert all(cell_len(line) <= width for line in lines)

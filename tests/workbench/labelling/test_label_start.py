@@ -241,6 +241,9 @@ async def test_all_of_it_is_in_sight_and_hostile_names_are_text(size: tuple[int,
         assert len({widget.region.y for widget in rows}) == len(rows) - 1  # two inputs share a line
         assert not is_obeyed(text_of(app))
         assert "[/x]" in text_of(app)
+        used = [*app.screen.query(Input), *app.screen.query("Select, #starts, QueueList")]
+        assert len(used) == 8
+        assert all(widget.tooltip for widget in used)
 
 
 async def test_escape_begins_nothing() -> None:
@@ -259,10 +262,3 @@ async def test_escape_in_an_open_list_closes_the_list_only() -> None:
         await pilot.pause()
         assert not select.expanded
         assert app.answer is NOTHING
-
-
-async def test_everything_that_can_be_used_says_what_it_does() -> None:
-    async with opened(start([run_with_samples("a-0001")])) as (app, _):
-        used = [*app.screen.query(Input), *app.screen.query("Select, #starts, QueueList")]
-        assert len(used) == 8
-        assert all(widget.tooltip for widget in used)

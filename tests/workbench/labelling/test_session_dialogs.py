@@ -35,11 +35,6 @@ async def test_long_and_hostile_guidelines_are_scrolled_and_leave_the_keys_in_si
         assert app.screen.query_one(TextArea).text.count("Rule") == 2_000
 
 
-async def test_no_guidelines_are_told_as_none() -> None:
-    async with opened(GuidelinesScreen("")) as (app, _):
-        assert "no guidelines" in text_of(app)
-
-
 @pytest.mark.parametrize("key", ["enter", "escape"])
 async def test_a_note_is_kept_whichever_way_it_is_left(key: str) -> None:
     async with opened(NoteScreen("was")) as (app, pilot):

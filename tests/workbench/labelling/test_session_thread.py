@@ -43,8 +43,7 @@ def path(tmp_path: Path) -> Path:
 
 @contextmanager
 def opened(path: Path) -> Iterator[SessionThread]:
-    ticks = iter(range(1000, 100_000, 10))
-    desk = SessionThread(path, clock=lambda: next(ticks))
+    desk = SessionThread(path)
     try:
         yield desk
     finally:
@@ -80,13 +79,13 @@ def test_each_answer_is_how_the_session_stands_then(path: Path) -> None:
         assert (begun.record.labeller, begun.record.plan) == ("ann", PLAN)
         assert desk.guidelines().result() == "Be kind."
         assert places(desk.put(items(3)).result()) == (0, 2, None, 0)
-        labelled = desk.label(0, A).result()
+        labelled = desk.label(0, replace(A, time=1000.0)).result()
         assert places(labelled) == (1, 1, 0, 1)
         assert labelled.last is not None
         assert labelled.last.label is not None
         assert (labelled.last.label.judgement.time, labelled.last.label.judgement.order_shown) == (1000, (1, 0))
-        assert places(desk.label(2, B).result()) == (1, 0, 2, 2)
-        changed = desk.relabel(0, B).result()
+        assert places(desk.label(2, replace(B, time=1010.0)).result()) == (1, 0, 2, 2)
+        changed = desk.relabel(0, replace(B, time=1020.0)).result()
         assert places(changed) == (1, 0, 0, 2)
         assert (changed.progress.done, changed.progress.median_seconds, changed.progress.streak) == (2, 4.0, 2)
         assert changed.progress.per_hour == 360

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from human_judgements import judged
@@ -35,14 +37,21 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workspace, "_SHARE", 0)
 
 
+@pytest.fixture
+def reporting(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[HumanEvaluation], object]], None]:
+    """Lets what is reported to a run go to a function."""
+    return lambda report: monkeypatch.setattr(workspace, "add_event", lambda _, event: report(event))
+
+
 def label(store: Path, number: int, choice: str = "a", run: str = "a") -> int:
     with PreferenceStore(store) as kept:
         return kept.add(judged(number, choice, runs=(run, run)))  # type: ignore[arg-type]
 
 
-def test_each_change_of_the_labels_is_told_and_an_undone_one_too(run: Path, tmp_path: Path) -> None:
+def test_each_change_of_the_labels_is_told_and_an_undone_one_too(run: Path, tmp_path: Path, reporting: Any) -> None:
     store, told = tmp_path / "preferences.db", queue.SimpleQueue[HumanEvaluation]()
-    counting = WinRate(store, run, report=told.put)
+    reporting(told.put)
+    counting = WinRate(store, run)
     label(store, 1)
     counting.labelled()
     assert told.get(timeout=DEADLINE).win_rate == 1.0
@@ -59,21 +68,22 @@ def test_each_change_of_the_labels_is_told_and_an_undone_one_too(run: Path, tmp_
     assert counting.problem == ""
 
 
-def test_what_the_run_knows_and_what_is_not_of_it_is_not_told(run: Path, tmp_path: Path) -> None:
+def test_what_the_run_knows_and_what_is_not_of_it_is_not_told(run: Path, tmp_path: Path, reporting: Any) -> None:
     store, told = tmp_path / "preferences.db", list[HumanEvaluation]()
-    first = WinRate(store, run, report=told.append)
+    reporting(told.append)
+    first = WinRate(store, run)
     label(store, 1)
     first.labelled()
     first.close()
     first.join(DEADLINE)
     assert len(told) == 1
-    again = WinRate(store, run, report=told.append, known=told[0])
+    again = WinRate(store, run, known=told[0])
     label(store, 2, run="another")
     again.labelled()
     again.close()
     again.join(DEADLINE)
     assert len(told) == 1
-    unchanged = WinRate(store, run, report=told.append)
+    unchanged = WinRate(store, run)
     unchanged.close()
     unchanged.join(DEADLINE)
     assert len(told) == 1, "nothing was labelled"
@@ -91,10 +101,13 @@ def test_a_close_right_after_a_label_still_tells_it_to_the_run(run: Path, tmp_pa
     assert last.wins == 1
 
 
-def test_many_labels_at_once_are_counted_together(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_labels_at_once_are_counted_together(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reporting: Any
+) -> None:
     monkeypatch.setattr(workspace, "_PAUSE", DEADLINE)
     store, told, first = tmp_path / "preferences.db", list[HumanEvaluation](), threading.Event()
-    counting = WinRate(store, run, report=lambda event: (told.append(event), first.set()))  # type: ignore[func-returns-value, arg-type, return-value]
+    reporting(lambda event: (told.append(event), first.set()))
+    counting = WinRate(store, run)
     label(store, 0)
     counting.labelled()
     assert first.wait(DEADLINE)
@@ -106,7 +119,7 @@ def test_many_labels_at_once_are_counted_together(run: Path, tmp_path: Path, mon
     assert [event.comparisons for event in told] == [1, 20]
 
 
-def test_a_run_that_cannot_be_told_is_told_with_the_next_label(run: Path, tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_told_is_told_with_the_next_label(run: Path, tmp_path: Path, reporting: Any) -> None:
     store, told, tries = tmp_path / "preferences.db", list[HumanEvaluation](), queue.SimpleQueue[int]()
 
     def tell(event: HumanEvaluation) -> None:
@@ -115,7 +128,8 @@ def test_a_run_that_cannot_be_told_is_told_with_the_next_label(run: Path, tmp_pa
             raise StorageError("cannot write\nthe journal")
         told.append(event)
 
-    counting = WinRate(store, run, report=tell)
+    reporting(tell)
+    counting = WinRate(store, run)
     label(store, 1)
     counting.labelled()
     assert tries.get(timeout=DEADLINE) == 1

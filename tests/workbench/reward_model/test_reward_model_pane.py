@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from preference_samples import labelled, reward_config
-from reward_pane_app import REPORT, Run, Workbench, evaluation, look, pair, settle, some_pairs, step
+from reward_pane_app import REPORT, Run, Workbench, evaluation, look, pair, settle, some_pairs, step, workbench
 from scripted_run import started
 from snapshots import SNAPSHOTS, check
 
@@ -38,10 +38,7 @@ def charts(app: Workbench) -> list[str]:
 async def test_the_pane_is_as_it_was_looked_at(size: tuple[int, int]) -> None:
     Run("old", 1).train()
     Run("liked", 2).train()
-    app = Workbench()
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot)
-        app.pane.take_focus()
+    async with workbench(size) as (app, pilot):
         await pilot.press("down", "m")
         check(app.screen_text, SNAPSHOTS / f"reward-model-{size[0]}x{size[1]}.txt")
         await pilot.press("enter")
@@ -52,22 +49,17 @@ async def test_the_pane_is_as_it_was_looked_at(size: tuple[int, int]) -> None:
 async def test_what_a_training_leaves_is_what_is_shown(tmp_path: Path) -> None:
     config = reward_config(tmp_path, "run.name=a", "data.eval_fraction=0.3")
     train_reward_model(config, preferences=labelled(60))
-    app = Workbench()
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with workbench() as (app, pilot):
         assert "step 6 of 6   42 comparisons, 18 held out" in app.text("heading")
         found = read_predictions(tmp_path / "runs/a" / HELD_OUT)
         assert f"{100 * found.report.accuracy.value:.1f}%" in app.screen_text
         assert app.pane.selected == found.pairs[0]
-        app.pane.take_focus()
         await pilot.press("l")
         assert app.asked == [(found.pairs[0].key,)]
 
 
 async def test_without_a_reward_model_the_way_to_one_is_told() -> None:
-    app = Workbench()
-    async with app.run_test(size=(100, 30)) as pilot:
-        await settle(pilot)
+    async with workbench((100, 30)) as (app, pilot):
         assert "No reward models in" in app.screen_text
         assert "reward-model train" in app.screen_text
         assert not app.query_one(RewardCharts).display
@@ -78,10 +70,7 @@ async def test_without_a_reward_model_the_way_to_one_is_told() -> None:
 async def test_the_newest_run_is_shown_and_left_and_right_go_through_the_others() -> None:
     for day, name in enumerate("abc", 1):
         Run(name, day).train()
-    app = Workbench()
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
-        app.pane.take_focus()
+    async with workbench() as (app, pilot):
         seen = [app.text("heading")]
         for key in ("left", "left", "left", "right", "right", "right"):
             await pilot.press(key)
@@ -94,13 +83,10 @@ async def test_the_newest_run_is_shown_and_left_and_right_go_through_the_others(
 
 async def test_a_run_that_begins_is_shown_unless_another_was_chosen() -> None:
     Run("a", 1).train(), Run("b", 2).train()
-    app = Workbench()
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with workbench() as (app, pilot):
         Run("c", 3)
         await look(pilot)
         assert app.text("heading").startswith("c ")
-        app.pane.take_focus()
         await pilot.press("left")
         Run("d", 4)
         await look(pilot)
@@ -112,10 +98,8 @@ async def test_a_run_that_begins_is_shown_unless_another_was_chosen() -> None:
 
 async def test_a_live_run_is_followed_from_its_start_to_its_end() -> None:
     run = Run("live", 1, steps=4)
-    app = Workbench()
     with run.folder.lock():
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
+        async with workbench() as (app, pilot):
             assert "Held-out pairs appear after the first evaluation" in app.screen_text
             assert "no steps yet" in app.screen_text
             run.tell(evaluation(0, accuracy=0.5, accuracy_low=0.4, accuracy_high=0.6))
@@ -126,7 +110,6 @@ async def test_a_live_run_is_followed_from_its_start_to_its_end() -> None:
             run.tell(step(1), step(2), evaluation(2))
             await look(pilot)
             assert "step 2 of 4" in app.text("heading")
-            app.pane.take_focus()
             await pilot.press("down")
             run.keep([pair(3, -2.0), pair(1, -1.0), pair(2, 1.0)], iteration=2)
             await look(pilot)
@@ -138,9 +121,7 @@ async def test_a_live_run_is_followed_from_its_start_to_its_end() -> None:
 async def test_a_run_of_an_older_version_shows_what_its_journal_tells() -> None:
     run = Run("a", 1)
     run.tell(step(1), evaluation(1, accuracy=0.71))
-    app = Workbench()
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with workbench() as (app, pilot):
         assert "71.0%" in app.screen_text
         assert "an older version trained it" in app.screen_text
         await pilot.press("l", "enter")
@@ -149,9 +130,7 @@ async def test_a_run_of_an_older_version_shows_what_its_journal_tells() -> None:
 
 async def test_the_run_on_the_screen_is_chosen_wherever_it_lies() -> None:
     Run("a", 1).train(), Run("b", 2).train()
-    app = Workbench()
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with workbench() as (app, pilot):
         for kind, name in (("ppo", "b"), ("reward-model", "a")):
             view = RunView()
             view.take(started(folder=str(Path("runs/a").resolve()), run_kind=kind))
@@ -171,10 +150,7 @@ async def test_the_selected_pair_or_the_marked_ones_are_asked_for_again() -> Non
     pairs = [pair(number, number - 3.5) for number in range(6)]
     twice = pair(1, -2.0, chosen_reward=9.0)  # another labeller's judgement of the same comparison
     run.keep([*pairs, twice, pair(9, -9.0, is_tie=True)])
-    app = Workbench()
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
-        app.pane.take_focus()
+    async with workbench() as (app, pilot):
         await pilot.press("l", "m", "down", "down", "m", "up", "l", "L")
         key = [one.key for one in pairs]
         assert app.asked == [(key[0],), (key[0], key[1]), (key[0], key[1], key[2], key[3])]
@@ -187,10 +163,7 @@ async def test_the_selected_pair_or_the_marked_ones_are_asked_for_again() -> Non
 async def test_a_pair_is_read_whole_and_the_next_one_after_it() -> None:
     run = Run("a", 1)
     run.keep([pair(1, -2.0, chosen="\x1b[31m[b]" + "word " * 500), pair(2, -1.0), pair(3, 1.0)])
-    app = Workbench()
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
-        app.pane.take_focus()
+    async with workbench((80, 24)) as (app, pilot):
         await pilot.press("enter")
         assert "␛[31m[b]word word" in app.opened
         assert "because the sea is" not in app.opened
@@ -209,10 +182,7 @@ async def test_a_pair_is_read_whole_and_the_next_one_after_it() -> None:
 
 async def test_where_there_is_little_room_one_chart_is_shown_at_a_time() -> None:
     Run("a", 1).train()
-    app = Workbench()
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
-        app.pane.take_focus()
+    async with workbench((80, 24)) as (app, pilot):
         seen = []
         for _ in range(5):
             seen += charts(app)
@@ -261,9 +231,7 @@ async def test_a_look_whose_result_is_not_yet_taken_is_not_replaced_by_one_that_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     Run("a", 1).train()
-    app = Workbench()
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with workbench() as (app, pilot):
         look, reads = RunFollower.look, ["the clock"]
 
         def look_while_the_clock_ticks(follower: RunFollower) -> Look | None:
@@ -285,9 +253,7 @@ async def test_a_look_whose_result_is_not_yet_taken_is_not_replaced_by_one_that_
 async def test_damage_is_told_above_what_can_be_shown() -> None:
     run = Run("a\u202e", 1).train()
     (run.folder.root / "held_out.parquet").write_bytes(b"nothing")
-    app = Workbench()
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with workbench() as (app, pilot):
         assert "✖" in app.text("problem")
         assert "held_out.parquet' is damaged" in app.text("problem")
         assert "\u202e" not in app.screen_text

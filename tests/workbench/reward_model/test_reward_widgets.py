@@ -16,8 +16,7 @@ from scripted_run import ended, started
 from trainer.reward_model.predictions import CalibrationBin
 from workbench.kit.drawing import Line, plain
 from workbench.reward_model.accuracy import accuracy_lines, of_event, of_report
-from workbench.reward_model.bar_charts import calibration_lines, reward_histogram
-from workbench.reward_model.charts import curve_lines
+from workbench.reward_model.charts import calibration_lines, curve_lines, reward_histogram
 from workbench.reward_model.pairs import pair_lines, pair_text_lines
 from workbench.run.view import RunView
 

@@ -26,8 +26,8 @@ from trainer.runs.journal import Journal
 from workbench.headless.plain import PlainDisplay, heading, row
 from workbench.headless.rich import dashboard
 from workbench.kit.status_line import fitted, status_pieces
-from workbench.run.attached import whole_history
 from workbench.run.history import History, kind_of
+from workbench.run.journal_source import whole_run
 from workbench.run.metrics import METRICS_OF_KIND, table
 from workbench.run.sentences import sentences, summary
 from workbench.run.view import Mark, RunView
@@ -155,7 +155,7 @@ def test_the_journal_of_a_run_of_each_kind_is_read_as_it_was_told(kind: str, tmp
     for event in events:
         journal.emit(event)
     journal.close()
-    history = whole_history(tmp_path)
+    history = whole_run(tmp_path).history
     assert history.kind == kind
     assert list(history.column("loss")) == [0.7 - n / 100 for n in range(1, 31)]
 

@@ -105,17 +105,6 @@ def test_a_run_that_begins_forgets_the_one_that_was_shown_before() -> None:
     assert len(view.history) == 0
 
 
-def test_only_iterations_whose_samples_are_on_disk_are_in_the_index() -> None:
-    view = folded(
-        [started(), *(event for n in (1, 2, 3, 4) for event in events_of(n)), samples(5), started(resumed_at=2)]
-    )
-    assert list(view.sample_index) == [1, 2]
-    view.take(events_of(3)[1])
-    view.take(events_of(3)[1])
-    assert list(view.sample_index) == [1, 2, 3]
-    assert view.samples == events_of(3)[1]
-
-
 def test_marks_tell_what_happened_in_words() -> None:
     events = [evaluation(1), alert(2), changed(3, 0.2), saved(4), ended("failed", 4, reason="loss was NaN"), ended()]
     assert folded([started(), *events]).marks == [

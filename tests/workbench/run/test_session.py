@@ -126,7 +126,7 @@ def test_a_stop_ends_the_run_after_a_checkpoint_and_keeps_the_first_reason() -> 
 
 def test_an_abort_ends_the_run_without_a_checkpoint() -> None:
     with Session(Config(), train=Script(wait)) as session:
-        session.abort()
+        session.send("abort")
         events = all_events(session)
     assert session.result().state == "stopped"
     assert not any(isinstance(event, CheckpointSaved) for event in events)
@@ -161,7 +161,7 @@ def test_a_question_is_answered_by_the_trainer_paused_or_not() -> None:
     question = Question(prompt="Once", count=2)
     with Session(Config(), train=Script(steered)) as session:
         assert session.ask(question).result(30).completions == answered(question).completions
-        session.pause()
+        session.send("pause")
         assert session.ask(question).result(30).problem == ""
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 import scripted_run
@@ -16,18 +17,14 @@ from config_files import save_config
 from scripted_run import FIXES, Script, alarm, answered, make_run
 
 from trainer.config import Config
+from trainer.control.control import Control
 from trainer.control.inbox import Inbox
 from trainer.control.questions import Answer, Question
 from trainer.errors import StorageError, UsageError
 from trainer.runs.folder import RunFolder
-from workbench.run.attached import RunOnDisk
+from workbench.run.journal_source import RunOnDisk
 from workbench.run.policy_thread import PolicyThread
 from workbench.run.supervisor import Supervisor
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def poll_until(supervisor: Supervisor, condition: Callable[[], bool]) -> None:
@@ -270,14 +267,15 @@ def test_a_question_to_another_process_is_withdrawn_when_it_is_dropped(tmp_path:
     folder.root.mkdir()
     with folder.lock():
         run = RunOnDisk(folder.root)
-        inbox = Inbox(folder.control, print)
+        inbox = Inbox(folder.control, control := create_autospec(Control, instance=True), print)
         dropped, closed_ = run.ask(QUESTION), run.ask(QUESTION)
-        one, two = inbox.take()
+        inbox.take()
+        (_, _, one_is_dropped), (_, _, two_is_dropped) = [asked.args for asked in control.ask.call_args_list]
         assert dropped.cancel()
         run.take()
-        assert (one.dropped(), two.dropped()) == (True, False)
+        assert (one_is_dropped(), two_is_dropped()) == (True, False)
         run.close()
-        assert two.dropped()
+        assert two_is_dropped()
         with pytest.raises(UsageError, match="was cancelled"):
             closed_.result(0)
 
@@ -327,19 +325,18 @@ def test_a_run_of_another_process_answers_by_its_inbox() -> None:
     futures: list[Future[Answer]] = []
     supervisor = Supervisor()
     with RunFolder(folder).lock():
-        inbox = Inbox(folder / "control", pytest.fail)
+        inbox = Inbox(folder / "control", control := create_autospec(Control, instance=True), pytest.fail)
         supervisor.watch(folder)
         assert supervisor.saved_policies() == []
         futures = [supervisor.ask_model(QUESTION) for _ in range(3)]
-        first, second, _ = inbox.take()
-        assert first.reply is not None
-        first.reply(answered(QUESTION))
+        inbox.take()
+        (_, reply_to_first, _), (_, reply_to_second, _), _ = [asked.args for asked in control.ask.call_args_list]
+        reply_to_first(answered(QUESTION))
         assert not futures[0].done()
         supervisor.poll()
         assert [future.done() for future in futures] == [True, False, False]
         (folder / "control/answers").mkdir(exist_ok=True)
-        assert second.reply is not None
-        second.reply(answered(QUESTION, iteration=7))
+        reply_to_second(answered(QUESTION, iteration=7))
     supervisor.poll()
     assert [future.result(30).iteration for future in futures[:2]] == [0, 7], "written before the run ended"
     with pytest.raises(UsageError, match="run 'elsewhere' ended before it answered"):
@@ -350,7 +347,7 @@ def test_a_broken_answer_and_one_that_nobody_waits_for_are_told() -> None:
     folder = make_run("elsewhere")
     supervisor = Supervisor()
     with RunFolder(folder).lock():
-        inbox = Inbox(folder / "control", pytest.fail)
+        inbox = Inbox(folder / "control", create_autospec(Control, instance=True), pytest.fail)
         supervisor.watch(folder)
         broken = supervisor.ask_model(QUESTION)
         (name,) = [path.name for path in (folder / "control").glob("*.json")]

@@ -27,9 +27,8 @@ from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.theming import EXTRA_VARIABLES
 from workbench.run.view import RunView
 from workbench.runs import pane as runs_pane
-from workbench.runs.details import detail_content
-from workbench.runs.pane import RunsPane, name_problem
-from workbench.runs.reader import Detail, Listing, read_detail, read_runs
+from workbench.runs.details import Detail, detail_content, read_detail
+from workbench.runs.pane import Listing, RunsPane, name_problem, read_runs
 from workbench.runs.table import COLUMNS, RunTable, age, column_widths, sorted_runs
 
 
@@ -65,9 +64,7 @@ class Workbench(App[None]):
     def hear(self, message: Message) -> None:
         self.heard.append(message)
 
-    on_runs_pane_open_requested = hear
-    on_runs_pane_resume_requested = hear
-    on_runs_pane_duplicate_requested = hear
+    on_runs_pane_requested = hear
     on_runs_pane_compare_changed = hear
     on_runs_pane_moved = hear
 
@@ -366,19 +363,16 @@ async def test_the_result_of_another_folder_is_dropped(workspace: Path) -> None:
         assert app.names == ["x-run"]
 
 
-@pytest.mark.parametrize(
-    ("key", "message"),
-    [("enter", RunsPane.OpenRequested), ("r", RunsPane.ResumeRequested), ("d", RunsPane.DuplicateRequested)],
-)
-async def test_keys_ask_for_the_selected_run(key: str, message: type[RunsPane.Requested]) -> None:
+@pytest.mark.parametrize(("key", "what"), [("enter", "open"), ("r", "resume"), ("d", "duplicate")])
+async def test_keys_ask_for_the_selected_run(key: str, what: str) -> None:
     app = Workbench()
     async with app.run_test() as pilot:
         await settle(pilot)
         await pilot.press("down", key)
         await pilot.pause()
         (heard,) = app.heard
-        assert type(heard) is message
-        assert heard.folder == Path("runs/b-run")
+        assert isinstance(heard, RunsPane.Requested)
+        assert (heard.what, heard.folder) == (what, Path("runs/b-run"))
 
 
 @pytest.mark.usefixtures("live_run")
@@ -406,9 +400,8 @@ async def test_clicks_choose_open_and_sort() -> None:
         assert app.heard == []
         await pilot.click(RunTable, offset=(5, 2), times=2)
         await pilot.pause()
-        assert [heard.folder for heard in app.heard if isinstance(heard, RunsPane.OpenRequested)] == [
-            Path("runs/b-run")
-        ]
+        asked = [(heard.what, heard.folder) for heard in app.heard if isinstance(heard, RunsPane.Requested)]
+        assert asked == [("open", Path("runs/b-run"))]
         await pilot.click(RunTable, offset=(3, 0))
         assert app.names == ["a-run", "b-run", "c-run"]
         await pilot.click(RunTable, offset=(3, 0))

@@ -20,7 +20,7 @@ from workbench.kit.theming import EXTRA_VARIABLES
 from workbench.run.samples import TokenSample
 from workbench.samples.advantage_screen import AdvantageScreen, AdvantageSum, lines_of_their_own, rest_line
 from workbench.samples.formula_lines import formula_lines, number
-from workbench.samples.token_facts import explain, token_label
+from workbench.samples.token_facts import TokenFacts, token_label
 from workbench.samples.token_maths import advantage_terms
 
 
@@ -66,7 +66,7 @@ def value_of(symbol: str, lines: list[str]) -> float:
 @pytest.mark.parametrize("index", [0, 3, 7])
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3", "abs"])
 def test_the_formulas_come_to_the_recomputed_numbers(width: int, row: int, index: int, estimator: str) -> None:
-    facts = explain(sample(row=row, held={"kl_estimator": estimator, "whiten_rewards": True}), index)
+    facts = TokenFacts(sample(row=row, held={"kl_estimator": estimator, "whiten_rewards": True}), index)
     lines = texts(formula_lines(facts, width))
     assert all(cell_len(line) <= width for line in lines)
     for symbol, expected in (
@@ -84,7 +84,7 @@ def test_the_formulas_come_to_the_recomputed_numbers(width: int, row: int, index
 @pytest.mark.parametrize("width", [75, 106])
 def test_the_numbers_in_a_formula_make_its_result(width: int) -> None:
     held = {"kl_coef": 0.05, "gamma": 0.9, "whiten_advantages": False}
-    last = texts(formula_lines(explain(sample(held=held), 7), width))
+    last = texts(formula_lines(TokenFacts(sample(held=held), 7), width))
     assert any("-β KL_t + score" in line for line in last)
     for symbol in ("KL_t", "r_t", "δ_t", "G_t"):
         place = next(place for place, line in enumerate(last) if line.startswith(symbol))
@@ -98,7 +98,7 @@ def test_the_numbers_in_a_formula_make_its_result(width: int) -> None:
 def test_the_loss_of_each_pass_is_that_of_its_ratio() -> None:
     ratios = [[1.0, 1.1, 1.5, 0.5, 2.0]] * 8
     held = {"epochs": 4, "whiten_advantages": False}
-    facts = explain(sample(held=held, advantages=[0.4] * 8, ratios=ratios), 2)
+    facts = TokenFacts(sample(held=held, advantages=[0.4] * 8, ratios=ratios), 2)
     lines = formula_lines(facts, 75)
     shown = [line.strip() for line in texts(lines) if " ρ " in line and "=" in line and "epoch" in line]
     losses = [float(line.rpartition("= ")[2]) for line in shown]
@@ -129,7 +129,7 @@ def test_the_loss_of_each_pass_is_that_of_its_ratio() -> None:
 def test_without_a_critic_the_formulas_are_those_of_the_estimator(
     width: int, index: int, estimator: str, symbols: list[str]
 ) -> None:
-    facts = explain(sample_without_critic(estimator, gamma=0.9), index)
+    facts = TokenFacts(sample_without_critic(estimator, gamma=0.9), index)
     lines = texts(formula_lines(facts, width))
     assert all(cell_len(line) <= width for line in lines)
     assert [line.split()[0] for line in lines if re.match(r"(δ_t|G_t|R|b|s|A_t) ", line)] == symbols
@@ -150,7 +150,7 @@ def test_without_a_critic_the_formulas_are_those_of_the_estimator(
 
 def test_grpo_without_its_deviation_divides_by_nothing() -> None:
     of = replace(sample_without_critic("grpo", group_std=False), advantage_scale=1.0)
-    lines = texts(formula_lines(explain(of, 2), 106))
+    lines = texts(formula_lines(TokenFacts(of, 2), 106))
     assert not any(line.startswith("s ") for line in lines)
     assert any(line.startswith("A_t   = R - b ") for line in lines)
 
@@ -170,7 +170,7 @@ def test_the_loss_is_that_of_the_runs_clip_and_kl(width: int, advantage: float) 
         "loss_aggregation": "sequence",
     }
     of = sample(held=held, advantages=[advantage] * 8, ratios=ratios, sampler_logprobs=[-3.0] * 8, logprobs=[-2.9] * 8)
-    facts = explain(of, 2)
+    facts = TokenFacts(of, 2)
     lines = texts(formula_lines(facts, width))
     assert all(cell_len(line) <= width for line in lines)
     definition = " ".join(line.strip() for line in lines[next(n for n, x in enumerate(lines) if x.startswith("L ")) :])
@@ -192,16 +192,16 @@ def test_the_loss_is_that_of_the_runs_clip_and_kl(width: int, advantage: float) 
 
 def test_an_epoch_without_a_step_says_so() -> None:
     of = sample(held={"epochs": 2}, ratios=[[1.0, math.nan]] * 8)
-    last = texts(formula_lines(explain(of, 2), 75))[-1]
+    last = texts(formula_lines(TokenFacts(of, 2), 75))[-1]
     assert last.split() == ["epoch", "2", "ρ", "NaN", "no", "step"]
 
 
 def test_a_saved_number_that_does_not_follow_is_told_and_one_that_does_is_not() -> None:
-    assert "≠" not in "".join(texts(formula_lines(explain(sample(), 3), 75)))
+    assert "≠" not in "".join(texts(formula_lines(TokenFacts(sample(), 3), 75)))
     of = sample()
     deltas = list(of.numbers["td_errors"])
     deltas[3] += 0.01
-    lines = texts(formula_lines(explain(replace(of, numbers={**of.numbers, "td_errors": deltas}), 3), 75))
+    lines = texts(formula_lines(TokenFacts(replace(of, numbers={**of.numbers, "td_errors": deltas}), 3), 75))
     marks = [place for place, line in enumerate(lines) if "≠" in line]
     assert [lines[place - 1].split()[0] for place in marks] == ["=", "A_t"]
     assert f"≠ {deltas[3]:.6f} in the file" in lines[marks[0]]
@@ -209,7 +209,7 @@ def test_a_saved_number_that_does_not_follow_is_told_and_one_that_does_is_not() 
 
 def test_without_settings_it_says_what_is_missing() -> None:
     of = replace(sample(), settings=None)
-    lines = " ".join(texts(formula_lines(explain(of, 0), 75)))
+    lines = " ".join(texts(formula_lines(TokenFacts(of, 0), 75)))
     assert "has no settings such as gamma and lambda" in lines
     assert "KL_t" not in lines
 

@@ -21,9 +21,10 @@ from workbench_app import until
 
 from trainer.control.questions import Answer, Question
 from trainer.errors import ModelError, UsageError
+from workbench.kit.dialog import PlainArea
 from workbench.kit.theming import EXTRA_VARIABLES
 from workbench.samples.answer_list import AnswerList
-from workbench.samples.ask_form import PromptArea, StartingPoint
+from workbench.samples.ask_form import StartingPoint
 from workbench.samples.ask_screen import KEPT, AskScreen
 from workbench.text import as_sent, typed
 
@@ -172,7 +173,7 @@ async def test_any_prompt_may_be_typed_where_there_is_no_sample() -> None:
 async def test_the_same_request_again_takes_another_seed_and_another_temperature_the_first_one() -> None:
     trainer = Trainer()
     async with asking(StartingPoint.of_prompt(SAMPLE), trainer) as (screen, pilot):
-        screen.query_one("#ask-writer", Select).value = "policy"
+        screen.query_one("#ask-writer", Select).value = ("policy",)
         await pilot.press("ctrl+r", "ctrl+r")
         screen.query_one("#ask-temperature", Input).value = "0.5"
         await pilot.press("ctrl+r")
@@ -328,7 +329,7 @@ async def test_while_it_is_waited_for_a_line_says_so_and_the_keys_go_on_working(
         assert status(screen).startswith("waiting for 2 answers, ")
         assert status(screen).endswith("the trainer answers between two micro-batches")
         await pilot.press("x")
-        assert screen.query_one(PromptArea).text.endswith("x")
+        assert screen.query_one(PlainArea).text.endswith("x")
         trainer.answer(0)
         await until(pilot, lambda: status(screen).startswith("waiting for 1 answer, "))
         trainer.answer(1)
@@ -511,7 +512,7 @@ async def test_the_diff_marks_words_on_request() -> None:
 async def test_everything_that_can_be_used_says_what_it_does() -> None:
     for asked in (StartingPoint.of_prompt(SAMPLE), StartingPoint.at_token(PLACE, 1)):
         async with asking(asked, Trainer(), checkpoints=["step-000040"]) as (screen, _):
-            used = [*screen.query(Input), *screen.query("Select, Button, PromptArea"), *screen.query(OptionList)]
+            used = [*screen.query(Input), *screen.query("Select, Button, PlainArea"), *screen.query(OptionList)]
             named = [widget for widget in used if type(widget).__name__ != "SelectOverlay"]
             assert len(named) == 7
             assert all(widget.tooltip for widget in named)

@@ -1,12 +1,15 @@
-"""Channels: the numbers of a token, from its sample's columns, and how they are written."""
+"""Channels: a token's numbers as they are written, on scales that are robust and monotone; and which lie far off."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import random
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,9 +17,11 @@ from token_samples import token_sample
 
 from trainer.runs.samples import sample_schema
 from workbench.run.samples import TokenSample
-from workbench.samples.channels import CHANNELS
+from workbench.samples.channels import CHANNELS, channel_scale, outliers, read_channel
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+ANY = st.floats(allow_subnormal=True)
+VALUES = st.lists(ANY | st.sampled_from([1e308, -1e308, 0.0, -0.0, math.inf, -math.inf, math.nan]), max_size=40)
 
 
 def sample(**changes: Any) -> TokenSample:
@@ -67,25 +72,25 @@ def test_a_ratio_that_has_no_logarithm_is_told_apart() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
-        ("kl", 1.204, "+1.20 nats"),
-        ("kl", -0.001, "0.00 nats"),
+        ("kl", 1.204, "+1.20"),
+        ("kl", -0.001, "0.00"),
         ("advantage", -1.5, "-1.50"),
         ("reward", 0.0456, "+0.046"),
         ("ratio", math.log(1.5), "1.50"),
         ("ratio", -2000.0, "0.00"),
         ("ratio", 2000.0, "inf"),
-        ("logprob", 2.0, "-2.00 nats"),
-        ("logprob", 0.0, "0.00 nats"),
+        ("logprob", 2.0, "-2.00"),
+        ("logprob", 0.0, "0.00"),
         ("logprob", math.inf, "-inf"),
-        ("entropy", 0.126, "0.13 nats"),
+        ("entropy", 0.126, "0.13"),
         ("entropy", math.nan, "NaN"),
         ("value", -math.inf, "-inf"),
         ("value", math.inf, "+inf"),
         ("value", 1e308, "+1.0e+308"),
     ],
 )
-def test_a_number_is_written_with_fixed_decimals_and_its_unit(name: str, value: float, text: str) -> None:
-    assert CHANNELS[name].format(value) == text
+def test_a_number_is_written_with_fixed_decimals(name: str, value: float, text: str) -> None:
+    assert CHANNELS[name].number(value) == text
 
 
 @given(value=FLOATS, name=st.sampled_from(list(CHANNELS)))
@@ -98,3 +103,98 @@ def test_a_bound_is_rounded_away_from_the_value(value: float, name: str) -> None
     assert low <= Decimal(shown) <= high
     if abs(shown) < 1e5:
         assert high - low <= Decimal(1).scaleb(-channel.decimals)
+
+
+# Scales
+
+
+@given(values=VALUES, more=VALUES, diverging=st.booleans())
+def test_a_position_is_between_0_and_1_and_never_falls(values: list[float], more: list[float], diverging: bool) -> None:
+    scale = channel_scale(values, diverging)
+    ordered = sorted(value for value in values + more if not math.isnan(value))
+    positions = [scale.position(value) for value in ordered]
+    assert positions == sorted(positions)
+    assert all(0 <= position <= 1 for position in positions)
+
+
+@given(values=VALUES, diverging=st.booleans())
+def test_a_scale_knows_the_extremes_and_what_is_missing(values: list[float], diverging: bool) -> None:
+    scale = channel_scale(values, diverging)
+    finite = [value for value in values if math.isfinite(value)]
+    assert (scale.least, scale.greatest) == (min(finite), max(finite)) if finite else math.isnan(scale.least)
+    assert scale.missing == sum(value != value for value in values)
+    assert scale.high > 0
+    assert scale.low == (-scale.high if diverging else 0)
+    assert sum(abs(value) <= scale.high for value in finite) >= 0.98 * len(finite)
+
+
+@given(values=VALUES)
+def test_zero_is_in_the_middle_of_a_diverging_scale_and_at_the_start_of_a_magnitudes(values: list[float]) -> None:
+    assert channel_scale(values, True).position(0.0) == 0.5
+    assert channel_scale(values, False).position(0.0) == 0.0
+
+
+def test_what_is_infinite_is_at_an_end_and_nan_is_nowhere() -> None:
+    scale = channel_scale([-1.0, 2.0], True)
+    assert (scale.position(-math.inf), scale.position(math.inf)) == (0, 1)
+    assert math.isnan(scale.position(math.nan))
+    assert scale.position(1.0) == pytest.approx(0.75)
+
+
+def test_two_values_in_a_hundred_do_not_stretch_a_scale() -> None:
+    values = [place / 98 for place in range(1, 99)]
+    assert channel_scale([*values, 50.0, -60.0], True).high == 1.0
+    assert channel_scale([*values, 50.0, -60.0, 70.0], True).high > 1.0
+
+
+@pytest.mark.parametrize("values", [[], [math.nan] * 3, [0.0] * 5, [1e-7, -2e-6, 3e-7], [math.inf]])
+def test_a_channel_with_nothing_in_it_is_not_blown_up(values: list[float]) -> None:
+    scale = channel_scale(values, True)
+    assert (scale.low, scale.high) == (-0.01, 0.01)
+    assert all(abs(scale.position(value) - 0.5) < 1e-3 for value in values if math.isfinite(value))
+
+
+def test_a_channel_is_read_on_its_own_scale_or_on_one_that_it_is_given() -> None:
+    sample, channel = token_sample(length=20), CHANNELS["advantage"]
+    own = read_channel(sample, channel)
+    assert own.scale == channel_scale(sample.numbers["advantages"], True)
+    shared = channel_scale([-100.0, 100.0], True)
+    read = read_channel(sample, channel, shared)
+    assert read.scale is shared
+    assert [round(position, 9) for position in read.positions] == [round(0.5 + v / 200, 9) for v in own.numbers]
+
+
+def slow_outliers(values: Sequence[float]) -> list[int]:
+    """By the textbook, in longdouble."""
+    array = np.array(values, dtype=np.longdouble)
+    finite = array[np.isfinite(array)]
+    if not finite.size:
+        return list(range(len(values)))
+    middle = np.median(finite)
+    distances = np.abs(finite - middle)
+    deviation = np.median(distances) / 0.6745 or 1.253314 * np.mean(distances)
+    return [place for place, value in enumerate(array) if not abs(value - middle) <= 3.5 * deviation]
+
+
+@given(values=st.lists(st.integers(-50, 50).map(float) | st.sampled_from([math.nan, math.inf, 1e6]), max_size=40))
+def test_outliers_are_those_of_the_textbook(values: list[float]) -> None:
+    assert outliers(values) == slow_outliers(values)
+
+
+@given(values=VALUES)
+def test_outliers_are_found_among_any_numbers(values: list[float]) -> None:
+    found = outliers(values)
+    assert found == sorted(set(found))
+    assert {place for place, value in enumerate(values) if not math.isfinite(value)} <= set(found)
+
+
+def test_one_far_value_among_noise_or_among_zeros_is_an_outlier() -> None:
+    rng = random.Random(0)
+    noise = [rng.gauss(0, 1) for _ in range(50)]
+    assert outliers([*noise[:20], 30.0, *noise[20:]]) == [20]
+    assert outliers([0.0] * 30 + [0.8]) == [30]
+    assert outliers([0.3] * 30) == []
+    assert outliers([1e308, -1e308, 1e308, -1e308]) == []
+    spread = [-1.0, 0.0, 1.0] * 7  # the median absolute deviation is 1, so z = 0.6745 |value|
+    assert outliers([*spread, 3.4 / 0.6745]) == []
+    assert outliers([*spread, -3.6 / 0.6745]) == [21]

@@ -20,6 +20,7 @@ from workbench_app import until
 
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import write_samples
+from workbench.kit.drawing import plain
 from workbench.kit.theming import EXTRA_VARIABLES
 from workbench.kit.word_diff import Part, word_diff
 from workbench.run.samples import Sample, SampleKey
@@ -195,22 +196,23 @@ async def test_hostile_text_is_shown_and_not_obeyed(tmp_path: Path) -> None:
 
 
 class Slow:
-    """Appearances that come when they are let: the newest at once, the others after `gate`."""
+    """Appearances that come when they are let: the newest at once, each other when `gate` is released for it."""
 
     def __init__(self, *samples: Sample) -> None:
         self.samples = samples
-        self.gate = threading.Event()
+        self.gate = threading.Semaphore(0)
         self.ended = threading.Event()
 
     def __call__(
         self, folder: RunFolder, index: int, prompt: str, stop: Callable[[], bool], tell: object
     ) -> Iterator[Sample]:
         yield self.samples[0]
-        while not self.gate.wait(0.01):
-            if stop():
-                self.ended.set()
-                return
-        yield from self.samples[1:]
+        for sample in self.samples[1:]:
+            while not self.gate.acquire(timeout=0.01):
+                if stop():
+                    self.ended.set()
+                    return
+            yield sample
 
 
 async def test_what_is_found_is_shown_before_all_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -223,7 +225,7 @@ async def test_what_is_found_is_shown_before_all_is_read(monkeypatch: pytest.Mon
         await until(pilot, lambda: len(app.rows) == 1)
         assert "the only response so far" in app.line("changes")
         assert app.screen.query_one(OptionList).highlighted == 0
-        slow.gate.set()
+        slow.gate.release(2)
         await until(pilot, lambda: len(app.rows) == 3)
         await until(pilot, lambda: app.shown == " there was −pain+joy.")
         assert app.screen.query_one(OptionList).highlighted == 1
@@ -233,24 +235,24 @@ async def test_what_is_found_is_shown_before_all_is_read(monkeypatch: pytest.Mon
 async def test_a_cursor_that_was_moved_stays_while_more_is_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    write(tmp_path, 1)
-    slow = Slow(sample(9), sample(8), sample(7))
+    slow = Slow(sample(9), sample(8), sample(7), sample(6))
     monkeypatch.setattr(prompt_history, "samples_of_prompt", slow)
+    monkeypatch.setattr(prompt_history, "_PAUSE", 0.0)
     app = Showing()
     async with app.run_test(size=(120, 36)) as pilot:
         app.push_screen(PromptHistoryScreen(RunFolder(tmp_path), sample(9)), app.take)
         await pilot.pause()
         await until(pilot, lambda: len(app.rows) == 1)
-        slow.gate.set()
+        slow.gate.release(2)
         await until(pilot, lambda: len(app.rows) == 3)
         await pilot.press("down")
-        app.screen.post_message(PromptHistoryScreen.Found([sample(6)], [], done=True))
+        slow.gate.release()
         await until(pilot, lambda: len(app.rows) == 4)
         assert app.screen.query_one(OptionList).highlighted == 1
 
 
 async def test_closing_it_ends_the_reading(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    slow = Slow(sample(9))
+    slow = Slow(sample(9), sample(8))
     monkeypatch.setattr(prompt_history, "samples_of_prompt", slow)
     app = Showing()
     async with app.run_test(size=(120, 36)) as pilot:
@@ -321,13 +323,13 @@ def test_scores_go_from_the_oldest_to_the_newest_and_fit_the_width() -> None:
 def test_lines_of_a_diff_fit_the_width_and_hold_every_word(width: int, colorless: bool) -> None:
     parts = word_diff("one two\n\nthree 日本 four", "one 2\nthree 日語 four five").parts
     lines = diff_lines(parts, width, colorless=colorless)
-    assert all(sum(cell_len(part.text) for part in line) <= max(width, 2) for line in lines)
-    shown = "".join(part.text for line in lines for part in line if part.kind in ("same", "new"))
+    assert all(cell_len(plain(line)) <= max(width, 2) for line in lines)
+    shown = "".join(text for line in lines for text, kind in line if kind in ("same", "new"))
     for word in ("one", "2", "three", "日", "語", "four", "five"):
         assert word in shown or width < 7
 
 
 def test_marks_stand_at_the_words_and_spaces_that_changed_are_symbols() -> None:
     parts = [Part("new", " a\n"), Part("same", "b"), Part("gone", " \n"), Part("new", "\n\n")]
-    assert ["".join(part.text for part in line) for line in diff_lines(parts, 40)] == [" +a", "b−␣␊+␊␊", "", ""]
-    assert "".join(part.text for part in diff_lines(parts, 40, colorless=True)[0]) == " {+a+}"
+    assert [plain(line) for line in diff_lines(parts, 40)] == [" +a", "b−␣␊+␊␊", "", ""]
+    assert plain(diff_lines(parts, 40, colorless=True)[0]) == " {+a+}"

@@ -20,7 +20,7 @@ from trainer.runs.samples import SampleSettings, read_samples, sample_settings
 from trainer.session.training import train
 from workbench.run.sample_reader import read_token_sample
 from workbench.run.samples import SampleKey
-from workbench.samples.token_facts import explain
+from workbench.samples.token_facts import TokenFacts
 
 TOKENS = 'reward.sources=["{folder}/rewards.py:each_token", "{folder}/rewards.py:score"]'
 VARIANTS = {
@@ -60,7 +60,7 @@ def assert_screen_agrees(folder: Path, settings: SampleSettings) -> None:
         sample = read_token_sample(RunFolder(folder / "runs/a"), SampleKey(3, row))
         assert sample.settings == settings
         for place in range(len(sample)):
-            facts = explain(sample, place)
+            facts = TokenFacts(sample, place)
             assert facts.disagreements == []
             assert facts.recomputed["advantage"].value is not None
             assert facts.recomputed["return_"].value is not None
@@ -165,7 +165,7 @@ def test_the_losses_of_the_tokens_are_those_that_the_run_reports(variant: list[s
         losses = []
         for row in range(4):
             sample = read_token_sample(folder, SampleKey(iteration.iteration, row))
-            facts = [explain(sample, place) for place in range(len(sample))]
+            facts = [TokenFacts(sample, place) for place in range(len(sample))]
             losses += [one.loss.total - (one.loss.kl or 0.0) for of in facts for one in of.passes if one.loss]
         assert np.mean(losses) == pytest.approx(iteration.policy_loss, rel=1e-3, abs=1e-5)
 
@@ -175,7 +175,7 @@ def test_a_kl_in_the_loss_has_the_runs_coefficient(tmp_path: Path) -> None:
     _, files = run(tmp_path, *grpo)
     assert [settings.kl_coef for _, settings in files] == [0.5] * 3
     sample = read_token_sample(RunFolder(tmp_path / "runs/a"), SampleKey(3, 0))
-    kl = [one.loss.kl for place in range(len(sample)) for one in explain(sample, place).passes if one.loss]
+    kl = [one.loss.kl for place in range(len(sample)) for one in TokenFacts(sample, place).passes if one.loss]
     assert max(x for x in kl if x is not None) > 1e-4
 
 

@@ -19,7 +19,7 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.samples import TOKEN_COLUMNS, SampleSettings, read_samples, write_samples
 from workbench.run.sample_reader import read_token_sample
 from workbench.run.samples import Alternative, SampleKey, TokenSample
-from workbench.samples.token_facts import TokenFacts, explain, token_label, token_name
+from workbench.samples.token_facts import TokenFacts, token_label, token_name
 from workbench.samples.token_maths import advantage_terms
 from workbench.samples.token_sentence import amount, percent
 
@@ -57,7 +57,7 @@ def token(
     }
     columns = {name: [value, *row[name][1:]] for name, value in numbers.items()}
     sample = token_sample(length=3, **columns, ratios=[list(ratios)] * 3)
-    return explain(with_settings(sample, **base | changes), 0)
+    return TokenFacts(with_settings(sample, **base | changes), 0)
 
 
 # Numbers
@@ -82,7 +82,7 @@ def test_the_numbers_are_those_of_float64_formulas_on_the_file(tmp_path: Path, r
     sample = read_token_sample(folder, SampleKey(7, row))
     length = len(file["tokens"])
     for t in range(length):
-        facts = explain(sample, t)
+        facts = TokenFacts(sample, t)
         last = t == length - 1
         assert (facts.index, facts.length, facts.token) == (t, length, file["tokens"][t])
         assert (facts.is_last, facts.is_stop) == (last, last and row != 2)
@@ -151,11 +151,11 @@ def test_what_the_trainer_computed_in_float32_agrees_and_what_is_wrong_does_not(
         lists = {name: array[0].tolist() for name, array in columns.items()}
         held = {"gamma": gamma, "lam": lam, "kl_estimator": estimator, "whiten_rewards": True, **moments}
         sample = with_settings(token_sample(length=length, sequence_score=0.7, **lists), **held)
-        assert [explain(sample, t).disagreements for t in range(length)] == [[]] * length
+        assert [TokenFacts(sample, t).disagreements for t in range(length)] == [[]] * length
         for name, column in zip(NUMBERS, ("kl", "rewards", "td_errors", "advantages", "returns"), strict=True):
             off = {column: [x * 1.001 + 1e-4 for x in lists[column]]}
             wrong = replace(sample, numbers=sample.numbers | off)
-            assert name in explain(wrong, 5).disagreements
+            assert name in TokenFacts(wrong, 5).disagreements
 
 
 def test_a_long_sum_in_float32_agrees_although_its_powers_drift() -> None:
@@ -163,7 +163,7 @@ def test_a_long_sum_in_float32_agrees_although_its_powers_drift() -> None:
     advantages = maths.gae_advantages(deltas, mx.ones_like(deltas), gamma=1.0, lam=0.9995)
     lists = {"td_errors": deltas[0].tolist(), "advantages": advantages[0].tolist()}
     sample = with_settings(token_sample(length=3000, **lists), gamma=1.0, lam=0.9995)
-    assert not any("advantage" in explain(sample, t).disagreements for t in range(0, 3000, 50))
+    assert not any("advantage" in TokenFacts(sample, t).disagreements for t in range(0, 3000, 50))
 
 
 @given(
@@ -182,7 +182,7 @@ def test_the_terms_add_up_to_the_advantage(td_errors: list[float], index: int, g
         assert term.weight == (gamma * lam) ** ahead
         assert term.product == term.weight * term.x
         assert term.running == pytest.approx(sum(one.product for one in terms[: ahead + 1]), abs=1e-9)
-    assert terms[-1].running == pytest.approx(explain(sample, index).recomputed["advantage"].value, abs=1e-9)
+    assert terms[-1].running == pytest.approx(TokenFacts(sample, index).recomputed["advantage"].value, abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -231,8 +231,8 @@ def test_passes_are_named_by_the_number_of_epochs() -> None:
 def test_the_written_token_stands_among_its_alternatives_or_after_them() -> None:
     others = [Alternative(1, " a", math.log(0.5), math.log(0.4)), Alternative(2, " b", math.log(0.3), math.log(0.2))]
     sample = replace(token_sample(length=2), alternatives=[others, others], tokens=[2, 9])
-    assert [(one.token, one.chosen) for one in explain(sample, 0).choices] == [(1, False), (2, True)]
-    missed = explain(sample, 1)
+    assert [(one.token, one.chosen) for one in TokenFacts(sample, 0).choices] == [(1, False), (2, True)]
+    missed = TokenFacts(sample, 1)
     assert [(one.token, one.chosen) for one in missed.choices] == [(1, False), (2, False), (9, True)]
     assert missed.choices[2].probability == missed.probability
     assert [one.probability for one in missed.choices[:2]] == pytest.approx([0.5, 0.3])
@@ -252,7 +252,7 @@ def test_a_token_in_the_midst_of_a_character_says_which_part_it_is() -> None:
         "part 1 of an unfinished character",
         "part 2 of an unfinished character",
     ]
-    assert explain(sample, 4).character is None
+    assert TokenFacts(sample, 4).character is None
 
 
 def test_a_name_is_safe_and_shows_its_spaces() -> None:
@@ -265,7 +265,7 @@ def test_a_name_is_safe_and_shows_its_spaces() -> None:
 
 def test_a_file_without_settings_has_facts_but_no_formulas() -> None:
     sample = replace(token_sample(length=4), settings=None, ratios=[], alternatives=[])
-    facts = explain(sample, 3)
+    facts = TokenFacts(sample, 3)
     assert (facts.kl_penalty, facts.raw_reward, facts.whitened_advantage, facts.loss_advantage) == (None,) * 4
     assert (facts.passes, facts.choices, facts.disagreements) == ((), (), [])
     assert {name for name in NUMBERS if facts.recomputed[name].value is not None} == {"return_"}
@@ -285,24 +285,24 @@ def test_a_file_of_version_1_has_few_columns_and_nothing_is_made_up() -> None:
         sequence_score=math.nan,
         final_value=math.nan,
     )
-    facts = explain(bare, 2)
-    known = {name for name in TokenFacts.__slots__ if isinstance(getattr(facts, name), float)}
-    assert known == {"logprob"}
+    facts = TokenFacts(bare, 2)
+    known = {name for name, value in vars(facts).items() if isinstance(value, float)}
+    assert known == {"logprob", "probability"}
     assert facts.sentence == ""
 
 
 def test_a_response_cut_short_without_a_known_final_value_has_no_next_value() -> None:
     sample = token_sample(row=2, length=3, final_value=math.nan)
-    assert explain(sample, 2).next_value == 0
-    assert explain(with_settings(sample, bootstrap_truncated=True), 2).next_value is None
-    assert explain(replace(sample, settings=None), 2).next_value is None
-    assert explain(sample, 1).next_value == sample.numbers["values"][2]
+    assert TokenFacts(sample, 2).next_value == 0
+    assert TokenFacts(with_settings(sample, bootstrap_truncated=True), 2).next_value is None
+    assert TokenFacts(replace(sample, settings=None), 2).next_value is None
+    assert TokenFacts(sample, 1).next_value == sample.numbers["values"][2]
 
 
 @pytest.mark.parametrize("index", [-1, 3])
 def test_a_token_that_is_not_there_is_an_error(index: int) -> None:
     with pytest.raises(IndexError, match=f"no token {index} in a response of 3"):
-        explain(token_sample(length=3), index)
+        TokenFacts(token_sample(length=3), index)
 
 
 # The sentence
@@ -522,7 +522,7 @@ def test_hostile_numbers_are_explained_all_the_same() -> None:
                 sample, kl_estimator=estimator, gamma=1e200, lam=1e200, advantage_std=value, reward_std=value
             )
             for index in range(4):
-                facts = explain(odd, index)
+                facts = TokenFacts(odd, index)
                 assert isinstance(facts.sentence, str)
                 assert isinstance(facts.disagreements, list)
                 assert len(advantage_terms(odd, index)) == 4 - index

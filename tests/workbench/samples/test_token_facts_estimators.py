@@ -23,7 +23,7 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.samples import SampleSettings, read_samples, write_samples
 from workbench.run.sample_reader import read_token_sample
 from workbench.run.samples import SampleKey
-from workbench.samples.token_facts import TokenFacts, explain
+from workbench.samples.token_facts import TokenFacts
 from workbench.samples.token_maths import advantage_terms
 
 WITHOUT_CRITIC = ("reinforce", "rloo", "remax", "grpo")
@@ -50,7 +50,7 @@ def token(
     without = {} if changes.get("estimator", "gae") == "gae" else {"values": None, "td_errors": None}
     found = token_sample(length=3, **columns, **without, advantage_scale=advantage_scale, ratios=[list(ratios)] * 3)
     base = {"whiten_advantages": False, "epochs": max(len(ratios), 1), "kl_coef": 0.0}
-    return explain(replace(found, settings=settings(**base | changes)), 0)
+    return TokenFacts(replace(found, settings=settings(**base | changes)), 0)
 
 
 # Numbers
@@ -67,7 +67,7 @@ def test_the_numbers_are_those_of_float64_formulas_on_the_file(tmp_path: Path, e
         found = read_token_sample(folder, SampleKey(7, row))
         rewards = np.array(file["rewards"], dtype=np.float64)
         for t in range(len(rewards)):
-            facts = explain(found, t)
+            facts = TokenFacts(found, t)
             ahead = np.arange(len(rewards) - t)
             to_go = float((rewards[t:] * (1.0 if estimator in WHOLE else held.gamma) ** ahead).sum())
             earned = float(rewards.sum()) if estimator in WHOLE else file["returns"][t]
@@ -120,13 +120,13 @@ def test_what_the_trainer_computed_in_float32_agrees_and_what_is_wrong_does_not(
         found = token_sample(length=length, **columns, values=None, td_errors=None, **numbers)
         found = replace(found, settings=settings(**held))
         for t in range(0, length, 7):
-            again = explain(found, t).recomputed
+            again = TokenFacts(found, t).recomputed
             assert again["advantage"].value is not None
             assert again["advantage"].agrees(columns["advantages"][t])
             assert again["return_"].agrees(columns["returns"][t])
         for name, column in (("advantage", "advantages"), ("return_", "returns")):
             off = {column: [x * 1.001 + 1e-4 for x in columns[column]]}
-            assert name in explain(replace(found, numbers={**found.numbers, **off}), length // 2).disagreements
+            assert name in TokenFacts(replace(found, numbers={**found.numbers, **off}), length // 2).disagreements
 
 
 @pytest.mark.parametrize("estimator", WITHOUT_CRITIC)
@@ -138,7 +138,7 @@ def test_the_terms_are_the_rewards_that_the_advantage_counts(estimator: str, ind
     assert [term.token for term in terms] == list(range(first, 6))
     assert [term.x for term in terms] == rewards[first:]
     assert [term.weight for term in terms] == [1.0 if estimator in WHOLE else 0.8**ahead for ahead in range(6 - first)]
-    facts = explain(found, index)
+    facts = TokenFacts(found, index)
     total = facts.total_reward if estimator in WHOLE else facts.recomputed["return_"].value
     assert terms[-1].running == pytest.approx(total, abs=1e-12)
 
@@ -151,14 +151,15 @@ def test_without_a_baseline_no_advantage_is_made_up() -> None:
             advantage_scale=math.nan,
             settings=settings(estimator=estimator),
         )
-        facts = explain(found, 1)
+        facts = TokenFacts(found, 1)
         assert facts.recomputed["advantage"].value is None
         assert facts.baseline is None
         assert "critic" not in facts.sentence
 
 
 def test_a_scale_of_zero_divides_nothing() -> None:
-    assert explain(replace(sample_without_critic("grpo"), advantage_scale=0.0), 1).recomputed["advantage"].value is None
+    of = replace(sample_without_critic("grpo"), advantage_scale=0.0)
+    assert TokenFacts(of, 1).recomputed["advantage"].value is None
 
 
 # The loss
@@ -211,17 +212,17 @@ def test_a_kl_in_the_loss_is_no_part_of_the_reward() -> None:
     plain = sample_row(0, 4)
     rewards = [0.0, 0.0, 0.0, plain["sequence_score"]]
     found = replace(token_sample(length=4, rewards=rewards), settings=settings(kl_in="loss", kl_estimator="k3"))
-    again = [explain(found, t).recomputed["reward"].value for t in range(4)]
+    again = [TokenFacts(found, t).recomputed["reward"].value for t in range(4)]
     assert again == rewards
-    assert not any("reward" in explain(found, t).disagreements for t in range(4))
+    assert not any("reward" in TokenFacts(found, t).disagreements for t in range(4))
     in_reward = replace(found, settings=settings(kl_in="reward", kl_coef=0.5))
-    assert all("reward" in explain(in_reward, t).disagreements for t in range(4))
+    assert all("reward" in TokenFacts(in_reward, t).disagreements for t in range(4))
 
 
 def test_a_token_counts_as_its_sampler_and_the_trainer_differ_by() -> None:
     found = token_sample(length=2, logprobs=[-1.0, -1.0], sampler_logprobs=[-1.3, -3.0], ratios=[[1.0]] * 2)
     found = replace(found, settings=settings(importance_cap=2.0, epochs=1, whiten_advantages=False))
-    facts = [explain(found, t) for t in range(2)]
+    facts = [TokenFacts(found, t) for t in range(2)]
     weights = maths.importance_weights(mx.array([-1.0, -1.0]), mx.array([-1.3, -3.0]), 2.0).tolist()
     assert [one.weight for one in facts] == pytest.approx(weights)
     for one in facts:
@@ -235,10 +236,10 @@ def test_a_token_counts_as_its_sampler_and_the_trainer_differ_by() -> None:
 def test_no_loss_is_shown_of_which_a_part_is_not_known() -> None:
     found = replace(token_sample(length=2, ratios=[[1.0]] * 2), settings=settings(kl_in="loss", epochs=1))
     without = {name: values for name, values in found.numbers.items() if name != "ref_logprobs"}
-    assert explain(replace(found, numbers=without), 0).passes[0].loss is None
+    assert TokenFacts(replace(found, numbers=without), 0).passes[0].loss is None
     held = settings(importance_cap=2.0, epochs=1)
     without = {name: values for name, values in found.numbers.items() if name != "sampler_logprobs"}
-    assert explain(replace(found, numbers=without, settings=held), 0).passes[0].loss is None
+    assert TokenFacts(replace(found, numbers=without, settings=held), 0).passes[0].loss is None
 
 
 def test_an_epoch_that_made_no_step_has_no_loss_and_is_not_after_the_last() -> None:

@@ -21,7 +21,7 @@ from trainer.runs.samples import TOKEN_COLUMNS
 from workbench.kit.drawing import ROLES
 from workbench.kit.theming import EXTRA_VARIABLES
 from workbench.run.samples import Alternative, TokenSample
-from workbench.samples.token_facts import explain
+from workbench.samples.token_facts import TokenFacts
 from workbench.samples.token_inspector import TokenInspector, inspector_lines
 
 HOSTILE = [
@@ -61,7 +61,7 @@ def sample(**changes: Any) -> TokenSample:
 
 
 def shown(of: TokenSample, index: int = 3, width: int = 44, height: int = 60) -> list[str]:
-    return texts(inspector_lines(explain(of, index), width, height))
+    return texts(inspector_lines(TokenFacts(of, index), width, height))
 
 
 def value(lines: list[str], label: str) -> str:
@@ -72,7 +72,7 @@ def value(lines: list[str], label: str) -> str:
 
 def test_every_number_of_a_token_is_shown_with_its_unit() -> None:
     of = sample()
-    facts, lines = explain(of, 3), shown(of)
+    facts, lines = TokenFacts(of, 3), shown(of)
     assert lines[0].split() == [*facts.name.split(), "id", "103", "4", "of", "6"]
     assert " ".join(lines[1:4]).startswith("pushed down until the clip stopped it in")
     for label, number in (
@@ -102,7 +102,7 @@ def test_a_clipped_ratio_is_told_without_colour_and_apart_from_one_that_is_only_
     narrow = shown(sample(), width=38)
     assert value(narrow, "ratio epoch 3") == "0.7000 ✂ 5.6%"
     assert value(narrow, "ratio after") == "1.3000 out 10%"
-    assert roles(inspector_lines(explain(sample(), 3), 44, 60), "alert").split() == ["✂", "clipped"] * 2
+    assert roles(inspector_lines(TokenFacts(sample(), 3), 44, 60), "alert").split() == ["✂", "clipped"] * 2
 
 
 def test_the_alternatives_are_a_table_with_the_written_token_marked() -> None:
@@ -128,7 +128,7 @@ def test_the_penalised_kl_is_shown_apart_only_where_it_differs() -> None:
 def test_the_score_and_the_place_stand_at_the_last_token() -> None:
     lines = shown(sample(row=0), 5)
     assert lines[0].endswith("6 of 6 · stop")
-    assert value(lines, "score") == f"{explain(sample(row=0), 5).sequence_score:.4f}"
+    assert value(lines, "score") == f"{TokenFacts(sample(row=0), 5).sequence_score:.4f}"
     assert shown(sample(row=2), 5)[0].endswith("6 of 6 · cut short")
     assert not any(line.strip().startswith("score") for line in shown(sample(), 4))
 
@@ -144,7 +144,7 @@ def test_a_whitened_reward_says_so_and_gives_its_raw_sum() -> None:
 @pytest.mark.parametrize("estimator", ["reinforce", "rloo", "remax", "grpo"])
 def test_without_a_critic_the_baseline_is_shown_and_no_value(estimator: str) -> None:
     of = sample_without_critic(estimator)
-    facts, lines = explain(of, 5), shown(of, 5)
+    facts, lines = TokenFacts(of, 5), shown(of, 5)
     for absent in ("value", "next", "TD error"):
         assert not any(line.strip().startswith(absent) for line in lines)
     assert value(lines, "baseline") == "0.2500"
@@ -175,7 +175,7 @@ def test_a_number_that_is_no_number_is_marked() -> None:
     lines = shown(of)
     assert value(lines, "value") == "× NaN"
     assert value(lines, "entropy") == "× +inf nats"
-    assert "NaN" in roles(inspector_lines(explain(of, 3), 44, 60), "missing")
+    assert "NaN" in roles(inspector_lines(TokenFacts(of, 3), 44, 60), "missing")
 
 
 def test_what_the_file_does_not_have_is_not_shown() -> None:
@@ -188,7 +188,7 @@ def test_a_low_place_keeps_the_token_the_sentence_and_the_most_telling_numbers(w
     lines = shown(sample(), width=width, height=height)
     assert len(lines) == height
     lines = [line for line in lines if line]
-    assert lines[0].startswith(explain(sample(), 3).name)
+    assert lines[0].startswith(TokenFacts(sample(), 3).name)
     assert lines[1].startswith("pushed down")
     assert any(line.startswith("advantage") for line in lines)
     everything = shown(sample(), width=width, height=60)
@@ -220,7 +220,7 @@ def test_more_height_drops_nothing_that_less_height_shows() -> None:
 
 @pytest.mark.parametrize("width", [27, 34, 36, 44, 78])
 def test_a_sentence_that_has_no_room_ends_with_an_ellipsis_and_none_is_cut_above_empty_lines(width: int) -> None:
-    whole = explain(sample(), 3).sentence.split()
+    whole = TokenFacts(sample(), 3).sentence.split()
     for height in range(2, 60):
         lines = shown(sample(), width=width, height=height)
         told = itertools.takewhile(lambda line: line and not re.search(r"\d\.\d{4}", line), lines[1:])
@@ -249,7 +249,7 @@ def test_nothing_overflows_whatever_the_file_holds(
 ) -> None:
     of = sample(texts=[text] * 6, **{name: [number] * 6 for name in TOKEN_COLUMNS})
     of = replace(of, alternatives=[[Alternative(1, text, number, number)]] * 6, ratios=[[number] * 5] * 6)
-    lines = inspector_lines(explain(of, index), width, height)
+    lines = inspector_lines(TokenFacts(of, index), width, height)
     assert len(lines) <= height
     for line in lines:
         drawn = "".join(part for part, _ in line)

@@ -18,12 +18,6 @@ from workbench.log.pane import LogPane
 from workbench.run.view import RunView
 
 
-@pytest.fixture(autouse=True)
-def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path / "config"))
-
-
 def broken(*_: Any, **__: Any) -> Any:
     raise ZeroDivisionError("a bug of ours [/x]")
 
@@ -60,7 +54,7 @@ async def test_a_listing_that_fails_is_reported_once_and_the_run_goes_on(monkeyp
     ("where", "keys"),
     [
         ("workbench.screen.labelling.labelling_material", ["f5", "enter"]),
-        ("workbench.screen.main.whole_history", ["f7", "m", "down", "m"]),
+        ("workbench.screen.main.whole_run", ["f7", "m", "down", "m"]),
         ("workbench.runs.pane.read_detail", ["f7", "down"]),
     ],
 )

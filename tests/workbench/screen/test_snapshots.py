@@ -22,12 +22,6 @@ from workbench.samples.sample_list import SampleList
 from workbench.samples.sample_view import SampleView
 
 
-@pytest.fixture(autouse=True)
-def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path / "config"))
-
-
 def learning(emit: Any, control: Control) -> RunEnded:
     """Forty iterations of a run that learns, with what a timeline shows, then a pause."""
     random.seed(0)

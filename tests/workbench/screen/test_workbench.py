@@ -23,14 +23,13 @@ from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.pane import Pane
 from workbench.runs.pane import RunsPane
 from workbench.runs.table import RunTable
-from workbench.screen.dialogs import QuitScreen
 from workbench.screen.panes import DASHBOARD
+from workbench.screen.steering import QuitScreen
 from workbench.training.pane import TrainingPane
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _settings_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path / "config"))
 
 
@@ -41,6 +40,12 @@ def shown(screen: Any) -> set[str]:
 def banner(screen: Any) -> str:
     widget = screen.query_one(Banner)
     return str(widget.render()) if widget.display else ""
+
+
+async def begin(screen: Any, pilot: Any) -> None:
+    """Start the run, and wait for its first iteration."""
+    await pilot.press("space")
+    await until(pilot, lambda: "iteration 1/12" in status(screen))
 
 
 class Obedient:
@@ -92,8 +97,7 @@ async def test_one_key_starts_training_and_the_charts_move() -> None:
 
 async def test_space_pauses_and_goes_on_and_capital_x_stops() -> None:
     async with workbench(Obedient()) as (screen, pilot):
-        await pilot.press("space")
-        await until(pilot, lambda: "iteration 1/12" in status(screen))
+        await begin(screen, pilot)
         await pilot.press("space")
         await until(pilot, lambda: "‖ paused" in status(screen))
         await pilot.press("space")
@@ -121,8 +125,7 @@ async def test_the_footer_shows_only_what_applies() -> None:
 async def test_a_checkpoint_and_a_live_setting_reach_the_trainer() -> None:
     obedient = Obedient()
     async with workbench(obedient) as (screen, pilot):
-        await pilot.press("space")
-        await until(pilot, lambda: "iteration 1/12" in status(screen))
+        await begin(screen, pilot)
         await pilot.press("c")
         screen.query_one(ConfigPane).post_message(ConfigPane.LiveSettingChanged("ppo.kl_coef", 0.2))
         await until(pilot, lambda: len(obedient.asked) == 2)
@@ -163,8 +166,7 @@ async def test_zoom_gives_the_focused_pane_everything_and_takes_it_back() -> Non
 
 async def test_a_terminal_that_is_too_small_says_so_and_the_run_goes_on() -> None:
     async with workbench(scripted_run.wait) as (screen, pilot):
-        await pilot.press("space")
-        await until(pilot, lambda: "iteration 1/12" in status(screen))
+        await begin(screen, pilot)
         await pilot.resize_terminal(50, 15)
         await pilot.pause()
         assert "50 x 15 is too small" in screen_text(screen)
@@ -231,8 +233,7 @@ async def test_leaving_a_run_asks_what_becomes_of_it(
     detached: list[Path] = []
     monkeypatch.setattr("workbench.run.supervisor.continue_headless", detached.append)
     async with workbench(scripted_run.wait) as (screen, pilot):
-        await pilot.press("space")
-        await until(pilot, lambda: "iteration 1/12" in status(screen))
+        await begin(screen, pilot)
         await pilot.press("q")
         await until(pilot, lambda: isinstance(screen.app.screen, QuitScreen))
         await pilot.press("escape")
@@ -350,8 +351,7 @@ async def test_typing_in_a_search_field_steers_nothing() -> None:
 
 async def test_a_lost_terminal_ends_the_screen_and_not_the_run() -> None:
     async with workbench(scripted_run.wait) as (screen, pilot):
-        await pilot.press("space")
-        await until(pilot, lambda: "iteration 1/12" in status(screen))
+        await begin(screen, pilot)
         assert not screen.app.handle_signal(signal.SIGHUP)  # type: ignore[attr-defined]
         await until(pilot, lambda: not screen.app.is_running)
         assert screen.supervisor.trains_here
@@ -483,8 +483,7 @@ async def test_hidden_metrics_have_a_sign_with_the_key_that_shows_them(tmp_path:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "keys.toml").write_text('[keys]\n"training.metrics" = "v"\n')
     async with workbench(scripted_run.wait) as (screen, pilot):
-        await pilot.press("space")
-        await until(pilot, lambda: "iteration 1/12" in status(screen))
+        await begin(screen, pilot)
         pane = screen.query_one(TrainingPane)
         assert "hidden" not in screen_text(screen)
         pane.metrics_shown = [field for field in pane.metrics_shown if field not in ("kl", "entropy")]
@@ -495,8 +494,7 @@ async def test_hidden_metrics_have_a_sign_with_the_key_that_shows_them(tmp_path:
 
 async def test_a_run_is_stopped_only_when_the_user_agrees() -> None:
     async with workbench(scripted_run.wait) as (screen, pilot):
-        await pilot.press("space")
-        await until(pilot, lambda: "iteration 1/12" in status(screen))
+        await begin(screen, pilot)
         for keys in (["X", "X", "enter"], ["X", "n"], ["X", "escape"]):
             await pilot.press(*keys)
             await until(pilot, lambda: screen.app.screen is screen)

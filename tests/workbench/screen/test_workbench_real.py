@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from runs_helper import workspace
 from workbench_app import screen_text, status, until, workbench
 
@@ -17,12 +16,6 @@ from workbench.samples.answer_list import AnswerList
 from workbench.samples.ask_screen import AskScreen
 from workbench.samples.sample_view import SampleView
 from workbench.samples.token_inspector import TokenInspector
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path / "config"))
 
 
 async def test_a_run_is_started_paused_changed_gone_on_with_and_stopped_twice_in_one_process(tmp_path: Path) -> None:

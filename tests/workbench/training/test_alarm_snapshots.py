@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +15,6 @@ from workbench_app import screen_text, status, until, workbench
 from trainer.control.control import Control
 from trainer.events import Decision, RolledBack, RunEnded, StateChanged
 from workbench.training.alarms import AlarmScreen
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path / "config"))
 
 
 def going_wrong(emit: Any, control: Control) -> RunEnded:

@@ -344,21 +344,7 @@ async def test_compared_runs_are_drawn_in_the_enlarged_chart_five_at_most():
         pane.compare([(Path(f"run-{number}"), history_of([0.1 * number] * 90)) for number in range(7)])
         await pilot.press("enter")
         legend = [line for line in (await shown(pilot)).splitlines() if "this run" in line]
-        assert legend[0].split() == [
-            "─",
-            "this",
-            "run",
-            "a",
-            "run-0",
-            "b",
-            "run-1",
-            "c",
-            "run-2",
-            "d",
-            "run-3",
-            "e",
-            "run-4",
-        ]
+        assert " ".join(legend[0].split()) == "─ this run a run-0 b run-1 c run-2 d run-3 e run-4"
         pane.compare([])
         assert "this run" not in await shown(pilot)
 
@@ -517,17 +503,18 @@ async def test_every_key_of_the_pane_has_an_id_and_says_what_it_does():
 )
 def test_lines_are_shared_out_without_one_too_many(height, width, metrics, scores, marks):
     shared = shares(height, width, metrics, scores=scores, marks=marks)
-    assert shared.rows + shared.histogram + shared.timeline == height
+    rows = height - shared.histogram - shared.timeline
+    assert rows >= 0
     assert shared.histogram == 0 or scores
     assert shared.timeline <= 1 + marks if marks else shared.timeline == 0
     if shared.histogram or shared.timeline:
-        assert shared.rows >= 1 + metrics * shared.row, "rows come first"
+        assert rows >= 1 + metrics * shared.row, "rows come first"
 
 
 def test_a_pane_of_eighteen_lines_shows_everything_and_taller_ones_more_of_it():
-    assert shares(18, 42, 11, scores=True, marks=9) == (1, 12, 3, 3)
-    assert shares(28, 42, 11, scores=True, marks=9) == (2, 23, 3, 2)
-    assert shares(28, 78, 11, scores=True, marks=30) == (1, 12, 3, 13)
+    assert shares(18, 42, 11, scores=True, marks=9) == (1, 3, 3)
+    assert shares(28, 42, 11, scores=True, marks=9) == (2, 3, 2)
+    assert shares(28, 78, 11, scores=True, marks=30) == (1, 3, 13)
     assert shares(58, 118, 11, scores=True, marks=30).row == 4
-    assert shares(15, 42, 11, scores=True, marks=9) == (1, 12, 0, 3)
-    assert shares(12, 42, 11, scores=True, marks=9) == (1, 12, 0, 0)
+    assert shares(15, 42, 11, scores=True, marks=9) == (1, 0, 3)
+    assert shares(12, 42, 11, scores=True, marks=9) == (1, 0, 0)

@@ -125,11 +125,8 @@ def _mkl_files() -> Iterator[str]:
     """Yield the files where pip and conda put MKL, the highest interface version first."""
     for prefix in (sys.prefix, site.getuserbase()):
         found = Path(prefix, "lib").glob("libmkl_rt.so*")
-        yield from map(str, sorted(found, key=_version, reverse=True))
-
-
-def _version(path: Path) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", path.name))
+        by_version = sorted(found, key=lambda path: list(map(int, re.findall(r"\d+", path.name))), reverse=True)
+        yield from map(str, by_version)
 
 
 def _openblas_files() -> Iterator[str]:

@@ -12,19 +12,21 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from trainer.data.readers import SourceRow
+from trainer.data.readers import SourceRow, source_rows
 from trainer.errors import DataError, UsageError
 from trainer.preferences.conversations import ASSISTANT, HUMAN, as_messages
-from trainer.preferences.formats.files import source_rows, write_rows
+from trainer.preferences.formats.files import write_rows
 from trainer.preferences.formats.k_way import Row, Ties, WriteOptions, k_way_rows, read_k_way
 from trainer.preferences.formats.published import (
     column_rows,
+    is_unjudged,
     kto_rows,
     read_columns,
     read_hh,
     read_trl,
     read_trl_implicit,
     read_ultrafeedback,
+    read_unjudged,
     trl_implicit_rows,
     trl_rows,
 )
@@ -63,6 +65,7 @@ FORMATS = {
 }
 FORMATS_IN = {name: format for name, format in FORMATS.items() if format.read}
 FORMATS_OUT = {name: format for name, format in FORMATS.items() if format.rows}
+_UNJUDGED = Format(read_unjudged)
 
 
 # Reading
@@ -76,7 +79,8 @@ class Reading:
     """
 
     source: str
-    format: str  # one of FORMATS_IN
+    format: str  # one of FORMATS_IN, or unjudged
+    skip_broken: bool = False
     rows: int = 0  # broken ones included
     broken: int = 0
     duplicates: int = 0  # rows that say the same as an earlier one
@@ -85,6 +89,15 @@ class Reading:
 
     def __iter__(self) -> Iterator[Preference]:
         return self.preferences
+
+    def count_broken(self, error: DataError) -> None:
+        """Count a broken row. Raises `error` unless broken rows are skipped."""
+        self.rows += 1
+        if not self.skip_broken:
+            raise DataError(f"{error} (--skip-broken leaves such rows out)")
+        self.broken += 1
+        if len(self.problems) < _REPORTED:
+            self.problems.append(str(error))
 
 
 def read_preferences(
@@ -95,12 +108,13 @@ def read_preferences(
     columns: ColumnNames | None = None,
     skip_broken: bool = False,
     conversational: bool = False,
+    unjudged: bool = False,
 ) -> Reading:
     """Read `source`: a file (.jsonl, .jsonl.gz, .json, .csv, .parquet), a folder or a `datasets` name.
 
     format: one of FORMATS_IN, or auto: by the columns of the first row. split: of a dataset. columns: the source's
     names for its columns. skip_broken: leave out and count rows that break a rule. conversational: turn plain text and
-    transcripts into chat messages.
+    transcripts into chat messages. unjudged: with format auto, read rows that are yet to be judged too, as skips.
 
     Raises UsageError for an unknown format, and DataError for a source that cannot be read, has no rows, or whose
     format cannot be recognised.
@@ -108,35 +122,21 @@ def read_preferences(
     if format != "auto" and format not in FORMATS_IN:
         raise UsageError(f"format '{format}': must be one of auto, {', '.join(FORMATS_IN)}")
     names = columns or ColumnNames()
-    reading = Reading(source, format)
-
-    def broken(error: DataError) -> None:
-        reading.rows += 1
-        if not skip_broken:
-            raise DataError(f"{error} (--skip-broken leaves such rows out)")
-        reading.broken += 1
-        if len(reading.problems) < _REPORTED:
-            reading.problems.append(str(error))
-
-    rows = source_rows(source, split, broken)
+    reading = Reading(source, format, skip_broken)
+    rows = source_rows(source, split, reading.count_broken)
     first = next(rows, None)
     if first is None:
         raise DataError(f"'{source}' has no rows" + "".join(f"; {problem}" for problem in reading.problems[:1]))
     if format == "auto":
-        reading.format = _detect(first, names)
-    reading.preferences = _preferences(reading, chain([first], rows), names, broken, conversational=conversational)
+        reading.format = "unjudged" if unjudged and is_unjudged(first) else _detect(first, names)
+    reading.preferences = _preferences(reading, chain([first], rows), names, conversational=conversational)
     return reading
 
 
 def _preferences(
-    reading: Reading,
-    rows: Iterator[SourceRow],
-    names: ColumnNames,
-    broken: Callable[[DataError], None],
-    *,
-    conversational: bool,
+    reading: Reading, rows: Iterator[SourceRow], names: ColumnNames, *, conversational: bool
 ) -> Iterator[Preference]:
-    format = FORMATS_IN[reading.format]
+    format = _UNJUDGED if reading.format == "unjudged" else FORMATS_IN[reading.format]
     assert format.read is not None
     seen: set[int] = set()
     for row in rows:
@@ -147,10 +147,10 @@ def _preferences(
             if not format.verbatim:
                 _check_distinct(preference, row.place)
         except RecursionError:
-            broken(DataError(f"{row.place}: nested too deeply"))
+            reading.count_broken(DataError(f"{row.place}: nested too deeply"))
             continue
         except DataError as error:
-            broken(error)
+            reading.count_broken(error)
             continue
         reading.rows += 1
         content = content_hash(preference)

@@ -1,74 +1,20 @@
-"""Rows of preferences in files: read from any kind that holds rows, written to JSON lines, CSV or Parquet."""
+"""Rows of preferences written to files: JSON lines, CSV or Parquet."""
 
 from __future__ import annotations
 
 import csv
 import io
-import json
-import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
-from trainer.data.readers import READERS, OnBroken, SourceRow, read_rows, suffix
 from trainer.errors import DataError, StorageError, UsageError
 from trainer.files import whole_file
-from trainer.preferences.formats.values import plain
+from trainer.preferences.formats.values import plain_json
 
 _GROUP = 2000  # rows of a Parquet row group
-_as_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-
-
-def source_rows(source: str, split: str, broken: OnBroken) -> Iterator[SourceRow]:
-    """Read the rows of `source`: a file, a folder written by `Dataset.save_to_disk`, or a name for `load_dataset`.
-
-    A broken row of a file that can be left out by itself goes to `broken`. Raises DataError for what cannot be read.
-    """
-    try:
-        path = Path(source).expanduser()
-        is_folder, exists = path.is_dir(), path.exists()
-    except (OSError, RuntimeError) as error:
-        raise DataError(f"'{source}' cannot be read: {error}") from None
-    if is_folder:
-        return _dataset_rows(source, split, path)
-    if exists:
-        return read_rows(path, broken=broken)
-    if suffix(path) in READERS or not _HUB_NAME.fullmatch(source):
-        raise DataError(f"'{source}': no such file: paths are relative to {Path.cwd()}")
-    return _dataset_rows(source, split, None)
-
-
-def _dataset_rows(source: str, split: str, folder: Path | None) -> Iterator[SourceRow]:
-    import datasets  # 5 s
-
-    # Progress bars would draw over a terminal interface.
-    bars = datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    try:
-        data = datasets.load_from_disk(str(folder)) if folder else datasets.load_dataset(source, split=split)
-    except Exception as error:
-        raise DataError(_not_loaded(source, folder, error)) from error
-    finally:
-        if not bars:
-            datasets.enable_progress_bars()
-    if isinstance(data, datasets.DatasetDict):
-        if split not in data:
-            raise DataError(f"split '{split}': '{source}' has the splits {', '.join(data)}")
-        data = data[split]
-    return (SourceRow(f"{source}[{index}]", row) for index, row in enumerate(data))
-
-
-def _not_loaded(source: str, folder: Path | None, error: Exception) -> str:
-    reason = " ".join(str(error).split()) or type(error).__name__
-    if folder is not None:
-        return f"'{source}': a folder must be one that Dataset.save_to_disk wrote: {reason}"
-    return (
-        f"'{source}': not a file, and datasets cannot load it: {reason}; connect to the hub, or give a file "
-        f"({', '.join(READERS)})"
-    )
 
 
 def write_rows(path: Path, rows: Iterable[dict[str, Any]], *, overwrite: bool) -> None:
@@ -109,7 +55,7 @@ def _as_text(file: IO[bytes]) -> Iterator[IO[str]]:
 def _write_jsonl(file: IO[bytes], rows: Iterator[dict[str, Any]]) -> None:
     with _as_text(file) as text:
         for row in rows:
-            text.write(_as_json(plain(row)) + "\n")
+            text.write(plain_json(row) + "\n")
 
 
 def _write_csv(file: IO[bytes], rows: Iterator[dict[str, Any]]) -> None:
@@ -118,13 +64,9 @@ def _write_csv(file: IO[bytes], rows: Iterator[dict[str, Any]]) -> None:
         writer = csv.DictWriter(text, list(first))
         writer.writeheader()
         for row in chain([first], rows):
-            writer.writerow({name: _csv_cell(value) for name, value in row.items()})
-
-
-def _csv_cell(value: Any) -> Any:
-    if isinstance(value, list):
-        raise DataError("CSV cannot hold messages: write .jsonl or .parquet")
-    return _as_json(plain(value)) if isinstance(value, dict) else value
+            if any(isinstance(value, list) for value in row.values()):
+                raise DataError("CSV cannot hold messages: write .jsonl or .parquet")
+            writer.writerow({name: plain_json(one) if isinstance(one, dict) else one for name, one in row.items()})
 
 
 def _write_parquet(file: IO[bytes], rows: Iterator[dict[str, Any]]) -> None:

@@ -5,14 +5,13 @@ In such columns, what has no fixed shape is JSON in a string, so that every row 
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any, Literal, NamedTuple
 
 from trainer.data.readers import SourceRow
-from trainer.errors import DataError
+from trainer.errors import DataError, shortened
 from trainer.preferences.formats.values import (
     ColumnNames,
     Fits,
@@ -25,7 +24,7 @@ from trainer.preferences.formats.values import (
     is_whole,
     other_columns,
     plain,
-    shortened,
+    plain_json,
     text,
     text_cell,
 )
@@ -35,7 +34,6 @@ VERSION = 1
 Row = dict[str, Any]
 Ties = Literal["keep", "drop"]
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _VERDICTS = ("ranked", "both_bad", "skip")
 _TEXT: tuple[Fits, str] = (is_text, "a string")
 _WHOLE: tuple[Fits, str] = (is_whole, "a whole number")
@@ -103,19 +101,19 @@ def read_k_way(row: SourceRow, _names: ColumnNames, _source: str) -> Preference:
     """
     place, version = row.place, row.columns.get("version")
     if version is not None and version != VERSION:
-        raise DataError(f"{place}: version is {shortened(version)}, this program reads {VERSION}: update it")
+        raise DataError(f"{place}: version is {shortened(repr(version))}, this program reads {VERSION}: update it")
     given = completion_cells(row)
     completions = tuple(text(one, place, f"completion {number}") for number, one in enumerate(given, 1))
     k = len(completions)
     verdict: Verdict = row.columns.get("verdict") or "ranked"
     if verdict not in _VERDICTS:
-        raise DataError(f"{place}: verdict is {shortened(verdict)}: must be one of {', '.join(_VERDICTS)}")
+        raise DataError(f"{place}: verdict is {shortened(repr(verdict))}: must be one of {', '.join(_VERDICTS)}")
     origins = row.columns.get("origins") or []
     if not isinstance(origins, list) or len(origins) not in (0, k):
         raise DataError(f"{place}: origins must be a list of {k}, one for each completion, or left out")
     columns = row.columns.get("columns") or {}
     if not isinstance(columns, dict):
-        raise DataError(f"{place}: columns is {shortened(columns)}: must be an object")
+        raise DataError(f"{place}: columns is {shortened(repr(columns))}: must be an object")
     return Preference(
         comparison=Comparison(
             prompt=text_cell(row, "prompt"),
@@ -135,12 +133,12 @@ def _ranking(row: SourceRow, k: int, verdict: str) -> tuple[tuple[int, ...], ...
     places = sorted(place for group in ranking for place in group) if fits else None
     if verdict == "ranked" and places != list(range(k)):
         raise DataError(
-            f"{row.place}: ranking is {shortened(ranking)}: must be groups of the places 0 to {k - 1}, best first, "
-            "as in [[1], [0, 2]]"
+            f"{row.place}: ranking is {shortened(repr(ranking))}: must be groups of the places 0 to {k - 1}, "
+            "best first, as in [[1], [0, 2]]"
         )
     if verdict != "ranked" and places != []:
         raise DataError(
-            f"{row.place}: ranking is {shortened(ranking)}: must be left out where the verdict is {verdict}"
+            f"{row.place}: ranking is {shortened(repr(ranking))}: must be left out where the verdict is {verdict}"
         )
     return tuple(tuple(group) for group in ranking)
 
@@ -152,9 +150,10 @@ def provenance_values(preference: Preference, sides: Sequence[str]) -> dict[str,
     """Return the columns of `preference`, whose completions are called `sides` in their order."""
     comparison = preference.comparison
     origins: list[dict[str, Any] | None] = [
-        _origin_values(origin) | {"sampling": _json(origin.sampling)} for origin in comparison.origins
+        _origin_values(origin) | {"sampling": plain_json(origin.sampling)} for origin in comparison.origins
     ]
-    values = (*(origins or [None for _ in sides]), _judgement_values(preference.judgement), _json(comparison.columns))
+    columns = plain_json(comparison.columns)
+    values = (*(origins or [None for _ in sides]), _judgement_values(preference.judgement), columns)
     return dict(zip(_provenance_columns(sides), values, strict=True))
 
 
@@ -178,9 +177,11 @@ def judgement_fields(values: dict[str, Any], k: int, place: str) -> dict[str, An
 
     values: some or all of them, as plain values. Raises DataError for a value that breaks a rule.
     """
-    rule = f"places from 0 to {k - 1}, none twice"
-    rules = _JUDGEMENT | {"order_shown": (lambda one: _are_places(one, k), rule)}
-    return checked_fields(values, rules, place)
+    order_shown: tuple[Fits, str] = (
+        lambda one: is_list_of(one, is_whole) and len(set(one)) == len(one) and set(one) <= set(range(k)),
+        f"places from 0 to {k - 1}, none twice",
+    )
+    return checked_fields(values, _JUDGEMENT | {"order_shown": order_shown}, place)
 
 
 def _provenance_columns(sides: Sequence[str]) -> tuple[str, ...]:
@@ -205,11 +206,3 @@ def _origin(values: Any, place: str) -> Origin:
     if not isinstance(sampling, dict):
         raise DataError(f"{place}: sampling must be an object")
     return Origin(sampling=sampling, **checked_fields(values, _ORIGIN, place))
-
-
-def _are_places(value: Any, k: int) -> bool:
-    return is_list_of(value, is_whole) and len(set(value)) == len(value) and set(value) <= set(range(k))
-
-
-def _json(value: dict[str, Any]) -> str:
-    return _ENCODER.encode(plain(value)) if value else "{}"

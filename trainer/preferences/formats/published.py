@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from itertools import combinations
+from typing import Any, get_args
 
 from trainer.data.readers import SourceRow
-from trainer.errors import DataError
+from trainer.errors import DataError, shortened
 from trainer.preferences.conversations import (
     ASSISTANT,
     HUMAN,
@@ -32,7 +33,6 @@ from trainer.preferences.formats.values import (
     number_of,
     other_columns,
     prompt_cell,
-    shortened,
     text,
     text_cell,
 )
@@ -50,16 +50,7 @@ from trainer.preferences.records import (
 
 _TRL_SIDES = ("chosen", "rejected")
 _CHOICE_SIDES = ("a", "b")
-_CHOICES: dict[Any, Choice] = {
-    1: "a",
-    2: "b",
-    "a": "a",
-    "b": "b",
-    "tie": "tie",
-    "both_bad": "both_bad",
-    "both bad": "both_bad",
-    "skip": "skip",
-}
+_CHOICES: dict[Any, Choice] = {1: "a", 2: "b", "both bad": "both_bad", **{name: name for name in get_args(Choice)}}
 _SCORE = "overall_score"  # of a completion in UltraFeedback
 
 
@@ -153,9 +144,8 @@ def column_rows(preference: Preference, options: WriteOptions) -> Iterator[Row]:
     if judgement.verdict == "skip":
         options.left_out["skip"] += 1
     elif judgement.verdict == "both_bad":
-        for first in range(k):
-            for second in range(first + 1, k):
-                yield _choice_row(_part(preference, (first, second), judgement), options)
+        for places in combinations(range(k), 2):
+            yield _choice_row(_part(preference, places, judgement), options)
     else:
         for first, second in ranked_pairs(judgement):
             places, ranking = ((first, second), ((0,), (1,))) if first < second else ((second, first), ((1,), (0,)))
@@ -175,7 +165,7 @@ def _choice(row: SourceRow, name: str) -> Choice:
     choice = _CHOICES.get(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
     if choice is None:
         raise DataError(
-            f"{row.place}: column '{name}' is {shortened(given)}: must be a or 1, b or 2, tie, both_bad or skip"
+            f"{row.place}: column '{name}' is {shortened(repr(given))}: must be a or 1, b or 2, tie, both_bad or skip"
         )
     return choice
 
@@ -207,6 +197,35 @@ def kto_rows(preference: Preference, options: WriteOptions) -> Iterator[Row]:
         yield row | (provenance_values(one, ("completion",)) if options.provenance else {})
 
 
+# Nothing but completions
+
+
+def is_unjudged(row: SourceRow) -> bool:
+    """Return whether `row` is yet to be judged: prompt and completions, or prompt, a and b."""
+    columns = row.columns
+    completions = columns.get("completions")
+    if isinstance(completions, list):
+        judged = {"ranking", "verdict"} & columns.keys() or any(isinstance(one, dict) for one in completions)
+        return "prompt" in columns and not judged
+    return {"prompt", "a", "b"} <= columns.keys() and "choice" not in columns
+
+
+def read_unjudged(row: SourceRow, _names: ColumnNames, source: str) -> Preference:
+    """Read a row that is yet to be judged, as a skip. Raises DataError."""
+    columns = row.columns
+    given = completion_cells(row) if "completions" in columns else [columns.get(name) for name in _CHOICE_SIDES]
+    completions = tuple(text(one, row.place, f"completion {number}") for number, one in enumerate(given, 1))
+    return Preference(
+        comparison=Comparison(
+            prompt=prompt_cell(row, "prompt"),
+            completions=completions,
+            origins=(Origin(source=source),) * len(completions),
+            columns=other_columns(row, "prompt", "completions", *_CHOICE_SIDES),
+        ),
+        judgement=Judgement.chosen("skip"),
+    )
+
+
 # A score for each completion
 
 
@@ -223,7 +242,8 @@ def read_ultrafeedback(row: SourceRow, names: ColumnNames, source: str) -> Prefe
         texts.append(text(fields.get("response"), row.place, f"response {number}"))
         score: Any = fields.get(_SCORE)
         if not is_number(score):
-            raise DataError(f"{row.place}: {_SCORE} of completion {number} is {shortened(score)}: must be a number")
+            shown = shortened(repr(score))
+            raise DataError(f"{row.place}: {_SCORE} of completion {number} is {shown}: must be a number")
         scores.append(float(score))
         origins.append(Origin(source=source, writer=str(fields.get("model") or "")))
     ranking = tuple(

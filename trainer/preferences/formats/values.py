@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.data.readers import SourceRow
-from trainer.errors import DataError
+from trainer.errors import DataError, shortened
 from trainer.preferences.records import Messages, Text
 
+_as_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _as_utf8_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
 Fits = Callable[[Any], bool]
 
@@ -55,13 +56,9 @@ def prompt_cell(row: SourceRow, name: str) -> Text:
 
 def completion_cells(row: SourceRow) -> list[Any]:
     """Return the column `completions`. Raises DataError unless it is a list of two or more."""
-    return two_or_more(cell(row, "completions"), row.place)
-
-
-def two_or_more(completions: Any, place: str) -> list[Any]:
-    """Return `completions`. Raises DataError unless it is a list of two or more."""
+    completions = cell(row, "completions")
     if not isinstance(completions, list) or len(completions) < 2:
-        raise DataError(f"{place}: completions is {shortened(completions)}: must be a list of two or more")
+        raise DataError(f"{row.place}: completions is {shortened(repr(completions))}: must be a list of two or more")
     return completions
 
 
@@ -72,7 +69,7 @@ def text(value: Any, place: str, name: str) -> Text:
     if messages := _messages(value):
         return messages
     raise DataError(
-        f'{place}: {name} is {shortened(value)}: must be a string, or a list of messages {{"role": "user", '
+        f'{place}: {name} is {shortened(repr(value))}: must be a string, or a list of messages {{"role": "user", '
         '"content": "..."}'
     )
 
@@ -95,6 +92,11 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
+def plain_json(value: Any) -> str:
+    """Return `value` as JSON text, made plain."""
+    return _as_json(plain(value))
+
+
 def from_json(value: Any, place: str, name: str) -> Any:
     """Return `value`, parsed if it is text. Raises DataError.
 
@@ -105,7 +107,7 @@ def from_json(value: Any, place: str, name: str) -> Any:
     try:
         return json.loads(value)
     except (ValueError, RecursionError):
-        raise DataError(f"{place}: {name} is {shortened(value)}: must be JSON") from None
+        raise DataError(f"{place}: {name} is {shortened(repr(value))}: must be JSON") from None
 
 
 def checked_fields(values: dict[str, Any], rules: Mapping[str, tuple[Fits, str]], place: str) -> dict[str, Any]:
@@ -119,7 +121,7 @@ def checked_fields(values: dict[str, Any], rules: Mapping[str, tuple[Fits, str]]
         if value is None:
             continue
         if not fits(value):
-            raise DataError(f"{place}: {name} is {shortened(value)}: must be {rule}")
+            raise DataError(f"{place}: {name} is {shortened(repr(value))}: must be {rule}")
         found[name] = tuple(value) if isinstance(value, list) else value
     return found
 
@@ -158,12 +160,6 @@ def check_encodable(row: SourceRow) -> None:
     except UnicodeEncodeError as error:
         unit = f"\\u{ord(error.object[error.start]):04x}"
         raise DataError(f"{row.place}: has half a surrogate pair ({unit}), which is not text: remove it") from None
-
-
-def shortened(value: Any) -> str:
-    """Return `value` as errors show it, in at most 60 characters."""
-    shown = repr(value)
-    return shown if len(shown) <= 60 else shown[:59] + "…"
 
 
 def _messages(value: Any) -> Messages | None:

@@ -6,14 +6,60 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from trainer.errors import TrainerError
+from trainer.preferences.formats import read_preferences
 from trainer.preferences.items import Item, Queue, QueuePlan, SessionPlan
-from trainer.preferences.queues import Drawn, LabelHistory, QueueContext, QueueInputs
-from trainer.preferences.queues.listed import again, dataset
+from trainer.preferences.queues import Drawn, LabelHistory, QueueContext, QueueInputs, awaited, only_new
 from trainer.preferences.queues.run_pairs import policy_and_reference, samples
 from trainer.preferences.queues.scored_pairs import disagreement, uncertain
 from trainer.preferences.records import Comparison, Preference
+
+_REPORTED = 20  # limit of lines about what was left out
+_APART = 20  # fewest items between a label and its repeat
+_TRIES = 5  # at a time; what is not labelled yet is tried again later
+
+
+# Queues of existing comparisons
+
+
+def dataset(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn]:
+    """Yield the comparisons of a file, a folder or a dataset, in its order; its judgements are ignored.
+
+    The source has preferences in any format that can be imported, or rows that are yet to be judged: prompt and
+    completions, or prompt, a and b. Broken rows are left out and reported. Raises DataError for what cannot be read.
+    """
+    # Loading a dataset by its name imports the library, which takes seconds.
+    work = partial(read_preferences, plan.source, skip_broken=True, unjudged=True)
+    reading = yield from awaited(work, f"reading '{plan.source}'", inputs.context)
+    yield from only_new((preference.comparison for preference in reading), inputs)
+    if reading.broken:
+        inputs.report(
+            f"{reading.broken} rows of '{plan.source}' are broken and left out, the first: {reading.problems[0]}"
+        )
+
+
+def again(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Comparison]:
+    """Yield the comparisons of the store with the plan's keys, judged or not."""
+    history, missing = inputs.history, {}
+    for key in dict.fromkeys(plan.keys):
+        if key in history.served:
+            continue
+        if labels := history.labels_of(key):
+            yield labels[-1].comparison
+        else:
+            missing[key] = True
+    for comparison in history.comparisons() if missing else ():
+        if missing.pop(comparison.key, False) and comparison.key not in history.served:
+            yield comparison
+        if not missing:
+            return
+    if missing:
+        inputs.report(
+            f"{len(missing)} of {len(plan.keys)} comparisons are not in '{history.path}': import their source first"
+        )
+
 
 QUEUES: dict[Queue, Callable[[QueuePlan, QueueInputs], Iterator[Drawn]]] = {
     "samples": samples,
@@ -26,9 +72,8 @@ QUEUES: dict[Queue, Callable[[QueuePlan, QueueInputs], Iterator[Drawn]]] = {
 }
 """Queues by name. Errors in a plan are raised when the first comparison is drawn."""
 
-_REPORTED = 20  # limit of lines about what was left out
-_APART = 20  # fewest items between a label and its repeat
-_TRIES = 5  # at a time; what is not labelled yet is tried again later
+
+# Their mixture
 
 
 @dataclass(slots=True)
@@ -55,11 +100,11 @@ class Mixture:
         self._plan = plan
         self._history = LabelHistory(context.labeller, context.store, context.served)
         self._total = 0
-        self._queues = [
-            _Queue(one, QUEUES[one.queue](one, self._inputs(place, context)))
-            for place, one in enumerate(plan.queues)
-            if one.weight > 0
-        ]
+        self._queues: list[_Queue] = []
+        for place, one in enumerate(plan.queues):
+            if one.weight > 0:
+                inputs = QueueInputs(context, self._history, self._rng(place, context), self._report, plan.random)
+                self._queues.append(_Queue(one, QUEUES[one.queue](one, inputs)))
         self._repeats = _Repeats(plan.repeats, self._history, self._rng("repeats", context))
 
     @property
@@ -77,7 +122,11 @@ class Mixture:
             order = self._other_order(label)
             return self._given(Item(comparison=label.comparison, queue="repeat", order=order, repeats=label.id))
         for queue in sorted(self._queues, key=self._turn):
-            drawn = self._next(queue)
+            try:
+                drawn = next(queue.drawn, None)
+            except TrainerError as error:
+                self._report(str(error))
+                drawn = None
             if isinstance(drawn, Comparison):
                 queue.given += 1
                 return self._given(self._item(drawn, queue.plan))
@@ -103,13 +152,6 @@ class Mixture:
         given = sum(one.given for one in self._queues)
         return queue.given >= share * (given + 1), (queue.given + 1) / share
 
-    def _next(self, queue: _Queue) -> Drawn | None:
-        try:
-            return next(queue.drawn, None)
-        except TrainerError as error:
-            self._report(str(error))
-            return None
-
     def _given(self, item: Item) -> Item:
         key = item.comparison.key
         self._history.served.add(key)
@@ -134,9 +176,6 @@ class Mixture:
         places = list(range(len(comparison.completions)))
         random.Random(f"{self._plan.seed}/{self._history.labeller}/{comparison.key}").shuffle(places)
         return tuple(places)
-
-    def _inputs(self, place: int, context: QueueContext) -> QueueInputs:
-        return QueueInputs(context, self._history, self._rng(place, context), self._report, self._plan.random)
 
     def _rng(self, what: object, context: QueueContext) -> random.Random:
         # Another one when a session is continued, so that a model does not write the same again.

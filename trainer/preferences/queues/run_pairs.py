@@ -6,7 +6,6 @@ import random
 from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from trainer.config import load_config
 from trainer.control.questions import Question, Writer
@@ -18,8 +17,8 @@ from trainer.preferences.items import QueuePlan
 from trainer.preferences.queues import Ask, Drawn, QueueInputs, Wait, awaited, only_new
 from trainer.preferences.queues.run_samples import (
     PromptSamples,
-    Sample,
     SampledIterations,
+    Written,
     checkpoint_of,
     newest_first,
 )
@@ -30,15 +29,6 @@ _REFUSALS = 3  # in a row, after which the model is not asked again
 _NOTHING_NEW = 20  # known pairs in a row, after which the queue ends
 
 
-class Written(NamedTuple):
-    """A completion, with what is shown of it once it is judged."""
-
-    text: str
-    origin: Origin
-    score: float | None  # by the run's reward
-    length: int | None  # tokens
-
-
 def samples(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn]:
     """Yield pairs of the samples of one prompt in one iteration, newest iteration first.
 
@@ -46,7 +36,7 @@ def samples(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn]:
     there are no samples, or no model to ask.
     """
     iterations = SampledIterations(plan.source, inputs.report)
-    pairs = partial(sampled_pairs, folder=iterations.folder, rng=inputs.rng)
+    pairs = partial(sampled_pairs, rng=inputs.rng)
     while (comparable := _are_comparable(iterations)) is None:
         inputs.context.check()
         iterations.check_any()
@@ -69,9 +59,9 @@ def policy_and_reference(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn
 # Pairs of samples
 
 
-def sampled_pairs(prompts: Sequence[PromptSamples], folder: RunFolder, rng: random.Random) -> Iterator[Comparison]:
+def sampled_pairs(prompts: Sequence[PromptSamples], rng: random.Random) -> Iterator[Comparison]:
     """Yield every two samples of a prompt once, in random order: one pair of each prompt before the second of any."""
-    waiting = deque(_pairs_of(one, folder, rng) for one in rng.sample(prompts, len(prompts)))
+    waiting = deque(_pairs_of(one, rng) for one in rng.sample(prompts, len(prompts)))
     while waiting:
         pairs = waiting.popleft()
         if (pair := next(pairs, None)) is not None:
@@ -101,30 +91,13 @@ def _are_comparable(iterations: SampledIterations) -> bool | None:
     return None
 
 
-def _pairs_of(prompt: PromptSamples, folder: RunFolder, rng: random.Random) -> Iterator[Comparison]:
+def _pairs_of(prompt: PromptSamples, rng: random.Random) -> Iterator[Comparison]:
+    """Yield every two samples of `prompt` once; from the beginning on, all of them come about equally often."""
     samples = rng.sample(prompt.samples, len(prompt.samples))
-    for first, second in _every_two(len(samples)):
-        yield _comparison(prompt.prompt, [_sampled(prompt, samples[place], folder) for place in (first, second)])
-
-
-def _every_two(count: int) -> Iterator[tuple[int, int]]:
-    """Yield every two of `count` places once; from the beginning on, all places come about equally often."""
+    count = len(samples)
     for distance in range(1, count // 2 + 1):
         for place in range(distance if 2 * distance == count else count):
-            yield place, (place + distance) % count
-
-
-def _sampled(prompt: PromptSamples, sample: Sample, folder: RunFolder) -> Written:
-    origin = Origin(
-        source="run",
-        run=folder.name,
-        iteration=prompt.iteration,
-        row=sample.row,
-        checkpoint=checkpoint_of(folder, prompt.iteration - 1),  # the policy that wrote it
-        writer="policy",
-        sampling={} if prompt.temperature is None else {"temperature": prompt.temperature},
-    )
-    return Written(sample.text, origin, sample.score, sample.length)
+            yield _comparison(prompt.prompt, (samples[place], samples[(place + distance) % count]))
 
 
 def _comparison(prompt: Text, written: Sequence[Written]) -> Comparison:
@@ -186,7 +159,10 @@ def _prompts(source: str, inputs: QueueInputs) -> Iterator[PromptSamples | Wait]
 
     Starts again at the end.
     """
-    in_random_order = partial(_shuffled, inputs.rng)
+
+    def in_random_order(prompts: Sequence[PromptSamples]) -> Iterator[PromptSamples]:
+        return iter(inputs.rng.sample(prompts, len(prompts)))
+
     while True:
         iterations, found = SampledIterations(source, inputs.report), False
         if iterations.newest() is None:
@@ -205,11 +181,7 @@ def _prompts(source: str, inputs: QueueInputs) -> Iterator[PromptSamples | Wait]
 def _prompts_of(folder: RunFolder) -> list[PromptSamples]:
     """Return the prompts that a run was given, without samples. Raises ConfigError and DataError."""
     rows = load_prompts(load_config(folder.config).data)
-    return [PromptSamples(0, row.prompt, None, row.columns, None) for row in rows]
-
-
-def _shuffled(rng: random.Random, prompts: Sequence[PromptSamples]) -> Iterator[PromptSamples]:
-    return iter(rng.sample(prompts, len(prompts)))
+    return [PromptSamples(row.prompt, None, row.columns) for row in rows]
 
 
 def _questions(prompt: PromptSamples, writers: tuple[Writer, Writer], rng: random.Random) -> list[Question]:

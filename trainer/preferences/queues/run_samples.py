@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -13,9 +12,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from trainer.errors import DataError, StorageError, UsageError
 from trainer.files import read_toml
-from trainer.preferences.formats.values import text
+from trainer.preferences.formats.values import plain, text
 from trainer.preferences.queues import QueueContext, Report, Wait
-from trainer.preferences.records import Text
+from trainer.preferences.records import Origin, Text
 from trainer.runs.folder import RunFolder, open_run
 from trainer.runs.samples import read_samples, sample_schema, sample_settings
 
@@ -24,12 +23,12 @@ T = TypeVar("T")
 _COLUMNS = ("row", "prompt", "source_prompt", "prompt_tokens", "columns", "completion", "score", "length")
 
 
-class Sample(NamedTuple):
-    """A response. None where the file does not say."""
+class Written(NamedTuple):
+    """A completion, with what is shown of it once it is judged. None where a file does not say."""
 
-    row: int
     text: str
-    score: float | None
+    origin: Origin
+    score: float | None  # by the run's reward
     length: int | None  # tokens
 
 
@@ -37,16 +36,13 @@ class Sample(NamedTuple):
 class PromptSamples:
     """Responses of the policy of one iteration to one prompt.
 
-    tokens: what the model read; None where the file does not say. columns: the others of the prompt's row. temperature:
-    None where the file does not say.
+    tokens: what the model read; None where the file does not say. columns: the others of the prompt's row.
     """
 
-    iteration: int
     prompt: Text
     tokens: list[int] | None
     columns: dict[str, Any]
-    temperature: float | None
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[Written] = field(default_factory=list)
 
 
 class SampledIterations:
@@ -77,10 +73,30 @@ class SampledIterations:
     def read(self, iteration: int) -> list[PromptSamples]:
         """Return the samples of `iteration` by prompt; if its file cannot be read, report why and return none."""
         try:
-            return _read(self.folder, iteration)
+            temperature, rows = _rows(self.folder.samples_file(iteration))
         except StorageError as error:
             self._report(str(error))
             return []
+        checkpoint = checkpoint_of(self.folder, iteration - 1)  # the policy that wrote them
+        sampling = {} if temperature is None else {"temperature": temperature}
+        found: dict[tuple[Any, Any], PromptSamples] = {}
+        for place, row in enumerate(rows):
+            key = (row["prompt"], row["source_prompt"])
+            if key not in found:
+                prompt = _prompt(row["prompt"] or "", row["source_prompt"])
+                found[key] = PromptSamples(prompt, row["prompt_tokens"] or None, _columns(row["columns"]))
+            origin = Origin(
+                source="run",
+                run=self.folder.name,
+                iteration=iteration,
+                row=place if row["row"] is None else row["row"],
+                checkpoint=checkpoint,
+                writer="policy",
+                sampling=sampling,
+            )
+            written = Written(row["completion"] or "", origin, plain(row["score"]), row["length"])
+            found[key].samples.append(written)
+        return list(found.values())
 
     def are_over(self) -> bool:
         """Return whether none is left and none will come: the run is not under way, or it keeps no samples."""
@@ -152,31 +168,6 @@ def _keeps_samples(folder: RunFolder) -> bool:
         return config["run"].get("save_samples", True) is not False
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return True
-
-
-def _read(folder: RunFolder, iteration: int) -> list[PromptSamples]:
-    found: dict[tuple[Any, Any], PromptSamples] = {}
-    temperature, rows = _rows(folder.samples_file(iteration))
-    for place, row in enumerate(rows):
-        key = (row["prompt"], row["source_prompt"])
-        if key not in found:
-            found[key] = PromptSamples(
-                iteration=iteration,
-                prompt=_prompt(row["prompt"] or "", row["source_prompt"]),
-                tokens=row["prompt_tokens"] or None,
-                columns=_columns(row["columns"]),
-                temperature=temperature,
-            )
-        score = row["score"]
-        found[key].samples.append(
-            Sample(
-                row=place if row["row"] is None else row["row"],
-                text=row["completion"] or "",
-                score=score if score is not None and math.isfinite(score) else None,
-                length=row["length"],
-            )
-        )
-    return list(found.values())
 
 
 def _rows(path: Path) -> tuple[float | None, Iterator[dict[str, Any]]]:

@@ -11,7 +11,6 @@ from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from statistics import pstdev
-from typing import NamedTuple
 
 from trainer.errors import ModelError, UsageError
 from trainer.preferences.items import QueuePlan
@@ -27,6 +26,7 @@ _IN_ADVANCE = 6  # random pairs that may come early, so that nobody waits for th
 
 Measure = Callable[[Sequence[float]], float]
 """Function that orders pairs, smallest first, by r(a) - r(b) of each model."""
+Measured = Callable[[Sequence[Comparison]], list[tuple[float, Comparison]]]
 
 
 def uncertain(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn]:
@@ -58,7 +58,8 @@ def _ordered(source: str, models: Sequence[str], measure: Measure, inputs: Queue
         raise UsageError("nothing can score pairs here: choose another queue")
     iterations = SampledIterations(source, inputs.report)
     iterations.check_any()
-    pairs = ScoredPairs(iterations, models, measure, context.score, inputs)
+    why = f"scoring samples with {' and '.join(Path(model).name for model in models)}"
+    pairs = ScoredPairs(iterations, partial(_measured, models, measure, context.score), why, inputs)
     given = at_random = 0
     while True:
         context.check()
@@ -79,34 +80,22 @@ def _ordered(source: str, models: Sequence[str], measure: Measure, inputs: Queue
             yield Wait(iterations.awaited)
 
 
-class _Scored(NamedTuple):
-    measure: float
-    number: int  # orders pairs of equal measure
-    pair: Comparison
-
-
 class ScoredPairs:
     """Pairs of `iterations` in order or at random, each once.
 
     Some completions of the newest iterations are scored at once, in the background: newer iterations when they have
     come, older ones when these are used up.
+
+    measured: returns pairs with their measures. why: what is awaited while it runs, in words.
     """
 
-    def __init__(
-        self,
-        iterations: SampledIterations,
-        models: Sequence[str],
-        measure: Measure,
-        score: Score,
-        inputs: QueueInputs,
-    ) -> None:
+    def __init__(self, iterations: SampledIterations, measured: Measured, why: str, inputs: QueueInputs) -> None:
         self._iterations = iterations
-        self._models = models
-        self._measure = measure
-        self._score = score
+        self._measured = measured
+        self._why = why
         self._inputs = inputs
         self._all: list[Comparison] = []
-        self._in_order: list[_Scored] = []  # a heap
+        self._in_order: list[tuple[float, int, Comparison]] = []  # a heap of measures; a number orders equal ones
         self._numbers = count()
         self._newest = -1  # iteration that was read
         self._has_pairs = False  # whether there was any pair yet
@@ -115,8 +104,7 @@ class ScoredPairs:
     @property
     def awaited(self) -> str:
         """Scores to wait for, in words; empty for none."""
-        names = " and ".join(Path(model).name for model in self._models)
-        return f"scoring samples with {names}" if self._scoring is not None else ""
+        return self._why if self._scoring is not None else ""
 
     def look_ahead(self) -> None:
         """Collect the scores that have come, and start scoring more when it is time.
@@ -124,22 +112,22 @@ class ScoredPairs:
         Raises what scoring raises, and UsageError if no prompt has two samples.
         """
         if self._scoring is not None and self._scoring.done():
-            found = result_of(self._scoring, self.awaited)
+            found = result_of(self._scoring, self._why)
             self._scoring = None
             for measure, pair in found:
-                heapq.heappush(self._in_order, _Scored(measure, next(self._numbers), pair))
+                heapq.heappush(self._in_order, (measure, next(self._numbers), pair))
         newest = self._iterations.newest()
         if self._scoring is None and newest is not None and (newest > self._newest or len(self._in_order) < _LEAST):
             self._newest = max(newest, self._newest)
             if pairs := self._next_pairs():
                 self._all += pairs
-                work = partial(_measured, pairs, self._models, self._measure, self._score)
-                self._scoring = in_background(work, self._inputs.context.wake)
+                self._scoring = in_background(partial(self._measured, pairs), self._inputs.context.wake)
 
     def first(self) -> Comparison | None:
         """Return the first new pair in order; None if there is none."""
         while self._in_order:
-            if self._inputs.history.is_new(pair := heapq.heappop(self._in_order).pair):
+            *_, pair = heapq.heappop(self._in_order)
+            if self._inputs.history.is_new(pair):
                 return pair
         return None
 
@@ -163,12 +151,12 @@ class ScoredPairs:
             self._has_pairs |= has_pairs(prompts)
             if prompts and not self._has_pairs:
                 raise UsageError(one_sample_each(self._iterations))
-            pairs += islice(sampled_pairs(prompts, self._iterations.folder, self._inputs.rng), _PAIRS - len(pairs))
+            pairs += islice(sampled_pairs(prompts, self._inputs.rng), _PAIRS - len(pairs))
         return pairs
 
 
 def _measured(
-    pairs: Sequence[Comparison], models: Sequence[str], measure: Measure, score: Score
+    models: Sequence[str], measure: Measure, score: Score, pairs: Sequence[Comparison]
 ) -> list[tuple[float, Comparison]]:
     """Return `pairs` with their measure, the scores in their columns; without those that a model could not score."""
     places: dict[tuple[str, str], int] = {}

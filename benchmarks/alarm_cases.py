@@ -15,6 +15,7 @@ from mlx.utils import tree_map
 from trainer.control.control import Control
 from trainer.ppo import steps
 from trainer.ppo.learner import Learner
+from trainer.rollout import sampling
 
 REWARDS = Path(__file__).with_name("alarm_rewards.py")
 STOP = list("rstuvwxyz")
@@ -66,6 +67,15 @@ def policy_scored_at(temperature: float) -> Iterator[None]:
         return original(*args, **kwargs | {"temperature": temperature})
 
     with mock.patch.object(steps, "add_policy_logprobs_and_values", patched):
+        yield
+
+
+@contextmanager
+def sharpened_draws(power: float) -> Iterator[None]:
+    """Draw tokens in proportion to p^power, while everything that is reported of them says p."""
+    original = sampling.categorical
+
+    with mock.patch.object(sampling, "categorical", lambda weights, keys: original(weights**power, keys)):
         yield
 
 
@@ -150,6 +160,7 @@ FAILURES = [
         "kl_negative",
         lambda: policy_scored_at(1.0),
     ),
+    Case("draws sharper than the distribution", {}, "sampling_bias", lambda: sharpened_draws(1.2)),
     Case(
         "one letter pays, no penalty",
         {**reward("one_letter"), "ppo.kl_coef": 0.0, "optim.policy_lr": 0.02},

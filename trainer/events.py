@@ -116,6 +116,8 @@ class Iteration(Event):
     length_correlation: float = math.nan  # Pearson's, of score and response length; NaN where one does not vary
     repetition: float = math.nan  # mean share of a response's 4-grams that occurred in it before
     unique: float = math.nan  # distinct responses over all of the batch
+    surprise: float = math.nan  # -log-prob of the sampler, nats per token; equals the entropy but for chance
+    surprise_error: float = math.nan  # standard error of surprise - entropy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

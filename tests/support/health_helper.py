@@ -27,7 +27,7 @@ def healthy(count: int, seed: int = 0, **changes: Callable[[int], Any]) -> list[
 
     changes: of a field, from the iteration's number.
     """
-    draw = random.Random(seed)
+    draw, drawn_surprise = random.Random(seed), random.Random(f"surprise {seed}")
     rows = []
     for number in range(1, count + 1):
         risen = 1 - math.exp(-number / 20)
@@ -61,7 +61,9 @@ def healthy(count: int, seed: int = 0, **changes: Callable[[int], Any]) -> list[
             "unique": 1.0,
             "parts": {"lexicon": 0.1 + 0.5 * risen + draw.gauss(0, 0.1)},
         }
-        rows.append(iteration(number, **values | {name: change(number) for name, change in changes.items()}))
+        values |= {name: change(number) for name, change in changes.items()}
+        surprise = {"surprise": values["entropy"] + drawn_surprise.gauss(0, 0.1), "surprise_error": 0.1}
+        rows.append(iteration(number, **surprise | values))
     return rows
 
 

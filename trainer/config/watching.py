@@ -12,6 +12,7 @@ AlarmCode = Literal[
     "no_signal",
     "kl_high",
     "kl_negative",
+    "sampling_bias",
     "entropy_collapse",
     "clip_saturation",
     "ratio_spike",

@@ -11,7 +11,7 @@ from trainer.config.watching import Action, AlarmCode, ConvergenceConfig
 from trainer.events import Alarm, Alert, Decision, Evaluation, Event, Iteration, RolledBack, RunStarted, SettingChanged
 from trainer.monitoring.convergence_rules import collapse, degradation, plateau, runaway_kl, target
 from trainer.monitoring.history import History, Level, Rule, Sign
-from trainer.monitoring.policy_rules import entropy_collapse, kl_high, kl_negative, not_training
+from trainer.monitoring.policy_rules import entropy_collapse, kl_high, kl_negative, not_training, sampling_bias
 from trainer.monitoring.reward_rules import length_exploitation, repetition, reward_hacking, truncation
 from trainer.monitoring.update_rules import (
     clip_saturation,
@@ -29,6 +29,7 @@ ALARM_RULES: dict[AlarmCode, Rule] = {
     "no_signal": no_signal,
     "kl_high": kl_high,
     "kl_negative": kl_negative,
+    "sampling_bias": sampling_bias,
     "entropy_collapse": entropy_collapse,
     "clip_saturation": clip_saturation,
     "ratio_spike": ratio_spike,

@@ -57,6 +57,25 @@ def rollout_metrics(batch: Experience, *, kl_coef: float) -> dict[str, Any]:
         "length_correlation": correlation(scores, np.array(batch.response_lengths, dtype=np.float64)),
         "repetition": float(np.mean([repetition(response) for response in responses])),
         "unique": len(set(map(tuple, responses))) / len(responses),
+        **surprise_metrics(batch.sampler_logprobs, filled(batch.entropy), mask),
+    }
+
+
+def surprise_metrics(sampler_logprobs: mx.array, entropy: mx.array, mask: mx.array) -> dict[str, float]:
+    """Return the mean surprise of the sampled tokens, and the standard error of its distance from the mean entropy.
+
+    A token a_t drawn from p has the mean surprise E[-log p(a_t)] = H(p), whatever came before it. The differences
+
+        d_t = -log p(a_t) - H(p)
+
+    are therefore those of a martingale, and their mean over N tokens is 0 with a standard error of sqrt(sum d_t^2) / N.
+    Cutting the distribution (top-p, top-k) lowers the surprise. All arguments: [B, T].
+    """
+    surprise, tokens = -sampler_logprobs, mask.sum()
+    squares = mx.where(mask > 0, mx.square(surprise - entropy), 0.0).sum()
+    return {
+        "surprise": float(maths.masked_mean(surprise, mask)),
+        "surprise_error": float(mx.sqrt(squares) / tokens),
     }
 
 

@@ -65,6 +65,11 @@ SIGNS = {
     "a KL of 0": Case({"kl": lambda n: 0.0}, (5, "not_training", "error")),
     "a gradient of 0": Case({"grad_norm": from_20(0.0, 3.0)}, (25, "not_training", "error")),
     "a KL below 0": Case({"kl": from_20(-0.06, 4.0)}, (32, "kl_negative", "warning")),
+    "tokens that surprise too little": Case(
+        {"entropy": lambda n: 5.03, "surprise": from_20(4.59, 5.03), "surprise_error": lambda n: 0.05},
+        (22, "sampling_bias", "warning"),
+        "error",
+    ),
     "an entropy of a tenth": Case({"entropy": from_20(0.34, 3.4)}, (23, "entropy_collapse", "warning")),
     "an entropy of a hundredth": Case({"entropy": from_20(0.034, 3.4)}, (23, "entropy_collapse", "error")),
     "a fourth clipped": Case({"clip_fraction": from_20(0.25, 0.03)}, (23, "clip_saturation", "warning")),

@@ -35,6 +35,8 @@ def once(name: str, else_: float) -> Callable[[float], Changes]:
 LEVEL_SCORE = {"score_mean": lambda n: 0.3, "score_std": lambda n: 0.4}
 LARGE = {"rollout": {"batch_size": 1024}}
 
+SURE = {"entropy": lambda n: 3.4, "surprise_error": lambda n: 0.001}
+
 EDGES = [
     Edge("kl_high", later("kl", 2.0, **LEVEL_SCORE), 11.9, 12.1),  # at 0.05 a nat, 0.6: 1.5 deviations
     Edge("kl_high", later("kl", 2.0, **LEVEL_SCORE), 23.9, 24.1, "error"),
@@ -44,6 +46,10 @@ EDGES = [
         "kl_high", later("kl", 2.0, kl_coef=lambda n: 0.0, entropy=lambda n: 3.4, **FLAT), 54.3, 54.5, "error"
     ),
     Edge("kl_negative", later("kl", 2.0), -0.049, -0.051),
+    Edge("sampling_bias", later("surprise", 3.4, **SURE), 3.449, 3.451),
+    Edge("sampling_bias", later("surprise", 3.4, **SURE), 3.351, 3.349),
+    Edge("sampling_bias", later("surprise", 3.4, **SURE), 3.649, 3.651, "error"),
+    Edge("sampling_bias", later("surprise_error", 1.0, entropy=lambda n: 3.4, surprise=lambda n: 3.5), 0.0633, 0.0632),
     Edge("entropy_collapse", later("entropy", 3.0), 0.61, 0.59),
     Edge("entropy_collapse", later("entropy", 3.0), 0.151, 0.149, "error"),
     Edge("clip_saturation", later("clip_fraction", 0.03), 0.19, 0.21),

@@ -46,6 +46,7 @@ def test_every_number_is_its_definition_over_real_tokens(batch: Experience) -> N
     scores = [batch.scores[row].item() + tokens[row].sum() for row in rows]
     values, returns = reference.real(batch.values, COUNTS), reference.real(batch.returns, COUNTS)
     mismatch = reference.real(batch.sampler_logprobs, COUNTS) - np.concatenate(logprobs)
+    surprise, entropy = -reference.real(batch.sampler_logprobs, COUNTS), reference.real(batch.entropy, COUNTS)
     assert metrics == pytest.approx(
         {
             "score_mean": np.mean(scores),
@@ -65,6 +66,8 @@ def test_every_number_is_its_definition_over_real_tokens(batch: Experience) -> N
             "length_correlation": np.corrcoef(scores, COUNTS)[0, 1],
             "repetition": 0.0,
             "unique": 1.0,
+            "surprise": surprise.mean(),
+            "surprise_error": np.sqrt(np.square(surprise - entropy).sum()) / len(surprise),
         },
         abs=1e-4,
     )

@@ -93,7 +93,8 @@ class DPOLearner:
             found = pair_loss(self.actor, *part, self.config.train)
             return found.loss / len(groups), found
 
-        return accumulate(loss, self.actor.policy_parameters(), parts(), put=self.actor.update_policy)
+        actor = self.actor
+        return accumulate(loss, actor.policy_parameters(), parts(), put=actor.update_policy, backbone=actor.backbone)
 
 
 def to_completions(sequences: Sequence[list[int]], counts: Sequence[int]) -> Completions:

@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import mlx.core as mx
+import mlx.nn as nn
 from mlx.utils import tree_map
+
+from trainer.models.trunk import differentiable
 
 Tree = TypeVar("Tree")  # parameters, as `put` takes them
 Part = TypeVar("Part")  # a micro-batch
@@ -52,13 +55,15 @@ def accumulate(
     parts: Iterable[Part],
     *,
     put: Callable[[Tree], None],
+    backbone: nn.Module,
     join: Callable[[Found, Found], Found] = _added,
 ) -> tuple[Tree, Found]:
     """Return the gradient of the summed `loss` over `parts`, and the measurements of all parts.
 
     loss: must divide by the weight of the whole step, so that the result does not depend on the parts. put: writes
     parameters into the model; the real ones are there again whenever `parts` is asked for the next one, and at the
-    end, even on error. join: puts the measurements of two parts together; by default, adds the arrays of a NamedTuple.
+    end, even on error. backbone: in training mode meanwhile. join: puts the measurements of two parts together; by
+    default, adds the arrays of a NamedTuple.
     """
 
     def measured(traced: Tree, part: Part) -> tuple[mx.array, Found]:
@@ -68,16 +73,17 @@ def accumulate(
     loss_and_grad = mx.value_and_grad(measured)
     total: Tree | None = None
     found: Found | None = None
-    try:
-        for part in parts:
-            # Of a copy: where the loss raises an error, MLX leaves its tracers in the tree that it was given.
-            (_, new), gradients = loss_and_grad(tree_map(lambda array: array, parameters), part)
-            total = gradients if total is None else tree_map(mx.add, total, gradients)
-            found = new if found is None else join(found, new)
-            mx.eval(total, found)  # frees this micro-batch's graph: a toy peaks at 2.9 MB, not 16.0
-            put(parameters)
-    finally:
-        put(parameters)  # the traced arrays must not stay in the model
+    with differentiable(backbone):
+        try:
+            for part in parts:
+                # Of a copy: where the loss raises an error, MLX leaves its tracers in the tree that it was given.
+                (_, new), gradients = loss_and_grad(tree_map(lambda array: array, parameters), part)
+                total = gradients if total is None else tree_map(mx.add, total, gradients)
+                found = new if found is None else join(found, new)
+                mx.eval(total, found)  # frees this micro-batch's graph: a toy peaks at 2.9 MB, not 16.0
+                put(parameters)
+        finally:
+            put(parameters)  # the traced arrays must not stay in the model
     assert total is not None
     assert found is not None
     return total, found

@@ -50,6 +50,22 @@ def logits_of(backbone: nn.Module, states: mx.array) -> mx.array:
     return logits
 
 
+@contextmanager
+def differentiable(backbone: nn.Module) -> Iterator[None]:
+    """Keep the backbone in training mode inside the block, with dropout off, and in evaluation mode afterwards.
+
+    In training mode, hybrid models use operations that have a gradient in place of Metal kernels that have none.
+    """
+    backbone.train()
+    for module in backbone.modules():
+        if isinstance(module, nn.Dropout):
+            module.eval()
+    try:
+        yield
+    finally:
+        backbone.eval()
+
+
 class _StandIn(nn.Module):
     """Substitute for a trunk, which keeps the states that it returns, or returns those it was given.
 

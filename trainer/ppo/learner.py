@@ -217,7 +217,7 @@ class Learner:
         def loss(part: Experience) -> tuple[mx.array, _Found]:
             return _loss(actor, part, ppo, temperature, objective, total_weight, kl_coef)
 
-        gradients, found = accumulate(loss, before, parts(), put=self._put, join=_Found.joined)
+        gradients, found = accumulate(loss, before, parts(), put=self._put, backbone=actor.backbone, join=_Found.joined)
         return Gradients(gradients, found.sums, batch.gathered(found.ratios, order) if found.ratios else None)
 
     def _apply(self, gradients: Trainables, norm: float) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import mlx.core as mx
+import mlx.nn as nn
 import pytest
 
 from trainer.config.reward_model import RewardOptimConfig
@@ -68,10 +69,25 @@ def test_gradients_and_sums_add_up_and_the_real_arrays_are_there_before_each_par
             yield mx.array([factor, 0.5 * factor])
             assert weights.array is weights.real
 
-    gradients, found = accumulate(weights.loss, {"a": weights.real}, parts(), put=weights.put)
+    gradients, found = accumulate(weights.loss, {"a": weights.real}, parts(), put=weights.put, backbone=nn.Identity())
     assert weights.array is weights.real
     assert gradients["a"].tolist() == pytest.approx([7 / 3, 3.5 / 3])
     assert (found.loss.item(), found.rows.item()) == (pytest.approx(14 / 3), 3)
+
+
+def test_the_backbone_is_in_training_mode_for_gradients_alone_and_its_dropout_stays_off() -> None:
+    """Hybrids of mlx-lm choose by it a Metal kernel that has no gradient."""
+    backbone = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))
+    backbone.eval()
+    weights, modes = Weights(), []
+
+    def loss(part: mx.array) -> tuple[mx.array, Sums]:
+        modes.append((backbone.training, backbone.layers[0].training, backbone.layers[1].training))
+        return weights.loss(part)
+
+    accumulate(loss, {"a": weights.real}, [mx.array([1.0, 1.0])], put=weights.put, backbone=backbone)
+    assert modes == [(True, True, False)]
+    assert not any(module.training for module in backbone.modules())
 
 
 def test_the_real_arrays_are_there_after_an_error_of_a_loss_and_of_the_parts() -> None:
@@ -87,7 +103,7 @@ def test_the_real_arrays_are_there_after_an_error_of_a_loss_and_of_the_parts() -
 
     for loss, parts in ((weights.loss, broken_parts()), (broken_loss, iter([mx.array([1.0, 1.0])]))):
         with pytest.raises(KeyError):
-            accumulate(loss, {"a": weights.real}, parts, put=weights.put)
+            accumulate(loss, {"a": weights.real}, parts, put=weights.put, backbone=nn.Identity())
         assert weights.array is weights.real
 
 

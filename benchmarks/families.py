@@ -14,7 +14,6 @@ import contextlib
 import json
 import math
 import multiprocessing
-import re
 import signal
 import sys
 import time
@@ -29,7 +28,6 @@ import trainer  # noqa: F401  loads the BLAS, before anything imports mlx
 
 # isort: split
 import mlx.core as mx
-import mlx.nn as nn
 import numpy as np
 from tiny_families import VOCABULARY, families, tiny_backbone
 
@@ -38,7 +36,6 @@ from trainer.config import Config
 from trainer.data import Prompt
 from trainer.errors import ModelError, shortened
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.adapters import linear_places
 from trainer.models.cpu.kernels import use_vector_swiglu
 from trainer.models.loading import cast_backbone, quantize_backbone
 from trainer.ppo.loop import PPO, IterationResult
@@ -54,17 +51,18 @@ TIMEOUT = 600  # seconds per cell
 _ENDS = range(7, VOCABULARY, 33)  # ids that end a response: about one token in thirty does
 
 
-def check_family(family: str, dtype: str, bits: int) -> dict[str, Any]:
+def check_family(family: str, dtype: str, bits: int, *, targets: Sequence[str] = ()) -> dict[str, Any]:
     """Train a tiny model of `family` on the default device and return a report. Catches every exception.
 
-    dtype: as `model.dtype`; bits: of quantisation, 0 for none. Keys of the report: family, dtype, bits, outcome
-    (trains, off, refused or failed), error, place (file and line of the error), targets (layers with an adapter), joins
-    (whether rows are decoded together), gap_mean and gap_max (nats), steps, seconds.
+    dtype: as `model.dtype`; bits: of quantisation, 0 for none; targets: as `model.lora_targets`, by default auto. Keys
+    of the report: family, dtype, bits, outcome (trains, off, refused or failed), error, place (file and line of the
+    error), targets (layers with an adapter), joins (whether rows are decoded together), gap_mean and gap_max (nats),
+    steps, seconds.
     """
     started = time.perf_counter()
     report: dict[str, Any] = {"family": family, "dtype": dtype, "bits": bits, "outcome": "failed"}
     try:
-        report |= _trained(family, dtype, bits, report)
+        report |= _trained(family, dtype, bits, targets, report)
     except ModelError as error:
         report |= {"outcome": "refused", "error": _first_line(error)}
     except (Exception, SystemExit) as error:  # noqa: BLE001  the table shows the error of any family
@@ -159,7 +157,7 @@ def _serve(pipe: Connection) -> None:
             pipe.send(check_family(*pipe.recv()))
 
 
-def _trained(family: str, dtype: str, bits: int, report: dict[str, Any]) -> dict[str, Any]:
+def _trained(family: str, dtype: str, bits: int, targets: Sequence[str], report: dict[str, Any]) -> dict[str, Any]:
     """Train the model and return the results. Facts about it go into `report` at once, in case training fails."""
     backbone = tiny_backbone(family, mx.float32)
     exact = cast_backbone(backbone, dtype)
@@ -168,10 +166,9 @@ def _trained(family: str, dtype: str, bits: int, report: dict[str, Any]) -> dict
     mx.eval(backbone.parameters())
     if mx.default_device() == mx.Device(mx.cpu):
         use_vector_swiglu(backbone)  # as `load_backbone` does
-    report["targets"] = _targets(backbone)
     config = Config.model_validate(
         {
-            "model": {"lora_targets": report["targets"], "lora_rank": 4},
+            "model": {"lora_targets": targets or ["auto"], "lora_rank": 4},
             "rollout": {"batch_size": 8, "max_new_tokens": NEW_TOKENS, "slots": 5},
             "ppo": {"iterations": ITERATIONS, "epochs": 2, "minibatches": 2},
             "optim": {"policy_lr": 1e-3, "value_lr": 1e-3, "micro_batch_tokens": 128},
@@ -180,6 +177,7 @@ def _trained(family: str, dtype: str, bits: int, report: dict[str, Any]) -> dict
     report["joins"] = Decoding(backbone, config.rollout).at_most > 1
     actor = ActorCriticLLM(backbone, config.model, key=mx.random.key(1))
     before = actor.policy_parameters()
+    report["targets"] = sorted({name.split(".")[-2] for name in before})
     rewards = Rewards([WeightedSource(_EvenTokens())])
     ppo = PPO(config, actor, _tokenizer(), _prompts(), rewards)
     results = [ppo.iteration(number) for number in range(1, ITERATIONS + 1)]
@@ -212,16 +210,6 @@ def _gaps(result: IterationResult) -> np.ndarray:
     batch = result.batch
     gaps = np.abs(np.array(batch.sampler_logprobs) - np.array(filled(batch.logprobs)))
     return gaps[np.array(batch.mask) > 0]
-
-
-def _targets(backbone: nn.Module) -> list[str]:
-    """Return the linear layers for the adapter: q_proj and v_proj, or else two others, of attention if possible."""
-    ends = [name.rpartition(".")[2] for block in backbone.layers for name in linear_places(block)]
-    if {"q_proj", "v_proj"} <= set(ends) or not ends:
-        return ["q_proj", "v_proj"]
-    attention = re.compile(r"(^|_|w)(q|v|kv|qkv|attn|query|value|pack)(_|$)", re.IGNORECASE)
-    ranks = {end: (not attention.search(end), -ends.count(end), end) for end in ends}
-    return sorted(sorted(ranks, key=ranks.__getitem__)[:2])
 
 
 def _prompts() -> list[Prompt]:

@@ -39,7 +39,10 @@ class BackboneConfig(Section):
         20.0, "Factor on the adapter's output (alpha / rank in other trainers).", gt=0, le=1000, source="mlx-lm"
     )
     lora_targets: list[Text] = setting(
-        ["q_proj", "v_proj"], "Linear layers with an adapter, given by the end of their names.", min_length=1
+        ["auto"],
+        "Linear layers with an adapter, by the end of their names. auto: queries and values, or what stands for them; "
+        "experts: those of a mixture of experts.",
+        min_length=1,
     )
     lora_layers: int = setting(0, "Number of blocks with an adapter, counted from the last; 0 for all.", ge=0)
     quantize: Literal["off", "8-bit", "4-bit"] = setting(

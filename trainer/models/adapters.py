@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_unflatten
-from mlx_lm.tuner.lora import LoRALinear
+from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchLinear
+from mlx_lm.tuner.lora import LoRALinear, LoRASwitchLinear
 from mlx_lm.tuner.utils import load_adapters
 
 from trainer.config.schema import BackboneConfig
 from trainer.errors import ModelError, shortened
 
 ADAPTER_FILE = "adapters.safetensors"
-_WRAPPED = "linear"  # LoRALinear's name for the layer that it wraps
+_WRAPPED = "linear"  # name in a LoRA layer of the layer that it wraps
+
+AUTO, EXPERTS = "auto", "experts"  # in model.lora_targets, besides names of layers
+_AUTO = frozenset(  # by the end of the name: what makes queries and values, or feeds a recurrence in their place
+    [
+        *("q_proj", "v_proj", "c_q", "c_v", "attn_query", "attn_value", "r_proj"),
+        *("qkv_proj", "q_k_v_proj", "qkvg_proj", "query_key_value", "Wqkv", "wqkv", "W_pack", "c_attn"),
+        *("q_b_proj", "kv_a_proj_with_mqa", "kv_proj"),  # multi-head latent attention
+        *("in_proj", "in_proj_qkv", "in_proj_qkvz", "linear_x"),  # recurrences, linear attention, convolutions
+    ]
+)
+_NOT_AUTO = ("indexer", "compressor")  # they choose what attention reads, by a top-k that has no gradient
 
 Parameters = dict[str, mx.array]  # arrays by full name
+LoRA: TypeAlias = LoRALinear | LoRASwitchLinear
+_EXPERT_LAYERS = (SwitchLinear, QuantizedSwitchLinear)
 
 
 class Place(NamedTuple):
@@ -39,7 +53,7 @@ class Place(NamedTuple):
     def linear(self) -> nn.Module:
         """Linear layer at this place, without an adapter around it."""
         module = self.module
-        return module.linear if isinstance(module, LoRALinear) else module
+        return module.linear if isinstance(module, LoRA) else module
 
     def put(self, module: nn.Module) -> None:
         """Put `module` at this place."""
@@ -49,12 +63,12 @@ class Place(NamedTuple):
 class NewAdapter(NamedTuple):
     """LoRA layers that are not in the backbone yet, and what mlx-lm's adapter_config.json says of them."""
 
-    layers: dict[str, LoRALinear]  # by full name, sorted
+    layers: dict[str, LoRA]  # by full name, sorted
     config: dict[str, Any]
 
 
 def linear_places(backbone: nn.Module) -> dict[str, Place]:
-    """Return the places of all linear layers by full name, sorted."""
+    """Return the places of all linear layers, those of experts included, by full name, sorted."""
     return {name: _place(backbone, name) for name in _linear_names(backbone)}
 
 
@@ -62,29 +76,52 @@ def new_adapter(backbone: nn.Module, config: BackboneConfig, key: mx.array) -> N
     """Return LoRA layers around the configured targets of `backbone`, which stays as it is.
 
     A is drawn from `key`, uniform in +-1/sqrt(inputs) as in mlx-lm; B is 0, so a model starts as the backbone. Raises
-    ModelError for an unknown target; the message lists the linear layers of the model.
+    ModelError for a target that the model does not have; the message lists its linear layers.
     """
     blocks = backbone.layers
     count = config.lora_layers or len(blocks)
-    by_block = [_linear_names(block) for block in blocks]  # of all blocks, because they differ in hybrid models
-    known = sorted({name for names in by_block for name in names})
-    ends = {name.rpartition(".")[2] for name in known}
-    if unknown := [target for target in config.lora_targets if target not in ends and target not in known]:
-        raise ModelError(
-            f"model.lora_targets names {', '.join(unknown)}, but the model's blocks have the linear layers "
-            f"{', '.join(sorted(ends))}"
-        )
-    keys = [name for name in known if name.rpartition(".")[2] in config.lora_targets or name in config.lora_targets]
-    chosen = zip(blocks[-count:], by_block[-count:], strict=True)
-    targets = {id(_place(block, name).module) for block, names in chosen for name in keys if name in names}
+    known = {name: place.linear for block in blocks for name, place in linear_places(block).items()}  # hybrids differ
+    keys = sorted(name for name, linear in known.items() if _is_target(name, linear, config.lora_targets))
+    _check_targets(config.lora_targets, known)
+    chosen = [linear_places(block) for block in blocks[-count:]]
+    targets = {id(places[name].module) for places in chosen for name in keys if name in places}
     layers = {
-        name: LoRALinear.from_base(place.linear, r=config.lora_rank, dropout=0.0, scale=config.lora_scale)
+        name: _wrapped(place.linear, config)
         for name, place in linear_places(backbone).items()
         if id(place.module) in targets
     }
     draw_lora(layers.values(), key)
     parameters = {"rank": config.lora_rank, "scale": config.lora_scale, "dropout": 0.0, "keys": keys}
     return NewAdapter(layers, {"fine_tune_type": "lora", "num_layers": count, "lora_parameters": parameters})
+
+
+def _is_target(name: str, linear: nn.Module, targets: Sequence[str]) -> bool:
+    """Return whether `targets` mean the layer `name` of a block. Experts are meant by their full name or as a whole."""
+    end = name.rpartition(".")[2]
+    if isinstance(linear, _EXPERT_LAYERS):
+        return EXPERTS in targets or name in targets
+    automatic = AUTO in targets and end in _AUTO and not any(part in name for part in _NOT_AUTO)
+    return automatic or end in targets or name in targets
+
+
+def _check_targets(targets: Sequence[str], known: Mapping[str, nn.Module]) -> None:
+    """Raise ModelError for targets that mean none of the layers `known`, by their names in the blocks."""
+
+    def is_known(target: str) -> bool:
+        return any(_is_target(name, linear, [target]) for name, linear in known.items())
+
+    if lost := [target for target in targets if not is_known(target)]:
+        ends = {name.rpartition(".")[2] for name, linear in known.items() if not isinstance(linear, _EXPERT_LAYERS)}
+        raise ModelError(
+            f"model.lora_targets names {', '.join(lost)}, but the model's blocks have the linear layers "
+            f"{', '.join(sorted(ends))}"
+        )
+
+
+def _wrapped(linear: nn.Module, config: BackboneConfig) -> LoRA:
+    kind = LoRASwitchLinear if isinstance(linear, _EXPERT_LAYERS) else LoRALinear
+    layer: LoRA = kind.from_base(linear, r=config.lora_rank, dropout=0.0, scale=config.lora_scale)
+    return layer
 
 
 def attach_lora(backbone: nn.Module, config: BackboneConfig, key: mx.array) -> dict[str, Any]:
@@ -97,7 +134,7 @@ def attach_lora(backbone: nn.Module, config: BackboneConfig, key: mx.array) -> d
 
 
 @contextmanager
-def only_adapter(places: Mapping[str, Place], layers: Mapping[str, LoRALinear]) -> Iterator[None]:
+def only_adapter(places: Mapping[str, Place], layers: Mapping[str, LoRA]) -> Iterator[None]:
     """Have `layers` and no other adapter at `places` inside the block; restore the old ones, even on error."""
     before = {name: place.module for name, place in places.items()}
     try:
@@ -109,19 +146,20 @@ def only_adapter(places: Mapping[str, Place], layers: Mapping[str, LoRALinear]) 
             place.put(before[name])
 
 
-def draw_lora(layers: Iterable[LoRALinear], key: mx.array) -> None:
+def draw_lora(layers: Iterable[LoRA], key: mx.array) -> None:
     """Give every layer a fresh A from `key`, and B = 0."""
     for layer in layers:
         key, draw = mx.random.split(key)
-        bound = layer.lora_a.shape[0] ** -0.5
+        # [inputs, rank], or [experts, rank, inputs]
+        bound = layer.lora_a.shape[-1 if isinstance(layer, LoRASwitchLinear) else 0] ** -0.5
         layer.lora_a = mx.random.uniform(-bound, bound, layer.lora_a.shape, key=draw)
         layer.lora_b = mx.zeros_like(layer.lora_b)
 
 
 def _linear_names(root: nn.Module) -> list[str]:
     modules = dict(root.named_modules())
-    wrapped = {f"{name}.{_WRAPPED}" for name, module in modules.items() if isinstance(module, LoRALinear)}
-    kinds = (nn.Linear, nn.QuantizedLinear, LoRALinear)
+    wrapped = {f"{name}.{_WRAPPED}" for name, module in modules.items() if isinstance(module, LoRA)}
+    kinds = (nn.Linear, nn.QuantizedLinear, *_EXPERT_LAYERS, LoRALinear, LoRASwitchLinear)
     return sorted(name for name, module in modules.items() if isinstance(module, kinds) and name not in wrapped)
 
 
@@ -133,9 +171,9 @@ def _place(root: nn.Module, name: str) -> Place:
     return Place(node, int(last) if isinstance(node, list) else last)
 
 
-def lora_layers(backbone: nn.Module) -> list[tuple[str, LoRALinear]]:
+def lora_layers(backbone: nn.Module) -> list[tuple[str, LoRA]]:
     """Return the LoRA layers with their names, in a fixed order."""
-    return sorted((name, module) for name, module in backbone.named_modules() if isinstance(module, LoRALinear))
+    return sorted((name, module) for name, module in backbone.named_modules() if isinstance(module, LoRA))
 
 
 def lora_parameters(backbone: nn.Module) -> Parameters:

@@ -91,7 +91,8 @@ def estimate(config: Config) -> Estimate:
 def _memory(config: Config, shape: _Shape, length: int, width: int) -> int:
     """Return bytes of weights, optimiser, and the larger of update activations and rollout key-value cache."""
     rollout, optim = config.rollout, config.optim
-    adapter = len(config.model.lora_targets) * shape.layers * config.model.lora_rank * 2 * shape.hidden
+    layers_a_block = sum(2 if target == "auto" else 1 for target in config.model.lora_targets)
+    adapter = layers_a_block * shape.layers * config.model.lora_rank * 2 * shape.hidden
     if config.model.value_model == "adapter":
         adapter *= 2
     rows = max(1, min(rollout.batch_size // config.ppo.minibatches, optim.micro_batch_tokens // length))

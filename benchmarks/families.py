@@ -65,7 +65,9 @@ def check_family(family: str, dtype: str, bits: int, *, targets: Sequence[str] =
         report |= _trained(family, dtype, bits, targets, report)
     except ModelError as error:
         report |= {"outcome": "refused", "error": _first_line(error)}
-    except (Exception, SystemExit) as error:  # noqa: BLE001  the table shows the error of any family
+    except SystemExit:  # mlx-lm leaves the program where a package is missing; `load_backbone` refuses the model
+        report |= {"outcome": "refused", "error": "it needs a package that is not installed"}
+    except Exception as error:  # noqa: BLE001  the table shows the error of any family
         report |= {"error": f"{type(error).__name__}: {_first_line(error)}", "place": _place(error)}
     return report | {"seconds": round(time.perf_counter() - started, 2)}
 

@@ -23,9 +23,11 @@ from trainer.models.adapters import (
 )
 from trainer.models.trunk import hidden_size, hidden_states, logits_of
 
-_WRONG = {  # families that mlx-lm 0.32.2 computes otherwise with a cache than without, by model_type
+_WRONG = {  # families that cannot be trained with mlx-lm 0.32.2, by model_type
+    "deepseek_v41": "in mlx-lm the choice of what its attention reads has no gradient",
     "phi3small": "in mlx-lm its block mask depends on the length of the input",
     "plamo3": "in mlx-lm its window is a token longer without a cache",
+    "recurrent_gemma": "in mlx-lm it cannot be frozen",
 }
 Want = Literal["both", "logits", "values"]
 

@@ -159,8 +159,9 @@ def draw_lora(layers: Iterable[LoRA], key: mx.array) -> None:
 def _linear_names(root: nn.Module) -> list[str]:
     modules = dict(root.named_modules())
     wrapped = {f"{name}.{_WRAPPED}" for name, module in modules.items() if isinstance(module, LoRA)}
+    # Not their subclasses: those of afm7 return several arrays, which a LoRA layer cannot add to.
     kinds = (nn.Linear, nn.QuantizedLinear, *_EXPERT_LAYERS, LoRALinear, LoRASwitchLinear)
-    return sorted(name for name, module in modules.items() if isinstance(module, kinds) and name not in wrapped)
+    return sorted(name for name, module in modules.items() if type(module) in kinds and name not in wrapped)
 
 
 def _place(root: nn.Module, name: str) -> Place:

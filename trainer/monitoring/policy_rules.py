@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import fmean
 
 from trainer.config.schema import Config
+from trainer.events import Iteration
 from trainer.monitoring import fixes
 from trainer.monitoring.history import History, Sign, mean, standard_errors, trained_scores
 
@@ -46,6 +48,13 @@ SAMPLING_GAP = 0.05
 """Nats a token between them, for a warning. Rounding to bfloat16 between decoding and scoring stays below."""
 LARGE_SAMPLING_GAP = 0.25
 """The same, for an error. Sums over a vocabulary of 49,152 in bfloat16 gave 0.44."""
+LARGE_MISMATCH = 0.1
+"""Mean nats a token between the log-probs of sampler and trainer; in bfloat16 they differ by 0.03 at most."""
+
+_BIASED = (
+    "Tokens are drawn from another distribution than the one that is scored, so every gradient is biased. Start a run "
+    "with model.dtype = 'float32'; if that does not help, decoding and scoring of this model differ: choose another."
+)
 
 ENTROPY_START = 3
 ENTROPY_WINDOW = 3
@@ -176,9 +185,19 @@ def kl_negative(history: History, config: Config) -> Sign | None:
 
 
 def sampling_bias(history: History, config: Config) -> Sign | None:
-    """Check whether the sampled tokens are as surprising as their distributions say; a biased sampler's are not."""
+    """Check for tokens that are drawn from another distribution than the one that is scored."""
     rows = history.texts.newest(SAMPLED_ITERATIONS)
-    if config.rollout.top_p < 1 or config.rollout.top_k > 0 or not rows:
+    mismatch = mean(row.sampler_mismatch for row in rows)
+    if mismatch > LARGE_MISMATCH:
+        message = f"the log-probs of sampler and trainer differ by {mismatch:.2g} nats a token"
+        evidence = {"sampler_mismatch": mismatch, "kl": rows[-1].kl}
+        return Sign("warning", message, evidence, _BIASED, [fixes.pause()])
+    return _surprise_off(rows) if config.rollout.top_p == 1 and config.rollout.top_k == 0 else None
+
+
+def _surprise_off(rows: Sequence[Iteration]) -> Sign | None:
+    """Check whether the sampled tokens are as surprising as their distributions say, but for chance."""
+    if not rows:
         return None
     tokens = sum(row.response_length for row in rows)
     gap = sum(row.response_length * (row.surprise - row.entropy) for row in rows) / tokens
@@ -191,8 +210,7 @@ def sampling_bias(history: History, config: Config) -> Sign | None:
         f"the sampled tokens have a surprise of {surprise:.3g} nats for an entropy of {entropy:.3g}, "
         f"{abs(gap) / error:.2g} standard errors apart",
         {"surprise": surprise, "entropy": entropy, "standard_error": error},
-        "Tokens are drawn from another distribution than the one that is scored, so every gradient is biased. Start a "
-        "run with model.dtype = 'float32'; if that does not help, decoding and scoring of this model differ.",
+        _BIASED,
         [fixes.pause()],
     )
 

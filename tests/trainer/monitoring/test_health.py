@@ -70,6 +70,9 @@ SIGNS = {
         (22, "sampling_bias", "warning"),
         "error",
     ),
+    "a sampler that is scored otherwise": Case(
+        {"sampler_mismatch": from_20(0.3, 1e-5)}, (24, "sampling_bias", "warning")
+    ),
     "an entropy of a tenth": Case({"entropy": from_20(0.34, 3.4)}, (23, "entropy_collapse", "warning")),
     "an entropy of a hundredth": Case({"entropy": from_20(0.034, 3.4)}, (23, "entropy_collapse", "error")),
     "a fourth clipped": Case({"clip_fraction": from_20(0.25, 0.03)}, (23, "clip_saturation", "warning")),

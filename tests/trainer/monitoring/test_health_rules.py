@@ -149,7 +149,7 @@ def test_a_step_that_is_nan_is_told_at_once_for_the_run_may_end_with_it() -> Non
     [
         ({"rollout": {"top_p": 0.9}}, 1e-5, "top_p", ["rollout.top_p", ""]),
         ({"rollout": {"top_k": 20}}, 1e-5, "top_k", ["rollout.top_k", ""]),
-        ({}, 0.3, "0.3 nats a token", [""]),
+        ({}, 0.08, "0.08 nats a token", [""]),
         ({}, 1e-5, "masks", [""]),
     ],
 )

@@ -46,6 +46,7 @@ EDGES = [
         "kl_high", later("kl", 2.0, kl_coef=lambda n: 0.0, entropy=lambda n: 3.4, **FLAT), 54.3, 54.5, "error"
     ),
     Edge("kl_negative", later("kl", 2.0), -0.049, -0.051),
+    Edge("sampling_bias", later("sampler_mismatch", 1e-5), 0.0999, 0.1001),
     Edge("sampling_bias", later("surprise", 3.4, **SURE), 3.449, 3.451),
     Edge("sampling_bias", later("surprise", 3.4, **SURE), 3.351, 3.349),
     Edge("sampling_bias", later("surprise", 3.4, **SURE), 3.649, 3.651, "error"),

@@ -26,7 +26,7 @@ from trainer.preference_data.groups import fingerprint
 from trainer.preferences.records import Preference
 from trainer.reward_model.pair_evaluation import length_slope_of
 from trainer.rewards import Rewards, Trust, build_rewards, load_functions, trust_all
-from trainer.rewards.model_reward import unfinished_models, with_checkpoints
+from trainer.rewards.model_reward import keep_models, unfinished_models, with_checkpoints
 from trainer.runs.sinks import Sink, Sinks
 from trainer.seeding import Purpose, key_for
 
@@ -149,6 +149,7 @@ def _load(run: StepRun, config: DPOConfig, preferences: Iterable[Preference] | N
         run.warnings += warnings
     functions = load_functions(config.reward, trust=trust)
     model = load_backbone(config.model)
+    keep_models(config)
     rewards = None  # nothing is sampled
     if config.reward.sources:
         rewards = build_rewards(

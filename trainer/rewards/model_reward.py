@@ -28,7 +28,7 @@ from trainer.reward_model.loaded import is_same_backbone, load_reward_model, rew
 from trainer.reward_model.network import score_sequences
 from trainer.reward_model.snapshot import read_card
 from trainer.rewards.protocol import RewardInput, SourceScores, sequence_name
-from trainer.runs.checkpoint_index import newest_checkpoint
+from trainer.runs.checkpoint_index import keep_for_others, newest_checkpoint
 from trainer.runs.folder import RunFolder
 
 _HEAD = "score.weight"
@@ -209,6 +209,14 @@ def with_checkpoints(config: Rewarded) -> Rewarded:
         for source in config.reward.sources
     ]
     return config.model_copy(update={"reward": config.reward.model_copy(update={"sources": sources})})
+
+
+def keep_models(config: Config | DPOConfig) -> None:
+    """Have the checkpoints of reward models in `config` kept by their own runs. Raises RewardError."""
+    for source in config.reward.sources:
+        if isinstance(source, ModelSource):
+            for path in source.paths:
+                keep_for_others(Path(_place(path)))
 
 
 def unfinished_models(config: Config | DPOConfig) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -22,7 +23,7 @@ class Checkpoints(NamedTuple):
 
 def checkpoints(folder: RunFolder) -> Checkpoints:
     """Return the checkpoints in `folder`. One is whole if every file has the size that state.json gives."""
-    found = [path for path in folder.checkpoints.glob("step-*") if re.fullmatch(r"step-[0-9]{6,}", path.name)]
+    found = list(filter(_is_checkpoint, folder.checkpoints.glob("step-*")))
     found.sort(key=lambda path: int(path.name.removeprefix("step-")))
     damages = [(path, _damage(path)) for path in found]
     problems = [f"checkpoint '{path.name}' left out: {damage}" for path, damage in damages if damage]
@@ -69,12 +70,13 @@ def best_checkpoint(folder: RunFolder) -> Path | None:
 
 
 def prune_checkpoints(folder: RunFolder, keep: int) -> list[Path]:
-    """Delete old whole checkpoints, but keep the newest `keep` and the best; return the deleted ones.
+    """Delete old whole checkpoints, but keep the newest `keep`, the best, and those that other runs use.
 
-    Deletes none if `keep` is 0. Raises StorageError if one cannot be deleted.
+    Deletes none if `keep` is 0. Returns the deleted ones. Raises StorageError if one cannot be deleted.
     """
     best = best_checkpoint(folder)
-    old = [path for path in checkpoints(folder).paths[:-keep] if path != best] if keep else []
+    old = checkpoints(folder).paths[:-keep] if keep else []
+    old = [path for path in old if path != best and not _mark(path).exists()]
     try:
         for path in left_behind(folder.checkpoints, "removed"):
             remove(path)
@@ -85,6 +87,24 @@ def prune_checkpoints(folder: RunFolder, keep: int) -> list[Path]:
     except OSError as error:
         raise StorageError(f"cannot delete old checkpoints: {error}; delete them by hand") from None
     return old
+
+
+def keep_for_others(checkpoint: Path) -> None:
+    """Mark `checkpoint`, which another run uses, so that its own run never deletes it when it is continued.
+
+    A path that is no checkpoint, or a folder that cannot be written, stays as it is.
+    """
+    if _is_checkpoint(checkpoint):
+        with contextlib.suppress(OSError):
+            _mark(checkpoint).touch()
+
+
+def _mark(checkpoint: Path) -> Path:
+    return checkpoint.with_name(f".{checkpoint.name}.used")
+
+
+def _is_checkpoint(path: Path) -> bool:
+    return bool(re.fullmatch(r"step-[0-9]{6,}", path.name))
 
 
 def left_behind(checkpoints: Path, why: str) -> list[Path]:

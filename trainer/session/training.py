@@ -24,7 +24,7 @@ from trainer.monitoring import Monitor
 from trainer.ppo.checkpoint import Rollback, Snapshot, load_checkpoint
 from trainer.ppo.value_init import check_value_init
 from trainer.rewards import Rewards, Trust, load_functions, trust_all
-from trainer.rewards.model_reward import unfinished_models, with_checkpoints
+from trainer.rewards.model_reward import keep_models, unfinished_models, with_checkpoints
 from trainer.runs.checkpoint_files import load_newest
 from trainer.runs.folder import RunFolder, write_config
 from trainer.runs.journal import read_journal
@@ -90,6 +90,7 @@ class _Run(RunUnderWay):
         functions = load_functions(self.config.reward, trust=self.trust)
         check_value_init(self.config.model)
         model = load_backbone(self.config.model)
+        keep_models(self.config)
         self.policy = TrainedPolicy(model, self.control, self.trust)
         rewards = self.policy.build_rewards(self.config, functions)
         self.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(self.config.model)))
@@ -324,6 +325,7 @@ class _Run(RunUnderWay):
             if not build or self.requested.reward == self.config.reward:
                 return None, []
             self.state("loading")
+            keep_models(self.requested)
             return self.policy.build_rewards(self.requested), unfinished_models(self.requested)
         except Exception as error:  # noqa: BLE001  whatever is wrong with that reward, the run has one
             self.requested = self.requested.model_copy(update={"reward": self.config.reward})

@@ -28,7 +28,7 @@ from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.network import RewardModel
 from trainer.rewards import build_rewards
 from trainer.rewards.model_reward import load_model_reward
-from trainer.runs.checkpoint_index import checkpoints
+from trainer.runs.checkpoint_index import checkpoints, prune_checkpoints
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import read_samples
 from trainer.session.answers import SavedPolicy
@@ -212,6 +212,18 @@ def mixed(folder: Path, sources: list[dict[str, Any]], *overrides: str) -> Confi
     return config.model_copy(update={"reward": RewardConfig(sources=sources)})
 
 
+def test_a_checkpoint_that_another_run_uses_stays_when_its_own_run_goes_on(folder: Path) -> None:
+    run = RunFolder(folder / "runs/rm")
+    used = newest(run.root)
+    config = tiny_config(folder, f"reward.sources=[{{kind='model', path='{run.root}'}}]", "ppo.iterations=1")
+    train(config, preset="used")
+    later = [run.checkpoint(900), run.checkpoint(901)]
+    for checkpoint in later:
+        shutil.copytree(used, checkpoint)
+    prune_checkpoints(run, 1)
+    assert checkpoints(run).paths == [used, later[1]]
+
+
 def test_a_killed_run_goes_on_exactly_with_the_checkpoint_that_it_began_with(made: Path, folder: Path) -> None:
     sources = [source(folder / "runs/rm"), {"kind": "length", "target": 4}]
     record(mixed(folder, sources, "run.name=whole"))
@@ -326,7 +338,7 @@ def test_a_model_of_a_newer_version_and_a_damaged_one_are_told(folder: Path) -> 
     card = checkpoint / "reward_model.json"
     whole = card.read_text()
     card.write_text(json.dumps({**json.loads(whole), "format": 99}))
-    assert "newer version: update ppo-workbench" in wrong_path(folder, str(checkpoint))
+    assert "newer version (format 99" in wrong_path(folder, str(checkpoint))
     card.write_text(whole[:40])
     assert "damaged" in wrong_path(folder, str(checkpoint))
     with pytest.raises(RewardError) as caught:

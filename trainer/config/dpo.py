@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from trainer.config.fields import Section, setting
+from trainer.config.fields import FileSection, Section, setting
 from trainer.config.reward_model import PreferenceDataConfig, RewardEvalConfig, RewardOptimConfig, TrackedRunConfig
 from trainer.config.reward_sources import RewardSource
 from trainer.config.schema import BackboneConfig, CheckpointConfig, Config, RewardConfig, RolloutConfig
@@ -73,7 +73,7 @@ class DPOEvalConfig(RewardEvalConfig):
     prompts: int = setting(16, "Number of held-out prompts to sample, the same each time.", ge=1)
 
 
-class DPOConfig(Section):
+class DPOConfig(FileSection):
     """The complete configuration of a DPO run.
 
     [rollout] is PPO's table, so that one text serves both; its training batch has no effect.

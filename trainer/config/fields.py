@@ -5,8 +5,13 @@ from __future__ import annotations
 import os
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
+
+from trainer.formats import Format
+
+CONFIG_FORMAT = Format("schema")
+"""Format of a configuration file, of any kind of run."""
 
 RUN_NAME = r"^(\w[\w.\-]*)?$"
 FUNCTION = r"^.+:[A-Za-z_]\w*$"
@@ -43,6 +48,15 @@ class Section(BaseModel):
     """A TOML table, frozen: unknown keys are errors, types are strict (no "3" for 3), numbers are finite."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, validate_default=True, allow_inf_nan=False)
+
+
+class FileSection(Section):
+    """All tables of a configuration file. Its version number is no setting, and is left out here."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_version(cls, raw: Any) -> Any:
+        return {key: raw[key] for key in raw if key != CONFIG_FORMAT.key} if isinstance(raw, dict) else raw
 
 
 def setting(

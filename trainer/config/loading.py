@@ -9,10 +9,10 @@ from typing import Any
 
 import tomli_w
 
-from trainer.config.fields import Section
+from trainer.config.fields import CONFIG_FORMAT, Section
 from trainer.config.problems import Schema, validate_as
 from trainer.config.schema import Config
-from trainer.errors import ConfigError, UsageError
+from trainer.errors import ConfigError, StorageError, UsageError
 from trainer.files import DEEPEST, parse_toml, read_given
 
 PRESETS = Path(__file__).parent.parent / "presets"
@@ -49,6 +49,13 @@ def load_config_as(
         raise UsageError(f"cannot read configuration '{source}': {error.strerror}") from None
     except ValueError as error:  # tomllib lets errors of int() and str.decode() through
         raise ConfigError([f"not TOML: {error}"], str(source)) from None
+    try:
+        raw = CONFIG_FORMAT.current(raw, f"configuration '{source}'")
+    except StorageError as error:
+        raise UsageError(str(error)) from None
+    except ValueError as error:
+        raise ConfigError([str(error)], str(source)) from None
+    del raw[CONFIG_FORMAT.key]
     own = schema.model_fields["kind"].default if "kind" in schema.model_fields else "ppo"
     if isinstance(kind := raw.get("kind"), str) and kind != own:
         raise UsageError(f"'{source}' configures a run of kind '{kind}', not '{own}': name another configuration")
@@ -83,7 +90,8 @@ def parse_overrides(assignments: list[str], schema: type[Section] = Config) -> d
 def config_text(config: Section, header: str = "") -> str:
     """Return `config` as TOML with every field; `header` goes above as comment lines."""
     comments = "".join(f"# {line}\n" for line in header.splitlines())
-    return f"{comments}\n{tomli_w.dumps(config.model_dump())}".lstrip("\n")
+    version = {CONFIG_FORMAT.key: CONFIG_FORMAT.version}
+    return f"{comments}\n{tomli_w.dumps(version | config.model_dump())}".lstrip("\n")
 
 
 def resolve_paths(config: Schema, base: Path) -> Schema:

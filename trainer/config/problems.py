@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from trainer.config.fields import PATTERNS, Section
+from trainer.config.fields import CONFIG_FORMAT, PATTERNS, Section
 from trainer.config.reward_sources import SOURCES
 from trainer.config.schema import Config
 from trainer.errors import ConfigError
@@ -68,7 +68,7 @@ def config_problems(raw: dict[str, Any]) -> list[str]:
 
 def located_problems(raw: dict[str, Any], schema: type[Section] = Config) -> list[SettingProblem]:
     """Return the problems of `raw` (tables of plain values), each with its key."""
-    told: list[SettingProblem] = []
+    told = list(_version_problems(raw))
     broken: set[str] = set()
     try:
         config = schema.model_validate(raw)
@@ -93,6 +93,19 @@ def located_problems(raw: dict[str, Any], schema: type[Section] = Config) -> lis
         for keys, message in conflicts
         if not any({key, key.partition(".")[0]} & broken for key in keys)
     ]
+
+
+def _version_problems(raw: dict[str, Any]) -> Iterator[SettingProblem]:
+    """Yield the problem of a file that is of another version than this program writes."""
+    key, present = CONFIG_FORMAT.key, CONFIG_FORMAT.version
+    version = raw.get(key, present)
+    if type(version) is not int or version < 1:
+        yield SettingProblem(key, f"{key} = {_shown(version)}: must be a whole number from 1 to {present}")
+    elif version > present:
+        yield SettingProblem(key, f"{key} = {version}: a newer version wrote this file: update ppo-workbench")
+    elif version < present:
+        way_out = "'ppo-workbench config show --config FILE' prints it as this one writes it"
+        yield SettingProblem(key, f"{key} = {version}: an older version wrote this file: {way_out}")
 
 
 def broken_rule(key: str, value: Any) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from trainer.config import SCHEMAS
-from trainer.config.fields import LARGEST_INT, PATTERNS, Section
+from trainer.config.fields import CONFIG_FORMAT, LARGEST_INT, PATTERNS, Section
 from trainer.config.reward_sources import SOURCES
 from trainer.config.schema import Config
 
@@ -54,6 +54,9 @@ The value of an option comes from, in increasing priority:
    a file of yours. A file does not build on a preset;
 3. `--set`: `--set ppo.kl_coef=0.1 --set "rollout.stop=['END', 'STOP']"`. The value is TOML. A word that is not TOML
    is a string, and so is any value of a string option. A list replaces the whole list.
+
+The program writes `schema = 1` at the top of each run's configuration. A later version reads files of an earlier one;
+a file of a later version is refused by name. Your own files need no number: without one, a file is of version 1.
 
 Errors stop a run before it starts, and are all shown at once: unknown keys, values of the wrong type or out of
 range, and options that conflict. `rollout.batch_size` must be a multiple of both `rollout.samples_per_prompt` and
@@ -119,7 +122,11 @@ def reference_markdown() -> str:
 
 def json_schema(schema: type[Section] = Config) -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a configuration file, for editors that check TOML by one."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema.model_json_schema()}
+    content = schema.model_json_schema()
+    about = "Version of the file; a file of a newer version is refused."
+    number = {"type": "integer", "minimum": 1, "maximum": CONFIG_FORMAT.version, "description": about}
+    content["properties"] = {CONFIG_FORMAT.key: number} | content["properties"]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **content}
 
 
 def _tables(schema: type[Section]) -> Iterator[tuple[str, type[Section]]]:

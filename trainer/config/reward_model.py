@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from trainer.config.fields import FilePath, Section, setting
+from trainer.config.fields import FilePath, FileSection, Section, setting
 from trainer.config.schema import BackboneConfig, CheckpointConfig, RunFolderConfig
 
 _INSTRUCT_GPT = "Ouyang et al. 2022 (InstructGPT)"
@@ -103,7 +103,7 @@ class TrackedRunConfig(RunFolderConfig):
     trackers: list[Literal["tensorboard", "wandb", "trackio"]] = setting([], "Trackers to send the metrics to.")
 
 
-class RewardModelConfig(Section):
+class RewardModelConfig(FileSection):
     """The complete configuration of a reward model's run."""
 
     kind: Literal["reward-model"] = "reward-model"

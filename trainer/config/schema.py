@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from trainer.config.fields import RUN_NAME, FilePath, Section, Text, setting
+from trainer.config.fields import RUN_NAME, FilePath, FileSection, Section, Text, setting
 from trainer.config.reward_sources import RewardSource
 from trainer.config.watching import ConvergenceConfig, HealthConfig
 
@@ -375,7 +375,7 @@ class RunConfig(RunFolderConfig):
     trackers: list[Literal["tensorboard", "wandb", "trackio"]] = setting([], "Trackers to send the metrics to.")
 
 
-class Config(Section):
+class Config(FileSection):
     """The complete configuration of a PPO run."""
 
     model: ModelConfig = Field(default_factory=ModelConfig)

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from mlx.utils import tree_flatten
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
-from trainer.errors import StorageError
 from trainer.files import read_regular
 from trainer.fitting.optimizer import check_all_used, optimizer_tree
+from trainer.formats import Format
 from trainer.models.adapters import ADAPTER_FILE, Parameters, save_adapter
 from trainer.ppo.loop import PPO
 from trainer.runs.checkpoint_files import (
@@ -23,7 +23,7 @@ from trainer.runs.checkpoint_files import (
     write_folder,
 )
 
-FORMAT = 1
+STATE_FORMAT = Format("format")
 
 
 class Rollback(NamedTuple):
@@ -128,7 +128,7 @@ def save_checkpoint(folder: Path, snapshot: Snapshot) -> None:
         write_arrays(temporary / "optimizer" / "optimizer.safetensors", dict(tree_flatten(snapshot.optimizer)))
 
     state = {
-        "format": FORMAT,
+        "format": STATE_FORMAT.version,
         "iteration": snapshot.iteration,
         "optimizer_steps": snapshot.optimizer_steps,
         "tokens": snapshot.tokens,
@@ -147,9 +147,7 @@ def load_checkpoint(folder: Path, adapter_config: dict[str, Any]) -> Snapshot:
     a newer version wrote it.
     """
     try:
-        state = json.loads(read_regular(folder / "state.json"))
-        if isinstance(state, dict) and isinstance(state.get("format"), int) and state["format"] > FORMAT:
-            raise StorageError(f"checkpoint '{folder}' was written by a newer version: update ppo-workbench")
+        state = STATE_FORMAT.current(json.loads(read_regular(folder / "state.json")), f"checkpoint '{folder}'")
         check_content(folder)
         policy = read_arrays(folder / "policy" / ADAPTER_FILE)
         averaged = folder / "average" / ADAPTER_FILE

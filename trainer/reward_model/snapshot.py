@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from mlx.utils import tree_flatten
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from trainer.config.reward_model import RewardModelConfig
-from trainer.errors import StorageError
 from trainer.files import read_regular
 from trainer.fitting.optimizer import check_all_used, optimizer_tree
+from trainer.formats import Format
 from trainer.models.adapters import ADAPTER_FILE, Parameters, save_adapter
 from trainer.reward_model.network import ADAPTER
 from trainer.reward_model.predictions import Baseline
@@ -30,7 +30,8 @@ from trainer.runs.checkpoint_files import (
     write_json,
 )
 
-FORMAT = 1
+CARD_FORMAT = Format("format")
+STATE_FORMAT = Format("format")
 CARD = "reward_model.json"
 
 
@@ -108,7 +109,7 @@ def save_snapshot(folder: Path, snapshot: Snapshot, config: RewardModelConfig) -
         write_json(temporary / CARD, _card(snapshot, config))
 
     state = {
-        "format": FORMAT,
+        "format": STATE_FORMAT.version,
         "iteration": snapshot.iteration,
         "fingerprint": snapshot.fingerprint,
         "tokens": snapshot.tokens,
@@ -127,7 +128,7 @@ def load_snapshot(folder: Path) -> Snapshot:
     """
     card = read_whole_card(folder)
     try:
-        state = json.loads(read_regular(folder / "state.json"))
+        state = STATE_FORMAT.current(json.loads(read_regular(folder / "state.json")), f"checkpoint '{folder}'")
         _State.model_validate(state)
         _Card.model_validate(card)
         if card["untrained"]:
@@ -172,12 +173,9 @@ def load_parameters(folder: Path) -> Parameters:
 def read_card(folder: Path) -> dict[str, Any]:
     """Read reward_model.json: base model, data settings, scale, evaluation. Raises StorageError."""
     try:
-        card = json.loads(read_regular(folder / CARD))
-        if card["format"] > FORMAT:
-            raise StorageError(f"reward model '{folder}' was written by a newer version: update ppo-workbench")
+        return CARD_FORMAT.current(json.loads(read_regular(folder / CARD)), f"reward model '{folder}'")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedCheckpointError(folder, damage_of(error)) from error
-    return cast("dict[str, Any]", card)
 
 
 def read_whole_card(folder: Path) -> dict[str, Any]:
@@ -192,7 +190,7 @@ def read_whole_card(folder: Path) -> dict[str, Any]:
 
 def _card(snapshot: Snapshot, config: RewardModelConfig) -> dict[str, Any]:
     return {
-        "format": FORMAT,
+        "format": CARD_FORMAT.version,
         "finished": snapshot.finished,
         "iteration": snapshot.iteration,
         "seed": config.run.seed,

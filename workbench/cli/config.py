@@ -8,11 +8,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import tomli_w
-
 from trainer.config import SCHEMAS, Config, config_warnings
 from trainer.config.fields import Section
-from trainer.config.loading import load_config_as, parse_overrides, preset_names
+from trainer.config.loading import config_text, load_config_as, parse_overrides, preset_names
 from trainer.config.problems import Schema, validate_as
 from trainer.config.reference import ReferenceRow, json_schema, reference_markdown, reference_rows
 from trainer.config.schema import RunConfig
@@ -45,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def show(args: argparse.Namespace) -> int:
     """Print the whole configuration as TOML, defaults included; warnings go to stderr."""
-    sys.stdout.write(tomli_w.dumps(_checked(args).model_dump()))
+    sys.stdout.write(config_text(_checked(args)))
     return 0
 
 

@@ -128,6 +128,7 @@ def test_all_options_together_survive_toml_and_back(tmp_path: Path) -> None:
 def test_a_saved_configuration_spells_out_every_option(tmp_path: Path) -> None:
     save_config(Config(), tmp_path / "config.toml")
     written = tomllib.loads((tmp_path / "config.toml").read_text(encoding="utf-8"))
+    assert written.pop("schema") == 1
     assert {f"{table}.{name}" for table, values in written.items() for name in values} == set(PROPERTIES)
 
 
@@ -139,9 +140,9 @@ def test_a_header_becomes_comments_above_the_tables(tmp_path: Path) -> None:
     assert load_config(path) == Config()
 
 
-def test_without_a_header_the_file_starts_with_a_table(tmp_path: Path) -> None:
+def test_without_a_header_the_file_starts_with_its_version(tmp_path: Path) -> None:
     save_config(Config(), tmp_path / "config.toml")
-    assert (tmp_path / "config.toml").read_text(encoding="utf-8").startswith("[model]\n")
+    assert (tmp_path / "config.toml").read_text(encoding="utf-8").startswith("schema = 1\n\n[model]\n")
 
 
 def test_a_configuration_cannot_be_changed_in_place() -> None:

@@ -82,7 +82,7 @@ def test_the_configuration_of_another_kind_of_run_is_itself_the_only_problem(tmp
     assert document.text == (run / "config.toml").read_text()
     assert (document.config(), document.changes(), document.warnings) == (None, {}, [])
     [problem] = document.problems
-    assert (problem.key, problem.line) == ("kind", 3)
+    assert (problem.key, problem.line) == ("kind", 4)
     assert problem.message == document.about_kind
     assert "a reward-model run" in problem.message
     assert "'ppo-workbench reward-model train --config FILE'" in problem.message

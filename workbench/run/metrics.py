@@ -80,7 +80,7 @@ METRICS = (
     Metric("kl_coef", "KL coef.", "", "", 4, low=0, least_span=0.001, log=True, if_varied=True),
     Metric("entropy", "entropy", "entropy", "nats/tok", 3, least_span=0.2),
     # Of the sampled tokens; the entropy but for chance.
-    Metric("surprise", "surprise", "", "nats/tok", 3, least_span=0.2, extra=True, optional=True),
+    Metric("surprise", "surprise", "", "nats", 3, least_span=0.2, extra=True, optional=True),
     Metric("policy_loss", "policy loss", "p.loss", "", 4, least_span=0.01),
     Metric("value_loss", "value loss", "v.loss", "", 4, low=0, least_span=0.01, log=True, optional=True),
     # Above, most of the update is thrown away: use fewer epochs or a lower learning rate.

@@ -118,13 +118,15 @@ def test_labels_given_while_items_are_being_put_are_not_forgotten(tmp_path: Path
 
         def put(self, items: Sequence[Item]) -> Future[Any]:
             counted = super().put(items)
+            assert begun.wait(60)
             if self.ahead >= LEAST and self.done == 0:
                 self.label(self.ahead)
                 supply.need(self.ahead)
             return counted
 
-    desk = Overtaken()
+    desk, begun = Overtaken(), threading.Event()
     supply = supplied(desk, plan(pair_rows(tmp_path / "pairs.jsonl", 100)))
+    begun.set()
     desk.wait_until(lambda: desk.done > 0 and desk.ahead >= LEAST)
 
 

@@ -115,26 +115,35 @@ class Learner:
     gradient's norm over everything that the step trains.
     """
 
-    def __init__(self, actor: ActorCriticLLM, config: OptimConfig, *, total_steps: int) -> None:
+    def __init__(self, actor: ActorCriticLLM, config: OptimConfig, *, total_steps: int, critic_steps: int = 0) -> None:
         self.actor = actor
-        self.config = config
-        self.total_steps = total_steps
+        self.configure(config, total_steps=total_steps, critic_steps=critic_steps)
         self.steps = 0  # minibatches trained on: the position in the schedule; the caller counts
         self.policy_optimizer = adam(config, actor.policy_parameters())
         self.value_optimizer = adam(config, actor.value_parameters())
         self.average: Parameters | None = actor.policy_parameters() if config.ema_decay else None
         """Exponential moving average of the policy's adapter over the steps taken; None if disabled."""
 
-    def configure(self, config: OptimConfig, *, total_steps: int) -> None:
-        """Use `config` from the next step on. Adam's own settings are not live and stay as they are."""
+    def configure(self, config: OptimConfig, *, total_steps: int, critic_steps: int = 0) -> None:
+        """Use `config` from the next step on. Adam's own settings are not live and stay as they are.
+
+        total_steps: of the run; critic_steps: the first of them, which train the critic alone.
+        """
         self.config = config
         self.total_steps = total_steps
+        self.critic_steps = critic_steps
 
     def learning_rates(self) -> tuple[float, float]:
-        """Return the learning rates of the policy and the value model for the next step."""
+        """Return the learning rates of the policy and the value model for the next step.
+
+        The policy's schedule begins with its own first step, after those of the critic alone.
+        """
         c = self.config
-        factor = schedule_factor(c, self.steps, self.total_steps, warmup=c.warmup_steps)
-        return c.policy_lr * factor, c.value_lr * factor
+
+        def factor(before: int) -> float:
+            return schedule_factor(c, max(self.steps - before, 0), self.total_steps - before, warmup=c.warmup_steps)
+
+        return c.policy_lr * factor(self.critic_steps), c.value_lr * factor(0)
 
     def train_joint(self, batch: Experience, ppo: PPOConfig, **how: Unpack[How]) -> Step:
         """Take one step of actor and critic on a minibatch: L = L_clip + c1 L_vf - c2 H (+ beta KL).

@@ -72,7 +72,7 @@ class PPO:
         self.rewards = rewards
         self.emit = emit
         self.control = control or Control()
-        self.learner = Learner(actor, config.optim, total_steps=_total_steps(config))
+        self.learner = Learner(actor, config.optim, **_schedule(config))
         self.kl_coef = config.ppo.kl_coef
         """KL coefficient of the next iteration; an adaptive controller changes it."""
         self.tokens = 0
@@ -93,7 +93,7 @@ class PPO:
             self.kl_coef = config.ppo.kl_coef
         self.config = config
         self.rewards = rewards or self.rewards
-        self.learner.configure(config.optim, total_steps=_total_steps(config))
+        self.learner.configure(config.optim, **_schedule(config))
 
     def iteration(self, number: int) -> IterationResult:
         """Run iteration `number`, from 1: roll out, score, shape rewards, estimate advantages, learn."""
@@ -129,6 +129,7 @@ class PPO:
             batch = ESTIMATORS[c.ppo.estimator](batch, c.ppo, c.rollout.samples_per_prompt)
         mx.eval([field for field in batch if isinstance(field, mx.array)])  # so that the update does not recompute it
 
+        self.learner.steps = (number - 1) * c.ppo.epochs * c.ppo.minibatches  # whatever ppo.epochs was before
         learning_rates = self.learner.learning_rates()
         with self.phase(number, "update", passes=self.update_passes) as progress:
             update = self.learn(number, batch, progress)
@@ -271,6 +272,9 @@ class PPO:
         self.skipped.after(number, skipped=step.outcome == "not_finite", emit=self.emit)
 
 
-def _total_steps(config: Config) -> int:
-    """Return the number of optimiser steps of the whole run."""
-    return config.ppo.iterations * config.ppo.epochs * config.ppo.minibatches
+def _schedule(config: Config) -> dict[str, int]:
+    """Return the number of optimiser steps of the whole run, and of those that train the critic alone."""
+    ppo = config.ppo
+    steps = ppo.epochs * ppo.minibatches
+    warmup = ppo.critic_warmup if ppo.estimator == "gae" else 0
+    return {"total_steps": ppo.iterations * steps, "critic_steps": warmup * steps}

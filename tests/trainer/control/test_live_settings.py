@@ -81,6 +81,15 @@ def kill_in(iteration: int) -> Callable[[Event], None]:
     return watch
 
 
+@pytest.mark.parametrize("epochs", [1, 4])
+def test_another_number_of_epochs_leaves_the_learning_rates_on_their_schedule(tmp_path: Path, epochs: int) -> None:
+    """Half of the iterations are half of the schedule, however many steps they took."""
+    settings = ("ppo.iterations=4", "ppo.epochs=2", "optim.schedule=linear", "optim.policy_lr=1e-3", "eval.every=0")
+    recorder = changed(tmp_path, 2, ("ppo.epochs", epochs), settings=settings)
+    rates = [event.policy_lr for event in recorder.of(Iteration)]
+    assert rates == pytest.approx([1e-3, 0.75e-3, 0.5e-3, 0.25e-3])
+
+
 def test_every_live_setting_of_the_schema_can_be_changed_and_no_other() -> None:
     assert set(live_keys()) == set(OTHERS)
     config = Config()

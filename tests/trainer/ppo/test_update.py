@@ -312,6 +312,16 @@ def test_while_the_critic_warms_up_the_policy_stays_as_it_is(folder: Path, value
     assert not same(arrays(actor, "policy"), policy)
 
 
+def test_the_policys_schedule_begins_with_its_own_first_step(actor: ActorCriticLLM) -> None:
+    optim = {"policy_lr": 1.0, "value_lr": 1.0, "schedule": "linear", "warmup_steps": 0}
+    ppo = algorithm(actor, epochs=2, minibatches=1, iterations=4, critic_warmup=2, optim=optim)
+    rates = []
+    for ppo.learner.steps in range(8):
+        rates.append(ppo.learner.learning_rates())
+    assert [rate for rate, _ in rates] == pytest.approx([1, 1, 1, 1, 1, 0.75, 0.5, 0.25])
+    assert [rate for _, rate in rates] == pytest.approx([1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8])
+
+
 def test_a_warm_up_learns_from_a_constant_reward_too(actor: ActorCriticLLM) -> None:
     """A critic has to find that out; only the policy has nothing to learn from it."""
     batch = scored(actor, random_batch(), kl_coef=0, scores=[0.7] * len(LENGTHS))

@@ -9,9 +9,13 @@ from __future__ import annotations
 from typing import Literal
 
 import mlx.core as mx
+import numpy as np
 
 KLEstimator = Literal["k1", "k2", "k3", "abs"]
 Aggregation = Literal["token", "sequence", "constant"]
+
+_LARGEST_K3 = 10.0
+_LARGEST_LOG_RATIO = 20.0
 
 
 def token_logprobs(logits: mx.array, tokens: mx.array) -> mx.array:
@@ -38,10 +42,12 @@ def entropy(logits: mx.array) -> mx.array:
 def kl_estimate(logprobs: mx.array, ref_logprobs: mx.array, estimator: KLEstimator = "k1") -> mx.array:
     """Estimate KL(pi || pi_ref) from tokens sampled by pi, with log r = log pi_ref - log pi.
 
-        k1 = -log r,   k2 = (log r)^2 / 2,   k3 = r - 1 - log r,   abs = |log r|
+        k1 = -log r,   k2 = (log r)^2 / 2,   k3 = min(r - 1 - log r, 10),   abs = |log r|
 
-    k1 and k3 are unbiased, and k3 is never negative; k2 and abs are biased but never negative. logprobs, ref_logprobs:
-    any one shape. Returns that shape. Schulman 2020, "Approximating KL divergence".
+    k1 and k3 are unbiased but for the bound, and k3 is never negative; k2 and abs are biased but never negative.
+    Without its bound, a token that only the reference likes gives a k3 of e^20, and one such token is the whole batch;
+    verl has the same bound. logprobs, ref_logprobs: any one shape. Returns that shape. Schulman 2020, "Approximating
+    KL divergence".
     """
     log_r = ref_logprobs - logprobs
     if estimator == "k1":
@@ -49,7 +55,8 @@ def kl_estimate(logprobs: mx.array, ref_logprobs: mx.array, estimator: KLEstimat
     if estimator == "k2":
         return 0.5 * log_r * log_r
     if estimator == "k3":
-        return mx.expm1(log_r) - log_r
+        log_r = mx.clip(log_r, -_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO)  # exp of more is infinite
+        return mx.minimum(mx.expm1(log_r) - log_r, _LARGEST_K3)
     return mx.abs(log_r)
 
 
@@ -101,14 +108,16 @@ def td_errors(
 
 
 def discounted_sums(x: mx.array, mask: mx.array, discount: float) -> mx.array:
-    """Return sum_{l >= 0} discount^l x_{t+l} over the real tokens, as one product with a triangular matrix.
+    """Return S_t = sum_{l >= 0} discount^l x_{t+l} over the real tokens, by S_t = x_t + discount S_{t+1}.
 
-    x, mask: [B, T]. Returns [B, T], 0 outside the mask.
+    In float64, on the host: the arrays are small, and a matrix product rounds its factors to ten bits on some GPUs. x,
+    mask: [B, T]. Returns [B, T], 0 outside the mask, without gradient.
     """
-    steps = mx.arange(x.shape[1])
-    ahead = steps[:, None] - steps[None]  # [source, target]: how far the source lies ahead
-    weights = mx.where(ahead >= 0, mx.power(mx.array(discount), mx.maximum(ahead, 0)), 0.0)
-    return mx.where(mask > 0, mx.where(mask > 0, x, 0.0) @ weights, 0.0)
+    real = np.array(mask) > 0
+    sums = np.where(real, np.array(x, dtype=np.float64), 0.0)
+    for t in reversed(range(sums.shape[1] - 1)):
+        sums[:, t] += discount * sums[:, t + 1]
+    return mx.array(np.where(real, sums, 0.0).astype(np.float32))
 
 
 def gae_advantages(deltas: mx.array, mask: mx.array, *, gamma: float, lam: float) -> mx.array:

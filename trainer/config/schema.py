@@ -30,10 +30,11 @@ class BackboneConfig(Section):
     adapter: FilePath = setting(
         "", "Folder of an SFT adapter in mlx-lm's format. It is fused into the backbone of policy and reference."
     )
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
+    dtype: Literal["auto", "float32", "bfloat16"] = setting(
         "auto",
         "Data type of the backbone's weights. auto: bfloat16 on a GPU; float32 on a CPU, where half precision is slow.",
     )
+
     lora_rank: int = setting(8, "Rank of the LoRA adapter.", ge=1, le=1024)
     lora_scale: float = setting(
         20.0, "Factor on the adapter's output (alpha / rank in other trainers).", gt=0, le=1000, source="mlx-lm"
@@ -48,6 +49,13 @@ class BackboneConfig(Section):
     quantize: Literal["off", "8-bit", "4-bit"] = setting(
         "off", "Quantise the backbone after loading. Saves memory; much slower on a CPU."
     )
+
+    @field_validator("dtype", mode="before")
+    @classmethod
+    def _has_range(cls, value: Any) -> Any:
+        if value == "float16":
+            raise ValueError("has too small a range for gradients; use 'bfloat16', which takes as much memory")
+        return value
 
 
 class ModelConfig(BackboneConfig):

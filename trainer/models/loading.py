@@ -191,7 +191,7 @@ def _json_object(file: Path) -> dict[str, Any]:
 
 def precision(wanted: str) -> mx.Dtype:
     """Return the dtype that `model.dtype` means on this device."""
-    dtypes = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
+    dtypes = {"float32": mx.float32, "bfloat16": mx.bfloat16}
     return dtypes["bfloat16" if _on_gpu() else "float32"] if wanted == "auto" else dtypes[wanted]
 
 

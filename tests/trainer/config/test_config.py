@@ -199,6 +199,7 @@ def test_what_bounds_a_ratio_is_off_or_above_one(key: str, value: float) -> None
         ({"model": {"value_init": "x"}}, ["model.value_model = 'head'", "'adapter'"]),
         ({"reward": {"overlong_tokens": 48}}, ["reward.overlong_tokens = 48", "less than rollout.max_new_tokens = 48"]),
         ({"ppo": {"minibatches": 3}}, ["ppo.minibatches = 3", "rollout.batch_size = 8"]),
+        ({"model": {"dtype": "float16"}}, ["model.dtype = 'float16'", "use 'bfloat16'"]),
     ],
 )
 def test_options_that_cannot_hold_together_are_refused_with_the_reason(raw: dict[str, Any], told: list[str]) -> None:

@@ -104,7 +104,7 @@ def test_text_is_read_as_the_kind_of_its_field(key: str, text: str, value: Any) 
         ("ppo.epochs", "9" * 5000, "must be a whole number"),
         ("ppo.epochs", "101", "must be at most 100"),
         ("data.shuffle", "maybe", "must be true or false"),
-        ("model.dtype", "float64", "must be one of 'auto', 'float32', 'bfloat16' or 'float16'"),
+        ("model.dtype", "float64", "must be one of 'auto', 'float32' or 'bfloat16'"),
         ("model.path", "  ", "must not be empty"),
         ("model.lora_targets", "", "must not be empty"),
         ("run.trackers", "wandb, mlflow", "must be one of 'tensorboard', 'wandb' or 'trackio'"),

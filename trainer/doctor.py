@@ -18,6 +18,7 @@ from trainer.models.cpu import blas
 QUICKSTART_BYTES = 3_000_000_000  # 1.5 GB of MLX at its peak, the libraries, and some room
 STARTER_BYTES = 545_000_000  # of the converted model on disk
 
+_MEMORY = {"memory_size": "of memory", "max_recommended_working_set_size": "advised at a time"}  # of a GPU
 _BACKENDS = ("mlx-cpu", "mlx-cuda-12", "mlx-cuda-13", "mlx-metal")
 _INSTALL = "install one of the extras cpu and cuda, as in pip install 'ppo-workbench[cpu]'; a Mac needs none"
 _OTHER_CACHE = "free space there, or name a writable folder in PPO_WORKBENCH_CACHE"
@@ -62,13 +63,19 @@ def _mlx() -> Check:
         import mlx.core as mx
 
         device = mx.default_device()
-        name = mx.device_info(device).get("device_name", "a device without a name")
+        about = mx.device_info(device)
         mx.eval(mx.ones(1) + 1)
+        limit = mx.set_memory_limit(1)  # it is only told by setting another
+        mx.set_memory_limit(limit)
     except (ImportError, RuntimeError, OSError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         return Check("mlx", "fail", f"does not run: {reason}", _INSTALL)
     kind = "CPU" if device.type == mx.DeviceType.cpu else "GPU"
-    return Check("mlx", "ok", f"runs on the {kind}, {name}")
+    detail = f"runs on the {kind}, {about.get('device_name', 'a device without a name')}"
+    for name, what in _MEMORY.items():
+        if name in about:
+            detail += f", {int(about[name]) / 1e9:.1f} GB {what}"
+    return Check("mlx", "ok", f"{detail}, memory limit {limit / 1e9:.1f} GB")
 
 
 def _matmul() -> Check:

@@ -201,9 +201,17 @@ def test_the_checks_name_what_is_missing_and_a_way_out(tmp_path: Path, monkeypat
     found = {check.name: check for check in doctor.checks()}
     assert list(found) == ["packages", "mlx", "matmul", "compiler", "starter", "cache", "memory"]
     assert found["mlx"].status == "ok"
+    assert re.search(r"memory limit \d+\.\d GB$", found["mlx"].detail)
     assert (found["compiler"].status, found["compiler"].advice) == ("fail", "apt install g++")
     assert (found["starter"].status, found["memory"].status) == ("warn", "warn")
     assert all(check.advice for check in found.values() if check.status != "ok")
+
+
+def test_the_memory_of_a_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    about = {"device_name": "M9", "memory_size": 64 * 10**9, "max_recommended_working_set_size": 48 * 10**9}
+    monkeypatch.setattr("mlx.core.device_info", lambda device: about)
+    found = {check.name: check.detail for check in doctor.checks()}
+    assert ", M9, 64.0 GB of memory, 48.0 GB advised at a time, memory limit " in found["mlx"]
 
 
 def test_a_machine_without_a_working_mlx_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,8 @@ def blas_warning(gflops: float) -> str | None:
     blas = loaded_blas()
     if gflops >= REFERENCE_GFLOPS or blas.path or not mlx_runs_on_linux_cpu():
         return None
-    return f"matrix products run at only {gflops:.1f} GFLOP/s: {blas.problem or REMEDY}"
+    cost = "a real BLAS gives 50 and more per core, so everything takes ten times as long or longer"
+    return f"matrix products run at only {gflops:.1f} GFLOP/s ({cost}): {blas.problem or REMEDY}"
 
 
 def mlx_runs_on_linux_cpu() -> bool:

@@ -152,7 +152,7 @@ def _kl(facts: TokenFacts, estimator: str) -> tuple[str, str]:
     return {
         "k1": ("log π - log π_ref", f"{mine} - {theirs}"),
         "k2": ("½ (log π - log π_ref)²", f"½ ({mine} - {theirs})²"),
-        "k3": ("r - 1 - log r,  r = π_ref / π", f"exp({number(log_r)}) - 1 - {_operand(log_r)}"),
+        "k3": ("min(r - 1 - log r, 10),  r = π_ref / π", f"min(exp({number(log_r)}) - 1 - {_operand(log_r)}, 10)"),
         "abs": ("|log π - log π_ref|", f"|{mine} - {theirs}|"),
     }.get(estimator, (f"by {estimator}", _UNKNOWN))
 

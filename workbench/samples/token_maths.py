@@ -13,6 +13,7 @@ from trainer.runs.samples import SampleSettings
 from workbench.run.samples import TokenSample
 
 _EPSILON = 2.0**-23  # relative distance of neighbours in float32
+_LARGEST_K3 = 10.0  # as in `trainer.maths.kl_estimate`
 _ROUNDING = 32 * _EPSILON  # relative to the sum of the absolute terms
 _WHITENING = 1e-8  # added to the variance, as in `trainer.maths.whiten`
 
@@ -45,7 +46,7 @@ def kl(logprob: float | None, ref_logprob: float | None, settings: SampleSetting
         case "k2":
             value, slope = 0.5 * log_r * log_r, abs(log_r)
         case "k3":
-            value = (math.expm1(log_r) if log_r < 1 else exp(log_r) - 1) - log_r
+            value = min(_k3(log_r), _LARGEST_K3)
             slope = exp(log_r) + 1
         case "abs":
             value, slope = abs(log_r), 1.0
@@ -53,6 +54,10 @@ def kl(logprob: float | None, ref_logprob: float | None, settings: SampleSetting
             return Recomputed()
     # The rounding of the log-probs' difference reaches the result multiplied by the slope.
     return Recomputed(value, _ROUNDING * (slope * (abs(logprob) + abs(ref_logprob)) + abs(value)))
+
+
+def _k3(log_r: float) -> float:
+    return (math.expm1(log_r) if log_r < 1 else exp(log_r) - 1) - log_r
 
 
 def kl_slope(logprob: float | None, ref_logprob: float | None, settings: SampleSettings | None) -> float | None:
@@ -63,7 +68,8 @@ def kl_slope(logprob: float | None, ref_logprob: float | None, settings: SampleS
         case "k2":
             return logprob - ref_logprob
         case "k3":
-            return 1 - exp(ref_logprob - logprob)
+            log_r = ref_logprob - logprob
+            return 1 - exp(log_r) if _k3(log_r) < _LARGEST_K3 else 0.0
         case _:
             return None
 

@@ -71,7 +71,8 @@ def test_log_probs_of_the_reference_are_the_same(actor: ActorCriticLLM, referenc
 @of(*CASES)
 def test_kl_of_every_token_is_the_same(reference: Reference) -> None:
     estimator = reference.ppo.kl_estimator
-    close(maths.kl_estimate(reference.array("logprobs"), reference.array("ref_logprobs"), estimator), reference["kl"])
+    found = maths.kl_estimate(reference.array("logprobs"), reference.array("ref_logprobs"), estimator)
+    close(found, np.minimum(reference["kl"], 10) if estimator == "k3" else reference["kl"])  # TRL does not bound k3
 
 
 @of("plain", "k3")

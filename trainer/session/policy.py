@@ -25,7 +25,7 @@ STATISTICS_RESTARTED = "reward.sources changed: the running statistics of reward
 
 
 class TrainedPolicy:
-    """What a PPO run trains. Snapshots name the reward's sources, because their statistics belong to those sources.
+    """Policy of a PPO run, its rewards and its latest snapshot, which names the reward's sources with their statistics.
 
     control: its `check` is called between small steps. trust: as for `build_rewards`.
     """

@@ -49,11 +49,11 @@ class FieldRow:
     unsaved: bool
     problem: str
     locked: bool
-    """Whether the setting is locked at the moment."""
+    """Whether the setting cannot be changed now."""
     sent: bool
-    """Whether the value was sent and the run has not confirmed it yet."""
+    """Whether the run has yet to confirm the value that was sent."""
     draft: bool = False
-    """Whether the value is a proposal. The run keeps its own value until the user sends this one."""
+    """Whether the value was typed but not sent, so that the run still has its own."""
 
     @property
     def key(self) -> str:

@@ -1,4 +1,4 @@
-"""What keys and panes request of the run on the main screen: start, stop, resume, watch, live settings, fixes."""
+"""Control of the run by keys and panes of the main screen: start, stop, resume, watch, live settings, fixes."""
 
 from __future__ import annotations
 

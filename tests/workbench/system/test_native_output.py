@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ with native_output_to(Path(sys.argv[1])):
     sys.__stderr__.write("drawn;")
     sys.__stderr__.flush()
     terminal = os.isatty(sys.__stdout__.fileno())
-os.write(2, f"back, {terminal}".encode())
+os.write(2, f"back, {terminal}.".encode())
 """
 
 
@@ -34,7 +35,10 @@ def run_in_a_terminal(log: Path) -> str:
             stderr=terminal,
             check=True,
         )
-        return os.read(master, 10_000).decode()
+        printed = b""
+        while not printed.endswith(b".") and select.select([master], [], [], 10)[0]:  # a pty hands it over in parts
+            printed += os.read(master, 10_000)
+        return printed.decode()
     finally:
         os.close(master)
         os.close(terminal)
@@ -42,13 +46,13 @@ def run_in_a_terminal(log: Path) -> str:
 
 def test_native_output_is_in_the_log_and_not_on_the_terminal(tmp_path: Path) -> None:
     log = tmp_path / "a" / "workbench.log"
-    assert run_in_a_terminal(log) == "drawn;back, True"
+    assert run_in_a_terminal(log) == "drawn;back, True."
     assert log.read_text() == "native on 1;native on 2;"
 
 
 def test_a_log_that_cannot_be_opened_costs_the_output_and_not_the_screen(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("a file where the folder should be")
-    assert run_in_a_terminal(tmp_path / "a" / "workbench.log") == "drawn;back, True"
+    assert run_in_a_terminal(tmp_path / "a" / "workbench.log") == "drawn;back, True."
 
 
 def test_each_process_has_a_log_and_the_newest_of_those_that_have_ended_stay(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ FAILURES = [
     Case("policy_lr = 0", {"optim.policy_lr": 0.0}, "not_training"),
     Case(
         "scored at another temperature than sampled",
-        {"rollout.temperature": 0.7, "optim.policy_lr": 0.00003},
+        {"rollout.temperature": 0.5, "optim.policy_lr": 0.00003},
         "kl_negative",
         lambda: policy_scored_at(1.0),
     ),

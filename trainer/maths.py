@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 import mlx.core as mx
+import numpy as np
 
 KLEstimator = Literal["k1", "k2", "k3", "abs"]
 Aggregation = Literal["token", "sequence", "constant"]
@@ -107,14 +108,16 @@ def td_errors(
 
 
 def discounted_sums(x: mx.array, mask: mx.array, discount: float) -> mx.array:
-    """Return sum_{l >= 0} discount^l x_{t+l} over the real tokens, as one product with a triangular matrix.
+    """Return S_t = sum_{l >= 0} discount^l x_{t+l} over the real tokens, by S_t = x_t + discount S_{t+1}.
 
-    x, mask: [B, T]. Returns [B, T], 0 outside the mask.
+    In float64, on the host: the arrays are small, and a matrix product rounds its factors to ten bits on some GPUs. x,
+    mask: [B, T]. Returns [B, T], 0 outside the mask, without gradient.
     """
-    steps = mx.arange(x.shape[1])
-    ahead = steps[:, None] - steps[None]  # [source, target]: how far the source lies ahead
-    weights = mx.where(ahead >= 0, mx.power(mx.array(discount), mx.maximum(ahead, 0)), 0.0)
-    return mx.where(mask > 0, mx.where(mask > 0, x, 0.0) @ weights, 0.0)
+    real = np.array(mask) > 0
+    sums = np.where(real, np.array(x, dtype=np.float64), 0.0)
+    for t in reversed(range(sums.shape[1] - 1)):
+        sums[:, t] += discount * sums[:, t + 1]
+    return mx.array(np.where(real, sums, 0.0).astype(np.float32))
 
 
 def gae_advantages(deltas: mx.array, mask: mx.array, *, gamma: float, lam: float) -> mx.array:

@@ -112,16 +112,6 @@ def test_a_run_keeps_an_index_of_its_samples(tmp_path: Path, monkeypatch: pytest
     assert indexed.to_pylist() == [{name: row[name] for name in indexed.column_names} for row in rows]
 
 
-def test_a_reward_that_is_learned_goes_up(tmp_path: Path) -> None:
-    """Half of all tokens are rewarded; seeds 0, 1 and 2 gain 0.41 to 0.45 of the 0.5 that there are to gain."""
-    sizes = ["ppo.iterations=20", "ppo.epochs=4", "rollout.batch_size=16", "rollout.max_new_tokens=4"]
-    rates = ["optim.policy_lr=0.02", "optim.value_lr=0.01", "ppo.kl_coef=0.0"]
-    targets = 'model.lora_targets=["v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]'
-    recorder = record(tiny_config(tmp_path, *sizes, *rates, targets, "run.save_samples=false", "checkpoint.every=0"))
-    scores = [iteration.score_mean for iteration in recorder.of(Iteration)]
-    assert sum(scores[-3:]) / 3 > sum(scores[:3]) / 3 + 0.25
-
-
 def test_a_constant_reward_takes_no_step_and_says_so(tmp_path: Path) -> None:
     source = f'reward.sources=["{tmp_path}/rewards.py:constant"]'
     recorder = record(tiny_config(tmp_path, "run.name=a", source, "ppo.kl_coef=0.0", "ppo.gamma=1.0", "ppo.lam=1.0"))

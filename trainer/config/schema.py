@@ -47,7 +47,7 @@ class BackboneConfig(Section):
     )
     lora_layers: int = setting(0, "Number of blocks with an adapter, counted from the last; 0 for all.", ge=0)
     quantize: Literal["off", "8-bit", "4-bit"] = setting(
-        "off", "Quantise the backbone after loading. Saves memory; much slower on a CPU."
+        "off", "Quantise the backbone after loading. Saves memory on a GPU; on a CPU it only rounds the weights."
     )
 
     @field_validator("dtype", mode="before")

@@ -62,6 +62,7 @@ def load_backbone(config: BackboneConfig, *, classes: Callable[[dict[str, Any]],
         cast_backbone(backbone, config.dtype)  # an adapter with full weights has its own precision
     if config.quantize != "off":
         quantize_backbone(backbone, int(config.quantize.removesuffix("-bit")))
+        cast_backbone(backbone, config.dtype)
     if mx.default_device() == mx.Device(mx.cpu):
         use_vector_swiglu(backbone)
     try:
@@ -94,8 +95,8 @@ def quantize_warning(config: BackboneConfig) -> str:
     if config.quantize == "off" or _on_gpu():
         return ""
     return (
-        f"model.quantize = '{config.quantize}' on a CPU: products of quantised weights are some fifty times slower "
-        "there than those of float32; leave it off unless memory is short"
+        f"model.quantize = '{config.quantize}' saves no memory on a CPU: the weights are rounded as on a GPU, but held "
+        "unpacked, because products of packed weights are some fifty times slower there"
     )
 
 
@@ -205,12 +206,12 @@ def cast_backbone(backbone: nn.Module, wanted: str) -> mx.Dtype:
     Experts are held in float32 there, because MLX multiplies them in no other type on a CPU.
     """
     dtype = precision(wanted)
-    if not _on_gpu() and any(isinstance(module, SwitchLinear) for module in backbone.modules()):
-        dtype = mx.float32
-    if not _on_gpu() and any(isinstance(module, nn.QuantizedLinear) for module in backbone.modules()):
+    if not _on_gpu():
         from mlx_lm.utils import dequantize_model
 
         dequantize_model(backbone)  # 4- and 8-bit products are scalar code there: 1 to 3 GFLOP/s instead of 125
+        if any(isinstance(module, SwitchLinear) for module in backbone.modules()):
+            dtype = mx.float32
     quantized = {
         id(leaf)
         for module in backbone.modules()

@@ -15,7 +15,7 @@ from trainer.arrays import pad
 from trainer.config.schema import BackboneConfig, ModelConfig
 from trainer.errors import ModelError
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.loading import LoadedModel, load_backbone, quantize_warning
+from trainer.models.loading import LoadedModel, load_backbone, quantize_backbone, quantize_warning
 from trainer.reward_model.network import RewardModel
 
 SEQUENCES = [[72, 101, 108, 108, 111], [1, 2], [256, 5, 6, 7, 8, 9, 10, 11], [50, 256, 256]]
@@ -185,16 +185,26 @@ def test_only_the_last_blocks_get_an_adapter_when_asked(tmp_path: Path, loaded: 
 def test_a_quantised_backbone_scores_nearly_the_same_in_less_memory(tmp_path: Path, quantize: str, near: float) -> None:
     folder = make_checkpoint(tmp_path / "model", scale=0.3)
     whole = load_backbone(BackboneConfig(path=str(folder)))
-    small = load_backbone(BackboneConfig.model_validate({"path": str(folder), "quantize": quantize}))
-    assert small.quantize == quantize
-    kinds = {type(module) for module in small.backbone.modules()}
-    assert nn.QuantizedLinear in kinds
-    assert sum(m.nbytes for _, m in tree(small.backbone)) < 0.6 * sum(m.nbytes for _, m in tree(whole.backbone))
     expected = scores(made(tmp_path, whole), SEQUENCES)
-    model = made(tmp_path, small)
-    np.testing.assert_allclose(scores(model, SEQUENCES), expected, atol=near * float(np.abs(expected).max()))
+    rounded = load_backbone(BackboneConfig.model_validate({"path": str(folder), "quantize": quantize}))
+    packed = load_backbone(BackboneConfig(path=str(folder)))
+    quantize_backbone(packed.backbone, int(quantize[0]))
+    found = [scores(made(tmp_path, model), SEQUENCES) for model in (rounded, packed)]
+    np.testing.assert_allclose(found[0], found[1], atol=1e-5 * float(np.abs(expected).max()))
+    np.testing.assert_allclose(found[0], expected, atol=near * float(np.abs(expected).max()))
+    assert np.abs(found[0] - expected).max() > 0
+    model = made(tmp_path, packed)
+    sizes = [sum(array.nbytes for _, array in tree(model.backbone)) for model in (packed, whole)]
+    assert sizes[0] < 0.6 * sizes[1]
     stirred(model)
     assert np.isfinite(scores(model, SEQUENCES)).all()
+
+
+def test_weights_quantised_on_a_cpu_are_held_unpacked(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "model")
+    model = load_backbone(BackboneConfig(path=str(folder), quantize="4-bit"))
+    packed = any(isinstance(module, nn.QuantizedLinear) for module in model.backbone.modules())
+    assert (model.quantize, packed) == ("4-bit", mx.default_device() == mx.Device(mx.gpu))
 
 
 def test_quantising_is_warned_of_on_a_cpu_and_off_by_default() -> None:

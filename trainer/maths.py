@@ -70,6 +70,11 @@ def masked_variance(x: mx.array, mask: mx.array) -> mx.array:
     return masked_mean(mx.square(x - masked_mean(x, mask)), mask)
 
 
+def root_mean_square(x: mx.array, mask: mx.array) -> mx.array:
+    """Return the root of the mean square of x where mask is 1, as a scalar. x, mask: one shape."""
+    return mx.sqrt(masked_mean(mx.square(x), mask))
+
+
 def whiten(x: mx.array, mask: mx.array, *, shift_mean: bool = True, eps: float = 1e-8) -> mx.array:
     """Scale x to deviation 1 over the real tokens, and to mean 0 unless `shift_mean` is false.
 

@@ -69,7 +69,7 @@ class Reference:
             kl_coef=s["kl_coef"],
             kl_estimator=s["kl_estimator"],
             clip=s["cliprange"],
-            value_clip=s["cliprange_value"],
+            relative_value_clip=s["cliprange_value"],
             value_coef=s["vf_coef"],
             gamma=s["gamma"],
             lam=s["lam"],

@@ -14,6 +14,7 @@ from runs_helper import record, tiny_config
 
 from trainer.config import config_problems, load_config
 from trainer.config.fields import CONFIG_FORMAT
+from trainer.config.schema import PPOConfig
 from trainer.errors import ConfigError, StorageError, UsageError
 from trainer.formats import Format
 from trainer.ppo.checkpoint import load_checkpoint
@@ -65,11 +66,24 @@ def test_an_old_runs_configuration_is_read_under_its_new_keys(tmp_path: Path, mo
     assert load_config(old).ppo.kl_coef == 0.3
 
 
+@pytest.mark.parametrize("schema", ["", "schema = 1"])
+@pytest.mark.parametrize(("old", "new"), [("0.2", 1.0), ("0", 0.0), ("0.5", 2.5)])
+def test_a_value_clip_in_units_of_the_reward_becomes_a_relative_one(
+    schema: str, old: str, new: float, tmp_path: Path
+) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(f"{schema}\n[ppo]\nvalue_clip = {old}\nkl_coef = 0.3\n")
+    assert load_config(path).ppo == PPOConfig(kl_coef=0.3, relative_value_clip=new)
+    path.write_text(f"{schema}\n[ppo]\nvalue_clip = 'a'\n")
+    with pytest.raises(ConfigError, match=r"ppo.relative_value_clip = 'a': must be a number"):
+        load_config(path)
+
+
 @pytest.mark.parametrize(
     ("number", "error", "words"),
     [
-        ("2", UsageError, r"configuration '.*config.toml' was written by a newer version \(schema 2, .*update"),
-        ("'1'", ConfigError, "schema = '1': must be a whole number from 1 to 1"),
+        ("3", UsageError, r"configuration '.*config.toml' was written by a newer version \(schema 3, .*update"),
+        ("'1'", ConfigError, "schema = '1': must be a whole number from 1 to 2"),
         ("0", ConfigError, "schema = 0: must be"),
     ],
 )

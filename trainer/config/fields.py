@@ -10,7 +10,19 @@ from pydantic.config import JsonDict
 
 from trainer.formats import Format
 
-CONFIG_FORMAT = Format("schema")
+
+def _relative_value_clip(content: dict[str, Any]) -> dict[str, Any]:
+    """Replace ppo.value_clip, in units of the reward, by ppo.relative_value_clip; 0.2 was the default, now it is 1."""
+    ppo = content.get("ppo")
+    if not isinstance(ppo, dict) or "value_clip" not in ppo:
+        return content
+    clip = ppo["value_clip"]
+    number = isinstance(clip, int | float) and not isinstance(clip, bool)
+    rest = {key: value for key, value in ppo.items() if key != "value_clip"}
+    return {**content, "ppo": rest | {"relative_value_clip": 5 * float(clip) if number else clip}}
+
+
+CONFIG_FORMAT = Format("schema", (_relative_value_clip,))
 """Format of a configuration file, of any kind of run."""
 
 RUN_NAME = r"^(\w[\w.\-]*)?$"

@@ -55,7 +55,7 @@ The value of an option comes from, in increasing priority:
 3. `--set`: `--set ppo.kl_coef=0.1 --set "rollout.stop=['END', 'STOP']"`. The value is TOML. A word that is not TOML
    is a string, and so is any value of a string option. A list replaces the whole list.
 
-The program writes `schema = 1` at the top of each run's configuration. A later version reads files of an earlier one;
+The program writes `schema = 2` at the top of each run's configuration. A later version reads files of an earlier one;
 a file of a later version is refused by name. Your own files need no number: without one, a file is of version 1.
 
 Errors stop a run before it starts, and are all shown at once: unknown keys, values of the wrong type or out of

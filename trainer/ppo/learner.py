@@ -34,6 +34,7 @@ class How(TypedDict):
     progress: Progress
     kl_coef: NotRequired[float]  # of the KL penalty in the loss
     max_new_tokens: NotRequired[int]  # for loss_aggregation = "constant"
+    value_unit: NotRequired[float]  # what a relative_value_clip of 1 is
 
 
 class LossSums(NamedTuple):
@@ -203,6 +204,7 @@ class Learner:
         progress: Progress = silent,
         kl_coef: float = 0.0,
         max_new_tokens: int = 0,
+        value_unit: float = 1.0,
     ) -> Gradients:
         """Return the gradient of the minibatch's mean loss, its LossSums, and the ratios of its tokens.
 
@@ -223,8 +225,10 @@ class Learner:
                 order.extend(rows)
                 yield part
 
+        value_clip = ppo.relative_value_clip * value_unit
+
         def loss(part: Experience) -> tuple[mx.array, _Found]:
-            return _loss(actor, part, ppo, temperature, objective, total_weight, kl_coef)
+            return _loss(actor, part, ppo, temperature, objective, total_weight, kl_coef, value_clip)
 
         gradients, found = accumulate(loss, before, parts(), put=self._put, backbone=actor.backbone, join=_Found.joined)
         return Gradients(gradients, found.sums, batch.gathered(found.ratios, order) if found.ratios else None)
@@ -302,6 +306,7 @@ def _loss(
     objective: Objective,
     total_weight: mx.array,
     kl_coef: float,
+    value_clip: float,
 ) -> tuple[mx.array, _Found]:
     """Compute L = L_clip + c1 L_vf - c2 H (+ beta KL), summed over the micro-batch.
 
@@ -356,7 +361,7 @@ def _loss(
     if forward.values is not None:
         old_values, returns = real(filled(batch.values)), real(filled(batch.returns))
         values = real(forward.values[:, :-1])
-        value_loss = aggregated(maths.clipped_value_loss(values, old_values, returns, clip=ppo.value_clip or None))
+        value_loss = aggregated(maths.clipped_value_loss(values, old_values, returns, clip=value_clip or None))
         loss = loss + (ppo.value_coef if objective == "joint" else 1.0) * value_loss
         sums = sums._replace(value_loss=value_loss)
     return loss / total_weight, _Found(sums, ratios)

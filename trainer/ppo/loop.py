@@ -179,6 +179,7 @@ class PPO:
             message = "all advantages are equal, so no step was taken: is the reward constant?"
             self.emit(Alert(iteration=number, level="warning", code="no_signal", message=message))
             return Update([])
+        error = maths.root_mean_square(filled(batch.advantages), batch.mask)  # returns less values, before whitening
         if ppo.whiten_advantages:
             batch = batch._replace(advantages=maths.whiten(filled(batch.advantages), batch.mask))
         how = How(
@@ -186,6 +187,7 @@ class PPO:
             progress=progress,
             kl_coef=self.kl_coef,
             max_new_tokens=rollout.max_new_tokens,
+            value_unit=float(error),
         )
         passes = [(epoch, rows) for epoch in range(ppo.epochs) for rows in self._minibatches(number, batch.size, epoch)]
         results: list[StepMetrics] = []

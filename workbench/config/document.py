@@ -15,9 +15,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainer.config import PRESETS, Config, config_warnings, preset_names
+from trainer.config import PRESETS, Config, config_warnings, load_config, preset_names
+from trainer.config.fields import CONFIG_FORMAT
+from trainer.config.loading import config_text
 from trainer.config.problems import located_problems, setting_keys
-from trainer.errors import StorageError, UsageError, cannot_write
+from trainer.errors import ConfigError, StorageError, UsageError, cannot_write
 from trainer.files import parse_toml, read_given, whole_file
 from trainer.runs.listing import PPO
 from workbench.config.fields import fields_by_key
@@ -106,9 +108,14 @@ class ConfigDocument:
     def of_run(cls, folder: Path, changes: Mapping[str, Mapping[str, Any]] | None = None) -> ConfigDocument:
         """Copy the configuration of the run in `folder`, without its file and its run name.
 
-        changes: values to set, by table and name. Raises UsageError if the configuration cannot be read.
+        What an earlier version wrote is written anew. changes: values to set, by table and name. Raises UsageError if
+        the configuration cannot be read.
         """
-        document = cls.open(folder / "config.toml")
+        path = folder / "config.toml"
+        document = cls.open(path)
+        if document.kind == PPO and document._values.get(CONFIG_FORMAT.key, 1) != CONFIG_FORMAT.version:
+            with contextlib.suppress(ConfigError, UsageError):  # a text with errors stays as it is
+                document._put(config_text(load_config(path)))
         document.path = None
         document._copied = folder.name
         if document.kind == PPO:

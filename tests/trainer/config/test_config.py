@@ -27,7 +27,7 @@ from trainer.config import (
     resolve_paths,
     validate,
 )
-from trainer.config.fields import PATTERNS
+from trainer.config.fields import CONFIG_FORMAT, PATTERNS
 from trainer.config.reference import ReferenceRow, json_schema, reference_markdown, reference_rows
 from trainer.config.reward_sources import SOURCES, LengthSource, LexiconSource, PythonSource, RegexSource
 from trainer.errors import ConfigError, UsageError
@@ -128,7 +128,7 @@ def test_all_options_together_survive_toml_and_back(tmp_path: Path) -> None:
 def test_a_saved_configuration_spells_out_every_option(tmp_path: Path) -> None:
     save_config(Config(), tmp_path / "config.toml")
     written = tomllib.loads((tmp_path / "config.toml").read_text(encoding="utf-8"))
-    assert written.pop("schema") == 1
+    assert written.pop("schema") == CONFIG_FORMAT.version
     assert {f"{table}.{name}" for table, values in written.items() for name in values} == set(PROPERTIES)
 
 
@@ -142,7 +142,11 @@ def test_a_header_becomes_comments_above_the_tables(tmp_path: Path) -> None:
 
 def test_without_a_header_the_file_starts_with_its_version(tmp_path: Path) -> None:
     save_config(Config(), tmp_path / "config.toml")
-    assert (tmp_path / "config.toml").read_text(encoding="utf-8").startswith("schema = 1\n\n[model]\n")
+    assert (
+        (tmp_path / "config.toml")
+        .read_text(encoding="utf-8")
+        .startswith(f"schema = {CONFIG_FORMAT.version}\n\n[model]\n")
+    )
 
 
 def test_a_configuration_cannot_be_changed_in_place() -> None:
@@ -258,7 +262,7 @@ def test_every_bound_is_enforced_where_the_schema_puts_it(key: str) -> None:
         ("ppo.lam", [0, 1], [-0.01, 1.01]),
         ("ppo.clip", [0.01, 0.2], [0, -0.2]),
         ("ppo.kl_coef", [0, 0.05], [-0.01]),
-        ("ppo.value_clip", [0, 0.2], [-0.1]),
+        ("ppo.relative_value_clip", [0, 0.2], [-0.1]),
         ("ppo.epochs", [1, 4], [0, -1]),
         ("rollout.temperature", [0.1, 1], [0, -1]),
         ("rollout.top_p", [0.01, 1], [0, 1.01]),

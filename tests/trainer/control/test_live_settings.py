@@ -34,7 +34,7 @@ OTHERS: dict[str, Any] = {
     "ppo.target_approx_kl": 0.5,
     "ppo.ratio_threshold": 5.0,
     "ppo.importance_cap": 2.0,
-    "ppo.value_clip": 0.3,
+    "ppo.relative_value_clip": 0.3,
     "ppo.value_coef": 0.5,
     "ppo.entropy_coef": 0.01,
     "ppo.gamma": 0.9,

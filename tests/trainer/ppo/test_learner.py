@@ -21,11 +21,12 @@ from trainer.ppo.steps import silent
 from trainer.rollout.experience import Experience
 
 COUNTS = [count for _, count in LENGTHS]
-PPO = PPOConfig(value_coef=0.3)
+PPO = PPOConfig(value_coef=0.3, relative_value_clip=0.2)
 MAX_NEW_TOKENS = 10
 OPTIONS = {
     "by sequence": PPOConfig(value_coef=0.3, loss_aggregation="sequence", entropy_coef=0.2),
     "by a constant": PPOConfig(value_coef=0.3, loss_aggregation="constant", entropy_coef=0.2),
+    "values clipped": PPOConfig(relative_value_clip=0.2),
     "clipped higher": PPOConfig(clip=0.1, clip_high=0.4),
     "clipped lower": PPOConfig(clip=0.4, clip_high=0.05),
     "clipped twice": PPOConfig(clip=0.1, dual_clip=1.2),
@@ -56,9 +57,11 @@ def gradients(
     micro_batch_tokens: int = 10_000,
     temperature: float = 1.0,
     kl_coef: float = 0.0,
+    value_unit: float = 1.0,
 ) -> tuple[Trainables, LossSums]:
     learner = Learner(actor, OptimConfig(micro_batch_tokens=micro_batch_tokens), total_steps=1)
     how: Any = {"temperature": temperature, "kl_coef": kl_coef, "max_new_tokens": MAX_NEW_TOKENS}
+    how["value_unit"] = value_unit
     return learner.gradients(batch, ppo, objective, **how)[:2]
 
 
@@ -105,7 +108,7 @@ def slow_loss(
     ratio = np.exp(log_ratio)
     weights = np.minimum(np.exp(old - sampled), ppo.importance_cap) if ppo.importance_cap else 1.0
     policy = mean(weights * reference.policy_loss(new, old, advantages, ppo.clip, ppo.clip_high, ppo.dual_clip))
-    value = mean(reference.value_loss(np.concatenate(values), old_values, returns, ppo.value_clip))
+    value = mean(reference.value_loss(np.concatenate(values), old_values, returns, ppo.relative_value_clip))
     kl = mean(reference.kl_estimate(new, ref, ppo.kl_estimator)) if ppo.kl_in == "loss" else 0.0
     return {
         "loss": policy + ppo.value_coef * value - ppo.entropy_coef * mean(np.concatenate(entropies)) + kl_coef * kl,
@@ -131,6 +134,13 @@ def test_losses_and_ratios_are_means_over_real_tokens(
     assert 0.1 < expected["clipped"] < 0.9
     for name, value in sums._asdict().items():
         assert value.item() / (1 if name.endswith("max") else tokens) == pytest.approx(expected[name], abs=1e-4), name
+
+
+def test_the_value_clip_is_in_the_unit_that_is_given(actor: ActorCriticLLM, batch: Experience) -> None:
+    half = PPO.model_copy(update={"relative_value_clip": 0.1})
+    found = [gradients(actor, batch, "value", *how)[1].value_loss.item() for how in ((PPO,), (half,))]
+    doubled = gradients(actor, batch, "value", half, value_unit=2.0)[1].value_loss.item()
+    assert doubled == found[0] != found[1]
 
 
 def assert_slope(actor: ActorCriticLLM, batch: Experience, ppo: PPOConfig, **how: float) -> Trainables:
@@ -306,7 +316,7 @@ def test_prompt_tokens_are_in_no_loss(actor: ActorCriticLLM, batch: Experience) 
 
 def test_the_joint_gradient_is_policy_plus_c1_times_value(actor: ActorCriticLLM, batch: Experience) -> None:
     def joint(c1: float) -> Trainables:
-        return gradients(actor, batch, "joint", PPOConfig(value_coef=c1))[0]
+        return gradients(actor, batch, "joint", PPO.model_copy(update={"value_coef": c1}))[0]
 
     policy, value = (gradients(actor, batch, objective)[0] for objective in ("policy", "value"))
     close(flat(joint(0), "policy"), flat(policy))

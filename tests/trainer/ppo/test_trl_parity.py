@@ -119,7 +119,7 @@ def test_losses_of_tokens_and_their_gradients_are_the_same(reference: Reference)
             return maths.masked_mean(loss, mask)  # noqa: B023
 
         def value_loss(values: mx.array) -> mx.array:
-            loss = maths.clipped_value_loss(values, old_values, returns, clip=ppo.value_clip)  # noqa: B023
+            loss = maths.clipped_value_loss(values, old_values, returns, clip=ppo.relative_value_clip)  # noqa: B023
             return maths.masked_mean(loss, value_mask)  # noqa: B023
 
         passes = reference.settings["gradient_accumulation_steps"]

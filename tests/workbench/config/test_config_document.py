@@ -73,6 +73,23 @@ def test_a_copy_of_a_run_has_no_file_and_no_name_of_a_run_yet(mine: Path, tmp_pa
         document.save()
 
 
+def test_a_copy_of_an_earlier_versions_run_has_the_keys_of_this_one(mine: Path, tmp_path: Path) -> None:
+    run = tmp_path / "past"
+    run.mkdir()
+    (run / "config.toml").write_text(mine.read_text() + '\n[run]\nname = "past"\n')
+    (run / "config.toml").write_text((run / "config.toml").read_text().replace("[ppo]", "[ppo]\nvalue_clip = 0.4"))
+    document = ConfigDocument.of_run(run)
+    assert (document.problems, document.dirty) == ([], False)
+    assert (document.get("ppo.relative_value_clip"), document.get("ppo.kl_coef"), document.get("run.name")) == (
+        2,
+        0.1,
+        "",
+    )
+    (run / "config.toml").write_text("[ppo]\nvalue_clip = 0.4\nkl_coef = -1\n")
+    document = ConfigDocument.of_run(run)
+    assert {problem.key for problem in document.problems} == {"ppo.value_clip", "ppo.kl_coef"}
+
+
 def test_the_configuration_of_another_kind_of_run_is_itself_the_only_problem(tmp_path: Path) -> None:
     run = tmp_path / "liked"
     run.mkdir()

@@ -11,15 +11,15 @@ from dataclasses import replace
 from typing import Any
 
 from styles_helper import styles_path
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.pilot import Pilot
 from textual.widgets import Static
+from themed_app import ThemedApp
 
 from trainer.errors import TrainerError, UsageError
 from trainer.preferences.items import Item, Progress, Queue, SessionItem, SessionPlan, SessionRecord, Share
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference, Text
 from workbench.kit.key_footer import KeyFooter
-from workbench.kit.theming import EXTRA_VARIABLES
 from workbench.labelling.pane import LabelPane
 from workbench.labelling.session_thread import SessionState
 
@@ -210,7 +210,7 @@ class Requested(list[str]):
         self.append("labels changed")
 
 
-class Labelling(App[None]):
+class Labelling(ThemedApp[None]):
     """The pane alone, with the footer."""
 
     CSS_PATH = styles_path("app.tcss", "dialogs.tcss", "label.tcss", "label_screens.tcss")
@@ -221,9 +221,6 @@ class Labelling(App[None]):
         self.seconds = 0.0
         self.requested = Requested()
         self.pane = LabelPane(self.requested, id="label", clock=lambda: self.seconds)
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return EXTRA_VARIABLES
 
     def compose(self) -> ComposeResult:
         yield self.pane

@@ -13,11 +13,11 @@ from textual.app import App
 from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widgets import Input, Static
+from themed_app import ThemedApp
 
 from trainer.preferences.records import Comparison, Judgement, Preference
 from trainer.preferences.store import PreferenceStore
 from workbench.app import ALL_STYLES
-from workbench.kit.theming import EXTRA_VARIABLES
 
 SMALL, USUAL, WIDE = (60, 20), (80, 24), (120, 36)
 SIZES = [SMALL, USUAL, WIDE]
@@ -25,7 +25,7 @@ HOSTILE = "[/x] \x1b[31m [@click=app.quit]go[/] \u202e\x9b"
 NOTHING = object()
 
 
-class Host(App[None]):
+class Host(ThemedApp[None]):
     """What a screen answers is in `answer`; NOTHING while it is open."""
 
     CSS_PATH: ClassVar[list[str | PurePath]] = [*ALL_STYLES]
@@ -33,9 +33,6 @@ class Host(App[None]):
 
     def on_mount(self) -> None:
         self.animation_level = "none"
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return EXTRA_VARIABLES
 
     def take(self, answer: object) -> None:
         self.answer = answer

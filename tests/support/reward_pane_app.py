@@ -12,9 +12,10 @@ from typing import Any
 
 from scripted_run import ended, started
 from styles_helper import styles_path
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.pilot import Pilot
 from textual.widgets import Static
+from themed_app import ThemedApp
 from workbench_app import settle
 
 from trainer.events import RewardModelEvaluation, RewardModelStep
@@ -31,7 +32,6 @@ from trainer.reward_model.predictions import (
 )
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal
-from workbench.kit.theming import EXTRA_VARIABLES
 from workbench.reward_model.pairs import RewardPairList, RewardPairText
 from workbench.reward_model.pane import RewardModelPane
 
@@ -156,16 +156,13 @@ class Run:
         return self
 
 
-class Workbench(App[None]):
+class Workbench(ThemedApp[None]):
     CSS_PATH = styles_path("reward_model.tcss")
 
     def __init__(self) -> None:
         super().__init__()
         self.pane = RewardModelPane(Path("runs"))
         self.asked: list[tuple[str, ...]] = []
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return EXTRA_VARIABLES
 
     def compose(self) -> ComposeResult:
         yield self.pane

@@ -7,16 +7,16 @@ from typing import Any
 
 from scripted_run import started
 from styles_helper import styles_path
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.pilot import Pilot
 from textual.widgets import Static
+from themed_app import ThemedApp
 from token_samples import SETTINGS, sample_row
 from workbench_app import settle
 
 from trainer.events import SamplesWritten
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import write_samples
-from workbench.kit.theming import EXTRA_VARIABLES
 from workbench.run.view import RunView
 from workbench.samples.ask_form import StartingPoint
 from workbench.samples.pane import SamplesPane
@@ -55,7 +55,7 @@ class Run:
         self.view.take(SamplesWritten(iteration=number, path=path, rows=rows, previews=[]))
 
 
-class Workbench(App[None]):
+class Workbench(ThemedApp[None]):
     CSS_PATH = styles_path("samples.tcss", "tokens.tcss", "inspector.tcss", "history.tcss", "dialogs.tcss")
 
     def __init__(self) -> None:
@@ -63,9 +63,6 @@ class Workbench(App[None]):
         self.pane = SamplesPane()
         self.heard: list[tuple[int, list[float]]] = []
         self.asked: list[StartingPoint] = []
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return EXTRA_VARIABLES
 
     def compose(self) -> ComposeResult:
         yield self.pane

@@ -14,12 +14,13 @@ import pytest
 from config_files import save_config
 from rich.cells import cell_len
 from styles_helper import styles_path
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.geometry import Region
 from textual.message import Message
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Static
+from themed_app import ThemedApp
 from workbench_app import until
 
 from trainer.config import preset_names
@@ -32,14 +33,13 @@ from workbench.config.rows import ConfigRows, FieldRow, SectionRow, row_line, ro
 from workbench.config.views import ConfigReading, TomlView
 from workbench.config.widgets import EstimateLine, ProblemsList, SearchLine, estimate_pieces, fitted
 from workbench.kit.dialog import AnswerScreen
-from workbench.kit.theming import EXTRA_VARIABLES
 from workbench.run.view import RunView
 
 HOSTILE = "[/x] [@click=app.quit]x[/] [red]\x1b[31m\u202e"
 NARROW = (38, 30)
 
 
-class PaneApp(App[None]):
+class PaneApp(ThemedApp[None]):
     """The pane alone, with every message that it posts."""
 
     CSS_PATH = styles_path("config.tcss")
@@ -48,9 +48,6 @@ class PaneApp(App[None]):
         super().__init__()
         self.document = document
         self.heard: list[Message] = []
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return EXTRA_VARIABLES
 
     def compose(self) -> ComposeResult:
         yield ConfigPane(self.document)

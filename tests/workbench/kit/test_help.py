@@ -9,10 +9,10 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Input, Static
+from themed_app import ThemedApp
 
 from workbench.kit.help import EVERYWHERE, FOCUSED, HelpRow, HelpScreen, HelpTable, help_rows, matching
 from workbench.kit.pane import Pane
-from workbench.kit.theming import EXTRA_VARIABLES
 
 
 class Chart(Static, can_focus=True):
@@ -48,16 +48,13 @@ class TwoPane(Pane):
         yield Chart(id="other")
 
 
-class Probe(App[None]):
+class Probe(ThemedApp[None]):
     CSS_PATH = styles_path("help.tcss")
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "pause", "pause", id="run.pause", tooltip="Hold the run"),
         Binding("f1", "help", "help", id="app.help", tooltip="This help"),
         *(Binding(f"f{n}", f"pane({n})", f"pane {n}", id=f"pane.{n}", tooltip="Go there " * 9) for n in range(2, 12)),
     ]
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return EXTRA_VARIABLES
 
     def compose(self) -> ComposeResult:
         yield OnePane()

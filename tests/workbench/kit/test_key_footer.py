@@ -6,17 +6,17 @@ from pathlib import PurePath
 from typing import ClassVar
 
 from label_screens import until
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.pilot import Pilot
 from textual.widgets import Button
+from themed_app import ThemedApp
 
 from workbench.app import ALL_STYLES
 from workbench.kit.key_footer import KeyFooter
-from workbench.kit.theming import EXTRA_VARIABLES
 
 
-class Keys(App[None]):
+class Keys(ThemedApp[None]):
     CSS_PATH: ClassVar[list[str | PurePath]] = [*ALL_STYLES]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("a,A", "press('a')", "go on", tooltip="Goes on"),
@@ -31,9 +31,6 @@ class Keys(App[None]):
     def __init__(self, *, palette: bool = True) -> None:
         super().__init__()
         self.palette = palette
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return EXTRA_VARIABLES
 
     def compose(self) -> ComposeResult:
         yield Button("x")

@@ -15,6 +15,7 @@ from apart import ROOT
 from rich.style import Style
 from textual.app import App, ComposeResult
 from textual.widgets import Input, OptionList, Static
+from themed_app import ThemedApp
 from workbench_app import until
 
 from trainer.errors import ConfigError
@@ -38,7 +39,7 @@ from workbench.opening import Opening
 TABLES = ("colors", "chart", "heat", "text")
 
 
-class Probe(App[None]):
+class Probe(ThemedApp[None]):
     """The workbench's own stylesheets, text in every variable of ours, and a list with a cursor."""
 
     CSS_PATH: ClassVar = ALL_STYLES
@@ -46,9 +47,6 @@ class Probe(App[None]):
 
     def __init__(self) -> None:
         super().__init__(ansi_color=True if no_color() else None)
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return EXTRA_VARIABLES
 
     def compose(self) -> ComposeResult:
         yield from (Static(name, id=name) for name in EXTRA_VARIABLES)

@@ -13,10 +13,11 @@ import pytest
 from rich.cells import cell_len
 from scripted_run import ended, iteration, make_run, started
 from styles_helper import styles_path
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.message import Message
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
+from themed_app import ThemedApp
 from workbench_app import settle
 
 from trainer.runs.folder import RunFolder
@@ -24,7 +25,6 @@ from trainer.runs.journal import Journal
 from trainer.runs.listing import RunSummary
 from workbench.columns import fit, fit_end
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
-from workbench.kit.theming import EXTRA_VARIABLES
 from workbench.run.view import RunView
 from workbench.runs import pane as runs_pane
 from workbench.runs.details import Detail, detail_content, read_detail
@@ -47,16 +47,13 @@ def summary(name: str, **changes: Any) -> RunSummary:
     return RunSummary(**values | changes)
 
 
-class Workbench(App[None]):
+class Workbench(ThemedApp[None]):
     CSS_PATH = styles_path("runs.tcss", "dialogs.tcss")
 
     def __init__(self) -> None:
         super().__init__()
         self.pane = RunsPane(Path("runs"))
         self.heard: list[Message] = []
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return EXTRA_VARIABLES
 
     def compose(self) -> ComposeResult:
         yield self.pane

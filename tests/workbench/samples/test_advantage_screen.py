@@ -12,11 +12,11 @@ from charts import roles, texts
 from rich.cells import cell_len
 from styles_helper import styles_path
 from textual.app import App
+from themed_app import ThemedApp
 from token_samples import SETTINGS, sample_without_critic, token_sample
 
 from trainer.runs.samples import TOKEN_COLUMNS
 from workbench.kit.drawing import plain
-from workbench.kit.theming import EXTRA_VARIABLES
 from workbench.run.samples import TokenSample
 from workbench.samples.advantage_screen import AdvantageScreen, AdvantageSum, lines_of_their_own, rest_line
 from workbench.samples.formula_lines import formula_lines, number
@@ -28,15 +28,12 @@ def sample(length: int = 8, row: int = 0, *, held: dict[str, Any] | None = None,
     return replace(token_sample(row=row, length=length, **changes), settings=replace(SETTINGS, **held or {}))
 
 
-class Laying(App[None]):
+class Laying(ThemedApp[None]):
     CSS_PATH = styles_path("inspector.tcss")
     answer: int | None = None
 
     def on_mount(self) -> None:
         self.animation_level = "none"  # as in the workbench
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return EXTRA_VARIABLES
 
     def ask(self, of: TokenSample, index: int) -> AdvantageScreen:
         screen = AdvantageScreen(of, index)

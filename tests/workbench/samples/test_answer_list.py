@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from styles_helper import styles_path
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
+from themed_app import ThemedApp
 
 from trainer.control.questions import Answer, Completion, Writer
 from workbench.kit.drawing import Line, plain, wrapped
-from workbench.kit.theming import EXTRA_VARIABLES
 from workbench.samples.answer_list import (
     AnswerColumn,
     AnswerList,
@@ -172,14 +172,11 @@ def test_wrapping_loses_nothing_but_spaces_and_keeps_roles(pieces: list[tuple[st
         assert "".join(words(lines, role).split()) == "".join("".join(t for t, own in pieces if own == role).split())
 
 
-class Listing(App[None]):
+class Listing(ThemedApp[None]):
     CSS_PATH = styles_path("ask.tcss")
 
     def on_mount(self) -> None:
         self.animation_level = "none"
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return EXTRA_VARIABLES
 
     def compose(self) -> ComposeResult:
         yield AnswerList()

@@ -13,16 +13,15 @@ import pytest
 from completions import HOSTILE, completion
 from styles_helper import styles_path
 from textual import events
-from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Select, Static
+from themed_app import ThemedApp
 from token_samples import token_sample
 from workbench_app import until
 
 from trainer.control.questions import Answer, Question
 from trainer.errors import ModelError, UsageError
 from workbench.kit.dialog import PlainArea
-from workbench.kit.theming import EXTRA_VARIABLES
 from workbench.samples.answer_list import AnswerList
 from workbench.samples.ask_form import StartingPoint
 from workbench.samples.ask_screen import KEPT, AskScreen
@@ -75,14 +74,11 @@ class Trainer:
         )
 
 
-class Asking(App[None]):
+class Asking(ThemedApp[None]):
     CSS_PATH = styles_path("app.tcss", "ask.tcss")
 
     def on_mount(self) -> None:
         self.animation_level = "none"
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return EXTRA_VARIABLES
 
 
 @asynccontextmanager

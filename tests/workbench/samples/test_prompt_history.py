@@ -12,16 +12,15 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 from styles_helper import styles_path
-from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import OptionList, Static
+from themed_app import ThemedApp
 from token_samples import sample_row
 from workbench_app import until
 
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import write_samples
 from workbench.kit.drawing import plain
-from workbench.kit.theming import EXTRA_VARIABLES
 from workbench.kit.word_diff import Part, word_diff
 from workbench.run.samples import Sample, SampleKey
 from workbench.samples import prompt_history
@@ -52,12 +51,9 @@ def sample(iteration: int = 12, row: int = 0, **changes: Any) -> Sample:
     return Sample(key=SampleKey(iteration, row), **values | changes)
 
 
-class Showing(App[None]):
+class Showing(ThemedApp[None]):
     CSS_PATH = styles_path("dialogs.tcss", "history.tcss")
     answer: object = NOTHING
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return EXTRA_VARIABLES
 
     def take(self, answer: object) -> None:
         self.answer = answer

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from styles_helper import styles_path
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
+from themed_app import ThemedApp
 from token_samples import SETTINGS, sample_without_critic, token_sample
 
 from trainer.runs.samples import TOKEN_COLUMNS
 from workbench.kit.drawing import ROLES
-from workbench.kit.theming import EXTRA_VARIABLES
 from workbench.run.samples import Alternative, TokenSample
 from workbench.samples.token_facts import TokenFacts
 from workbench.samples.token_inspector import TokenInspector, inspector_lines
@@ -258,11 +258,8 @@ def test_nothing_overflows_whatever_the_file_holds(
         assert {role for _, role in line} <= set(ROLES)
 
 
-class Inspecting(App[None]):
+class Inspecting(ThemedApp[None]):
     CSS_PATH = styles_path("inspector.tcss")
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return EXTRA_VARIABLES
 
     def compose(self) -> ComposeResult:
         yield TokenInspector()

@@ -18,10 +18,11 @@ from textual.app import App, ComposeResult
 from textual.containers import Vertical
 from textual.pilot import Pilot
 from textual.widget import Widget
+from themed_app import ThemedApp
 from token_samples import token_sample
 
 from workbench.kit.heat import BLOCKS
-from workbench.kit.theming import EXTRA_VARIABLES, apply_themes, load_themes, no_color
+from workbench.kit.theming import apply_themes, load_themes, no_color
 from workbench.run.samples import TokenSample
 from workbench.samples import token_layout, token_text
 from workbench.samples.channels import CHANNELS, channel_scale
@@ -34,15 +35,12 @@ ADVANTAGES = [-2.0, -1.0, 0.0, 0.5, 1.0, 2.0, 0.1, math.nan, 0.0, math.inf]
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 
-class Probe(App[None]):
+class Probe(ThemedApp[None]):
     CSS_PATH = styles_path("app.tcss", "tokens.tcss")
 
     def __init__(self) -> None:
         super().__init__(ansi_color=True if no_color() else None)
         self.heard: list[Any] = []
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return EXTRA_VARIABLES
 
     def compose(self) -> ComposeResult:
         with Vertical():

@@ -7,19 +7,16 @@ from charts import roles, texts
 from rich.cells import cell_len
 from styles_helper import styles_path
 from textual.app import App, ComposeResult
+from themed_app import ThemedApp
 
-from workbench.kit.theming import EXTRA_VARIABLES
 from workbench.run.view import Mark
 from workbench.training.timeline import ERROR, SIGNS, Timeline, timeline
 
 MARKS = [Mark(number, "checkpoint", f"step-{number}") for number in range(1, 31)]
 
 
-class Bench(App[None]):
+class Bench(ThemedApp[None]):
     CSS_PATH = styles_path("training.tcss")
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return EXTRA_VARIABLES
 
     def compose(self) -> ComposeResult:
         yield Timeline()

@@ -18,10 +18,10 @@ from textual.app import App, ComposeResult
 from textual.containers import Horizontal
 from textual.pilot import Pilot
 from textual.widgets import SelectionList
+from themed_app import ThemedApp
 
 from trainer.events import Alert, CheckpointSaved
 from workbench.kit.drawing import Drawn
-from workbench.kit.theming import EXTRA_VARIABLES
 from workbench.run.history import History
 from workbench.run.metrics import DEFAULT, METRICS_OF_KIND
 from workbench.run.view import RunView
@@ -34,15 +34,12 @@ from workbench.training.timeline import Timeline
 SHOWN = [metric for metric in DEFAULT if not metric.if_varied and not metric.field.startswith("eval/")]
 
 
-class Bench(App[None]):
+class Bench(ThemedApp[None]):
     CSS_PATH = styles_path("app.tcss", "dialogs.tcss", "training.tcss")
 
     def __init__(self) -> None:
         super().__init__()
         self.chosen: list[int | None] = []
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return EXTRA_VARIABLES
 
     def compose(self) -> ComposeResult:
         with Horizontal():

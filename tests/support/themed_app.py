@@ -1,0 +1,16 @@
+"""Application of a test of one widget, with the colours that a theme may leave out."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from textual.app import App
+
+from workbench.kit.theming import EXTRA_VARIABLES
+
+Result = TypeVar("Result")
+
+
+class ThemedApp(App[Result]):
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return EXTRA_VARIABLES

@@ -34,6 +34,15 @@ class Pane(MountedWhole, Vertical):
     HELP = ""  # what the pane is for, in a few lines, above its keys in the help
     _applying: tuple[bool | None, ...] = ()  # which of its keys apply, as last reported to the footer
 
+    def on_mount(self) -> None:
+        self.watch(self.screen, "focused", self._show_focus)
+
+    def _show_focus(self) -> None:
+        """Mark the pane that has the focus. `:focus-within` would style all its widgets anew at every move of it."""
+        if self.has_class("-current") != self.has_focus_within:
+            self.set_class(self.has_focus_within, "-current", update=False)
+            self.app.stylesheet.apply(self)
+
     def show_run(self, view: RunView) -> None:
         """Show the state of the run. Called often: a pane that is not displayed does as little as possible."""
 

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import scripted_run
 from scripted_run import Script, complete_run, make_run
+from textual.css.stylesheet import Stylesheet
+from textual.dom import DOMNode
 from textual.events import DescendantFocus
 from textual.widgets import Input
-from workbench_app import screen_text, status, until, workbench
+from workbench_app import screen_text, settle, status, until, workbench
 
 from trainer.config import load_config
 from trainer.control.control import Control
@@ -162,6 +164,33 @@ async def test_zoom_gives_the_focused_pane_everything_and_takes_it_back() -> Non
         await pilot.press("z")
         await pilot.pause()
         assert shown(screen) == set(DASHBOARD)
+
+
+async def test_the_pane_with_the_focus_is_marked_and_its_other_widgets_are_not_styled_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    styled: list[DOMNode] = []
+    plain = Stylesheet.apply
+
+    def apply(sheet: Stylesheet, node: DOMNode, **how: Any) -> None:
+        styled.append(node)
+        plain(sheet, node, **how)
+
+    monkeypatch.setattr(Stylesheet, "apply", apply)
+    async with workbench(size=(200, 60)) as (screen, pilot):
+        for key in ("f2", "f4", "tab", "f3"):
+            await settle(pilot)
+            before = screen.focused
+            styled.clear()
+            await pilot.press(key)
+            await until(pilot, lambda: screen.focused is not before)  # noqa: B023
+            [marked] = screen.query("Pane.-current")
+            assert marked.has_focus_within
+            others = [pane for pane in screen.query(Pane) if pane is not marked]
+            assert all(pane.styles.border_top != marked.styles.border_top for pane in others)
+            await settle(pilot)
+            inside = {node for pane in screen.query(Pane) for node in pane.walk_children()}
+            assert inside & {*styled} <= {before, screen.focused}
 
 
 async def test_a_terminal_that_is_too_small_says_so_and_the_run_goes_on() -> None:

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import mlx.core as mx
 
-from trainer.config import Config, config_warnings, resolve_paths, with_seed
+from trainer.config import Config, config_warnings, load_config, resolve_paths, with_seed
 from trainer.control.control import Control
 from trainer.control.lifecycle import RunUnderWay, closing
-from trainer.control.live_settings import changes, in_words, with_setting
+from trainer.control.live_settings import Change, changes, in_words, with_setting
 from trainer.control.questions import Answer, Question
 from trainer.data import Prompt, load_prompts
 from trainer.errors import TrainerError
@@ -80,12 +80,14 @@ class _Run(RunUnderWay):
         self.requested = self.config  # with the live settings that apply from the next iteration on
         self.requested_rollback: tuple[int | None, str] | None = None  # the iteration to return to, and the reason
         self.watch = Monitor(lambda: self.config)
+        self.saved: Config | None = None  # of a resumed run, as it was trained until now
 
     # From the first event to the last
 
     def train(self, preset: str) -> RunEnded:
         """Load everything, then create or open the run, so that a failed start leaves nothing behind."""
         self.find_folder(self.config)
+        self.saved = _saved_config(self.folder) if self.resume else None
         rows = load_prompts(self.config.data)
         functions = load_functions(self.config.reward, trust=self.trust)
         check_value_init(self.config.model)
@@ -154,6 +156,8 @@ class _Run(RunUnderWay):
             eval_prompts=len(self.held_out),
             iterations=self.config.ppo.iterations,
         )
+        if self.saved:
+            self._report(changes(self.saved, self.config))
         self.tell_damaged(problems)
         self._replay_journal(loaded)
 
@@ -304,8 +308,7 @@ class _Run(RunUnderWay):
         self._save_within()  # earlier iterations must not be repeated with the new settings
         self.config = self.requested
         write_config(self.folder, self.config)
-        for change in changed:
-            self.emit(SettingChanged(iteration=self.iteration + 1, **change._asdict()))
+        self._report(changed)
         self.policy.ppo.configure(self.config, rewards)
         if rewards and self.config.reward.normalize == "running":
             self.alert("info", "reward_statistics", STATISTICS_RESTARTED)
@@ -313,6 +316,11 @@ class _Run(RunUnderWay):
             if warning not in self.warnings:
                 self.warnings.append(warning)
                 self.alert("warning", "config", warning)
+
+    def _report(self, changed: Sequence[Change]) -> None:
+        """Report settings that apply from the next iteration on."""
+        for change in changed:
+            self.emit(SettingChanged(iteration=self.iteration + 1, **change._asdict()))
 
     def _requested_rewards(self, build: bool) -> tuple[Rewards | None, list[str]]:
         """Build the requested rewards, if they are available, and return them with warnings for the user.
@@ -335,3 +343,11 @@ class _Run(RunUnderWay):
         finally:
             if self.now != now:
                 self.state(now)
+
+
+def _saved_config(folder: RunFolder) -> Config | None:
+    """Return the configuration that a run was trained with until now; None if its file is damaged."""
+    try:
+        return load_config(folder.config)
+    except TrainerError:
+        return None

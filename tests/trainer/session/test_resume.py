@@ -9,9 +9,10 @@ import pytest
 from runs_helper import Killed, acting, outcome, record, run_hurt, tiny_config, workspace
 
 from trainer.config import load_config
-from trainer.events import CheckpointSaved, Evaluation, Iteration, RunEnded, RunStarted
+from trainer.events import CheckpointSaved, Evaluation, Iteration, RunEnded, RunStarted, SettingChanged
 from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder
+from trainer.runs.journal import read_journal
 from trainer.runs.listing import list_runs
 from trainer.session.training import train
 
@@ -40,6 +41,19 @@ def test_a_run_that_is_killed_in_every_phase_and_resumed_equals_one_that_never_w
     record(tiny_config(tmp_path, "run.name=whole", "ppo.iterations=5", "checkpoint.keep=2"))
     assert outcome(run) == outcome(tmp_path / "runs" / "whole")
     assert not list(run.rglob(".*")), "what killed processes left behind is cleared away"
+
+
+def test_settings_that_a_resumed_run_changes_are_in_its_journal_and_only_those(tmp_path: Path) -> None:
+    record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=1", "ppo.kl_coef=0.1"))
+    folder = RunFolder(tmp_path / "runs/a")
+    same = record(load_config(folder.config, {"ppo": {"iterations": 2}}), resume=folder.root)
+    assert same.of(SettingChanged) == []
+    length = {"reward": {"sources": [{"kind": "length", "target": 3}]}, "ppo": {"iterations": 3, "kl_coef": 0.3}}
+    changed = record(load_config(folder.config, length), resume=folder.root)
+    found = [(event.iteration, event.key) for event in changed.of(SettingChanged)]
+    assert found == [(3, "reward.sources"), (3, "ppo.kl_coef")]
+    written = [event for event in read_journal(folder.events).events if isinstance(event, RunStarted | SettingChanged)]
+    assert [type(event) for event in written] == [RunStarted] * 3 + [SettingChanged] * 2
 
 
 VARIANTS = {

@@ -153,10 +153,10 @@ def group_moments(x: mx.array, group: int) -> tuple[mx.array, mx.array]:
     x: [B], consecutive groups of n = `group` > 1 members. Returns two arrays [B]. Shao et al. 2024 (arXiv 2402.03300),
     section 4.1.2, with the deviation as in TRL and the authors' code.
     """
-    groups = x.reshape(-1, group)
-    mean = mx.broadcast_to(groups.mean(axis=1, keepdims=True), groups.shape)
-    deviation = mx.broadcast_to(mx.std(groups, axis=1, keepdims=True, ddof=1), groups.shape)
-    return mean.reshape(-1), deviation.reshape(-1)
+    groups = np.array(x, dtype=np.float64).reshape(-1, group)  # in float32, the mean of equal numbers is another one
+    moments = groups.mean(axis=1), groups.std(axis=1, ddof=1)
+    mean, deviation = (mx.array(np.repeat(moment, group).astype(np.float32)) for moment in moments)
+    return mean, deviation
 
 
 def clipped_policy_loss(

@@ -71,7 +71,8 @@ def copied(state: dict[str, Any]) -> dict[str, Any]:
 
 def global_norm(gradients: Any) -> float:
     """Return the norm of all gradients in a tree together."""
-    return math.sqrt(sum(float(mx.square(gradient).sum()) for gradient in leaves(gradients)))
+    # Rounded once, whatever the order: a resumed run has its arrays in another one.
+    return math.sqrt(math.fsum(float(mx.square(gradient).sum()) for gradient in leaves(gradients)))
 
 
 def clipped(gradients: Tree, norm: float, max_norm: float) -> Tree:

@@ -230,7 +230,9 @@ def fuse_adapter(backbone: nn.Module, folder: Path) -> None:
             f"model.adapter = '{folder}' does not fit the model ({reason_of(error)}): "
             "use the model that it was trained on, or leave model.adapter empty"
         ) from error
-    if fused := [(name, module.fuse()) for name, module in backbone.named_modules() if hasattr(module, "fuse")]:
+    # Dequantised: rounded to a few bits again, a small change would be lost.
+    modules = [(name, module) for name, module in backbone.named_modules() if hasattr(module, "fuse")]
+    if fused := [(name, module.fuse(dequantize=True)) for name, module in modules]:
         backbone.update_modules(tree_unflatten(fused))
 
 

@@ -196,22 +196,24 @@ def precision(wanted: str) -> mx.Dtype:
     return dtypes["bfloat16" if _on_gpu() else "float32"] if wanted == "auto" else dtypes[wanted]
 
 
+def held_precision(backbone: nn.Module, wanted: str) -> mx.Dtype:
+    """Return the dtype in which `backbone` is held: float32 for experts on a CPU, which multiplies no other type."""
+    if not _on_gpu() and any(isinstance(module, SwitchLinear) for module in backbone.modules()):
+        return mx.float32
+    return precision(wanted)
+
+
 def _on_gpu() -> bool:
     return mx.default_device() == mx.Device(mx.gpu)
 
 
 def cast_backbone(backbone: nn.Module, wanted: str) -> mx.Dtype:
-    """Cast the weights to the wanted precision. On a CPU, quantised weights are dequantised first.
-
-    Experts are held in float32 there, because MLX multiplies them in no other type on a CPU.
-    """
-    dtype = precision(wanted)
+    """Cast the weights to the wanted precision. On a CPU, quantised weights are dequantised first."""
     if not _on_gpu():
         from mlx_lm.utils import dequantize_model
 
         dequantize_model(backbone)  # 4- and 8-bit products are scalar code there: 1 to 3 GFLOP/s instead of 125
-        if any(isinstance(module, SwitchLinear) for module in backbone.modules()):
-            dtype = mx.float32
+    dtype = held_precision(backbone, wanted)
     quantized = {
         id(leaf)
         for module in backbone.modules()

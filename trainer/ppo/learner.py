@@ -262,7 +262,10 @@ def has_signal(batch: Experience) -> bool:
 
     If they do not, Adam would turn rounding noise into a full step.
     """
-    variance = float(maths.masked_variance(filled(batch.advantages), batch.mask))
+    advantages = filled(batch.advantages)
+    if batch.advantage_scales is not None:  # in the unit of the reward: a small divisor enlarges rounding
+        advantages = advantages * batch.advantage_scales[:, None]
+    variance = float(maths.masked_variance(advantages, batch.mask))
     return not variance <= 1e-12  # NaN passes: its step will be skipped and reported
 
 

@@ -14,7 +14,7 @@ from trainer.config.loading import load_config_as
 from trainer.config.reward_model import RewardModelConfig
 from trainer.config.schema import BackboneConfig
 from trainer.errors import StorageError, UsageError
-from trainer.models.loading import LoadedModel, load_backbone, model_folder, precision
+from trainer.models.loading import LoadedModel, held_precision, load_backbone, model_folder
 from trainer.preference_data.comparisons import load_preferences, reward_comparisons
 from trainer.preference_data.encoders import Encoder
 from trainer.preference_data.groups import Group, fingerprint, group_preferences
@@ -122,7 +122,7 @@ def is_same_backbone(loaded: LoadedModel, config: BackboneConfig) -> bool:
     """Return whether `loaded` has exactly the weights that `config` would load."""
     return (
         (loaded.adapter, loaded.quantize) == (config.adapter, config.quantize)
-        and loaded.dtype == precision(config.dtype)
+        and loaded.dtype == held_precision(loaded.backbone, config.dtype)
         and loaded.folder.resolve() == model_folder(config).resolve()
     )
 

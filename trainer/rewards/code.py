@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from trainer.errors import RewardError, StorageError, UntrustedCodeError, shortened
 
@@ -172,6 +172,8 @@ class TrustedFiles(importlib.abc.MetaPathFinder):
     What runs is what was trusted, even if the files have changed since. Bytecode beside them is not used.
     """
 
+    _found: ClassVar[set[str]] = set()  # names of modules found for any reward file
+
     def __init__(self, root: Path, codes: Sequence[Code]) -> None:
         self._root = root
         self._codes = {Path(code.name): code for code in codes}
@@ -185,30 +187,41 @@ class TrustedFiles(importlib.abc.MetaPathFinder):
                 spec = importlib.util.spec_from_loader(fullname, CodeLoader(code))
                 if spec is not None and spec.submodule_search_locations is not None:
                     spec.submodule_search_locations = []  # keeps other importers from adding files
+                self._found.add(fullname)
                 return spec
         folder = self._root.joinpath(*fullname.split("."))
         if any(folder in file.parents for file in self._codes):
+            self._found.add(fullname)
             return ModuleSpec(fullname, None, is_package=True)  # a folder without __init__.py
         return None
+
+    def forget_others(self) -> None:
+        """Forget imported modules named like these, if one ran from other code: of an edited or another file."""
+        names = [name for name in self._found & sys.modules.keys() if self.find_spec(name, None)]
+        loaders = [getattr(sys.modules[name].__spec__, "loader", None) for name in names]
+        mine = list(self._codes.values())
+        if any(isinstance(loader, CodeLoader) and loader.code not in mine for loader in loaders):
+            for name in names:
+                del sys.modules[name]
 
 
 class CodeLoader(importlib.abc.ExecutionLoader):
     """Loader that runs the source of a `Code` as the module at its path."""
 
     def __init__(self, code: Code) -> None:
-        self._code = code
+        self.code = code
 
     def get_filename(self, fullname: str) -> str:
         """Return the path of the code."""
-        return self._code.name
+        return self.code.name
 
     def get_source(self, fullname: str) -> str:
         """Return the source, decoded."""
-        return self._code.source
+        return self.code.source
 
     def is_package(self, fullname: str) -> bool:
         """Return whether the file is the `__init__.py` of a package."""
-        return Path(self._code.name).name == "__init__.py"
+        return Path(self.code.name).name == "__init__.py"
 
 
 def describe_failure(error: BaseException, file: str | None) -> str:

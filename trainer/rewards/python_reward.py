@@ -212,7 +212,9 @@ def _from_file(path: str, place: str, modules: dict[str, ModuleType], trust: Tru
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look up their module there
-    sys.meta_path.insert(0, beside := TrustedFiles(file.parent, codes[1:]))
+    beside = TrustedFiles(file.parent, codes[1:])
+    beside.forget_others()
+    sys.meta_path.insert(0, beside)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
@@ -222,7 +224,10 @@ def _from_file(path: str, place: str, modules: dict[str, ModuleType], trust: Tru
         with contextlib.suppress(ValueError):
             sys.meta_path.remove(beside)
         if len(codes) > 1:
-            sys.meta_path.append(beside)  # for imports inside functions; last, so that no other module is replaced
+            # For imports inside functions: after other importers, so that no other module is replaced, and before those
+            # of reward files that were loaded earlier.
+            earlier = (place for place, one in enumerate(sys.meta_path) if isinstance(one, TrustedFiles))
+            sys.meta_path.insert(next(earlier, len(sys.meta_path)), beside)
     modules[str(file)] = module
     return module
 

@@ -62,6 +62,11 @@ class TrainedPolicy:
         self.ppo = PPO(config, actor, self.model.tokenizer, prompts, rewards, emit=emit, control=self._control)
         self.keep(0)
 
+    def begin_again(self) -> None:
+        """Initialise the critic of a resumed run without a checkpoint as that of a new one."""
+        init_value_model(self.ppo.actor, self.model, self.ppo.config.model)
+        self.keep(0)
+
     def keep(self, number: int) -> None:
         """Make the present state the snapshot after iteration `number`."""
         snapshot = take_snapshot(number, self.ppo)

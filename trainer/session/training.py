@@ -148,6 +148,8 @@ class _Run(RunUnderWay):
             self.artifacts.checkpoints.saved_at = loaded.iteration
             if self.policy.restore(loaded) and self.config.reward.normalize == "running":
                 self.warnings.append(STATISTICS_RESTARTED)
+        elif self.resume:
+            self.policy.begin_again()
         self.begin(
             self.config,
             self.policy.model,

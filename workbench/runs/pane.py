@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import ClassVar, Literal, NamedTuple
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -34,7 +33,6 @@ from workbench.text import visible
 _INTERVAL = 2.0  # seconds between looks at the folder
 _REST = 20  # times the cost of a listing: it takes at most a twentieth of a core
 
-Result = TypeVar("Result")
 Stamp = tuple[object, ...]
 """Value that changes when a run comes or goes, starts or ends, or writes to its journal or configuration."""
 
@@ -173,16 +171,9 @@ class RunsPane(Pane):
         if self.is_on_screen and not under_way and time.monotonic() >= self._rest_until:
             self._reading = self._read(self._stamp)
 
-    async def _in_thread(self, function: Callable[..., Result], *args: Any) -> Result:
-        """Return what `function` returns, called in a thread. Ends the worker if the pane was left meanwhile."""
-        result = await asyncio.to_thread(function, *args)
-        if not self.query(RunTable):
-            raise asyncio.CancelledError
-        return result
-
     @work(exclusive=True, group="listing")
     async def _read(self, known: Stamp) -> None:
-        listing = await self._in_thread(read_runs, self._runs_dir, known)
+        listing = await asyncio.to_thread(read_runs, self._runs_dir, known)
         if listing is None:
             return
         self._stamp = listing.stamp
@@ -194,20 +185,20 @@ class RunsPane(Pane):
 
     @work(exclusive=True, group="detail")
     async def _read_detail(self, folder: RunFolder) -> None:
-        detail = await self._in_thread(read_detail, folder)
+        detail = await asyncio.to_thread(read_detail, folder)
         if self.selected is not None and detail.folder == self.selected.folder:
             self._detail = detail
             self._show_detail()
 
     @work(exclusive=True, group="comparison")
     async def _compare(self, folders: list[RunFolder]) -> None:
-        self._comparison = await self._in_thread(compare_runs, folders)
+        self._comparison = await asyncio.to_thread(compare_runs, folders)
         self._show_comparison()
 
     @work(group="change")
     async def _trash(self, folder: RunFolder) -> None:
         try:
-            to = await self._in_thread(trash_run, folder)
+            to = await asyncio.to_thread(trash_run, folder)
         except TrainerError as error:
             self.notify(visible(str(error)), severity="error", markup=False)
             self.refresh_runs()
@@ -272,7 +263,7 @@ class RunsPane(Pane):
         async def rename(name: str) -> str:
             if name != folder.name:
                 try:
-                    renamed = await self._in_thread(rename_run, folder, name)
+                    renamed = await asyncio.to_thread(rename_run, folder, name)
                 except TrainerError as error:
                     return str(error)
                 self._marked = [name if marked == folder.name else marked for marked in self._marked]

@@ -17,7 +17,8 @@ from tiny import FAMILIES, load_tiny, make_checkpoint
 from trainer.config.schema import ModelConfig
 from trainer.errors import ModelError
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.adapters import lora_parameters, save_adapter
+from trainer.models.adapters import fuse_adapter, lora_parameters, save_adapter
+from trainer.models.loading import quantize_backbone
 
 IDS = mx.array([[1, 2, 3, 250, 0, 256, 7, 8]])
 MLP = ["gate_proj", "down_proj"]
@@ -161,6 +162,21 @@ def test_a_small_sft_adapter_is_not_rounded_away_on_a_quantised_model(bits: int,
     change = 3.0 * (weights[f"{name}.lora_a"] @ weights[f"{name}.lora_b"]).T
     weight = fused.layers[0].self_attn.q_proj.weight - plain.layers[0].self_attn.q_proj.weight
     np.testing.assert_allclose(weight, change, atol=1e-6)
+
+
+def test_a_small_sft_adapter_is_not_rounded_away_where_weights_stay_quantised(llama: Path, tmp_path: Path) -> None:
+    """As on a GPU, where nothing is dequantised on loading."""
+    adapter = sft_adapter(llama, tmp_path / "sft")
+    weights = {name: array * 0.05 for name, array in mx.load(str(adapter / "adapters.safetensors")).items()}
+    mx.save_safetensors(str(adapter / "adapters.safetensors"), weights)
+    backbone = load_tiny(llama).backbone
+    quantize_backbone(backbone, 4)
+    layer = backbone.layers[0].self_attn.q_proj
+    packed = mx.dequantize(layer.weight, layer.scales, layer.biases, layer.group_size, layer.bits)
+    fuse_adapter(backbone, adapter)
+    name = "model.layers.0.self_attn.q_proj"
+    change = 3.0 * (weights[f"{name}.lora_a"] @ weights[f"{name}.lora_b"]).T
+    np.testing.assert_allclose(backbone.layers[0].self_attn.q_proj.weight - packed, change, atol=1e-6)
 
 
 def test_an_unknown_target_is_named_with_those_that_exist(llama: Path) -> None:

@@ -13,11 +13,13 @@ import reference
 from batches import LENGTHS, arrays, make_actor, random_batch, same, scored
 from reference import float64
 
+from trainer import maths
 from trainer.arrays import filled
 from trainer.config import Config
 from trainer.config.schema import ModelConfig, OptimConfig, PPOConfig, RolloutConfig, RunConfig
 from trainer.events import Alert, Event, PhaseProgress
 from trainer.models.actor_critic import ActorCriticLLM
+from trainer.ppo.estimators import ESTIMATORS
 from trainer.ppo.learner import Step, StepMetrics, has_signal
 from trainer.ppo.loop import PPO, Update
 from trainer.ppo.metrics import update_metrics
@@ -216,6 +218,15 @@ def test_a_batch_without_signal_takes_no_step_and_says_so(folder: Path) -> None:
     assert update(ppo, batch) == Update([], None)
     assert same(arrays(actor), before)
     assert [(event.code, event.level) for event in events if isinstance(event, Alert)] == [("no_signal", "warning")]
+
+
+@pytest.mark.parametrize("score", [0.1, 0.7, -0.3182, 8.37])
+@pytest.mark.parametrize("size", [3, 6])
+def test_equal_scores_in_every_group_are_no_signal_for_grpo(size: int, score: float) -> None:
+    batch = random_batch()
+    scores = mx.repeat(mx.array([score, score / 3, 2 * score]), size)[: batch.size]
+    rewards = maths.shaped_rewards(mx.zeros(batch.mask.shape), scores, batch.mask, kl_coef=0)
+    assert not has_signal(ESTIMATORS["grpo"](batch._replace(rewards=rewards), PPOConfig(estimator="grpo"), size))
 
 
 def test_rounding_noise_in_the_padding_is_no_signal() -> None:

@@ -197,3 +197,13 @@ def test_a_run_begins_with_it_and_goes_on_from_its_checkpoint_without(made: Path
     whole = record(tiny_config(made, *init, "run.name=whole", "ppo.iterations=2")).of(Iteration)
     later = record(tiny_config(made, *init, "ppo.iterations=2"), resume=made / "runs" / "begun").of(Iteration)
     assert comparable(later[0]) == comparable(whole[1])
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_with_it_again(made: Path) -> None:
+    workspace(made)
+    init = ('model.value_model="adapter"', f'model.value_init="{made / "runs" / "rm"}"', "run.name=early")
+    first = record(tiny_config(made, *init, "ppo.iterations=1")).of(Iteration)
+    shutil.rmtree(made / "runs/early/checkpoints")
+    again = record(tiny_config(made, *init, "ppo.iterations=1"), resume=made / "runs" / "early").of(Iteration)
+    assert comparable(again[0]) == comparable(first[0])
+    assert abs(again[0].value_mean) > 1e-3

@@ -237,6 +237,20 @@ def test_a_file_imports_its_neighbours_and_leaves_the_path_as_it_was(load: Load,
     del sys.modules["reward_neighbour"]
 
 
+@pytest.mark.parametrize("inside", [False, True])
+def test_an_edited_neighbour_runs_as_it_is_now(load: Load, tmp_path: Path, inside: bool) -> None:
+    name = f"edited_neighbour_{inside}".lower()
+    line, head, body = f"from {name} import BONUS", "", ""
+    head, body = ("", f"    {line}\n") if inside else (f"{line}\n", "")
+    code = f"{head}def score(**_):\n{body}    return [BONUS]"
+    found = []
+    for bonus in (1, 2, 2):
+        (tmp_path / f"{name}.py").write_text(f"BONUS = {bonus}")
+        found.append(load(code)([sequence()]).scores)
+    assert found == [[1.0], [2.0], [2.0]]
+    del sys.modules[name]
+
+
 def test_a_file_named_like_a_library_does_not_replace_it(tmp_path: Path) -> None:
     path = tmp_path / "json.py"
     path.write_text("def score(**_): return [1]")

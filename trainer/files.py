@@ -33,6 +33,8 @@ JSON_BYTES = 16 << 20
 DEEPEST = 32
 """Deepest nesting that is parsed."""
 
+_MOST_BITS = 14_000  # of an integer: Python writes none of more than 4300 digits
+
 _DESCRIPTOR = re.compile(r"/dev/(stdin|fd/\d+)|/proc/(self|\d+)/fd/\d+")
 _STRING_OR_COMMENT = re.compile(  # an unclosed one extends to the end of the line or text, so that one pass is enough
     r'"""(?:\\.|[^\\])*?(?:"""|\Z)' r"|'''.*?(?:'''|\Z)" r'|"(?:\\.|[^"\\\n])*+"?' r"|'[^'\n]*+'?" r"|#[^\n]*+",
@@ -132,6 +134,14 @@ def is_folder(path: Path) -> bool:
     return stat.S_ISDIR(_mode(path))
 
 
+def may_exist(path: Path) -> bool:
+    """Return whether there is something at `path`, or it cannot be looked for: opening it then says why."""
+    try:
+        return path.exists()
+    except OSError:
+        return True
+
+
 def is_file(path: Path) -> bool:
     """Return whether `path` is a regular file itself, not a link, a pipe or a device."""
     return stat.S_ISREG(_mode(path))
@@ -228,6 +238,8 @@ def parse_toml(content: bytes | str) -> dict[str, Any]:
         raise ValueError(f"nested deeper than {DEEPEST}") from None
     if _depth_exceeds(values, DEEPEST):
         raise ValueError(f"nested deeper than {DEEPEST}")
+    if _largest_integer(values).bit_length() > _MOST_BITS:
+        raise ValueError("a number has thousands of digits")
     return values
 
 
@@ -236,6 +248,13 @@ def _bounded(file: BinaryIO, path: Path, most: int) -> bytes:
     if len(content) > most:
         raise OSError(errno.EFBIG, f"it is larger than {most >> 10} KiB", str(path))
     return content
+
+
+def _largest_integer(value: Any) -> int:
+    """Return the size of the largest integer in tables and lists, which are not nested deeply."""
+    if isinstance(value, dict | list):
+        return max(map(_largest_integer, value.values() if isinstance(value, dict) else value), default=0)
+    return abs(value) if isinstance(value, int) else 0
 
 
 def _depth_exceeds(values: Any, most: int) -> bool:

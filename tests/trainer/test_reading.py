@@ -97,6 +97,14 @@ def test_keys_and_values_too_deep_are_refused_before_they_cost_time(text: str) -
     assert time.process_time() - began < 1
 
 
+@pytest.mark.parametrize(
+    "text", ["a = 0x" + "f" * 4_000, "a = [{b = 0o1" + "0" * 5_000 + "}]", "[t]\na = 0b1" + "1" * 15_000]
+)
+def test_an_integer_that_python_cannot_write_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="thousands of digits"):
+        parse_toml(text)
+
+
 def test_depth_is_counted_in_keys_and_not_in_texts_numbers_and_comments() -> None:
     words = ".".join("x" * 1000)
     for text in (f'a = "{words}"', f"a = '{words}'", f'a = """\n{words}"""', f"a = '''{words}'''", f"# {words}"):

@@ -151,6 +151,8 @@ def _read_jsonl(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow
             row = SourceRow(place, _object(json.loads(line), place))
         except json.JSONDecodeError as error:
             broken(DataError(f"{place}: not JSON: {error.msg} at column {error.colno}"))
+        except ValueError:  # of int()
+            broken(DataError(f"{place}: has a number of thousands of digits: shorten it"))
         except RecursionError:
             broken(DataError(f"{place}: JSON nested too deeply"))
         except DataError as error:
@@ -167,6 +169,8 @@ def _read_json(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]
             f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}; "
             "name a file with one object per line .jsonl"
         ) from None
+    except ValueError:  # of int()
+        raise DataError(f"{path}: has a number of thousands of digits: shorten it") from None
     except RecursionError:
         raise DataError(f"{path}: JSON nested too deeply") from None
     if not isinstance(rows, list):

@@ -66,8 +66,12 @@ class Claim:
 
     def _others(self) -> set[bytes]:
         """Return the claims of other sessions, and remove files that nobody holds."""
-        prefix, found = f"{self._store.name}{_MARK}", set()
-        for name in os.listdir(self._store.parent):  # noqa: PTH208  a workspace may hold many names
+        prefix, found = f"{self._store.name}{_MARK}", set[bytes]()
+        try:
+            names = os.listdir(self._store.parent)  # noqa: PTH208  a workspace may hold many names
+        except OSError:  # no claims can be read here
+            return found
+        for name in names:
             path = self._store.with_name(name)
             if name.startswith(prefix) and path != self._path and is_file(path):
                 with contextlib.suppress(OSError):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import get_args
 
 from trainer.errors import UsageError
+from trainer.files import may_exist
 from trainer.preferences.items import Queue, SessionRecord
 from trainer.preferences.rows import guidelines_hash
 from trainer.preferences.sessions import list_sessions
@@ -145,7 +146,7 @@ def _sessions(path: Path) -> list[SessionRecord]:
 
     Raises UsageError if there is no store and none can be created.
     """
-    if path.exists():
+    if may_exist(path):
         with PreferenceStore(path) as store:
             return list_sessions(store)
     if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.errors import UsageError
+from trainer.files import may_exist
 from trainer.preferences.agreement import Agreement, measure_agreement
 from trainer.preferences.data_card import render_data_card
 from trainer.preferences.formats import (
@@ -171,10 +172,10 @@ def check(args: argparse.Namespace) -> int:
     """Print ok, or each problem of the store on stderr; return 3 if there are any."""
     with _store(args) as store:
         problems = store.check()
-        counts = store.counts()
+        counts = None if problems else store.counts()  # which may not be readable
     for problem in problems:
         output.error(problem)
-    if not problems:
+    if counts is not None:
         output.data("ok")
         comparisons = counted(counts.comparisons, "comparison")
         output.note(f"{counted(counts.labels, 'preference')} on {comparisons}, {counts.undone} undone")
@@ -237,7 +238,7 @@ def _path(args: argparse.Namespace) -> Path:
 def _store(args: argparse.Namespace) -> PreferenceStore:
     """Open the store. Raises UsageError if there is none."""
     path = _path(args)
-    if not path.exists():
+    if not may_exist(path):
         raise UsageError(f"no preferences in '{path}': import some with {_IMPORT}")
     return PreferenceStore(path, create=False)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.cells import cell_len
 
+from trainer.events import plain
 from trainer.runs.listing import RECENT
 from workbench.columns import fit, padded
 from workbench.compare.frontier import best, frontier_lines, frontier_of, levels
@@ -184,11 +185,16 @@ def plain_values(runs: Sequence[ComparedRun]) -> dict[str, Any]:
         },
         "curves": {run.letter: _curves(run) for run in runs},
         "settings": {
-            "differences": [{"key": key, "values": values} for key, values in settings.differences],
+            "differences": [{"key": key, "values": plain(values)} for key, values in settings.differences],
             "only": settings.only,
             "changes": {
                 run.letter: [
-                    {"key": change.key, "old": change.old, "value": change.value, "iteration": change.iteration}
+                    {
+                        "key": change.key,
+                        "old": plain(change.old),
+                        "value": plain(change.value),
+                        "iteration": change.iteration,
+                    }
                     for change in run.view.settings
                 ]
                 for run in runs

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.config import PRESETS, Config
+from trainer.files import open_regular, read_regular
 
 _CHARACTERS_A_TOKEN = 4
 _READ = 64 * 1024  # bytes of a prompt file that are read
@@ -123,7 +124,7 @@ def _longest_prompt(path: Path, column: str, stamp: int) -> int:
     """
     if path.suffix.lower() not in (".jsonl", ".txt"):
         return 0
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         lines = file.read(_READ).decode("utf-8", "replace").splitlines() or [""]
     if path.suffix.lower() == ".jsonl":
         lines = [_column(line, column) for line in lines]
@@ -146,15 +147,15 @@ def _shape(path: str) -> tuple[_Shape | None, str]:
     if folder is None:
         return None, "the model is not here yet, so its size is not known"
     try:
-        settings = json.loads((folder / "config.json").read_bytes())
+        settings = json.loads(read_regular(folder / "config.json"))
         return _decoder({**settings, **(settings.get("text_config") or {})}), ""
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         return None, "the model's config.json does not state its size"
 
 
 def _decoder(settings: dict[str, Any]) -> _Shape:
     hidden, heads = int(settings["hidden_size"]), int(settings["num_attention_heads"])
-    return _Shape(
+    shape = _Shape(
         hidden=hidden,
         inner=int(settings["intermediate_size"]),
         layers=int(settings["num_hidden_layers"]),
@@ -164,6 +165,9 @@ def _decoder(settings: dict[str, Any]) -> _Shape:
         vocabulary=int(settings["vocab_size"]),
         tied=bool(settings.get("tie_word_embeddings", False)),
     )
+    if not all(0 < size < 2**31 for size in shape[:-1]):
+        raise ValueError("these are no sizes of a model")
+    return shape
 
 
 def _folder(path: str) -> Path | None:

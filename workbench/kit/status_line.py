@@ -63,7 +63,7 @@ def status_pieces(view: RunView, *, note: str = "") -> list[Content]:
         pieces.append(Content(f"iteration {view.iteration}/{view.total}"))
     if view.phase is not None:
         done, total = view.phase.done, view.phase.total
-        full = round(_BAR * min(done / total, 1)) if total > 0 else 0
+        full = round(_BAR * min(max(done / total, 0), 1)) if total > 0 else 0
         bar = ("━" * full, "$accent"), ("─" * (_BAR - full), "$text-disabled")
         pieces.append(Content.assemble(f"{visible(view.phase.phase)} ", *bar))
     if (last := view.last) is not None:

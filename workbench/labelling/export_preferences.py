@@ -13,7 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.widgets import Input, Select
 
-from trainer.errors import TrainerError
+from trainer.errors import TrainerError, cannot_write
 from trainer.preferences.store import PreferenceStore
 from workbench.kit.dialog import ConfirmScreen
 from workbench.kit.file_names import path_problem, unused
@@ -66,12 +66,15 @@ def try_export(store: Path, export: Export) -> Written:
 
     Raises TrainerError for the preferences and options, as `write_export` does.
     """
-    with TemporaryDirectory(prefix="ppo-workbench-") as folder:
-        tried = Path(folder, f"export{export.path.suffix}")
-        try:
-            return write_export(store, export._replace(path=tried))
-        except TrainerError as error:
-            raise type(error)(str(error).replace(str(tried), str(export.path))) from None
+    try:
+        with TemporaryDirectory(prefix="ppo-workbench-") as folder:
+            tried = Path(folder, f"export{export.path.suffix}")
+            try:
+                return write_export(store, export._replace(path=tried))
+            except TrainerError as error:
+                raise type(error)(str(error).replace(str(tried), str(export.path))) from None
+    except OSError as error:
+        raise cannot_write("into the folder of temporary files, where an export is counted", error) from None
 
 
 class ExportPreferencesScreen(LabelForm[str | None]):

@@ -313,5 +313,5 @@ def _parsed(text: str) -> Any:
     """Parse JSON of a samples file; None where there is none or it cannot be read."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

@@ -49,7 +49,10 @@ class Selection(NamedTuple):
 
     def run(self) -> SampleTable:
         """Return the selected samples."""
-        return self.table.select(self.query, self.order, self.marked)
+        selected = self.table.select(self.query, self.order, self.marked)
+        if len(self.table) > _AT_ONCE:  # in a thread: the keys that go to outliers must not wait for it
+            selected.outliers()
+        return selected
 
 
 NO_SAMPLES_YET = ListedSamples([], "", "No samples yet. They appear after the first iteration.")

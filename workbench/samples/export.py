@@ -200,7 +200,7 @@ def _columns(text: str) -> Any:
     """Parse the prompt's other columns; text that is not JSON is returned as it is."""
     try:
         return json.loads(text) if text else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

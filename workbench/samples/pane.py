@@ -284,6 +284,8 @@ class SamplesPane(Pane):
         except StorageError as error:
             if folder == self._browser.folder:
                 self._warn(str(error))
+                if self.opened is None and self._browser.release():
+                    self._list_view.update_list()
             return
         if folder == self._browser.folder:
             then(sample)

@@ -18,7 +18,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import Input, Static
-from textual.worker import get_current_worker
+from textual.worker import Worker, get_current_worker
 
 from trainer.runs.folder import RunFolder
 from workbench.columns import fit_end
@@ -326,11 +326,11 @@ class SampleListView(MountedWhole, Vertical):
     def _scan(self, folder: RunFolder) -> None:
         worker = get_current_worker()
         for part in scan(folder, kept_iterations(folder), lambda: worker.is_cancelled):
-            self.call_later(self._add_part, part)
+            self.call_later(self._add_part, part, worker)
 
-    def _add_part(self, part: RunPart) -> None:
+    def _add_part(self, part: RunPart, worker: Worker[None]) -> None:
         """List the samples of this part too, and report the first file that could not be read."""
-        if self.browser.take_part(part):
+        if not worker.is_cancelled and self.browser.take_part(part):
             if problems := part.problems:
                 more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
                 self._warn(problems[0] + more)

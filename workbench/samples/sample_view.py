@@ -49,6 +49,8 @@ class SampleView(Vertical):
 
     def show(self, folder: RunFolder, sample: TokenSample, *, marked: bool) -> None:
         """Show a sample of the run in `folder`. marked: the sample has a bookmark."""
+        if folder != self._folder:
+            self.text.forget_scales()
         self._folder = folder
         self.text.show(sample)
         self.mark(marked)
@@ -129,7 +131,8 @@ class SampleView(Vertical):
         except StorageError:
             return
         shown = self.text.sample
-        if shown is not None and self.display and shown.key.iteration == sample.key.iteration:
+        same = folder == self._folder and shown is not None and shown.key.iteration == sample.key.iteration
+        if same and self.display:
             self.text.set_scale(channel.name, scale)
 
 

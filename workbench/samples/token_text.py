@@ -121,6 +121,10 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
         self.post_message(self.Moved())
         self.post_message(self.ChannelChanged())
 
+    def forget_scales(self) -> None:
+        """Draw every channel on the sample's own scale, from the next sample on."""
+        self._shared.clear()
+
     def set_scale(self, channel: str, scale: ChannelScale | None) -> None:
         """Draw a channel on a scale shared with other samples; with None, on the sample's own again."""
         if scale is None:

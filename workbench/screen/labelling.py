@@ -113,8 +113,9 @@ class LabellingController:
         if choice is None:
             await self._ask_what_to_label()
             return
-        if choice.guidelines:
-            await self._screen.app.push_screen_wait(GuidelinesScreen(choice.guidelines, begin=True))
+        read = GuidelinesScreen(choice.guidelines, begin=True) if choice.guidelines else None
+        if read is not None and not await self._screen.app.push_screen_wait(read):
+            return
         if problem := await self._open_session(choice):
             self._screen.say(problem, about="label")
 

@@ -186,7 +186,8 @@ class MainScreen(MountedWhole, Screen[None]):
         pane = self.query(ConfigPane)
         document = pane.first().document if pane else self._document
         configured = document.get("run.dir")
-        return Path(configured if isinstance(configured, str) and configured else RunConfig().dir)
+        usable = isinstance(configured, str) and configured and "\0" not in configured
+        return Path(configured if usable else RunConfig().dir)
 
     def show_run(self) -> None:
         supervisor = self.supervisor
@@ -283,7 +284,9 @@ class MainScreen(MountedWhole, Screen[None]):
 
     @on(SampleListView.ScoresRead)
     def _show_scores(self, message: SampleListView.ScoresRead) -> None:
-        self.query_one(TrainingPane).show_scores(message.iteration, message.scores)
+        pane = self.query_one(TrainingPane)
+        pane.show_run(self.supervisor.view)  # while hidden, it may still show the run before
+        pane.show_scores(message.iteration, message.scores)
 
     @on(SamplesPane.AskRequested)
     def _ask(self, message: SamplesPane.AskRequested) -> None:
@@ -318,7 +321,9 @@ class MainScreen(MountedWhole, Screen[None]):
             case "resume":
                 self.steering.resume(message.folder)
             case "duplicate":
-                if self.steering.open_configuration(lambda: ConfigDocument.of_run(message.folder)):
+                if self.supervisor.under_way:  # it is controlled through the document on the screen
+                    self.say("A run is training: duplicate once it has ended", about="configuration")
+                elif self.steering.open_configuration(lambda: ConfigDocument.of_run(message.folder)):
                     self.action_show_pane("config")
 
     @on(RunsPane.Moved)

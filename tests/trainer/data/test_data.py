@@ -156,6 +156,7 @@ BROKEN = {
         "lines.json:2: not JSON: Extra data at column 1; name a file with one object per line ",
     ),
     "object.json": (b'{"prompt": "one"}', "must be a list of objects, is an object"),
+    "digits.json": (b"[" + b"1" * 5000 + b"]", "digits.json: has a number of thousands of digits"),
     "deep.json": (b"[" * 100_000, "JSON nested too deeply"),
     "deep.jsonl": (b"[" * 100_000, "deep.jsonl:1: JSON nested too deeply"),
     "quote.csv": (b'prompt\n"one\n', "not CSV: unexpected end of data"),

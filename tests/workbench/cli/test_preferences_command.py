@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -181,6 +182,24 @@ def test_a_check_says_ok_and_a_damaged_store_is_exit_3(capsys: pytest.CaptureFix
     code, out, err = run(capsys, "check")
     assert (code, out) == (3, [])
     assert all(line.startswith(ERROR) for line in err)
+
+
+def test_a_check_tells_all_problems_of_a_store_that_can_hardly_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    keep(judged("p", "a", "ann"))
+    with sqlite3.connect("preferences.db") as connection:
+        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            connection.execute(f"DROP TRIGGER {name}")
+        connection.execute("UPDATE events SET labeller = CAST(x'ff' AS TEXT)")
+    code, out, err = run(capsys, "check")
+    assert (code, out) == (3, [])
+    assert all(line.startswith(ERROR) for line in err)
+    assert len(err) > 1
+
+
+def test_a_name_that_no_file_can_have_is_an_error_of_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "list", "--store", "x" * 300)
+    assert (code in (2, 3), out, len(err)) == (True, [], 1)
+    assert "bug" not in err[0]
 
 
 def test_the_newest_are_listed_first_and_no_text_of_others_reaches_the_terminal(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,17 @@ def test_a_hub_model_is_found_once_it_was_fetched(tmp_path: Path) -> None:
     assert after.basis.startswith("596M parameters")
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"hidden_size": "x"}', '{"hidden_size": null}', "[" * 5000])
+HUGE = [json.dumps(QWEN3).replace("151936", size) for size in ("1e999", "1" + "0" * 400, "-3")]
+
+
+def test_a_pipe_in_place_of_the_prompts_does_not_hold_up_the_screen(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.jsonl")
+    assert "prompts of up to" in estimate(tables(data={"prompts": str(tmp_path / "x.jsonl")})).basis
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"hidden_size": "x"}', '{"hidden_size": null}', "[" * 5000, *HUGE]
+)
 def test_a_config_that_tells_nothing_is_told(content: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(content)
     e = estimate(tables(model={"path": str(tmp_path)}))

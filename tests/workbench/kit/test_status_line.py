@@ -35,6 +35,12 @@ def test_a_training_run_shows_state_iteration_phase_time_left_speed_and_memory()
     )
 
 
+@pytest.mark.parametrize("done", [-(10**6), 10**6])
+def test_a_bar_has_its_length_whatever_is_said_to_be_done(done: int) -> None:
+    shown = text(view(*TRAINING, PhaseProgress(iteration=4, phase="update", done=done, total=1)))
+    assert (shown + "━").count("━") + shown.count("─") == 17
+
+
 @pytest.mark.parametrize(("state", "sign"), [("paused", "‖"), ("failed", "✖"), ("done", "✓"), ("stopped", "■")])
 def test_each_state_has_a_sign_of_its_own(state: str, sign: str) -> None:
     shown = view(*TRAINING, ended(state)) if state != "paused" else view(*TRAINING, StateChanged(state="paused"))

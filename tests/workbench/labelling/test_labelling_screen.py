@@ -15,10 +15,10 @@ from label_material import reward_model
 from scripted_run import make_run, steered
 from textual.pilot import Pilot
 from textual.widgets import Input
-from workbench_app import screen_text, until, workbench
+from workbench_app import screen_text, settle, until, workbench
 
 from trainer.control.questions import Answer, Question
-from trainer.preferences.sessions import begin_session
+from trainer.preferences.sessions import begin_session, list_sessions
 from trainer.preferences.store import PreferenceStore
 from workbench.config.pane import ConfigPane
 from workbench.kit.banner import Banner
@@ -96,6 +96,16 @@ async def test_guidelines_of_a_new_session_are_read_first_and_can_be_read_again(
         await at_item(screen, pilot, 0)
         await pilot.press("g")
         await until(pilot, lambda: isinstance(screen.app.screen, GuidelinesScreen))
+
+
+async def test_escape_from_the_guidelines_begins_no_session() -> None:
+    async with workbench(label=opening(guidelines="prefer the good ones")) as (screen, pilot):
+        await until(pilot, lambda: isinstance(screen.app.screen, GuidelinesScreen))
+        await pilot.press("escape")
+        await until(pilot, lambda: screen.app.screen is screen)
+        await settle(pilot)
+        with PreferenceStore(Path("preferences.db")) as store:
+            assert list_sessions(store) == []
 
 
 async def test_enter_on_the_pane_asks_what_to_label() -> None:

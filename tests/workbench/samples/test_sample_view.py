@@ -171,6 +171,20 @@ async def test_the_scale_of_the_batch_is_that_of_all_its_tokens_and_ends_with_it
         assert not text.is_shared("ratio")
 
 
+async def test_a_scale_of_the_batch_ends_with_its_run(run: Run, tmp_path: Path) -> None:
+    app, other = Workbench(), Run(tmp_path / "other")
+    async with app.run_test(size=(80, 24)) as pilot:
+        for one in (run, other):
+            one.write(1, "zero one", "two three four")
+        text = await opened(pilot, run)
+        await pilot.press("m")
+        await settle(pilot)
+        assert text.is_shared("advantage")
+        await pilot.press("escape")
+        await opened(pilot, other)
+        assert not text.is_shared("advantage")
+
+
 async def test_a_mark_shows_on_the_open_sample_and_in_the_list(run: Run) -> None:
     app = Workbench()
     async with app.run_test(size=(80, 24)) as pilot:
@@ -295,6 +309,10 @@ async def test_a_file_that_is_gone_or_damaged_is_told_and_the_list_stays(run: Ru
             await settle(pilot)
             assert app.query_one(SampleList).display
         assert len(app.told) == 3
+        run.write(2, "a later one")
+        await show(pilot, run)
+        await settle(pilot)
+        assert "a later one" in app.drawn, "the list follows the run"
         assert all("step-000001" in told and "\n" not in told for told in app.told)
 
 

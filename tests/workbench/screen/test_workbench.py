@@ -450,6 +450,21 @@ async def test_resume_and_duplicate_do_not_open_the_run_as_well() -> None:
         assert banner(screen) == ""
 
 
+async def test_no_run_is_duplicated_while_another_is_controlled_through_the_configuration() -> None:
+    make_run("past")
+    async with workbench(scripted_run.wait) as (screen, pilot):
+        await begin(screen, pilot)
+        document = screen.query_one(ConfigPane).document
+        await pilot.press("f7")
+        await until(pilot, lambda: "past" in screen_text(screen))
+        table = screen.query_one(RunTable)
+        while table.selected is None or table.selected.name != "past":
+            await pilot.press("down")
+        await pilot.press("d")
+        await until(pilot, lambda: "duplicate once it has ended" in banner(screen))
+        assert screen.query_one(ConfigPane).document is document
+
+
 async def test_a_complete_run_is_gone_on_with_for_as_many_iterations_as_are_asked_for() -> None:
     complete_run("past")
     script = Script(scripted_run.done)

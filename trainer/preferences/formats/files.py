@@ -80,7 +80,7 @@ def _write_parquet(file: IO[bytes], rows: Iterator[dict[str, Any]]) -> None:
         with pyarrow.parquet.ParquetWriter(file, schema) as writer:
             while group := list(islice(rows, _GROUP)):
                 writer.write_table(pyarrow.Table.from_pylist(group, schema))
-    except (pyarrow.ArrowException, UnicodeEncodeError) as error:
+    except (pyarrow.ArrowException, UnicodeEncodeError, OverflowError) as error:
         raise DataError(f"Parquet cannot hold a row: {' '.join(str(error).split())}: write .jsonl") from None
 
 

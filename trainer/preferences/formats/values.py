@@ -128,7 +128,7 @@ def checked_fields(values: dict[str, Any], rules: Mapping[str, tuple[Fits, str]]
 
 def number_of(value: Any) -> Any:
     """Return `value` as a whole number if it is or stands for one, as in CSV ("2") and Parquet with nulls (2.0)."""
-    if isinstance(value, str) and value.strip().isdecimal():
+    if isinstance(value, str) and len(value) < 20 and value.strip().isdecimal():
         return int(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
@@ -145,7 +145,10 @@ def is_whole(value: Any) -> bool:
 
 def is_number(value: Any) -> bool:
     """Return whether `value` is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # no float is that large
+        return False
 
 
 def is_list_of(value: Any, fits: Fits) -> bool:

@@ -15,6 +15,7 @@ Choice = Literal["a", "b", "tie", "both_bad", "skip"]
 Verdict = Literal["ranked", "both_bad", "skip"]
 STRENGTHS = (1, 2, 3)  # slightly, clearly, strongly
 LATEST = 2**36  # bound of times that have a date, seconds since 1970
+_PER_COMPLETION = ("scores", "lengths", "reward_models")  # our columns with a value for each completion
 _canonical = json.JSONEncoder(sort_keys=True).encode  # made once: json.dumps would make one at each call
 
 
@@ -108,6 +109,17 @@ class Preference:
     comparison: Comparison
     judgement: Judgement
     id: int = 0
+
+
+def columns_at(columns: dict[str, Any], places: Sequence[int], count: int) -> dict[str, Any]:
+    """Return the columns of `count` completions for those at `places`, in that order."""
+
+    def at(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: at(one) for name, one in value.items()}
+        return [value[place] for place in places] if isinstance(value, list) and len(value) == count else value
+
+    return {name: at(value) if name in _PER_COMPLETION else value for name, value in columns.items()}
 
 
 def ranked_pairs(judgement: Judgement) -> Iterator[tuple[int, int]]:

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from trainer.errors import DataError
 from trainer.preferences.items import Item, Queue, QueuePlan, SessionPlan
-from trainer.preferences.records import LATEST, STRENGTHS, Comparison, Judgement, Origin, Preference
+from trainer.preferences.records import LATEST, STRENGTHS, Comparison, Judgement, Origin, Preference, columns_at
 
 Record = TypeVar("Record", Origin, Judgement, QueuePlan, SessionPlan)
 QUEUES = get_args(Queue)
@@ -91,7 +91,10 @@ def in_stored_order(preference: Preference, stored: Comparison) -> Preference:
     places = range(len(given.completions)) if given is stored else stored.order_of(given)
     origins = dict(zip(places, given.origins, strict=False))  # none are given, or one per place
     comparison = replace(
-        given, completions=stored.completions, origins=tuple(origins[place] for place in sorted(origins))
+        given,
+        completions=stored.completions,
+        origins=tuple(origins[place] for place in sorted(origins)),
+        columns=columns_at(given.columns, sorted(range(len(places)), key=places.__getitem__), len(places)),
     )
     return Preference(comparison=comparison, judgement=preference.judgement.reordered(places))
 

@@ -122,12 +122,18 @@ class LabelSession:
     def put(self, items: Sequence[Item]) -> None:
         """Append all of `items` or none. Raises DataError if one makes no sense.
 
+        A comparison that the session has already, because another window put it, is passed over unless it is a repeat.
         Where the store has a comparison in another order, the item's order is mapped to that one.
         """
         with self._log.transaction():
             self._follow()
-            for position, item in enumerate(items, start=self._items):
-                self._append_item(position, item)
+            served, position = self.served(), self._items
+            for item in items:
+                if item.repeats or item.comparison.key not in served:
+                    self._append_item(position, item)
+                    position += 1
+                if not item.repeats:
+                    served.add(item.comparison.key)
 
     def next_open(self, claim: Claim | None = None) -> SessionItem | None:
         """Return the first item still to be judged; None if there is none.

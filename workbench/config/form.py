@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -79,7 +80,7 @@ class PathSuggester(Suggester):
         super().__init__(use_cache=False, case_sensitive=True)
 
     async def get_suggestion(self, value: str) -> str | None:
-        return completed(value)
+        return await asyncio.to_thread(completed, value)  # a folder may hold many files, or be far away
 
 
 def completed(text: str) -> str | None:

@@ -116,8 +116,7 @@ class RewardPairList(BlockList[PairPrediction]):
         if pairs is self._items and pairs:
             return
         self._items = pairs
-        wanted = before and (before.key, before.chosen, before.rejected)
-        same = (place for place, pair in enumerate(pairs) if (pair.key, pair.chosen, pair.rejected) == wanted)
+        same = (place for place, pair in enumerate(pairs) if before and _texts(pair) == _texts(before))
         self.cursor = next(same, 0)
         self.lay_out()
 
@@ -192,8 +191,23 @@ class RewardPairText(ScrolledLines):
         self.lay_out()
         self.scroll_to(y=0, animate=False, force=True)
 
+    def follow(self, pair: PairPrediction | None) -> bool:
+        """Show the numbers of a new evaluation of the same pair; return False if `pair` is another one."""
+        before = self._pair
+        if before is None or pair is None or _texts(before) != _texts(pair):
+            return False
+        if pair is not before:
+            self._pair = pair
+            self.lay_out()
+        return True
+
     def wrap(self, width: int) -> list[Line]:
         return pair_text_lines(self._pair, width) if self._pair is not None else []
+
+
+def _texts(pair: PairPrediction) -> tuple[object, ...]:
+    """Return what a pair is the same by in every evaluation."""
+    return pair.key, pair.chosen, pair.rejected
 
 
 def _names(pair: PairPrediction) -> tuple[str, str]:

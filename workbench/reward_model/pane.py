@@ -145,6 +145,8 @@ class RewardModelPane(Pane):
         listed = self.query_one(RewardPairList)
         listed.mark(self._marked)
         listed.show(predictions.pairs if predictions else (), message=self._empty_message())
+        if self._opened and not self.query_one(RewardPairText).follow(self.selected):
+            self._open(False)  # it is no longer listed, and the keys would act on another pair
         problems = [problem for problem in (self.reader.problem, *(look.problems if look else ())) if problem]
         line = self.query_one("#reward-problem", Static)
         line.update("\n".join(f"✖ {visible(problem)}" for problem in problems))

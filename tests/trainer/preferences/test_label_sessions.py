@@ -181,9 +181,17 @@ def test_the_next_item_is_the_first_without_a_label_and_a_skip_is_a_label(sessio
     session.label(3, Judgement.chosen("skip"))
     session.label(4, TIE)
     assert session.next_open() is None
-    session.put(items(1))
+    session.put(items(6)[5:])
     assert current(session) == 5
     assert session.record.done == 5
+
+
+def test_what_another_window_has_put_is_not_put_again(session: LabelSession, store: PreferenceStore) -> None:
+    other = open_session(store, session.record.id)
+    session.put(items(7)[5:])
+    other.put(items(9)[6:])
+    assert (session.record.items, other.record.items) == (9, 9)
+    assert len({session.item(position).item.comparison.key for position in range(9)}) == 9
 
 
 def test_undo_goes_back_label_by_label_to_the_beginning(store: PreferenceStore, session: LabelSession) -> None:

@@ -14,7 +14,8 @@ from preference_rows import bare, messages, ordered, preferences, prompts, read_
 
 from trainer.preferences.conversations import as_messages
 from trainer.preferences.formats import FORMATS_OUT, write_preferences
-from trainer.preferences.records import Comparison, Judgement, Preference
+from trainer.preferences.records import Choice, Comparison, Judgement, Preference
+from trainer.preferences.rows import in_stored_order
 
 DOCS = ROOT / "docs" / "preferences.md"
 SUFFIXES = [(name, suffix) for name, format in FORMATS_OUT.items() for suffix in format.suffixes]
@@ -126,3 +127,16 @@ def test_a_format_holds_the_judgements_that_are_documented_and_no_others(folder:
         path = folder / "rows.jsonl"
         written = write_preferences([better, preference], path, format=format, overwrite=True)
         assert (written.left_out == {}) == (name in documented()[format][1]), name
+
+
+@pytest.mark.parametrize("choice", ["a", "b"])
+def test_what_belongs_to_a_completion_stays_with_it(choice: Choice, folder: Path) -> None:
+    columns = {"scores": [1.0, 2.0], "lengths": [3, 4], "reward_models": {"rm": [5.0, 6.0]}, "years": [7, 8]}
+    comparison = Comparison(prompt="p", completions=("x", "y"), columns=columns)
+    preference = Preference(comparison=comparison, judgement=Judgement.chosen(choice))
+    [back] = round_trip([preference], folder, "trl", ".jsonl", provenance=True)
+    for found in (back, in_stored_order(preference, back.comparison), in_stored_order(back, comparison)):
+        of = found.comparison.completions.index("x")
+        assert [found.comparison.columns[name][of] for name in ("scores", "lengths")] == [1.0, 3]
+        assert found.comparison.columns["reward_models"]["rm"][of] == 5.0
+        assert found.comparison.columns["years"] == [7, 8]

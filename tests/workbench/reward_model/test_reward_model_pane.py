@@ -118,6 +118,27 @@ async def test_a_live_run_is_followed_from_its_start_to_its_end() -> None:
             assert app.listed.cursor == 2
 
 
+async def test_an_open_pair_shows_its_newest_numbers_and_closes_when_it_is_no_longer_listed() -> None:
+    run = Run("live", 1, steps=4)
+    with run.folder.lock():
+        async with workbench() as (app, pilot):
+            run.tell(evaluation(0, accuracy=0.5))
+            run.keep([pair(1, -1.0), pair(2, 1.0)], iteration=0)
+            await look(pilot)
+            await pilot.press("enter")
+            assert "Question 1" in app.opened
+            before = app.opened
+            run.tell(step(1), step(2), evaluation(2))
+            run.keep([pair(2, -3.0), pair(1, -2.0)], iteration=2)
+            await look(pilot)
+            assert "Question 1" in app.opened
+            assert app.opened != before
+            run.tell(step(3), evaluation(3))
+            run.keep([pair(2, -3.0)], iteration=3)
+            await look(pilot)
+            assert app.opened == ""
+
+
 async def test_a_run_of_an_older_version_shows_what_its_journal_tells() -> None:
     run = Run("a", 1)
     run.tell(step(1), evaluation(1, accuracy=0.71))

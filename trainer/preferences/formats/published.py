@@ -43,6 +43,7 @@ from trainer.preferences.records import (
     Origin,
     Preference,
     Text,
+    columns_at,
     is_tie,
     ranked_pairs,
     tied_pairs,
@@ -311,7 +312,7 @@ def _part(preference: Preference, places: tuple[int, ...], judgement: Judgement)
             prompt=comparison.prompt,
             completions=tuple(comparison.completions[place] for place in places),
             origins=tuple(comparison.origins[place] for place in places) if comparison.origins else (),
-            columns=comparison.columns,
+            columns=columns_at(comparison.columns, places, len(comparison.completions)),
         ),
         judgement=replace(judgement, order_shown=tuple(places.index(place) for place in shown if place in places)),
     )

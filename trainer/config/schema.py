@@ -271,11 +271,7 @@ class PPOConfig(Section):
         source="Yao et al. 2025 (truncated importance sampling): 2",
     )
     relative_value_clip: float = setting(
-        1.0,
-        "Clip range of the values around the old ones, in units of the critic's root mean square error on the batch; 0 "
-        "for no clipping.",
-        ge=0,
-        live=True,
+        1.0, "Clip range of the values, in units of the critic's error; 0 for no clipping.", ge=0, live=True
     )
     value_coef: float = setting(0.1, "Weight c1 of the value loss.", ge=0, live=True, source=_TUNING)
     critic_warmup: int = setting(0, "Iterations at the start that train the critic alone.", unit="iterations", ge=0)

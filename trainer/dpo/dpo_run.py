@@ -86,7 +86,7 @@ class DPO(StepTraining):
 
     @property
     def finished(self) -> bool:
-        """Whether all steps have been taken; a resume with more steps continues."""
+        """Return whether all steps have been taken; a resume with more steps continues."""
         return self.number >= self.total_steps
 
     @property

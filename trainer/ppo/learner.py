@@ -82,7 +82,7 @@ class StepMetrics(NamedTuple):
 
     @property
     def taken(self) -> bool:
-        """Whether the step changed anything."""
+        """Return whether the step changed anything."""
         return self.outcome == "taken"
 
 

@@ -240,7 +240,7 @@ class PPO:
 
     @property
     def has_critic(self) -> bool:
-        """Whether the advantages come from values."""
+        """Return whether the advantages come from values."""
         return self.config.ppo.estimator == "gae"
 
     @property

@@ -59,7 +59,7 @@ class LoadedRewardModel:
 
     @property
     def is_finished(self) -> bool:
-        """Whether training is complete; until then, mean and deviation of the scores are not normalised."""
+        """Return whether training is complete; until then, mean and deviation of the scores are not normalised."""
         return bool(self.card["finished"])
 
     def encode(self, prompt: Text, completion: Text) -> list[int]:

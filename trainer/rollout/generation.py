@@ -32,7 +32,7 @@ class _Row:
 
     @property
     def is_going(self) -> bool:
-        """Whether this response needs another token."""
+        """Return whether this response needs another token."""
         return not self.ended and self.to_begin > 0
 
 

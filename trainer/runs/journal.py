@@ -81,7 +81,7 @@ class Journal:
 
     @property
     def is_there(self) -> bool:
-        """Whether the file at `path` is the one being written to."""
+        """Return whether the file at `path` is the one being written to."""
         return is_same(self.path, self._file.fileno())
 
     def write_again(self) -> None:

@@ -42,7 +42,7 @@ class ConfigController:
 
     @property
     def read_only(self) -> bool:
-        """Whether this is a configuration of a reward model or of DPO, which have no form."""
+        """Return whether this is a configuration of a reward model or of DPO, which have no form."""
         return self.document.kind != PPO
 
     def set_running(self, running: bool) -> bool:

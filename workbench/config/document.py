@@ -62,12 +62,12 @@ class Change(NamedTuple):
 
     @property
     def from_preset(self) -> bool:
-        """Whether the value differs from the preset."""
+        """Return whether the value differs from the preset."""
         return not _same(self.value, self.preset)
 
     @property
     def unsaved(self) -> bool:
-        """Whether the value differs from the file."""
+        """Return whether the value differs from the file."""
         return not _same(self.value, self.saved)
 
 
@@ -108,8 +108,8 @@ class ConfigDocument:
     def of_run(cls, folder: Path, changes: Mapping[str, Mapping[str, Any]] | None = None) -> ConfigDocument:
         """Copy the configuration of the run in `folder`, without its file and its run name.
 
-        What an earlier version wrote is written anew. changes: values to set, by table and name. Raises UsageError if
-        the configuration cannot be read.
+        Keys of an earlier version become those of this one. changes: values to set, by table and name. Raises
+        UsageError if the configuration cannot be read.
         """
         path = folder / "config.toml"
         document = cls.open(path)
@@ -139,7 +139,7 @@ class ConfigDocument:
 
     @property
     def dirty(self) -> bool:
-        """Whether there are unsaved changes."""
+        """Return whether there are unsaved changes."""
         return self.text != self._saved_text
 
     def set_text(self, text: str) -> None:

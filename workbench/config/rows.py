@@ -49,11 +49,11 @@ class FieldRow:
     unsaved: bool
     problem: str
     locked: bool
-    """Whether the setting cannot be changed now."""
+    """True if the setting cannot be changed now."""
     sent: bool
-    """Whether the run has yet to confirm the value that was sent."""
+    """True if the run has yet to confirm the value that was sent."""
     draft: bool = False
-    """Whether the value was typed but not sent, so that the run still has its own."""
+    """True if the value was typed but not sent, so that the run still has its own."""
 
     @property
     def key(self) -> str:

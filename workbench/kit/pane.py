@@ -38,7 +38,7 @@ class Pane(MountedWhole, Vertical):
         self.watch(self.screen, "focused", self._show_focus)
 
     def _show_focus(self) -> None:
-        """Mark the pane that has the focus. `:focus-within` would style all its widgets anew at every move of it."""
+        """Mark the pane that has the focus. With `:focus-within`, each move would restyle all widgets of the pane."""
         if self.has_class("-current") != self.has_focus_within:
             self.set_class(self.has_focus_within, "-current", update=False)
             self.app.stylesheet.apply(self)

@@ -88,7 +88,7 @@ class ThemeSpec:
 
     @property
     def ansi(self) -> bool:
-        """Whether its colours are the terminal's own sixteen."""
+        """Return whether its colours are the terminal's own sixteen."""
         return self.colors["background"].startswith("ansi_")
 
 

@@ -37,7 +37,7 @@ class ItemTexts:
 
     @property
     def alike(self) -> Literal["", "identical", "spaces"]:
-        """Whether all completions are identical or differ only in white space; empty if they differ in words."""
+        """Return "identical", or "spaces" if the completions differ in white space only; empty if words differ."""
         if len(set(self.completions)) == 1:
             return "identical"
         words = {tuple((role, *text.split()) for role, text in turns) for turns in self.completions}

@@ -91,7 +91,7 @@ class RewardTraining:
 
     @property
     def done(self) -> bool:
-        """Whether the process has ended, well or not."""
+        """Return whether the process has ended, well or not."""
         return self._process.poll() is not None
 
     def poll(self) -> str:

@@ -73,7 +73,7 @@ class SessionController:
 
     @property
     def changes(self) -> bool:
-        """Whether the item already has a label, which a judgement would change."""
+        """Return whether the item already has a label, which a judgement would change."""
         return self.item is not None and self.item.label is not None
 
     @property

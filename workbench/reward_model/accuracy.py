@@ -29,7 +29,7 @@ class Measure(NamedTuple):
 
     @property
     def has_interval(self) -> bool:
-        """Whether both ends of the interval are known."""
+        """Return whether both ends of the interval are known."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
 
@@ -47,7 +47,7 @@ class Measured(NamedTuple):
 
     @property
     def beats_length(self) -> bool:
-        """Whether even the low end of the model's interval is above the accuracy of length alone."""
+        """Return whether even the low end of the model's interval is above the accuracy of length alone."""
         return self.model.low > self.others[0].value
 
 

@@ -114,7 +114,7 @@ class RunFollower:
 
     @property
     def finished(self) -> bool:
-        """Whether no process trains the run and the last look found nothing new."""
+        """Return whether no process trains the run and the last look found nothing new."""
         return self._source.finished
 
     def look(self) -> Look | None:

@@ -53,7 +53,7 @@ class JournalSource:
 
     @property
     def live(self) -> bool:
-        """Whether some process is training the run; checked at most once a second."""
+        """Return whether some process is training the run; checked at most once a second."""
         now = time.monotonic()
         if now - self._looked >= _LOOK_AGAIN:
             self._live, self._looked = self._run.is_live(), now
@@ -61,7 +61,7 @@ class JournalSource:
 
     @property
     def finished(self) -> bool:
-        """Whether the last `take` found no process training the run, and nothing new. It may be resumed later."""
+        """Return whether the last `take` found no process training the run, and nothing new; it may resume."""
         return self._finished
 
     @property

@@ -47,7 +47,7 @@ class Metric(NamedTuple):
 
     @property
     def evaluated(self) -> bool:
-        """Whether it comes from evaluations, and so is missing before the first one."""
+        """Return whether it comes from evaluations, and so is missing before the first one."""
         return self.field.startswith("eval/")
 
     def of(self, event: Numbers) -> float:

@@ -123,7 +123,7 @@ class Session:
 
     @property
     def finished(self) -> bool:
-        """Whether the run is over and all its events were taken."""
+        """Return whether the run is over and all its events were taken."""
         return self._done.is_set() and not self._events
 
     def stop(self, reason: str) -> None:

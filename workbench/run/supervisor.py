@@ -73,7 +73,7 @@ class Supervisor:
 
     @property
     def trains_here(self) -> bool:
-        """Whether a run is under way on this process's trainer thread."""
+        """Return whether a run is under way on this process's trainer thread."""
         return self._session is not None
 
     @property
@@ -97,7 +97,7 @@ class Supervisor:
 
     @property
     def under_way(self) -> bool:
-        """Whether the run is being trained, here or elsewhere."""
+        """Return whether the run is being trained, here or elsewhere."""
         return self.trains_here or (isinstance(self.run, RunOnDisk) and self.run.live)
 
     def allows(self, request: Request) -> bool:

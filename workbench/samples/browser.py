@@ -106,7 +106,7 @@ class SampleBrowser:
 
     @property
     def follows(self) -> bool:
-        """Whether the list follows the newest iteration."""
+        """Return whether the list follows the newest iteration."""
         return self._chosen is None and not self.whole_run
 
     @property

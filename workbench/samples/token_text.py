@@ -231,7 +231,7 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
 
     @property
     def is_laid_out(self) -> bool:
-        """Whether the sample is laid out, which it is not before the widget knows its width."""
+        """Return whether the sample is laid out, which it is not before the widget knows its width."""
         return self._layout is not _NOT_LAID_OUT
 
     def drawn_lines(self) -> list[Strip]:

@@ -85,7 +85,7 @@ class ScoreHistogram(Drawn):
 
     @property
     def empty(self) -> bool:
-        """Whether there are no scores."""
+        """Return whether there are no scores."""
         return not self._scores
 
     def show(self, scores: Sequence[float], iteration: int = 0) -> None:

@@ -109,7 +109,7 @@ class Mixture:
 
     @property
     def exhausted(self) -> bool:
-        """Whether no more items will come."""
+        """Return whether no more items will come."""
         return not self._queues and not self._repeats.is_due(self._total)
 
     def draw(self, *, hurry: bool = True) -> Item | None:

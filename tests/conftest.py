@@ -5,7 +5,6 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import apart
 
@@ -63,20 +62,6 @@ def _garbage_of_its_own() -> Iterator[None]:
     gc.freeze()
     yield
     gc.collect()
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _workers_end_before_their_widgets() -> Iterator[None]:
-    """Leaving an application cancels its workers before its widgets close; the end of `run_test` does not."""
-    shutdown = App._shutdown
-
-    async def cancelled_first(app: App[Any]) -> None:
-        app.workers.cancel_all()
-        await shutdown(app)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(App, "_shutdown", cancelled_first)
-        yield
 
 
 @pytest.fixture(autouse=True)

@@ -135,13 +135,14 @@ class LabelSession:
                 if not item.repeats:
                     served.add(item.comparison.key)
 
-    def next_open(self, claim: Claim | None = None) -> SessionItem | None:
+    def next_open(self, claim: Claim | None = None, shown: int | None = None) -> SessionItem | None:
         """Return the first item still to be judged; None if there is none.
 
         claim: takes the item's comparison; items that another session shows are passed over until it releases them.
+        shown: the position of the item on the screen, returned as long as it is still to be judged.
         """
         self._follow()
-        for position in range(self._first, self._items):
+        for position in itertools.chain(() if shown is None else (shown,), range(self._first, self._items)):
             if position not in self._labels and position not in self._elsewhere:
                 item = self._read(position, None)
                 if claim is None or claim.take(item.item.comparison.key):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from textual import on
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
@@ -48,9 +48,13 @@ class FieldEditor(Input):
     def action_leave(self) -> None:
         self.post_message(Cancelled())
 
-    def action_take_suggestion(self) -> None:
-        self.cursor_position = len(self.value)
-        self.action_cursor_right()
+    @work(exclusive=True, group="completion")
+    async def action_take_suggestion(self) -> None:
+        typed = self.value
+        path = await asyncio.to_thread(completed, typed)  # the suggestion on the screen may still be on its way
+        if path is not None and self.value == typed:
+            self.value = path
+            self.action_end()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return action != "take_suggestion" or self.suggester is not None

@@ -1,4 +1,4 @@
-"""The base classes of panes, and of widgets that are mounted with all their children or not at all."""
+"""The base classes of panes, and of widgets that work with all their children or not at all."""
 
 from __future__ import annotations
 
@@ -16,15 +16,20 @@ else:
 
 
 class MountedWhole(Widget):
-    """A widget whose `on_mount` may rely on its composed children.
+    """A widget whose `on_mount` and workers may rely on its composed children.
 
     Textual also mounts a widget that is removed before it was shown, by a quick second key or by leaving, but composes
-    no children for it. Such a widget gets no mount event here.
+    no children for it. Such a widget gets no mount event here. When a widget is removed, Textual cancels its workers
+    after its children have gone; here before.
     """
 
     async def on_event(self, event: events.Event) -> None:
         if not (isinstance(event, events.Mount) and (self._pruning or self.app._exit)):
             await super().on_event(event)
+
+    async def _message_loop_exit(self) -> None:
+        self.workers.cancel_node(self)
+        await super()._message_loop_exit()
 
 
 class Pane(MountedWhole, Vertical):

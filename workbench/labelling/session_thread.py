@@ -29,7 +29,7 @@ class SessionState:
     """
 
     record: SessionRecord
-    current: SessionItem | None  # the first one left to judge that no other session shows
+    current: SessionItem | None  # stays the same until it is judged; else the first left that no other session shows
     ahead: int  # items left to judge besides `current`
     progress: Progress
     last: SessionItem | None  # the item that was labelled last
@@ -55,6 +55,7 @@ class SessionThread:
         self._session_id: int | None = None
         self._session: LabelSession | None = None  # None: read it from the store first
         self._claim: Claim | None = None  # of the open session
+        self._shown: int | None = None  # the position that it claims
         self._exhausted = False
 
     def sessions(self, labeller: str | None = None) -> Future[list[SessionRecord]]:
@@ -86,8 +87,14 @@ class SessionThread:
         return self._change(lambda session: session.relabel(position, judgement))
 
     def undo(self) -> Future[SessionState]:
-        """Undo the newest label, if there is one."""
-        return self._change(lambda session: session.undo())
+        """Undo the newest label, if there is one; its item is the current one again."""
+
+        def undo(session: LabelSession) -> None:
+            position = session.undo()
+            if position is not None:
+                self._shown = position
+
+        return self._change(undo)
 
     def item(self, position: int) -> Future[SessionItem]:
         """Return the item at `position`, with its label; UsageError if there is no such item."""
@@ -174,6 +181,7 @@ class SessionThread:
         return self._state(session)
 
     def _release(self) -> None:
+        self._shown = None
         if self._claim is not None:
             self._claim.release()
 
@@ -185,7 +193,8 @@ class SessionThread:
         return self._session
 
     def _state(self, session: LabelSession) -> SessionState:
-        current, record = session.next_open(self._claim), session.record
+        current, record = session.next_open(self._claim, self._shown), session.record
+        self._shown = current.position if current is not None else None
         still_open, limit = record.left, record.plan.limit
         if self._exhausted:
             left: int | None = still_open

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import traceback
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -174,10 +175,18 @@ class Session:
             )
         except BaseException as failure:  # noqa: BLE001 - raised again by `result`, on the thread that asks
             self._failure = failure
+            _forget_locals(failure)
         finally:
             self._control.detach()  # also answers questions to a trainer that failed to start
             self._done.set()
             self._events.wake()
+
+
+def _forget_locals(failure: BaseException | None) -> None:
+    """Clear the local variables in the tracebacks of a failure and its causes: the run's model is among them."""
+    while failure is not None:
+        traceback.clear_frames(failure.__traceback__)
+        failure = failure.__cause__ or failure.__context__
 
 
 def _train_on_this_thread(

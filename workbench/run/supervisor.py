@@ -298,6 +298,7 @@ class Supervisor:
         self._session = None
         self._ending = ""
         gc.unfreeze()
+        gc.collect()  # 0.1 s once, so that the model is gone before another is loaded
         try:
             session.result()
         except TrainerError as error:

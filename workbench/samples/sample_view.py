@@ -15,6 +15,7 @@ from textual.widgets import Static
 
 from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder
+from workbench.kit.pane import MountedWhole
 from workbench.run.sample_reader import read_channel_columns
 from workbench.run.samples import Sample, TokenSample
 from workbench.samples.advantage_screen import AdvantageScreen
@@ -30,7 +31,7 @@ _BESIDE = 96  # columns from which the inspector is beside the text
 _TALL = 30  # lines from which it gets more room below the text
 
 
-class SampleView(Vertical):
+class SampleView(MountedWhole, Vertical):
     """Text, legend and inspector; the inspector is beside the text where there is room, else below."""
 
     def __init__(self, *, id: str | None = None) -> None:

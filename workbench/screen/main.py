@@ -316,8 +316,7 @@ class MainScreen(MountedWhole, Screen[None]):
     def _run_requested(self, message: RunsPane.Requested) -> None:
         match message.what:
             case "open":
-                if self.steering.watch(message.folder):
-                    self.action_show_pane("training")
+                self.steering.open_run(message.folder)
             case "resume":
                 self.steering.resume(message.folder)
             case "duplicate":

@@ -52,16 +52,30 @@ class Steering:
             self.attempt(lambda: self._supervisor.ask(request), about="steer")
 
     def watch(self, folder: Path) -> bool:
-        """Show the run in `folder` and its configuration; return False if that fails."""
+        """Show the run in `folder`, and its configuration unless the user keeps unsaved changes; False if it fails."""
+        return self._watch(folder, self._edit)
 
-        def watch() -> None:
-            self._supervisor.watch(folder)
-            self._edit(ConfigDocument.of_run(folder))
+    def open_run(self, folder: Path) -> None:
+        """Show the run in `folder` in the Training pane, and its configuration.
 
-        return self.attempt(watch, about="start")
+        A run that trains is controlled through that configuration, so with unsaved changes it opens only if the user
+        discards them.
+        """
+
+        def open_run(show: Callable[[ConfigDocument], None]) -> None:
+            if self._watch(folder, show):
+                self._screen.action_show_pane("training")
+
+        if RunFolder(folder).is_live():
+            self.when_nothing_is_lost(lambda: open_run(self._show))
+        else:
+            open_run(self._edit)
 
     def resume(self, folder: Path, overrides: Sequence[str] = ()) -> None:
-        """Resume the run in `folder` on this process's trainer thread; if it is complete, ask for more iterations."""
+        """Resume the run in `folder` on this process's trainer thread; if it is complete, ask for more iterations.
+
+        Its configuration takes the place of the one on the screen; with unsaved changes, only if the user agrees.
+        """
         run = RunFolder(folder)
 
         def resume() -> None:
@@ -86,9 +100,9 @@ class Steering:
             changes = parse_overrides(list(overrides))
             self._supervisor.start(load_config(run.config, changes), resume=folder)
             self._screen.action_show_pane("training")
-            self._edit(ConfigDocument.of_run(folder, changes))
+            self._show(ConfigDocument.of_run(folder, changes))
 
-        self.attempt(resume, about="start")
+        self.when_nothing_is_lost(lambda: self.attempt(resume, about="start"))
 
     def set(self, key: str, value: Any) -> None:
         """Change a live setting before the run's next iteration."""
@@ -130,7 +144,7 @@ class Steering:
         """Show the configuration that `read` returns, unless the user keeps unsaved changes; False if it fails."""
         return self.attempt(lambda: self._edit(read()), about="configuration")
 
-    def when_nothing_is_lost(self, action: Callable[[], None]) -> ConfirmScreen | None:
+    def when_nothing_is_lost(self, action: Callable[[], object]) -> ConfirmScreen | None:
         """Call `action`, which discards the configuration on the screen; with unsaved changes, only if the user agrees.
 
         Returns the question, if it is asked.
@@ -206,9 +220,19 @@ class Steering:
 
         self._screen.app.push_screen(TrustScreen(codes), trusted)
 
+    def _watch(self, folder: Path, show: Callable[[ConfigDocument], None]) -> bool:
+        def watch() -> None:
+            self._supervisor.watch(folder)
+            show(ConfigDocument.of_run(folder))
+
+        return self.attempt(watch, about="start")
+
     def _edit(self, document: ConfigDocument) -> None:
         """Show another configuration, unless the user keeps unsaved changes."""
-        self.when_nothing_is_lost(lambda: self._screen.query_one(ConfigPane).show_document(document))
+        self.when_nothing_is_lost(lambda: self._show(document))
+
+    def _show(self, document: ConfigDocument) -> None:
+        self._screen.query_one(ConfigPane).show_document(document)
 
 
 def _count_problem(text: str) -> str:

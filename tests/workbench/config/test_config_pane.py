@@ -333,7 +333,10 @@ async def test_tab_takes_the_suggested_path(tmp_path: Path) -> None:
         await s.go_to("data.prompts")
         await s.press("enter")
         await s.write(f"{tmp_path}/pro")
-        await s.press("tab", "enter")
+        await s.press("tab")  # at once: the suggestion need not stand there yet
+        editor = s.app.query_one(FieldEditor)
+        await until(s.pilot, lambda: editor.value == f"{tmp_path}/prompts.jsonl")
+        await s.press("enter")
         assert s.document.get("data.prompts") == f"{tmp_path}/prompts.jsonl"
 
 

@@ -1,4 +1,4 @@
-"""A screen that is left before all of it is there leaves in peace."""
+"""A screen that is left before all of it is there, or while something reads for it, leaves in peace."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ import asyncio
 
 import pytest
 from label_screens import NOTHING, Host
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.message import Message
+from textual.widgets import Static
+from themed_app import ThemedApp
 from workbench_app import until
 
 from workbench.app import WorkbenchApp
 from workbench.kit.dialog import Answer, AnswerScreen
+from workbench.kit.pane import MountedWhole
 from workbench.labelling.session_dialogs import GuidelinesScreen
 from workbench.opening import Opening
 
@@ -63,3 +70,35 @@ async def test_a_dialog_that_is_answered_under_another_one_is_closed_when_it_is_
         over.dismiss(False)
         await until(pilot, lambda: app.screen is below)
         assert app.answer is True
+
+
+class Asked(Message):
+    """Has the pane read, for its title."""
+
+
+class Reader(MountedWhole, Vertical):
+    """A pane that has read after `steps` turns of the event loop."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self._steps = steps
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="title")
+
+    @on(Asked)
+    def start(self) -> None:
+        self.run_worker(self._read())
+
+    async def _read(self) -> None:
+        for _ in range(self._steps):
+            await asyncio.sleep(0)
+        self.query_one("#title", Static).update("read")
+
+
+@pytest.mark.parametrize("steps", range(16))
+async def test_reading_that_ends_while_its_pane_is_removed_is_no_bug(steps: int) -> None:
+    reader = Reader(steps)
+    async with ThemedApp[None]().run_test() as pilot:
+        await pilot.app.mount(reader)
+        reader.query_one("#title").post_message(Asked())  # begins it while the application closes

@@ -267,6 +267,21 @@ def test_two_sessions_of_one_labeller_share_what_is_to_be_judged(path: Path) -> 
         assert back.item.comparison == undone.item.comparison
 
 
+def test_an_item_that_another_session_releases_does_not_take_the_place_of_the_one_shown(path: Path) -> None:
+    with opened(path) as one, opened(path) as two:
+        for desk in (one, two):
+            desk.begin("ann", PLAN)
+            desk.put(items(3)).result()
+        assert places(two.state().result())[0] == 1, "the first item is on the other screen"
+        one.leave()
+        assert places(two.put(items(1, start=3)).result())[0] == 1
+        resumed = one.resume(one.sessions().result()[-1].id).result()
+        assert places(resumed)[0] == 0
+        two.label(1, A).result()
+        two.label(2, A).result()
+        assert places(two.undo().result())[0] == 2, "what is undone is shown again"
+
+
 def test_what_is_judged_meanwhile_in_another_session_is_refused(path: Path) -> None:
     with opened(path) as one, opened(path) as two:
         for desk in (one, two):
@@ -355,13 +370,13 @@ def test_two_processes_label_each_comparison_once(path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["preferences.db"]
 
 
-def test_what_a_killed_process_showed_is_shown_at_once(path: Path) -> None:
+def test_what_a_killed_process_showed_comes_next(path: Path) -> None:
     with opened(path) as desk, labeller(path) as other:
         desk.begin("ann", PLAN)
         assert places(desk.put(items(12)).result())[0] == 1
         other.kill()
         other.wait(60)
-        assert places(desk.state().result())[0] == 0
+        assert places(desk.label(1, A).result())[0] == 0
     assert [file.name for file in path.parent.iterdir()] == ["preferences.db"]
 
 

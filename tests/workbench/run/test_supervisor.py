@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -260,6 +261,31 @@ def test_what_was_loaded_is_garbage_again_once_the_run_is_over() -> None:
     supervisor.stop()
     poll_until(supervisor, lambda: not supervisor.trains_here)
     assert gc.get_freeze_count() == 0
+
+
+def test_the_model_of_a_failed_run_is_gone_before_another_is_loaded() -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.layers = [self]  # in a cycle, as models are
+
+    models: list[weakref.ref[Model]] = []
+
+    def load() -> None:
+        model = Model()
+        models.append(weakref.ref(model))
+        raise OSError("no memory")
+
+    def train(*_: Any, **__: Any) -> Any:
+        try:
+            load()
+        except OSError as error:
+            raise StorageError("not loaded") from error
+
+    supervisor = Supervisor(train)
+    supervisor.start(Config())
+    poll_until(supervisor, lambda: not supervisor.trains_here)
+    assert supervisor.failure == "not loaded"
+    assert [model() for model in models] == [None]
 
 
 def test_a_question_to_another_process_is_withdrawn_when_it_is_dropped(tmp_path: Path) -> None:

@@ -513,6 +513,33 @@ async def test_unsaved_changes_are_not_lost_without_a_question(tmp_path: Path) -
         await until(pilot, lambda: not screen.app.is_running)
 
 
+async def test_a_run_that_trains_is_not_controlled_through_unsaved_changes() -> None:
+    folder, script = make_run("past"), Script(scripted_run.done)
+    async with workbench(script) as (screen, pilot):
+        pane = screen.query_one(ConfigPane)
+        mine = pane.document
+        mine.set("ppo.kl_coef", 0.3)
+        await pilot.press("f7")
+        await until(pilot, lambda: "past" in screen_text(screen))
+        await pilot.press("r")
+        await until(pilot, lambda: screen.app.screen is not screen)
+        await pilot.press("n")
+        await until(pilot, lambda: screen.app.screen is screen)
+        assert script.received == {}, "not resumed"
+        with RunFolder(folder).lock():
+            await pilot.press("enter")
+            await until(pilot, lambda: screen.app.screen is not screen)
+            await pilot.press("n")
+            await until(pilot, lambda: screen.app.screen is screen)
+            assert pane.document is mine
+            assert screen.supervisor.folder is None, "not opened"
+            await pilot.press("enter")
+            await until(pilot, lambda: screen.app.screen is not screen)
+            await pilot.press("y")
+            await until(pilot, lambda: screen.supervisor.folder == folder)
+            assert pane.document.get("ppo.kl_coef") != 0.3
+
+
 async def test_theme_and_charts_are_remembered(tmp_path: Path) -> None:
     async with workbench() as (screen, pilot):
         screen.app.theme = "paper"

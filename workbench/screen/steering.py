@@ -78,6 +78,9 @@ class Steering:
         """
         run = RunFolder(folder)
 
+        def attempt() -> None:
+            self.attempt(resume, about="start")
+
         def resume() -> None:
             self._supervisor.check_free()
             config = load_config(run.config, parse_overrides(list(overrides)))
@@ -102,7 +105,7 @@ class Steering:
             self._screen.action_show_pane("training")
             self._show(ConfigDocument.of_run(folder, changes))
 
-        self.when_nothing_is_lost(lambda: self.attempt(resume, about="start"))
+        self.when_nothing_is_lost(attempt)
 
     def set(self, key: str, value: Any) -> None:
         """Change a live setting before the run's next iteration."""
@@ -144,7 +147,7 @@ class Steering:
         """Show the configuration that `read` returns, unless the user keeps unsaved changes; False if it fails."""
         return self.attempt(lambda: self._edit(read()), about="configuration")
 
-    def when_nothing_is_lost(self, action: Callable[[], object]) -> ConfirmScreen | None:
+    def when_nothing_is_lost(self, action: Callable[[], None]) -> ConfirmScreen | None:
         """Call `action`, which discards the configuration on the screen; with unsaved changes, only if the user agrees.
 
         Returns the question, if it is asked.

@@ -48,21 +48,28 @@ def whole_file(path: Path, *, mode: int = SHARED, sync: bool = False) -> Iterato
     """Open a new file that replaces `path` when the block ends, or is removed if the block raises.
 
     mode: permissions before the umask. sync: wait for the disk before the file replaces the previous one. A link at
-    `path` is replaced, not followed; so is a half-written file that a killed process left. Raises OSError.
+    `path` is replaced, not followed; so is a half-written file that a killed process left. Of two processes that write
+    at once, the one that began last wins. Raises OSError.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    ours = True
     try:
         with open(descriptor, "wb") as file:  # noqa: PTH123  a descriptor, so that no link can be followed
-            yield file
-            if sync:
+            try:
+                yield file
                 file.flush()
-                os.fsync(descriptor)
-        temporary.replace(path)
+                if sync:
+                    os.fsync(descriptor)
+            finally:
+                ours = is_same(temporary, descriptor)
+        if ours:
+            temporary.replace(path)
     except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+        if ours:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
         raise
 
 

@@ -9,10 +9,8 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_map
 from mlx_lm.models.switch_layers import SwitchLinear
 
-from trainer.arrays import leaves
 from trainer.config.schema import BackboneConfig
 from trainer.errors import ModelError
 from trainer.models.adapters import check_adapter, fuse_adapter, reason_of
@@ -208,22 +206,14 @@ def _on_gpu() -> bool:
 
 
 def cast_backbone(backbone: nn.Module, wanted: str) -> mx.Dtype:
-    """Cast the weights to the wanted precision. On a CPU, quantised weights are dequantised first."""
+    """Cast the weights to the wanted precision. On a CPU, quantised weights are dequantised first.
+
+    On a GPU the scales of quantised weights are cast, too: float16 ones would make every activation float32.
+    """
     if not _on_gpu():
         from mlx_lm.utils import dequantize_model
 
         dequantize_model(backbone)  # 4- and 8-bit products are scalar code there: 1 to 3 GFLOP/s instead of 125
     dtype = held_precision(backbone, wanted)
-    quantized = {
-        id(leaf)
-        for module in backbone.modules()
-        if isinstance(module, nn.QuantizedLinear | nn.QuantizedEmbedding)
-        for leaf in leaves(module.parameters())
-    }
-
-    def cast(leaf: mx.array) -> mx.array:
-        floating = mx.issubdtype(leaf.dtype, mx.floating)
-        return leaf.astype(dtype) if floating and id(leaf) not in quantized else leaf
-
-    backbone.update(tree_map(cast, backbone.parameters()))
+    backbone.set_dtype(dtype)
     return dtype

@@ -106,7 +106,6 @@ def test_of_two_that_write_a_file_at_once_the_last_to_begin_wins_and_it_is_whole
     assert [file.name for file in folder.iterdir()] == ["a.json"]
 
 
-
 def test_a_link_or_a_file_is_no_folder_of_ours(folder: Path, thesis: Path) -> None:
     (folder / "samples").symlink_to(thesis)
     (folder / "control").write_text("")

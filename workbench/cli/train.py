@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import errno
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from trainer.config import Config
 from trainer.config.dpo import DPOConfig
@@ -18,7 +20,7 @@ from trainer.runs.folder import check_name_is_free
 from trainer.runs.listing import is_complete
 from workbench.cli.config import configuration, resumed
 from workbench.cli.parser import add_preference_training, add_trust_code
-from workbench.headless import Display, choose
+from workbench.headless import Display
 from workbench.numbers import counted
 from workbench.run.session import Session
 from workbench.system import output
@@ -62,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         check_name_is_free(config)
         session = Session(config, preset=Path(args.config).name.removesuffix(".toml"))
     require_trust(config.reward, given=is_given(args))
-    return _headless(session, choose(args.display))[0]
+    return _headless(session, choose_display(args.display))[0]
 
 
 def train_on_preferences(
@@ -93,7 +95,25 @@ def train_on_preferences(
             release_thread()
 
     untyped: Any = config  # a session passes it on unchanged
-    return _headless(Session(untyped, resume=resume, preset=preset, train=on_this_thread), choose(args.display))
+    return _headless(Session(untyped, resume=resume, preset=preset, train=on_this_thread), choose_display(args.display))
+
+
+def choose_display(name: str | None, stdout: TextIO | None = None) -> Display:
+    """Return the display called `name`; without a name, `rich` on a terminal and `plain` elsewhere."""
+    stdout = stdout or sys.stdout
+    if name is None:
+        name = "rich" if stdout.isatty() and os.environ.get("TERM") != "dumb" else "plain"
+    if name == "json":
+        from workbench.headless.plain import JsonDisplay
+
+        return JsonDisplay(stdout)
+    if name == "plain":
+        from workbench.headless.plain import PlainDisplay
+
+        return PlainDisplay(stdout)
+    from workbench.headless.rich import RichDisplay
+
+    return RichDisplay(stdout)
 
 
 def _headless(session: Session, display: Display) -> tuple[int, Path | None]:

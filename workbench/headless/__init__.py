@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from typing import TextIO
-
 from trainer.events import Event
 
 
@@ -31,21 +27,3 @@ class Display:
 
     def restore(self) -> None:
         """Make the terminal usable. Called in a signal handler: uses no buffers, and the process ends afterwards."""
-
-
-def choose(name: str | None, stdout: TextIO | None = None) -> Display:
-    """Return the display called `name`; without a name, `rich` on a terminal and `plain` elsewhere."""
-    stdout = stdout or sys.stdout
-    if name is None:
-        name = "rich" if stdout.isatty() and os.environ.get("TERM") != "dumb" else "plain"
-    if name == "json":
-        from workbench.headless.plain import JsonDisplay
-
-        return JsonDisplay(stdout)
-    if name == "plain":
-        from workbench.headless.plain import PlainDisplay
-
-        return PlainDisplay(stdout)
-    from workbench.headless.rich import RichDisplay
-
-    return RichDisplay(stdout)

@@ -18,7 +18,7 @@ from trainer.control.control import Control
 from trainer.events import Alert, Decision, Event, PhaseProgress, RolledBack, StateChanged
 from trainer.runs.journal import Journal
 from trainer.runs.journal_lines import event_from_dict
-from workbench.headless import choose
+from workbench.cli.train import choose_display
 from workbench.headless.plain import JsonDisplay, PlainDisplay, heading, row
 from workbench.headless.rich import RichDisplay, dashboard
 from workbench.run.metrics import table
@@ -224,7 +224,7 @@ def test_the_summary_of_a_resumed_run_is_of_all_its_iterations(
     journal, out = Journal(tmp_path / "events.jsonl"), io.StringIO()
     play(journal.emit, [*before, *rest])
     journal.close()
-    shown = choose(display, out)
+    shown = choose_display(display, out)
     play(shown.show, rest)
     shown.close()
     told = out.getvalue() + capsys.readouterr().err
@@ -383,4 +383,4 @@ def test_the_display_is_the_named_one_or_fits_the_output(
     name: str | None, stream: io.StringIO, term: str, display: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", term)
-    assert type(choose(name, stream)) is display
+    assert type(choose_display(name, stream)) is display

@@ -114,20 +114,22 @@ class WorkbenchApp(App[str]):
         for name in [name for name in self.available_themes if name != "textual-dark"]:  # that one is the fallback
             self.unregister_theme(name)
         apply_themes(self, themes)
-        self.theme = self._settings.theme if self._settings.theme in themes else self._default_theme
+        self.theme = self._shown_theme = self._settings.theme if self._settings.theme in themes else self._default_theme
         self.theme_changed_signal.subscribe(self, self._remember_theme)
         self._add_problems("Theme", problems)
 
     def _remember_theme(self, theme: Theme) -> None:
         """Save a theme that the user chose, but not the default one: another terminal may need another."""
-        if theme.name != (self._settings.theme or self._default_theme):
-            self._settings.theme = theme.name
+        if theme.name != self._shown_theme:
+            self._settings.theme = self._shown_theme = theme.name
             self._settings.save(config_dir())
 
     def _reload_themes(self) -> None:
         if self._watcher.changed():
             themes, problems = load_themes(config_dir() / "themes")
             apply_themes(self, themes)
+            if self._shown_theme == self._default_theme and self._settings.theme in themes:
+                self.theme = self._settings.theme  # its file could not be read before
             self._add_problems("Theme", problems)
             self._show_problems()
 

@@ -23,6 +23,7 @@ from workbench.config.pane import ConfigPane
 from workbench.kit.banner import Banner
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.pane import Pane
+from workbench.kit.theming import shipped_themes_dir
 from workbench.runs.pane import RunsPane
 from workbench.runs.table import RunTable
 from workbench.screen.panes import DASHBOARD
@@ -577,6 +578,19 @@ async def test_a_run_is_stopped_only_when_the_user_agrees() -> None:
         await pilot.press("y")
         await until(pilot, lambda: not screen.supervisor.trains_here)
         assert screen.supervisor.view.state == "stopped"
+
+
+async def test_a_chosen_theme_whose_file_is_broken_is_back_once_it_is_mended(tmp_path: Path) -> None:
+    (themes := tmp_path / "config" / "themes").mkdir(parents=True)
+    mine = (shipped_themes_dir() / "paper.toml").read_text().replace("paper", "mine")
+    (themes / "mine.toml").write_text(mine)
+    async with workbench() as (screen, _):
+        screen.app.theme = "mine"
+    (themes / "mine.toml").write_text(f"{mine}[")
+    async with workbench() as (screen, pilot):
+        assert screen.app.theme != "mine"
+        (themes / "mine.toml").write_text(mine)
+        await until(pilot, lambda: screen.app.theme == "mine")
 
 
 async def test_a_broken_theme_or_key_file_is_a_toast(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ class PreferenceStore:
         self.close()
 
     def close(self) -> None:
-        """Close the file; the last connection to close leaves `path` as the only file, complete."""
+        """Close the file; the last connection to close leaves everything in `path` itself."""
         self._connection.close()
 
     def add(self, preference: Preference, *, source: str = "") -> int:

@@ -110,17 +110,18 @@ def _prompt_tokens(config: Config) -> int:
     try:
         shipped = PRESETS / "prompts" / f"{name}.jsonl"
         path = shipped if shipped.parent == PRESETS / "prompts" and shipped.exists() else Path(name).expanduser()
-        longest = _longest_prompt(path, config.data.column, path.stat().st_mtime_ns)
+        about = path.stat()
+        longest = _longest_prompt(path, config.data.column, (about.st_mtime_ns, about.st_size))
     except (OSError, ValueError, RuntimeError):  # name too long or with a null byte, unknown home folder
         return allowed
     return min(longest or allowed, allowed)
 
 
 @functools.lru_cache(maxsize=16)
-def _longest_prompt(path: Path, column: str, stamp: int) -> int:
+def _longest_prompt(path: Path, column: str, stamp: tuple[int, int]) -> int:
     """Return the longest prompt in the first lines of a .txt or .jsonl file, in tokens; 0 if there is none.
 
-    stamp: the file's modification time, so that the cache notices a change.
+    stamp: the file's modification time and size, so that the cache notices a change.
     """
     if path.suffix.lower() not in (".jsonl", ".txt"):
         return 0

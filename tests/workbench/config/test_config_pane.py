@@ -562,8 +562,8 @@ async def test_a_preset_is_saved_under_a_name_that_is_asked_for(tmp_path: Path) 
 
 
 async def answer(s: Session, wanted: str) -> None:
-    """Choose the answer whose text begins with `wanted`."""
-    assert isinstance(s.app.screen, AnswerScreen)
+    """Choose the answer whose text begins with `wanted`, once it is asked."""
+    await until(s.pilot, lambda: isinstance(s.app.screen, AnswerScreen) and bool(s.app.screen.query(OptionList)))
     options = s.app.screen.query_one(OptionList)
     titles = [str(option.prompt) for option in options.options]
     options.highlighted = next(place for place, title in enumerate(titles) if title.startswith(wanted))

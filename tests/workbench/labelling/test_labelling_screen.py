@@ -14,7 +14,7 @@ import pytest
 from label_material import reward_model
 from scripted_run import make_run, steered
 from textual.pilot import Pilot
-from textual.widgets import Input
+from textual.widgets import Input, OptionList
 from workbench_app import screen_text, settle, until, workbench
 
 from trainer.control.questions import Answer, Question
@@ -137,7 +137,7 @@ async def test_labels_are_undone_and_changed_from_the_history() -> None:
         await at_item(screen, pilot, 1)
         await judge_good(screen, pilot, 1)
         await pilot.press("h")
-        await until(pilot, lambda: screen.app.screen is not screen)
+        await until(pilot, lambda: [rows.option_count for rows in screen.app.screen.query(OptionList)] == [2])
         await pilot.press("down", "enter")
         pane = await at_item(screen, pilot, 0)
         assert pane.session.texts is not None

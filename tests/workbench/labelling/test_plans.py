@@ -146,8 +146,9 @@ def test_a_session_is_like_a_plan_that_differs_in_the_seed_alone() -> None:
 
 
 def test_the_labeller_is_the_last_one_of_the_store_else_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(getpass, "getuser", lambda: "eve")
     assert default_labeller([record(2, "bob"), record(1, "ann")]) == "bob"
-    assert default_labeller([]) == getpass.getuser()
+    assert default_labeller([]) == "eve"
 
     def nobody() -> str:
         raise KeyError("uid 1234")

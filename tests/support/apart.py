@@ -13,11 +13,12 @@ from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).parents[2].resolve()
+_SETTINGS = ("HF_", "PPO_WORKBENCH_", "XDG_", "TEXTUAL_", "NO_COLOR", "FORCE_COLOR", "TTY_", "COLUMNS", "LINES")
 _SIGNALS = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2")
 
 
 def leave_the_user() -> Path:
-    """Give this process and its children a home of their own; returns the folder of the whole test run.
+    """Give this process and its children a home and settings of their own; returns the folder of the whole test run.
 
     The folders of settings, state and caches all follow from the home. One cache is shared by all tests, so that the
     starter model is converted once. Workers of pytest-xdist inherit all of it; the process that began removes it.
@@ -26,7 +27,7 @@ def leave_the_user() -> Path:
         return Path(folder)
     run = Path(tempfile.mkdtemp(prefix="ppo-workbench-tests-")).resolve()
     atexit.register(shutil.rmtree, run, ignore_errors=True)
-    for name in [name for name in os.environ if name.startswith(("HF_", "PPO_WORKBENCH_", "XDG_"))]:
+    for name in [name for name in os.environ if name.startswith(_SETTINGS)]:
         del os.environ[name]
     os.environ["PPO_WORKBENCH_TESTS"] = str(run)
     os.environ["PPO_WORKBENCH_CACHE"] = str(run / "cache")

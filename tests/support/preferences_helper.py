@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from trainer.preferences import migrations
+from trainer.preferences import connection, migrations
 from trainer.preferences.records import Choice, Comparison, Judgement, Origin, Preference
 from trainer.preferences.store import PreferenceStore
 
@@ -129,6 +129,7 @@ def _killed_migration(path: Path) -> None:
 
 
 if __name__ == "__main__":
+    connection.BUSY_SECONDS = 120.0  # SQLite lets no writer wait its turn: on a slow disk one waits for long
     match sys.argv[1:]:
         case ["write", store, labeller, count]:
             _write(Path(store), labeller, iter(range(int(count))), sys.stdout.fileno())

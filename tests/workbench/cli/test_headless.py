@@ -250,7 +250,7 @@ def read_until(terminal: int, text: str) -> str:
     shown = ""
     while text not in shown:
         try:
-            shown += os.read(terminal, 65536).decode()
+            shown += os.read(terminal, 65536).decode(errors="replace")  # it may end within a character
         except OSError:  # EIO: the other end was closed
             break
     return shown

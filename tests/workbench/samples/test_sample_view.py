@@ -13,6 +13,7 @@ from scripted_run import samples
 from textual.pilot import Pilot
 from textual.widgets import Static
 from token_samples import sample_row
+from workbench_app import until
 
 from trainer.runs.samples import sample_schema
 from workbench.samples import browser
@@ -283,7 +284,7 @@ async def test_a_picture_has_the_text_in_its_colours_and_no_cursor(run: Run, tmp
         await show(pilot, run)
         app.pane.take_focus()
         await pilot.press("x", "down", "down", "enter", "enter")
-        await settle(pilot)
+        await until(pilot, lambda: any(tmp_path.glob("*.svg")))
         (path,) = tmp_path.glob("*.svg")
         drawn = "".join(ElementTree.parse(path).getroot().itertext()).replace("\xa0", " ")
         assert "prompt 0" in drawn

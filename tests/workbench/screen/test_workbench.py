@@ -21,7 +21,7 @@ from trainer.events import Alert, RunEnded, SettingChanged, StateChanged
 from trainer.runs.folder import RunFolder, rename_run
 from workbench.config.pane import ConfigPane
 from workbench.kit.banner import Banner
-from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
+from workbench.kit.dialog import TextPromptScreen
 from workbench.kit.pane import Pane
 from workbench.kit.theming import shipped_themes_dir
 from workbench.runs.pane import RunsPane
@@ -474,7 +474,7 @@ async def test_a_complete_run_is_gone_on_with_for_as_many_iterations_as_are_aske
         await until(pilot, lambda: "past" in screen_text(screen))
         await pilot.press("r")
         await until(pilot, lambda: isinstance(screen.app.screen, TextPromptScreen))
-        assert "past is complete after 12 iterations" in screen_text(screen.app.screen)  # type: ignore[arg-type]
+        await until(pilot, lambda: "past is complete after 12 iterations" in screen_text(screen.app.screen))  # type: ignore[arg-type]
         await pilot.press("0", "enter", "s", "X")
         assert script.received == {}, "nothing is loaded, and nothing typed reaches the run"
         line = screen.app.screen.query_one(Input)
@@ -572,9 +572,8 @@ async def test_a_run_is_stopped_only_when_the_user_agrees() -> None:
             await until(pilot, lambda: screen.app.screen is screen)
             assert screen.supervisor.note == ""
         await pilot.press("X")
-        await until(pilot, lambda: isinstance(screen.app.screen, ConfirmScreen))
-        question = screen_text(screen.app.screen)  # type: ignore[arg-type]
-        assert "Stop run quickstart-0001 after a checkpoint?" in question
+        question = "Stop run quickstart-0001 after a checkpoint?"
+        await until(pilot, lambda: question in screen_text(screen.app.screen))  # type: ignore[arg-type]
         await pilot.press("y")
         await until(pilot, lambda: not screen.supervisor.trains_here)
         assert screen.supervisor.view.state == "stopped"

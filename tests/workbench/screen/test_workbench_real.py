@@ -14,7 +14,7 @@ from trainer.runs.journal import read_journal
 from workbench.config.pane import ConfigPane
 from workbench.samples.answer_list import AnswerList
 from workbench.samples.ask_screen import AskScreen
-from workbench.samples.sample_view import SampleView
+from workbench.samples.sample_list import SampleList
 from workbench.samples.token_inspector import TokenInspector
 
 
@@ -67,12 +67,15 @@ async def test_a_token_is_explained_and_the_model_asked_while_it_trains_and_afte
 
         await pilot.press("space")
         await until(pilot, lambda: len(screen.supervisor.view.history) >= 2)
-        await pilot.press("f4", "z", "enter")
-        await until(pilot, lambda: screen.query_one(SampleView).display)
-        facts = screen.query_one(TokenInspector).facts
+        await pilot.press("f4", "z")
+        await until(pilot, lambda: screen.query_one(SampleList).selected is not None)
+        await pilot.press("enter")
+        inspector = screen.query_one(TokenInspector)
+        await until(pilot, lambda: inspector.facts is not None)
+        facts = inspector.facts
         assert facts is not None
         assert not facts.disagreements, "the saved numbers follow from one another"
-        assert facts.sentence[:20] in screen_text(screen)
+        await until(pilot, lambda: facts.sentence[:20] in screen_text(screen))
         assert "policy · after" in await ask()
         await pilot.press("X", "y")
         await until(pilot, lambda: not screen.supervisor.trains_here)

@@ -221,7 +221,7 @@ async def test_the_workbench_asks_before_it_starts_and_remembers(config: Path, e
 async def test_the_workbench_shows_all_of_the_code_and_obeys_none_of_it(config: Path, evil: str) -> None:
     async with workbench(Script(scripted_run.done), source=str(config)) as (screen, pilot):
         await pilot.press("space")
-        await until(pilot, lambda: isinstance(screen.app.screen, TrustScreen))
+        await until(pilot, lambda: isinstance(screen.app.screen, TrustScreen) and screen.app.screen.is_mounted)
         shown = "\n".join(str(static.render()) for static in screen.app.screen.query("Static"))
         (found,) = code_of(evil)
         assert all(part in shown for part in (found.name, found.sha256, "2  # ␛[2J", "3  def score"))

@@ -36,7 +36,7 @@ def test_it_trains_and_leaves_the_terminal_as_it_was(terminals: list[Terminal], 
     terminal.wait_for("Training F3")
     terminal.press(" ")
     terminal.wait_for("iteration 12/12")
-    terminal.press("q")
+    terminal.press("q\r")  # enter for the question that comes while the trainer's thread is still ending
     assert terminal.wait() == 0
     for on, off in ((b"\x1b[?1049h", b"\x1b[?1049l"), (b"\x1b[?25l", b"\x1b[?25h")):  # second screen, hidden cursor
         assert terminal.raw.rindex(off) > terminal.raw.rindex(on)
@@ -47,7 +47,7 @@ def test_a_terminal_of_few_colours_gets_a_theme_of_its_own_colours(terminals: li
     terminal.wait_for("Training F3")
     terminal.press(" ")
     terminal.wait_for("iteration 12/12")
-    terminal.press("q")
+    terminal.press("q\r")
     assert terminal.wait() == 0
     codes = {int(code) for codes in re.findall(rb"\x1b\[([0-9;]+)m", terminal.raw) for code in codes.split(b";")}
     coloured = {code for code in codes if 30 <= code <= 49 or 90 <= code <= 107}

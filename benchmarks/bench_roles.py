@@ -38,8 +38,8 @@ from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.loading import load_backbone
 from trainer.ppo import steps
 from trainer.ppo.learner import Learner
-from trainer.reward_model.network import RewardModel
-from trainer.reward_model.snapshot import Scale, Snapshot, save_snapshot
+from trainer.reward_model.network import RewardModel, Scale
+from trainer.reward_model.snapshot import Snapshot, save_snapshot
 from trainer.rewards import build_rewards
 
 ROWS = {

@@ -18,7 +18,7 @@ from trainer.fitting.micro_batches import micro_batch_rows
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.logprobs import token_logprobs
 from trainer.preference_data.groups import Group
-from trainer.reward_model.pair_evaluation import Leads, outcomes_of, pair_rows, report_on
+from trainer.reward_model.pair_evaluation import Leads, outcomes_of, report_on
 from trainer.reward_model.predictions import Baseline
 
 # Before the first step, policy and reference are the same, so every pair is even.
@@ -48,9 +48,8 @@ def evaluate_pairs(
     read = read_completions(actor, groups, config, progress)
     outcomes = outcomes_of(groups, read.rewards, 1.0)
     found = report_on(outcomes, length_slope=length_slope, untrained=_UNTRAINED)
-    decided = [rows for _, pair, *rows in pair_rows(groups) if not pair.is_tie]
-    chosen, rejected = np.array(decided, dtype=np.intp).reshape(-1, 2).T
-    lead = outcomes.decided().leads
+    decided = outcomes.decided()
+    chosen, rejected = decided.rows.T
     return DPOEvaluation(
         iteration=iteration,
         pairs=found.accuracy.pairs,
@@ -62,8 +61,8 @@ def evaluate_pairs(
         calibration_error=found.calibration_error,
         length_accuracy=found.length.accuracy,
         untrained_accuracy=_UNTRAINED.accuracy,
-        loss=_mean(np.array(losses(mx.array(lead.astype(np.float32)), config.train))),
-        lead=_mean(lead),
+        loss=_mean(np.array(losses(mx.array(decided.leads.astype(np.float32)), config.train))),
+        lead=_mean(decided.leads),
         chosen_reward=_mean(read.rewards[chosen]),
         rejected_reward=_mean(read.rewards[rejected]),
         chosen_logprob=_mean(read.logprobs[chosen]),

@@ -12,7 +12,8 @@ from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
 from trainer.models.loading import LoadedModel
 from trainer.reward_model.loaded import is_same_backbone, reward_model_folder
-from trainer.reward_model.snapshot import Scale, load_parameters, read_card, read_whole_card
+from trainer.reward_model.network import Scale
+from trainer.reward_model.snapshot import load_parameters, read_card, read_whole_card
 
 _HEAD = ("head.weight", "head.bias")
 

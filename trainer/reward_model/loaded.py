@@ -19,10 +19,10 @@ from trainer.preference_data.comparisons import load_preferences, reward_compari
 from trainer.preference_data.encoders import Encoder
 from trainer.preference_data.groups import Group, fingerprint, group_preferences
 from trainer.preferences.records import Text
-from trainer.reward_model.network import RewardModel, score_sequences
+from trainer.reward_model.network import RewardModel, Scale, score_sequences
 from trainer.reward_model.pair_evaluation import Outcomes, baseline, outcomes_of, report_on
 from trainer.reward_model.predictions import RewardModelReport
-from trainer.reward_model.snapshot import CARD, Scale, load_parameters, read_whole_card
+from trainer.reward_model.snapshot import CARD, load_parameters, read_whole_card
 from trainer.runs.checkpoint_index import newest_checkpoint
 from trainer.runs.folder import RunFolder
 from trainer.seeding import Purpose, key_for
@@ -49,7 +49,7 @@ class LoadedRewardModel:
         self.base = backbone if backbone is not None and self.shares_backbone else load_backbone(self.config.model)
         self.encoder = Encoder(self.base.tokenizer, self.config.data)
         self.model = RewardModel(self.base.backbone, self.config, key=key)  # as before training
-        self.model.mean, self.model.std, self.model.logit_std = scale
+        self.model.scale = scale
         self.untrained = self.model.parameters()
         self.trained = load_parameters(folder)
         if missing := self.untrained.keys() - self.trained.keys():
@@ -85,7 +85,8 @@ class LoadedRewardModel:
         if not tokens:
             return []
         scores = score_sequences(self.model.scores, tokens, micro_batch_tokens, progress)
-        return [float(score) for score in (scores - self.model.mean) / self.model.std]
+        scale = self.model.scale
+        return [float(score) for score in (scores - scale.mean) / scale.std]
 
 
 class Evaluated(NamedTuple):
@@ -153,7 +154,7 @@ def _evaluate(loaded: LoadedRewardModel, groups: Sequence[Group]) -> RewardModel
 
     def found() -> Outcomes:
         scores = score_sequences(loaded.model.scores, sequences, loaded.config.optim.micro_batch_tokens)
-        return outcomes_of(groups, scores, loaded.model.logit_std)
+        return outcomes_of(groups, scores, loaded.model.scale.logit_std)
 
     loaded.model.update(loaded.untrained)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -22,18 +23,27 @@ Scores = npt.NDArray[np.float64]
 ADAPTER = "adapter."  # prefix of the adapter's arrays among the parameters
 
 
+class Scale(NamedTuple):
+    """Mean and deviation of the raw scores on reference samples.
+
+    logit_std: the divisor that turns a difference of raw scores into the log-odds that the model is trained on.
+    """
+
+    mean: float
+    std: float
+    logit_std: float
+
+
 class RewardModel:
     """Reward r(sequence) = w . h + b, with h the hidden state of the sequence's last real token.
 
     Its LoRA layers are in the backbone only inside `on`, so a policy on the same weights keeps its own.
-    mean, std: statistics of the raw scores on reference samples; logit_std: the divisor that turns a difference of raw
-    scores into the log-odds that the model is trained on.
     """
 
     def __init__(self, backbone: nn.Module, config: RewardModelConfig, *, key: mx.array) -> None:
         adapter_key, head_key = mx.random.split(key)
         self.backbone = backbone
-        self.mean, self.std, self.logit_std = 0.0, 1.0, 1.0
+        self.scale = Scale(mean=0.0, std=1.0, logit_std=1.0)
         self._places = linear_places(backbone)
         self._adapter, self.adapter_config = new_adapter(backbone, config.model, adapter_key)
         width = hidden_size(backbone)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from trainer.maths import davidson_logprobs
 from trainer.preference_data.groups import Group, Pair
 from trainer.preferences.agreement import wilson_interval
-from trainer.reward_model.network import Scores
+from trainer.reward_model.network import Scale, Scores
 from trainer.reward_model.predictions import (
     Accuracy,
     Baseline,
@@ -22,7 +22,6 @@ from trainer.reward_model.predictions import (
     RewardModelReport,
     TieMass,
 )
-from trainer.reward_model.snapshot import Scale
 
 Leads = npt.NDArray[np.float64]
 
@@ -38,16 +37,15 @@ class Outcomes(NamedTuple):
     """P labelled pairs, and the lead of the better completion in each; in a tie, the lead of the first one."""
 
     leads: Leads  # [P] logits
+    rows: npt.NDArray[np.intp]  # [P, 2] of the better and of the worse completion
     longer_by: Leads  # [P] tokens by which the better completion is longer
     lengths: Leads  # [P] tokens of the longer completion of the two
     is_tie: npt.NDArray[np.bool_]  # [P]
-    sources: list[str]  # [P]
+    sources: npt.NDArray[np.object_]  # [P] text
 
     def decided(self) -> Outcomes:
         """Return the pairs that are not ties."""
-        kept = ~self.is_tie
-        sources = [source for source, is_kept in zip(self.sources, kept, strict=True) if is_kept]
-        return Outcomes(self.leads[kept], self.longer_by[kept], self.lengths[kept], self.is_tie[kept], sources)
+        return Outcomes(*(values[~self.is_tie] for values in self))
 
 
 def pair_rows(groups: Sequence[Group]) -> Iterator[tuple[Group, Pair, int, int]]:
@@ -65,14 +63,16 @@ def pair_rows(groups: Sequence[Group]) -> Iterator[tuple[Group, Pair, int, int]]
 def outcomes_of(groups: Sequence[Group], scores: Scores, logit_std: float) -> Outcomes:
     """Compute the outcomes of all pairs of `groups`. scores: raw, of each row as in `pair_rows`."""
     pairs = [pair for group in groups for pair in group.pairs]
-    better, worse = np.array([rows for _, _, *rows in pair_rows(groups)], dtype=np.intp).reshape(-1, 2).T
+    rows = np.array([places for _, _, *places in pair_rows(groups)], dtype=np.intp).reshape(-1, 2)
+    better, worse = rows.T
     lengths = np.array([count for group in groups for count in group.completions], dtype=np.float64)
     return Outcomes(
         leads=(scores[better] - scores[worse]) / logit_std,
+        rows=rows,
         longer_by=lengths[better] - lengths[worse],
         lengths=np.maximum(lengths[better], lengths[worse]),
         is_tie=np.array([pair.is_tie for pair in pairs], dtype=np.bool_),
-        sources=[pair.source for pair in pairs],
+        sources=np.array([pair.source for pair in pairs], dtype=np.object_),
     )
 
 
@@ -215,8 +215,7 @@ def _by_length(decided: Outcomes) -> Iterator[Accuracy]:
 
 def _by_source(decided: Outcomes) -> Iterator[Accuracy]:
     for source in sorted(set(decided.sources)):
-        here = np.array([one == source for one in decided.sources], dtype=np.bool_)
-        yield _accuracy(source or "not known", decided.leads[here])
+        yield _accuracy(source or "not known", decided.leads[decided.sources == source])
 
 
 def _tie_mass(found: Outcomes, log_nu: mx.array | float | None) -> TieMass | None:

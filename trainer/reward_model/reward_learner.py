@@ -118,7 +118,7 @@ def preference_loss(model: RewardModel, batch: PairBatch) -> LossSums:
 
     Pairs use Bradley-Terry with a margin, or Davidson if the model allows ties; rankings use Plackett-Luce.
     """
-    rewards = model.scores(batch.sequences, batch.lengths) / model.logit_std
+    rewards = model.scores(batch.sequences, batch.lengths) / model.scale.logit_std
     leads = rewards[batch.better] - rewards[batch.worse]
     if model.log_nu is None:
         losses = maths.bradley_terry_loss(leads, batch.margins)

@@ -43,7 +43,7 @@ from trainer.reward_model.predictions import (
     write_predictions,
 )
 from trainer.reward_model.reward_learner import RewardLearner
-from trainer.reward_model.snapshot import Best, Scale, Snapshot, load_snapshot, save_snapshot
+from trainer.reward_model.snapshot import Best, Snapshot, load_snapshot, save_snapshot
 from trainer.runs.sinks import Sink, Sinks
 from trainer.seeding import Purpose, key_for
 
@@ -110,14 +110,10 @@ class RewardModelTraining(StepTraining):
             return f"the held-out log-loss got no better in {self.without_better} evaluations"
         return f"{self.number} steps done"
 
-    @property
-    def _scale(self) -> Scale:
-        return Scale(self.model.mean, self.model.std, self.model.logit_std)
-
     def prepare(self) -> None:
         """Scale rewards to deviation 1, so that a learning rate means the same for every backbone; evaluate once."""
         self._normalize()
-        self.model.logit_std = self.model.std
+        self.model.scale = self.model.scale._replace(logit_std=self.model.scale.std)
         if self.data.held_out:
             found, seconds = self._held_out()
             self.untrained = None if found.is_tie.all() else baseline(found.decided().leads)
@@ -170,7 +166,7 @@ class RewardModelTraining(StepTraining):
             parameters=self.model.parameters(),
             optimizer=self.learner.optimizer.state(),
             adapter_config=self.model.adapter_config,
-            scale=self._scale,
+            scale=self.model.scale,
             fingerprint=self._fingerprint,
             length_slope=self.length_slope,
             tokens=self.tokens,
@@ -189,7 +185,7 @@ class RewardModelTraining(StepTraining):
                 "a new run"
             )
         self.model.update(snapshot.parameters)
-        self.model.mean, self.model.std, self.model.logit_std = snapshot.scale
+        self.model.scale = snapshot.scale
         self.learner.optimizer.restore(snapshot.optimizer)
         self.number, self.tokens = snapshot.iteration, snapshot.tokens
         self.is_prepared, self.finished = True, snapshot.finished
@@ -203,8 +199,8 @@ class RewardModelTraining(StepTraining):
         seed = [self.config.run.seed, Purpose.EVALUATION]
         chosen = sorted(np.random.default_rng(seed).choice(len(sequences), count, replace=False).tolist())
         scores = self._scores([sequences[place] for place in chosen], "score")
-        self.model.mean = float(scores.mean())
-        self.model.std = float(scores.std()) or 1.0  # 0 if the model scores all of them the same
+        std = float(scores.std()) or 1.0  # 0 if the model scores all of them the same
+        self.model.scale = self.model.scale._replace(mean=float(scores.mean()), std=std)
 
     def _held_out(self) -> tuple[Outcomes, float]:
         """Score the held-out comparisons; return the outcomes and the seconds that it took."""
@@ -212,7 +208,7 @@ class RewardModelTraining(StepTraining):
         groups = self.data.held_out
         scores = self._scores([sequence for group in groups for sequence in group.sequences], "evaluate")
         self._held_out_scores = scores
-        return outcomes_of(groups, scores, self.model.logit_std), self.control.clock() - started
+        return outcomes_of(groups, scores, self.model.scale.logit_std), self.control.clock() - started
 
     def _scores(self, sequences: list[list[int]], phase: Phase) -> Any:
         progress = self._phases.report(self.number, phase)
@@ -220,7 +216,7 @@ class RewardModelTraining(StepTraining):
 
     def _predict(self, result: RewardModelReport, iteration: int) -> None:
         """Set `predictions` to the latest scores, as rewards on the current scale."""
-        pairs = pair_predictions(self.data.held_out, self._held_out_scores, self._scale)
+        pairs = pair_predictions(self.data.held_out, self._held_out_scores, self.model.scale)
         self.predictions = sorted_predictions(pairs, result, iteration)
 
     def _report(self, found: Outcomes, seconds: float) -> RewardModelReport:

@@ -18,7 +18,7 @@ from trainer.files import read_regular
 from trainer.fitting.optimizer import check_all_used, optimizer_tree
 from trainer.formats import Format
 from trainer.models.adapters import ADAPTER_FILE, Parameters, save_adapter
-from trainer.reward_model.network import ADAPTER
+from trainer.reward_model.network import ADAPTER, Scale
 from trainer.reward_model.predictions import Baseline
 from trainer.runs.checkpoint_files import (
     DamagedCheckpointError,
@@ -33,14 +33,6 @@ from trainer.runs.checkpoint_files import (
 CARD_FORMAT = Format("format")
 STATE_FORMAT = Format("format")
 CARD = "reward_model.json"
-
-
-class Scale(NamedTuple):
-    """Mean and deviations of the raw scores, as in `RewardModel`."""
-
-    mean: float
-    std: float
-    logit_std: float
 
 
 class _State(BaseModel):

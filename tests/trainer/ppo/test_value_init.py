@@ -70,9 +70,9 @@ def values(actor: ActorCriticLLM, prompt: int) -> list[np.ndarray]:
 def scores(rm: Path, sequences: list[list[int]]) -> np.ndarray:
     """Of mean 0 and deviation 1 on the reward model's reference samples."""
     model = load_reward_model(rm).model
-    assert abs(model.mean) > 1e-3 or abs(model.std - 1) > 1e-3
+    assert abs(model.scale.mean) > 1e-3 or abs(model.scale.std - 1) > 1e-3
     raw = np.array(model.scores(mx.array(pad(sequences)), mx.array([len(one) for one in sequences])))
-    return (raw - model.mean) / model.std
+    return (raw - model.scale.mean) / model.scale.std
 
 
 @pytest.mark.parametrize("scale", [4.0, 20.0])

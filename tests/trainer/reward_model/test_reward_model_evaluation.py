@@ -32,10 +32,11 @@ from workbench.cli.reward_model import evaluation_lines
 def found(leads: list[float], longer_by: list[float] | None = None, **more: object) -> Outcomes:
     count = len(leads)
     values = {
+        "rows": np.arange(2 * count).reshape(-1, 2),
         "lengths": np.full(count, 10.0),
         "is_tie": np.zeros(count, dtype=bool),
-        "sources": [""] * count,
         **more,
+        "sources": np.array(more.get("sources", [""] * count), dtype=object),
     }
     return Outcomes(leads=np.array(leads), longer_by=np.array(longer_by or [0.0] * count), **values)  # type: ignore[arg-type]
 
@@ -142,7 +143,9 @@ def test_outcomes_are_read_from_the_scores_of_each_group_in_turn() -> None:
     assert result.longer_by.tolist() == [-2.0, -2.0, -1.0]
     assert result.lengths.tolist() == [5.0, 3.0, 2.0]
     assert result.is_tie.tolist() == [False, False, True]
-    assert result.sources == ["x", "y", "y"]
+    assert result.sources.tolist() == ["x", "y", "y"]
+    assert result.rows.tolist() == [[1, 0], [2, 4], [2, 3]]
+    assert result.decided().rows.tolist() == [[1, 0], [2, 4]]
 
 
 def test_a_report_without_a_decided_pair_is_json_all_the_same_and_can_be_read() -> None:

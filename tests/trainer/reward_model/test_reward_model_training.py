@@ -95,7 +95,7 @@ def test_the_output_has_mean_0_and_deviation_1_on_the_training_completions_befor
 
     def rewards() -> np.ndarray:
         sequences = [sequence for group in made.data.train for sequence in group.sequences]
-        return (made._scores(sequences, "score") - made.model.mean) / made.model.std
+        return (made._scores(sequences, "score") - made.model.scale.mean) / made.model.scale.std
 
     assert (rewards().mean(), rewards().std()) == (pytest.approx(0, abs=1e-5), pytest.approx(1, abs=1e-5))
     while not made.is_at_the_end():
@@ -103,7 +103,7 @@ def test_the_output_has_mean_0_and_deviation_1_on_the_training_completions_befor
     assert abs(rewards().std() - 1) > 0.01
     made.finish()
     assert (rewards().mean(), rewards().std()) == (pytest.approx(0, abs=1e-5), pytest.approx(1, abs=1e-5))
-    assert made.model.logit_std != made.model.std, "the log-odds stay those that were trained"
+    assert made.model.scale.logit_std != made.model.scale.std, "the log-odds stay those that were trained"
 
 
 def test_any_cut_into_micro_batches_gives_the_same_gradient(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_the_loss_of_a_step_is_that_of_the_slow_version(tmp_path: Path) -> None:
     assert log_nu == pytest.approx(math.log(2 * (1 / 6) / (5 / 6)))
     losses = []
     for group in made.data.train:
-        scores = made._scores(group.sequences, "score") / made.model.logit_std
+        scores = made._scores(group.sequences, "score") / made.model.scale.logit_std
         (pair,) = group.pairs
         lead = scores[pair.better] - scores[pair.worse] - 0.5 * (pair.strength - 1) * (not pair.is_tie)
         weights = np.exp([lead / 2, log_nu, -lead / 2])

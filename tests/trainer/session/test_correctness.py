@@ -99,7 +99,7 @@ def test_a_saved_reward_model_has_mean_0_and_deviation_1_on_the_completions_it_w
     groups = reward_comparisons(pairs, loaded.base, config).train
     rewards = np.array(loaded.score([sequence for group in groups for sequence in group.sequences]))
     assert (rewards.mean(), rewards.std()) == (pytest.approx(0, abs=1e-4), pytest.approx(1, abs=1e-4))
-    assert abs(loaded.model.std - 1) > 0.01  # so that there was something to do
+    assert abs(loaded.model.scale.std - 1) > 0.01  # so that there was something to do
 
 
 def test_in_a_run_only_responses_that_met_no_configured_stop_pay_the_penalty(tmp_path: Path) -> None:

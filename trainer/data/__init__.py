@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from trainer.data.readers import SourceRow, read_rows, source_rows
 from trainer.errors import DataError, shortened
 
 SHIPPED = PRESETS / "prompts"
+Example = TypeVar("Example")
 
 
 class PromptRow(NamedTuple):
@@ -206,32 +207,29 @@ def _name(row: PromptRow) -> str:
 
 
 def split_prompts(prompts: Sequence[Prompt], eval_fraction: float, seed: int) -> tuple[list[Prompt], list[Prompt]]:
-    """Split `prompts` into (training, evaluation), both in the order of the source; the same for the same seed.
+    """Split `prompts` as `split_examples` does; those with the same tokens stay on one side."""
+    return split_examples(prompts, lambda prompt: tuple(prompt.tokens), eval_fraction, seed)
 
-    Prompts with the same tokens stay on one side. The evaluation side has eval_fraction of all prompts, rounded, and at
-    least one if eval_fraction > 0. It has fewer if only larger groups of equal prompts are left, and never all.
+
+def split_examples(
+    examples: Sequence[Example], group_of: Callable[[Example], Hashable], eval_fraction: float, seed: int
+) -> tuple[list[Example], list[Example]]:
+    """Split `examples` into (training, held-out), both in the order of the source; all of a group are on one side.
+
+    The held-out side has `eval_fraction` of all examples, rounded, and at least one if the fraction is not 0. It has
+    fewer if only larger groups are left, and never all. The same seed gives the same split.
     """
-    held_out = held_out_places([tuple(prompt.tokens) for prompt in prompts], eval_fraction, seed)
-    training = [prompt for place, prompt in enumerate(prompts) if place not in held_out]
-    return training, [prompts[place] for place in sorted(held_out)]
-
-
-def held_out_places(groups: Sequence[Hashable], eval_fraction: float, seed: int) -> set[int]:
-    """Choose places of `groups`, which has the group of each example; all of a group are held out, or none.
-
-    The result has `eval_fraction` of all places, rounded, and at least one if the fraction is not 0. It has fewer if
-    only larger groups are left, and never all. The same seed gives the same places.
-    """
-    wanted = min(max(1, round(eval_fraction * len(groups))), len(groups) - 1) if eval_fraction > 0 else 0
+    wanted = min(max(1, round(eval_fraction * len(examples))), len(examples) - 1) if eval_fraction > 0 else 0
     places: dict[Hashable, list[int]] = {}
-    for place, group in enumerate(groups):
-        places.setdefault(group, []).append(place)
+    for place, example in enumerate(examples):
+        places.setdefault(group_of(example), []).append(place)
     members = list(places.values())
     held_out: set[int] = set()
     for group in np.random.default_rng(seed).permutation(len(members)):
         if len(held_out) + len(members[group]) <= wanted:
             held_out.update(members[group])
-    return held_out
+    training = [example for place, example in enumerate(examples) if place not in held_out]
+    return training, [examples[place] for place in sorted(held_out)]
 
 
 def prompt_indices(start: int, count: int, total: int, *, seed: int, shuffle: bool) -> list[int]:

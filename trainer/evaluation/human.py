@@ -15,17 +15,13 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal
 
 
-def human_evaluation(
-    preferences: Iterable[Preference], run: str, iteration: int | None = None
-) -> HumanEvaluation | None:
+def human_evaluation(preferences: Iterable[Preference], run: str) -> HumanEvaluation | None:
     """Evaluate the policy of `run` against its reference by `preferences`; return None if none compares the two.
 
     A pair counts if both completions are of `run`, one written by the policy, after any iteration, and one by the
     reference. Both bad counts as a tie; skips are ignored. Only a labeller's last judgement of a pair counts;
     judgements of one pair by several people count as independent. The interval counts a tie as half a success, which
-    makes it wider than necessary, never narrower.
-
-    iteration: iteration of the event; None for that of the latest policy judged.
+    makes it wider than necessary, never narrower. The iteration is that of the latest policy judged.
     """
     found: dict[tuple[str, str], tuple[float, int]] = {}  # by labeller and pair: the policy's points, its iteration
     for preference in preferences:
@@ -37,7 +33,7 @@ def human_evaluation(
     wins, ties = points.count(1.0), points.count(0.5)
     low, high = wilson_interval(wins + ties / 2, len(points))
     return HumanEvaluation(
-        iteration=max(of for _, of in found.values()) if iteration is None else iteration,
+        iteration=max(iteration for _, iteration in found.values()),
         comparisons=len(points),
         wins=wins,
         ties=ties,

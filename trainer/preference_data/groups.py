@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from trainer.config.reward_model import PreferenceDataConfig
-from trainer.data import held_out_places
+from trainer.data import split_examples
 from trainer.errors import DataError
 from trainer.fitting.micro_batches import micro_batch_rows
 from trainer.preference_data.encoders import Encoder, Sequenced
@@ -61,13 +61,6 @@ class Group:
         return max(map(len, self.sequences))
 
 
-class Split(NamedTuple):
-    """Groups to train on, and held-out groups."""
-
-    train: list[Group]
-    held_out: list[Group]
-
-
 def group_preferences(
     preferences: Iterable[Preference], encoder: Encoder, config: PreferenceDataConfig
 ) -> tuple[list[Group], list[str]]:
@@ -103,16 +96,9 @@ def group_preferences(
     return groups, _warnings(counts, config)
 
 
-def split_groups(groups: Sequence[Group], eval_fraction: float, seed: int) -> Split:
-    """Split groups into training and held-out, both in the order of the source; all groups of a prompt on one side.
-
-    `held_out_places` chooses the held-out ones: the same with the same seed.
-    """
-    held_out = held_out_places([group.prompt for group in groups], eval_fraction, seed)
-    return Split(
-        [group for place, group in enumerate(groups) if place not in held_out],
-        [group for place, group in enumerate(groups) if place in held_out],
-    )
+def split_groups(groups: Sequence[Group], eval_fraction: float, seed: int) -> tuple[list[Group], list[Group]]:
+    """Split `groups` as `split_examples` does; all of a prompt stay on one side."""
+    return split_examples(groups, lambda group: group.prompt, eval_fraction, seed)
 
 
 def micro_batches(groups: Sequence[Group], budget: int, progress: Progress) -> Iterator[list[Group]]:

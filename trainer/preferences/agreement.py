@@ -88,7 +88,7 @@ def krippendorff_alpha(units: Iterable[Sequence[Hashable]]) -> float:
     return 1 - (n - 1) * disagreements / expected if expected else math.nan
 
 
-def wilson_interval(successes: float, n: int, z: float = Z95) -> tuple[float, float]:
+def wilson_interval(successes: float, n: int) -> tuple[float, float]:
     """Return the score interval of a share of `successes` in `n`; NaN for n = 0.
 
         (p + z^2/2n +- z sqrt(p (1 - p)/n + z^2/4n^2)) / (1 + z^2/n)
@@ -97,7 +97,7 @@ def wilson_interval(successes: float, n: int, z: float = Z95) -> tuple[float, fl
     """
     if n == 0:
         return math.nan, math.nan
-    p = successes / n
+    p, z = successes / n, Z95
     centre = p + z**2 / (2 * n)
     margin = z * math.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
     return max(0.0, (centre - margin) / (1 + z**2 / n)), min(1.0, (centre + margin) / (1 + z**2 / n))

@@ -89,12 +89,9 @@ def test_the_last_word_of_each_labeller_counts(tmp_path: Path) -> None:
     assert found.comparisons == 2
 
 
-def test_it_is_of_the_newest_policy_that_was_judged_unless_told_otherwise() -> None:
+def test_it_is_of_the_newest_policy_that_was_judged() -> None:
     labels = [judged(1, "a", iteration=7), judged(2, "b", iteration=12), judged(3, "b", iteration=9)]
     assert evaluated(*labels).iteration == 12
-    told = human_evaluation(labels, "a", 40)
-    assert told is not None
-    assert told.iteration == 40
 
 
 def test_a_run_that_has_ended_finds_it_in_its_journal_and_is_as_it_was(tmp_path: Path) -> None:

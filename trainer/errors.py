@@ -77,6 +77,11 @@ class DivergedError(TrainerError):
     exit_code = 4
 
 
+def one_line(error: BaseException) -> str:
+    """Return the message of `error` in one line; the name of its type if it has none."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def shortened(text: str, most: int = 60) -> str:
     """Cut `text` to `most` characters for a message; an ellipsis shows the cut."""
     return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -12,7 +12,7 @@ import numpy as np
 from trainer.config import PRESETS
 from trainer.config.schema import DataConfig
 from trainer.data.readers import SourceRow, read_rows, source_rows
-from trainer.errors import DataError, shortened
+from trainer.errors import DataError, one_line, shortened
 
 SHIPPED = PRESETS / "prompts"
 Example = TypeVar("Example")
@@ -65,7 +65,7 @@ def _prompt_row(index: int, row: SourceRow, column: str) -> PromptRow:
 def _check(prompt: Any, place: str, column: str) -> None:
     if isinstance(prompt, str):
         texts = [prompt]
-    elif isinstance(prompt, list) and all(_is_message(message) for message in prompt):
+    elif isinstance(prompt, list) and all(map(is_message, prompt)):
         texts = [message["content"] for message in prompt]
     else:
         raise DataError(
@@ -83,7 +83,8 @@ def _check(prompt: Any, place: str, column: str) -> None:
         ) from None
 
 
-def _is_message(value: Any) -> bool:
+def is_message(value: Any) -> bool:
+    """Return whether `value` is a chat message: it has a role and a content, both text."""
     return isinstance(value, dict) and isinstance(value.get("role"), str) and isinstance(value.get("content"), str)
 
 
@@ -189,9 +190,9 @@ def _rendered(row: PromptRow, tokenizer: Any, config: DataConfig) -> str:
         return str(tokenizer.apply_chat_template(messages, tokenize=False, **turn))
     except Exception as error:
         roles = ", ".join(message["role"] for message in messages)
-        reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(
-            f"{_name(row)}: the chat template rejects the roles {roles}: {reason}; change the messages or data.system"
+            f"{_name(row)}: the chat template rejects the roles {roles}: {one_line(error)}; change the messages or "
+            "data.system"
         ) from error
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainer.errors import DataError
+from trainer.errors import DataError, one_line
 from trainer.files import open_regular
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -80,7 +80,7 @@ def source_rows(
     try:
         data = _dataset(source, split, path if is_folder else None)
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = one_line(error)
         if is_folder:
             message = f"{named}: a folder must be one that Dataset.save_to_disk wrote: {reason}"
         else:
@@ -208,7 +208,7 @@ def _read_parquet(path: Path, column: str, broken: OnBroken) -> Iterator[SourceR
             for batch in file.iter_batches():
                 yield from _rows_of(batch, path, places, broken)
     except (pyarrow.ArrowException, UnicodeDecodeError, OverflowError) as error:  # of names of columns, of dates
-        raise DataError(f"{path}: not a Parquet file: {' '.join(str(error).split())}") from None
+        raise DataError(f"{path}: not a Parquet file: {one_line(error)}") from None
 
 
 def _rows_of(batch: Any, path: Path, places: Iterator[int], broken: OnBroken) -> Iterator[SourceRow]:

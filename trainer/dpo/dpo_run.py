@@ -17,8 +17,7 @@ from trainer.evaluation.held_out import evaluate, reference_baseline
 from trainer.events import DPOStep, Event, RunEnded
 from trainer.fitting.step_run import Loaded, StepRun, StepTraining
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.cpu.blas import blas_warning, measure_matmul
-from trainer.models.loading import LoadedModel, load_backbone, quantize_warning
+from trainer.models.loading import LoadedModel, load_backbone
 from trainer.ppo.checkpoint import Snapshot, load_checkpoint, save_checkpoint
 from trainer.ppo.loop import PPO
 from trainer.preference_data.comparisons import Comparisons, load_preferences, policy_comparisons
@@ -161,7 +160,6 @@ def _load(run: StepRun, config: DPOConfig, preferences: Iterable[Preference] | N
             trust=trust,
             modules=functions,
         )
-    run.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(config.model)))
     data = policy_comparisons(list(preferences), model, config)
     pairs = fingerprint([*data.train, *data.held_out])
     if run.resume:

@@ -16,7 +16,8 @@ from trainer.control.control import Control
 from trainer.control.lifecycle import RunUnderWay
 from trainer.events import Event, RewardModelStep, RunEnded
 from trainer.fitting.phases import Phases, SkippedSteps
-from trainer.models.loading import LoadedModel
+from trainer.models.cpu.blas import blas_warning, measure_matmul
+from trainer.models.loading import LoadedModel, quantize_warning
 from trainer.runs.checkpoint_files import CheckpointWriter, load_newest
 from trainer.runs.folder import RunFolder, write_config
 from trainer.runs.sinks import Sinks
@@ -137,6 +138,7 @@ class StepRun(RunUnderWay):
         """Load everything, then create or open the run and train. A failed start leaves nothing behind."""
         self.find_folder(self.config)
         self.parts = load()
+        self.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(self.config.model)))
         self.warnings += self.parts.fit.data.warnings
         self.snapshot = self.parts.fit.snapshot()
         return self.in_folder(self.config, preset, self._steps, pairs=self.parts.pairs)

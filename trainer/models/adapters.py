@@ -16,7 +16,7 @@ from mlx_lm.tuner.lora import LoRALinear, LoRASwitchLinear
 from mlx_lm.tuner.utils import load_adapters
 
 from trainer.config.schema import BackboneConfig
-from trainer.errors import ModelError, shortened
+from trainer.errors import ModelError, one_line, shortened
 
 ADAPTER_FILE = "adapters.safetensors"
 _WRAPPED = "linear"  # name in a LoRA layer of the layer that it wraps
@@ -238,4 +238,4 @@ def fuse_adapter(backbone: nn.Module, folder: Path) -> None:
 
 def reason_of(error: BaseException) -> str:
     """Return the message of an exception in one line of at most 200 characters."""
-    return shortened(" ".join(str(error).split()) or type(error).__name__, 200)
+    return shortened(one_line(error), 200)

@@ -58,7 +58,7 @@ def reward_comparisons(preferences: Iterable[Preference], model: LoadedModel, co
 
     Raises DataError if no preference is left to learn from, or one exceeds the model's context.
     """
-    train, held_out, warnings, _ = _split(preferences, Encoder(model.tokenizer, config.data), model, config)
+    train, held_out, warnings = _split(preferences, Encoder(model.tokenizer, config.data), model, config)
     if not any(not pair.is_tie for group in train for pair in group.pairs):
         raise _all_ties(train, config)
     warnings += _none_held_out(held_out, config, "model")
@@ -78,7 +78,7 @@ def policy_comparisons(preferences: Sequence[Preference], model: LoadedModel, co
     as by PPO. Raises DataError if no pair is left to learn from, or one exceeds the model's context.
     """
     encoder = PolicyEncoder(model.tokenizer, config.data)
-    every, held_out, warnings, _ = _split(preferences, encoder, model, config)
+    every, held_out, warnings = _split(preferences, encoder, model, config)
     if ties := sum(pair.is_tie for group in every for pair in group.pairs):
         warnings.append(f"{ties} pairs are ties and were left out: DPO learns from those that are decided")
     train = [decided for group in every if (decided := _without_ties(group)).judged]
@@ -91,7 +91,7 @@ def policy_comparisons(preferences: Sequence[Preference], model: LoadedModel, co
 
 def _split(
     preferences: Iterable[Preference], encoder: Encoder, model: LoadedModel, config: RewardModelConfig | DPOConfig
-) -> Comparisons:
+) -> tuple[list[Group], list[Group], list[str]]:
     groups, warnings = group_preferences(preferences, encoder, config.data)
     longest = max(group.longest for group in groups)
     if model.context and longest > model.context:
@@ -99,8 +99,7 @@ def _split(
             f"the longest prompt and completion has {longest} tokens, but the model's context is {model.context}: "
             f"lower data.max_tokens = {config.data.max_tokens} to at most {model.context}"
         )
-    train, held_out = split_groups(groups, config.data.eval_fraction, config.run.seed)
-    return Comparisons(train, held_out, warnings, [])
+    return *split_groups(groups, config.data.eval_fraction, config.run.seed), warnings
 
 
 def _none_held_out(held_out: Sequence[Group], config: RewardModelConfig | DPOConfig, trained: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Connections to a preference store's file: transactions, paged reads, and SQLite's errors as ours."""
+"""Connections to a preference store's file: transactions, and SQLite's errors as ours."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import sqlite3
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from trainer.errors import StorageError, UsageError
 from trainer.files import PRIVATE, open_file
 
 BUSY_SECONDS = 5.0  # how long to wait for another connection's write
-PAGE = 500  # rows read at once
 _WRITE_AHEAD_LOG = "-wal"  # what SQLite adds to a file's name for its log
 
 
@@ -77,22 +75,6 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-
-
-def paged(connection: sqlite3.Connection, path: Path, query: str, **values: Any) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of `query`, read page by page.
-
-    No read transaction is open between two rows, so the log can be emptied. query: returns rows after `:after`, in the
-    order of their first column, an id.
-    """
-    after = 0
-    while True:
-        with storage_errors(path):
-            rows = connection.execute(f"{query} LIMIT {PAGE}", {**values, "after": after}).fetchall()
-        yield from rows
-        if len(rows) < PAGE:
-            return
-        after = rows[-1][0]
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from trainer.preferences.records import Messages, Text
+from trainer.preferences.records import Messages, Text, contents
 
 HUMAN, ASSISTANT = "\n\nHuman:", "\n\nAssistant:"  # how a turn of an HH-RLHF transcript begins
 _TURN = re.compile(r"\n\n(Human|Assistant):")
@@ -77,13 +77,12 @@ def as_messages(prompt: Text, completions: Sequence[Text]) -> tuple[Messages, tu
 
 def length_in_characters(text: Text) -> int:
     """Return the number of characters of a text, or of the contents of messages."""
-    return len(text) if isinstance(text, str) else sum(len(message["content"]) for message in text)
+    return sum(map(len, contents(text)))
 
 
 def length_in_words(text: Text) -> int:
     """Return the number of words, separated by white space, of a text or of the contents of messages."""
-    texts = [text] if isinstance(text, str) else [message["content"] for message in text]
-    return sum(len(one.split()) for one in texts)
+    return sum(len(one.split()) for one in contents(text))
 
 
 def _turns(transcript: str) -> Messages:

@@ -25,6 +25,7 @@ from trainer.preferences.rows import (
     read_preference,
 )
 
+PAGE = 500  # rows read at once
 COMPARISON = "c.prompt, c.completions, c.origins, c.columns"
 LABELS = f"""SELECT e.id, e.labeller, e.payload, {COMPARISON} FROM events e JOIN comparisons c ON c.id = e.comparison
     WHERE e.kind = 'label' AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id)"""  # noqa: S608  our own names
@@ -73,6 +74,20 @@ class EventLog:
         """Return all rows of `query`. Raises StorageError."""
         with storage_errors(self.path):
             return self.connection.execute(query, values).fetchall()
+
+    def paged(self, query: str, **values: Any) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of `query`, read page by page. Raises StorageError.
+
+        No read transaction is open between two rows, so the log can be emptied. query: returns rows after `:after`, in
+        the order of their first column, an id.
+        """
+        after = 0
+        while True:
+            rows = self.rows(f"{query} LIMIT {PAGE}", {**values, "after": after})
+            yield from rows
+            if len(rows) < PAGE:
+                return
+            after = rows[-1][0]
 
     def find_or_add(self, comparison: Comparison) -> Found:
         """Return the comparison of these completions to this prompt as it was first seen; add it if it is new."""

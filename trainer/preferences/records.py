@@ -111,6 +111,11 @@ class Preference:
     id: int = 0
 
 
+def contents(text: Text) -> list[str]:
+    """Return the text, or the content of each message."""
+    return [text] if isinstance(text, str) else [message["content"] for message in text]
+
+
 def columns_at(columns: dict[str, Any], places: Sequence[int], count: int) -> dict[str, Any]:
     """Return the columns of `count` completions for those at `places`, in that order."""
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from trainer.errors import DataError
 from trainer.preferences.items import Item, Queue, QueuePlan, SessionPlan
-from trainer.preferences.records import LATEST, STRENGTHS, Comparison, Judgement, Origin, Preference, columns_at
+from trainer.preferences.records import LATEST, STRENGTHS, Comparison, Judgement, Origin, Preference, Text, columns_at
 
 Record = TypeVar("Record", Origin, Judgement, QueuePlan, SessionPlan)
 QUEUES = get_args(Queue)
@@ -74,15 +74,20 @@ def read_comparison(prompt: str, completions: str, origins: str, columns: str) -
     values = [json.loads(value) for value in (prompt, completions, origins, columns)]
     if list(map(type, values[1:])) != [list, list, dict]:
         raise TypeError("completions, origins or columns are of another type")
-    texts = [values[0], *values[1]]
-    if not all(map(_is_text, texts)):
-        raise ValueError("neither text nor messages")
     return Comparison(
-        prompt=texts[0],
-        completions=tuple(texts[1:]),
+        prompt=checked_text(values[0]),
+        completions=tuple(map(checked_text, values[1])),
         origins=tuple(_typed(Origin(**origin)) for origin in values[2]),
         columns=values[3],
     )
+
+
+def checked_text(value: Any) -> Text:
+    """Return `value`, which was read from JSON. Raises one of DAMAGES if it is neither text nor messages."""
+    if not _is_text(value):
+        raise ValueError("neither text nor messages")
+    text: Text = value
+    return text
 
 
 def in_stored_order(preference: Preference, stored: Comparison) -> Preference:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainer.preferences.connection import connect, make_writable, paged, storage_errors
+from trainer.preferences.connection import connect, make_writable, storage_errors
 from trainer.preferences.event_log import COMPARISON, LABELS, EventLog
 from trainer.preferences.integrity import problems
 from trainer.preferences.migrations import VERSION, migrate, schema_version
@@ -147,13 +147,13 @@ class PreferenceStore:
         if not with_skips:
             conditions += " AND e.choice <> 'skip'"
         query = f"{LABELS} AND e.id > :after AND e.id <= :last{conditions} ORDER BY e.id"
-        for row in paged(self._connection, self.path, query, last=self._last("events"), **values):
+        for row in self.log.paged(query, last=self._last("events"), **values):
             yield self.log.label(*row)
 
     def comparisons(self) -> Iterator[Comparison]:
         """Yield all comparisons in the order in which they were added, even if all their labels are undone."""
         query = f"SELECT c.id, {COMPARISON} FROM comparisons c WHERE c.id > :after AND c.id <= :last ORDER BY c.id"  # noqa: S608
-        for id_, *values in paged(self._connection, self.path, query, last=self._last("comparisons")):
+        for id_, *values in self.log.paged(query, last=self._last("comparisons")):
             yield self.log.comparison(id_, *values)
 
     def labels_of(self, key: str) -> list[Preference]:
@@ -162,7 +162,7 @@ class PreferenceStore:
         Skips are included, undone labels are not.
         """
         query = f"{LABELS} AND e.id > :after AND c.key = :key ORDER BY e.id"
-        return [self.log.label(*row) for row in paged(self._connection, self.path, query, key=key)]
+        return [self.log.label(*row) for row in self.log.paged(query, key=key)]
 
     def counts(self) -> Counts:
         """Return the counts as of one moment."""
@@ -175,7 +175,7 @@ class PreferenceStore:
 
     def check(self) -> list[str]:
         """Return a line for each problem with the file or its contents; an empty list if there are none."""
-        return problems(self._connection, self.path)
+        return problems(self.log)
 
     def _last(self, table: str) -> int:
         ((last,),) = self.log.rows(f"SELECT max(id) FROM {table}")  # noqa: S608  our own names

@@ -18,7 +18,7 @@ from trainer.errors import StorageError, cannot_write
 from trainer.events import plain
 from trainer.files import PRIVATE, whole_file
 from trainer.preferences.records import Text
-from trainer.preferences.rows import as_json
+from trainer.preferences.rows import as_json, checked_text
 
 if TYPE_CHECKING:  # importing pyarrow takes 0.3 s
     import pyarrow as pa
@@ -197,7 +197,7 @@ def read_predictions(path: Path, pairs: int | None = None) -> Predictions:
                 chosen=array("d", decided["chosen_reward"].to_pylist()),
                 rejected=array("d", decided["rejected_reward"].to_pylist()),
                 pairs=[
-                    PairPrediction(**row | {name: _text(json.loads(row[name])) for name in _TEXTS})
+                    PairPrediction(**row | {name: checked_text(json.loads(row[name])) for name in _TEXTS})
                     for row in rows.to_pylist()
                 ],
                 total=total,
@@ -232,14 +232,6 @@ def _wrongness(pair: PairPrediction) -> tuple[bool, float]:
     if math.isnan(pair.lead):
         return pair.is_tie, -math.inf
     return pair.is_tie, -abs(pair.lead) if pair.is_tie else pair.lead
-
-
-def _text(value: Any) -> Text:
-    if isinstance(value, list) and all(isinstance(m["role"], str) and isinstance(m["content"], str) for m in value):
-        return value
-    if not isinstance(value, str):
-        raise ValueError("neither text nor messages")
-    return value
 
 
 @functools.cache

@@ -19,8 +19,7 @@ from trainer.errors import UsageError
 from trainer.events import Event, Phase, RewardModelEvaluation, RunEnded
 from trainer.files import PRIVATE, SHARED
 from trainer.fitting.step_run import Loaded, StepRun, StepTraining
-from trainer.models.cpu.blas import blas_warning, measure_matmul
-from trainer.models.loading import load_backbone, quantize_warning
+from trainer.models.loading import load_backbone
 from trainer.preference_data.comparisons import Comparisons, load_preferences, reward_comparisons
 from trainer.preference_data.groups import fingerprint
 from trainer.preferences.records import Preference
@@ -246,7 +245,6 @@ def _load(run: StepRun, config: RewardModelConfig, preferences: Iterable[Prefere
     if preferences is None:
         preferences, run.warnings = load_preferences(config.data)
     model = load_backbone(config.model)
-    run.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(config.model)))
     data = reward_comparisons(preferences, model, config)
     training = RewardModelTraining(config, model.backbone, data, emit=run.emit, control=run.control)
 

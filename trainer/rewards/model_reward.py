@@ -213,10 +213,8 @@ def with_checkpoints(config: Rewarded) -> Rewarded:
 
 def keep_models(config: Config | DPOConfig) -> None:
     """Have the checkpoints of reward models in `config` kept by their own runs. Raises RewardError."""
-    for source in config.reward.sources:
-        if isinstance(source, ModelSource):
-            for path in source.paths:
-                keep_for_others(Path(_place(path)))
+    for path in _paths(config):
+        keep_for_others(Path(_place(path)))
 
 
 def unfinished_models(config: Config | DPOConfig) -> list[str]:
@@ -224,11 +222,13 @@ def unfinished_models(config: Config | DPOConfig) -> list[str]:
     return [
         f"reward model '{path}' is not fully trained, so its scores are not scaled to mean 0, deviation 1: finish it "
         "with `ppo-workbench reward-model train --resume`"
-        for source in config.reward.sources
-        if isinstance(source, ModelSource)
-        for path in source.paths
+        for path in _paths(config)
         if not _card(path).get("finished", True)
     ]
+
+
+def _paths(config: Config | DPOConfig) -> list[str]:
+    return [path for source in config.reward.sources if isinstance(source, ModelSource) for path in source.paths]
 
 
 def _loaded(path: str, chat: str, backbones: list[LoadedModel]) -> ScoringModel:

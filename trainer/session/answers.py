@@ -19,7 +19,7 @@ from trainer.config.schema import RolloutConfig
 from trainer.control.control import Interrupted
 from trainer.control.questions import Answer, Completion, Question, QuestionDroppedError
 from trainer.data import Prompt, PromptRow, encode_prompts
-from trainer.errors import DataError, RewardError, TrainerError, UntrustedCodeError, UsageError
+from trainer.errors import DataError, RewardError, TrainerError, UntrustedCodeError, UsageError, one_line
 from trainer.fitting.micro_batches import micro_batch_rows
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import reason_of
@@ -212,7 +212,7 @@ def _scores(
     try:
         result = score(inputs)
     except RewardError as error:
-        return [math.nan] * len(inputs), [{} for _ in inputs], " ".join(str(error).split())
+        return [math.nan] * len(inputs), [{} for _ in inputs], one_line(error)
     by_token = result.token_rewards or [[] for _ in inputs]
     scores = [whole + sum(tokens) for whole, tokens in zip(result.scores, by_token, strict=True)]
     parts = [{name: values[row] for name, values in result.parts.items()} for row in range(len(inputs))]

@@ -333,7 +333,8 @@ def test_without_a_reward_nothing_is_sampled(tmp_path: Path) -> None:
 def test_a_reward_model_on_the_same_backbone_scores_the_samples_and_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.dpo.dpo_run.measure_matmul", lambda: 1.7)  # else a busy machine measures two speeds
+    # else a busy machine measures two speeds
+    monkeypatch.setattr("trainer.fitting.step_run.measure_matmul", lambda: 1.7)
     dpo_config(tmp_path)
     config = reward_config(tmp_path, "run.name=rm", "train.batch_size=40")
     train_reward_model(config, preferences=labelled(40))

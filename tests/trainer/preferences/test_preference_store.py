@@ -18,7 +18,7 @@ import pytest
 from preferences_helper import preference, preferences, stored_events
 
 from trainer.errors import DataError, UsageError
-from trainer.preferences import connection
+from trainer.preferences.event_log import PAGE
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference
 from trainer.preferences.store import Added, Counts, PreferenceStore
 
@@ -95,7 +95,7 @@ def test_a_label_without_a_time_gets_the_present_one_and_an_imported_one_stays_w
 
 
 def test_labels_come_in_the_order_of_labelling_over_many_pages(store: PreferenceStore) -> None:
-    given = [p for p in preferences(3 * connection.PAGE + 1) if p.judgement.verdict != "skip"]
+    given = [p for p in preferences(3 * PAGE + 1) if p.judgement.verdict != "skip"]
     assert store.add_many(given, source="file") == Added(len(given), 0)
     kept = list(store.preferences())
     assert [undated(p) for p in kept] == given
@@ -249,7 +249,7 @@ def test_what_makes_no_sense_is_not_kept(store: PreferenceStore, given: Preferen
 
 
 def test_who_draws_preferences_slowly_keeps_no_log_from_being_emptied(store: PreferenceStore) -> None:
-    store.add_many(preferences(2 * connection.PAGE), source="file")
+    store.add_many(preferences(2 * PAGE), source="file")
     drawing = store.preferences()
     next(drawing)
     with PreferenceStore(store.path) as other:

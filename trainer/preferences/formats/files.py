@@ -10,7 +10,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
-from trainer.errors import DataError, StorageError, UsageError
+from trainer.errors import DataError, StorageError, UsageError, one_line
 from trainer.files import whole_file
 from trainer.preferences.formats.values import plain_json
 
@@ -81,7 +81,7 @@ def _write_parquet(file: IO[bytes], rows: Iterator[dict[str, Any]]) -> None:
             while group := list(islice(rows, _GROUP)):
                 writer.write_table(pyarrow.Table.from_pylist(group, schema))
     except (pyarrow.ArrowException, UnicodeEncodeError, OverflowError) as error:
-        raise DataError(f"Parquet cannot hold a row: {' '.join(str(error).split())}: write .jsonl") from None
+        raise DataError(f"Parquet cannot hold a row: {one_line(error)}: write .jsonl") from None
 
 
 def _arrow_type(name: str, value: Any) -> Any:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.data import is_message
 from trainer.data.readers import SourceRow
 from trainer.errors import DataError, shortened
-from trainer.preferences.records import Messages, Text
+from trainer.preferences.records import Text, contents
 
 _as_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _as_utf8_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
@@ -49,7 +50,7 @@ def text_cell(row: SourceRow, name: str) -> Text:
 def prompt_cell(row: SourceRow, name: str) -> Text:
     """Return the text or messages of the column `name`, as `text_cell` does. Raises DataError if they are blank."""
     prompt = text_cell(row, name)
-    if not (prompt if isinstance(prompt, str) else "".join(message["content"] for message in prompt)).strip():
+    if not "".join(contents(prompt)).strip():
         raise DataError(f"{row.place}: column '{name}' is empty: take the row out")
     return prompt
 
@@ -66,8 +67,8 @@ def text(value: Any, place: str, name: str) -> Text:
     """Return `value` as plain text or messages, which keep only role and content. Raises DataError."""
     if isinstance(value, str):
         return value
-    if messages := _messages(value):
-        return messages
+    if isinstance(value, list) and value and all(map(is_message, value)):
+        return [{"role": message["role"], "content": message["content"]} for message in value]
     raise DataError(
         f'{place}: {name} is {shortened(repr(value))}: must be a string, or a list of messages {{"role": "user", '
         '"content": "..."}'
@@ -163,15 +164,3 @@ def check_encodable(row: SourceRow) -> None:
     except UnicodeEncodeError as error:
         unit = f"\\u{ord(error.object[error.start]):04x}"
         raise DataError(f"{row.place}: has half a surrogate pair ({unit}), which is not text: remove it") from None
-
-
-def _messages(value: Any) -> Messages | None:
-    if not isinstance(value, list):
-        return None
-    messages: Messages = []
-    for message in value:
-        role, content = (message.get("role"), message.get("content")) if isinstance(message, dict) else (None, None)
-        if not isinstance(role, str) or not isinstance(content, str):
-            return None
-        messages.append({"role": role, "content": content})
-    return messages

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from trainer.control.control import Interrupted
 from trainer.control.questions import Answer, Question
-from trainer.errors import ModelError, TrainerError
+from trainer.errors import ModelError, TrainerError, one_line
 from trainer.preferences.records import Comparison, Preference, Text
 from trainer.preferences.store import PreferenceStore
 
@@ -159,8 +159,7 @@ def result_of(future: Future[T], what: str) -> T:
     except (TrainerError, Interrupted):
         raise
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ModelError(f"{what}: {reason}") from error
+        raise ModelError(f"{what}: {one_line(error)}") from error
 
 
 def awaited(work: Callable[[], T], why: str, context: QueueContext) -> Generator[Wait, None, T]:

@@ -10,7 +10,7 @@ from functools import partial
 from trainer.config import load_config
 from trainer.control.questions import Question, Writer
 from trainer.data import load_prompts
-from trainer.errors import ModelError, TrainerError, UsageError
+from trainer.errors import ModelError, TrainerError, UsageError, one_line
 from trainer.preferences.conversations import as_messages
 from trainer.preferences.formats.values import plain
 from trainer.preferences.items import QueuePlan
@@ -211,7 +211,7 @@ def _write(ask: Ask, questions: Sequence[Question], folder: RunFolder) -> list[W
         try:
             answer = ask(question)
         except TrainerError as error:  # for example, a run has just ended: its saved policy may answer the next one
-            return " ".join(str(error).split())
+            return one_line(error)
         if len(answer.completions) < question.count:
             return answer.problem or "the model wrote nothing"
         origin = Origin(

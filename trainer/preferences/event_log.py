@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,15 +48,15 @@ class Place(NamedTuple):
     position: int
 
 
+@dataclass(frozen=True, slots=True)
 class EventLog:
     """The log in the store at `path`.
 
     Call `append_label`, `find_or_add` and `has_label` within a transaction.
     """
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
-        self.connection = connection
-        self.path = path
+    connection: sqlite3.Connection
+    path: Path
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

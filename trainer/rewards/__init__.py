@@ -63,7 +63,7 @@ def build_rewards(
     def built(source: AnySource) -> RewardSource:
         match source:
             case PythonSource():
-                return PythonReward(source.path, modules, trust=trust)
+                return PythonReward(source.path, modules, trust)
             case LexiconSource():
                 return LexiconReward()
             case LengthSource():
@@ -97,5 +97,5 @@ def load_functions(config: RewardConfig, *, trust: Trust = trust_all) -> dict[st
     modules: dict[str, ModuleType] = {}
     for source in config.sources:
         if isinstance(source, PythonSource):
-            PythonReward(source.path, modules, trust=trust)
+            PythonReward(source.path, modules, trust)
     return modules

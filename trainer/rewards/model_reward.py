@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -128,6 +129,7 @@ def _classes(config: dict[str, Any]) -> tuple[type[nn.Module], type]:
     return Classifier, arguments
 
 
+@dataclass(slots=True)
 class ModelReward:
     """Reward from one or several reward models. Each tokenises the text of prompt and completion itself.
 
@@ -136,26 +138,17 @@ class ModelReward:
     deviation.
     """
 
-    def __init__(
-        self,
-        name: str,
-        models: Sequence[ScoringModel],
-        *,
-        combine: Literal["mean", "min"] = "mean",
-        micro_batch_tokens: int = 2048,
-        between_passes: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.name = name
-        self._models = models
-        self._combine = combine
-        self._micro_batch_tokens = micro_batch_tokens
-        self._between_passes = between_passes
+    name: str
+    models: Sequence[ScoringModel]
+    combine: Literal["mean", "min"] = "mean"
+    micro_batch_tokens: int = 2048
+    between_passes: Callable[[], None] = lambda: None
 
     def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
         """Return one score per sequence. Raises RewardError if one cannot be encoded or its score is not finite."""
-        found = np.array([self._scores(model, batch) for model in self._models])  # [models, B]
-        combined = found.mean(axis=0) if self._combine == "mean" else found.min(axis=0)
-        details = {"disagreement": found.std(axis=0).tolist()} if len(self._models) > 1 else {}
+        found = np.array([self._scores(model, batch) for model in self.models])  # [models, B]
+        combined = found.mean(axis=0) if self.combine == "mean" else found.min(axis=0)
+        details = {"disagreement": found.std(axis=0).tolist()} if len(self.models) > 1 else {}
         return SourceScores(combined.tolist(), details=details)
 
     def _scores(self, model: ScoringModel, batch: Sequence[RewardInput]) -> list[float]:
@@ -167,7 +160,7 @@ class ModelReward:
                 sample = sequence_name(index, row.prompt)
                 raise RewardError(f"reward source '{self.name}' cannot read {sample}: {error}") from error
         scores = model.score(
-            sequences, micro_batch_tokens=self._micro_batch_tokens, progress=lambda done, total: self._between_passes()
+            sequences, micro_batch_tokens=self.micro_batch_tokens, progress=lambda done, total: self.between_passes()
         )
         for index, score in enumerate(scores):
             if not math.isfinite(score):

@@ -25,7 +25,6 @@ from trainer.rewards.code import (
     describe_failure,
     is_file,
     module_code,
-    trust_all,
 )
 from trainer.rewards.protocol import RewardInput, SourceScores, sequence_name
 
@@ -46,12 +45,12 @@ class PythonReward:
     The same functions work in TRL: https://huggingface.co/docs/trl/grpo_trainer#using-a-custom-reward-function
     """
 
-    def __init__(self, path: str, modules: dict[str, ModuleType] | None = None, *, trust: Trust = trust_all) -> None:
+    def __init__(self, path: str, modules: dict[str, ModuleType], trust: Trust) -> None:
         """Load the function. path: 'file.py:function' or 'package.module:function'; others as for `load_function`."""
         place, _, function = path.rpartition(":")
         self.name = f"{Path(place).name if is_file(place) else place}:{function}"
         self._path = path
-        self._function = load_function(path, {} if modules is None else modules, trust)
+        self._function = load_function(path, modules, trust)
         self._signature = self._readable_signature()
         self._file = _source_file(self._function)
 
@@ -179,7 +178,7 @@ def _source_file(function: Callable[..., Any]) -> str | None:
     return None
 
 
-def load_function(path: str, modules: dict[str, ModuleType], trust: Trust = trust_all) -> Callable[..., Any]:
+def load_function(path: str, modules: dict[str, ModuleType], trust: Trust) -> Callable[..., Any]:
     """Load the function that `path` names; a file is relative to the working directory.
 
     modules: files that have already run, by absolute path; this file is added. Two functions of one file thus share its

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from trainer.rewards.protocol import RewardInput, SourceScores
 
 
+@dataclass(slots=True)
 class LengthReward:
     """Score -d / (d + tolerance) with d = |number of completion ids - target|: 0 to -1, -0.5 at d = tolerance.
 
     It is smooth away from the target and never flat, so that the policy learns from responses of any length.
     """
 
-    name = "length"
-
-    def __init__(self, target: int, tolerance: int) -> None:
-        self.target = target
-        self.tolerance = tolerance
+    target: int
+    tolerance: int
+    name: str = "length"
 
     def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
         """Return one score per sequence, above -1 and at most 0."""

@@ -59,7 +59,7 @@ def list_sessions(store: PreferenceStore, labeller: str | None = None) -> list[S
     """Return the sessions in `store`, the newest first: those of one labeller, or all."""
     query = f"{_SESSIONS} WHERE s.labeller = :labeller OR :labeller IS NULL ORDER BY s.id DESC"
     rows = store.log.rows(query, {"labeller": None if labeller is None else as_utf8(labeller)})
-    records = [_record(store, *row) for row in rows]
+    records = [_record(store, row) for row in rows]
     return [open_session(store, one.id).record if one.left else one for one in records]
 
 
@@ -83,7 +83,7 @@ def open_session(store: PreferenceStore, session_id: int) -> LabelSession:
     rows = store.log.rows(f"{_SESSIONS} WHERE s.id = ?", (session_id,))
     if not rows:
         raise UsageError(f"no labelling session {session_id} in '{store.path}': name an existing one, or begin one")
-    return LabelSession(store, _record(store, *rows[0]))
+    return LabelSession(store, _record(store, rows[0]))
 
 
 def guidelines_text(store: PreferenceStore, key: str) -> str:
@@ -316,8 +316,8 @@ class LabelSession:
         return self._log.label(*rows[0]).judgement if rows else None
 
 
-def _record(store: PreferenceStore, id_: int, began: float, labeller: str, plan: str, *more: Any) -> SessionRecord:
-    guidelines, items, done = more
+def _record(store: PreferenceStore, row: tuple[Any, ...]) -> SessionRecord:
+    id_, began, labeller, plan, guidelines, items, done = row
     try:
         read = read_plan(plan)
         if list(map(type, (began, labeller, guidelines, items, done))) != [float, str, str, int, int]:

@@ -160,7 +160,7 @@ def _load(run: StepRun, config: DPOConfig, preferences: Iterable[Preference] | N
             trust=trust,
             modules=functions,
         )
-    data = policy_comparisons(list(preferences), model, config)
+    data = policy_comparisons(preferences, model, config)
     pairs = fingerprint([*data.train, *data.held_out])
     if run.resume:
         _check_pairs(run.folder.pairs, pairs, config.data)

@@ -71,21 +71,20 @@ def reward_comparisons(preferences: Iterable[Preference], model: LoadedModel, co
     return Comparisons(train, held_out, warnings, [])
 
 
-def policy_comparisons(preferences: Sequence[Preference], model: LoadedModel, config: DPOConfig) -> Comparisons:
+def policy_comparisons(preferences: Iterable[Preference], model: LoadedModel, config: DPOConfig) -> Comparisons:
     """Return `preferences` as comparisons for the policy of `model`; those to train on are without ties.
 
     The same prompts are held out as by a reward model with these data and this seed and, if each prompt has one pair,
     as by PPO. Raises DataError if no pair is left to learn from, or one exceeds the model's context.
     """
-    encoder = PolicyEncoder(model.tokenizer, config.data)
-    every, held_out, warnings = _split(preferences, encoder, model, config)
+    every, held_out, warnings = _split(preferences, PolicyEncoder(model.tokenizer, config.data), model, config)
     if ties := sum(pair.is_tie for group in every for pair in group.pairs):
         warnings.append(f"{ties} pairs are ties and were left out: DPO learns from those that are decided")
     train = [decided for group in every if (decided := _without_ties(group)).judged]
     if not train:
         raise _all_ties(every, config)
     warnings += _none_held_out(held_out, config, "policy")
-    prompts = _held_out_prompts(preferences, held_out, encoder, model, config) if config.reward.sources else []
+    prompts = _held_out_prompts(held_out, model, config) if config.reward.sources else []
     return Comparisons(train, held_out, warnings, prompts)
 
 
@@ -116,39 +115,26 @@ def _all_ties(train: Sequence[Group], config: RewardModelConfig | DPOConfig) -> 
     )
 
 
-def _held_out_prompts(
-    preferences: Sequence[Preference],
-    held_out: Sequence[Group],
-    encoder: PolicyEncoder,
-    model: LoadedModel,
-    config: DPOConfig,
-) -> list[Prompt]:
+def _held_out_prompts(held_out: Sequence[Group], model: LoadedModel, config: DPOConfig) -> list[Prompt]:
     """Return the first `eval.prompts` prompts of `held_out`, in PPO's form.
 
     Raises DataError if one leaves no room in the model's context for a response.
     """
-    wanted = min(config.eval.prompts, len({group.prompt for group in held_out}))
-    known = {tuple(tokens): group.prompt for group in held_out for tokens in group.sequences}
-    found: dict[int, Prompt] = {}
-    for number, preference in enumerate(preferences):
-        if len(found) == wanted:
-            break
-        if preference.judgement.verdict != "ranked":
-            continue
-        comparison = preference.comparison
-        tokens, completion, _ = encoder.sequence(comparison.prompt, comparison.completions[0], number)
-        prompt = known.get(tuple(tokens))
-        if prompt is not None and prompt not in found:
-            start = tokens[: len(tokens) - completion]
-            text = model.tokenizer.decode(start)
-            found[prompt] = Prompt(number, comparison.prompt, text, start, comparison.columns)
-    room = max((len(prompt.tokens) for prompt in found.values()), default=0) + config.rollout.max_new_tokens
+    first: dict[int, Group] = {}
+    for group in sorted(held_out, key=lambda group: group.number):
+        first.setdefault(group.prompt, group)
+    prompts = []
+    for group in list(first.values())[: config.eval.prompts]:
+        start = group.sequences[0][: len(group.sequences[0]) - group.completions[0]]
+        text = model.tokenizer.decode(start)
+        prompts.append(Prompt(group.number, group.prompt_text, text, start, group.columns))
+    room = max((len(prompt.tokens) for prompt in prompts), default=0) + config.rollout.max_new_tokens
     if model.context and room > model.context:
         raise DataError(
             f"the longest prompt and rollout.max_new_tokens = {config.rollout.max_new_tokens} need {room} tokens, but "
             f"the model's context is {model.context}: lower data.max_tokens or rollout.max_new_tokens"
         )
-    return list(found.values())
+    return prompts
 
 
 def _without_ties(group: Group) -> Group:

@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trainer.config.reward_model import PreferenceDataConfig
 from trainer.data import split_examples
@@ -47,7 +47,9 @@ class Group:
     sequences: list[list[int]] = field(default_factory=list)  # prompt and completion
     completions: list[int] = field(default_factory=list)  # length of each completion, tokens
     judged: list[tuple[list[Pair], Ranking | None]] = field(default_factory=list)  # pairs and ranking of each judgement
+    number: int = 0  # of its first preference, counted from 0
     prompt_text: Text = ""
+    columns: dict[str, Any] = field(default_factory=dict)  # of its first comparison
     texts: list[Text] = field(default_factory=list)  # text of each completion
 
     @property
@@ -85,7 +87,7 @@ def group_preferences(
             if config.too_long == "drop":
                 continue
         prompt = json.dumps(comparison.prompt, sort_keys=True)
-        by_prompt.setdefault(prompt, []).append(_Judged(sequences, judgement, comparison))
+        by_prompt.setdefault(prompt, []).append(_Judged(number, sequences, judgement, comparison))
     groups = [
         group
         for number, judged in enumerate(by_prompt.values())
@@ -127,6 +129,7 @@ def fingerprint(groups: Sequence[Group]) -> str:
 
 
 class _Judged(NamedTuple):
+    number: int
     sequences: list[Sequenced]
     judgement: Judgement
     comparison: Comparison
@@ -149,8 +152,10 @@ def _groups(prompt: int, judged: Sequence[_Judged], counts: Counter[str]) -> lis
     places: dict[tuple[int, ...], int] = {}
     said: set[tuple[object, ...]] = set()
     for one, tokens in zip(judged, keys, strict=True):
-        group = groups.setdefault(find(tokens[0]), Group(prompt, prompt_text=one.comparison.prompt))
-        for key, sequence, text in zip(tokens, one.sequences, one.comparison.completions, strict=True):
+        comparison = one.comparison
+        new = Group(prompt, number=one.number, prompt_text=comparison.prompt, columns=comparison.columns)
+        group = groups.setdefault(find(tokens[0]), new)
+        for key, sequence, text in zip(tokens, one.sequences, comparison.completions, strict=True):
             if key not in places:
                 places[key] = len(group.sequences)
                 group.sequences.append(sequence.tokens)

@@ -33,10 +33,10 @@ _MICRO_BATCH_TOKENS = 4096  # of a forward pass, padding included
 class LoadedRewardModel:
     """A trained reward model. Only the thread that created it may use it.
 
-    card: the content of reward_model.json; shares_backbone: whether the model uses the backbone that it was given.
+    card: the content of reward_model.json; shares_backbone: whether the model uses a backbone that it was given.
     """
 
-    def __init__(self, folder: Path, backbone: LoadedModel | None = None) -> None:
+    def __init__(self, folder: Path, backbones: Sequence[LoadedModel]) -> None:
         self.folder = folder
         self.card = card = read_whole_card(folder)
         try:
@@ -45,8 +45,9 @@ class LoadedRewardModel:
             key = key_for(card["seed"], Purpose.ADAPTER)
         except (ValidationError, KeyError, TypeError) as error:
             raise StorageError(f"reward model '{folder}': {CARD} is damaged: use an older checkpoint") from error
-        self.shares_backbone = backbone is not None and is_same_backbone(backbone, self.config.model)
-        self.base = backbone if backbone is not None and self.shares_backbone else load_backbone(self.config.model)
+        shared = next((one for one in backbones if is_same_backbone(one, self.config.model)), None)
+        self.shares_backbone = shared is not None
+        self.base = load_backbone(self.config.model) if shared is None else shared
         self.encoder = Encoder(self.base.tokenizer, self.config.data)
         self.model = RewardModel(self.base.backbone, self.config, key=key)  # as before training
         self.model.scale = scale
@@ -96,14 +97,14 @@ class Evaluated(NamedTuple):
     warnings: list[str]
 
 
-def load_reward_model(folder: Path, backbone: LoadedModel | None = None) -> LoadedRewardModel:
+def load_reward_model(folder: Path, *backbones: LoadedModel) -> LoadedRewardModel:
     """Load the reward model in `folder`, which is a checkpoint or a run; of a run, load the newest checkpoint.
 
-    backbone: shared if it is the same model in the same precision; otherwise the reward model loads its own. Call this
-    on the thread that will score. Raises UsageError if there is no reward model, StorageError if it is damaged,
-    ModelError if its base model cannot be loaded.
+    backbones: one is shared if it is the same model in the same precision; otherwise the reward model loads its own.
+    Call this on the thread that will score. Raises UsageError if there is no reward model, StorageError if it is
+    damaged, ModelError if its base model cannot be loaded.
     """
-    return LoadedRewardModel(reward_model_folder(folder), backbone)
+    return LoadedRewardModel(reward_model_folder(folder), backbones)
 
 
 def reward_model_folder(folder: Path) -> Path:

@@ -13,7 +13,6 @@ from typing import Any, Literal, Protocol, TypeVar
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from pydantic import ValidationError
 
 from trainer.config.dpo import DPOConfig
 from trainer.config.reward_sources import ModelSource
@@ -25,7 +24,7 @@ from trainer.models.loading import LoadedModel, load_backbone
 from trainer.models.trunk import hidden_states
 from trainer.preferences.conversations import as_messages
 from trainer.preferences.records import Text
-from trainer.reward_model.loaded import is_same_backbone, load_reward_model, reward_model_folder
+from trainer.reward_model.loaded import load_reward_model, reward_model_folder
 from trainer.reward_model.network import score_sequences
 from trainer.reward_model.snapshot import read_card
 from trainer.rewards.protocol import RewardInput, SourceScores, sequence_name
@@ -229,12 +228,7 @@ def _loaded(path: str, chat: str, backbones: list[LoadedModel]) -> ScoringModel:
     with _errors_of(path):
         if _is_classifier(folder):
             return ClassifierModel(folder, chat)
-        try:
-            wanted = BackboneConfig.model_validate(read_card(folder).get("model"))
-            shared = next((backbone for backbone in backbones if is_same_backbone(backbone, wanted)), None)
-        except ValidationError:
-            shared = None  # loading the model reports what is wrong with the card
-        model = load_reward_model(folder, shared)
+        model = load_reward_model(folder, *backbones)
     if not model.shares_backbone:
         backbones.append(model.base)
     return model

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from trainer.config import PRESETS
+from trainer.config.reward_model import PreferenceDataConfig
 from trainer.config.schema import DataConfig
-from trainer.data.readers import SourceRow, read_rows, source_rows
+from trainer.data.readers import SourceRow, source_rows
 from trainer.errors import DataError, one_line, shortened
 
 SHIPPED = PRESETS / "prompts"
@@ -40,10 +41,8 @@ def load_prompts(config: DataConfig) -> list[PromptRow]:
     Raises DataError for a source that cannot be read, has no rows, or has a row without a usable prompt.
     """
     name, sets = config.prompts, shipped_sets()
-    if name in sets:
-        rows = read_rows(SHIPPED / f"{name}.jsonl", config.column)
-    else:
-        rows = source_rows(name, config.split, column=config.column, prompt_sets=sets)
+    source = str(SHIPPED / f"{name}.jsonl") if name in sets else name
+    rows = source_rows(source, config.split, column=config.column, prompt_sets=sets)
     prompts = [_prompt_row(index, row, config.column) for index, row in enumerate(islice(rows, config.limit or None))]
     if not prompts:
         raise DataError(f"data.prompts = '{name}' has no prompts: it must have at least one row")
@@ -123,19 +122,19 @@ def encode_prompts(rows: Sequence[PromptRow], tokenizer: Any, config: DataConfig
     prompts: list[Prompt] = []
     too_long: list[int] = []
     for row in rows:
-        text, tokens = _encode(row, tokenizer, config)
-        if len(tokens) > limit:
-            too_long.append(len(tokens))
+        prompt = render_prompt(row, tokenizer, config)
+        if (count := len(prompt.tokens)) > limit:
+            too_long.append(count)
             if config.too_long == "error":
                 raise DataError(
-                    f"{_name(row)} has {len(tokens)} tokens, data.max_prompt_tokens = {limit}: raise it, "
+                    f"{_name(row)} has {count} tokens, data.max_prompt_tokens = {limit}: raise it, "
                     "or set data.too_long to 'drop' or 'truncate'"
                 )
             if config.too_long == "drop":
                 continue
-            tokens = last_tokens(tokens, limit, tokenizer.bos_token_id)
-            text = tokenizer.decode(tokens)
-        prompts.append(Prompt(row.index, row.prompt, text, tokens, row.columns))
+            tokens = last_tokens(prompt.tokens, limit, tokenizer.bos_token_id)
+            prompt = prompt._replace(text=tokenizer.decode(tokens), tokens=tokens)
+        prompts.append(prompt)
     if too_long and not prompts:
         shortest, longest = min(too_long), max(too_long)
         raise DataError(
@@ -146,7 +145,8 @@ def encode_prompts(rows: Sequence[PromptRow], tokenizer: Any, config: DataConfig
     return EncodedPrompts(prompts, dropped, len(too_long) - dropped)
 
 
-def _encode(row: PromptRow, tokenizer: Any, config: DataConfig) -> tuple[str, list[int]]:
+def render_prompt(row: PromptRow, tokenizer: Any, config: DataConfig | PreferenceDataConfig) -> Prompt:
+    """Render and tokenise `row` as `encode_prompts` does, whatever its length. Raises DataError."""
     if isinstance(row.prompt, str) and config.chat != "always":
         text = row.prompt
         tokens = _plain_tokens(text, tokenizer)
@@ -155,7 +155,7 @@ def _encode(row: PromptRow, tokenizer: Any, config: DataConfig) -> tuple[str, li
         tokens = list(tokenizer.encode(text, add_special_tokens=False))
     if not tokens:
         raise DataError(f"{_name(row)} has no tokens after rendering: remove the row")
-    return text, tokens
+    return Prompt(row.index, row.prompt, text, tokens, row.columns)
 
 
 def _plain_tokens(text: str, tokenizer: Any) -> list[int]:
@@ -167,7 +167,7 @@ def _plain_tokens(text: str, tokenizer: Any) -> list[int]:
     return tokens
 
 
-def _rendered(row: PromptRow, tokenizer: Any, config: DataConfig) -> str:
+def _rendered(row: PromptRow, tokenizer: Any, config: DataConfig | PreferenceDataConfig) -> str:
     if config.chat == "never":
         raise DataError(
             f"{_name(row)} is a list of messages, and data.chat = 'never' keeps it from the chat template: "

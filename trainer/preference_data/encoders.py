@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from trainer.config.dpo import DPODataConfig
-from trainer.config.fields import LARGEST_INT
 from trainer.config.reward_model import PreferenceDataConfig
-from trainer.config.schema import DataConfig
-from trainer.data import Prompt, PromptRow, encode_prompts, last_tokens
+from trainer.data import Prompt, PromptRow, last_tokens, render_prompt
 from trainer.errors import DataError
 from trainer.preferences.conversations import as_messages
 from trainer.preferences.records import Messages, Text
+
+_AS_IT_IS = PreferenceDataConfig()  # leaves a text without a chat template
 
 
 class Sequenced(NamedTuple):
@@ -33,9 +33,6 @@ class Encoder:
     def __init__(self, tokenizer: Any, config: PreferenceDataConfig) -> None:
         self._tokenizer = tokenizer
         self._config = config
-        # `encode_prompts` only renders: the limit here is on prompt and completion together.
-        self._rendering = DataConfig(chat=config.chat, system=config.system, max_prompt_tokens=LARGEST_INT)
-        self._as_it_is = DataConfig(max_prompt_tokens=LARGEST_INT)
         self._last: tuple[Text, Prompt] | None = None
 
     def sequence(self, prompt: Text, completion: Text, number: int = 0) -> Sequenced:
@@ -70,7 +67,7 @@ class Encoder:
     def _rendered(self, prompt: Text, number: int, *, keep: bool = True) -> Prompt:
         if self._last is not None and self._last[0] == prompt:  # the completions of one prompt follow each other
             return self._last[1]
-        rendered = encode_prompts([PromptRow(number, prompt, {})], self._tokenizer, self._rendering).prompts[0]
+        rendered = render_prompt(PromptRow(number, prompt, {}), self._tokenizer, self._config)
         if keep:
             self._last = prompt, rendered
         return rendered
@@ -78,7 +75,7 @@ class Encoder:
     def _plain(self, text: str) -> list[int]:
         if not text:
             return []
-        return encode_prompts([PromptRow(0, text, {})], self._tokenizer, self._as_it_is).prompts[0].tokens
+        return render_prompt(PromptRow(0, text, {}), self._tokenizer, _AS_IT_IS).tokens
 
     def _limited(self, tokens: list[int], completion: int) -> Sequenced:
         limit = self._config.max_tokens

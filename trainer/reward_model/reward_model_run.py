@@ -127,7 +127,7 @@ class RewardModelTraining(StepTraining):
         if self.is_at_the_end():
             yield self.finish
 
-    def evaluate(self) -> RewardModelReport:
+    def evaluate(self) -> None:
         """Evaluate the model on the held-out comparisons, and keep its parameters if it is the best so far."""
         result = self._report(*self._held_out())
         self.report = result.as_dict()
@@ -136,7 +136,6 @@ class RewardModelTraining(StepTraining):
             self.best, self.without_better = Best(self.model.parameters(), self.report, self.number), 0
         else:
             self.without_better += 1
-        return result
 
     def is_at_the_end(self) -> bool:
         """Return whether the step just taken was the last."""

@@ -83,8 +83,6 @@ class LoadedRewardModel:
         tokens = [encoder.text(one) if isinstance(one, str) else encoder.tokens(one) for one in sequences]
         if not all(tokens):
             raise ValueError(f"sequence {[len(one) for one in tokens].index(0)} has no tokens")
-        if not tokens:
-            return []
         scores = score_sequences(self.model.scores, tokens, micro_batch_tokens, progress)
         scale = self.model.scale
         return [float(score) for score in (scores - scale.mean) / scale.std]

@@ -45,7 +45,7 @@ class Outcomes(NamedTuple):
 
     def decided(self) -> Outcomes:
         """Return the pairs that are not ties."""
-        return self._make(values[~self.is_tie] for values in self)
+        return Outcomes._make(values[~self.is_tie] for values in self)
 
 
 def pair_rows(groups: Sequence[Group]) -> Iterator[tuple[Group, Pair, int, int]]:

@@ -65,11 +65,8 @@ class RunningMoments:
         """Population standard deviation; 0 before the first number."""
         return math.sqrt(self.m2 / self.count) if self.count else 0.0
 
-    def update(self, values: Sequence[float] | Floats) -> None:
-        """Add a batch of finite numbers."""
-        batch = np.asarray(values, dtype=np.float64)
-        if not batch.size:
-            return
+    def update(self, batch: Floats) -> None:
+        """Add a batch of finite numbers, at least one."""
         batch_mean = float(batch.mean())
         batch_m2 = float(np.square(batch - batch_mean).sum())
         count = self.count + batch.size

@@ -21,13 +21,6 @@ from trainer.preferences.store import PreferenceStore
 _STORES = (".db", ".sqlite", ".sqlite3")
 
 
-class ReadPreferences(NamedTuple):
-    """Preferences in the order of their source, and warnings for the user, one line each."""
-
-    preferences: list[Preference]
-    warnings: list[str]
-
-
 class Comparisons(NamedTuple):
     """Groups to train on, groups to evaluate on, and warnings for the user, one line each."""
 
@@ -37,20 +30,21 @@ class Comparisons(NamedTuple):
     prompts: list[Prompt]  # of held-out groups, for a policy to sample responses to
 
 
-def load_preferences(config: PreferenceDataConfig) -> ReadPreferences:
+def load_preferences(config: PreferenceDataConfig) -> tuple[list[Preference], list[str]]:
     """Read the first `config.limit` preferences (0: all) of `config.preferences`, including skips.
 
-    Raises UsageError, DataError or StorageError if the source is missing or cannot be read.
+    Returns them in the order of the source, and warnings for the user, one line each. Raises UsageError, DataError or
+    StorageError if the source is missing or cannot be read.
     """
     source, limit = config.preferences, config.limit or None
     if Path(source).suffix.lower() in _STORES:
         with PreferenceStore(Path(source).expanduser(), create=False) as store:
-            return ReadPreferences(list(islice(store.preferences(with_skips=True), limit)), [])
+            return list(islice(store.preferences(with_skips=True), limit)), []
     reading = read_preferences(source, format=config.format, split=config.split, skip_broken=config.skip_broken)
     found, warnings = list(islice(reading, limit)), list(reading.problems)
     if reading.broken:
         warnings.insert(0, f"{reading.broken} of {reading.rows} rows of '{source}' are broken and were left out")
-    return ReadPreferences(found, warnings)
+    return found, warnings
 
 
 def reward_comparisons(preferences: Iterable[Preference], model: LoadedModel, config: RewardModelConfig) -> Comparisons:

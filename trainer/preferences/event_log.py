@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 
 from trainer.errors import StorageError, UsageError
 from trainer.preferences.connection import storage_errors, transaction
-from trainer.preferences.records import Comparison, Judgement, Preference
+from trainer.preferences.records import Comparison, Preference
 from trainer.preferences.rows import (
     DAMAGES,
     as_json,
     as_utf8,
     choice_of,
     comparison_values,
+    in_stored_order,
     judgement_values,
     label_values,
     read_comparison,
@@ -34,25 +35,19 @@ LABELS = f"""SELECT e.id, e.labeller, e.payload, {COMPARISON} FROM events e JOIN
 
 
 class Found(NamedTuple):
-    """A comparison in the store."""
+    """A comparison in the store, and a label on it."""
 
     id: int
     comparison: Comparison
+    label: Preference  # its completions are in the order of `comparison`
     is_new: bool
-
-
-class Place(NamedTuple):
-    """An item of a session, as an event refers to it."""
-
-    session: int
-    position: int
 
 
 @dataclass(frozen=True, slots=True)
 class EventLog:
     """The log in the store at `path`.
 
-    Call `append_label`, `find_or_add` and `has_label` within a transaction.
+    Call `insert`, `append_label`, `find_or_add` and `has_label` within a transaction.
     """
 
     connection: sqlite3.Connection
@@ -90,30 +85,34 @@ class EventLog:
                 return
             after = rows[-1][0]
 
-    def find_or_add(self, comparison: Comparison) -> Found:
-        """Return the comparison of these completions to this prompt as it was first seen; add it if it is new."""
-        values = comparison_values(comparison)
+    def insert(self, query: str, values: Sequence[float | str | None]) -> int:
+        """Insert a row and return its id."""
+        id_ = self.connection.execute(query, values).lastrowid
+        assert id_ is not None
+        return id_
+
+    def find_or_add(self, label: Preference) -> Found:
+        """Return the label's comparison as it was first seen, in whatever order; add it if it is new."""
+        values = comparison_values(label.comparison)
         row = self.connection.execute(
             f"SELECT c.id, {COMPARISON} FROM comparisons c WHERE c.key = ?",  # noqa: S608  our own names
             (values[0],),
         ).fetchone()
-        if row is not None:
-            found = Found(row[0], self.comparison(*row), is_new=False)
-            if found.comparison.key != values[0]:  # else places could not be mapped to its completions
-                raise self.unreadable(f"comparison {found.id}")
-            return found
-        cursor = self.connection.execute(
-            "INSERT INTO comparisons (key, prompt, completions, origins, columns) VALUES (?, ?, ?, ?, ?)", values
-        )
-        assert cursor.lastrowid is not None
-        return Found(cursor.lastrowid, comparison, is_new=True)
+        if row is None:
+            query = "INSERT INTO comparisons (key, prompt, completions, origins, columns) VALUES (?, ?, ?, ?, ?)"
+            id_, stored = self.insert(query, values), label.comparison
+        else:
+            id_, stored = row[0], self.comparison(*row)
+            if stored.key != values[0]:  # else places could not be mapped to its completions
+                raise self.unreadable(f"comparison {id_}")
+        return Found(id_, stored, in_stored_order(label, stored), is_new=row is None)
 
-    def append_label(self, found: Found, label: Preference, source: str, now: float, place: Place | None = None) -> int:
-        """Append a label, whose completions are in the order of `found`, and return its id."""
-        judgement, payload = label.judgement, as_json(label_values(label, found.comparison))
+    def append_label(self, found: Found, source: str, now: float, item: tuple[int, int] | None = None) -> int:
+        """Append the label of `found` and return its id. item: session and position of what it was made on."""
+        judgement, payload = found.label.judgement, as_json(label_values(found.label, found.comparison))
         labeller, choice = as_utf8(judgement.labeller), choice_of(judgement)
         return self._append(
-            now, "label", found.id, labeller, as_utf8(source), choice, payload, None, *(place or (None, None))
+            now, "label", found.id, labeller, as_utf8(source), choice, payload, None, *(item or (None, None))
         )
 
     def undo(self, event_id: int, labeller: str) -> int:
@@ -138,8 +137,9 @@ class EventLog:
                 time.time(), "undo", comparison, as_utf8(labeller), source, None, "{}", event_id, session, position
             )
 
-    def has_label(self, found: Found, judgement: Judgement, source: str) -> bool:
-        """Return whether this exact judgement of `found` is stored and not undone."""
+    def has_label(self, found: Found, source: str) -> bool:
+        """Return whether exactly the judgement of `found` is stored and not undone."""
+        judgement = found.label.judgement
         payloads = self.connection.execute(
             """SELECT payload FROM events e WHERE comparison = ? AND kind = 'label' AND labeller = ? AND source = ?
             AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id)""",
@@ -171,11 +171,7 @@ class EventLog:
         return StorageError(f"'{self.path}' is damaged: {what} cannot be read; check the store, or restore a copy")
 
     def _append(self, *values: float | str | None) -> int:
-        cursor = self.connection.execute(
-            """INSERT INTO events
+        query = """INSERT INTO events
             (time, kind, comparison, labeller, source, choice, payload, undoes, session, position)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
-            values,
-        )
-        assert cursor.lastrowid is not None
-        return cursor.lastrowid
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+        return self.insert(query, values)

@@ -10,7 +10,7 @@ from typing import Any
 
 from trainer.errors import DataError, UsageError
 from trainer.preferences.claims import Claim
-from trainer.preferences.event_log import COMPARISON, LABELS, Place
+from trainer.preferences.event_log import COMPARISON, LABELS
 from trainer.preferences.items import Item, Progress, SessionItem, SessionPlan, SessionRecord
 from trainer.preferences.labelling_progress import ProgressCounter
 from trainer.preferences.records import Judgement, Preference
@@ -20,7 +20,6 @@ from trainer.preferences.rows import (
     as_utf8,
     check_preference,
     guidelines_hash,
-    in_stored_order,
     item_values,
     read_comparison,
     read_item,
@@ -70,12 +69,11 @@ def begin_session(store: PreferenceStore, labeller: str, plan: SessionPlan, guid
     with store.log.transaction():
         if key and not connection.execute("SELECT 1 FROM guidelines WHERE hash = ?", (key,)).fetchone():
             connection.execute("INSERT INTO guidelines (hash, text) VALUES (?, ?)", (key, text))
-        cursor = connection.execute(
+        session_id = store.log.insert(
             "INSERT INTO sessions (time, labeller, plan, guidelines) VALUES (?, ?, ?, ?)",
             (time.time(), as_utf8(labeller), as_json(asdict(plan)), key or None),
         )
-        assert cursor.lastrowid is not None
-        return open_session(store, cursor.lastrowid)
+        return open_session(store, session_id)
 
 
 def open_session(store: PreferenceStore, session_id: int) -> LabelSession:
@@ -275,9 +273,8 @@ class LabelSession:
         )
         preference = Preference(comparison=item.item.comparison, judgement=judgement)
         check_preference(preference)
-        found = self._log.find_or_add(preference.comparison)
-        place = Place(self._begun.id, item.position)
-        return self._log.append_label(found, in_stored_order(preference, found.comparison), "", now, place)
+        found = self._log.find_or_add(preference)
+        return self._log.append_label(found, "", now, (self._begun.id, item.position))
 
     def _append_item(self, position: int, item: Item) -> None:
         log, k = self._log, len(item.comparison.completions)
@@ -285,12 +282,11 @@ class LabelSession:
         check_preference(shown)
         if len(item.order) != k:
             raise DataError(f"cannot ask this item: its order shows {len(item.order)} of {k} completions; show all")
-        found = log.find_or_add(item.comparison)
+        found = log.find_or_add(shown)
         repeated = "SELECT 1 FROM events WHERE id = ? AND comparison = ? AND kind = 'label'"
         if item.repeats and not log.rows(repeated, (item.repeats, found.id)):
             raise DataError(f"cannot ask this item: {item.repeats}, which it repeats, is not a label of its comparison")
-        shown = in_stored_order(shown, found.comparison)
-        stored = replace(item, comparison=shown.comparison, order=shown.judgement.order_shown)
+        stored = replace(item, comparison=found.label.comparison, order=found.label.judgement.order_shown)
         payload = as_json(item_values(stored, found.comparison))
         log.connection.execute(
             """INSERT INTO session_items (session, position, comparison, queue, payload, repeats)

@@ -15,7 +15,7 @@ from trainer.preferences.event_log import COMPARISON, LABELS, EventLog
 from trainer.preferences.integrity import problems
 from trainer.preferences.migrations import VERSION, migrate, schema_version
 from trainer.preferences.records import Comparison, Preference
-from trainer.preferences.rows import as_utf8, check_preference, in_stored_order
+from trainer.preferences.rows import as_utf8, check_preference
 
 _BATCH = 1000  # preferences per transaction; each transaction waits for the disk once
 _COUNTS = """SELECT count(*), NULL, NULL FROM comparisons
@@ -99,8 +99,7 @@ class PreferenceStore:
         if preference.judgement.time is None:
             preference = replace(preference, judgement=replace(preference.judgement, time=now))
         with self.log.transaction():
-            found = self.log.find_or_add(preference.comparison)
-            return self.log.append_label(found, in_stored_order(preference, found.comparison), source, now)
+            return self.log.append_label(self.log.find_or_add(preference), source, now)
 
     def add_many(self, preferences: Iterable[Preference], *, source: str) -> Added:
         """Store preferences that came from `source`, in transactions of 1,000: an error leaves those before it.
@@ -117,10 +116,9 @@ class PreferenceStore:
             added = 0
             with self.log.transaction():
                 for preference in batch:
-                    found = self.log.find_or_add(preference.comparison)
-                    label = in_stored_order(preference, found.comparison)
-                    if found.is_new or not self.log.has_label(found, label.judgement, source):
-                        self.log.append_label(found, label, source, now)
+                    found = self.log.find_or_add(preference)
+                    if found.is_new or not self.log.has_label(found, source):
+                        self.log.append_label(found, source, now)
                         added += 1
             count, duplicates = count + added, duplicates + len(batch) - added
         return Added(count, duplicates)

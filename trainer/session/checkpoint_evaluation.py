@@ -175,7 +175,7 @@ def _held_out_of_pairs(
     folder: RunFolder, dpo: DPOConfig, config: Config, wanted: Wanted
 ) -> tuple[list[Prompt], list[str], LoadedModel]:
     """Return the held-out prompts of a DPO run, warnings, and its model, which encodes them."""
-    preferences = load_preferences(dpo.data).preferences
+    preferences, _ = load_preferences(dpo.data)
     model = load_backbone(config.model)
     data = policy_comparisons(preferences, model, dpo)
     prompts, warnings = _first(data.prompts, dpo.eval.prompts, wanted)

@@ -18,6 +18,7 @@ from trainer.preferences.rows import (
     DAMAGES,
     as_json,
     as_utf8,
+    check_preference,
     choice_of,
     comparison_values,
     in_stored_order,
@@ -92,7 +93,11 @@ class EventLog:
         return id_
 
     def find_or_add(self, label: Preference) -> Found:
-        """Return the label's comparison as it was first seen, in whatever order; add it if it is new."""
+        """Return the label's comparison as it was first seen, in whatever order; add it if it is new.
+
+        Raises DataError if the label makes no sense.
+        """
+        check_preference(label)
         values = comparison_values(label.comparison)
         row = self.connection.execute(
             f"SELECT c.id, {COMPARISON} FROM comparisons c WHERE c.key = ?",  # noqa: S608  our own names

@@ -18,7 +18,6 @@ from trainer.preferences.rows import (
     DAMAGES,
     as_json,
     as_utf8,
-    check_preference,
     guidelines_hash,
     item_values,
     read_comparison,
@@ -271,18 +270,15 @@ class LabelSession:
             order_shown=item.item.order,
             time=now if judgement.time is None else judgement.time,
         )
-        preference = Preference(comparison=item.item.comparison, judgement=judgement)
-        check_preference(preference)
-        found = self._log.find_or_add(preference)
+        found = self._log.find_or_add(Preference(comparison=item.item.comparison, judgement=judgement))
         return self._log.append_label(found, "", now, (self._begun.id, item.position))
 
     def _append_item(self, position: int, item: Item) -> None:
         log, k = self._log, len(item.comparison.completions)
         shown = Preference(comparison=item.comparison, judgement=Judgement(verdict="skip", order_shown=item.order))
-        check_preference(shown)
+        found = log.find_or_add(shown)
         if len(item.order) != k:
             raise DataError(f"cannot ask this item: its order shows {len(item.order)} of {k} completions; show all")
-        found = log.find_or_add(shown)
         repeated = "SELECT 1 FROM events WHERE id = ? AND comparison = ? AND kind = 'label'"
         if item.repeats and not log.rows(repeated, (item.repeats, found.id)):
             raise DataError(f"cannot ask this item: {item.repeats}, which it repeats, is not a label of its comparison")

@@ -15,7 +15,7 @@ from trainer.preferences.event_log import COMPARISON, LABELS, EventLog
 from trainer.preferences.integrity import problems
 from trainer.preferences.migrations import VERSION, migrate, schema_version
 from trainer.preferences.records import Comparison, Preference
-from trainer.preferences.rows import as_utf8, check_preference
+from trainer.preferences.rows import as_utf8
 
 _BATCH = 1000  # preferences per transaction; each transaction waits for the disk once
 _COUNTS = """SELECT count(*), NULL, NULL FROM comparisons
@@ -94,7 +94,6 @@ class PreferenceStore:
         source: what `preferences` filters labels by; empty for one made here. Raises DataError if `preference` makes no
         sense, such as a ranking that leaves out a completion.
         """
-        check_preference(preference)
         now = time.time()
         if preference.judgement.time is None:
             preference = replace(preference, judgement=replace(preference.judgement, time=now))
@@ -110,8 +109,6 @@ class PreferenceStore:
         count = duplicates = 0
         pending = iter(preferences)
         while batch := list(itertools.islice(pending, _BATCH)):  # the lock is not held while they are made
-            for preference in batch:
-                check_preference(preference)
             now = time.time()
             added = 0
             with self.log.transaction():

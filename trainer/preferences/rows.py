@@ -146,12 +146,12 @@ def read_preference(id_: int, labeller: str, payload: str, comparison: Compariso
     return preference
 
 
-def item_values(item: Item, stored: Comparison) -> dict[str, Any]:
+def item_values(shown: Preference, stored: Comparison) -> dict[str, Any]:
     """Return the fields of an item by name, without its queue and what it repeats.
 
-    The item's completions are in the order of `stored`.
+    shown: how the item is shown, with its completions in the order of `stored`.
     """
-    return {"order_shown": list(item.order)} | _values_given(item.comparison, stored)
+    return {"order_shown": list(shown.judgement.order_shown)} | _values_given(shown.comparison, stored)
 
 
 def read_item(queue: Queue, payload: str, repeats: int | None, comparison: Comparison) -> Item:

@@ -282,8 +282,7 @@ class LabelSession:
         repeated = "SELECT 1 FROM events WHERE id = ? AND comparison = ? AND kind = 'label'"
         if item.repeats and not log.rows(repeated, (item.repeats, found.id)):
             raise DataError(f"cannot ask this item: {item.repeats}, which it repeats, is not a label of its comparison")
-        stored = replace(item, comparison=found.label.comparison, order=found.label.judgement.order_shown)
-        payload = as_json(item_values(stored, found.comparison))
+        payload = as_json(item_values(found.label, found.comparison))
         log.connection.execute(
             """INSERT INTO session_items (session, position, comparison, queue, payload, repeats)
             VALUES (?, ?, ?, ?, ?, ?)""",

@@ -62,10 +62,8 @@ class TokenInspector(Drawn):
         "text", "strong", "muted", "series", "missing", "alert", "selected"
     )
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self.facts: TokenFacts | None = None  # of the token shown
-        self._message = ""
+    facts: TokenFacts | None = None  # of the token shown
+    _message = ""
 
     def show(self, sample: TokenSample | None, index: int) -> None:
         """Explain token `index`, or the nearest one; show nothing without a sample."""

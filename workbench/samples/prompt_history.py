@@ -19,7 +19,7 @@ from textual.worker import get_current_worker
 from trainer.runs.folder import RunFolder
 from workbench.columns import fit_end
 from workbench.kit.dialog import Dialog
-from workbench.kit.drawing import Line, ScrolledLines, plain, scroll_bindings, wrapped
+from workbench.kit.drawing import Line, ScrolledLines, scroll_bindings, wrapped
 from workbench.kit.theming import no_color
 from workbench.kit.word_diff import Part, word_diff
 from workbench.numbers import counted, number
@@ -233,11 +233,6 @@ class DiffText(ScrolledLines):
     BINDINGS: ClassVar[list[BindingType]] = scroll_bindings("diff")
 
     _parts: Sequence[Part] = ()
-
-    @property
-    def text(self) -> str:
-        """The text as shown, with its marks."""
-        return "\n".join(plain(line) for line in self._lines)
 
     def show(self, parts: Sequence[Part], *, from_start: bool = True) -> None:
         """Show these parts of a text. from_start: scroll to its start, else keep the scroll position."""

@@ -66,7 +66,7 @@ class JsonDisplay(Display):
         output.note(message)
 
 
-def heading(kind: str = PPO) -> str:
+def heading(kind: str) -> str:
     """Return two lines: the columns' names and their units."""
     columns = _columns(kind)
     names = "".join(name.rjust(width) for name, _, width in columns)

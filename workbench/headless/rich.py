@@ -95,19 +95,17 @@ def dashboard(view: RunView, width: int, *, notice: str = "") -> RenderableType:
     parts: list[RenderableType] = list(_wrapped(_status(view), width))
     for alarm in urgent_first(view.alarms)[:_ALARMS]:
         parts += [_alert(alarm, width), _cut(f"  {alarm.advice}", width)]
-    if view.history:
-        parts += [Text(""), _metrics(view, width)]
-    if evaluations := view.newest_evaluations:
-        parts.append(Text(""))
-        parts += (_cut(f"◇ iteration {e.iteration}: {in_brief(e)}", width) for e in evaluations)
-    if view.samples is not None and view.samples.previews:
-        parts.append(Text(""))
-        parts += (line for preview in view.samples.previews[:_SAMPLES] for line in _sample(preview, width))
-    if alerts := [alert for alert in view.alerts if not isinstance(alert, Alarm)]:
-        parts.append(Text(""))
-        parts += (_alert(alert, width) for alert in alerts[-_ALERTS:])
-    if notice:
-        parts += [Text(""), Text(visible(notice), style="bold")]
+    previews = view.samples.previews[:_SAMPLES] if view.samples is not None else []
+    alerts = [alert for alert in view.alerts if not isinstance(alert, Alarm)][-_ALERTS:]
+    sections: tuple[list[RenderableType], ...] = (
+        [_metrics(view, width)] if view.history else [],
+        [_cut(f"◇ iteration {e.iteration}: {in_brief(e)}", width) for e in view.newest_evaluations],
+        [line for preview in previews for line in _sample(preview, width)],
+        [_alert(alert, width) for alert in alerts],
+        [Text(visible(notice), style="bold")] if notice else [],
+    )
+    for section in filter(None, sections):
+        parts += [Text(""), *section]
     return Group(*parts)
 
 

@@ -71,8 +71,8 @@ class ConfirmScreen(Dialog[bool]):
 
     FOCUSED: ClassVar[str] = "#no"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "answer(True)", "yes", id="confirm.yes", tooltip="Confirm"),
-        Binding("n,escape", "answer(False)", "no", id="confirm.no", tooltip="Close this and change nothing"),
+        Binding("y", "dismiss(True)", "yes", id="confirm.yes", tooltip="Confirm"),
+        Binding("n,escape", "dismiss(False)", "no", id="confirm.no", tooltip="Close this and change nothing"),
         Binding(
             "left,right,up,down", "app.focus_next", "other", show=False, id="confirm.other", tooltip="Other button"
         ),
@@ -97,9 +97,6 @@ class ConfirmScreen(Dialog[bool]):
     def on_button_pressed(self, event: Button.Pressed) -> None:
         self.dismiss(event.button.id == "yes")
 
-    def action_answer(self, answer: bool) -> None:
-        self.dismiss(answer)
-
 
 def button_label(key: str, text: str) -> Content:
     """Return the label of a button: the key that presses it, then `text`."""
@@ -118,7 +115,7 @@ class AnswerScreen(Dialog[str | None]):
     """A question with a list of answers. The result is the id of the chosen answer, or None when cancelled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "put_away", "cancel", id="answer.cancel", tooltip="Close this and change nothing")
+        Binding("escape", "dismiss", "cancel", id="answer.cancel", tooltip="Close this and change nothing")
     ]
 
     def __init__(self, question: str, answers: Sequence[Answer]) -> None:
@@ -138,9 +135,6 @@ class AnswerScreen(Dialog[str | None]):
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self._answers[event.option_index].id)
-
-    def action_put_away(self) -> None:
-        self.dismiss(None)
 
 
 class TextPromptScreen(Dialog[str | None]):

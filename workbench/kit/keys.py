@@ -22,7 +22,6 @@ from typing import Any
 from textual.binding import Binding, BindingsMap
 from textual.dom import DOMNode
 from textual.keys import Keys, _character_to_key
-from textual.screen import Screen
 
 from workbench.text import visible
 
@@ -72,15 +71,6 @@ def known_bindings() -> dict[str, KnownBinding]:
     return known
 
 
-def keys_in_force(screen: Screen[Any]) -> dict[str, str]:
-    """Return the key of each binding active on `screen`, by id, as the user has set it; the first of several keys."""
-    keys: dict[str, str] = {}
-    for active in screen.active_bindings.values():
-        if active.binding.id:
-            keys.setdefault(active.binding.id, screen.app.get_key_display(active.binding))
-    return keys
-
-
 def remapped(node: DOMNode) -> BindingsMap:
     """Return all bindings of `node`, with the keys that the user has set; Textual lists only the active ones."""
     bindings = node._bindings.copy()
@@ -91,7 +81,7 @@ def remapped(node: DOMNode) -> BindingsMap:
 def keys_of(*nodes: DOMNode) -> dict[str, str]:
     """Return the key of each binding of `nodes` by id, as the user has set it; the first of several keys.
 
-    For messages: unlike `keys_in_force`, this includes bindings that do not apply now, or not where the focus is.
+    For messages: this includes bindings that do not apply now, or not where the focus is.
     """
     keys: dict[str, str] = {}
     for node in nodes:

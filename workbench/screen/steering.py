@@ -248,7 +248,7 @@ class QuitScreen(AnswerScreen):
     """Dialog that asks what should happen to the run called `run` when the user leaves; None means to stay."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "put_away", "stay", id="quit.stay", tooltip="Close this dialog")
+        Binding("escape", "dismiss", "stay", id="quit.stay", tooltip="Close this dialog")
     ]
 
     def __init__(self, run: str) -> None:

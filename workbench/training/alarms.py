@@ -84,7 +84,7 @@ class AlarmScreen(Dialog[tuple[Alarm, Fix | None] | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "close", "close", id="alarm.close", tooltip="Close without a change"),
+        Binding("escape", "dismiss", "close", id="alarm.close", tooltip="Close without a change"),
         Binding("x,delete", "put_away", "dismiss", id="alarm.put-away", tooltip="Dismiss this alarm"),
         # With priority, because the list of fixes would handle these keys itself.
         _First("left", "other(-1)", "previous", id="alarm.newer", tooltip="The alarm before it; the worst is first"),
@@ -115,9 +115,6 @@ class AlarmScreen(Dialog[tuple[Alarm, Fix | None] | None]):
 
     def on_resize(self) -> None:
         self._share_lines()
-
-    def action_close(self) -> None:
-        self.dismiss(None)
 
     def action_other(self, by: int) -> None:
         if 0 <= self._at + by < len(self._alarms):

@@ -13,7 +13,6 @@ import importlib
 import pkgutil
 import re
 import string
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from textual.binding import Binding, BindingsMap
 from textual.dom import DOMNode
 from textual.keys import Keys, _character_to_key
 
+from trainer.files import read_toml
 from workbench.text import visible
 
 PRESETS = Path(__file__).parent / "keymaps"
@@ -117,7 +117,7 @@ def _read(path: Path, problems: list[str]) -> tuple[str, dict[str, Any]]:
         problems.append(visible(f"{path.name}: {text}"))
 
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        raw = read_toml(path)
     except FileNotFoundError:
         return "", {}
     except OSError as failure:
@@ -126,8 +126,8 @@ def _read(path: Path, problems: list[str]) -> tuple[str, dict[str, Any]]:
     except UnicodeDecodeError:
         problem("is not UTF-8 text")
         return "", {}
-    except tomllib.TOMLDecodeError as failure:
-        problem(f"is not TOML: {failure}")
+    except ValueError as failure:
+        problem(f"cannot be read as TOML: {failure}")
         return "", {}
     for key in raw.keys() - {"preset", "keys"}:
         problem(f"{key} is not a key of this file{_meant(key, ('preset', 'keys'))}: bindings go under [keys]")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from textual.css.model import RuleSet
 from textual.theme import Theme
 
 from trainer.errors import ConfigError
+from trainer.files import read_toml
 from workbench.kit.heat import contrast
 from workbench.text import visible
 
@@ -129,13 +129,13 @@ def load_themes(user_dir: Path) -> tuple[dict[str, Theme], list[str]]:
 def read_theme(path: Path) -> ThemeSpec:
     """Read a theme file. Raises ConfigError with all its problems."""
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        raw = read_toml(path)
     except OSError as failure:
         raise ConfigError([f"cannot be read: {failure.strerror}"], str(path)) from None
     except UnicodeDecodeError:
         raise ConfigError(["is not UTF-8 text"], str(path)) from None
-    except tomllib.TOMLDecodeError as failure:
-        raise ConfigError([f"is not TOML: {failure}"], str(path)) from None
+    except ValueError as failure:
+        raise ConfigError([f"cannot be read as TOML: {failure}"], str(path)) from None
     return parse_theme(raw, str(path))
 
 

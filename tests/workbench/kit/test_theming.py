@@ -172,10 +172,11 @@ def test_a_users_theme_overrides_the_shipped_one_of_its_name(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (b"name = ", "is not TOML"),
+        (b"name = ", "cannot be read as TOML"),
+        (b"name = " + b"[" * 3000, "nested deeper than 32"),
         (b"\xff\xfe", "is not UTF-8 text"),
         (b"", "name is missing"),
-        (b"[colors]\nprimary = '\x1b[31m'", "is not TOML"),
+        (b"[colors]\nprimary = '\x1b[31m'", "cannot be read as TOML"),
         (b'[colors]\nprimary = "\\u001b[31m"', "must be a colour"),
     ],
 )

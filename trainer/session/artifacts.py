@@ -32,12 +32,12 @@ class RunArtifacts:
 
     def __init__(
         self,
-        folder: RunFolder,
+        checkpoints: CheckpointWriter,
         config: Config,
         emit: Callable[[Event], None],
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        self.checkpoints = CheckpointWriter(folder, config.checkpoint.keep, emit, check)
+        self._checkpoints = checkpoints
         self._config = config
         self._emit = emit
         self._check = check
@@ -45,11 +45,11 @@ class RunArtifacts:
     @property
     def folder(self) -> RunFolder:
         """Folder of the run."""
-        return self.checkpoints.folder
+        return self._checkpoints.folder
 
     def save(self, snapshot: Snapshot) -> None:
         """Write `snapshot` as a checkpoint, unless the newest one is of the same iteration, and delete old ones."""
-        self.checkpoints.save(snapshot.iteration, lambda path: save_checkpoint(path, snapshot))
+        self._checkpoints.save(snapshot.iteration, lambda path: save_checkpoint(path, snapshot))
 
     def keep_best(self, snapshot: Snapshot, evaluation: Evaluation) -> None:
         """Save `snapshot`, which `evaluation` is of, if no earlier one was better by `checkpoint.best`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from trainer.config import Config, load_config, parse_overrides, resolve_paths
 from trainer.config.dpo import DPOConfig, as_ppo
@@ -256,8 +256,8 @@ def _intervals(scores: Scores, **others: Any) -> dict[str, Interval]:
     }
 
 
-def _policy_kind(folder: RunFolder) -> Literal["ppo", "dpo"]:
-    """Return the kind that config.toml names. Raises UsageError if such a run has no policy.
+def _policy_kind(folder: RunFolder) -> str:
+    """Return the kind that config.toml names, ppo or dpo. Raises UsageError if such a run has no policy.
 
     A file that cannot be read counts as "ppo"; loading it reports the error.
     """
@@ -267,7 +267,7 @@ def _policy_kind(folder: RunFolder) -> Literal["ppo", "dpo"]:
         return "ppo"
     if kind not in ("ppo", "dpo"):
         raise UsageError(f"run '{folder.name}' is of kind '{kind}' and has no policy to evaluate: name one that has")
-    return "dpo" if kind == "dpo" else "ppo"
+    return kind
 
 
 def _overrides(reward: str) -> dict[str, Any]:

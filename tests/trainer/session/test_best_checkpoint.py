@@ -16,6 +16,7 @@ from trainer.config import Config
 from trainer.errors import StorageError
 from trainer.events import CheckpointSaved, Evaluation
 from trainer.ppo.checkpoint import Snapshot, load_checkpoint
+from trainer.runs.checkpoint_files import CheckpointWriter
 from trainer.runs.checkpoint_index import Best, best_checkpoint, checkpoints, prune_checkpoints, read_best, write_best
 from trainer.runs.folder import RunFolder, create_run
 from trainer.session.artifacts import RunArtifacts
@@ -37,9 +38,9 @@ def evaluation(score: float, reward: float = math.nan) -> Evaluation:
 
 def run_record(folder: RunFolder, **settings: Any) -> RunArtifacts:
     base = config(folder.root.parent)
-    return RunArtifacts(
-        folder, base.model_copy(update={"checkpoint": base.checkpoint.model_copy(update=settings)}), _drop
-    )
+    checkpoint = base.checkpoint.model_copy(update=settings)
+    writer = CheckpointWriter(folder, checkpoint.keep, _drop, lambda: None)
+    return RunArtifacts(writer, base.model_copy(update={"checkpoint": checkpoint}), _drop)
 
 
 def _drop(event: object) -> None:

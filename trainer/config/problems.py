@@ -82,7 +82,8 @@ def located_problems(raw: dict[str, Any], schema: type[Section] = Config) -> lis
             told.append(SettingProblem(_key(more[0]["loc"]), f"and {len(more)} more: fix these first"))
         # Rules between fields are checked with defaults in place of broken fields, which are not reported twice.
         config = schema.model_validate(pruned)
-    conflicts = _conflicts(config) if isinstance(config, Config) else ()  # only PPO has rules between settings
+    # Only PPO has rules between settings.
+    conflicts = [*_sizes(config), *_algorithm(config), *_bounds(config)] if isinstance(config, Config) else []
     return told + [
         SettingProblem(keys[0], message)
         for keys, message in conflicts
@@ -198,11 +199,6 @@ class Conflict(NamedTuple):
     keys: tuple[str, ...]
     """The one to change comes first."""
     message: str
-
-
-def _conflicts(config: Config) -> list[Conflict]:
-    """Return the rules that `config` breaks."""
-    return [*_sizes(config), *_algorithm(config), *_bounds(config)]
 
 
 def config_warnings(config: Config) -> list[str]:

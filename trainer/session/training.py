@@ -29,7 +29,7 @@ from trainer.runs.checkpoint_files import load_newest
 from trainer.runs.folder import RunFolder, write_config
 from trainer.runs.journal import read_journal
 from trainer.runs.sinks import Sink, Sinks
-from trainer.session.artifacts import RunArtifacts, forget_best, older_checkpoint
+from trainer.session.artifacts import forget_best, keep_best, older_checkpoint, save_samples, save_snapshot
 from trainer.session.policy import STATISTICS_RESTARTED, TrainedPolicy
 from trainer.session.prompts import run_prompts
 
@@ -70,7 +70,6 @@ class _Run(RunUnderWay):
 
     config: Config
     policy: TrainedPolicy
-    artifacts: RunArtifacts
 
     def __init__(self, config: Config, resume: Path | None, out: Sinks, control: Control, trust: Trust) -> None:
         self.began_in = Path.cwd()
@@ -125,14 +124,15 @@ class _Run(RunUnderWay):
                 self.requested_rollback = (None, decision.message)
             self._apply_requests()
             result = self.policy.ppo.iteration(number)
-            self.artifacts.write_samples(number, result)
+            self.guard.check()
+            self.emit(save_samples(self.folder, c, number, result))
             self.emit(result.metrics)
             is_due = number == c.ppo.iterations or (c.eval.every and number % c.eval.every == 0)
             evaluation = self._evaluate(number) if is_due else None
             # Only now: a run that ends during its evaluation repeats the iteration, and so the evaluation.
             self.policy.keep(number)
             if evaluation:
-                self.artifacts.keep_best(self.policy.snapshot, evaluation)
+                keep_best(self.checkpoints, self.policy.snapshot, evaluation, c.checkpoint.best)
             if c.checkpoint.every and number % c.checkpoint.every == 0:
                 self.save()
         self.save()
@@ -140,7 +140,6 @@ class _Run(RunUnderWay):
         return reason
 
     def _begin(self, prompts: Sequence[Prompt]) -> None:
-        self.artifacts = RunArtifacts(self.checkpoints, self.config, self.emit, self.guard.check)
         actor = self.policy.ppo.actor
         loaded, problems = load_newest(self.folder, lambda path: load_checkpoint(path, actor.adapter_config))
         if loaded is not None:
@@ -175,7 +174,7 @@ class _Run(RunUnderWay):
             if [event for event in past if isinstance(event, RolledBack)][-1:] != [expected]:
                 self._finish_rollback(rollback)
         elif loaded.iteration and evaluations and evaluations[-1].iteration == loaded.iteration:
-            self.artifacts.keep_best(loaded, evaluations[-1])
+            keep_best(self.checkpoints, loaded, evaluations[-1], self.config.checkpoint.best)
 
     def _evaluate(self, number: int) -> Evaluation | None:
         """Evaluate the policy after iteration `number` on held-out prompts; None if disabled or there are none."""
@@ -215,7 +214,7 @@ class _Run(RunUnderWay):
 
     def save(self) -> None:
         """Save the last whole iteration, unless it is saved already."""
-        self.artifacts.save(self.policy.snapshot)
+        save_snapshot(self.checkpoints, self.policy.snapshot)
 
     def _save_within(self) -> None:
         """Save the last whole iteration, and report again the state that the run is in."""

@@ -27,7 +27,7 @@ from trainer.models.logprobs import token_logprobs
 from trainer.models.trunk import vocabulary_size
 from trainer.ppo.checkpoint import load_checkpoint
 from trainer.ppo.steps import micro_batches
-from trainer.rewards import RewardInput, RewardResult, Trust, build_rewards
+from trainer.rewards import RewardInput, RewardResult, Trust, build_run_rewards
 from trainer.rewards.code import trust_none
 from trainer.rollout.experience import Experience
 from trainer.rollout.generation import Response, generate_responses, lay_out
@@ -236,13 +236,7 @@ class SavedPolicy:
         self._actor = ActorCriticLLM(self._model.backbone, self._config.model, key=key)
         self._reward_problem = ""
         try:
-            self._rewards = build_rewards(
-                self._config.reward,
-                backbone=self._model,
-                max_new_tokens=self._config.rollout.max_new_tokens,
-                micro_batch_tokens=self._config.optim.micro_batch_tokens,
-                trust=trust,
-            )
+            self._rewards = build_run_rewards(self._config, self._model, trust=trust)
         except UntrustedCodeError as error:
             self._reward_problem = f"not scored: {error}"
         except RewardError as error:  # a function that was moved away, say: the policy can still write

@@ -32,7 +32,7 @@ from trainer.ppo.checkpoint import Snapshot, load_checkpoint
 from trainer.ppo.loop import PPO
 from trainer.preference_data.comparisons import load_preferences, policy_comparisons
 from trainer.preference_data.groups import fingerprint
-from trainer.rewards import Trust, build_rewards, load_functions
+from trainer.rewards import Trust, build_run_rewards, load_functions
 from trainer.rewards.code import trust_none
 from trainer.rewards.model_reward import with_checkpoints
 from trainer.runs.checkpoint_index import best_checkpoint, checkpoints
@@ -201,14 +201,7 @@ def _restored(
     config, c = run.config, run.config.run
     if wanted.seed is not None:
         config = config.model_copy(update={"run": c.model_copy(update={"seed": wanted.seed})})
-    rewards = build_rewards(
-        config.reward,
-        backbone=run.model,
-        max_new_tokens=config.rollout.max_new_tokens,
-        micro_batch_tokens=config.optim.micro_batch_tokens,
-        trust=trust,
-        modules=run.functions,
-    )
+    rewards = build_run_rewards(config, run.model, trust=trust, modules=run.functions)
     sources = [source.model_dump() for source in config.reward.sources]
     if snapshot.rewards.get("sources") == sources:
         rewards.restore(snapshot.rewards)  # statistics of other sources would mean nothing

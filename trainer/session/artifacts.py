@@ -24,7 +24,7 @@ from trainer.runs.samples import write_samples
 PREVIEWS = 3
 
 
-def save_snapshot(writer: CheckpointWriter, snapshot: Snapshot) -> None:
+def save_if_new(writer: CheckpointWriter, snapshot: Snapshot) -> None:
     """Write `snapshot` as a checkpoint, unless the newest one is of the same iteration, and delete old ones."""
     writer.save(snapshot.iteration, lambda path: save_checkpoint(path, snapshot))
 
@@ -43,7 +43,7 @@ def keep_best(writer: CheckpointWriter, snapshot: Snapshot, evaluation: Evaluati
     best = read_best(folder) if best_checkpoint(folder) else None  # its checkpoint still exists
     if best and (best.metric, best.sources) == (found.metric, found.sources) and not found.value > best.value:
         return  # one of another metric or reward cannot be compared, and is replaced
-    save_snapshot(writer, snapshot)
+    save_if_new(writer, snapshot)
     write_best(folder, found)
     prune_checkpoints(folder, writer.keep)  # the previous best may be an old one
 

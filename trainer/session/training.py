@@ -29,7 +29,7 @@ from trainer.runs.checkpoint_files import load_newest
 from trainer.runs.folder import RunFolder, write_config
 from trainer.runs.journal import read_journal
 from trainer.runs.sinks import Sink, Sinks
-from trainer.session.artifacts import forget_best, keep_best, older_checkpoint, save_samples, save_snapshot
+from trainer.session.artifacts import forget_best, keep_best, older_checkpoint, save_if_new, save_samples
 from trainer.session.policy import STATISTICS_RESTARTED, TrainedPolicy
 from trainer.session.prompts import run_prompts
 
@@ -214,7 +214,7 @@ class _Run(RunUnderWay):
 
     def save(self) -> None:
         """Save the last whole iteration, unless it is saved already."""
-        save_snapshot(self.checkpoints, self.policy.snapshot)
+        save_if_new(self.checkpoints, self.policy.snapshot)
 
     def _save_within(self) -> None:
         """Save the last whole iteration, and report again the state that the run is in."""

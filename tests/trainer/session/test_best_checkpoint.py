@@ -19,7 +19,7 @@ from trainer.ppo.checkpoint import Snapshot, load_checkpoint
 from trainer.runs.checkpoint_files import CheckpointWriter
 from trainer.runs.checkpoint_index import Best, best_checkpoint, checkpoints, prune_checkpoints, read_best, write_best
 from trainer.runs.folder import RunFolder, create_run
-from trainer.session.artifacts import keep_best, save_snapshot
+from trainer.session.artifacts import keep_best, save_if_new
 from workbench.runs.details import read_detail
 
 SOURCES = [{"kind": "lexicon", "weight": 1.0}]
@@ -88,7 +88,7 @@ def test_pruning_never_takes_the_best_and_takes_it_when_it_is_the_best_no_more(
 ) -> None:
     writer.keep = 2
     for number, score in enumerate([0.2, 0.9, 0.1, 0.1, 0.1, 0.1], 1):
-        save_snapshot(writer, SNAPSHOT._replace(iteration=number))
+        save_if_new(writer, SNAPSHOT._replace(iteration=number))
         keep_best(writer, SNAPSHOT._replace(iteration=number), evaluation(score), "score")
     assert numbers(folder) == [2, 5, 6]
     assert prune_checkpoints(folder, 1) == [folder.checkpoint(5)]

@@ -6,10 +6,11 @@ import tomllib
 from typing import Any
 
 import pytest
+from config_files import config_problems
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.config import Config, config_problems
+from trainer.config import Config
 from trainer.config.problems import setting_keys
 from workbench.config.fields import (
     as_text,

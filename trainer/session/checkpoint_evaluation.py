@@ -203,7 +203,7 @@ def _restored(
         config = config.model_copy(update={"run": c.model_copy(update={"seed": wanted.seed})})
     rewards = build_run_rewards(config, run.model, trust=trust, modules=run.functions)
     sources = [source.model_dump() for source in config.reward.sources]
-    if snapshot.rewards.get("sources") == sources:
+    if snapshot.rewards and snapshot.rewards.get("sources", sources) == sources:  # DPO has none, old files no sources
         rewards.restore(snapshot.rewards)  # statistics of other sources would mean nothing
     ppo = PPO(config, actor, run.model.tokenizer, [], rewards, emit=emit)
     actor.update_policy(snapshot.policy)

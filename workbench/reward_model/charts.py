@@ -12,14 +12,14 @@ from typing import ClassVar, NamedTuple
 from textual.app import ComposeResult
 from textual.containers import Container
 
-from trainer.reward_model.predictions import CalibrationBin, Predictions
+from trainer.reward_model.predictions import CalibrationBin, Predictions, RewardModelReport
 from workbench.kit.drawing import Drawn, Line, component_classes, line_of, rule
 from workbench.kit.glyphs import DOTS_ACROSS, DOTS_DOWN, MISSING, Canvas, bar
 from workbench.kit.pane import MountedWhole
 from workbench.kit.scale import Scale
 from workbench.kit.window import moving_average
 from workbench.numbers import number
-from workbench.reward_model.accuracy import Measured, accuracy_lines
+from workbench.reward_model.accuracy import accuracy_lines, report_of
 from workbench.run.history import History
 from workbench.run.view import RunView
 
@@ -255,12 +255,13 @@ class RewardCharts(MountedWhole, Container):
     def on_mount(self) -> None:
         self._display()
 
-    def show(self, view: RunView, measured: Measured | None, predictions: Predictions | None) -> None:
-        """Draw a run from now on."""
-        bins, error = (measured.calibration, measured.calibration_error) if measured else ((), math.nan)
+    def show(self, view: RunView, predictions: Predictions | None) -> None:
+        """Draw a run from now on. predictions: of its newest evaluation; None if they cannot be read."""
+        report, iteration = _newest_report(view, predictions)
+        bins, error = (report.calibration, report.calibration_error) if report else ((), math.nan)
         chosen, rejected = (predictions.chosen, predictions.rejected) if predictions else ((), ())
         drawn: dict[str, Draw] = {
-            "accuracy": partial(accuracy_lines, measured),
+            "accuracy": partial(accuracy_lines, report, iteration),
             "curve": partial(curve_lines, view),
             "calibration": partial(calibration_lines, bins, error),
             "histogram": partial(reward_histogram, chosen, rejected),
@@ -283,3 +284,12 @@ class RewardCharts(MountedWhole, Container):
     def _display(self) -> None:
         for place, chart in enumerate(self.query(RewardChart)):
             chart.display = self.all_shown or place == self._at
+
+
+def _newest_report(view: RunView, predictions: Predictions | None) -> tuple[RewardModelReport | None, int]:
+    """Return the newest report, or what the journal has of it, and after how many steps it was made."""
+    if predictions is not None:
+        return predictions.report, predictions.iteration
+    if view.held_out:
+        return report_of(view.held_out[-1]), view.held_out[-1].iteration
+    return None, 0

@@ -178,6 +178,11 @@ class RunReader:
         return self._follower.folder if self._follower else None
 
     @property
+    def predictions(self) -> Predictions | None:
+        """Predictions of the shown run's newest evaluation, as far as they were read."""
+        return self.seen.predictions if self.seen else None
+
+    @property
     def place(self) -> int:
         """Index of the shown run in `runs`; -1 if it is not one of them."""
         return next((place for place, run in enumerate(self.runs) if run.folder == self.shown), -1)

@@ -13,7 +13,7 @@ from trainer.errors import TrainerError
 from trainer.preferences.items import QueuePlan, SessionPlan, SessionRecord
 from trainer.preferences.store import default_store
 from workbench.kit.dialog import TextPromptScreen
-from workbench.labelling.pane import LabelPane
+from workbench.labelling.pane import LabelPane, LabelRequest
 from workbench.labelling.plans import (
     LabelOpening,
     SessionChoice,
@@ -61,7 +61,8 @@ class LabellingController:
         """Begin the labelling that the workbench was opened for, if any, and watch what goes on beside it."""
         if self._opening is not None:
             self._screen.action_show_pane("label")
-            self._work(self._begin(self._opening.choice), "labelling")
+            choice = self._opening.choice
+            self._work(self._begin(choice) if choice else self._ask_what_to_label(), "labelling")
         self._screen.set_interval(_LOOK, self._watch)
 
     def close(self) -> None:
@@ -70,33 +71,30 @@ class LabellingController:
             self._opened.close()
         self._let_go()
 
-    # Actions of the pane
+    def request(self, what: LabelRequest) -> None:
+        """Do what a key of the pane requests; returns at once."""
+        match what:
+            case "start":
+                self._work(self._ask_what_to_label(), "labelling")
+            case "leave":
+                self.workspace.leave()
+                self._let_go()
+                self._pane.session.end()
+            case "train":
+                self._work(self._reward_models.train(), "train", exclusive=False)
+            case "use":
+                self._work(self._reward_models.use(), "use")
+            case "import":
+                from workbench.labelling.import_preferences import ImportPreferencesScreen
 
-    def start(self) -> None:
-        self._work(self._begin(None), "labelling")
+                self._screen.app.push_screen(ImportPreferencesScreen(self.workspace.store), self._report)
+            case "export":
+                from workbench.labelling.export_preferences import ExportPreferencesScreen
 
-    def leave(self) -> None:
-        self.workspace.leave()
-        self._let_go()
-        self._pane.session.end()
-
-    def train(self) -> None:
-        self._work(self._reward_models.train(), "train", exclusive=False)
-
-    def use(self) -> None:
-        self._work(self._reward_models.use(), "use")
-
-    def import_preferences(self) -> None:
-        from workbench.labelling.import_preferences import ImportPreferencesScreen
-
-        self._screen.app.push_screen(ImportPreferencesScreen(self.workspace.store), self._report)
-
-    def export_preferences(self) -> None:
-        from workbench.labelling.export_preferences import ExportPreferencesScreen
-
-        self._screen.app.push_screen(ExportPreferencesScreen(self.workspace.store), self._report)
+                self._screen.app.push_screen(ExportPreferencesScreen(self.workspace.store), self._report)
 
     def labels_changed(self) -> None:
+        """Take note that a label was made, changed or undone."""
         self._screen.settle("train")  # an error about missing labels
         self.workspace.labels_changed()
 
@@ -106,13 +104,10 @@ class LabellingController:
         """Begin a session that asks for the comparisons with these keys again."""
         self._work(self._label_again(keys), "labelling")
 
-    async def _begin(self, choice: SessionChoice | None) -> None:
-        """Begin or resume the session of `choice`; None: ask which one."""
+    async def _begin(self, choice: SessionChoice) -> None:
+        """Begin or resume a session, once the user has read its guidelines."""
         from workbench.labelling.session_dialogs import GuidelinesScreen
 
-        if choice is None:
-            await self._ask_what_to_label()
-            return
         read = GuidelinesScreen(choice.guidelines, begin=True) if choice.guidelines else None
         if read is not None and not await self._screen.app.push_screen_wait(read):
             return
@@ -159,8 +154,7 @@ class LabellingController:
         labeller = await self._present_labeller(sessions) if sessions is not None else None
         if labeller is not None:
             plan = SessionPlan(queues=(QueuePlan(queue="again", keys=keys),), repeats=0)
-            if problem := await self._open_session(SessionChoice(labeller=labeller, plan=plan)):
-                self._screen.say(problem, about="label")
+            await self._begin(SessionChoice(labeller=labeller, plan=plan))
 
     def _likely_labeller(self, sessions: Sequence[SessionRecord]) -> str:
         return self._labeller or (self._opening.labeller if self._opening else default_labeller(sessions))

@@ -115,7 +115,7 @@ class MainScreen(MountedWhole, Screen[None]):
                 yield ConfigPane(self._document, id="config")
                 yield self._training
                 yield SamplesPane(id="samples")
-            yield LabelPane(self.labelling, id="label")
+            yield LabelPane(self.labelling.request, self.labelling.labels_changed, id="label")
             yield RewardModelPane(self._listed, id="reward-model")
             with Horizontal(id="bottom"):
                 yield RunsPane(self._listed, id="runs")

@@ -52,7 +52,7 @@ class Host(App[None]):
         self.animation_level = "none"
         self._session_thread = SessionThread(path)
         self._state = self._session_thread.resume(session).result()
-        self._session_thread.exhausted(no_more=True)
+        self._session_thread.exhausted()
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Return the variables that the stylesheets use."""

@@ -143,13 +143,11 @@ class ExportPreferencesScreen(LabelForm[str | None]):
         if not export.path.exists():
             self._write(export, overwrite=False)
             return
-
-        def answered(agreed: bool | None) -> None:
-            if agreed:
-                self._write(export, overwrite=True)
-
         question, detail = f"Overwrite {export.path.name}?", f"It is in {export.path.parent.absolute()}."
-        self.app.push_screen(ConfirmScreen(question, detail, "Overwrite", "Keep file"), answered)
+        self.app.push_screen(
+            ConfirmScreen(question, detail, "Overwrite", "Keep file"),
+            lambda agreed: self._write(export, overwrite=True) if agreed else None,
+        )
 
     @work(exclusive=True, group="writing")
     async def _write(self, export: Export, *, overwrite: bool) -> None:

@@ -70,7 +70,7 @@ class RewardTraining:
     StorageError if the process cannot be started; other errors are in `problem`.
     """
 
-    def __init__(self, store: Path, run_dir: Path, settings: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, store: Path, run_dir: Path, settings: Mapping[str, Any]) -> None:
         self.run = run_dir.resolve() / _free_name(run_dir)  # exists once labels and model are loaded
         self.problem = ""  # why it ended before training was complete
         self._reader = JournalReader(RunFolder(self.run).events)
@@ -78,7 +78,7 @@ class RewardTraining:
         self._before: RewardModelEvaluation | None = None  # the first: the view keeps only the newest ones
         command = own_command("reward-model", "train", "--display", "plain")
         command += ["--data", str(store.resolve()), "--name", self.run.name]
-        for key, value in {"run.dir": str(self.run.parent), **(settings or {})}.items():
+        for key, value in {"run.dir": str(self.run.parent), **settings}.items():
             command += ["--set", f"{key}={_toml(value)}"]
         try:
             # An unnamed file: it leaves nothing behind, whichever of the two processes ends first.

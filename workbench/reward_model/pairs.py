@@ -117,8 +117,7 @@ class RewardPairList(BlockList[PairPrediction]):
             return
         self._items = pairs
         same = (place for place, pair in enumerate(pairs) if before and _texts(pair) == _texts(before))
-        self.cursor = next(same, 0)
-        self.lay_out()
+        self.put_cursor(next(same, 0))
 
     def mark(self, keys: Collection[str]) -> None:
         """Mark the pairs of the comparisons with these keys."""

@@ -17,6 +17,7 @@ from workbench.labelling.pane import LabelPane, LabelRequest
 from workbench.labelling.plans import (
     LabelOpening,
     SessionChoice,
+    SessionOptions,
     default_labeller,
     labeller_name,
     labeller_problem,
@@ -43,19 +44,12 @@ class LabellingController:
         self._screen = screen
         self._opening = opening
         self._labeller = ""  # the last labeller on this screen
-        self._opened: LabelWorkspace | None = None
         self._policies: PolicyThread | None = None  # of the run that is labelled, if it is not on the screen
         self._asked: list[Future[Answer]] = []  # questions whose answers the session waits for
         self._win_rate_problem = ""  # as the banner shows it
+        store = opening.store if opening else default_store(Path.cwd())
+        self.workspace = LabelWorkspace(store, self._ask_run, self._win_rate)
         self._reward_models = RewardModels(screen, self)
-
-    @property
-    def workspace(self) -> LabelWorkspace:
-        """Labels of this workspace, opened on first use."""
-        if self._opened is None:
-            store = self._opening.store if self._opening else default_store(Path.cwd())
-            self._opened = LabelWorkspace(store, self._ask_run, self._win_rate)
-        return self._opened
 
     def open(self) -> None:
         """Begin the labelling that the workbench was opened for, if any, and watch what goes on beside it."""
@@ -67,8 +61,7 @@ class LabellingController:
 
     def close(self) -> None:
         """Close store and models without waiting; a reward model that is being trained goes on."""
-        if self._opened is not None:
-            self._opened.close()
+        self.workspace.close()
         self._let_go()
 
     def request(self, what: LabelRequest) -> None:
@@ -131,7 +124,7 @@ class LabellingController:
                 self._likely_labeller(sessions),
                 sessions,
                 models=material.models,
-                options=self._opening.options if self._opening else None,
+                options=self._opening.options if self._opening else SessionOptions(),
                 begin=self._open_session,
             )
         )
@@ -176,7 +169,7 @@ class LabellingController:
 
     def ask_model(self, folder: Path, question: Question) -> Future[Answer]:
         """Ask the model of the run in `folder`, loading it unless it is on the screen; at most one is loaded."""
-        shown = self._shows(folder)
+        shown = self._screen.supervisor.shows(folder)
         if self._policies is not None and (shown or self._policies.folder != folder.resolve()):
             self._policies.close()
             self._policies = None
@@ -202,18 +195,13 @@ class LabellingController:
     def _pane(self) -> LabelPane:
         return self._screen.query_one(LabelPane)
 
-    def _shows(self, folder: Path) -> bool:
-        shown = self._screen.supervisor.folder
-        return shown is not None and shown.resolve() == folder.resolve()
-
     def _win_rate(self, folder: Path) -> WinRate:
-        known = self._screen.supervisor.view.judged if self._shows(folder) else None
+        known = self._screen.supervisor.view.judged if self._screen.supervisor.shows(folder) else None
         return WinRate(self.workspace.store, folder, known=known)
 
     def _watch(self) -> None:
         self._reward_models.watch()
-        win_rate = self._opened.win_rate if self._opened else None
-        problem = win_rate.problem if win_rate else ""
+        problem = self.workspace.win_rate.problem if self.workspace.win_rate else ""
         if problem != self._win_rate_problem:
             self._win_rate_problem = problem
             self._screen.settle("win-rate")

@@ -134,7 +134,7 @@ class MainScreen(MountedWhole, Screen[None]):
         if (resumed := self._opening.resume) is not None:
             self.steering.resume(resumed, self._opening.overrides)
         if self._settings.metrics:
-            self.query_one(TrainingPane).metrics_shown = self._settings.metrics
+            self._training.metrics_shown = self._settings.metrics
         self.action_show_pane(self._panes.current)
         self.show_run()
         self.labelling.open()
@@ -284,9 +284,8 @@ class MainScreen(MountedWhole, Screen[None]):
 
     @on(SampleListView.ScoresRead)
     def _show_scores(self, message: SampleListView.ScoresRead) -> None:
-        pane = self.query_one(TrainingPane)
-        pane.show_run(self.supervisor.view)  # while hidden, it may still show the run before
-        pane.show_scores(message.iteration, message.scores)
+        self._training.show_run(self.supervisor.view)  # while hidden, it may still show the run before
+        self._training.show_scores(message.iteration, message.scores)
 
     @on(SamplesPane.AskRequested)
     def _ask(self, message: SamplesPane.AskRequested) -> None:
@@ -327,12 +326,11 @@ class MainScreen(MountedWhole, Screen[None]):
 
     @on(RunsPane.Moved)
     def _follow(self, message: RunsPane.Moved) -> None:
-        shown = self.supervisor.folder
-        if shown is not None and shown.resolve() == message.folder.resolve():
+        if self.supervisor.shows(message.folder):
             self.steering.watch(message.to)
 
     @on(RunsPane.CompareChanged)
     @work(exclusive=True, group="compare")
     async def _compare(self, message: RunsPane.CompareChanged) -> None:
         runs = [(folder, (await asyncio.to_thread(whole_run, folder)).history) for folder in message.folders]
-        self.query_one(TrainingPane).compare(runs)
+        self._training.compare(runs)

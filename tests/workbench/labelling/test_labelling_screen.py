@@ -46,7 +46,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def opening(labeller: str = "anna", *, guidelines: str = "", limit: int = 0) -> LabelOpening:
     """A session on the pairs, at once."""
-    plan = session_plan(SessionOptions(data="pairs.jsonl", repeats=0, limit=limit), seed=7)
+    plan = replace(session_plan(SessionOptions(data="pairs.jsonl", repeats=0, limit=limit)), seed=7)
     choice = SessionChoice(labeller=labeller, plan=plan, guidelines=guidelines)
     return LabelOpening(store=Path("preferences.db").resolve(), labeller=labeller, choice=choice)
 
@@ -238,7 +238,7 @@ async def test_a_comparison_that_the_reward_model_gets_wrong_is_labelled_again()
 def somebody_else_labels(labeller: str) -> None:
     """The newest session of the store is another one's."""
     with PreferenceStore(Path("preferences.db")) as store:
-        begin_session(store, labeller, session_plan(SessionOptions(data="pairs.jsonl"), seed=1))
+        begin_session(store, labeller, session_plan(SessionOptions(data="pairs.jsonl")))
 
 
 async def test_a_comparison_is_labelled_again_by_whoever_sits_at_the_keyboard() -> None:

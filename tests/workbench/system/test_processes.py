@@ -22,7 +22,7 @@ def detach(folder: Path) -> str:
 
 
 def train(folder: Path) -> str:
-    training = RewardTraining(folder / "preferences.db", folder)
+    training = RewardTraining(folder / "preferences.db", folder, {})
     training._process.wait()
     training.poll()
     return training.problem

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import subprocess
 import tempfile
 import threading
@@ -20,7 +19,7 @@ from trainer.control.control import Interrupted
 from trainer.errors import ModelError, StorageError, cannot_write
 from trainer.events import RewardModelEvaluation, RunEnded
 from trainer.preferences.records import Text
-from trainer.runs.folder import RunFolder
+from trainer.runs.folder import RunFolder, free_names
 from trainer.runs.journal import JournalReader
 from workbench.numbers import counted, number, percent
 from workbench.run.view import RunView
@@ -29,7 +28,6 @@ from workbench.system.output import PROGRAM
 
 _TRAINING_NICENESS = 10  # labelling and a run in training go first
 _LOG_BYTES = 16 * 1024
-_NAME = "labels"
 _STEPS, _BATCH, _MOST_EPOCHS = 70, 8, 10
 _FEW = 500  # labels: with fewer, a tenth held out would measure next to nothing
 _ERROR = f"{PROGRAM}: error: "
@@ -67,11 +65,11 @@ class RewardTraining:
 
     It runs `ppo-workbench reward-model train` with low priority and no terminal, and is read and controlled like any
     run: through its folder. settings: of its configuration, by dotted key. Call the methods on one thread. Raises
-    StorageError if the process cannot be started; other errors are in `problem`.
+    StorageError if `run_dir` cannot be read or the process cannot be started; other errors are in `problem`.
     """
 
     def __init__(self, store: Path, run_dir: Path, settings: Mapping[str, Any]) -> None:
-        self.run = run_dir.resolve() / _free_name(run_dir)  # exists once labels and model are loaded
+        self.run = run_dir.resolve() / next(free_names(run_dir, "labels"))  # exists once labels and model are loaded
         self.problem = ""  # why it ended before training was complete
         self._reader = JournalReader(RunFolder(self.run).events)
         self._view = RunView()
@@ -210,11 +208,6 @@ def _started(
     with contextlib.suppress(OSError):  # it has ended already
         os.setpriority(os.PRIO_PROCESS, process.pid, niceness)
     return process
-
-
-def _free_name(run_dir: Path) -> str:
-    numbers = [int(match[1]) for path in run_dir.glob("*") if (match := re.fullmatch(rf"{_NAME}-(\d+)", path.name))]
-    return f"{_NAME}-{max(numbers, default=0) + 1:04d}"
 
 
 def _toml(value: Any) -> str:

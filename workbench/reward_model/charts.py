@@ -243,10 +243,8 @@ class RewardChart(Drawn):
 class RewardCharts(MountedWhole, Container):
     """Container with accuracy, curve, calibration and rewards, in that order."""
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._at = 0  # index of the chart that is shown alone
-        self.all_shown = False
+    all_shown = False
+    _at = 0  # index of the chart that is shown alone
 
     def compose(self) -> ComposeResult:
         for name in CHARTS:

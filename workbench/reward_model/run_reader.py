@@ -194,9 +194,9 @@ class RunReader:
             self.runs, self.problem, self._chosen = [], "", None
             self._follow()
 
-    def choose(self, folder: Path | None) -> None:
-        """Show the run in `folder`, which may be outside the folder of runs; None: always the newest."""
-        self._chosen = folder.resolve() if folder is not None else None
+    def choose(self, folder: Path) -> None:
+        """Show the run in `folder`, which may be outside the folder of runs."""
+        self._chosen = folder.resolve()
         self._follow()
 
     async def read_runs(self) -> None:

@@ -72,7 +72,7 @@ class QueueList(OptionList):
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
-        queue = next(queue for queue in QUEUES if queue == event.option_id)
+        queue = list(self._lacking)[event.option_index]
         self.choose(queue, queue not in self.chosen)
 
     def _label(self, queue: Queue) -> Content:

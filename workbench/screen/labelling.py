@@ -46,7 +46,6 @@ class LabellingController:
         self._labeller = ""  # the last labeller on this screen
         self._policies: PolicyThread | None = None  # of the run that is labelled, if it is not on the screen
         self._asked: list[Future[Answer]] = []  # questions whose answers the session waits for
-        self._win_rate_problem = ""  # as the banner shows it
         store = opening.store if opening else default_store(Path.cwd())
         self.workspace = LabelWorkspace(store, self._ask_run, self._win_rate)
         self._reward_models = RewardModels(screen, self)
@@ -202,11 +201,8 @@ class LabellingController:
     def _watch(self) -> None:
         self._reward_models.watch()
         problem = self.workspace.win_rate.problem if self.workspace.win_rate else ""
-        if problem != self._win_rate_problem:
-            self._win_rate_problem = problem
-            self._screen.settle("win-rate")
-            if problem:
-                self._screen.say(f"Win rate not reported to the run: {problem}", about="win-rate")
+        line = f"Win rate not reported to the run: {problem}" if problem else ""
+        self._screen.say_once(line, about="win-rate")
 
     def _report(self, line: str | None) -> None:
         if line:

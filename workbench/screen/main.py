@@ -103,7 +103,7 @@ class MainScreen(MountedWhole, Screen[None]):
         self._panes = Panes(self, "training")
         self._listed = self.runs_dir  # the folder whose runs the panes list
         self._situation: _Situation | None = None
-        self._trouble = ""  # of the run, as the banner reported it
+        self._problems: dict[str, str] = {}  # that the banner reported, by what they are about
         self.bugs: list[str] = []  # reported so far
         self.ready = False  # the panes exist and show the run
 
@@ -200,12 +200,7 @@ class MainScreen(MountedWhole, Screen[None]):
             if pane.display or isinstance(pane, SamplesPane):  # the charts show its scores, even if it is hidden
                 pane.show_run(supervisor.view)
         view = supervisor.view
-        trouble = "\n".join(filter(None, [supervisor.failure, *view.problems]))
-        if trouble != self._trouble:
-            self.settle("run")
-            if trouble:
-                self.say(trouble, about="run")
-        self._trouble = trouble
+        self.say_once("\n".join(filter(None, [supervisor.failure, *view.problems])), about="run")
         if (situation := self._situation_now()) != self._situation:
             if self._situation and self._situation.under_way != situation.under_way:
                 self.settle("start")
@@ -227,6 +222,14 @@ class MainScreen(MountedWhole, Screen[None]):
         A message that does not concern all panes also goes when the user leaves its pane.
         """
         self.query_one(Banner).say(message, kind, {about} if about in ("run", "bug") else {about, self._panes.current})
+
+    def say_once(self, problem: str, *, about: str) -> None:
+        """Show an error that lasts, once; "" settles it."""
+        if problem != self._problems.get(about, ""):
+            self._problems[about] = problem
+            self.settle(about)
+            if problem:
+                self.say(problem, about=about)
 
     def settle(self, about: str) -> None:
         """Remove an error about this: it no longer applies."""

@@ -173,7 +173,11 @@ class WorkbenchApp(App[str]):
 
         view = self.main.supervisor.view
         self._leaving = QuitScreen(view.started.name if view.started else "A run")
-        self.push_screen(self._leaving, lambda choice: self.leave(choice) if choice is not None else None)
+        self.push_screen(self._leaving, self._leave_as)
+
+    def _leave_as(self, choice: str | None) -> None:
+        if choice is not None:
+            self.leave(choice)
 
     def handle_signal(self, number: signal.Signals) -> bool:
         """Close the screen when the terminal is gone; end the run and the screen on any other signal.

@@ -143,11 +143,13 @@ class ExportPreferencesScreen(LabelForm[str | None]):
         if not export.path.exists():
             self._write(export, overwrite=False)
             return
+
+        def answered(agreed: bool | None) -> None:
+            if agreed:
+                self._write(export, overwrite=True)
+
         question, detail = f"Overwrite {export.path.name}?", f"It is in {export.path.parent.absolute()}."
-        self.app.push_screen(
-            ConfirmScreen(question, detail, "Overwrite", "Keep file"),
-            lambda agreed: self._write(export, overwrite=True) if agreed else None,
-        )
+        self.app.push_screen(ConfirmScreen(question, detail, "Overwrite", "Keep file"), answered)
 
     @work(exclusive=True, group="writing")
     async def _write(self, export: Export, *, overwrite: bool) -> None:

@@ -92,10 +92,6 @@ class LabellingController:
 
     # Sessions
 
-    def label_again(self, keys: tuple[str, ...]) -> None:
-        """Begin a session that asks for the comparisons with these keys again."""
-        self._work(self._label_again(keys), "labelling")
-
     async def _begin(self, choice: SessionChoice) -> None:
         """Begin or resume a session, once the user has read its guidelines."""
         from workbench.labelling.session_dialogs import GuidelinesScreen
@@ -141,7 +137,8 @@ class LabellingController:
         self._pane.begin(self.workspace.thread, state, self.workspace.prefetcher)
         return ""
 
-    async def _label_again(self, keys: tuple[str, ...]) -> None:
+    async def label_again(self, keys: tuple[str, ...]) -> None:
+        """Begin a session that asks for the comparisons with these keys again."""
         sessions = await self.tried(asyncio.wrap_future(self.workspace.thread.sessions()), "label")
         labeller = await self._present_labeller(sessions) if sessions is not None else None
         if labeller is not None:

@@ -311,8 +311,9 @@ class MainScreen(MountedWhole, Screen[None]):
         )
 
     @on(RewardModelPane.LabelAgain)
-    def _label_again(self, message: RewardModelPane.LabelAgain) -> None:
-        self.labelling.label_again(message.keys)
+    @work(exclusive=True, group="labelling")
+    async def _label_again(self, message: RewardModelPane.LabelAgain) -> None:
+        await self.labelling.label_again(message.keys)
 
     @on(RunsPane.Requested)
     def _run_requested(self, message: RunsPane.Requested) -> None:

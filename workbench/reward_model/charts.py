@@ -14,7 +14,7 @@ from textual.containers import Container
 
 from trainer.reward_model.predictions import CalibrationBin, Predictions, RewardModelReport
 from workbench.kit.drawing import Drawn, Line, component_classes, line_of, rule
-from workbench.kit.glyphs import DOTS_ACROSS, DOTS_DOWN, MISSING, Canvas, bar
+from workbench.kit.glyphs import DOTS_ACROSS, DOTS_DOWN, Canvas, bar, bar_lines
 from workbench.kit.pane import MountedWhole
 from workbench.kit.scale import Scale
 from workbench.kit.window import moving_average
@@ -164,19 +164,17 @@ def reward_histogram(chosen: Sequence[float], rejected: Sequence[float], width: 
     lost = count - len(chosen) - len(rejected)
     across = width - _REWARD_LABELS - 2
     if not (chosen and rejected) or across < 5:
-        return [_title("rewards of chosen and rejected", lost, width), [(" none yet"[:width], "muted")]][:height]
+        return [rule("rewards of chosen and rejected", width, missing=lost), [(" none yet"[:width], "muted")]][:height]
     low, high = min(chosen[0], rejected[0]), max(chosen[-1], rejected[-1])
     bins = min(max(round(2 * math.sqrt(len(chosen))), 5), _MOST_BINS, across) if high > low else 1
     columns = across // bins
     counts = [_counts(rewards, low, high, bins) for rewards in (chosen, rejected)]
     most = max(map(max, counts))
     rows = max((height - 2) // 2, 1)
-    lines = [_title(f"rewards · chosen {_mean(chosen)} · rejected {_mean(rejected)}", lost, width)]
+    lines = [rule(f"rewards · chosen {_mean(chosen)} · rejected {_mean(rejected)}", width, missing=lost)]
     for (name, role), found in zip((("chosen", "series"), ("rejected", "run-1")), counts, strict=True):
-        stacks = [bar(count / most, rows) if count else [" "] * rows for count in found]
-        for level in reversed(range(rows)):
-            label = name if level == 0 else ""
-            bars = "".join(stack[level] * columns for stack in stacks)
+        labels = [""] * (rows - 1) + [name]
+        for label, bars in zip(labels, bar_lines(found, most, rows, columns), strict=True):
             lines.append([(f" {label:<{_REWARD_LABELS}}", "muted"), (bars, role)])
     return [*lines, _reward_axis(low, high, bins * columns)][:height]
 
@@ -190,11 +188,6 @@ def _pairs(count: int, width: int) -> str:
     """Return a number of pairs in at most `width` columns; + if it does not fit."""
     text = str(count) if count < 1000 else f"{count // 1000}k"
     return text if len(text) <= width else "+"
-
-
-def _title(text: str, lost: int, width: int) -> Line:
-    missing = f" · {MISSING} {lost} not finite" if lost else ""
-    return rule(text, width, after=[(missing[: max(width - len(text) - 1, 0)], "missing")])
 
 
 def _counts(ascending: Sequence[float], low: float, high: float, bins: int) -> list[int]:

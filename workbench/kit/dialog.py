@@ -86,10 +86,14 @@ class ConfirmScreen(Dialog[bool]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Static(visible(self._question), markup=False, classes="question")
-            yield Static(visible(self._detail, keep_newlines=True), markup=False, classes="detail")
+            yield from self.compose_detail()
             with Horizontal(classes="buttons"):
-                yield Button(button_label("n", self._no), compact=True, id="no")
-                yield Button(button_label("y", self._yes), compact=True, id="yes")
+                yield Button(_button_label("n", self._no), compact=True, id="no")
+                yield Button(_button_label("y", self._yes), compact=True, id="yes")
+
+    def compose_detail(self) -> ComposeResult:
+        """Yield what is between the question and the buttons."""
+        yield Static(visible(self._detail, keep_newlines=True), markup=False, classes="detail")
 
     def on_mount(self) -> None:
         self.query_one(self.FOCUSED).focus()
@@ -98,7 +102,7 @@ class ConfirmScreen(Dialog[bool]):
         self.dismiss(event.button.id == "yes")
 
 
-def button_label(key: str, text: str) -> Content:
+def _button_label(key: str, text: str) -> Content:
     """Return the label of a button: the key that presses it, then `text`."""
     return Content.assemble((key, "bold"), " ", visible(text))
 

@@ -95,6 +95,10 @@ class Supervisor:
             return self.run.folder
         return Path(self.view.started.folder) if self.view.started else None
 
+    def shows(self, folder: Path) -> bool:
+        """Return whether the run is the one in `folder`."""
+        return self.folder is not None and self.folder.resolve() == folder.resolve()
+
     @property
     def under_way(self) -> bool:
         """Return whether the run is being trained, here or elsewhere."""

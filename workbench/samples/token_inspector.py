@@ -11,8 +11,7 @@ from typing import ClassVar, NamedTuple
 from rich.cells import cell_len, set_cell_size
 
 from workbench.columns import fit
-from workbench.kit.drawing import Drawn, Line, component_classes, plain
-from workbench.kit.glyphs import MISSING
+from workbench.kit.drawing import MISSING, Drawn, Line, component_classes, plain
 from workbench.kit.scale import number_text
 from workbench.run.samples import TokenSample
 from workbench.samples.token_facts import TokenFacts, token_name

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from workbench.columns import fit_end
-from workbench.kit.drawing import OVERLAYS, ROLES, Drawn, Line, Piece, component_classes, line_of
-from workbench.kit.glyphs import DOTS_ACROSS, DOTS_DOWN, LIMIT, MISSING, Canvas
+from workbench.kit.drawing import MISSING, OVERLAYS, ROLES, Drawn, Line, Piece, component_classes, line_of
+from workbench.kit.glyphs import DOTS_ACROSS, DOTS_DOWN, LIMIT, Canvas
 from workbench.kit.scale import Scale, number_text, scale_of, tick_texts, ticks
 from workbench.kit.window import Window, moving_average
 from workbench.run.history import Bucket, History

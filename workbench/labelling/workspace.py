@@ -143,7 +143,7 @@ class WinRate:
             if self._changed:
                 self._changed = False  # before the count, so that later labels are counted again
                 self._count()
-            if self._closing.is_set():
+            if self._closing.is_set() and not self._changed:  # labels may have come while it counted
                 return
             self._closing.wait(max(_PAUSE, _SHARE * (time.perf_counter() - began)))
 

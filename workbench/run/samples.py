@@ -185,7 +185,7 @@ class SampleTable(Sequence[Sample]):
         import numpy as np
 
         held = np.ones(len(self), dtype=bool)
-        for condition in query.conditions:
+        for condition in query:
             held &= self._holds(condition, bookmarked) != condition.negated
         places = self._places[held]
         if order.by != "batch":

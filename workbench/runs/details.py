@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from datetime import datetime
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -15,7 +14,7 @@ from trainer.runs.checkpoint_index import best_checkpoint, checkpoints
 from trainer.runs.folder import RunFolder
 from trainer.runs.listing import RunSummary
 from workbench.columns import fit
-from workbench.numbers import counted
+from workbench.numbers import counted, moment
 from workbench.run.config_differences import Comparison, read_config, value_text
 from workbench.text import visible
 
@@ -55,7 +54,7 @@ def detail_content(run: RunSummary, detail: Detail | None, left_out: Sequence[tu
     """
     parts: list[str | Content | tuple[str, str]] = [(visible(run.name), "bold")]
     if run.started is not None:
-        parts.append(f"   started {datetime.fromtimestamp(run.started).astimezone():%F %R}")
+        parts.append(f"   started {moment(run.started)}")
     if detail is not None:
         if detail.seed is not None:
             parts.append(f"   seed {visible(str(detail.seed)[:20])}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from rich.cells import cell_len
@@ -94,7 +94,7 @@ def sorted_runs(runs: Sequence[RunSummary], key: str, *, reverse: bool = False) 
     return known + [run for run in runs if column.value(run) is None]
 
 
-def column_widths(natural: dict[str, int], width: int) -> dict[str, int]:
+def column_widths(natural: Mapping[str, int], width: int) -> dict[str, int]:
     """Return the widths of the columns that fit into `width` columns of the terminal, in the table's order.
 
     natural: the width that each column would like. The least wanted are dropped first; the name always stays.
@@ -127,16 +127,13 @@ class RunTable(CursorList[RunSummary]):
         f"run-table--{role}" for role in ("heading", "cursor", "muted", "alarmed", *SIGNS)
     }
     BINDINGS: ClassVar[list[BindingType]] = cursor_bindings("runs", "run")
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self.sorted_by = "age"
-        self.reversed = False
-        self._cells: list[dict[str, str]] = []
-        self._natural = {column.key: 0 for column in COLUMNS}
-        self._now = 0.0
-        self._marked: Collection[str] = ()
-        self._current = ""
+    sorted_by = "age"
+    reversed = False
+    _cells: Sequence[dict[str, str]] = ()
+    _natural: Mapping[str, int] = dict.fromkeys(_BY_KEY, 0)
+    _now = 0.0
+    _marked: Collection[str] = ()
+    _current = ""
 
     @property
     def runs(self) -> Sequence[RunSummary]:

@@ -54,7 +54,7 @@ def compare_runs(folders: Sequence[RunFolder]) -> Comparison:
         except StorageError as error:
             problems.append(str(error))
     try:
-        return Comparison(list(configs), config_differences(configs) if configs else [], problems)
+        return Comparison(list(configs), config_differences(configs), problems)
     except RecursionError:
         return Comparison(list(configs), [], [*problems, "the configurations are nested too deeply to compare"])
 

@@ -58,7 +58,6 @@ class History:
         self._scalars_of = attrgetter(*scalars)
         self.numbers = array("q")
         self._columns = {name: array("d") for name in self.names}
-        self._in_order = tuple(self._columns.values())
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -75,7 +74,7 @@ class History:
         else:
             values.append(event.seconds)
         values += self._evaluated.values()
-        for column, value in zip(self._in_order, values, strict=True):
+        for column, value in zip(self._columns.values(), values, strict=True):
             column.append(value)
 
     def evaluate(self, event: Evaluation) -> None:
@@ -96,7 +95,7 @@ class History:
             return
         size = bisect_left(earlier.numbers, self.numbers[0]) if self.numbers else len(earlier)
         self.numbers[:0] = earlier.numbers[:size]
-        for column, older in zip(self._in_order, earlier._in_order, strict=True):
+        for column, older in zip(self._columns.values(), earlier._columns.values(), strict=True):
             column[:0] = older[:size]
 
     def cut(self, last: int) -> None:
@@ -105,7 +104,7 @@ class History:
         if size == len(self.numbers):
             return
         del self.numbers[size:]
-        for column in self._in_order:
+        for column in self._columns.values():
             del column[size:]
         self._evaluated = {name: self._columns[name][-1] if size else math.nan for name in self._evaluated}
 

@@ -78,11 +78,6 @@ class Timeline(Drawn, can_focus=True):
     _newest: Mark | None = None
     _back = 0  # newer marks that are scrolled out of view
 
-    @property
-    def count(self) -> int:
-        """Number of marks."""
-        return len(self._marks)
-
     def show(self, marks: Sequence[Mark], evaluations: Sequence[Mark] = ()) -> None:
         """Draw `marks` from now on; a list that only grew keeps the scroll position.
 

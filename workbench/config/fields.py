@@ -35,7 +35,6 @@ class FormField:
     """Setting of the form."""
 
     key: str
-    section: str
     name: str
     kind: FieldKind
     default: Any
@@ -58,7 +57,6 @@ def fields_by_key() -> dict[str, FormField]:
             row = rows[f"{section}.{name}"]
             fields[row.key] = FormField(
                 key=row.key,
-                section=section,
                 name=name,
                 kind=_kind(row.key, schema),
                 default=schema["default"],

@@ -82,7 +82,7 @@ def rows_of(
     found = {field.key for field in search(query)}
     rows: list[Row] = []
     for section, purpose in sections().items():
-        fields = [field for field in fields_by_key().values() if field.section == section and field.key in found]
+        fields = [f for key, f in fields_by_key().items() if key.startswith(f"{section}.") and key in found]
         if not fields:
             continue
         is_open = bool(query) or section not in folded

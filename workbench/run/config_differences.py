@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 from trainer.errors import StorageError
 from trainer.files import read_toml
 from trainer.runs.folder import RunFolder
+from workbench.text import visible
 
+MOST = 100  # differences that are shown; configurations have fewer settings
 _TELLS_RUNS_APART = "run.name"  # always differs
 
 
@@ -68,6 +70,14 @@ def read_config(folder: RunFolder) -> dict[str, Any]:
     except ValueError as error:
         reason = str(error)
     raise StorageError(f"cannot read '{folder.config}': {reason}; fix the file, or compare other runs")
+
+
+def difference_rows(differences: Sequence[Difference], longest: int) -> list[tuple[str, list[str]]]:
+    """Return key and values of the first `MOST` differences, made safe to print and cut to `longest` characters."""
+    return [
+        (visible(key[:longest]), [visible(value_text(value)[:longest]) for value in values.values()])
+        for key, values in differences[:MOST]
+    ]
 
 
 def value_text(value: Any) -> str:

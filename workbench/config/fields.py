@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import tomllib
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal
@@ -15,6 +14,7 @@ import tomli_w
 from trainer.config import Config
 from trainer.config.problems import broken_rule
 from trainer.config.reference import ReferenceRow, reference_rows
+from trainer.files import parse_toml
 from workbench.text import has_words
 
 FieldKind = Literal["number", "integer", "switch", "choice", "text", "path", "list", "sources"]
@@ -194,8 +194,8 @@ def _read(field: FormField, text: str) -> Any:
 def _list(text: str) -> list[Any]:
     if not text.startswith("["):
         return _split(text)
-    with contextlib.suppress(ValueError, RecursionError):
-        values = tomllib.loads(f"v = {text}")
+    with contextlib.suppress(ValueError):
+        values = parse_toml(f"v = {text}")
         if len(values) == 1 and isinstance(values["v"], list):
             return values["v"]
     raise ValueError('must be items between commas, or a TOML array as in ["a", "b"]')

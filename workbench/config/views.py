@@ -82,7 +82,7 @@ class TomlView(TextArea, inherit_bindings=False):
         if self._coloured != self.text:
             self._coloured = self.text
             self._tokens = tokens_by_line(self.document.lines)
-        for token in self._tokens[line_index] if line_index < len(self._tokens) else ():
+        for token in self._tokens[line_index]:
             style = self.get_component_rich_style(f"toml-view--{token.kind}")
             # Without the background, which the line or the selection sets.
             ink = Style(color=style.color, bold=style.bold, italic=style.italic, underline=style.underline)

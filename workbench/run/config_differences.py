@@ -55,10 +55,7 @@ def compare_runs(folders: Sequence[RunFolder]) -> Comparison:
             configs[folder.name] = read_config(folder)
         except StorageError as error:
             problems.append(str(error))
-    try:
-        return Comparison(list(configs), config_differences(configs), problems)
-    except RecursionError:
-        return Comparison(list(configs), [], [*problems, "the configurations are nested too deeply to compare"])
+    return Comparison(list(configs), config_differences(configs), problems)
 
 
 def read_config(folder: RunFolder) -> dict[str, Any]:
@@ -85,17 +82,13 @@ def value_text(value: Any) -> str:
     return "-" if value is None else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _settings(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys and values, in order; without recursion, which a hostile file could exhaust."""
-    waiting: list[Iterator[tuple[str, Any]]] = [iter([("", config)])]
-    while waiting:
-        for key, value in waiting[-1]:
-            if isinstance(value, Mapping):
-                waiting.append(iter([(f"{key}.{name}" if key else name, item) for name, item in value.items()]))
-                break
-            yield key, value
+def _settings(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted keys and values, in order. Files that are nested deeply cannot be read in the first place."""
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _settings(value, f"{prefix}{name}.")
         else:
-            waiting.pop()
+            yield prefix + name, value
 
 
 def _comparable(value: Any) -> Any:

@@ -229,11 +229,6 @@ class RunView:
         _keep(self.marks, Mark(iteration, kind, text, level), _MARKS)
 
 
-def seconds(event: Numbers) -> float:
-    """Return the seconds that an iteration took, all phases together."""
-    return sum(event.seconds.values()) if isinstance(event, Iteration) else event.seconds
-
-
 def _keep(newest: list[Kept], item: Kept, most: int = _KEPT) -> None:
     newest.append(item)
     del newest[:-most]

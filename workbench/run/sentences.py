@@ -90,7 +90,7 @@ def summary(view: RunView) -> list[tuple[str, str]]:
         lines.append(("alarms", ", ".join(f"{title(code)} ({level})" for code, level in view.open_alarms.items())))
     folder = short_path(view.started.folder)
     lines.append(("folder", folder))
-    if checkpoint := (view.ended and view.ended.checkpoint) or (view.checkpoint and view.checkpoint.path):
+    if checkpoint := (view.ended and view.ended.checkpoint) or (view.checkpoints and view.checkpoints[-1].path):
         lines.append(("checkpoint", checkpoint))
         if view.state != "done" or view.started.run_kind == PPO:  # other kinds cannot be extended once done
             kind = view.started.run_kind

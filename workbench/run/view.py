@@ -114,11 +114,6 @@ class RunView:
                 self._end(event)
 
     @property
-    def checkpoint(self) -> CheckpointSaved | None:
-        """The newest checkpoint."""
-        return self.checkpoints[-1] if self.checkpoints else None
-
-    @property
     def newest_evaluations(self) -> list[AnyEvaluation]:
         """Newest evaluations by people, on held-out comparisons and on held-out prompts, as far as there are any."""
         judged = [self.judged] if self.judged else []

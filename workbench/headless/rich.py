@@ -19,7 +19,7 @@ from workbench.numbers import duration, gigabytes, number
 from workbench.run.metrics import table
 from workbench.run.sentences import sentences, summary
 from workbench.run.view import RunView
-from workbench.run.wording import SIGNS, alert_text, in_brief, urgent_first
+from workbench.run.wording import alert_text, in_brief, level_sign, urgent_first
 from workbench.text import sparkline, visible
 
 _ACCENT = "cyan"
@@ -172,7 +172,7 @@ def _sample(preview: SamplePreview, width: int) -> Iterable[Text]:
 
 def _alert(alert: Alert | RolledBack, width: int) -> Text:
     level = "info" if isinstance(alert, RolledBack) else alert.level
-    text = Text(f"{SIGNS.get(level, SIGNS['warning'])} iteration {alert.iteration}: {visible(alert_text(alert))}")
+    text = Text(f"{level_sign(level)} iteration {alert.iteration}: {visible(alert_text(alert))}")
     text.stylize(_STYLES.get(level, _STYLES["warning"]))
     text.truncate(2 * width - 4, overflow="ellipsis")
     return text

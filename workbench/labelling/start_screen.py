@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -34,6 +33,7 @@ from workbench.labelling.plans import (
     unfinished,
 )
 from workbench.labelling.session_dialogs import GuidelinesScreen
+from workbench.numbers import moment
 from workbench.text import visible
 
 _NAME = max(map(len, QUEUES)) + 1  # columns
@@ -308,9 +308,8 @@ def _choice(labeller: str, options: SessionOptions) -> SessionChoice:
 
 
 def _session_label(session: SessionRecord) -> Option:
-    began = f"{datetime.fromtimestamp(session.began).astimezone():%F %R}"
     done = f"{session.done:,} of {session.plan.limit:,}" if session.plan.limit else f"{session.done:,}"
-    facts = f"{done} done   {plan_line(session.plan)}   {began}"
+    facts = f"{done} done   {plan_line(session.plan)}   {moment(session.began)}"
     return Option(Content.assemble((f"resume {session.id}   ", "bold"), (facts, "$text-muted")))
 
 

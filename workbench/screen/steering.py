@@ -175,7 +175,7 @@ class Steering:
 
     def _apply(self, alarm: Alarm, fix: Fix) -> None:
         """Hand the fix to the trainer, unless it no longer applies to the run."""
-        name = title(alarm)
+        name = title(alarm.code)
         if fix not in self._supervisor.fixes(alarm):
             message = f"{name} is no longer active, or its run has ended: nothing was changed"
             self._screen.say(message, about="steer")
@@ -184,7 +184,7 @@ class Steering:
 
     def _start(self, *, one_iteration: bool) -> None:
         pane = self._screen.query_one(ConfigPane)
-        config = pane.document.config()
+        config = pane.document.config
         if config is None:
             problems = pane.document.problems
             self._screen.action_show_pane("config")

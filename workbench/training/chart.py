@@ -225,10 +225,7 @@ class MetricChart(Drawn, can_focus=True):
     """Widget that draws a picture. The pane handles the keys that move through it."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = component_classes(*ROLES)
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._picture: Picture | None = None
+    _picture: Picture | None = None
 
     def show(self, picture: Picture) -> None:
         """Draw `picture` from now on."""

@@ -73,11 +73,8 @@ class ScoreHistogram(Drawn):
     """Widget that draws the scores it was given last."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = component_classes("muted", "axis", "series", "missing")
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._scores: Sequence[float] = ()
-        self._iteration = 0
+    _scores: Sequence[float] = ()
+    _iteration = 0
 
     @property
     def empty(self) -> bool:

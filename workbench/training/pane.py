@@ -313,7 +313,8 @@ class TrainingPane(Pane):
         evaluations = evaluations[: max(height - 1 - rows, 0)]
         events.show(self._view.marks, evaluations)
         height -= len(evaluations)
-        shared = shares(height, width, rows, scores=not (histogram.empty or self._enlarged), marks=events.count)
+        marks = len(self._view.marks)
+        shared = shares(height, width, rows, scores=not (histogram.empty or self._enlarged), marks=marks)
         below = shared.timeline + len(evaluations)
         histogram.display, events.display = bool(shared.histogram), bool(below)
         histogram.styles.height, events.styles.height = shared.histogram, below

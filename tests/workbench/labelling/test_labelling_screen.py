@@ -191,7 +191,7 @@ async def test_without_a_run_the_configuration_on_the_screen_takes_the_reward_mo
         await until(pilot, lambda: isinstance(screen.app.screen, ConfirmScreen))
         await pilot.press("y")
         await until(pilot, lambda: screen.app.screen is screen)
-        config = screen.query_one(ConfigPane).document.config()
+        config = screen.query_one(ConfigPane).document.config
         assert config is not None
         (source,) = [source.model_dump() for source in config.reward.sources]
         assert (source["kind"], source["path"]) == ("model", str(model))

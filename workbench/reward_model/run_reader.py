@@ -76,7 +76,7 @@ class RewardRunLister:
             if known is None or known[0] != stamp:
                 known = stamp, read_toml(folder.config).get("kind") == REWARD_MODEL
                 self._kinds[folder.root] = known
-        except (OSError, ValueError, RecursionError):  # the runs pane reports what is damaged
+        except (OSError, ValueError):  # the runs pane reports what is damaged
             return False
         return known[1]
 

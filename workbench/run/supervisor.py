@@ -47,7 +47,7 @@ def kl_target(folder: Path) -> float | None:
     try:
         ppo = read_toml(RunFolder(folder).config)["ppo"]
         return float(ppo["kl_target"]) if ppo["kl_controller"] == "adaptive" else None
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, OverflowError):
         return None
 
 

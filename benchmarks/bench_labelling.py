@@ -34,7 +34,7 @@ from trainer.preferences.store import PreferenceStore
 from workbench.app import ALL_STYLES
 from workbench.kit.key_footer import KeyFooter
 from workbench.kit.theming import EXTRA_VARIABLES
-from workbench.labelling.pane import LabelActions, LabelPane
+from workbench.labelling.pane import LabelPane
 from workbench.labelling.session_thread import SessionThread
 
 KEYS = "1122=0 "
@@ -52,7 +52,7 @@ class Host(App[None]):
         self.animation_level = "none"
         self._session_thread = SessionThread(path)
         self._state = self._session_thread.resume(session).result()
-        self._session_thread.exhausted(no_more=True)
+        self._session_thread.exhausted()
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Return the variables that the stylesheets use."""
@@ -60,7 +60,7 @@ class Host(App[None]):
 
     def compose(self) -> ComposeResult:
         """Yield the pane and the footer."""
-        yield LabelPane(Mock(spec=LabelActions), id="label")
+        yield LabelPane(Mock(), Mock(), id="label")
         yield KeyFooter()
 
     def on_mount(self) -> None:

@@ -103,7 +103,7 @@ def _starter() -> Check:
 
 
 def _cache() -> Check:
-    root = starter._folder(None).parents[1]
+    root = starter.starter_folder().parents[1]
     existing = next(path for path in (root, *root.parents) if path.exists())
     if not os.access(existing, os.W_OK):
         return Check("cache", "fail", f"{root} is not writable", _OTHER_CACHE)

@@ -73,9 +73,9 @@ def whole_file(path: Path, *, mode: int = SHARED, sync: bool = False) -> Iterato
         raise
 
 
-def write_whole(path: Path, content: str | bytes, *, mode: int = SHARED, sync: bool = False) -> None:
+def write_whole(path: Path, content: str | bytes, *, mode: int = SHARED) -> None:
     """Write `content` to `path`, UTF-8 if it is text, as `whole_file` does. Raises OSError."""
-    with whole_file(path, mode=mode, sync=sync) as file:
+    with whole_file(path, mode=mode) as file:
         file.write(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
 
 
@@ -213,15 +213,15 @@ def read_regular(path: Path, most: int = JSON_BYTES) -> bytes:
         return _bounded(file, path, most)
 
 
-def read_given(path: Path, most: int = TOML_BYTES) -> bytes:
+def read_given(path: Path) -> bytes:
     """Return the bytes of a file that a user names: a regular one, or /dev/stdin and other descriptors.
 
-    Raises OSError, also if there are more than `most`.
+    Raises OSError, also if there are more than TOML_BYTES.
     """
     if not _DESCRIPTOR.fullmatch(str(path)):
-        return read_regular(path, most)
+        return read_regular(path, TOML_BYTES)
     with path.open("rb") as file:
-        return _bounded(file, path, most)
+        return _bounded(file, path, TOML_BYTES)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from workbench.kit.command_provider import WorkbenchCommands
 from workbench.kit.keys import known_bindings, load_keymap
 from workbench.kit.screen_settings import ScreenSettings
 from workbench.kit.status_line import StatusLine
-from workbench.kit.theming import DEFAULT_THEME, EXTRA_VARIABLES, ThemeWatcher, apply_themes, load_themes, no_color
+from workbench.kit.theming import DEFAULT_THEME, EXTRA_VARIABLES, apply_themes, load_themes, no_color, theme_stamps
 from workbench.opening import Opening
 from workbench.system.environment import config_dir
 from workbench.system.signals import REASONS
@@ -109,7 +109,7 @@ class WorkbenchApp(App[str]):
 
     def _use_themes(self) -> None:
         folder = config_dir() / "themes"
-        self._watcher = ThemeWatcher(folder)
+        self._theme_stamps = theme_stamps(folder)  # before they are read
         themes, problems = load_themes(folder)
         for name in [name for name in self.available_themes if name != "textual-dark"]:  # that one is the fallback
             self.unregister_theme(name)
@@ -125,8 +125,10 @@ class WorkbenchApp(App[str]):
             self._settings.save(config_dir())
 
     def _reload_themes(self) -> None:
-        if self._watcher.changed():
-            themes, problems = load_themes(config_dir() / "themes")
+        folder = config_dir() / "themes"
+        if (stamps := theme_stamps(folder)) != self._theme_stamps:
+            self._theme_stamps = stamps
+            themes, problems = load_themes(folder)
             apply_themes(self, themes)
             if self._shown_theme == self._default_theme and self._settings.theme in themes:
                 self.theme = self._settings.theme  # its file could not be read before

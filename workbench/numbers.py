@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime
 
 
 def number(value: float | None, digits: int = 3, *, signed: bool = False, width: int = 0) -> str:
@@ -34,7 +35,7 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 def duration(seconds: float) -> str:
     """Format `seconds` for a reader: 4.2s, 42s, 6m 20s, 3h 05m; - when unknown (NaN or infinite)."""
-    if not abs(seconds) < float("inf"):
+    if not math.isfinite(seconds):
         return "-"
     if seconds < 10:
         return f"{seconds:.1f}s"
@@ -44,6 +45,11 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60}m {whole % 60:02}s"
     return f"{whole // 3600}h {whole % 3600 // 60:02}m"
+
+
+def moment(seconds: float | None) -> str:
+    """Format a time, in unix seconds, as local date and time; - when unknown."""
+    return "-" if seconds is None else f"{datetime.fromtimestamp(seconds).astimezone():%F %R}"
 
 
 def gigabytes(count: int) -> str:

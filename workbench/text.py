@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections.abc import Sequence
 
@@ -53,14 +54,14 @@ def sparkline(values: Sequence[float], width: int) -> str:
     Values that do not differ give bars of middle height, not noise blown up to full height.
     """
     shown = values[-width:] if width > 0 else []
-    finite = [v for v in shown if abs(v) < float("inf")]  # NaN compares false
+    finite = [v for v in shown if math.isfinite(v)]
     if not finite:
         return " " * len(shown)
     low, high = min(finite), max(finite)
     span = high - low
     if span <= 1e-6 * max(abs(low), abs(high)):
-        return "".join(_BARS[3] if abs(v) < float("inf") else " " for v in shown)
-    return "".join(bar((v - low) / span) if abs(v) < float("inf") else " " for v in shown)
+        return "".join(_BARS[3] if math.isfinite(v) else " " for v in shown)
+    return "".join(bar((v - low) / span) if math.isfinite(v) else " " for v in shown)
 
 
 def _visible_character(character: str) -> str:

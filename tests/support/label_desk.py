@@ -185,31 +185,6 @@ class FakePrefetcher:
         self.needed.append(ahead)
 
 
-class Requested(list[str]):
-    """The names of the actions that the pane asked of the screen."""
-
-    def start(self) -> None:
-        self.append("start")
-
-    def leave(self) -> None:
-        self.append("leave")
-
-    def train(self) -> None:
-        self.append("train")
-
-    def use(self) -> None:
-        self.append("use")
-
-    def import_preferences(self) -> None:
-        self.append("import")
-
-    def export_preferences(self) -> None:
-        self.append("export")
-
-    def labels_changed(self) -> None:
-        self.append("labels changed")
-
-
 class Labelling(ThemedApp[None]):
     """The pane alone, with the footer."""
 
@@ -219,8 +194,13 @@ class Labelling(ThemedApp[None]):
         super().__init__()
         self.animation_level = "none"
         self.seconds = 0.0
-        self.requested = Requested()
-        self.pane = LabelPane(self.requested, id="label", clock=lambda: self.seconds)
+        self.requested: list[str] = []  # what the pane asked of the screen
+        self.pane = LabelPane(
+            self.requested.append,
+            lambda: self.requested.append("labels changed"),
+            id="label",
+            clock=lambda: self.seconds,
+        )
 
     def compose(self) -> ComposeResult:
         yield self.pane

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from config_files import config_problems
 from preference_samples import labelled, reward_config
 from runs_helper import record, tiny_config
 
-from trainer.config import config_problems, load_config
+from trainer.config import load_config
 from trainer.config.fields import CONFIG_FORMAT
 from trainer.config.schema import PPOConfig
 from trainer.errors import ConfigError, StorageError, UsageError

@@ -6,7 +6,7 @@ from typing import TypeVar
 from trainer.config.dpo import DPOConfig
 from trainer.config.fields import Section
 from trainer.config.loading import PRESETS, load_config, parse_overrides, preset_names, resolve_paths
-from trainer.config.problems import config_problems, config_warnings, validate
+from trainer.config.problems import config_warnings, validate
 from trainer.config.reward_model import RewardModelConfig
 from trainer.config.schema import Config
 
@@ -28,7 +28,6 @@ __all__ = [
     "SCHEMAS",
     "AnyConfig",
     "Config",
-    "config_problems",
     "config_warnings",
     "load_config",
     "parse_overrides",

@@ -10,7 +10,7 @@ from typing import Any
 import tomli_w
 
 from trainer.config.fields import CONFIG_FORMAT, Section
-from trainer.config.problems import Schema, validate_as
+from trainer.config.problems import Schema, short, validate_as
 from trainer.config.schema import Config
 from trainer.errors import ConfigError, StorageError, UsageError
 from trainer.files import DEEPEST, parse_toml, read_given
@@ -70,19 +70,19 @@ def parse_overrides(assignments: list[str], schema: type[Section] = Config) -> d
     tables: dict[str, Any] = {}
     for assignment in assignments:
         if any("\ud800" <= character <= "\udfff" for character in assignment):  # for bytes that are not UTF-8
-            raise UsageError(f"--set {_short(assignment)}: must be text in UTF-8")
+            raise UsageError(f"--set {short(assignment)}: must be text in UTF-8")
         key, equals, text = assignment.partition("=")
         parts = [part.strip() for part in key.split(".")]
         if not equals or len(parts) < 2 or not all(parts):
-            raise UsageError(f"--set {_short(assignment)}: must be table.key=value, as in --set ppo.kl_coef=0.1")
+            raise UsageError(f"--set {short(assignment)}: must be table.key=value, as in --set ppo.kl_coef=0.1")
         if len(parts) > DEEPEST:
-            raise UsageError(f"--set {_short(assignment)}: a key of {len(parts)} parts; it must be table.key=value")
+            raise UsageError(f"--set {short(assignment)}: a key of {len(parts)} parts; it must be table.key=value")
         node = tables
         for part in parts[:-1]:
             node = node.setdefault(part, {})
             if not isinstance(node, dict):
-                was = f"{_short(part)!r} was set to a value before and is not a table"
-                raise UsageError(f"--set {_short(assignment)}: {was}")
+                was = f"{short(part)!r} was set to a value before and is not a table"
+                raise UsageError(f"--set {short(assignment)}: {was}")
         node[parts[-1]] = _value(parts, text.strip(), schema)
     return tables
 
@@ -146,10 +146,6 @@ def _value(parts: list[str], text: str, schema: type[Section]) -> Any:
     except ValueError:
         return text
     return parsed["value"] if len(parsed) == 1 else text  # a second line is not part of the value
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _merged(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:

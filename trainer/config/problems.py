@@ -46,24 +46,19 @@ class SettingProblem(NamedTuple):
     """The whole line: key, value, rule and a way out."""
 
 
-def validate(raw: dict[str, Any], source: str = "") -> Config:
+def validate(raw: dict[str, Any]) -> Config:
+    """Return the configuration of a PPO run that `raw` describes, as `validate_as` does."""
+    return validate_as(Config, raw)
+
+
+def validate_as(schema: type[Schema], raw: dict[str, Any], source: str = "") -> Schema:
     """Return the configuration that `raw` (tables of plain values) describes; `source` names it in messages.
 
     Raises ConfigError with every problem.
     """
-    return validate_as(Config, raw, source)
-
-
-def validate_as(schema: type[Schema], raw: dict[str, Any], source: str = "") -> Schema:
-    """Validate the configuration of any kind of run, as `validate` does."""
     if problems := located_problems(raw, schema):
         raise ConfigError([problem.message for problem in problems], source)
     return schema.model_validate(raw)
-
-
-def config_problems(raw: dict[str, Any]) -> list[str]:
-    """Return the problems of `raw`, one line each; empty if there are none."""
-    return [problem.message for problem in located_problems(raw)]
 
 
 def located_problems(raw: dict[str, Any], schema: type[Section] = Config) -> list[SettingProblem]:
@@ -87,7 +82,8 @@ def located_problems(raw: dict[str, Any], schema: type[Section] = Config) -> lis
             told.append(SettingProblem(_key(more[0]["loc"]), f"and {len(more)} more: fix these first"))
         # Rules between fields are checked with defaults in place of broken fields, which are not reported twice.
         config = schema.model_validate(pruned)
-    conflicts = _conflicts(config) if isinstance(config, Config) else ()  # only PPO has rules between settings
+    # Only PPO has rules between settings.
+    conflicts = [*_sizes(config), *_algorithm(config), *_bounds(config)] if isinstance(config, Config) else []
     return told + [
         SettingProblem(keys[0], message)
         for keys, message in conflicts
@@ -160,7 +156,11 @@ def _rule(kind: str, context: dict[str, Any], otherwise: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return short(str(value).lower() if isinstance(value, bool) else repr(value))
+
+
+def short(text: str) -> str:
+    """Cut `text` to 80 characters for a message."""
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
@@ -199,11 +199,6 @@ class Conflict(NamedTuple):
     keys: tuple[str, ...]
     """The one to change comes first."""
     message: str
-
-
-def _conflicts(config: Config) -> list[Conflict]:
-    """Return the rules that `config` breaks."""
-    return [*_sizes(config), *_algorithm(config), *_bounds(config)]
 
 
 def config_warnings(config: Config) -> list[str]:

@@ -15,13 +15,14 @@ from typing import Any, Literal
 import mlx.core as mx
 
 from trainer.arrays import leaves
-from trainer.config import AnyConfig
+from trainer.config import AnyConfig, Config
 from trainer.control.control import Control, Interrupted, Steered
 from trainer.control.inbox import Inbox
 from trainer.errors import StorageError, TrainerError
 from trainer.events import Alert, EndState, Event, HumanEvaluation, RunEnded, RunStarted, State, StateChanged
 from trainer.files import is_same, path_of
 from trainer.models.loading import LoadedModel
+from trainer.runs.checkpoint_files import CheckpointWriter
 from trainer.runs.checkpoint_index import newest_checkpoint
 from trainer.runs.folder import RunFolder, check_name_is_free, create_run, open_to_train, versions, write_config
 from trainer.runs.journal import Journal
@@ -47,13 +48,15 @@ def closing(out: Sinks, control: Control) -> Iterator[None]:
 class RunUnderWay(Steered):
     """One run under way in `folder`. A subclass defines what it trains and how it is saved.
 
-    resume: the run to continue; None for a new one.
+    config: as it is active now; resume: the run to continue, None for a new one.
     """
 
     folder: RunFolder
     guard: RunGuard
+    checkpoints: CheckpointWriter
 
-    def __init__(self, resume: Path | None, out: Sinks, control: Control) -> None:
+    def __init__(self, config: AnyConfig, resume: Path | None, out: Sinks, control: Control) -> None:
+        self.config = config
         self.resume = resume
         self.out = out
         self.control = control
@@ -70,10 +73,6 @@ class RunUnderWay(Steered):
     @abstractmethod
     def save(self) -> None:
         """Save the last whole iteration, unless it is saved already. Raises StorageError, also for a lost folder."""
-
-    @abstractmethod
-    def move_to(self, folder: RunFolder) -> None:
-        """Use `folder` as the run's own from now on: write config.toml, and let `save` write the checkpoint again."""
 
     @property
     def open_alarms(self) -> dict[str, str]:
@@ -124,36 +123,37 @@ class RunUnderWay(Steered):
         """Emit an event that another process has found out about the run."""
         self.emit(event)
 
-    def find_folder(self, config: AnyConfig) -> None:
+    def find_folder(self) -> None:
         """Open the folder of the run to continue, or check that the name of a new one is free."""
         self.state("loading")
         if self.resume:
-            self.folder = open_to_train(self.resume, Path(config.run.dir))
+            self.folder = open_to_train(self.resume, Path(self.config.run.dir))
         else:
-            check_name_is_free(config)
+            check_name_is_free(self.config)
 
-    def in_folder(self, config: AnyConfig, preset: str, loop: Callable[[], str], *, pairs: str = "") -> RunEnded:
+    def in_folder(self, preset: str, loop: Callable[[], str], *, pairs: str = "") -> RunEnded:
         """Create a new run's folder, as `create_run` does, and run `loop` under its lock, `guarded`."""
         if not self.resume:
-            self.folder = create_run(config, preset, pairs=pairs)
+            self.folder = create_run(self.config, preset, pairs=pairs)
         with self.folder.lock() as lock:
             if self.resume:
-                write_config(self.folder, config)  # the settings that are active from here on
+                write_config(self.folder, self.config)  # the settings that are active from here on
             try:
-                self._open(config, lock)
+                self._open(lock)
             except TrainerError:
                 if not self.resume:
                     shutil.rmtree(self.folder.root, ignore_errors=True)
                 raise
             return self.guarded(loop)
 
-    def _open(self, config: AnyConfig, lock: Lock) -> None:
+    def _open(self, lock: Lock) -> None:
         """Listen to requests, begin the journal, and add the other sinks of the run."""
-        folder, shared = self.folder, config.run.shared
+        folder, config, shared = self.folder, self.config, self.config.run.shared
         inbox = Inbox(folder.control, self.control, functools.partial(self.alert, "warning", "request_broken"))
         journal = Journal(folder.events, shared=shared)
         self.out.add_first(journal)
         self.guard = RunGuard(folder, lock, journal)
+        self.checkpoints = CheckpointWriter(folder, config.checkpoint.keep, self.emit, self.guard.check)
 
         def look_into_inbox() -> None:
             self.guard.check()  # several times a second, so that no iteration is wasted
@@ -164,17 +164,10 @@ class RunUnderWay(Steered):
         self.out.add([ProgressFile(folder.progress, shared=shared), *trackers])
 
     def begin(
-        self,
-        config: AnyConfig,
-        model: LoadedModel,
-        *,
-        trainable: Sequence[mx.array],
-        prompts: int,
-        eval_prompts: int,
-        iterations: int,
-        kind: str = "ppo",
+        self, model: LoadedModel, *, trainable: Sequence[mx.array], prompts: int, eval_prompts: int, iterations: int
     ) -> None:
         """Report what is trained, once it is known which iteration the run continues after."""
+        config = self.config
         self.emit(
             RunStarted(
                 name=self.folder.name,
@@ -191,7 +184,7 @@ class RunUnderWay(Steered):
                 versions=versions(),
                 warnings=self.warnings,
                 resumed_at=self.iteration if self.resume else None,
-                run_kind=kind,
+                run_kind="ppo" if isinstance(config, Config) else config.kind,
             )
         )
 
@@ -248,7 +241,9 @@ class RunUnderWay(Steered):
     def _recovered(self) -> str:
         """Save the last whole iteration where the folder is now; return how that went."""
         try:
-            self.move_to(self.guard.recover())
+            self.folder = self.guard.recover()
+            self.checkpoints.move_to(self.folder)
+            write_config(self.folder, self.config)
             self.save()
         except StorageError as error:
             return str(error)

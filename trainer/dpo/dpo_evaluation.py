@@ -83,7 +83,7 @@ def read_completions(
     counts = [count for group in groups for count in group.completions]
     rewards, logprobs, kl = np.empty(len(sequences)), np.empty(len(sequences)), 0.0
     lengths, budget = list(map(len, sequences)), config.optim.micro_batch_tokens
-    for rows in micro_batch_rows(range(len(sequences)), lengths, budget, progress=progress):
+    for rows in micro_batch_rows(lengths, budget, progress=progress):
         part = to_completions([sequences[row] for row in rows], [counts[row] for row in rows])
         where = (part.sequences, part.prompt_lengths, part.tokens.shape[1])
         logits = filled(actor(*where, want="logits").logits)

@@ -24,7 +24,7 @@ from trainer.preference_data.comparisons import Comparisons, load_preferences, p
 from trainer.preference_data.groups import fingerprint
 from trainer.preferences.records import Preference
 from trainer.reward_model.pair_evaluation import length_slope_of
-from trainer.rewards import Rewards, Trust, build_rewards, load_functions, trust_all
+from trainer.rewards import Rewards, Trust, build_run_rewards, load_functions, trust_all
 from trainer.rewards.model_reward import keep_models, unfinished_models, with_checkpoints
 from trainer.runs.sinks import Sink, Sinks
 from trainer.seeding import Purpose, key_for
@@ -151,15 +151,7 @@ def _load(run: StepRun, config: DPOConfig, preferences: Iterable[Preference] | N
     keep_models(config)
     rewards = None  # nothing is sampled
     if config.reward.sources:
-        rewards = build_rewards(
-            config.reward,
-            backbone=model,
-            max_new_tokens=config.rollout.max_new_tokens,
-            micro_batch_tokens=config.optim.micro_batch_tokens,
-            between_passes=run.control.check,
-            trust=trust,
-            modules=functions,
-        )
+        rewards = build_run_rewards(config, model, trust=trust, between_passes=run.control.check, modules=functions)
     data = policy_comparisons(preferences, model, config)
     pairs = fingerprint([*data.train, *data.held_out])
     if run.resume:

@@ -17,32 +17,31 @@ Found = TypeVar("Found")  # what a loss measures on the way: a tree of arrays
 
 
 def micro_batch_rows(
-    rows: Sequence[int],
     lengths: Sequence[int],
     budget: int,
     *,
     counts: Sequence[int] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[list[int]]:
-    """Yield `rows` in groups of similar length whose padded tokens stay within `budget`; a longer row goes alone.
+    """Yield rows in groups of similar length whose padded tokens stay within `budget`; a longer row goes alone.
 
-    lengths: tokens of each sequence, indexed by row. counts: sequences of each row, if a row has several, of which
-    `lengths` has the longest. progress: called after each group with the number of rows done and the total. The longest
-    come first, so that memory peaks at the start.
+    lengths: tokens of each row. counts: sequences of each row, if a row has several, of which `lengths` has the
+    longest. progress: called after each group with the number of rows done and the total. The longest come first, so
+    that memory peaks at the start.
     """
     group: list[int] = []
     sequences = 0
-    for place, row in enumerate(sorted(rows, key=lambda row: (-lengths[row], row))):
+    for place, row in enumerate(sorted(range(len(lengths)), key=lambda row: -lengths[row])):
         count = 1 if counts is None else counts[row]
         if group and lengths[group[0]] * (sequences + count) > budget:
             yield group
-            progress(place, len(rows))
+            progress(place, len(lengths))
             group, sequences = [], 0
         group.append(row)
         sequences += count
     if group:
         yield group
-        progress(len(rows), len(rows))
+        progress(len(lengths), len(lengths))
 
 
 def _added(one: Found, other: Found) -> Found:

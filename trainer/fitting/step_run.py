@@ -18,9 +18,7 @@ from trainer.events import Event, RewardModelStep, RunEnded
 from trainer.fitting.phases import Phases, SkippedSteps
 from trainer.models.cpu.blas import blas_warning, measure_matmul
 from trainer.models.loading import LoadedModel, quantize_warning
-from trainer.runs.checkpoint_files import CheckpointWriter, load_newest
-from trainer.runs.folder import RunFolder, write_config
-from trainer.runs.sinks import Sinks
+from trainer.runs.checkpoint_files import load_newest
 from trainer.seeding import Purpose
 
 if TYPE_CHECKING:
@@ -118,15 +116,9 @@ class Loaded(NamedTuple):
 class StepRun(RunUnderWay):
     """A run that counts steps, from its first event to its last."""
 
+    config: RewardModelConfig | DPOConfig
     parts: Loaded
     snapshot: Any
-    checkpoints: CheckpointWriter
-
-    def __init__(
-        self, config: RewardModelConfig | DPOConfig, resume: Path | None, out: Sinks, control: Control
-    ) -> None:
-        super().__init__(resume, out, control)
-        self.config = config
 
     @property
     def iteration(self) -> int:
@@ -136,12 +128,12 @@ class StepRun(RunUnderWay):
 
     def train(self, load: Callable[[], Loaded], preset: str) -> RunEnded:
         """Load everything, then create or open the run and train. A failed start leaves nothing behind."""
-        self.find_folder(self.config)
+        self.find_folder()
         self.parts = load()
         self.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(self.config.model)))
         self.warnings += self.parts.fit.data.warnings
         self.snapshot = self.parts.fit.snapshot()
-        return self.in_folder(self.config, preset, self._steps, pairs=self.parts.pairs)
+        return self.in_folder(preset, self._steps, pairs=self.parts.pairs)
 
     def save(self) -> None:
         """Save the last whole step, unless it is saved already."""
@@ -149,28 +141,19 @@ class StepRun(RunUnderWay):
         if self.parts.fit.is_prepared:
             self.checkpoints.save(self.iteration, lambda path: self.parts.write(path, self.snapshot))
 
-    def move_to(self, folder: RunFolder) -> None:
-        """Use `folder` as the run's folder from now on."""
-        self.folder = folder
-        self.checkpoints.move_to(folder)
-        write_config(folder, self.config)
-
     def _begin(self) -> None:
         parts, fit = self.parts, self.parts.fit
-        self.checkpoints = CheckpointWriter(self.folder, self.config.checkpoint.keep, self.emit, self.guard.check)
         loaded, problems = load_newest(self.folder, parts.read)
         if loaded is not None:
             self.snapshot = loaded
             fit.restore(loaded)
             self.checkpoints.saved_at = loaded.iteration
         self.begin(
-            self.config,
             parts.model,
             trainable=parts.trainable(self.snapshot),
             prompts=len(fit.data.train),
             eval_prompts=len(fit.data.held_out),
             iterations=fit.total_steps,
-            kind=self.config.kind,
         )
         self.tell_damaged(problems)
 

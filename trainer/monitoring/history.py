@@ -68,9 +68,9 @@ class Stretch:
         """Return every iteration that is kept, in order."""
         return list({row.iteration: row for row in chain(self._first, self._newest)}.values())
 
-    def early_and_late(self, early: int, late: int) -> tuple[list[Iteration], list[Iteration]] | None:
-        """Return the first `early` and the newest `late` iterations; None while they overlap."""
-        before, now = self._first[:early], self.newest(late)
+    def early_and_late(self, count: int) -> tuple[list[Iteration], list[Iteration]] | None:
+        """Return the first `count` and the newest `count` iterations; None while they overlap."""
+        before, now = self._first[:count], self.newest(count)
         if not before or not now or before[-1].iteration >= now[0].iteration:
             return None
         return before, now

@@ -56,8 +56,8 @@ _BIASED = (
     "with model.dtype = 'float32'; if that does not help, decoding and scoring of this model differ: choose another."
 )
 
-ENTROPY_START = 3
 ENTROPY_WINDOW = 3
+"""Iterations averaged, at the start and now, for the entropy."""
 ENTROPY_LEFT = 0.2
 """Entropy over that of the start, for a warning; earlier than rldoctor's 0.1."""
 ENTROPY_GONE = 0.05
@@ -98,7 +98,7 @@ def _over_target(history: History, config: Config) -> Sign | None:
 
 def _unpaid(history: History, config: Config) -> Sign | None:
     """Check whether the penalty takes more than the score has gained, if both have the same unit and scale."""
-    windows = history.scores.early_and_late(WINDOW, WINDOW)
+    windows = history.scores.early_and_late(WINDOW)
     ppo, scaled = config.ppo, config.reward.normalize != "off"
     if windows is None or scaled or ppo.kl_controller == "adaptive" or ppo.kl_in == "loss":
         return None
@@ -117,12 +117,12 @@ def _unpaid(history: History, config: Config) -> Sign | None:
 
 def _for_nothing(history: History, config: Config) -> Sign | None:
     """Check whether the policy is far from the reference without a higher score, whatever the penalty."""
-    windows = history.scores.early_and_late(WINDOW, WINDOW)
+    windows = history.scores.early_and_late(WINDOW)
     if windows is None:
         return None
     before, now = (trained_scores(rows, config) for rows in windows)
     kl, length = mean(row.kl for row in windows[1]), mean(row.response_length for row in windows[1])
-    start = mean(row.entropy for row in history.texts.all_kept()[:ENTROPY_START])
+    start = mean(row.entropy for row in history.texts.all_kept()[:ENTROPY_WINDOW])
     if not (kl > KL_OF_ENTROPY * start * length and standard_errors(now, before) < RISEN):
         return None
     gain = fmean(now) - fmean(before)
@@ -217,7 +217,7 @@ def _surprise_off(rows: Sequence[Iteration]) -> Sign | None:
 
 def entropy_collapse(history: History, config: Config) -> Sign | None:
     """Check for a policy that is nearly sure of every token and so no longer explores."""
-    windows = history.texts.early_and_late(ENTROPY_START, ENTROPY_WINDOW)
+    windows = history.texts.early_and_late(ENTROPY_WINDOW)
     if windows is None:
         return None
     start, now = (mean(row.entropy for row in rows) for rows in windows)

@@ -67,7 +67,7 @@ def reward_hacking(history: History, config: Config) -> Sign | None:
 
 def _watched(history: History, config: Config) -> Sign | None:
     """Check whether a source of weight 0 has fallen and the trained score has risen, both by more than chance."""
-    windows = history.scores.early_and_late(HACKING_WINDOW, HACKING_WINDOW)
+    windows = history.scores.early_and_late(HACKING_WINDOW)
     if windows is None:
         return None
     early, late = (trained_scores(rows, config) for rows in windows)
@@ -95,7 +95,7 @@ def _watched(history: History, config: Config) -> Sign | None:
 
 def _judged(history: History, config: Config) -> Sign | None:
     """Check whether people prefer the reference, or the policy less than before, though the trained score rose."""
-    windows = history.scores.early_and_late(HACKING_WINDOW, HACKING_WINDOW)
+    windows = history.scores.early_and_late(HACKING_WINDOW)
     if windows is None or not history.human:
         return None
     early, late = (trained_scores(rows, config) for rows in windows)
@@ -143,7 +143,7 @@ def _error(*held: tuple[Evaluation, float]) -> float:
 
 def length_exploitation(history: History, config: Config) -> Sign | None:
     """Check whether longer responses score higher and responses have become longer, though no length is rewarded."""
-    windows = history.scores.early_and_late(WINDOW, WINDOW)
+    windows = history.scores.early_and_late(WINDOW)
     if windows is None or any(source.kind == "length" and source.weight for source in config.reward.sources):
         return None
     start, now = (mean(row.response_length for row in rows) for rows in windows)
@@ -171,7 +171,7 @@ def length_exploitation(history: History, config: Config) -> Sign | None:
 
 def truncation(history: History, config: Config) -> Sign | None:
     """Check whether more responses are cut short than at the start; a task that ignores stops by design is exempt."""
-    windows = history.texts.early_and_late(WINDOW, WINDOW)
+    windows = history.texts.early_and_late(WINDOW)
     if windows is None or config.rollout.ignore_stop:
         return None
     start, now = (mean(row.truncated for row in rows) for rows in windows)
@@ -195,7 +195,7 @@ def truncation(history: History, config: Config) -> Sign | None:
 
 def repetition(history: History, config: Config) -> Sign | None:
     """Check whether responses repeat themselves, and more than at the start."""
-    windows = history.texts.early_and_late(WINDOW, WINDOW)
+    windows = history.texts.early_and_late(WINDOW)
     if windows is None:
         return None
     start, now = (mean(row.repetition for row in rows) for rows in windows)

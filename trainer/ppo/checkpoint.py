@@ -154,7 +154,7 @@ def load_checkpoint(folder: Path, adapter_config: dict[str, Any]) -> Snapshot:
         average = read_arrays(averaged) if averaged.exists() else None
         value = read_arrays(folder / "value" / "value.safetensors")
         optimizer = read_arrays(folder / "optimizer" / "optimizer.safetensors")
-        _State.model_validate(state)
+        checked = _State.model_validate(state)
         tree = {
             side: optimizer_tree(optimizer, parameters, f"{side}.")
             for side, parameters in (("policy", policy), ("value", value))
@@ -163,16 +163,16 @@ def load_checkpoint(folder: Path, adapter_config: dict[str, Any]) -> Snapshot:
     except (OSError, ValueError, RuntimeError, RecursionError) as error:
         raise DamagedCheckpointError(folder, damage_of(error)) from error
     return Snapshot(
-        state["iteration"],
+        checked.iteration,
         policy,
         value,
         tree,
-        state["optimizer_steps"],
-        state["rewards"],
-        state["tokens"],
+        checked.optimizer_steps,
+        state["rewards"],  # with their sources
+        checked.tokens,
         adapter_config,
-        state.get("kl_coef"),
-        state.get("kl_coef_start"),
+        checked.kl_coef,
+        checked.kl_coef_start,
         average,
-        Rollback(**rollback) if (rollback := state.get("rollback")) else None,
+        checked.rollback,
     )

@@ -157,7 +157,7 @@ class PPO:
             )
         return IterationResult(batch, prompts, rewards, metrics, update.ratios, settings, self._token_texts)
 
-    def score(self, batch: Experience, progress: Callable[[int, int], None], *, alternatives: int = 0) -> Experience:
+    def score(self, batch: Experience, progress: steps.Progress, *, alternatives: int = 0) -> Experience:
         """Add log-probs of policy and reference, their KL, and values of the critic if there is one.
 
         alternatives: most likely tokens of each position to add as well.
@@ -171,7 +171,7 @@ class PPO:
         batch = steps.add_kl_to_sa_pairs(self.actor, batch, estimator=c.ppo.kl_estimator, **tempered)
         return steps.add_values_to_sa_pairs(self.actor, batch, **how) if self.has_critic else batch
 
-    def learn(self, number: int, batch: Experience, progress: Callable[[int, int], None]) -> Update:
+    def learn(self, number: int, batch: Experience, progress: steps.Progress) -> Update:
         """Train for several epochs over the batch in reshuffled minibatches, one optimiser step each."""
         ppo, rollout = self.config.ppo, self.config.rollout
         warms_up = self._critic_learns_alone(number)

@@ -86,9 +86,9 @@ def correlation(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> float
     return float(np.corrcoef(x, y)[0, 1])
 
 
-def repetition(tokens: Sequence[int], n: int = 4) -> float:
-    """Return the share of a response's n-grams that occurred in it before; 0 if all differ or there are none."""
-    grams = list(zip(*(tokens[start:] for start in range(n)), strict=False))
+def repetition(tokens: Sequence[int]) -> float:
+    """Return the share of a response's 4-grams that occurred in it before; 0 if all differ or there are none."""
+    grams = list(zip(*(tokens[start:] for start in range(4)), strict=False))
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 

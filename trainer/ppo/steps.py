@@ -33,7 +33,7 @@ def micro_batches(
 
     progress: called after each part with the number of sequences done and the total.
     """
-    for rows in micro_batch_rows(range(batch.size), batch.lengths(), budget, progress=progress):
+    for rows in micro_batch_rows(batch.lengths(), budget, progress=progress):
         yield rows, batch.take(rows)
 
 

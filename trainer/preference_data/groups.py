@@ -109,7 +109,7 @@ def micro_batches(groups: Sequence[Group], budget: int, progress: Progress) -> I
     The longest come first. progress: called after each part.
     """
     longest, counts = [group.longest for group in groups], [len(group.sequences) for group in groups]
-    for rows in micro_batch_rows(range(len(groups)), longest, budget, counts=counts, progress=progress):
+    for rows in micro_batch_rows(longest, budget, counts=counts, progress=progress):
         yield [groups[row] for row in rows]
 
 

@@ -53,11 +53,9 @@ _ITEM = f"""SELECT i.queue, i.payload, i.repeats, e.labeller, e.payload, {COMPAR
     WHERE i.session = :session AND i.position = :position"""  # noqa: S608  our own names
 
 
-def list_sessions(store: PreferenceStore, labeller: str | None = None) -> list[SessionRecord]:
-    """Return the sessions in `store`, the newest first: those of one labeller, or all."""
-    query = f"{_SESSIONS} WHERE s.labeller = :labeller OR :labeller IS NULL ORDER BY s.id DESC"
-    rows = store.log.rows(query, {"labeller": None if labeller is None else as_utf8(labeller)})
-    records = [_record(store, row) for row in rows]
+def list_sessions(store: PreferenceStore) -> list[SessionRecord]:
+    """Return the sessions in `store`, the newest first."""
+    records = [_record(store, row) for row in store.log.rows(f"{_SESSIONS} ORDER BY s.id DESC")]
     return [open_session(store, one.id).record if one.left else one for one in records]
 
 

@@ -113,7 +113,7 @@ def score_sequences(
     score: scores a micro-batch, as `RewardModel.scores` does.
     """
     scores, lengths = np.empty(len(sequences)), list(map(len, sequences))
-    for rows in micro_batch_rows(range(len(sequences)), lengths, micro_batch_tokens, progress=progress):
+    for rows in micro_batch_rows(lengths, micro_batch_tokens, progress=progress):
         part = mx.array(pad([sequences[row] for row in rows]))
         scores[rows] = np.array(score(part, mx.array([lengths[row] for row in rows])))  # frees this part's graph
     return scores

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, assert_never
 
+from trainer.config import Config
+from trainer.config.dpo import DPOConfig
 from trainer.config.reward_sources import AnySource, LengthSource, LexiconSource, ModelSource, PythonSource, RegexSource
 from trainer.config.schema import RewardConfig
 from trainer.rewards.code import Trust, trust_all
@@ -31,6 +33,7 @@ __all__ = [
     "Trust",
     "WeightedSource",
     "build_rewards",
+    "build_run_rewards",
     "load_functions",
     "trust_all",
 ]
@@ -85,6 +88,26 @@ def build_rewards(
         normalize=config.normalize,
         missing_stop_penalty=config.missing_stop_penalty,
         overlong=Overlong(config.overlong_penalty, config.overlong_tokens, max_new_tokens),
+    )
+
+
+def build_run_rewards(
+    config: Config | DPOConfig,
+    backbone: LoadedModel,
+    *,
+    trust: Trust,
+    between_passes: Callable[[], None] = lambda: None,
+    modules: dict[str, ModuleType] | None = None,
+) -> Rewards:
+    """Build the rewards of a run on `backbone`. trust, between_passes, modules: as for `build_rewards`."""
+    return build_rewards(
+        config.reward,
+        backbone=backbone,
+        max_new_tokens=config.rollout.max_new_tokens,
+        micro_batch_tokens=config.optim.micro_batch_tokens,
+        between_passes=between_passes,
+        trust=trust,
+        modules=modules,
     )
 
 

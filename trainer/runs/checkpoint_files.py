@@ -135,8 +135,8 @@ class CheckpointWriter:
 
     def __init__(self, folder: RunFolder, keep: int, emit: Callable[[Event], None], check: Callable[[], None]) -> None:
         self.folder = folder
+        self.keep = keep
         self.saved_at = -1
-        self._keep = keep
         self._emit = emit
         self._check = check
 
@@ -150,7 +150,7 @@ class CheckpointWriter:
         path = self.folder.checkpoint(iteration)
         write(path)
         self.saved_at = iteration
-        prune_checkpoints(self.folder, self._keep)
+        prune_checkpoints(self.folder, self.keep)
         where, seconds = str(path.relative_to(self.folder.root)), time.perf_counter() - started
         self._emit(CheckpointSaved(iteration=iteration, path=where, seconds=seconds))
 

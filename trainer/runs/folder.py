@@ -182,6 +182,17 @@ def run_folders(runs_dir: Path) -> list[RunFolder]:
     return [RunFolder(path) for path in paths]
 
 
+def free_names(runs_dir: Path, prefix: str) -> Iterator[str]:
+    """Yield names for new runs in `runs_dir`: `prefix` and the next free numbers. Raises StorageError."""
+    numbers = [
+        int(folder.name.removeprefix(f"{prefix}-"))
+        for folder in run_folders(runs_dir)
+        if re.fullmatch(rf"{re.escape(prefix)}-[0-9]+", folder.name)
+    ]
+    for number in itertools.count(max(numbers, default=0) + 1):
+        yield f"{prefix}-{number:04d}"
+
+
 def rename_run(folder: RunFolder, new_name: str) -> RunFolder:
     """Rename a run: its folder, and `run.name` in its config.toml.
 
@@ -250,13 +261,7 @@ def _candidates(config: AnyConfig, preset_name: str) -> Iterator[RunFolder]:
         yield RunFolder(runs_dir / config.run.name)
         return
     prefix = re.sub(r"[^\w.-]+", "-", Path(preset_name).name.removesuffix(".toml")).strip(".-") or "run"
-    numbers = [
-        int(folder.name.removeprefix(f"{prefix}-"))
-        for folder in run_folders(runs_dir)
-        if re.fullmatch(rf"{re.escape(prefix)}-[0-9]+", folder.name)
-    ]
-    for number in itertools.count(max(numbers, default=0) + 1):
-        yield RunFolder(runs_dir / f"{prefix}-{number:04d}")
+    yield from (RunFolder(runs_dir / name) for name in free_names(runs_dir, prefix))
 
 
 def _write_name(folder: RunFolder) -> None:

@@ -20,14 +20,14 @@ from trainer.control.control import Interrupted
 from trainer.control.questions import Answer, Completion, Question, QuestionDroppedError
 from trainer.data import Prompt, PromptRow, encode_prompts
 from trainer.errors import DataError, RewardError, TrainerError, UntrustedCodeError, UsageError, one_line
-from trainer.fitting.micro_batches import micro_batch_rows
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import reason_of
 from trainer.models.loading import LoadedModel, load_backbone
 from trainer.models.logprobs import token_logprobs
 from trainer.models.trunk import vocabulary_size
 from trainer.ppo.checkpoint import load_checkpoint
-from trainer.rewards import RewardInput, RewardResult, Trust, build_rewards
+from trainer.ppo.steps import micro_batches
+from trainer.rewards import RewardInput, RewardResult, Trust, build_run_rewards
 from trainer.rewards.code import trust_none
 from trainer.rollout.experience import Experience
 from trainer.rollout.generation import Response, generate_responses, lay_out
@@ -193,8 +193,7 @@ def _logprobs(
     """Return the teacher-forced log-prob of every response token under the current `actor`; the critic is not used."""
     lengths = to_list(batch.response_lengths)
     found: list[list[float]] = [[] for _ in lengths]
-    for rows in micro_batch_rows(range(batch.size), batch.lengths(), config.optim.micro_batch_tokens):
-        part = batch.take(rows)
+    for rows, part in micro_batches(batch, config.optim.micro_batch_tokens):
         logits = actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want="logits").logits
         assert logits is not None
         logprobs = to_list(token_logprobs(logits, part.responses, config.rollout.temperature))
@@ -237,13 +236,7 @@ class SavedPolicy:
         self._actor = ActorCriticLLM(self._model.backbone, self._config.model, key=key)
         self._reward_problem = ""
         try:
-            self._rewards = build_rewards(
-                self._config.reward,
-                backbone=self._model,
-                max_new_tokens=self._config.rollout.max_new_tokens,
-                micro_batch_tokens=self._config.optim.micro_batch_tokens,
-                trust=trust,
-            )
+            self._rewards = build_run_rewards(self._config, self._model, trust=trust)
         except UntrustedCodeError as error:
             self._reward_problem = f"not scored: {error}"
         except RewardError as error:  # a function that was moved away, say: the policy can still write

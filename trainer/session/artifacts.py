@@ -1,15 +1,15 @@
-"""Samples and checkpoints in a run's folder: written as it goes, each reported by an event; chosen for a rollback."""
+"""Samples and checkpoints in a run's folder: written as it goes, the best kept; chosen for a rollback."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from trainer.config import Config
 from trainer.errors import StorageError, UsageError
-from trainer.events import Evaluation, Event, SamplePreview, SamplesWritten
+from trainer.events import Evaluation, SamplePreview, SamplesWritten
 from trainer.files import PRIVATE, SHARED
 from trainer.ppo.checkpoint import Snapshot, save_checkpoint
 from trainer.ppo.loop import IterationResult
@@ -24,81 +24,57 @@ from trainer.runs.samples import write_samples
 PREVIEWS = 3
 
 
-class RunArtifacts:
-    """Writer of samples and checkpoints into a run's folder.
+def save_if_new(writer: CheckpointWriter, snapshot: Snapshot) -> None:
+    """Write `snapshot` as a checkpoint, unless the newest one is of the same iteration, and delete old ones."""
+    writer.save(snapshot.iteration, lambda path: save_checkpoint(path, snapshot))
 
-    check: raises StorageError if the folder is no longer the run's.
+
+def keep_best(writer: CheckpointWriter, snapshot: Snapshot, evaluation: Evaluation, metric: str) -> None:
+    """Save `snapshot`, which `evaluation` is of, if no earlier one was better by `metric`, a `checkpoint.best`.
+
+    It stays until a better one comes. Calling this again changes nothing.
     """
+    if metric == "off":
+        return
+    folder, score = writer.folder, evaluation.score_mean if metric == "score" else evaluation.reward_mean
+    found = Best(snapshot.iteration, metric, _in_scale(score, snapshot.rewards), snapshot.rewards.get("sources"))
+    if not math.isfinite(found.value):
+        return
+    best = read_best(folder) if best_checkpoint(folder) else None  # its checkpoint still exists
+    if best and (best.metric, best.sources) == (found.metric, found.sources) and not found.value > best.value:
+        return  # one of another metric or reward cannot be compared, and is replaced
+    save_if_new(writer, snapshot)
+    write_best(folder, found)
+    prune_checkpoints(folder, writer.keep)  # the previous best may be an old one
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        config: Config,
-        emit: Callable[[Event], None],
-        check: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.checkpoints = CheckpointWriter(folder, config.checkpoint.keep, emit, check)
-        self._config = config
-        self._emit = emit
-        self._check = check
 
-    @property
-    def folder(self) -> RunFolder:
-        """Folder of the run."""
-        return self.checkpoints.folder
-
-    def save(self, snapshot: Snapshot) -> None:
-        """Write `snapshot` as a checkpoint, unless the newest one is of the same iteration, and delete old ones."""
-        self.checkpoints.save(snapshot.iteration, lambda path: save_checkpoint(path, snapshot))
-
-    def keep_best(self, snapshot: Snapshot, evaluation: Evaluation) -> None:
-        """Save `snapshot`, which `evaluation` is of, if no earlier one was better by `checkpoint.best`.
-
-        It stays until a better one comes. Calling this again changes nothing.
-        """
-        metric = self._config.checkpoint.best
-        if metric == "off":
-            return
-        score = evaluation.score_mean if metric == "score" else evaluation.reward_mean
-        found = Best(snapshot.iteration, metric, _in_scale(score, snapshot.rewards), snapshot.rewards.get("sources"))
-        if not math.isfinite(found.value):
-            return
-        best = read_best(self.folder) if best_checkpoint(self.folder) else None  # its checkpoint still exists
-        if best and (best.metric, best.sources) == (found.metric, found.sources) and not found.value > best.value:
-            return  # one of another metric or reward cannot be compared, and is replaced
-        self.save(snapshot)
-        write_best(self.folder, found)
-        prune_checkpoints(self.folder, self._config.checkpoint.keep)  # the previous best may be an old one
-
-    def write_samples(self, number: int, result: IterationResult) -> None:
-        """Write the sequences of iteration `number` if `run.save_samples` is set, and report the first few."""
-        c = self._config
-        saves = c.run.save_samples
-        rows = sample_rows(
-            result.batch,
-            result.prompts,
-            result.rewards.parts,
-            c.rollout.samples_per_prompt,
-            token_texts=result.token_texts if saves else None,
-            ratios=result.ratios,
+def save_samples(folder: RunFolder, config: Config, number: int, result: IterationResult) -> SamplesWritten:
+    """Write the sequences of iteration `number` if `run.save_samples` is set; return an event with the first few."""
+    saves = config.run.save_samples
+    rows = sample_rows(
+        result.batch,
+        result.prompts,
+        result.rewards.parts,
+        config.rollout.samples_per_prompt,
+        token_texts=result.token_texts if saves else None,
+        ratios=result.ratios,
+    )
+    path = folder.samples_file(number)
+    if saves:
+        write_samples(path, rows, number, result.settings, mode=SHARED if config.run.shared else PRIVATE)
+        update_index(folder.samples, number)
+    previews = [
+        SamplePreview(
+            prompt=row["prompt"],
+            completion=row["completion"],
+            score=row["score"],
+            kl=row["kl_sum"],
+            truncated=row["truncated"],
         )
-        path = self.folder.samples_file(number)
-        if saves:
-            self._check()
-            write_samples(path, rows, number, result.settings, mode=SHARED if c.run.shared else PRIVATE)
-            update_index(self.folder.samples, number)
-        previews = [
-            SamplePreview(
-                prompt=row["prompt"],
-                completion=row["completion"],
-                score=row["score"],
-                kl=row["kl_sum"],
-                truncated=row["truncated"],
-            )
-            for row in rows[:PREVIEWS]
-        ]
-        where = str(path.relative_to(self.folder.root)) if saves else ""
-        self._emit(SamplesWritten(iteration=number, path=where, rows=len(rows), previews=previews))
+        for row in rows[:PREVIEWS]
+    ]
+    where = str(path.relative_to(folder.root)) if saves else ""
+    return SamplesWritten(iteration=number, path=where, rows=len(rows), previews=previews)
 
 
 def _in_scale(score: float, statistics: Mapping[str, Any]) -> float:

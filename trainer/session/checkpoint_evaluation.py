@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from trainer.config import Config, load_config, parse_overrides, resolve_paths
 from trainer.config.dpo import DPOConfig, as_ppo
@@ -32,7 +32,7 @@ from trainer.ppo.checkpoint import Snapshot, load_checkpoint
 from trainer.ppo.loop import PPO
 from trainer.preference_data.comparisons import load_preferences, policy_comparisons
 from trainer.preference_data.groups import fingerprint
-from trainer.rewards import Trust, build_rewards, load_functions
+from trainer.rewards import Trust, build_run_rewards, load_functions
 from trainer.rewards.code import trust_none
 from trainer.rewards.model_reward import with_checkpoints
 from trainer.runs.checkpoint_index import best_checkpoint, checkpoints
@@ -201,16 +201,9 @@ def _restored(
     config, c = run.config, run.config.run
     if wanted.seed is not None:
         config = config.model_copy(update={"run": c.model_copy(update={"seed": wanted.seed})})
-    rewards = build_rewards(
-        config.reward,
-        backbone=run.model,
-        max_new_tokens=config.rollout.max_new_tokens,
-        micro_batch_tokens=config.optim.micro_batch_tokens,
-        trust=trust,
-        modules=run.functions,
-    )
+    rewards = build_run_rewards(config, run.model, trust=trust, modules=run.functions)
     sources = [source.model_dump() for source in config.reward.sources]
-    if snapshot.rewards.get("sources") == sources:
+    if snapshot.rewards and snapshot.rewards.get("sources", sources) == sources:  # DPO has none, old files no sources
         rewards.restore(snapshot.rewards)  # statistics of other sources would mean nothing
     ppo = PPO(config, actor, run.model.tokenizer, [], rewards, emit=emit)
     actor.update_policy(snapshot.policy)
@@ -256,8 +249,8 @@ def _intervals(scores: Scores, **others: Any) -> dict[str, Interval]:
     }
 
 
-def _policy_kind(folder: RunFolder) -> Literal["ppo", "dpo"]:
-    """Return the kind that config.toml names. Raises UsageError if such a run has no policy.
+def _policy_kind(folder: RunFolder) -> str:
+    """Return the kind that config.toml names, ppo or dpo. Raises UsageError if such a run has no policy.
 
     A file that cannot be read counts as "ppo"; loading it reports the error.
     """
@@ -267,7 +260,7 @@ def _policy_kind(folder: RunFolder) -> Literal["ppo", "dpo"]:
         return "ppo"
     if kind not in ("ppo", "dpo"):
         raise UsageError(f"run '{folder.name}' is of kind '{kind}' and has no policy to evaluate: name one that has")
-    return "dpo" if kind == "dpo" else "ppo"
+    return kind
 
 
 def _overrides(reward: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from trainer.models.loading import LoadedModel
 from trainer.ppo.checkpoint import Rollback, Snapshot, restore_snapshot, take_snapshot
 from trainer.ppo.loop import PPO
 from trainer.ppo.value_init import init_value_model
-from trainer.rewards import Rewards, Trust, build_rewards
+from trainer.rewards import Rewards, Trust, build_run_rewards
 from trainer.seeding import Purpose, key_for
 from trainer.session.answers import answer
 
@@ -41,14 +41,8 @@ class TrainedPolicy:
 
     def build_rewards(self, config: Config, modules: dict[str, ModuleType] | None = None) -> Rewards:
         """Build the rewards of `config`. modules: as for `build_rewards`. Raises RewardError."""
-        return build_rewards(
-            config.reward,
-            backbone=self.model,
-            max_new_tokens=config.rollout.max_new_tokens,
-            micro_batch_tokens=config.optim.micro_batch_tokens,
-            between_passes=lambda: self._check(),
-            trust=self._trust,
-            modules=modules,
+        return build_run_rewards(
+            config, self.model, trust=self._trust, between_passes=lambda: self._check(), modules=modules
         )
 
     def begin(

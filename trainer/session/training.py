@@ -29,7 +29,7 @@ from trainer.runs.checkpoint_files import load_newest
 from trainer.runs.folder import RunFolder, write_config
 from trainer.runs.journal import read_journal
 from trainer.runs.sinks import Sink, Sinks
-from trainer.session.artifacts import RunArtifacts, forget_best, older_checkpoint
+from trainer.session.artifacts import forget_best, keep_best, older_checkpoint, save_if_new, save_samples
 from trainer.session.policy import STATISTICS_RESTARTED, TrainedPolicy
 from trainer.session.prompts import run_prompts
 
@@ -68,14 +68,13 @@ def release_thread() -> None:
 class _Run(RunUnderWay):
     """One PPO run from its first event to its last. Requests of others apply between its iterations."""
 
+    config: Config
     policy: TrainedPolicy
-    artifacts: RunArtifacts
 
     def __init__(self, config: Config, resume: Path | None, out: Sinks, control: Control, trust: Trust) -> None:
-        super().__init__(resume, out, control)
-        self.trust = trust
         self.began_in = Path.cwd()
-        self.config = with_seed(with_checkpoints(resolve_paths(config, self.began_in)))
+        super().__init__(with_seed(with_checkpoints(resolve_paths(config, self.began_in))), resume, out, control)
+        self.trust = trust
         self.warnings = config_warnings(self.config) + unfinished_models(self.config)
         self.requested = self.config  # with the live settings that apply from the next iteration on
         self.requested_rollback: tuple[int | None, str] | None = None  # the iteration to return to, and the reason
@@ -86,7 +85,7 @@ class _Run(RunUnderWay):
 
     def train(self, preset: str) -> RunEnded:
         """Load everything, then create or open the run, so that a failed start leaves nothing behind."""
-        self.find_folder(self.config)
+        self.find_folder()
         self.saved = _saved_config(self.folder) if self.resume else None
         rows = load_prompts(self.config.data)
         functions = load_functions(self.config.reward, trust=self.trust)
@@ -101,7 +100,7 @@ class _Run(RunUnderWay):
         self.policy.begin(self.config, prompts, rewards, self.emit, new=not self.resume)
         self.held_out = held_out[: self.config.eval.prompts]
         self.baseline = reference_baseline(self.policy.ppo, self.held_out) if self.config.eval.reference else None
-        return self.in_folder(self.config, preset, lambda: self._iterations(prompts))
+        return self.in_folder(preset, lambda: self._iterations(prompts))
 
     def _iterations(self, prompts: Sequence[Prompt]) -> str:
         """Run the remaining iterations; return why there are no more."""
@@ -125,14 +124,15 @@ class _Run(RunUnderWay):
                 self.requested_rollback = (None, decision.message)
             self._apply_requests()
             result = self.policy.ppo.iteration(number)
-            self.artifacts.write_samples(number, result)
+            self.guard.check()
+            self.emit(save_samples(self.folder, c, number, result))
             self.emit(result.metrics)
             is_due = number == c.ppo.iterations or (c.eval.every and number % c.eval.every == 0)
             evaluation = self._evaluate(number) if is_due else None
             # Only now: a run that ends during its evaluation repeats the iteration, and so the evaluation.
             self.policy.keep(number)
             if evaluation:
-                self.artifacts.keep_best(self.policy.snapshot, evaluation)
+                keep_best(self.checkpoints, self.policy.snapshot, evaluation, c.checkpoint.best)
             if c.checkpoint.every and number % c.checkpoint.every == 0:
                 self.save()
         self.save()
@@ -140,18 +140,16 @@ class _Run(RunUnderWay):
         return reason
 
     def _begin(self, prompts: Sequence[Prompt]) -> None:
-        self.artifacts = RunArtifacts(self.folder, self.config, self.emit, self.guard.check)
         actor = self.policy.ppo.actor
         loaded, problems = load_newest(self.folder, lambda path: load_checkpoint(path, actor.adapter_config))
         if loaded is not None:
             # First: what does not fit the model must not be saved again.
-            self.artifacts.checkpoints.saved_at = loaded.iteration
+            self.checkpoints.saved_at = loaded.iteration
             if self.policy.restore(loaded) and self.config.reward.normalize == "running":
                 self.warnings.append(STATISTICS_RESTARTED)
         elif self.resume:
             self.policy.begin_again()
         self.begin(
-            self.config,
             self.policy.model,
             trainable=[*actor.policy_parameters().values(), *actor.value_parameters().values()],
             prompts=len(prompts),
@@ -176,7 +174,7 @@ class _Run(RunUnderWay):
             if [event for event in past if isinstance(event, RolledBack)][-1:] != [expected]:
                 self._finish_rollback(rollback)
         elif loaded.iteration and evaluations and evaluations[-1].iteration == loaded.iteration:
-            self.artifacts.keep_best(loaded, evaluations[-1])
+            keep_best(self.checkpoints, loaded, evaluations[-1], self.config.checkpoint.best)
 
     def _evaluate(self, number: int) -> Evaluation | None:
         """Evaluate the policy after iteration `number` on held-out prompts; None if disabled or there are none."""
@@ -216,18 +214,12 @@ class _Run(RunUnderWay):
 
     def save(self) -> None:
         """Save the last whole iteration, unless it is saved already."""
-        self.artifacts.save(self.policy.snapshot)
+        save_if_new(self.checkpoints, self.policy.snapshot)
 
     def _save_within(self) -> None:
         """Save the last whole iteration, and report again the state that the run is in."""
-        if self.iteration != self.artifacts.checkpoints.saved_at:
+        if self.iteration != self.checkpoints.saved_at:
             super().checkpoint()
-
-    def move_to(self, folder: RunFolder) -> None:
-        """Use `folder` as the run's own from now on."""
-        self.folder = folder
-        self.artifacts.checkpoints.move_to(folder)
-        write_config(folder, self.config)
 
     # Requests: handled at once, or applied before the next iteration
 
@@ -237,7 +229,7 @@ class _Run(RunUnderWay):
 
     def checkpoint(self) -> None:
         """Save the last whole iteration, in the middle of the next one."""
-        if self.iteration == self.artifacts.checkpoints.saved_at:
+        if self.iteration == self.checkpoints.saved_at:
             self.alert("info", "checkpoint_there", f"iteration {self.iteration} already has a checkpoint")
         self._save_within()
 
@@ -288,7 +280,7 @@ class _Run(RunUnderWay):
         rollback = Rollback(older.iteration, reason, optim.policy_lr * factor, optim.value_lr * factor)
         self.policy.roll_back(older, rollback)
         forget_best(self.folder, self.iteration)
-        self.artifacts.checkpoints.saved_at = -1  # an existing checkpoint of this iteration contains another state
+        self.checkpoints.saved_at = -1  # an existing checkpoint of this iteration contains another state
         self._save_within()
         self._finish_rollback(rollback, build=build)
 

@@ -93,8 +93,9 @@ def configuration(args: argparse.Namespace, schema: type[Schema]) -> Schema:
 
     Only PPO has presets and one of them as its default; other kinds of run need no file.
     """
-    name, data = getattr(args, "name", None), getattr(args, "data", None)
-    given = [f"run.name={name}"] * (name is not None) + [f"data.preferences={data}"] * bool(data)
+    given = [f"run.name={args.name}"] if args.name is not None else []
+    if data := getattr(args, "data", None):  # an option of the commands that train on preferences
+        given.append(f"data.preferences={data}")
     overrides = parse_overrides(args.overrides + given + dir_override(args), schema)
     if issubclass(schema, Config):
         return load_config_as(schema, args.config, overrides, preset_names())
@@ -127,13 +128,11 @@ def resumed(args: argparse.Namespace, schema: type[Schema]) -> tuple[Schema, Run
 def runs_dir(args: argparse.Namespace) -> Path:
     """Return the folder of the runs. Raises UsageError if --dir does not exist."""
     default = RunConfig().dir
-    given = getattr(args, "dir", None)
-    if given is not None and not Path(given).is_dir():
-        raise UsageError(f"--dir {given}: no such folder; the default is '{default}'")
-    return Path(given or default)
+    if args.dir is not None and not Path(args.dir).is_dir():
+        raise UsageError(f"--dir {args.dir}: no such folder; the default is '{default}'")
+    return Path(args.dir or default)
 
 
 def dir_override(args: argparse.Namespace) -> list[str]:
     """Return the assignment that puts a new run into the folder of --dir; empty without that option."""
-    given = getattr(args, "dir", None)
-    return [] if given is None else [f"run.dir={json.dumps(given)}"]
+    return [] if args.dir is None else [f"run.dir={json.dumps(args.dir)}"]

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import fields, replace
-from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from trainer.errors import UsageError
+from trainer.events import plain
 from trainer.files import may_exist
 from trainer.preferences.agreement import Agreement, measure_agreement
 from trainer.preferences.data_card import render_data_card
@@ -29,7 +28,7 @@ from trainer.preferences.formats.k_way import k_way_row
 from trainer.preferences.records import Preference
 from trainer.preferences.store import PreferenceStore, default_store
 from workbench.columns import aligned, fit_end
-from workbench.numbers import counted, number, percent
+from workbench.numbers import counted, moment, number, percent
 from workbench.system import output
 from workbench.text import visible
 
@@ -160,9 +159,10 @@ def agree(args: argparse.Namespace) -> int:
     """Print the agreement of labellers, as tables or one JSON object."""
     with _store(args) as store:
         found = measure_agreement(_some(store.preferences(), store.path))
-    output.data(
-        json.dumps(_agreement_values(found), allow_nan=False) if args.json else "\n".join(_agreement_lines(found))
-    )
+    if args.json:
+        output.data(json.dumps(plain(_agreement_values(found)), allow_nan=False))
+    else:
+        output.data("\n".join(_agreement_lines(found)))
     if not found.units and not any(one.units for one in found.selves):
         output.note("no agreement: no comparison was judged twice")
     return 0
@@ -263,8 +263,7 @@ def _some(preferences: Iterator[Preference], path: Path, selection: str = "") ->
 def _line(preference: Preference) -> str:
     """Return one line for a preference: id, time, choice, labeller, and the end of the prompt."""
     judgement = preference.judgement
-    day = "-" if judgement.time is None else f"{datetime.fromtimestamp(judgement.time).astimezone():%F %R}"
-    prompt = preference.comparison.prompt
+    day, prompt = moment(judgement.time), preference.comparison.prompt
     text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
     end = fit_end(visible(text[-_PROMPT - 1 :]), _PROMPT)
     choice = judgement.choice or " > ".join("=".join(str(place + 1) for place in group) for group in judgement.ranking)
@@ -300,30 +299,24 @@ def _agreement_lines(found: Agreement) -> Iterator[str]:
 
 
 def _agreement_values(found: Agreement) -> dict[str, Any]:
-    """Return `found` as plain values, with None for a number that is not defined."""
     return {
-        "labellers": list(found.labellers),
+        "labellers": found.labellers,
         "units": found.units,
-        "alpha": _known(found.alpha),
+        "alpha": found.alpha,
         "pairs": [
             {
                 "first": pair.first,
                 "second": pair.second,
                 "units": pair.kappa.n,
-                "observed": _known(pair.kappa.observed),
-                "kappa": _known(pair.kappa.value),
-                "standard_error": _known(pair.kappa.standard_error),
-                "interval": [_known(bound) for bound in pair.kappa.interval],
+                "observed": pair.kappa.observed,
+                "kappa": pair.kappa.value,
+                "standard_error": pair.kappa.standard_error,
+                "interval": pair.kappa.interval,
             }
             for pair in found.pairs
         ],
         "selves": [
-            {
-                "labeller": one.labeller,
-                "units": one.units,
-                "observed": _known(one.observed),
-                "alpha": _known(one.alpha),
-            }
+            {"labeller": one.labeller, "units": one.units, "observed": one.observed, "alpha": one.alpha}
             for one in found.selves
         ],
     }
@@ -331,7 +324,3 @@ def _agreement_values(found: Agreement) -> dict[str, Any]:
 
 def _name(labeller: str) -> str:
     return visible(labeller) or "(no name)"
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value

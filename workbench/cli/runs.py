@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from datetime import datetime
 from typing import Any
 
 from trainer.runs.listing import RECENT, RunSummary, list_runs
 from workbench.cli.config import runs_dir
 from workbench.cli.parser import add_dir
 from workbench.columns import aligned
-from workbench.numbers import number
+from workbench.numbers import moment, number
 from workbench.run.wording import state_text
 from workbench.system import output
 from workbench.text import visible
@@ -69,13 +68,12 @@ def _plain(summary: RunSummary) -> dict[str, Any]:
 
 
 def _cells(summary: RunSummary) -> tuple[str, ...]:
-    started = "-" if summary.started is None else f"{datetime.fromtimestamp(summary.started).astimezone():%F %R}"
     return (
         visible(summary.name),
         state_text(summary),
         f"{summary.iteration}/{summary.iterations}",
         number(summary.score),
         number(summary.kl, 2),
-        started,
+        moment(summary.started),
         visible(summary.model),
     )

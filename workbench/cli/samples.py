@@ -16,10 +16,10 @@ from workbench.cli.parser import add_dir, add_run
 from workbench.columns import fit_end
 from workbench.numbers import counted, number
 from workbench.run.sample_query import Order, parse_query
-from workbench.run.sample_reader import kept_iterations, read_token_sample
+from workbench.run.sample_reader import kept_iterations
 from workbench.run.samples import Sample, SampleTable
 from workbench.samples.bookmarks import Bookmarks
-from workbench.samples.export import export_jsonl, export_markdown
+from workbench.samples.export import export_samples
 from workbench.samples.whole_run import scan
 from workbench.system import output
 from workbench.text import visible
@@ -69,8 +69,7 @@ def run(args: argparse.Namespace) -> int:
     limit = args.limit or (len(chosen) if target else _PRINTED)
     shown = chosen[:limit]
     if target:
-        export = export_jsonl if args.jsonl else export_markdown
-        written = export((read_token_sample(folder, key) for key in shown.keys), Path(target))
+        written = export_samples(folder, shown.keys, Path(target), markdown=not args.jsonl)
         output.data(visible(str(written)))
     else:
         width = shutil.get_terminal_size().columns

@@ -52,9 +52,6 @@ class Frontier(NamedTuple):
         chosen = zip(self.held_out, self.evaluations, self.training, strict=True)
         return [evaluations if held_out else training for held_out, evaluations, training in chosen]
 
-    def __bool__(self) -> bool:
-        return any(self.compared)
-
 
 class Mark(NamedTuple):
     """A point: its place, the letter of its run, and the character to draw."""
@@ -113,7 +110,7 @@ def levels(points: Iterable[Point]) -> list[float]:
 def frontier_lines(runs: Sequence[ComparedRun], width: int) -> Iterator[Line]:
     """Yield lines of at most `width` columns: the plot, and the best score of each run at a KL of at most so much."""
     found = frontier_of(runs)
-    if not found:
+    if not any(found.compared):
         yield from notes("no run has both a score and a KL in nats a sequence", width)
         return
     yield from scatter(_marks(runs, found), min(width, _PLOT_WIDTH), _PLOT_LINES)

@@ -121,15 +121,13 @@ def _part(run: ComparedRun, source: str) -> float:
 
 def _with_interval(
     measure: Measure,
-    of: Callable[[str], Callable[[ComparedRun], float]],
-    low: str,
-    high: str,
+    low: Callable[[ComparedRun], float],
+    high: Callable[[ComparedRun], float],
     text: Callable[[float], str],
 ) -> tuple[Measure, Measure]:
-    """Return `measure` and its 95% interval, whose ends are the fields `low` and `high` of the same source."""
-    of_low, of_high = of(low), of(high)
+    """Return `measure` and its 95% interval, from `low` to `high`."""
     interval = Measure(
-        f"{measure.key}_interval", "  95% interval", measure.unit, lambda run: (of_low(run), of_high(run)), text
+        f"{measure.key}_interval", "  95% interval", measure.unit, lambda run: (low(run), high(run)), text
     )
     return measure, interval
 
@@ -149,9 +147,8 @@ _HELD_OUT = Section(
         Measure("held_out_iteration", "after iteration", "", _evaluated("iteration"), _COUNT, "none"),
         *_with_interval(
             Measure("held_out_score", "score", "", _evaluated("score_mean"), _number(3)),
-            _evaluated,
-            "score_low",
-            "score_high",
+            _evaluated("score_low"),
+            _evaluated("score_high"),
             _number(2),
         ),
         Measure("held_out_kl", "KL", "nats/seq", _evaluated("kl"), _number(2)),
@@ -161,25 +158,22 @@ _HELD_OUT = Section(
         Measure("best_of", "  n", "", _best_of, _COUNT, "none"),
         *_with_interval(
             Measure("win_rate", "win rate by score", "%", _evaluated("win_rate"), _PERCENT),
-            _evaluated,
-            "win_rate_low",
-            "win_rate_high",
+            _evaluated("win_rate_low"),
+            _evaluated("win_rate_high"),
             _WHOLE_PERCENT,
         ),
         Measure("best_held_out_score", "best score", "", _best_evaluated("score_mean"), _number(3)),
         Measure("best_held_out_iteration", "  after iteration", "", _best_evaluated("iteration"), _COUNT, "none"),
         *_with_interval(
             Measure("human_win_rate", "win rate by people", "%", _judged("win_rate"), _PERCENT),
-            _judged,
-            "low",
-            "high",
+            _judged("low"),
+            _judged("high"),
             _WHOLE_PERCENT,
         ),
         *_with_interval(
             Measure("pair_accuracy", "accuracy on pairs", "%", _on_pairs("accuracy"), _PERCENT),
-            _on_pairs,
-            "accuracy_low",
-            "accuracy_high",
+            _on_pairs("accuracy_low"),
+            _on_pairs("accuracy_high"),
             _WHOLE_PERCENT,
         ),
         Measure("pair_log_loss", "log-loss", "nats", _on_pairs("log_loss"), _number(3)),

@@ -12,10 +12,9 @@ from workbench.columns import fit, padded
 from workbench.compare.lines import Line, notes, role_of, wrapped
 from workbench.compare.run import ComparedRun
 from workbench.numbers import counted
-from workbench.run.config_differences import Difference, config_differences, value_text
+from workbench.run.config_differences import MOST, Difference, config_differences, difference_rows
 from workbench.text import visible
 
-_MOST = 100  # settings; configurations have fewer
 _LONGEST = 1000  # characters of a value, at most
 _VALUE_LINES = 4
 _CHANGES = 5  # shown of each run
@@ -45,13 +44,9 @@ def compared_settings(runs: Sequence[ComparedRun]) -> Settings:
     """
     configs = {run.letter: run.config for run in runs if run.config is not None}
     kinds = {run.letter: run.kind for run in runs if run.config is not None}
-    try:
-        found = config_differences(configs)
-    except RecursionError:  # values nested as deeply as TOML allows
-        return Settings([], {})
     differences: list[Difference] = []
     only: dict[str, list[str]] = {}
-    for difference in found:
+    for difference in config_differences(configs):
         if difference.key == _WHERE:
             continue
         having = {kinds[letter] for letter, value in difference.values.items() if value is not None}
@@ -80,14 +75,11 @@ def cautions(settings: Settings) -> list[str]:
 def setting_lines(runs: Sequence[ComparedRun], settings: Settings, width: int) -> Iterator[Line]:
     """Yield lines of at most `width` columns: a table of short values, the long ones, and changes during training."""
     there = [run for run in runs if run.config is not None]
-    rows = [
-        (visible(key[:_LONGEST]), [visible(value_text(value)[:_LONGEST]) for value in values.values()])
-        for key, values in settings.differences[:_MOST]
-    ]
+    rows = difference_rows(settings.differences, _LONGEST)
     if not rows and len(there) > 1:
         yield from notes("no difference in the settings that the runs share", width)
     yield from _rows(there, rows, width)
-    if (more := len(settings.differences) - _MOST) > 0:
+    if (more := len(settings.differences) - MOST) > 0:
         yield from notes(f"and {counted(more, 'more setting')}", width)
     for kind, keys in settings.only.items():
         sections = dict.fromkeys(key.partition(".")[0] for key in keys)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from trainer.config import PRESETS, Config, config_warnings, load_config, preset_names
 from trainer.config.fields import CONFIG_FORMAT
 from trainer.config.loading import config_text
-from trainer.config.problems import located_problems, setting_keys
+from trainer.config.problems import located_problems
 from trainer.errors import ConfigError, StorageError, UsageError, cannot_write
 from trainer.files import parse_toml, read_given, whole_file
 from trainer.runs.listing import PPO
@@ -192,20 +192,27 @@ class ConfigDocument:
     @property
     def warnings(self) -> list[str]:
         """Warnings about values that are allowed but likely to disappoint; empty while there are problems."""
-        return config_warnings(self._config) if self._config else []
+        return config_warnings(self.config) if self.config else []
 
     @cached_property
     def lines(self) -> dict[str, int]:
         """Line number, from 1, of each key in the text."""
         return key_lines(self.text)
 
+    @cached_property
     def config(self) -> Config | None:
-        """Return the configuration; None while there are problems."""
-        return self._config
+        """Validated configuration; None while there are problems."""
+        return None if self.problems else Config.model_validate(self._values)
 
+    @cached_property
     def changes(self) -> dict[str, Change]:
-        """Return the settings that differ from the preset or from the saved text."""
-        return self._changes
+        """Settings that differ from the preset or from the saved text, by key."""
+        changes: dict[str, Change] = {}
+        for key in fields_by_key() if self.kind == PPO else ():
+            change = Change(*(_lookup(values, key) for values in (self._base, self._saved, self._values)))
+            if change.from_preset or change.unsaved:
+                changes[key] = change
+        return changes
 
     def save(self, *, overwrite: bool = False) -> None:
         """Write the file, completely or not at all.
@@ -295,25 +302,12 @@ class ConfigDocument:
         self._typing = None
         self.syntax_error = ""
         """Reason why the text is not TOML; empty if it is."""
-        for derived in ("problems", "lines", "_config", "_changes"):
+        for derived in ("problems", "lines", "config", "changes"):
             self.__dict__.pop(derived, None)
         try:
             self._values = parse_toml(text)
         except ValueError as error:  # tomllib also lets errors of int() through
             self.syntax_error = str(error)
-
-    @cached_property
-    def _config(self) -> Config | None:
-        return None if self.problems else Config.model_validate(self._values)
-
-    @cached_property
-    def _changes(self) -> dict[str, Change]:
-        changes: dict[str, Change] = {}
-        for key in setting_keys() if self.kind == PPO else ():
-            change = Change(*(_lookup(values, key) for values in (self._base, self._saved, self._values)))
-            if change.from_preset or change.unsaved:
-                changes[key] = change
-        return changes
 
     def _write(self, path: Path) -> None:
         """Replace the file at `path`, and keep its permissions. Raises StorageError; then nothing has changed."""
@@ -334,7 +328,7 @@ class ConfigDocument:
         self._on_disk = content
         self._saved_text, self._saved = self.text, self._values
         self._typing = None
-        self.__dict__.pop("_changes", None)
+        self.__dict__.pop("changes", None)
 
 
 def _expanded(path: Path) -> Path:

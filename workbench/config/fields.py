@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import tomllib
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal
@@ -15,6 +14,7 @@ import tomli_w
 from trainer.config import Config
 from trainer.config.problems import broken_rule
 from trainer.config.reference import ReferenceRow, reference_rows
+from trainer.files import parse_toml
 from workbench.text import has_words
 
 FieldKind = Literal["number", "integer", "switch", "choice", "text", "path", "list", "sources"]
@@ -35,7 +35,6 @@ class FormField:
     """Setting of the form."""
 
     key: str
-    section: str
     name: str
     kind: FieldKind
     default: Any
@@ -48,34 +47,25 @@ class FormField:
 
 
 @functools.cache
-def form_fields() -> tuple[FormField, ...]:
-    """Return every setting, in the order of the schema."""
+def fields_by_key() -> dict[str, FormField]:
+    """Return every setting by its dotted key, in the order of the schema."""
     rows = {row.key: row for row in reference_rows()}
-    fields = []
+    fields = {}
     for section, table in Config.model_fields.items():
         assert table.annotation is not None
         for name, schema in table.annotation.model_json_schema()["properties"].items():
             row = rows[f"{section}.{name}"]
-            fields.append(
-                FormField(
-                    key=row.key,
-                    section=section,
-                    name=name,
-                    kind=_kind(row.key, schema),
-                    default=schema["default"],
-                    low=schema.get("exclusiveMinimum", schema.get("minimum")),
-                    high=schema.get("exclusiveMaximum", schema.get("maximum")),
-                    choices=tuple(schema.get("enum") or schema.get("items", {}).get("enum") or ()),
-                    about=row,
-                )
+            fields[row.key] = FormField(
+                key=row.key,
+                name=name,
+                kind=_kind(row.key, schema),
+                default=schema["default"],
+                low=schema.get("exclusiveMinimum", schema.get("minimum")),
+                high=schema.get("exclusiveMaximum", schema.get("maximum")),
+                choices=tuple(schema.get("enum") or schema.get("items", {}).get("enum") or ()),
+                about=row,
             )
-    return tuple(fields)
-
-
-@functools.cache
-def fields_by_key() -> dict[str, FormField]:
-    """Return every setting by its dotted key."""
-    return {field.key: field for field in form_fields()}
+    return fields
 
 
 def sections() -> dict[str, str]:
@@ -89,7 +79,7 @@ def sections() -> dict[str, str]:
 
 def search(query: str) -> list[FormField]:
     """Return the settings with every word of `query` in key, help or advice; matches in the key come first."""
-    found = [f for f in form_fields() if has_words(f"{f.key} {f.about.help} {f.about.advice}", query)]
+    found = [f for f in fields_by_key().values() if has_words(f"{f.key} {f.about.help} {f.about.advice}", query)]
     return sorted(found, key=lambda f: not has_words(f.key, query))
 
 
@@ -156,10 +146,10 @@ def stepped(field: FormField, value: Any, direction: int) -> Any:
         moved = _number_step(field, float(value), direction)
     else:
         return value
-    if field.low is not None and moved < field.low:
-        moved = field.low if field.kind == "integer" else float(field.low)
-    if field.high is not None and moved > field.high:
-        moved = field.high if field.kind == "integer" else float(field.high)
+    if field.low is not None:
+        moved = max(moved, type(moved)(field.low))
+    if field.high is not None:
+        moved = min(moved, type(moved)(field.high))
     return value if broken_rule(field.key, moved) else moved
 
 
@@ -204,8 +194,8 @@ def _read(field: FormField, text: str) -> Any:
 def _list(text: str) -> list[Any]:
     if not text.startswith("["):
         return _split(text)
-    with contextlib.suppress(ValueError, RecursionError):
-        values = tomllib.loads(f"v = {text}")
+    with contextlib.suppress(ValueError):
+        values = parse_toml(f"v = {text}")
         if len(values) == 1 and isinstance(values["v"], list):
             return values["v"]
     raise ValueError('must be items between commas, or a TOML array as in ["a", "b"]')

@@ -395,4 +395,4 @@ class ConfigPane(Pane):
         self._views.show(folded=self._folded, query=self._query)
         self.query_one(ProblemsList).show(document.problems, document.warnings)
         self._explain()
-        self.query_one(EstimateLine).show(document.config())
+        self.query_one(EstimateLine).show(document.config)

@@ -13,7 +13,7 @@ from textual.message import Message
 
 from workbench.columns import fit
 from workbench.config.document import ConfigDocument
-from workbench.config.fields import FormField, form_fields, search, sections, shown
+from workbench.config.fields import FormField, fields_by_key, search, sections, shown
 from workbench.kit.cursor_list import CursorList, cursor_bindings, under_cursor
 from workbench.kit.drawing import Line
 from workbench.text import visible
@@ -77,12 +77,12 @@ def rows_of(
     folded: sections that show only their headings. sent: settings that were sent to a run and are not confirmed yet.
     draft: values that are proposed, by setting.
     """
-    changes = document.changes()
+    changes = document.changes
     problems = {problem.setting: problem.message for problem in reversed(document.problems)}
     found = {field.key for field in search(query)}
     rows: list[Row] = []
     for section, purpose in sections().items():
-        fields = [field for field in form_fields() if field.section == section and field.key in found]
+        fields = [f for key, f in fields_by_key().items() if key.startswith(f"{section}.") and key in found]
         if not fields:
             continue
         is_open = bool(query) or section not in folded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import ClassVar, get_args
 
 from rich.style import Style
@@ -31,14 +32,13 @@ def _bindings() -> list[BindingType]:
 
     Leaves out those whose keys mean something else here.
     """
-    kept = []
+    kept: list[BindingType] = []
     for binding in TextArea.BINDINGS:
         assert isinstance(binding, Binding)
         if not _APPS & set(binding.key.split(",")):
             name = binding.action.replace("_", "-").replace("(True)", "-select")
-            about = {"id": f"toml.{name}", "tooltip": binding.description, "show": False}
-            kept.append(Binding(binding.key, binding.action, binding.description, **about))  # type: ignore[arg-type]
-    return list(kept)
+            kept.append(replace(binding, id=f"toml.{name}", tooltip=binding.description, show=False))
+    return kept
 
 
 class TomlView(TextArea, inherit_bindings=False):
@@ -82,7 +82,7 @@ class TomlView(TextArea, inherit_bindings=False):
         if self._coloured != self.text:
             self._coloured = self.text
             self._tokens = tokens_by_line(self.document.lines)
-        for token in self._tokens[line_index] if line_index < len(self._tokens) else ():
+        for token in self._tokens[line_index]:
             style = self.get_component_rich_style(f"toml-view--{token.kind}")
             # Without the background, which the line or the selection sets.
             ink = Style(color=style.color, bold=style.bold, italic=style.italic, underline=style.underline)

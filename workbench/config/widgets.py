@@ -32,7 +32,7 @@ class ConfigHeading(Widget):
     def show(self, document: ConfigDocument, *, running: bool) -> None:
         """Show the state of `document`. running: during a run, only live settings can change."""
         self._subject = visible(document.preset if document.path is None and document.preset else document.name)
-        changed = sum(change.from_preset for change in document.changes().values())
+        changed = sum(change.from_preset for change in document.changes.values())
         against = "the preset" if document.preset else "the defaults"
         self._notes = [
             *(["preset"] if document.path is None and document.preset else []),

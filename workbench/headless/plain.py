@@ -9,10 +9,10 @@ from trainer.events import Event, Iteration, RewardModelStep
 from trainer.runs.listing import PPO
 from workbench.headless import Display
 from workbench.numbers import duration
-from workbench.run.history import kind_of
+from workbench.run.history import kind_of, seconds
 from workbench.run.metrics import Numbers, table
 from workbench.run.sentences import sentences, summary
-from workbench.run.view import RunView, seconds
+from workbench.run.view import RunView
 from workbench.system import output
 
 _TAIL = (("speed", "tok/s", 8), ("memory", "GB", 8), ("time", "s", 9), ("left", "", 10))
@@ -66,7 +66,7 @@ class JsonDisplay(Display):
         output.note(message)
 
 
-def heading(kind: str = PPO) -> str:
+def heading(kind: str) -> str:
     """Return two lines: the columns' names and their units."""
     columns = _columns(kind)
     names = "".join(name.rjust(width) for name, _, width in columns)

@@ -19,7 +19,7 @@ from workbench.numbers import duration, gigabytes, number
 from workbench.run.metrics import table
 from workbench.run.sentences import sentences, summary
 from workbench.run.view import RunView
-from workbench.run.wording import SIGNS, alert_text, in_brief, urgent_first
+from workbench.run.wording import alert_text, in_brief, level_sign, urgent_first
 from workbench.text import sparkline, visible
 
 _ACCENT = "cyan"
@@ -95,19 +95,17 @@ def dashboard(view: RunView, width: int, *, notice: str = "") -> RenderableType:
     parts: list[RenderableType] = list(_wrapped(_status(view), width))
     for alarm in urgent_first(view.alarms)[:_ALARMS]:
         parts += [_alert(alarm, width), _cut(f"  {alarm.advice}", width)]
-    if view.history:
-        parts += [Text(""), _metrics(view, width)]
-    if evaluations := view.newest_evaluations:
-        parts.append(Text(""))
-        parts += (_cut(f"◇ iteration {e.iteration}: {in_brief(e)}", width) for e in evaluations)
-    if view.samples is not None and view.samples.previews:
-        parts.append(Text(""))
-        parts += (line for preview in view.samples.previews[:_SAMPLES] for line in _sample(preview, width))
-    if alerts := [alert for alert in view.alerts if not isinstance(alert, Alarm)]:
-        parts.append(Text(""))
-        parts += (_alert(alert, width) for alert in alerts[-_ALERTS:])
-    if notice:
-        parts += [Text(""), Text(visible(notice), style="bold")]
+    previews = view.samples.previews[:_SAMPLES] if view.samples is not None else []
+    alerts = [alert for alert in view.alerts if not isinstance(alert, Alarm)][-_ALERTS:]
+    sections: tuple[list[RenderableType], ...] = (
+        [_metrics(view, width)] if view.history else [],
+        [_cut(f"◇ iteration {e.iteration}: {in_brief(e)}", width) for e in view.newest_evaluations],
+        [line for preview in previews for line in _sample(preview, width)],
+        [_alert(alert, width) for alert in alerts],
+        [Text(visible(notice), style="bold")] if notice else [],
+    )
+    for section in filter(None, sections):
+        parts += [Text(""), *section]
     return Group(*parts)
 
 
@@ -174,7 +172,7 @@ def _sample(preview: SamplePreview, width: int) -> Iterable[Text]:
 
 def _alert(alert: Alert | RolledBack, width: int) -> Text:
     level = "info" if isinstance(alert, RolledBack) else alert.level
-    text = Text(f"{SIGNS.get(level, SIGNS['warning'])} iteration {alert.iteration}: {visible(alert_text(alert))}")
+    text = Text(f"{level_sign(level)} iteration {alert.iteration}: {visible(alert_text(alert))}")
     text.stylize(_STYLES.get(level, _STYLES["warning"]))
     text.truncate(2 * width - 4, overflow="ellipsis")
     return text

@@ -7,7 +7,6 @@ from functools import partial
 from typing import NamedTuple
 
 from textual import actions
-from textual.app import App
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.dom import DOMNode
 from textual.screen import Screen
@@ -24,9 +23,9 @@ class Command(NamedTuple):
     action: str
 
 
-def commands(app: App[object], screen: Screen[object]) -> Iterator[Command]:
+def commands(screen: Screen[object]) -> Iterator[Command]:
     """Yield the actions that are allowed now: those of `screen` and the application, then those of each pane."""
-    nodes: list[tuple[str, DOMNode]] = [("", screen), ("", app)]
+    nodes: list[tuple[str, DOMNode]] = [("", screen), ("", screen.app)]
     nodes += [(f"{pane.TITLE}: ", pane) for pane in screen.query(Pane)]
     for prefix, node in nodes:
         for _, binding in node._bindings:  # Textual has no public list of a node's bindings
@@ -35,7 +34,7 @@ def commands(app: App[object], screen: Screen[object]) -> Iterator[Command]:
             _, name, parameters = actions.parse(binding.action)
             if node.check_action(name, parameters) is True:  # as far as it knows without a key press
                 title = f"{prefix}{binding.description}"
-                key = app.get_key_display(binding)
+                key = screen.app.get_key_display(binding)
                 yield Command(title, f"{binding.tooltip or binding.description}  ({key})", node, binding.action)
 
 
@@ -43,12 +42,12 @@ class WorkbenchCommands(Provider):
     """The provider that finds actions. An action of a pane shows that pane first."""
 
     async def discover(self) -> Hits:
-        for command in commands(self.app, self.screen):
+        for command in commands(self.screen):
             yield DiscoveryHit(command.title, partial(self._run, command), help=command.help)
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
-        for command in commands(self.app, self.screen):
+        for command in commands(self.screen):
             if (score := matcher.match(f"{command.title} {command.help}")) > 0:
                 yield Hit(score, matcher.highlight(command.title), partial(self._run, command), help=command.help)
 

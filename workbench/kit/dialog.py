@@ -71,8 +71,8 @@ class ConfirmScreen(Dialog[bool]):
 
     FOCUSED: ClassVar[str] = "#no"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "answer(True)", "yes", id="confirm.yes", tooltip="Confirm"),
-        Binding("n,escape", "answer(False)", "no", id="confirm.no", tooltip="Close this and change nothing"),
+        Binding("y", "dismiss(True)", "yes", id="confirm.yes", tooltip="Confirm"),
+        Binding("n,escape", "dismiss(False)", "no", id="confirm.no", tooltip="Close this and change nothing"),
         Binding(
             "left,right,up,down", "app.focus_next", "other", show=False, id="confirm.other", tooltip="Other button"
         ),
@@ -86,10 +86,14 @@ class ConfirmScreen(Dialog[bool]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Static(visible(self._question), markup=False, classes="question")
-            yield Static(visible(self._detail, keep_newlines=True), markup=False, classes="detail")
+            yield from self.compose_detail()
             with Horizontal(classes="buttons"):
-                yield Button(button_label("n", self._no), compact=True, id="no")
-                yield Button(button_label("y", self._yes), compact=True, id="yes")
+                yield Button(_button_label("n", self._no), compact=True, id="no")
+                yield Button(_button_label("y", self._yes), compact=True, id="yes")
+
+    def compose_detail(self) -> ComposeResult:
+        """Yield what is between the question and the buttons."""
+        yield Static(visible(self._detail, keep_newlines=True), markup=False, classes="detail")
 
     def on_mount(self) -> None:
         self.query_one(self.FOCUSED).focus()
@@ -97,11 +101,8 @@ class ConfirmScreen(Dialog[bool]):
     def on_button_pressed(self, event: Button.Pressed) -> None:
         self.dismiss(event.button.id == "yes")
 
-    def action_answer(self, answer: bool) -> None:
-        self.dismiss(answer)
 
-
-def button_label(key: str, text: str) -> Content:
+def _button_label(key: str, text: str) -> Content:
     """Return the label of a button: the key that presses it, then `text`."""
     return Content.assemble((key, "bold"), " ", visible(text))
 
@@ -118,7 +119,7 @@ class AnswerScreen(Dialog[str | None]):
     """A question with a list of answers. The result is the id of the chosen answer, or None when cancelled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "put_away", "cancel", id="answer.cancel", tooltip="Close this and change nothing")
+        Binding("escape", "dismiss", "cancel", id="answer.cancel", tooltip="Close this and change nothing")
     ]
 
     def __init__(self, question: str, answers: Sequence[Answer]) -> None:
@@ -138,9 +139,6 @@ class AnswerScreen(Dialog[str | None]):
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self._answers[event.option_index].id)
-
-    def action_put_away(self) -> None:
-        self.dismiss(None)
 
 
 class TextPromptScreen(Dialog[str | None]):

@@ -21,6 +21,7 @@ from workbench.text import visible
 Piece = tuple[str, str]  # text, and its role: the end of a component class, as in `drawn--axis`; "" for none
 Line = list[Piece]
 
+MISSING = "×"  # NaN or infinite
 OVERLAYS = 5  # other runs that a chart can show beside its own
 ROLES = (
     "text",
@@ -58,9 +59,12 @@ def plain(line: Line) -> str:
     return "".join(text for text, _ in line)
 
 
-def rule(text: str, width: int, *, after: Sequence[Piece] = ()) -> Line:
-    """Return a heading: `text`, the pieces `after` it, and a line to the end of `width` columns."""
-    line: Line = [(f" {text}"[:width], "muted"), *after]
+def rule(text: str, width: int, *, missing: int = 0) -> Line:
+    """Return a heading: `text`, how many numbers are `missing` if any, and a line to the end of `width` columns."""
+    line: Line = [(f" {text}"[:width], "muted")]
+    if missing:
+        lost = f" · {MISSING} {missing} not finite"
+        line.append((lost[: max(width - len(text) - 1, 0)], "missing"))
     room = width - len(plain(line)) - 2
     return [*line, (" " + "─" * room, "axis")] if room > 0 else line
 

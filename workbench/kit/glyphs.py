@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from workbench.kit.drawing import Line, Piece, line_of
+from workbench.kit.drawing import MISSING, Line, Piece, line_of
 from workbench.kit.scale import Scale
 from workbench.run.history import Bucket
 from workbench.run.metrics import Metric
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
-MISSING = "×"  # NaN or infinite
 LIMIT = "┄"
 _BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # of the dots, added to U+2800; by column and row
 DOTS_ACROSS, DOTS_DOWN = 2, 4
@@ -56,6 +55,15 @@ def bar(position: float, height: int) -> list[str]:
         return [" "] * height
     eighths = 1 + round(position * (8 * height - 2))
     return [_EIGHTHS[min(max(eighths - 8 * level, 0), 8)] for level in range(height)]
+
+
+def bar_lines(counts: Sequence[int], most: int, height: int, columns: int) -> list[str]:
+    """Return a bar of `columns` columns for each count, as `height` lines from the top; only `most` is at full height.
+
+    There is no bar for a count of 0.
+    """
+    stacks = [bar(count / most, height) if count else [" "] * height for count in counts]
+    return ["".join(stack[level] * columns for stack in stacks) for level in reversed(range(height))]
 
 
 class Canvas:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from rich.style import Style
 from textual.color import Color
 
+from workbench.kit.drawing import MISSING
+
 BLOCKS = "▁▂▃▄▅▆▇█"
-MISSING = "×"
 
 _STEPS = 8  # of colour, from none to the strongest
 _STRONGEST = 0.8  # share of the theme's heat colour in the last step

@@ -15,7 +15,7 @@ from textual.dom import DOMNode
 from textual.widgets import Input, Static
 
 from workbench.kit.dialog import Dialog
-from workbench.kit.keys import remapped
+from workbench.kit.keys import keys_of, remapped
 from workbench.kit.pane import Pane
 from workbench.text import has_words, visible
 
@@ -127,11 +127,9 @@ class HelpScreen(Dialog[None]):
         Binding("end", "move('end')", "end", show=False, id="help.last", tooltip="To the end"),
     ]
 
-    def __init__(self, rows: Sequence[HelpRow], title: str = "", about: str = "") -> None:
+    def __init__(self, rows: Sequence[HelpRow], pane: Pane | None) -> None:
         super().__init__()
-        self._rows = rows
-        self._about = about
-        self._heading = f"Help: {title}" if title else "Help"
+        self._rows, self._pane = rows, pane
 
     @classmethod
     def toggle(cls, app: App[Any]) -> None:
@@ -141,19 +139,19 @@ class HelpScreen(Dialog[None]):
             return
         around = app.focused.ancestors_with_self if app.focused is not None else ()
         pane = next((node for node in around if isinstance(node, Pane)), None)
-        app.push_screen(cls(help_rows(app, pane), pane.TITLE if pane else "", pane.HELP if pane else ""))
+        app.push_screen(cls(help_rows(app, pane), pane))
 
     def compose(self) -> ComposeResult:
         with Vertical(id="help") as dialog:
-            dialog.border_title = self._heading
+            dialog.border_title = f"Help: {self._pane.TITLE}" if self._pane else "Help"
             yield Input(placeholder="Search keys and descriptions", compact=True)
             with VerticalScroll():
-                yield HelpTable(self._rows, self._about)
+                yield HelpTable(self._rows, self._pane.HELP if self._pane else "")
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
-        own = {row.description: row.keys.partition(" ")[0] for row in help_rows(self.app, None)}
-        self.query_one("#help").border_subtitle = f"{own['search']} search   {own['close']} close"
+        keys = keys_of(self)
+        self.query_one("#help").border_subtitle = f"{keys['help.search']} search   {keys['help.close']} close"
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self.query_one(HelpTable).search(event.value)

@@ -13,7 +13,6 @@ import importlib
 import pkgutil
 import re
 import string
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +21,8 @@ from typing import Any
 from textual.binding import Binding, BindingsMap
 from textual.dom import DOMNode
 from textual.keys import Keys, _character_to_key
-from textual.screen import Screen
 
+from trainer.files import read_toml
 from workbench.text import visible
 
 PRESETS = Path(__file__).parent / "keymaps"
@@ -72,15 +71,6 @@ def known_bindings() -> dict[str, KnownBinding]:
     return known
 
 
-def keys_in_force(screen: Screen[Any]) -> dict[str, str]:
-    """Return the key of each binding active on `screen`, by id, as the user has set it; the first of several keys."""
-    keys: dict[str, str] = {}
-    for active in screen.active_bindings.values():
-        if active.binding.id:
-            keys.setdefault(active.binding.id, screen.app.get_key_display(active.binding))
-    return keys
-
-
 def remapped(node: DOMNode) -> BindingsMap:
     """Return all bindings of `node`, with the keys that the user has set; Textual lists only the active ones."""
     bindings = node._bindings.copy()
@@ -91,7 +81,7 @@ def remapped(node: DOMNode) -> BindingsMap:
 def keys_of(*nodes: DOMNode) -> dict[str, str]:
     """Return the key of each binding of `nodes` by id, as the user has set it; the first of several keys.
 
-    For messages: unlike `keys_in_force`, this includes bindings that do not apply now, or not where the focus is.
+    For messages: this includes bindings that do not apply now, or not where the focus is.
     """
     keys: dict[str, str] = {}
     for node in nodes:
@@ -127,7 +117,7 @@ def _read(path: Path, problems: list[str]) -> tuple[str, dict[str, Any]]:
         problems.append(visible(f"{path.name}: {text}"))
 
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        raw = read_toml(path)
     except FileNotFoundError:
         return "", {}
     except OSError as failure:
@@ -136,8 +126,8 @@ def _read(path: Path, problems: list[str]) -> tuple[str, dict[str, Any]]:
     except UnicodeDecodeError:
         problem("is not UTF-8 text")
         return "", {}
-    except tomllib.TOMLDecodeError as failure:
-        problem(f"is not TOML: {failure}")
+    except ValueError as failure:
+        problem(f"cannot be read as TOML: {failure}")
         return "", {}
     for key in raw.keys() - {"preset", "keys"}:
         problem(f"{key} is not a key of this file{_meant(key, ('preset', 'keys'))}: bindings go under [keys]")

@@ -8,6 +8,7 @@ from textual import actions, events
 from textual.containers import Vertical
 
 from workbench.run.view import RunView
+from workbench.text import visible
 
 if TYPE_CHECKING:
     from textual.widget import Widget
@@ -30,6 +31,10 @@ class MountedWhole(Widget):
     async def _message_loop_exit(self) -> None:
         self.workers.cancel_node(self)
         await super()._message_loop_exit()
+
+    def warn(self, problem: str) -> None:
+        """Show a problem for some seconds; its text is never markup."""
+        self.notify(visible(problem), severity="warning", markup=False)
 
 
 class Pane(MountedWhole, Vertical):

@@ -10,7 +10,7 @@ from textual.widget import Widget
 from trainer.events import Alarm
 from workbench.numbers import duration, gigabytes
 from workbench.run.view import RunView
-from workbench.run.wording import SIGNS, errors, title, urgent_first
+from workbench.run.wording import SIGNS, errors, level_sign, title, urgent_first
 from workbench.text import visible
 
 _BAR = 16  # columns of the phase's progress
@@ -87,6 +87,6 @@ def fitted(pieces: Sequence[Content], width: int) -> Content:
 def _alarms(alarms: Sequence[Alarm]) -> Content:
     """Return the title of the most severe alarm, and how many more there are."""
     worst = urgent_first(alarms)[0]
-    words = visible(title(worst)) + (f" and {len(alarms) - 1} more" if len(alarms) > 1 else "")
+    words = visible(title(worst.code)) + (f" and {len(alarms) - 1} more" if len(alarms) > 1 else "")
     style = "$text-error" if worst.level == "error" else "$text-warning"
-    return Content.styled(f"{SIGNS.get(worst.level, SIGNS['warning'])} {words}", style)
+    return Content.styled(f"{level_sign(worst.level)} {words}", style)

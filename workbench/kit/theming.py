@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
-import time
-import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +22,7 @@ from textual.css.model import RuleSet
 from textual.theme import Theme
 
 from trainer.errors import ConfigError
+from trainer.files import read_toml
 from workbench.kit.heat import contrast
 from workbench.text import visible
 
@@ -123,20 +122,20 @@ def load_themes(user_dir: Path) -> tuple[dict[str, Theme], list[str]]:
                 problems.append(visible(f"{path}: name = {spec.name!r} is taken by {taken[spec.name].name}"))
                 continue
             taken[spec.name] = path
-            themes[spec.name] = to_textual(spec, colorless=no_color())
+            themes[spec.name] = to_textual(spec)
     return themes, problems
 
 
 def read_theme(path: Path) -> ThemeSpec:
     """Read a theme file. Raises ConfigError with all its problems."""
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        raw = read_toml(path)
     except OSError as failure:
         raise ConfigError([f"cannot be read: {failure.strerror}"], str(path)) from None
     except UnicodeDecodeError:
         raise ConfigError(["is not UTF-8 text"], str(path)) from None
-    except tomllib.TOMLDecodeError as failure:
-        raise ConfigError([f"is not TOML: {failure}"], str(path)) from None
+    except ValueError as failure:
+        raise ConfigError([f"cannot be read as TOML: {failure}"], str(path)) from None
     return parse_theme(raw, str(path))
 
 
@@ -155,11 +154,8 @@ def parse_theme(raw: Mapping[str, Any], source: str) -> ThemeSpec:
     return ThemeSpec(file["name"], file["dark"], file["colors"], variables)
 
 
-def to_textual(spec: ThemeSpec, *, colorless: bool = False) -> Theme:
-    """Convert the theme to Textual's, with our variables among its own.
-
-    colorless: mark by attributes, for an app that shows no colours.
-    """
+def to_textual(spec: ThemeSpec) -> Theme:
+    """Convert the theme to Textual's, with our variables among its own."""
     colors: dict[str, Any] = dict(spec.colors)
     background = colors["background"]
     if spec.ansi:  # the terminal's default colours are unknown and nothing can be mixed
@@ -201,7 +197,7 @@ def to_textual(spec: ThemeSpec, *, colorless: bool = False) -> Theme:
             "screen-selection-background": selection,
             "screen-selection-foreground": on_accent,
         }
-    if colorless:
+    if no_color():
         variables |= _NO_COLOR_VARIABLES
     return Theme(name=spec.name, dark=spec.dark, ansi=spec.ansi, variables=variables, **colors)
 
@@ -221,31 +217,14 @@ def apply_themes(app: App[Any], themes: Mapping[str, Theme]) -> None:
         app.mutate_reactive(App.theme)
 
 
-class ThemeWatcher:
-    """A watcher of the files in a folder of themes. The app's timer calls it; no thread runs."""
-
-    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self._folder = folder
-        self._clock = clock
-        self._looked = clock()
-        self._seen = self._stamps()
-
-    def changed(self) -> bool:
-        """Return whether a file was added, removed or written since the last check; checks at most once a second."""
-        now = self._clock()
-        if now - self._looked < 1:
-            return False
-        self._looked = now
-        before, self._seen = self._seen, self._stamps()
-        return self._seen != before
-
-    def _stamps(self) -> dict[Path, tuple[int, int]]:
-        stamps = {}
-        for path in _theme_files(self._folder):
-            with suppress(OSError):  # gone since it was listed
-                status = path.stat()
-                stamps[path] = (status.st_mtime_ns, status.st_size)
-        return stamps
+def theme_stamps(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Return time and size of each theme file in `folder`, which differ once one was added, removed or written."""
+    stamps = {}
+    for path in _theme_files(folder):
+        with suppress(OSError):  # gone since it was listed
+            status = path.stat()
+            stamps[path] = (status.st_mtime_ns, status.st_size)
+    return stamps
 
 
 def _theme_files(folder: Path) -> list[Path]:

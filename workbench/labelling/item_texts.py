@@ -52,15 +52,15 @@ def texts_of(item: Item) -> ItemTexts:
     return ItemTexts(_turns(item.comparison.prompt), completions)
 
 
-def ranked(item: Item, groups: Groups, **more: Any) -> Judgement:
-    """Return the judgement that ranks completions as in `groups`. more: fields of Judgement, such as its strength."""
+def ranked(item: Item, groups: Groups, strength: int = 1) -> Judgement:
+    """Return the judgement that ranks completions as in `groups`."""
     ranking = tuple(tuple(sorted(item.order[place] for place in group)) for group in groups)
-    return Judgement(ranking=ranking, order_shown=item.order, **more)
+    return Judgement(ranking=ranking, order_shown=item.order, strength=strength)
 
 
-def set_aside(item: Item, verdict: Literal["both_bad", "skip"], **more: Any) -> Judgement:
-    """Return a judgement without a ranking. more: fields of Judgement."""
-    return Judgement(verdict=verdict, order_shown=item.order, **more)
+def set_aside(item: Item, verdict: Literal["both_bad", "skip"]) -> Judgement:
+    """Return a judgement without a ranking."""
+    return Judgement(verdict=verdict, order_shown=item.order)
 
 
 class Ranking(NamedTuple):

@@ -200,13 +200,11 @@ class LabelView(ScrolledLines):
         Binding("end", "scroll_end", "End", show=False, id="label.end-of-text", tooltip="End of the longest text"),
     ]
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._texts: ItemTexts | None = None
-        self._style = Style()
-        self._message: Sequence[Piece] = ()
-        self._layout = Layout([], [], [])
-        self._start = 0  # the first visible line when the item was shown
+    _texts: ItemTexts | None = None
+    _style = Style()
+    _message: Sequence[Piece] = ()
+    _layout = Layout([], [], [])
+    _start = 0  # the first visible line when the item was shown
 
     def show(self, texts: ItemTexts, style: Style) -> None:
         """Show an item from the start of its prompt, or from the end of a long prompt."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from workbench.labelling.prefetch import Prefetcher
     from workbench.labelling.session_thread import SessionState, SessionThread
 
+LabelRequest = Literal["start", "leave", "train", "use", "import", "export"]
+"""What a key asks for that concerns more than the open session."""
+
 _LOOK = 0.25  # seconds between checks for the next item, while there is none
 _HELP = """\
 Which completion is better? A key decides, saves the label at once, and shows the next item. Who wrote the \
@@ -45,38 +48,17 @@ def _key(key: str, action: str, description: str, name: str, tooltip: str, *, sh
     return Binding(key, action, description, show=show, id=f"label.{name}", tooltip=tooltip)
 
 
-class LabelActions(Protocol):
-    """Actions of the pane's keys that concern more than its open session; each returns at once."""
-
-    def start(self) -> None:
-        """Ask which session to begin or resume."""
-
-    def leave(self) -> None:
-        """Leave the session."""
-
-    def train(self) -> None:
-        """Train a reward model on the labels."""
-
-    def use(self) -> None:
-        """Use the newest reward model as the run's reward."""
-
-    def import_preferences(self) -> None:
-        """Import preferences from a file."""
-
-    def export_preferences(self) -> None:
-        """Export preferences to a file."""
-
-    def labels_changed(self) -> None:
-        """Take note that a label was made, changed or undone."""
-
-
 class LabelPane(Pane):
-    """Pane that shows one item of a labelling session at a time, with a key for each decision."""
+    """Pane that shows one item of a labelling session at a time, with a key for each decision.
+
+    request: does what a key asks for beyond the session; returns at once. on_change: called when a label was made,
+    changed or undone.
+    """
 
     TITLE = "Label"
     HELP = _HELP
     BINDINGS: ClassVar[list[BindingType]] = [
-        _key("enter", "start", "label", "start", "Begin or resume a session", show=True),
+        _key("enter", "request('start')", "label", "start", "Begin or resume a session", show=True),
         _key("enter", "keep", "keep label", "keep", "Keep the label as it was; back to the next item", show=True),
         _key("1,left", "better(1)", "first", "first", "The first, left or above, is better", show=True),
         _key("2,right", "better(2)", "second", "second", "The second, right or below, is better", show=True),
@@ -99,19 +81,24 @@ class LabelPane(Pane):
         _key("m", "markdown", "Markdown", "markdown", "Switch between Markdown and plain text"),
         _key("h", "history", "history", "history", "List your labels, to change one"),
         _key("p", "progress", "figures", "progress", "Show all figures of the session, or one line"),
-        _key("l", "leave", "leave", "leave", "Leave the session; it resumes at the same item"),
-        _key("t", "train", "train", "train", "Train a reward model on the labels"),
-        _key("T", "use", "use model", "use", "Use the newest reward model as the run's reward"),
-        _key("i", "import", "import", "import", "Import preferences from a file"),
-        _key("e", "export", "export", "export", "Export preferences to a file"),
+        _key("l", "request('leave')", "leave", "leave", "Leave the session; it resumes at the same item"),
+        _key("t", "request('train')", "train", "train", "Train a reward model on the labels"),
+        _key("T", "request('use')", "use model", "use", "Use the newest reward model as the run's reward"),
+        _key("i", "request('import')", "import", "import", "Import preferences from a file"),
+        _key("e", "request('export')", "export", "export", "Export preferences to a file"),
     ]
 
     def __init__(
-        self, actions: LabelActions, *, id: str | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        request: Callable[[LabelRequest], None],
+        on_change: Callable[[], None],
+        *,
+        id: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(id=id)
-        self.session = SessionController(self, actions.labels_changed, clock)
-        self._label_actions = actions
+        self.session = SessionController(self, on_change, clock)
+        self._request = request
         self._style = Style()
         self._all_figures = False
         self._keys: Keys = {}
@@ -145,8 +132,10 @@ class LabelPane(Pane):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         session = self.session
         match action:
-            case "start":
+            case "request" if parameters[0] == "start":
                 return session.thread is None
+            case "request" if parameters[0] == "leave":
+                return session.thread is not None
             case "keep":
                 return session.changes
             case "better" if parameters and parameters[0] not in (1, 2):
@@ -157,9 +146,12 @@ class LabelPane(Pane):
                 return session.count == 2
             case "flag" | "note" | "markdown":
                 return session.item is not None
-            case "better" | "tie" | "set_aside" | "undo" | "guidelines" | "history" | "progress" | "leave":
+            case "better" | "tie" | "set_aside" | "undo" | "guidelines" | "history" | "progress":
                 return session.thread is not None  # also without an item: otherwise space would pause the run
         return True
+
+    def action_request(self, what: LabelRequest) -> None:
+        self._request(what)
 
     # Display
 
@@ -273,23 +265,3 @@ class LabelPane(Pane):
 
         if (thread := self.session.thread) is not None:
             self.app.push_screen(LabelHistoryScreen(thread), chosen)
-
-    # Actions on more than the session
-
-    def action_start(self) -> None:
-        self._label_actions.start()
-
-    def action_leave(self) -> None:
-        self._label_actions.leave()
-
-    def action_train(self) -> None:
-        self._label_actions.train()
-
-    def action_use(self) -> None:
-        self._label_actions.use()
-
-    def action_import(self) -> None:
-        self._label_actions.import_preferences()
-
-    def action_export(self) -> None:
-        self._label_actions.export_preferences()

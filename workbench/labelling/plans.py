@@ -98,8 +98,8 @@ def labelling_material(runs_dir: Path) -> Material:
     )
 
 
-def session_plan(options: SessionOptions, *, seed: int | None = None) -> SessionPlan:
-    """Return the plan for `options`; `seed` is drawn at random unless given.
+def session_plan(options: SessionOptions) -> SessionPlan:
+    """Return the plan for `options`, with a random seed.
 
     Checks the samples, the checkpoints and the first row of the data. Takes seconds if `datasets` has to load the data.
     Raises UsageError for a plan that is not possible, DataError for data that cannot be read.
@@ -118,7 +118,7 @@ def session_plan(options: SessionOptions, *, seed: int | None = None) -> Session
         queues=tuple(_queue_plan(queue, weight, options) for queue, weight in queues),
         repeats=options.repeats,
         limit=options.limit,
-        seed=secrets.randbelow(2**31) if seed is None else seed,
+        seed=secrets.randbelow(2**31),
     )
 
 
@@ -149,19 +149,17 @@ def default_labeller(sessions: Sequence[SessionRecord]) -> str:
 
 def labeller_name(text: str) -> str:
     """Return `text`, stripped, as the name of a labeller. Raises UsageError if it is not a valid name."""
-    name = text.strip()
-    if not name or len(name) > _LONGEST_NAME or not name.isprintable():
-        raise UsageError(f"labeller '{visible(name)}': give a name of 1 to {_LONGEST_NAME} printable characters")
-    return name
+    if problem := labeller_problem(text):
+        raise UsageError(problem)
+    return text.strip()
 
 
 def labeller_problem(text: str) -> str:
     """Return why `text` is not a valid name of a labeller; empty if it is."""
-    try:
-        labeller_name(text)
-    except UsageError as error:
-        return str(error)
-    return ""
+    name = text.strip()
+    if name and len(name) <= _LONGEST_NAME and name.isprintable():
+        return ""
+    return f"labeller '{visible(name)}': give a name of 1 to {_LONGEST_NAME} printable characters"
 
 
 def read_guidelines(path: str) -> str:

@@ -159,7 +159,7 @@ class Prefetcher:
         self.waiting, self.problem = "", problem
         with self._gate:
             if not self._closing:
-                self._session.exhausted(True)
+                self._session.exhausted()
 
     def _check(self) -> None:
         self._outer_check()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import subprocess
 import tempfile
 import threading
@@ -20,7 +19,7 @@ from trainer.control.control import Interrupted
 from trainer.errors import ModelError, StorageError, cannot_write
 from trainer.events import RewardModelEvaluation, RunEnded
 from trainer.preferences.records import Text
-from trainer.runs.folder import RunFolder
+from trainer.runs.folder import RunFolder, free_names
 from trainer.runs.journal import JournalReader
 from workbench.numbers import counted, number, percent
 from workbench.run.view import RunView
@@ -29,12 +28,11 @@ from workbench.system.output import PROGRAM
 
 _TRAINING_NICENESS = 10  # labelling and a run in training go first
 _LOG_BYTES = 16 * 1024
-_NAME = "labels"
 _STEPS, _BATCH, _MOST_EPOCHS = 70, 8, 10
 _FEW = 500  # labels: with fewer, a tenth held out would measure next to nothing
 _ERROR = f"{PROGRAM}: error: "
 _SCORING_NICENESS = 15  # training and the screen go first
-_LOOK = 0.2  # seconds between checks whether scoring was closed
+_LOOK = 0.2  # seconds between checks whether scoring should end
 _WAY_OUT = "look at it with ppo-workbench reward-model eval"
 
 
@@ -67,18 +65,18 @@ class RewardTraining:
 
     It runs `ppo-workbench reward-model train` with low priority and no terminal, and is read and controlled like any
     run: through its folder. settings: of its configuration, by dotted key. Call the methods on one thread. Raises
-    StorageError if the process cannot be started; other errors are in `problem`.
+    StorageError if `run_dir` cannot be read or the process cannot be started; other errors are in `problem`.
     """
 
-    def __init__(self, store: Path, run_dir: Path, settings: Mapping[str, Any] | None = None) -> None:
-        self.run = run_dir.resolve() / _free_name(run_dir)  # exists once labels and model are loaded
+    def __init__(self, store: Path, run_dir: Path, settings: Mapping[str, Any]) -> None:
+        self.run = run_dir.resolve() / next(free_names(run_dir, "labels"))  # exists once labels and model are loaded
         self.problem = ""  # why it ended before training was complete
         self._reader = JournalReader(RunFolder(self.run).events)
         self._view = RunView()
         self._before: RewardModelEvaluation | None = None  # the first: the view keeps only the newest ones
         command = own_command("reward-model", "train", "--display", "plain")
         command += ["--data", str(store.resolve()), "--name", self.run.name]
-        for key, value in {"run.dir": str(self.run.parent), **(settings or {})}.items():
+        for key, value in {"run.dir": str(self.run.parent), **settings}.items():
             command += ["--set", f"{key}={_toml(value)}"]
         try:
             # An unnamed file: it leaves nothing behind, whichever of the two processes ends first.
@@ -146,58 +144,50 @@ class RewardTraining:
         return f"failed: {_last_error(self._log) or 'no reason given'}"
 
 
-class Scoring:
-    """Callable that runs `ppo-workbench reward-model score`. Several threads may call it; `close` ends all calls."""
+def score(model: str, rows: Sequence[tuple[Text, Text]], *, closing: threading.Event) -> list[float]:
+    """Return the score of the reward model in the folder `model` for each (prompt, completion).
 
-    def __init__(self) -> None:
-        self._closed = threading.Event()
+    Runs `ppo-workbench reward-model score`, and blocks while it loads the model and scores. Raises ModelError if the
+    model cannot be used, StorageError if the rows cannot be written, Interrupted once `closing` is set.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix="ppo-workbench-") as folder:
+            return _scores(model, rows, Path(folder), closing)
+    except OSError as error:
+        raise cannot_write("the samples to score into the folder for temporary files", error) from None
 
-    def __call__(self, model: str, rows: Sequence[tuple[Text, Text]]) -> list[float]:
-        """Return the score of the reward model in the folder `model` for each (prompt, completion).
 
-        Blocks while the model is loaded and scores. Raises ModelError if the model cannot be used, StorageError if the
-        rows cannot be written, Interrupted once it is closed.
-        """
-        try:
-            with tempfile.TemporaryDirectory(prefix="ppo-workbench-") as folder:
-                return self._scores(model, rows, Path(folder))
-        except OSError as error:
-            raise cannot_write("the samples to score into the folder for temporary files", error) from None
+def _scores(model: str, rows: Sequence[tuple[Text, Text]], folder: Path, closing: threading.Event) -> list[float]:
+    data, answers = folder / "rows.jsonl", folder / "scores.jsonl"
+    lines = (json.dumps({"prompt": prompt, "completion": completion}) for prompt, completion in rows)
+    data.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    command = own_command("reward-model", "score", model, "--data", str(data))
+    with answers.open("wb") as stdout, tempfile.TemporaryFile() as stderr:
+        code = _ended(_started(command, stdout, stderr, niceness=_SCORING_NICENESS), closing)
+        if code:
+            reason = _last_error(stderr) or f"its process ended with code {code}; {_WAY_OUT}"
+            raise ModelError(f"reward model '{model}' cannot score: {reason}")
+    try:
+        with answers.open(encoding="utf-8") as found:
+            scores = [float(json.loads(line)["score"]) for line in found]
+    except (ValueError, KeyError, TypeError):
+        scores = []
+    if len(scores) != len(rows):
+        raise ModelError(f"reward model '{model}' did not return {len(rows)} scores: {_WAY_OUT}")
+    return scores
 
-    def close(self) -> None:
-        """End the running processes and refuse further calls; returns at once."""
-        self._closed.set()
 
-    def _scores(self, model: str, rows: Sequence[tuple[Text, Text]], folder: Path) -> list[float]:
-        data, answers = folder / "rows.jsonl", folder / "scores.jsonl"
-        lines = (json.dumps({"prompt": prompt, "completion": completion}) for prompt, completion in rows)
-        data.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        command = own_command("reward-model", "score", model, "--data", str(data))
-        with answers.open("wb") as stdout, tempfile.TemporaryFile() as stderr:
-            code = self._ended(_started(command, stdout, stderr, niceness=_SCORING_NICENESS))
-            if code:
-                reason = _last_error(stderr) or f"its process ended with code {code}; {_WAY_OUT}"
-                raise ModelError(f"reward model '{model}' cannot score: {reason}")
-        try:
-            with answers.open(encoding="utf-8") as found:
-                scores = [float(json.loads(line)["score"]) for line in found]
-        except (ValueError, KeyError, TypeError):
-            scores = []
-        if len(scores) != len(rows):
-            raise ModelError(f"reward model '{model}' did not return {len(rows)} scores: {_WAY_OUT}")
-        return scores
-
-    def _ended(self, child: subprocess.Popen[bytes]) -> int:
-        """Wait for `child` and return its exit code. Raises Interrupted, and kills it, once this is closed."""
-        try:
-            while not self._closed.is_set():
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    return child.wait(_LOOK)
-            raise Interrupted("scoring has ended", save=False)
-        finally:
-            if child.poll() is None:
-                child.kill()
-                child.wait()
+def _ended(child: subprocess.Popen[bytes], closing: threading.Event) -> int:
+    """Wait for `child` and return its exit code. Raises Interrupted, and kills it, once `closing` is set."""
+    try:
+        while not closing.is_set():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return child.wait(_LOOK)
+        raise Interrupted("scoring has ended", save=False)
+    finally:
+        if child.poll() is None:
+            child.kill()
+            child.wait()
 
 
 def _started(
@@ -210,11 +200,6 @@ def _started(
     with contextlib.suppress(OSError):  # it has ended already
         os.setpriority(os.PRIO_PROCESS, process.pid, niceness)
     return process
-
-
-def _free_name(run_dir: Path) -> str:
-    numbers = [int(match[1]) for path in run_dir.glob("*") if (match := re.fullmatch(rf"{_NAME}-(\d+)", path.name))]
-    return f"{_NAME}-{max(numbers, default=0) + 1:04d}"
 
 
 def _toml(value: Any) -> str:

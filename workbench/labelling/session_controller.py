@@ -196,7 +196,7 @@ class SessionController:
 
     async def _rank(self, groups: Groups, strength: int = 1) -> None:
         if self.item is not None:
-            await self._judge(ranked(self.item.item, groups, strength=strength))
+            await self._judge(ranked(self.item.item, groups, strength))
 
     async def _judge(self, judgement: Judgement) -> None:
         """Save the judgement of the item, with its note and flag, and go to the next item."""

@@ -15,6 +15,7 @@ from textual.widgets import OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
 from trainer.preferences.items import SessionItem
+from trainer.preferences.records import Judgement
 from workbench.kit.dialog import Dialog, PlainArea
 from workbench.labelling.form import LabelForm
 from workbench.labelling.item_texts import Turn, judgement_text, texts_of
@@ -159,27 +160,29 @@ class LabelHistoryScreen(LabelForm[int | None]):
 
 def history_line(item: SessionItem) -> str:
     """Return a line with the item's number, choice, seconds, flag, note and the end of its prompt."""
-    judgement = item.label.judgement if item.label else None
-    seconds = duration(judgement.seconds) if judgement and judgement.seconds is not None else "-"
-    flag = "⚑" if judgement and judgement.flags else " "
-    note = f"“{visible(judgement.note)}”  " if judgement and judgement.note else ""
+    judgement = _judgement(item)
+    choice = judgement_text(item.item, judgement)
+    seconds = "-" if judgement.seconds is None else duration(judgement.seconds)
+    flag = "⚑" if judgement.flags else " "
+    note = f"“{visible(judgement.note)}”  " if judgement.note else ""
     prompt = visible(_plain(texts_of(item.item).prompt)[-_PROMPT:])
-    return f"{item.position + 1:>5}  {_choice(item):<20} {seconds:>7} {flag} {note}{prompt}"
+    return f"{item.position + 1:>5}  {choice:<20} {seconds:>7} {flag} {note}{prompt}"
 
 
 def _detail(item: SessionItem) -> Content:
-    texts, label = texts_of(item.item), item.label
-    parts: list[tuple[str, str]] = [(f"{_choice(item)}\n", "$text-accent bold")]
-    if label and label.judgement.note:
-        parts.append((f"note: {_cut(label.judgement.note)}\n", "$text-accent"))
+    texts, judgement = texts_of(item.item), _judgement(item)
+    parts: list[tuple[str, str]] = [(f"{judgement_text(item.item, judgement)}\n", "$text-accent bold")]
+    if judgement.note:
+        parts.append((f"note: {_cut(judgement.note)}\n", "$text-accent"))
     parts += [("\nprompt\n", "$text-muted"), (_cut(_plain(texts.prompt), end=True), "")]
     for number, completion in enumerate(texts.completions, 1):
         parts += [(f"\n\n{number}\n", "$text-muted"), (_cut(_plain(completion)), "")]
     return Content.assemble(*parts)
 
 
-def _choice(item: SessionItem) -> str:
-    return judgement_text(item.item, item.label.judgement) if item.label else "-"
+def _judgement(item: SessionItem) -> Judgement:
+    assert item.label is not None  # the history lists items with a label
+    return item.label.judgement
 
 
 def _plain(turns: Sequence[Turn]) -> str:

@@ -58,9 +58,9 @@ class SessionThread:
         self._shown: int | None = None  # the position that it claims
         self._exhausted = False
 
-    def sessions(self, labeller: str | None = None) -> Future[list[SessionRecord]]:
+    def sessions(self) -> Future[list[SessionRecord]]:
         """Return the sessions in the store, the newest first; empty if there is no store yet."""
-        return self._call(lambda: list_sessions(self._opened(), labeller) if self._path.exists() else [])
+        return self._call(lambda: list_sessions(self._opened()) if self._path.exists() else [])
 
     def begin(self, labeller: str, plan: SessionPlan, guidelines: str = "") -> Future[SessionState]:
         """Begin a session and open it. guidelines: their text."""
@@ -115,13 +115,14 @@ class SessionThread:
         """Return the keys of the comparisons in the session, without repeats."""
         return self._call(lambda: self._open_one().served())
 
-    def exhausted(self, no_more: bool) -> None:
-        """Set whether no more items will be added; if so, the number of items left is exact."""
-        self._call(partial(setattr, self, "_exhausted", no_more))
+    def exhausted(self) -> None:
+        """Declare that no more items will be added: from now on, the number of items left is exact."""
+        self._call(partial(setattr, self, "_exhausted", True))
 
     def leave(self) -> None:
         """Release the current item, so that other sessions can show it. The session can be resumed. Returns at once."""
-        self._call(self._release)
+        if self._thread.ident is not None:  # else there is no session to leave
+            self._call(self._release)
 
     def close(self) -> None:
         """Close the store after all calls made so far; returns at once."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -34,6 +33,7 @@ from workbench.labelling.plans import (
     unfinished,
 )
 from workbench.labelling.session_dialogs import GuidelinesScreen
+from workbench.numbers import moment
 from workbench.text import visible
 
 _NAME = max(map(len, QUEUES)) + 1  # columns
@@ -72,7 +72,7 @@ class QueueList(OptionList):
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
-        queue = next(queue for queue in QUEUES if queue == event.option_id)
+        queue = list(self._lacking)[event.option_index]
         self.choose(queue, queue not in self.chosen)
 
     def _label(self, queue: Queue) -> Content:
@@ -104,13 +104,13 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         labeller: str,
         sessions: Sequence[SessionRecord],
         *,
-        models: Sequence[Path] = (),
-        options: SessionOptions | None = None,
-        begin: Callable[[SessionChoice], Awaitable[str]] | None = None,
+        models: Sequence[Path],
+        options: SessionOptions,
+        begin: Callable[[SessionChoice], Awaitable[str]],
     ) -> None:
         super().__init__(f"Label into {store.name}")
         self._begin_session, self._finishing = begin, False
-        self._options = options or SessionOptions()
+        self._options = options
         first = [self._options.run] if self._options.run else []
         self._runs = list(dict.fromkeys([*first, *runs]))
         self._models = self._options.models or tuple(models[:ENSEMBLE])
@@ -203,7 +203,7 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
             return
         self._finishing = True
         try:
-            problem = await self._begin_session(choice) if self._begin_session is not None else ""
+            problem = await self._begin_session(choice)
         finally:
             self._finishing = False
         if problem:
@@ -308,9 +308,8 @@ def _choice(labeller: str, options: SessionOptions) -> SessionChoice:
 
 
 def _session_label(session: SessionRecord) -> Option:
-    began = f"{datetime.fromtimestamp(session.began).astimezone():%F %R}"
     done = f"{session.done:,} of {session.plan.limit:,}" if session.plan.limit else f"{session.done:,}"
-    facts = f"{done} done   {plan_line(session.plan)}   {began}"
+    facts = f"{done} done   {plan_line(session.plan)}   {moment(session.began)}"
     return Option(Content.assemble((f"resume {session.id}   ", "bold"), (facts, "$text-muted")))
 
 

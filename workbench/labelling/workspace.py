@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from trainer.preferences.store import PreferenceStore
 from trainer.runs.folder import RunFolder
 from workbench.labelling.plans import SessionChoice
 from workbench.labelling.prefetch import Prefetcher
-from workbench.labelling.reward_processes import Scoring
+from workbench.labelling.reward_processes import score
 from workbench.labelling.session_thread import SessionState, SessionThread
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ class LabelWorkspace:
         self.win_rate: WinRate | None = None
         self._ask = ask
         self._win_rates = win_rates
-        self._scoring: Scoring | None = None
         self._left = threading.Event()  # set when the open session is left
 
     async def open(self, choice: SessionChoice) -> SessionState:
@@ -67,10 +67,10 @@ class LabelWorkspace:
 
     def leave(self) -> None:
         """Leave the session, which gets no more items and can be resumed. Returns at once."""
-        for helper in (self.prefetcher, self._scoring, self.win_rate):
+        for helper in (self.prefetcher, self.win_rate):
             if helper is not None:
                 helper.close()
-        self.prefetcher = self._scoring = self.win_rate = None
+        self.prefetcher = self.win_rate = None
         self._left.set()
         self.thread.leave()
 
@@ -92,13 +92,12 @@ class LabelWorkspace:
                 raise Interrupted("labelling has ended", save=False)
             return self._ask(run, question)
 
-        self._scoring = Scoring()
         context = QueueContext(
             labeller=labeller,
             store=self.store,
             served=served,
             ask=None if run is None else ask,
-            score=self._scoring,
+            score=partial(score, closing=left),
         )
         self.prefetcher = Prefetcher(self.thread, plan, context)
         self.win_rate = None if run is None else self._win_rates(run)
@@ -144,7 +143,7 @@ class WinRate:
             if self._changed:
                 self._changed = False  # before the count, so that later labels are counted again
                 self._count()
-            if self._closing.is_set():
+            if self._closing.is_set() and not self._changed:  # labels may have come while it counted
                 return
             self._closing.wait(max(_PAUSE, _SHARE * (time.perf_counter() - began)))
 

@@ -12,14 +12,14 @@ from typing import ClassVar, NamedTuple
 from textual.app import ComposeResult
 from textual.containers import Container
 
-from trainer.reward_model.predictions import CalibrationBin, Predictions
+from trainer.reward_model.predictions import CalibrationBin, Predictions, RewardModelReport
 from workbench.kit.drawing import Drawn, Line, component_classes, line_of, rule
-from workbench.kit.glyphs import DOTS_ACROSS, DOTS_DOWN, MISSING, Canvas, bar
+from workbench.kit.glyphs import DOTS_ACROSS, DOTS_DOWN, Canvas, bar, bar_lines
 from workbench.kit.pane import MountedWhole
 from workbench.kit.scale import Scale
 from workbench.kit.window import moving_average
 from workbench.numbers import number
-from workbench.reward_model.accuracy import Measured, accuracy_lines
+from workbench.reward_model.accuracy import accuracy_lines, report_of
 from workbench.run.history import History
 from workbench.run.view import RunView
 
@@ -164,19 +164,17 @@ def reward_histogram(chosen: Sequence[float], rejected: Sequence[float], width: 
     lost = count - len(chosen) - len(rejected)
     across = width - _REWARD_LABELS - 2
     if not (chosen and rejected) or across < 5:
-        return [_title("rewards of chosen and rejected", lost, width), [(" none yet"[:width], "muted")]][:height]
+        return [rule("rewards of chosen and rejected", width, missing=lost), [(" none yet"[:width], "muted")]][:height]
     low, high = min(chosen[0], rejected[0]), max(chosen[-1], rejected[-1])
     bins = min(max(round(2 * math.sqrt(len(chosen))), 5), _MOST_BINS, across) if high > low else 1
     columns = across // bins
     counts = [_counts(rewards, low, high, bins) for rewards in (chosen, rejected)]
     most = max(map(max, counts))
     rows = max((height - 2) // 2, 1)
-    lines = [_title(f"rewards · chosen {_mean(chosen)} · rejected {_mean(rejected)}", lost, width)]
+    lines = [rule(f"rewards · chosen {_mean(chosen)} · rejected {_mean(rejected)}", width, missing=lost)]
     for (name, role), found in zip((("chosen", "series"), ("rejected", "run-1")), counts, strict=True):
-        stacks = [bar(count / most, rows) if count else [" "] * rows for count in found]
-        for level in reversed(range(rows)):
-            label = name if level == 0 else ""
-            bars = "".join(stack[level] * columns for stack in stacks)
+        labels = [""] * (rows - 1) + [name]
+        for label, bars in zip(labels, bar_lines(found, most, rows, columns), strict=True):
             lines.append([(f" {label:<{_REWARD_LABELS}}", "muted"), (bars, role)])
     return [*lines, _reward_axis(low, high, bins * columns)][:height]
 
@@ -190,11 +188,6 @@ def _pairs(count: int, width: int) -> str:
     """Return a number of pairs in at most `width` columns; + if it does not fit."""
     text = str(count) if count < 1000 else f"{count // 1000}k"
     return text if len(text) <= width else "+"
-
-
-def _title(text: str, lost: int, width: int) -> Line:
-    missing = f" · {MISSING} {lost} not finite" if lost else ""
-    return rule(text, width, after=[(missing[: max(width - len(text) - 1, 0)], "missing")])
 
 
 def _counts(ascending: Sequence[float], low: float, high: float, bins: int) -> list[int]:
@@ -243,10 +236,8 @@ class RewardChart(Drawn):
 class RewardCharts(MountedWhole, Container):
     """Container with accuracy, curve, calibration and rewards, in that order."""
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._at = 0  # index of the chart that is shown alone
-        self.all_shown = False
+    all_shown = False
+    _at = 0  # index of the chart that is shown alone
 
     def compose(self) -> ComposeResult:
         for name in CHARTS:
@@ -255,12 +246,13 @@ class RewardCharts(MountedWhole, Container):
     def on_mount(self) -> None:
         self._display()
 
-    def show(self, view: RunView, measured: Measured | None, predictions: Predictions | None) -> None:
-        """Draw a run from now on."""
-        bins, error = (measured.calibration, measured.calibration_error) if measured else ((), math.nan)
+    def show(self, view: RunView, predictions: Predictions | None) -> None:
+        """Draw a run from now on. predictions: of its newest evaluation; None if they cannot be read."""
+        report, iteration = _newest_report(view, predictions)
+        bins, error = (report.calibration, report.calibration_error) if report else ((), math.nan)
         chosen, rejected = (predictions.chosen, predictions.rejected) if predictions else ((), ())
         drawn: dict[str, Draw] = {
-            "accuracy": partial(accuracy_lines, measured),
+            "accuracy": partial(accuracy_lines, report, iteration),
             "curve": partial(curve_lines, view),
             "calibration": partial(calibration_lines, bins, error),
             "histogram": partial(reward_histogram, chosen, rejected),
@@ -283,3 +275,12 @@ class RewardCharts(MountedWhole, Container):
     def _display(self) -> None:
         for place, chart in enumerate(self.query(RewardChart)):
             chart.display = self.all_shown or place == self._at
+
+
+def _newest_report(view: RunView, predictions: Predictions | None) -> tuple[RewardModelReport | None, int]:
+    """Return the newest report, or what the journal has of it, and after how many steps it was made."""
+    if predictions is not None:
+        return predictions.report, predictions.iteration
+    if view.held_out:
+        return report_of(view.held_out[-1]), view.held_out[-1].iteration
+    return None, 0

@@ -106,9 +106,7 @@ class RewardPairList(BlockList[PairPrediction]):
         Binding("home", "first", "First", show=False, id="reward-model.first", tooltip="The most wrong pair"),
     ]
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._marked: Collection[str] = ()
+    _marked: Collection[str] = ()  # keys of comparisons
 
     def show(self, pairs: Sequence[PairPrediction], *, message: str = "") -> None:
         """Show `pairs`; the cursor stays on its pair, or goes to the first. message: shown if there are none."""
@@ -117,8 +115,7 @@ class RewardPairList(BlockList[PairPrediction]):
             return
         self._items = pairs
         same = (place for place, pair in enumerate(pairs) if before and _texts(pair) == _texts(before))
-        self.cursor = next(same, 0)
-        self.lay_out()
+        self.put_cursor(next(same, 0))
 
     def mark(self, keys: Collection[str]) -> None:
         """Mark the pairs of the comparisons with these keys."""
@@ -181,9 +178,7 @@ class RewardPairText(ScrolledLines):
         Binding("end", "scroll_end", "End", show=False, id="reward-model.text-end", tooltip="The end of the pair"),
     ]
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._pair: PairPrediction | None = None
+    _pair: PairPrediction | None = None
 
     def show(self, pair: PairPrediction) -> None:
         """Show `pair` from its start."""

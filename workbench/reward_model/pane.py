@@ -14,7 +14,6 @@ from textual.widgets import Static
 from trainer.reward_model.predictions import PairPrediction
 from workbench.kit.pane import Pane
 from workbench.numbers import counted
-from workbench.reward_model.accuracy import Measured, of_event, of_report
 from workbench.reward_model.charts import RewardCharts
 from workbench.reward_model.pairs import RewardPairList, RewardPairText, pairs_heading
 from workbench.reward_model.run_reader import RunReader
@@ -139,9 +138,8 @@ class RewardModelPane(Pane):
                 self.read()
 
     def _show(self) -> None:
-        look = self.reader.seen
-        predictions = look.predictions if look else None
-        self.query_one(RewardCharts).show(self.reader.view, self._measured(), predictions)
+        look, predictions = self.reader.seen, self.reader.predictions
+        self.query_one(RewardCharts).show(self.reader.view, predictions)
         listed = self.query_one(RewardPairList)
         listed.mark(self._marked)
         listed.show(predictions.pairs if predictions else (), message=self._empty_message())
@@ -166,15 +164,9 @@ class RewardModelPane(Pane):
         self.refresh_keys()
 
     def _show_count(self) -> None:
-        predictions = self.reader.seen.predictions if self.reader.seen else None
+        predictions = self.reader.predictions
         heading = pairs_heading(predictions, len(self._marked)) if predictions else ""
         self.query_one("#reward-pairs", Static).update(heading)
-
-    def _measured(self) -> Measured | None:
-        if self.reader.seen and (found := self.reader.seen.predictions) is not None:
-            return of_report(found.report, found.iteration)
-        evaluations = self.reader.view.held_out
-        return of_event(evaluations[-1]) if evaluations else None
 
     def _empty_message(self) -> str:
         """Return the message shown in place of the pairs."""
@@ -262,6 +254,6 @@ class RewardModelPane(Pane):
 
     def _wrong(self) -> tuple[str, ...]:
         """Return the keys of the listed pairs that the model gets wrong, each once."""
-        predictions = self.reader.seen.predictions if self.reader.seen else None
+        predictions = self.reader.predictions
         pairs = predictions.pairs if predictions else []
         return tuple(dict.fromkeys(pair.key for pair in pairs if not pair.is_tie and pair.lead < 0))

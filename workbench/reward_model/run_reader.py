@@ -76,7 +76,7 @@ class RewardRunLister:
             if known is None or known[0] != stamp:
                 known = stamp, read_toml(folder.config).get("kind") == REWARD_MODEL
                 self._kinds[folder.root] = known
-        except (OSError, ValueError, RecursionError):  # the runs pane reports what is damaged
+        except (OSError, ValueError):  # the runs pane reports what is damaged
             return False
         return known[1]
 
@@ -178,6 +178,11 @@ class RunReader:
         return self._follower.folder if self._follower else None
 
     @property
+    def predictions(self) -> Predictions | None:
+        """Predictions of the shown run's newest evaluation, as far as they were read."""
+        return self.seen.predictions if self.seen else None
+
+    @property
     def place(self) -> int:
         """Index of the shown run in `runs`; -1 if it is not one of them."""
         return next((place for place, run in enumerate(self.runs) if run.folder == self.shown), -1)
@@ -189,9 +194,9 @@ class RunReader:
             self.runs, self.problem, self._chosen = [], "", None
             self._follow()
 
-    def choose(self, folder: Path | None) -> None:
-        """Show the run in `folder`, which may be outside the folder of runs; None: always the newest."""
-        self._chosen = folder.resolve() if folder is not None else None
+    def choose(self, folder: Path) -> None:
+        """Show the run in `folder`, which may be outside the folder of runs."""
+        self._chosen = folder.resolve()
         self._follow()
 
     async def read_runs(self) -> None:

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 from trainer.errors import StorageError
 from trainer.files import read_toml
 from trainer.runs.folder import RunFolder
+from workbench.text import visible
 
+MOST = 100  # differences that are shown; configurations have fewer settings
 _TELLS_RUNS_APART = "run.name"  # always differs
 
 
@@ -53,10 +55,7 @@ def compare_runs(folders: Sequence[RunFolder]) -> Comparison:
             configs[folder.name] = read_config(folder)
         except StorageError as error:
             problems.append(str(error))
-    try:
-        return Comparison(list(configs), config_differences(configs) if configs else [], problems)
-    except RecursionError:
-        return Comparison(list(configs), [], [*problems, "the configurations are nested too deeply to compare"])
+    return Comparison(list(configs), config_differences(configs), problems)
 
 
 def read_config(folder: RunFolder) -> dict[str, Any]:
@@ -70,22 +69,26 @@ def read_config(folder: RunFolder) -> dict[str, Any]:
     raise StorageError(f"cannot read '{folder.config}': {reason}; fix the file, or compare other runs")
 
 
+def difference_rows(differences: Sequence[Difference], longest: int) -> list[tuple[str, list[str]]]:
+    """Return key and values of the first `MOST` differences, made safe to print and cut to `longest` characters."""
+    return [
+        (visible(key[:longest]), [visible(value_text(value)[:longest]) for value in values.values()])
+        for key, values in differences[:MOST]
+    ]
+
+
 def value_text(value: Any) -> str:
     """Format a setting almost as in the file; - for None."""
     return "-" if value is None else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _settings(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys and values, in order; without recursion, which a hostile file could exhaust."""
-    waiting: list[Iterator[tuple[str, Any]]] = [iter([("", config)])]
-    while waiting:
-        for key, value in waiting[-1]:
-            if isinstance(value, Mapping):
-                waiting.append(iter([(f"{key}.{name}" if key else name, item) for name, item in value.items()]))
-                break
-            yield key, value
+def _settings(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted keys and values, in order. Files that are nested deeply cannot be read in the first place."""
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _settings(value, f"{prefix}{name}.")
         else:
-            waiting.pop()
+            yield prefix + name, value
 
 
 def _comparable(value: Any) -> Any:

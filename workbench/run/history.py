@@ -38,6 +38,11 @@ def kind_of(event: Numbers) -> str:
     return _KINDS[type(event)]
 
 
+def seconds(event: Numbers) -> float:
+    """Return the seconds that an iteration took, all phases together."""
+    return sum(event.seconds.values()) if isinstance(event, Iteration) else event.seconds
+
+
 class History:
     """Iterations by ascending number, with a column for each metric: the scalar fields of the events, and seconds.
 
@@ -51,14 +56,12 @@ class History:
         self.kind = kind if kind in _EVENTS else PPO
         numbers = [f.name for f in fields(_EVENTS[self.kind]) if f.type in ("int", "float")]
         scalars = [name for name in numbers if name not in _NO_METRICS]
-        phases = _PHASES if self.kind == PPO else ()
-        seconds = ("seconds_total", *(f"seconds_{phase}" for phase in phases))
+        phases = [f"seconds_{phase}" for phase in _PHASES] if self.kind == PPO else []
         self._evaluated = {f"eval/{name}": math.nan for name in _EVALUATED} if self.kind == PPO else {}
-        self.names: tuple[str, ...] = (*scalars, *seconds, *self._evaluated)
+        self.names = (*scalars, "seconds_total", *phases, *self._evaluated)
         self._scalars_of = attrgetter(*scalars)
         self.numbers = array("q")
         self._columns = {name: array("d") for name in self.names}
-        self._in_order = tuple(self._columns.values())
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -68,14 +71,11 @@ class History:
         if self.numbers and event.iteration <= self.numbers[-1]:
             self.cut(event.iteration - 1)
         self.numbers.append(event.iteration)
-        values = [*self._scalars_of(event)]
+        values = [*self._scalars_of(event), seconds(event)]
         if isinstance(event, Iteration):
-            seconds = event.seconds
-            values += [sum(seconds.values()), *(seconds.get(phase, math.nan) for phase in _PHASES)]
-        else:
-            values.append(event.seconds)
+            values += [event.seconds.get(phase, math.nan) for phase in _PHASES]
         values += self._evaluated.values()
-        for column, value in zip(self._in_order, values, strict=True):
+        for column, value in zip(self._columns.values(), values, strict=True):
             column.append(value)
 
     def evaluate(self, event: Evaluation) -> None:
@@ -96,7 +96,7 @@ class History:
             return
         size = bisect_left(earlier.numbers, self.numbers[0]) if self.numbers else len(earlier)
         self.numbers[:0] = earlier.numbers[:size]
-        for column, older in zip(self._in_order, earlier._in_order, strict=True):
+        for column, older in zip(self._columns.values(), earlier._columns.values(), strict=True):
             column[:0] = older[:size]
 
     def cut(self, last: int) -> None:
@@ -105,7 +105,7 @@ class History:
         if size == len(self.numbers):
             return
         del self.numbers[size:]
-        for column in self._in_order:
+        for column in self._columns.values():
             del column[size:]
         self._evaluated = {name: self._columns[name][-1] if size else math.nan for name in self._evaluated}
 

@@ -49,7 +49,8 @@ class JournalSource:
         self._live = False
         self._looked = -math.inf
         self._failure = ""
-        self._finished = False
+        self.finished = False
+        """True once `take` finds no process training the run, and nothing new; the run may resume."""
 
     @property
     def live(self) -> bool:
@@ -58,11 +59,6 @@ class JournalSource:
         if now - self._looked >= _LOOK_AGAIN:
             self._live, self._looked = self._run.is_live(), now
         return self._live
-
-    @property
-    def finished(self) -> bool:
-        """Return whether the last `take` found no process training the run, and nothing new; it may resume."""
-        return self._finished
 
     @property
     def problems(self) -> list[str]:
@@ -86,7 +82,7 @@ class JournalSource:
             events = []
         if live and (progress := self._new_progress()) is not None:
             events.append(progress)
-        self._finished = not live and not events
+        self.finished = not live and not events
         return events
 
     def earlier(self) -> History | None:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 from trainer.events import Iteration, RewardModelStep
 from trainer.runs.listing import PPO
+from workbench.numbers import number
 from workbench.system.output import PROGRAM
 
 REWARD_MODEL = "reward-model"
 DPO = "dpo"
 
-_COMMANDS = {REWARD_MODEL: "reward-model train", DPO: "dpo"}
+_COMMANDS = {PPO: "--no-ui", REWARD_MODEL: "reward-model train", DPO: "dpo"}
 
 
 def training_command(kind: str) -> str:
     """Return the command that trains a run of `kind`, without options; empty for a kind of a newer version."""
-    if kind == PPO:
-        return f"{PROGRAM} --no-ui"
     return f"{PROGRAM} {_COMMANDS[kind]}" if kind in _COMMANDS else ""
 
 
@@ -56,9 +54,7 @@ class Metric(NamedTuple):
 
     def text(self, value: float, *, sign: bool = False) -> str:
         """Format `value` (in the shown unit) with this metric's digits; - when it is not finite."""
-        if not math.isfinite(value):
-            return "-"
-        return f"{value:{'+' if sign else ''}.{self.digits}f}"
+        return number(value, self.digits, signed=sign)
 
     def beyond(self, value: float) -> bool:
         """Return whether `value` (in the shown unit) is on the bad side of the threshold."""

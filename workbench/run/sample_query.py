@@ -90,13 +90,8 @@ class IsMarked:
 
 
 Condition = Compares | Contains | Stops | IsMarked
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """Conditions that a sample must all meet; without any, all samples match."""
-
-    conditions: tuple[Condition, ...] = ()
+Query = tuple[Condition, ...]
+"""Conditions that a sample must all meet; without any, all samples match."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +118,7 @@ def parse_query(text: str) -> Query:
             raise ValueError('unclosed quote: add a closing ", or write \\" for a quote inside the text')
         conditions.append(_condition(word))
         place = word.end()
-    return Query(tuple(conditions))
+    return tuple(conditions)
 
 
 def _condition(word: re.Match[str]) -> Condition:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import os
 import re
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
+_AS_STORED = [field.name for field in dataclasses.fields(TokenSample) if field.default is not dataclasses.MISSING]
+"""Columns that are fields of a `TokenSample` as they are, or its defaults if the file lacks them."""
 _Value = TypeVar("_Value")
 
 
@@ -175,19 +178,8 @@ def _token_sample(key: SampleKey, table: pa.Table) -> TokenSample:
     count = len(tokens)
     return TokenSample(
         key=key,
-        prompt_index=row.get("prompt_index", -1),
-        sample=row.get("sample", -1),
-        prompt=row.get("prompt", ""),
-        completion=row.get("completion", ""),
-        score=row.get("score", math.nan),
-        sequence_score=row.get("sequence_score", math.nan),
+        **{name: row[name] for name in _AS_STORED if name in row},
         parts={part["source"]: _number(part["score"]) for part in row.get("parts", [])},
-        source_prompt=row.get("source_prompt", ""),
-        columns=row.get("columns", ""),
-        truncated=row.get("truncated", False),
-        final_value=row.get("final_value", math.nan),
-        baseline=row.get("baseline", math.nan),
-        advantage_scale=row.get("advantage_scale", math.nan),
         prompt_tokens=_ids(row.get("prompt_tokens", [])),
         tokens=tokens,
         texts=_texts(tokens, row.get("token_texts", [])),

@@ -47,7 +47,7 @@ class Alternative(NamedTuple):
     ref_logprob: float  # nats
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSample:
     """One sequence with T response tokens. Fields that its file lacks are empty, NaN or None.
 
@@ -56,19 +56,19 @@ class TokenSample:
     """
 
     key: SampleKey
-    prompt_index: int
-    sample: int  # which of the prompt's samples in its batch
-    prompt: str
-    completion: str
-    score: float
-    sequence_score: float
+    prompt_index: int = -1
+    sample: int = -1  # which of the prompt's samples in its batch
+    prompt: str = ""
+    completion: str = ""
+    score: float = math.nan
+    sequence_score: float = math.nan
     parts: Mapping[str, float]
-    source_prompt: str  # the prompt as in the data, JSON; empty where that is `prompt`
-    columns: str  # the prompt's other columns, JSON
-    truncated: bool
-    final_value: float
-    baseline: float  # without a critic: subtracted from the response's returns
-    advantage_scale: float  # with grpo: the divisor of its advantage
+    source_prompt: str = ""  # the prompt as in the data, JSON; empty where that is `prompt`
+    columns: str = ""  # the prompt's other columns, JSON
+    truncated: bool = False
+    final_value: float = math.nan
+    baseline: float = math.nan  # without a critic: subtracted from the response's returns
+    advantage_scale: float = math.nan  # with grpo: the divisor of its advantage
     prompt_tokens: Sequence[int]
     tokens: Sequence[int]
     texts: Sequence[str]  # of each token; if a character has several tokens, only the last has a text
@@ -185,7 +185,7 @@ class SampleTable(Sequence[Sample]):
         import numpy as np
 
         held = np.ones(len(self), dtype=bool)
-        for condition in query.conditions:
+        for condition in query:
             held &= self._holds(condition, bookmarked) != condition.negated
         places = self._places[held]
         if order.by != "batch":

@@ -34,7 +34,7 @@ from workbench.run.wording import (
     in_brief,
     parts,
     reference_win_rate,
-    spelt,
+    title,
     win_rate,
 )
 from workbench.system.output import PROGRAM
@@ -87,10 +87,10 @@ def summary(view: RunView) -> list[tuple[str, str]]:
     lines = [("run", f"{view.started.name}: {_outcome(view)}")]
     lines += _learnt(view)
     if view.open_alarms:
-        lines.append(("alarms", ", ".join(f"{spelt(code)} ({level})" for code, level in view.open_alarms.items())))
+        lines.append(("alarms", ", ".join(f"{title(code)} ({level})" for code, level in view.open_alarms.items())))
     folder = short_path(view.started.folder)
     lines.append(("folder", folder))
-    if checkpoint := (view.ended and view.ended.checkpoint) or (view.checkpoint and view.checkpoint.path):
+    if checkpoint := (view.ended and view.ended.checkpoint) or (view.checkpoints and view.checkpoints[-1].path):
         lines.append(("checkpoint", checkpoint))
         if view.state != "done" or view.started.run_kind == PPO:  # other kinds cannot be extended once done
             kind = view.started.run_kind

@@ -94,19 +94,13 @@ class Session:
     """
 
     def __init__(
-        self,
-        config: Config,
-        *,
-        resume: Path | None = None,
-        preset: str = "run",
-        train: Train | None = None,
-        control: Control | None = None,
+        self, config: Config, *, resume: Path | None = None, preset: str = "run", train: Train | None = None
     ) -> None:
         self._config = config
         self._resume = resume
         self._preset = preset
         self._train = train or _train_on_this_thread
-        self._control = control or Control()
+        self._control = Control()
         self._events = EventQueue()
         self._ended: RunEnded | None = None
         self._failure: BaseException | None = None

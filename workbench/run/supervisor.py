@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import subprocess
-import traceback
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +13,7 @@ from trainer.config import Config
 from trainer.control.questions import Answer, Question
 from trainer.errors import StorageError, TrainerError, UsageError
 from trainer.events import Alarm, Fix, RunStarted, SettingChanged, StateChanged
-from trainer.files import PRIVATE, open_file, read_toml, write_whole
+from trainer.files import PRIVATE, open_file, read_toml
 from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder, check_name_is_free
 from workbench.run.journal_source import RunOnDisk
@@ -22,6 +21,7 @@ from workbench.run.policy_thread import PolicyThread
 from workbench.run.session import Session, Train
 from workbench.run.view import RunView
 from workbench.system.environment import own_command
+from workbench.system.output import bug_line
 
 LOG = "headless.log"  # in the run's folder
 
@@ -47,7 +47,7 @@ def kl_target(folder: Path) -> float | None:
     try:
         ppo = read_toml(RunFolder(folder).config)["ppo"]
         return float(ppo["kl_target"]) if ppo["kl_controller"] == "adaptive" else None
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, OverflowError):
         return None
 
 
@@ -94,6 +94,10 @@ class Supervisor:
         if isinstance(self.run, RunOnDisk):
             return self.run.folder
         return Path(self.view.started.folder) if self.view.started else None
+
+    def shows(self, folder: Path) -> bool:
+        """Return whether the run is the one in `folder`."""
+        return self.folder is not None and self.folder.resolve() == folder.resolve()
 
     @property
     def under_way(self) -> bool:
@@ -312,14 +316,4 @@ class Supervisor:
 
 def report_bug(bug: BaseException, folder: Path | None = None) -> str:
     """Return a bug in one line. Its traceback goes to the crash.log of the run, else it is printed to the log pane."""
-    what = f"unexpected {type(bug).__name__}: {bug}".splitlines()[0]
-    details = "".join(traceback.format_exception(bug))
-    if folder is not None:
-        try:
-            write_whole(folder / "crash.log", details, mode=PRIVATE)
-        except OSError:
-            pass
-        else:
-            return f"{what}: this is a bug, its traceback is in {folder / 'crash.log'}"
-    print(details)  # noqa: T201  captured by the log pane
-    return f"{what}: this is a bug, its traceback is in the log"
+    return bug_line(bug, folder, print, "its traceback is in the log")  # the log pane captures what is printed

@@ -114,11 +114,6 @@ class RunView:
                 self._end(event)
 
     @property
-    def checkpoint(self) -> CheckpointSaved | None:
-        """The newest checkpoint."""
-        return self.checkpoints[-1] if self.checkpoints else None
-
-    @property
     def newest_evaluations(self) -> list[AnyEvaluation]:
         """Newest evaluations by people, on held-out comparisons and on held-out prompts, as far as there are any."""
         judged = [self.judged] if self.judged else []
@@ -227,11 +222,6 @@ class RunView:
 
     def _mark(self, iteration: int, kind: MarkKind, text: str, level: str = "") -> None:
         _keep(self.marks, Mark(iteration, kind, text, level), _MARKS)
-
-
-def seconds(event: Numbers) -> float:
-    """Return the seconds that an iteration took, all phases together."""
-    return sum(event.seconds.values()) if isinstance(event, Iteration) else event.seconds
 
 
 def _keep(newest: list[Kept], item: Kept, most: int = _KEPT) -> None:

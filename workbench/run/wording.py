@@ -20,13 +20,13 @@ _LONGEST = 100  # characters of a state that are shown
 _SPELT = {"kl": "KL", "nan": "NaN"}
 
 
-def title(alarm: Alarm) -> str:
-    """Return the title of the alarm: `KL high` for `kl_high`."""
-    return spelt(alarm.code)
+def level_sign(level: str) -> str:
+    """Return the sign of alerts of this level, which only a newer version may know."""
+    return SIGNS.get(level, SIGNS["warning"])
 
 
-def spelt(code: str) -> str:
-    """Return the title of alarms with this code."""
+def title(code: str) -> str:
+    """Return the title of alarms with this code: `KL high` for `kl_high`."""
     return " ".join(_SPELT.get(word, word) for word in code.split("_"))
 
 
@@ -34,7 +34,7 @@ def alert_text(alert: Alert | RolledBack) -> str:
     """Return what an alert says, without its iteration and level."""
     if isinstance(alert, RolledBack):
         return f"rolled back to iteration {alert.to}: {alert.reason}"
-    return f"{title(alert)}: {alert.message}" if isinstance(alert, Alarm) else alert.message
+    return f"{title(alert.code)}: {alert.message}" if isinstance(alert, Alarm) else alert.message
 
 
 def evidence(alarm: Alarm) -> list[tuple[str, str]]:
@@ -51,7 +51,7 @@ def urgent_first(alarms: Sequence[Alarm]) -> list[Alarm]:
 def errors(alarms: Mapping[str, str]) -> str:
     """Name the errors among the open alarms (code -> level) in few words: `KL high +1`; empty without an error."""
     codes = [code for code, level in alarms.items() if level == "error"]
-    return f"{spelt(codes[0])}{f' +{len(codes) - 1}' if len(codes) > 1 else ''}" if codes else ""
+    return f"{title(codes[0])}{f' +{len(codes) - 1}' if len(codes) > 1 else ''}" if codes else ""
 
 
 def state_text(run: RunSummary) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from datetime import datetime
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -15,12 +14,11 @@ from trainer.runs.checkpoint_index import best_checkpoint, checkpoints
 from trainer.runs.folder import RunFolder
 from trainer.runs.listing import RunSummary
 from workbench.columns import fit
-from workbench.numbers import counted
-from workbench.run.config_differences import Comparison, read_config, value_text
+from workbench.numbers import counted, moment
+from workbench.run.config_differences import MOST, Comparison, difference_rows, read_config
 from workbench.text import visible
 
 _LONGEST_PROBLEM = 500  # characters, at most
-_MOST = 100  # settings; configurations have fewer
 _LONGEST = 200  # characters of a value, at most
 _LEAST = 8
 _GAP = 2
@@ -55,7 +53,7 @@ def detail_content(run: RunSummary, detail: Detail | None, left_out: Sequence[tu
     """
     parts: list[str | Content | tuple[str, str]] = [(visible(run.name), "bold")]
     if run.started is not None:
-        parts.append(f"   started {datetime.fromtimestamp(run.started).astimezone():%F %R}")
+        parts.append(f"   started {moment(run.started)}")
     if detail is not None:
         if detail.seed is not None:
             parts.append(f"   seed {visible(str(detail.seed)[:20])}")
@@ -77,10 +75,7 @@ def differences_content(comparison: Comparison, width: int) -> Content:
     """Return `comparison` as text, problems first, in lines of at most `width` columns if possible."""
     lines = [Content.styled(f"✖ {visible(problem)}", "$text-error") for problem in comparison.problems]
     names = [visible(name) for name in comparison.names]
-    rows = [
-        (visible(key[:_LONGEST]), [visible(value_text(value)[:_LONGEST]) for value in values.values()])
-        for key, values in comparison.differences[:_MOST]
-    ]
+    rows = difference_rows(comparison.differences, _LONGEST)
     if not rows:
         if len(names) > 1 and not comparison.problems:
             lines.append(Content.styled("Their configurations are the same", "$text-muted"))
@@ -92,7 +87,7 @@ def differences_content(comparison: Comparison, width: int) -> Content:
         lines += _table(names, rows, keys, min(room, widest))
     else:
         lines += _list(names, rows)
-    if (more := len(comparison.differences) - _MOST) > 0:
+    if (more := len(comparison.differences) - MOST) > 0:
         lines.append(Content.styled(f"and {counted(more, 'more setting')}", "$text-muted"))
     return Content("\n").join(lines)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from rich.cells import cell_len
@@ -30,8 +30,7 @@ class Column(NamedTuple):
     heading: str
     value: Callable[[RunSummary], Any]  # None goes last
     text: Callable[[RunSummary, float], str]  # of the run and the time now, unix seconds
-    descending: bool = False  # its usual order
-    right: bool = False
+    numeric: bool = False  # aligned to the right, and usually in descending order
     least: int = 0  # columns of the terminal to which it may be cut; 0: shown whole or not at all
 
 
@@ -43,21 +42,11 @@ COLUMNS = (
         "iteration",
         lambda run: run.iteration,
         lambda run, _: f"{run.iteration}/{run.iterations}",
-        descending=True,
-        right=True,
+        numeric=True,
     ),
-    Column(
-        "score",
-        f"score last {RECENT}",
-        lambda run: run.score,
-        lambda run, _: number(run.score),
-        descending=True,
-        right=True,
-    ),
-    Column(
-        "kl", f"KL last {RECENT}", lambda run: run.kl, lambda run, _: number(run.kl, 2), descending=True, right=True
-    ),
-    Column("age", "age", lambda run: run.started, lambda run, now: age(run.started, now), descending=True, right=True),
+    Column("score", f"score last {RECENT}", lambda run: run.score, lambda run, _: number(run.score), numeric=True),
+    Column("kl", f"KL last {RECENT}", lambda run: run.kl, lambda run, _: number(run.kl, 2), numeric=True),
+    Column("age", "age", lambda run: run.started, lambda run, now: age(run.started, now), numeric=True),
     Column("model", "model", lambda run: run.model, lambda run, _: visible(run.model[:_LONGEST]), least=10),
 )
 _BY_KEY = {column.key: column for column in COLUMNS}
@@ -90,11 +79,11 @@ def sorted_runs(runs: Sequence[RunSummary], key: str, *, reverse: bool = False) 
     column = _BY_KEY[key]
     known = [run for run in runs if column.value(run) is not None]
     known.sort(key=lambda run: run.name)
-    known.sort(key=column.value, reverse=column.descending != reverse)
+    known.sort(key=column.value, reverse=column.numeric != reverse)
     return known + [run for run in runs if column.value(run) is None]
 
 
-def column_widths(natural: dict[str, int], width: int) -> dict[str, int]:
+def column_widths(natural: Mapping[str, int], width: int) -> dict[str, int]:
     """Return the widths of the columns that fit into `width` columns of the terminal, in the table's order.
 
     natural: the width that each column would like. The least wanted are dropped first; the name always stays.
@@ -127,21 +116,13 @@ class RunTable(CursorList[RunSummary]):
         f"run-table--{role}" for role in ("heading", "cursor", "muted", "alarmed", *SIGNS)
     }
     BINDINGS: ClassVar[list[BindingType]] = cursor_bindings("runs", "run")
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self.sorted_by = "age"
-        self.reversed = False
-        self._cells: list[dict[str, str]] = []
-        self._natural = {column.key: 0 for column in COLUMNS}
-        self._now = 0.0
-        self._marked: Collection[str] = ()
-        self._current = ""
-
-    @property
-    def runs(self) -> Sequence[RunSummary]:
-        """Runs in the order shown."""
-        return self._items
+    sorted_by = "age"
+    reversed = False
+    _cells: Sequence[dict[str, str]] = ()
+    _natural: Mapping[str, int] = dict.fromkeys(_BY_KEY, 0)
+    _now = 0.0
+    _marked: Collection[str] = ()
+    _current = ""
 
     @property
     def left_out(self) -> list[tuple[str, str]]:
@@ -200,10 +181,10 @@ class RunTable(CursorList[RunSummary]):
         line: Line = [(" " * _GUTTER, "")]
         for key, columns in self._widths().items():
             column = _BY_KEY[key]
-            sign = ("▾" if column.descending != self.reversed else "▴") if key == self.sorted_by else ""
+            sign = ("▾" if column.numeric != self.reversed else "▴") if key == self.sorted_by else ""
             name = column.heading if cell_len(column.heading + sign) <= columns else column.heading.partition(" ")[0]
-            text = sign + name if column.right else name + sign
-            line.append((fit(text, columns, right=column.right) + " " * _GAP, "heading"))
+            text = sign + name if column.numeric else name + sign
+            line.append((fit(text, columns, right=column.numeric) + " " * _GAP, "heading"))
         return line
 
     def item_line(self, index: int, line: int, width: int) -> Line:
@@ -213,7 +194,7 @@ class RunTable(CursorList[RunSummary]):
         roles = {"state": state, "age": "muted", "model": "muted"}
         pieces: Line = [(sign.ljust(_GUTTER), "")]
         for key, columns in self._widths().items():
-            text = fit(cells[key], columns, right=_BY_KEY[key].right)
+            text = fit(cells[key], columns, right=_BY_KEY[key].numeric)
             pieces += [(text, roles.get(key, "")), (" " * _GAP, "")]
         return under_cursor(pieces, width) if index == self.cursor else pieces
 

@@ -12,7 +12,7 @@ from textual.content import Content
 from workbench.columns import fit
 from workbench.kit.dialog import Dialog
 from workbench.kit.drawing import Line, ScrolledLines, component_classes, scroll_bindings
-from workbench.kit.keys import keys_in_force
+from workbench.kit.keys import keys_of
 from workbench.run.samples import TokenSample
 from workbench.samples.formula_lines import formula_lines, number
 from workbench.samples.token_facts import TokenFacts, token_label
@@ -43,7 +43,7 @@ class AdvantageScreen(Dialog[int]):
         yield AdvantageSum(id="advantage")
 
     def on_mount(self) -> None:
-        keys = keys_in_force(self)
+        keys = keys_of(self)
         hint = f"{keys['advantage.earlier']}{keys['advantage.later']} token   {keys['advantage.close']} close"
         self.query_one(AdvantageSum).border_subtitle = Content(hint)
         self._show()
@@ -71,9 +71,7 @@ class AdvantageSum(ScrolledLines):
     )
     BINDINGS: ClassVar[list[BindingType]] = scroll_bindings("advantage", start="first", end="last")
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._facts: TokenFacts | None = None
+    _facts: TokenFacts | None = None
 
     def show(self, facts: TokenFacts) -> None:
         """Show the advantage of a token."""

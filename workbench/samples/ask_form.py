@@ -89,12 +89,11 @@ class StartingPoint:
     def at_token(cls, sample: TokenSample, index: int) -> StartingPoint:
         """Return the response before token `index`, with that token and its alternatives as choices."""
         logprob, ref_logprob = (
-            float(sample.numbers[name][index]) if name in sample.numbers else math.nan
-            for name in ("logprobs", "ref_logprobs")
+            sample.numbers[name][index] if name in sample.numbers else math.nan for name in ("logprobs", "ref_logprobs")
         )
-        written = NextToken(sample.texts[index], (int(sample.tokens[index]),), logprob, ref_logprob, written=True)
+        written = NextToken(sample.texts[index], (sample.tokens[index],), logprob, ref_logprob, written=True)
         found = sample.alternatives[index] if index < len(sample.alternatives) else ()
-        others = [NextToken(one.text, (int(one.token),), one.logprob, one.ref_logprob) for one in found]
+        others = [NextToken(one.text, (one.token,), one.logprob, one.ref_logprob) for one in found]
         ranked = [written if one.tokens == written.tokens else one for one in others]
         return replace(
             cls.of_prompt(sample),
@@ -198,8 +197,8 @@ class AskForm(MountedWhole, Vertical):
     def request(self) -> AskRequest:
         """Return the request on the form. Raises ValueError, in one line, when an input is not valid."""
         start = self._start
-        prompt, prompt_tokens = start.source, [int(token) for token in start.prompt_tokens] or None
-        prefix = [int(token) for token in start.prefix]
+        prompt, prompt_tokens = start.source, list(start.prompt_tokens) or None
+        prefix = list(start.prefix)
         title, compared = "original prompt", start.score
         if start.choices:
             choice = start.choices[self.query_one(OptionList).highlighted or 0]

@@ -41,7 +41,7 @@ class AskScreen(Dialog[None]):
         Binding("ctrl+r", "write", "generate", id="ask.write", tooltip="Generate responses after those under way"),
         Binding("o", "order", "best first", id="ask.order", tooltip="Sort by score, or by time"),
         Binding("d", "diff", "diff", id="ask.diff", tooltip="Mark words that differ between policy and reference"),
-        Binding("escape", "close", "close", id="ask.close", tooltip="Close this and cancel pending requests"),
+        Binding("escape", "dismiss", "close", id="ask.close", tooltip="Close this and cancel pending requests"),
     ]
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (72, "-normal"), (132, "-wide")]
 
@@ -82,9 +82,6 @@ class AskScreen(Dialog[None]):
     def on_unmount(self) -> None:
         for future in self._waiting:
             future.cancel()
-
-    def action_close(self) -> None:
-        self.dismiss(None)
 
     def action_order(self) -> None:
         self._by_score = not self._by_score

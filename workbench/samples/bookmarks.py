@@ -28,7 +28,6 @@ class Bookmarks(Collection[SampleKey]):
     """
 
     def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder.root
         self._path = folder.root / "bookmarks.json"
         self._keys: set[SampleKey] = set()
         self.problem = ""
@@ -64,7 +63,7 @@ class Bookmarks(Collection[SampleKey]):
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
         """Lock the bookmarks against other processes; the lock is on the folder, so no lock file is left behind."""
-        folder = os.open(self._folder, os.O_RDONLY)
+        folder = os.open(self._path.parent, os.O_RDONLY)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
             yield

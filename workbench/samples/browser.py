@@ -81,7 +81,7 @@ class SampleBrowser:
         self.folder = folder
         self.bookmarks = Bookmarks(folder) if folder is not None else None
         self.newest: SamplesWritten | None = None
-        self.filter = Query()
+        self.filter: Query = ()
         self.order = Order()
         self.whole_run = False
         self.table: SampleTable | None = None  # all samples before the filter; None for previews

@@ -20,7 +20,6 @@ from rich.cells import cell_len
 from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder
 from workbench.kit.file_names import unused
-from workbench.numbers import counted
 from workbench.run.sample_reader import read_token_sample
 from workbench.run.samples import SampleKey, TokenSample
 from workbench.samples.channels import CHANNELS
@@ -110,14 +109,13 @@ def export_markdown(samples: Iterable[TokenSample], path: Path) -> Path:
     return write_new(path, (piece for sample in samples for piece in _markdown(sample)))
 
 
-def export_samples(folder: RunFolder, keys: Collection[SampleKey], path: Path, *, markdown: bool) -> str:
-    """Write samples of a run to a new file, as Markdown or else as JSON lines; return a line that reports it.
+def export_samples(folder: RunFolder, keys: Collection[SampleKey], path: Path, *, markdown: bool) -> Path:
+    """Write samples of a run to a new file, as Markdown or else as JSON lines; return its path.
 
     Raises StorageError as `export_jsonl` does, and when a sample cannot be read.
     """
     write = export_markdown if markdown else export_jsonl
-    written = write((read_token_sample(folder, key) for key in keys), path)
-    return f"{counted(len(keys), 'sample')} saved to {written}"
+    return write((read_token_sample(folder, key) for key in keys), path)
 
 
 def check_place(path: Path) -> None:

@@ -15,6 +15,7 @@ from textual.message import Message
 from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder
 from workbench.kit.pane import Pane
+from workbench.numbers import counted
 from workbench.run.sample_query import EXAMPLES, Order
 from workbench.run.sample_reader import read_token_sample
 from workbench.run.samples import Sample, SampleKey, SampleTable, TokenSample
@@ -198,7 +199,7 @@ class SamplesPane(Pane):
         try:
             marked = bookmarks.toggle(sample.key)
         except StorageError as error:
-            self._warn(str(error))
+            self.warn(str(error))
             return
         self._list.redraw()
         if self.opened is not None:
@@ -251,10 +252,10 @@ class SamplesPane(Pane):
                 if choice.format in _PICTURES:
                     await asyncio.to_thread(check_place, choice.path)
                 else:
-                    report = await asyncio.to_thread(
+                    written = await asyncio.to_thread(
                         export_samples, folder, keys, choice.path, markdown=choice.format == "markdown"
                     )
-                    self.notify(visible(report), markup=False)
+                    self.notify(visible(f"{counted(len(keys), 'sample')} saved to {written}"), markup=False)
             except StorageError as error:
                 return str(error)
             return ""
@@ -271,7 +272,7 @@ class SamplesPane(Pane):
         """Read a sample of the run, then show it token by token."""
         folder = self._browser.folder
         if folder is None or self._browser.table is None:
-            self._warn("This run saves no tokens. Set run.save_samples = true to keep them.")
+            self.warn("This run saves no tokens. Set run.save_samples = true to keep them.")
             return
         self._browser.hold()
         self._read_then(folder, key, self._show_sample)
@@ -283,7 +284,7 @@ class SamplesPane(Pane):
             sample = await asyncio.to_thread(read_token_sample, folder, key)
         except StorageError as error:
             if folder == self._browser.folder:
-                self._warn(str(error))
+                self.warn(str(error))
                 if self.opened is None and self._browser.release():
                     self._list_view.update_list()
             return
@@ -316,6 +317,3 @@ class SamplesPane(Pane):
     def _current(self) -> Sample | TokenSample | None:
         """The open sample, else the selected one."""
         return self._list.selected if self.opened is None else self.opened
-
-    def _warn(self, problem: str) -> None:
-        self.notify(visible(problem), severity="warning", markup=False)

@@ -19,7 +19,7 @@ from textual.worker import get_current_worker
 from trainer.runs.folder import RunFolder
 from workbench.columns import fit_end
 from workbench.kit.dialog import Dialog
-from workbench.kit.drawing import Line, ScrolledLines, plain, scroll_bindings, wrapped
+from workbench.kit.drawing import Line, ScrolledLines, scroll_bindings, wrapped
 from workbench.kit.theming import no_color
 from workbench.kit.word_diff import Part, word_diff
 from workbench.numbers import counted, number
@@ -85,7 +85,7 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("b", "base", "base", id="history.base", tooltip="Compare the others with this response"),
         Binding("d", "toggle_diff", "changes", id="history.diff", tooltip="Mark changes, or show the text"),
-        Binding("escape", "close", "close", id="history.close", tooltip="Return to the samples"),
+        Binding("escape", "dismiss", "close", id="history.close", tooltip="Return to the samples"),
     ]
 
     def __init__(self, folder: RunFolder, sample: Sample | TokenSample) -> None:
@@ -144,9 +144,6 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
     def action_toggle_diff(self) -> None:
         self._diff = not self._diff
         self._show_chosen()
-
-    def action_close(self) -> None:
-        self.dismiss(None)
 
     @on(OptionList.OptionSelected)
     def _open(self) -> None:
@@ -235,14 +232,7 @@ class DiffText(ScrolledLines):
     COMPONENT_CLASSES: ClassVar[set[str]] = {"diff-text--same", "diff-text--gone", "diff-text--new"}
     BINDINGS: ClassVar[list[BindingType]] = scroll_bindings("diff")
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._parts: Sequence[Part] = ()
-
-    @property
-    def text(self) -> str:
-        """The text as shown, with its marks."""
-        return "\n".join(plain(line) for line in self._lines)
+    _parts: Sequence[Part] = ()
 
     def show(self, parts: Sequence[Part], *, from_start: bool = True) -> None:
         """Show these parts of a text. from_start: scroll to its start, else keep the scroll position."""

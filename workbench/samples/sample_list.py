@@ -95,8 +95,8 @@ class SampleList(BlockList[Sample]):
         Binding("home", "first", "first", show=False, id="samples.first", tooltip="Go to the first sample"),
     ]
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self) -> None:
+        super().__init__()
         self.marked: Collection[SampleKey] = ()  # those with a bookmark
         self._iterations = False
         self._drawn: dict[int, list[str]] = {}
@@ -152,8 +152,8 @@ class SampleFilter(Input):
         Binding("down", "submit", "to the list", show=False, id="sample-filter.down", tooltip="Go to the matches"),
     ]
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(placeholder="words, or score>0.5 kl<10 len>20 stop:length is:marked", compact=True, id=id)
+    def __init__(self) -> None:
+        super().__init__(placeholder="words, or score>0.5 kl<10 len>20 stop:length is:marked", compact=True)
         self.display = False
 
     def allow_focus(self) -> bool:
@@ -214,7 +214,7 @@ class SampleListView(MountedWhole, Vertical):
             self.browser = self.browser.for_run(folder)
             self._show_listed()
             if self.browser.bookmarks is not None and self.browser.bookmarks.problem:
-                self._warn(self.browser.bookmarks.problem)
+                self.warn(self.browser.bookmarks.problem)
         if self.browser.announce(view.samples):
             self.update_list(patiently=True)
         self._show_heading()
@@ -298,9 +298,6 @@ class SampleListView(MountedWhole, Vertical):
             self._heading = heading
             self.query_one("#samples-heading", Static).update(heading)
 
-    def _warn(self, problem: str) -> None:
-        self.notify(visible(problem), severity="warning", markup=False)
-
     # Threads that read
 
     @work(group="samples")
@@ -333,5 +330,5 @@ class SampleListView(MountedWhole, Vertical):
         if not worker.is_cancelled and self.browser.take_part(part):
             if problems := part.problems:
                 more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-                self._warn(problems[0] + more)
+                self.warn(problems[0] + more)
             self.select()

@@ -34,8 +34,8 @@ _TALL = 30  # lines from which it gets more room below the text
 class SampleView(MountedWhole, Vertical):
     """Text, legend and inspector; the inspector is beside the text where there is room, else below."""
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self) -> None:
+        super().__init__()
         self.text = TokenText()
         self._folder: RunFolder | None = None
         self._marked = False
@@ -86,7 +86,7 @@ class SampleView(MountedWhole, Vertical):
         try:
             written = save_picture(path, lines, self.facts(text.sample), text.size.width)
         except StorageError as error:
-            self.notify(visible(str(error)), severity="warning", markup=False)
+            self.warn(str(error))
         else:
             self.notify(visible(f"Saved to {written}"), markup=False)
 

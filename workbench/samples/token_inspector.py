@@ -11,8 +11,7 @@ from typing import ClassVar, NamedTuple
 from rich.cells import cell_len, set_cell_size
 
 from workbench.columns import fit
-from workbench.kit.drawing import Drawn, Line, component_classes, plain
-from workbench.kit.glyphs import MISSING
+from workbench.kit.drawing import MISSING, Drawn, Line, component_classes, plain
 from workbench.kit.scale import number_text
 from workbench.run.samples import TokenSample
 from workbench.samples.token_facts import TokenFacts, token_name
@@ -62,10 +61,8 @@ class TokenInspector(Drawn):
         "text", "strong", "muted", "series", "missing", "alert", "selected"
     )
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self.facts: TokenFacts | None = None  # of the token shown
-        self._message = ""
+    facts: TokenFacts | None = None  # of the token shown
+    _message = ""
 
     def show(self, sample: TokenSample | None, index: int) -> None:
         """Explain token `index`, or the nearest one; show nothing without a sample."""
@@ -134,19 +131,18 @@ def _logprobs(facts: TokenFacts, width: int) -> Iterator[InspectorRow]:
     k1, kl = facts.k1, facts.kl
     apart = k1 is not None and kl is not None and not math.isclose(k1, kl, rel_tol=1e-5, abs_tol=1e-6)
     estimator = facts.settings.kl_estimator if facts.settings is not None else "penalty"
-    for rank, label, number, probability in (
-        (2, "log-prob", facts.logprob, facts.probability),
-        (3, "  reference", facts.ref_logprob, facts.ref_probability),
-        (26, "  sampler", facts.sampler_logprob, facts.sampler_probability),
-        (1, "KL", k1, None),
-        (12, f"  by {estimator}", kl if apart or k1 is None else None, None),
-        (15, "entropy", facts.entropy, None),
+    for rank, label, number, unit, probability in (
+        (2, "log-prob", facts.logprob, "nats", facts.probability),
+        (3, "  reference", facts.ref_logprob, "nats", facts.ref_probability),
+        (26, "  sampler", facts.sampler_logprob, "nats", facts.sampler_probability),
+        (1, "KL", k1, "nats", None),
+        (12, f"  by {estimator}", kl if apart or k1 is None else None, "nats", None),
+        (15, "entropy", facts.entropy, "nats", None),
+        (12, "KL's push", facts.kl_pull, "", None),
+        (16, "weight", facts.weight, "", None),
     ):
         if number is not None:
-            yield _number(rank, label, number, "nats", probability, width)
-    for rank, label, number in ((12, "KL's push", facts.kl_pull), (16, "weight", facts.weight)):
-        if number is not None:
-            yield _number(rank, label, number, "", None, width)
+            yield _number(rank, label, number, unit, probability, width)
 
 
 def _ratios(facts: TokenFacts, width: int) -> Iterator[InspectorRow]:

@@ -49,9 +49,7 @@ class TokenLegend(Widget):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"token-legend--label", "token-legend--text", "token-legend--muted"}
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._text: TokenText | None = None
+    _text: TokenText | None = None
 
     def show(self, text: TokenText) -> None:
         """Explain what `text` shows now."""

@@ -94,8 +94,8 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
             super().__init__()
             self.channel = channel
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self) -> None:
+        super().__init__()
         self.sample: TokenSample | None = None
         self._shared: dict[str, ChannelScale] = {}
         self._values: dict[str, ChannelValues] = {}

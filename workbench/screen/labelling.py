@@ -13,10 +13,11 @@ from trainer.errors import TrainerError
 from trainer.preferences.items import QueuePlan, SessionPlan, SessionRecord
 from trainer.preferences.store import default_store
 from workbench.kit.dialog import TextPromptScreen
-from workbench.labelling.pane import LabelPane
+from workbench.labelling.pane import LabelPane, LabelRequest
 from workbench.labelling.plans import (
     LabelOpening,
     SessionChoice,
+    SessionOptions,
     default_labeller,
     labeller_name,
     labeller_problem,
@@ -43,76 +44,58 @@ class LabellingController:
         self._screen = screen
         self._opening = opening
         self._labeller = ""  # the last labeller on this screen
-        self._opened: LabelWorkspace | None = None
         self._policies: PolicyThread | None = None  # of the run that is labelled, if it is not on the screen
         self._asked: list[Future[Answer]] = []  # questions whose answers the session waits for
-        self._win_rate_problem = ""  # as the banner shows it
+        store = opening.store if opening else default_store(Path.cwd())
+        self.workspace = LabelWorkspace(store, self._ask_run, self._win_rate)
         self._reward_models = RewardModels(screen, self)
-
-    @property
-    def workspace(self) -> LabelWorkspace:
-        """Labels of this workspace, opened on first use."""
-        if self._opened is None:
-            store = self._opening.store if self._opening else default_store(Path.cwd())
-            self._opened = LabelWorkspace(store, self._ask_run, self._win_rate)
-        return self._opened
 
     def open(self) -> None:
         """Begin the labelling that the workbench was opened for, if any, and watch what goes on beside it."""
         if self._opening is not None:
             self._screen.action_show_pane("label")
-            self._work(self._begin(self._opening.choice), "labelling")
+            choice = self._opening.choice
+            self._work(self._begin(choice) if choice else self._ask_what_to_label(), "labelling")
         self._screen.set_interval(_LOOK, self._watch)
 
     def close(self) -> None:
         """Close store and models without waiting; a reward model that is being trained goes on."""
-        if self._opened is not None:
-            self._opened.close()
+        self.workspace.close()
         self._let_go()
 
-    # Actions of the pane
+    def request(self, what: LabelRequest) -> None:
+        """Do what a key of the pane requests; returns at once."""
+        match what:
+            case "start":
+                self._work(self._ask_what_to_label(), "labelling")
+            case "leave":
+                self.workspace.leave()
+                self._let_go()
+                self._pane.session.end()
+            case "train":
+                self._work(self._reward_models.train(), "train", exclusive=False)
+            case "use":
+                self._work(self._reward_models.use(), "use")
+            case "import":
+                from workbench.labelling.import_preferences import ImportPreferencesScreen
 
-    def start(self) -> None:
-        self._work(self._begin(None), "labelling")
+                self._screen.app.push_screen(ImportPreferencesScreen(self.workspace.store), self._report)
+            case "export":
+                from workbench.labelling.export_preferences import ExportPreferencesScreen
 
-    def leave(self) -> None:
-        self.workspace.leave()
-        self._let_go()
-        self._pane.session.end()
-
-    def train(self) -> None:
-        self._work(self._reward_models.train(), "train", exclusive=False)
-
-    def use(self) -> None:
-        self._work(self._reward_models.use(), "use")
-
-    def import_preferences(self) -> None:
-        from workbench.labelling.import_preferences import ImportPreferencesScreen
-
-        self._screen.app.push_screen(ImportPreferencesScreen(self.workspace.store), self._report)
-
-    def export_preferences(self) -> None:
-        from workbench.labelling.export_preferences import ExportPreferencesScreen
-
-        self._screen.app.push_screen(ExportPreferencesScreen(self.workspace.store), self._report)
+                self._screen.app.push_screen(ExportPreferencesScreen(self.workspace.store), self._report)
 
     def labels_changed(self) -> None:
+        """Take note that a label was made, changed or undone."""
         self._screen.settle("train")  # an error about missing labels
         self.workspace.labels_changed()
 
     # Sessions
 
-    def label_again(self, keys: tuple[str, ...]) -> None:
-        """Begin a session that asks for the comparisons with these keys again."""
-        self._work(self._label_again(keys), "labelling")
-
-    async def _begin(self, choice: SessionChoice | None) -> None:
-        """Begin or resume the session of `choice`; None: ask which one."""
+    async def _begin(self, choice: SessionChoice) -> None:
+        """Begin or resume a session, once the user has read its guidelines."""
         from workbench.labelling.session_dialogs import GuidelinesScreen
 
-        if choice is None:
-            await self._ask_what_to_label()
-            return
         read = GuidelinesScreen(choice.guidelines, begin=True) if choice.guidelines else None
         if read is not None and not await self._screen.app.push_screen_wait(read):
             return
@@ -136,7 +119,7 @@ class LabellingController:
                 self._likely_labeller(sessions),
                 sessions,
                 models=material.models,
-                options=self._opening.options if self._opening else None,
+                options=self._opening.options if self._opening else SessionOptions(),
                 begin=self._open_session,
             )
         )
@@ -154,13 +137,13 @@ class LabellingController:
         self._pane.begin(self.workspace.thread, state, self.workspace.prefetcher)
         return ""
 
-    async def _label_again(self, keys: tuple[str, ...]) -> None:
+    async def label_again(self, keys: tuple[str, ...]) -> None:
+        """Begin a session that asks for the comparisons with these keys again."""
         sessions = await self.tried(asyncio.wrap_future(self.workspace.thread.sessions()), "label")
         labeller = await self._present_labeller(sessions) if sessions is not None else None
         if labeller is not None:
             plan = SessionPlan(queues=(QueuePlan(queue="again", keys=keys),), repeats=0)
-            if problem := await self._open_session(SessionChoice(labeller=labeller, plan=plan)):
-                self._screen.say(problem, about="label")
+            await self._begin(SessionChoice(labeller=labeller, plan=plan))
 
     def _likely_labeller(self, sessions: Sequence[SessionRecord]) -> str:
         return self._labeller or (self._opening.labeller if self._opening else default_labeller(sessions))
@@ -182,7 +165,7 @@ class LabellingController:
 
     def ask_model(self, folder: Path, question: Question) -> Future[Answer]:
         """Ask the model of the run in `folder`, loading it unless it is on the screen; at most one is loaded."""
-        shown = self._shows(folder)
+        shown = self._screen.supervisor.shows(folder)
         if self._policies is not None and (shown or self._policies.folder != folder.resolve()):
             self._policies.close()
             self._policies = None
@@ -208,23 +191,15 @@ class LabellingController:
     def _pane(self) -> LabelPane:
         return self._screen.query_one(LabelPane)
 
-    def _shows(self, folder: Path) -> bool:
-        shown = self._screen.supervisor.folder
-        return shown is not None and shown.resolve() == folder.resolve()
-
     def _win_rate(self, folder: Path) -> WinRate:
-        known = self._screen.supervisor.view.judged if self._shows(folder) else None
+        known = self._screen.supervisor.view.judged if self._screen.supervisor.shows(folder) else None
         return WinRate(self.workspace.store, folder, known=known)
 
     def _watch(self) -> None:
         self._reward_models.watch()
-        win_rate = self._opened.win_rate if self._opened else None
-        problem = win_rate.problem if win_rate else ""
-        if problem != self._win_rate_problem:
-            self._win_rate_problem = problem
-            self._screen.settle("win-rate")
-            if problem:
-                self._screen.say(f"Win rate not reported to the run: {problem}", about="win-rate")
+        problem = self.workspace.win_rate.problem if self.workspace.win_rate else ""
+        line = f"Win rate not reported to the run: {problem}" if problem else ""
+        self._screen.say_once(line, about="win-rate")
 
     def _report(self, line: str | None) -> None:
         if line:

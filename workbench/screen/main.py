@@ -103,7 +103,7 @@ class MainScreen(MountedWhole, Screen[None]):
         self._panes = Panes(self, "training")
         self._listed = self.runs_dir  # the folder whose runs the panes list
         self._situation: _Situation | None = None
-        self._trouble = ""  # of the run, as the banner reported it
+        self._problems: dict[str, str] = {}  # that the banner reported, by what they are about
         self.bugs: list[str] = []  # reported so far
         self.ready = False  # the panes exist and show the run
 
@@ -115,7 +115,7 @@ class MainScreen(MountedWhole, Screen[None]):
                 yield ConfigPane(self._document, id="config")
                 yield self._training
                 yield SamplesPane(id="samples")
-            yield LabelPane(self.labelling, id="label")
+            yield LabelPane(self.labelling.request, self.labelling.labels_changed, id="label")
             yield RewardModelPane(self._listed, id="reward-model")
             with Horizontal(id="bottom"):
                 yield RunsPane(self._listed, id="runs")
@@ -134,7 +134,7 @@ class MainScreen(MountedWhole, Screen[None]):
         if (resumed := self._opening.resume) is not None:
             self.steering.resume(resumed, self._opening.overrides)
         if self._settings.metrics:
-            self.query_one(TrainingPane).metrics_shown = self._settings.metrics
+            self._training.metrics_shown = self._settings.metrics
         self.action_show_pane(self._panes.current)
         self.show_run()
         self.labelling.open()
@@ -200,12 +200,7 @@ class MainScreen(MountedWhole, Screen[None]):
             if pane.display or isinstance(pane, SamplesPane):  # the charts show its scores, even if it is hidden
                 pane.show_run(supervisor.view)
         view = supervisor.view
-        trouble = "\n".join(filter(None, [supervisor.failure, *view.problems]))
-        if trouble != self._trouble:
-            self.settle("run")
-            if trouble:
-                self.say(trouble, about="run")
-        self._trouble = trouble
+        self.say_once("\n".join(filter(None, [supervisor.failure, *view.problems])), about="run")
         if (situation := self._situation_now()) != self._situation:
             if self._situation and self._situation.under_way != situation.under_way:
                 self.settle("start")
@@ -227,6 +222,14 @@ class MainScreen(MountedWhole, Screen[None]):
         A message that does not concern all panes also goes when the user leaves its pane.
         """
         self.query_one(Banner).say(message, kind, {about} if about in ("run", "bug") else {about, self._panes.current})
+
+    def say_once(self, problem: str, *, about: str) -> None:
+        """Show an error that lasts, once; "" settles it."""
+        if problem != self._problems.get(about, ""):
+            self._problems[about] = problem
+            self.settle(about)
+            if problem:
+                self.say(problem, about=about)
 
     def settle(self, about: str) -> None:
         """Remove an error about this: it no longer applies."""
@@ -284,9 +287,8 @@ class MainScreen(MountedWhole, Screen[None]):
 
     @on(SampleListView.ScoresRead)
     def _show_scores(self, message: SampleListView.ScoresRead) -> None:
-        pane = self.query_one(TrainingPane)
-        pane.show_run(self.supervisor.view)  # while hidden, it may still show the run before
-        pane.show_scores(message.iteration, message.scores)
+        self._training.show_run(self.supervisor.view)  # while hidden, it may still show the run before
+        self._training.show_scores(message.iteration, message.scores)
 
     @on(SamplesPane.AskRequested)
     def _ask(self, message: SamplesPane.AskRequested) -> None:
@@ -309,8 +311,9 @@ class MainScreen(MountedWhole, Screen[None]):
         )
 
     @on(RewardModelPane.LabelAgain)
-    def _label_again(self, message: RewardModelPane.LabelAgain) -> None:
-        self.labelling.label_again(message.keys)
+    @work(exclusive=True, group="labelling")
+    async def _label_again(self, message: RewardModelPane.LabelAgain) -> None:
+        await self.labelling.label_again(message.keys)
 
     @on(RunsPane.Requested)
     def _run_requested(self, message: RunsPane.Requested) -> None:
@@ -327,12 +330,11 @@ class MainScreen(MountedWhole, Screen[None]):
 
     @on(RunsPane.Moved)
     def _follow(self, message: RunsPane.Moved) -> None:
-        shown = self.supervisor.folder
-        if shown is not None and shown.resolve() == message.folder.resolve():
+        if self.supervisor.shows(message.folder):
             self.steering.watch(message.to)
 
     @on(RunsPane.CompareChanged)
     @work(exclusive=True, group="compare")
     async def _compare(self, message: RunsPane.CompareChanged) -> None:
         runs = [(folder, (await asyncio.to_thread(whole_run, folder)).history) for folder in message.folders]
-        self.query_one(TrainingPane).compare(runs)
+        self._training.compare(runs)

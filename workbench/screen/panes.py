@@ -24,7 +24,7 @@ DRAWER = ("runs", "log")  # below the dashboard if there is room for all
 def arrange(width: int, height: int, current: str, *, zoomed: bool = False) -> tuple[str, ...]:
     """Return the panes to show on `width` columns by `height` lines, when the user is at the pane `current`.
 
-    None if the terminal is too small. On a small terminal or when zoomed, only the current pane is shown. The panes
+    Empty if the terminal is too small. On a small terminal or when zoomed, only the current pane is shown. The panes
     for labels and reward models are always shown alone. Otherwise configuration, charts and samples are side by side.
     A large terminal shows runs and log below them; a smaller one shows each of these two alone.
     """

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import load_config
-from trainer.errors import TrainerError, UsageError
+from trainer.errors import UsageError
 from trainer.preferences.store import PreferenceStore
 from trainer.runs.folder import RunFolder
 from trainer.runs.listing import PPO
@@ -92,13 +93,8 @@ class RewardModels:
         if await screen.app.push_screen_wait(
             ConfirmScreen(question, change_text(before, after), yes="Use model", no="Cancel")
         ):
-            try:
-                if live:
-                    supervisor.set("reward.sources", after)
-                else:
-                    screen.reward_sources(after)
-            except TrainerError as error:
-                screen.say(str(error), about="use")
+            change = partial(supervisor.set, "reward.sources") if live else screen.reward_sources
+            screen.steering.attempt(lambda: change(after), about="use")
 
     def _start(self, folder: Path | None) -> RewardTraining:
         """Start training a reward model; called off the screen's thread. Raises UsageError if there are no labels.

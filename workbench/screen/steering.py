@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.widgets import Button, Static
+from textual.containers import VerticalScroll
+from textual.widgets import Static
 
 from trainer.config import load_config, parse_overrides
 from trainer.config.schema import RewardConfig
@@ -21,7 +21,7 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.listing import is_complete
 from workbench.config.document import ConfigDocument
 from workbench.config.pane import ConfigPane
-from workbench.kit.dialog import Answer, AnswerScreen, ConfirmScreen, TextPromptScreen, button_label
+from workbench.kit.dialog import Answer, AnswerScreen, ConfirmScreen, TextPromptScreen
 from workbench.run.supervisor import Request
 from workbench.run.wording import title, urgent_first
 from workbench.system.code_trust import code_text, trusted_code, untrusted_code
@@ -175,7 +175,7 @@ class Steering:
 
     def _apply(self, alarm: Alarm, fix: Fix) -> None:
         """Hand the fix to the trainer, unless it no longer applies to the run."""
-        name = title(alarm)
+        name = title(alarm.code)
         if fix not in self._supervisor.fixes(alarm):
             message = f"{name} is no longer active, or its run has ended: nothing was changed"
             self._screen.say(message, about="steer")
@@ -184,7 +184,7 @@ class Steering:
 
     def _start(self, *, one_iteration: bool) -> None:
         pane = self._screen.query_one(ConfigPane)
-        config = pane.document.config()
+        config = pane.document.config
         if config is None:
             problems = pane.document.problems
             self._screen.action_show_pane("config")
@@ -248,7 +248,7 @@ class QuitScreen(AnswerScreen):
     """Dialog that asks what should happen to the run called `run` when the user leaves; None means to stay."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "put_away", "stay", id="quit.stay", tooltip="Close this dialog")
+        Binding("escape", "dismiss", "stay", id="quit.stay", tooltip="Close this dialog")
     ]
 
     def __init__(self, run: str) -> None:
@@ -269,20 +269,20 @@ class TrustScreen(ConfirmScreen):
     ]
 
     def __init__(self, codes: Sequence[Code]) -> None:
-        super().__init__("You have not trusted the Python code of this reward as it is now.", yes="Trust", no="Cancel")
+        super().__init__(
+            "You have not trusted the Python code of this reward as it is now.",
+            "It runs with all of your rights, now and whenever a run names it.",
+            yes="Trust",
+            no="Cancel",
+        )
         self._codes = codes
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog"):
-            yield Static(self._question, markup=False, classes="question")
-            with VerticalScroll(classes="code"):
-                for code in self._codes:
-                    head = f"{visible(code.name)}\nSHA-256 {code.sha256 or 'unknown'}\n"
-                    yield Static(f"{head}\n{code_text(code)}\n", markup=False)
-            yield Static("It runs with all of your rights, now and whenever a run names it.", classes="detail")
-            with Horizontal(classes="buttons"):
-                yield Button(button_label("n", self._no), compact=True, id="no")
-                yield Button(button_label("y", self._yes), compact=True, id="yes")
+    def compose_detail(self) -> ComposeResult:
+        with VerticalScroll(classes="code"):
+            for code in self._codes:
+                head = f"{visible(code.name)}\nSHA-256 {code.sha256 or 'unknown'}\n"
+                yield Static(f"{head}\n{code_text(code)}\n", markup=False)
+        yield from super().compose_detail()
 
     def action_read(self, pages: int) -> None:
         code = self.query_one(".code")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -46,18 +46,28 @@ def error(message: str) -> None:
 
 def crash(exception: BaseException, folder: Path | None = None) -> None:
     """Report a bug in one line, with the traceback in `folder`/crash.log, or else on stderr."""
-    details = "".join(traceback.format_exception(exception))
-    what = f"{type(exception).__name__}: {exception}".splitlines()[0]
+
+    def show(details: str) -> None:
+        _line(visible(details.rstrip(), keep_newlines=True))
+
+    error(bug_line(exception, folder, show, "please report the traceback above"))
+
+
+def bug_line(bug: BaseException, folder: Path | None, show: Callable[[str], object], otherwise: str) -> str:
+    """Return a bug in one line. Its traceback goes to `folder`/crash.log, which the line names.
+
+    show and otherwise: where the traceback goes without such a file, and the end of the line then.
+    """
+    what = f"unexpected {type(bug).__name__}: {bug}".splitlines()[0]
+    details = "".join(traceback.format_exception(bug))
     if folder is not None:
         from trainer.files import PRIVATE, write_whole  # here, because `--version` loads nothing of the trainer
 
         with suppress(OSError):
-            path = folder / "crash.log"
-            write_whole(path, details, mode=PRIVATE)
-            error(f"unexpected {what}: this is a bug, its traceback is in {path}")
-            return
-    _line(visible(details.rstrip(), keep_newlines=True))
-    error(f"unexpected {what}: this is a bug, please report the traceback above")
+            write_whole(folder / "crash.log", details, mode=PRIVATE)
+            return f"{what}: this is a bug, its traceback is in {folder / 'crash.log'}"
+    show(details)
+    return f"{what}: this is a bug, {otherwise}"
 
 
 def discard_stdout() -> None:

@@ -20,7 +20,7 @@ from workbench.columns import fit_start
 from workbench.kit.dialog import ConfirmScreen, Dialog
 from workbench.kit.drawing import Drawn, Line, component_classes
 from workbench.kit.keys import keys_of
-from workbench.run.wording import SIGNS, evidence, title, urgent_first
+from workbench.run.wording import evidence, level_sign, title, urgent_first
 from workbench.text import visible
 
 _MOST = 3  # lines
@@ -39,8 +39,7 @@ def alarm_lines(alarms: Sequence[Alarm], width: int, height: int, key: str) -> l
         more = f"and {left} more   " if left > 0 else ""
         end = "" if lines else fit_start(f"  {more}{key} opens ", width)
         room = width - cell_len(end)
-        sign = SIGNS.get(alarm.level, SIGNS["warning"])
-        head = fit_start(f" {sign} {alarm.iteration} {visible(title(alarm))}", room)
+        head = fit_start(f" {level_sign(alarm.level)} {alarm.iteration} {visible(title(alarm.code))}", room)
         message = fit_start(f"  {visible(alarm.message)}", room - cell_len(head))
         gap = " " * (room - cell_len(head) - cell_len(message))
         lines.append([(head, _ROLES.get(alarm.level, "alert")), (message + gap, "text"), (end, "muted")])
@@ -51,11 +50,8 @@ class AlarmLines(Drawn):
     """Widget that draws the alarms it is given."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = component_classes("text", "muted", "missing", "alert")
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._alarms: Sequence[Alarm] = ()
-        self._key = ""
+    _alarms: Sequence[Alarm] = ()
+    _key = ""
 
     def show(self, alarms: Sequence[Alarm], key: str, room: int) -> int:
         """Draw `alarms`, newest last, from now on, and return how many of `room` lines they take. `key` opens them."""
@@ -84,7 +80,7 @@ class AlarmScreen(Dialog[tuple[Alarm, Fix | None] | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "close", "close", id="alarm.close", tooltip="Close without a change"),
+        Binding("escape", "dismiss", "close", id="alarm.close", tooltip="Close without a change"),
         Binding("x,delete", "put_away", "dismiss", id="alarm.put-away", tooltip="Dismiss this alarm"),
         # With priority, because the list of fixes would handle these keys itself.
         _First("left", "other(-1)", "previous", id="alarm.newer", tooltip="The alarm before it; the worst is first"),
@@ -116,9 +112,6 @@ class AlarmScreen(Dialog[tuple[Alarm, Fix | None] | None]):
     def on_resize(self) -> None:
         self._share_lines()
 
-    def action_close(self) -> None:
-        self.dismiss(None)
-
     def action_other(self, by: int) -> None:
         if 0 <= self._at + by < len(self._alarms):
             self._at += by
@@ -148,7 +141,7 @@ class AlarmScreen(Dialog[tuple[Alarm, Fix | None] | None]):
         of_all = f"   {self._at + 1} of {len(self._alarms)}" if len(self._alarms) > 1 else ""
         self.query_one("#alarm-title", Static).update(
             Content.assemble(
-                f"{SIGNS.get(alarm.level, SIGNS['warning'])} {visible(title(alarm))}",
+                f"{level_sign(alarm.level)} {visible(title(alarm.code))}",
                 (f"   iteration {alarm.iteration}{of_all}", "$text-muted"),
             )
         )
@@ -199,4 +192,4 @@ class FixScreen(ConfirmScreen):
 
     def __init__(self, alarm: Alarm, fix: Fix) -> None:
         question = f"{fix.label[:1].upper()}{fix.label[1:]}?"
-        super().__init__(question, f"{title(alarm)}: {alarm.message}", yes="Apply", no="Cancel")
+        super().__init__(question, f"{title(alarm.code)}: {alarm.message}", yes="Apply", no="Cancel")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from workbench.columns import fit_end
-from workbench.kit.drawing import OVERLAYS, ROLES, Drawn, Line, Piece, component_classes, line_of
-from workbench.kit.glyphs import DOTS_ACROSS, DOTS_DOWN, LIMIT, MISSING, Canvas
+from workbench.kit.drawing import MISSING, OVERLAYS, ROLES, Drawn, Line, Piece, component_classes, line_of
+from workbench.kit.glyphs import DOTS_ACROSS, DOTS_DOWN, LIMIT, Canvas
 from workbench.kit.scale import Scale, number_text, scale_of, tick_texts, ticks
 from workbench.kit.window import Window, moving_average
 from workbench.run.history import Bucket, History
@@ -225,10 +225,7 @@ class MetricChart(Drawn, can_focus=True):
     """Widget that draws a picture. The pane handles the keys that move through it."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = component_classes(*ROLES)
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._picture: Picture | None = None
+    _picture: Picture | None = None
 
     def show(self, picture: Picture) -> None:
         """Draw `picture` from now on."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from workbench.kit.drawing import Drawn, Line, component_classes, rule
-from workbench.kit.glyphs import MISSING, bar
+from workbench.kit.glyphs import bar_lines
 from workbench.kit.scale import Scale, number_text
 
 _MOST_BINS = 40
@@ -32,10 +32,7 @@ def histogram(scores: Sequence[float], iteration: int, width: int, height: int) 
         counts[min(int(scale.position(score) * bins), bins - 1)] += 1
     rows = max(height - 2, 1)
     columns = min(across // bins, _WIDEST_BIN)
-    stacks = [bar(count / max(counts), rows) if count else [" "] * rows for count in counts]
-    for level in reversed(range(rows)):
-        bars = "".join(stack[level] * columns for stack in stacks)
-        lines.append([(" " + bars, "series")])
+    lines += [[(" " + bars, "series")] for bars in bar_lines(counts, max(counts), rows, columns)]
     lines.append(_axis(finite, scale, bins * columns))
     return lines[:height]
 
@@ -47,8 +44,7 @@ def _title(iteration: int, finite: Sequence[float], missing: int, width: int) ->
         text += f" · mean {number_text(mean, _DIGITS, 9)}"
         if len(text) + 16 <= width:
             text += f" ± {number_text(deviation, _DIGITS, 9)}"
-    lost = f" · {MISSING} {missing} not finite" if missing else ""
-    return rule(text, width, after=[(lost[: max(width - len(text) - 1, 0)], "missing")])
+    return rule(text, width, missing=missing)
 
 
 def _axis(finite: Sequence[float], scale: Scale, width: int) -> Line:
@@ -77,11 +73,8 @@ class ScoreHistogram(Drawn):
     """Widget that draws the scores it was given last."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = component_classes("muted", "axis", "series", "missing")
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._scores: Sequence[float] = ()
-        self._iteration = 0
+    _scores: Sequence[float] = ()
+    _iteration = 0
 
     @property
     def empty(self) -> bool:

@@ -167,6 +167,12 @@ class MetricList(Drawn, can_focus=True):
     COMPONENT_CLASSES: ClassVar[set[str]] = component_classes(
         "text", "strong", "muted", "series", "target", "missing", "cursor", "selected"
     )
+    _charted = Charted(window=window_of(History()))
+    _metrics: Sequence[Metric] = ()
+    _selected = 0
+    _row_height = 1
+    _top = 0  # the first visible row
+    _empty = ""
 
     class Picked(Message):
         """Posted when a row is clicked. iteration: the one under the mouse, None outside the sparkline."""
@@ -175,15 +181,6 @@ class MetricList(Drawn, can_focus=True):
             super().__init__()
             self.row = row
             self.iteration = iteration
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._charted = Charted(window=window_of(History()))
-        self._metrics: Sequence[Metric] = ()
-        self._selected = 0
-        self._row_height = 1
-        self._top = 0  # the first visible row
-        self._empty = ""
 
     def show(self, charted: Charted, metrics: Sequence[Metric], selected: int, *, row_height: int, empty: str) -> None:
         """Draw `metrics` from now on. empty: the text to show before the first iteration."""

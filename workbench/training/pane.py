@@ -13,7 +13,7 @@ from textual.message import Message
 
 from trainer.runs.listing import PPO
 from workbench.kit.drawing import OVERLAYS
-from workbench.kit.keys import keys_in_force, keys_of
+from workbench.kit.keys import keys_of
 from workbench.kit.pane import Pane
 from workbench.kit.window import Window, window_of, window_over
 from workbench.numbers import counted
@@ -307,13 +307,14 @@ class TrainingPane(Pane):
         rows = _ENLARGED if self._enlarged else len(self._metrics)
         width, height = self.size
         alarms = self._view.alarms
-        key = keys_in_force(self.screen).get("alarm.open", "!") if alarms else ""
+        key = keys_of(self.screen).get("alarm.open", "!") if alarms else ""
         height -= self.query_one(AlarmLines).show(alarms, key, height)
         evaluations = [Mark(e.iteration, "evaluation", in_brief(e)) for e in self._view.newest_evaluations]
         evaluations = evaluations[: max(height - 1 - rows, 0)]
         events.show(self._view.marks, evaluations)
         height -= len(evaluations)
-        shared = shares(height, width, rows, scores=not (histogram.empty or self._enlarged), marks=events.count)
+        marks = len(self._view.marks)
+        shared = shares(height, width, rows, scores=not (histogram.empty or self._enlarged), marks=marks)
         below = shared.timeline + len(evaluations)
         histogram.display, events.display = bool(shared.histogram), bool(below)
         histogram.styles.height, events.styles.height = shared.histogram, below
@@ -339,5 +340,5 @@ class TrainingPane(Pane):
     def _nothing_yet(self) -> str:
         if self._view.started is not None:
             return "First iteration running; metrics appear when it finishes."
-        start = keys_in_force(self.screen).get("run.start", "space")
+        start = keys_of(self.screen).get("run.start", "space")
         return f"No run yet. Press {start} to train the configuration."

@@ -65,7 +65,6 @@ class Timeline(Drawn, can_focus=True):
     """Widget with the newest evaluations above the newest marks; keys and mouse wheel scroll to earlier marks."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = component_classes("text", "strong", "muted", "axis", "missing", "alert")
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "scroll_marks(1)", "earlier", show=False, id="timeline.up", tooltip="Show an earlier event"),
         Binding("down", "scroll_marks(-1)", "later", show=False, id="timeline.down", tooltip="Show a later event"),
@@ -74,18 +73,10 @@ class Timeline(Drawn, can_focus=True):
             "pagedown", "page(-1)", "page down", show=False, id="timeline.page-down", tooltip="Show the events after"
         ),
     ]
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._evaluations: Sequence[Mark] = ()
-        self._marks: Sequence[Mark] = ()
-        self._newest: Mark | None = None
-        self._back = 0  # newer marks that are scrolled out of view
-
-    @property
-    def count(self) -> int:
-        """Number of marks."""
-        return len(self._marks)
+    _evaluations: Sequence[Mark] = ()
+    _marks: Sequence[Mark] = ()
+    _newest: Mark | None = None
+    _back = 0  # newer marks that are scrolled out of view
 
     def show(self, marks: Sequence[Mark], evaluations: Sequence[Mark] = ()) -> None:
         """Draw `marks` from now on; a list that only grew keeps the scroll position.

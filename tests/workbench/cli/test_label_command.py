@@ -32,6 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def arguments(*argv: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(exit_on_error=False)
+    parser.set_defaults(dir=None)  # as the options of the program do
     label.add_options(parser.add_subparsers(dest="command").add_parser("label"))
     return parser.parse_args(["label", *argv])
 

@@ -45,15 +45,15 @@ def mine(tmp_path: Path) -> Path:
 def test_a_preset_opens_without_a_file_of_its_own() -> None:
     document = ConfigDocument.open("quickstart")
     assert (document.path, document.preset, document.dirty) == (None, "quickstart", False)
-    assert document.config() == load_config("quickstart")
-    assert document.changes() == {}
+    assert document.config == load_config("quickstart")
+    assert document.changes == {}
     assert document.text == (PRESETS / "quickstart.toml").read_text()
 
 
 def test_a_file_opens_with_what_differs_from_the_defaults(mine: Path) -> None:
     document = ConfigDocument.open(mine)
     assert (document.path, document.preset) == (mine, "")
-    changes = document.changes()
+    changes = document.changes
     assert set(changes) == {"ppo.kl_coef", "ppo.epochs", "rollout.stop"}
     change = changes["ppo.epochs"]
     assert (change.preset, change.saved, change.value) == (4, 2, 2)
@@ -97,7 +97,7 @@ def test_the_configuration_of_another_kind_of_run_is_itself_the_only_problem(tmp
     document = ConfigDocument.of_run(run)
     assert (document.kind, document.name, document.dirty) == ("reward-model", "config.toml of liked", False)
     assert document.text == (run / "config.toml").read_text()
-    assert (document.config(), document.changes(), document.warnings) == (None, {}, [])
+    assert (document.config, document.changes, document.warnings) == (None, {}, [])
     [problem] = document.problems
     assert (problem.key, problem.line) == ("kind", 4)
     assert problem.message == document.about_kind
@@ -142,7 +142,7 @@ def test_a_broken_file_opens_with_its_problems_where_they_are(tmp_path: Path) ->
         '[ppo]\nkl_coef = -1\nepoch = 2\n\n[reward]\nsources = [\n  { kind = "regex", pattern = "(" },\n]\n'
     )
     document = ConfigDocument.open(path)
-    assert document.config() is None
+    assert document.config is None
     assert document.warnings == []
     found = {problem.key: problem for problem in document.problems}
     assert set(found) == {"ppo.kl_coef", "ppo.epoch", "reward.sources[0].pattern"}
@@ -261,11 +261,11 @@ def test_reset_takes_back_what_the_preset_has() -> None:
     document = ConfigDocument.open("quickstart")
     document.set("ppo.kl_coef", 0.3)
     document.set("ppo.gamma", 0.9)
-    assert set(document.changes()) == {"ppo.kl_coef", "ppo.gamma"}
+    assert set(document.changes) == {"ppo.kl_coef", "ppo.gamma"}
     document.reset("ppo.kl_coef")
     document.reset("ppo.gamma")
     document.reset("ppo.lam")
-    assert document.changes() == {}
+    assert document.changes == {}
     assert document.get("ppo.kl_coef") == 0.05
     assert "gamma" not in document.text
 
@@ -274,11 +274,11 @@ def test_text_that_is_not_toml_leaves_the_last_good_values(mine: Path) -> None:
     document = ConfigDocument.open(mine)
     document.set_text(COMMENTED.replace("epochs = 2", "epochs = "))
     assert document.get("ppo.epochs") == 2
-    assert document.config() is None
+    assert document.config is None
     assert document.syntax_error
     document.set_text(COMMENTED.replace("epochs = 2", "epochs = 5"))
     assert document.get("ppo.epochs") == 5
-    assert document.config() is not None
+    assert document.config is not None
 
 
 # Undo
@@ -343,11 +343,11 @@ def test_saving_writes_the_text_and_leaves_nothing_to_save(mine: Path) -> None:
     document = ConfigDocument.open(mine)
     document.set("ppo.kl_coef", 0.2)
     assert document.dirty
-    assert document.changes()["ppo.kl_coef"].unsaved
+    assert document.changes["ppo.kl_coef"].unsaved
     document.save()
     assert mine.read_text() == document.text
     assert not document.dirty
-    assert not document.changes()["ppo.kl_coef"].unsaved
+    assert not document.changes["ppo.kl_coef"].unsaved
     assert mine.stat().st_mode & 0o777 == 0o640
     assert [path.name for path in mine.parent.iterdir()] == ["mine.toml"]
     document.undo()
@@ -365,7 +365,7 @@ def test_a_preset_is_saved_as_a_file_of_its_own(tmp_path: Path) -> None:
     assert document.path == tmp_path / "mine.toml"
     assert document.preset == "quickstart"
     assert load_config(tmp_path / "mine.toml").ppo.kl_coef == 0.2
-    assert set(document.changes()) == {"ppo.kl_coef"}
+    assert set(document.changes) == {"ppo.kl_coef"}
     with pytest.raises(UsageError, match="ships with the program"):
         document.save_as(PRESETS / "quickstart.toml")
 

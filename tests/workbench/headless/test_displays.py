@@ -84,7 +84,7 @@ def test_numbers_that_are_not_finite_and_hostile_text_are_plain_ascii_json() -> 
 
 
 def test_the_numbers_of_an_iteration_stand_right_aligned_under_their_headings() -> None:
-    names, units = heading().splitlines()
+    names, units = heading("ppo").splitlines()
     line = row(iteration(3), view_of(started(), iteration(3)))
     ends = {match.group(): match.end() for match in re.finditer(r"\S+", names)}
     cells = {name: line[:end].split()[-1] for name, end in ends.items()}

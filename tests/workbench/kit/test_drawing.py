@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from textual.app import App, ComposeResult
 from textual.content import Content
 
-from workbench.config.fields import form_fields
+from workbench.config.fields import fields_by_key
 from workbench.config.rows import FieldRow
 from workbench.config.widgets import FieldHelp, help_content
 from workbench.kit.drawing import CutText, cut
@@ -49,7 +49,7 @@ async def test_the_help_of_every_setting_is_whole_or_ends_with_an_ellipsis(width
     async with app.run_test(size=(width, 10)) as pilot:
         seen = app.query_one(FieldHelp)
         cuts = 0
-        for field in form_fields():
+        for field in fields_by_key().values():
             row = FieldRow(field, field.default, "", False, "", False, False)
             seen.show(row)
             await pilot.pause()

@@ -26,6 +26,7 @@ from workbench.kit.keys import known_bindings
 from workbench.labelling.export_preferences import ExportPreferencesScreen
 from workbench.labelling.form import LabelForm
 from workbench.labelling.import_preferences import ImportPreferencesScreen
+from workbench.labelling.plans import SessionOptions
 from workbench.labelling.session_dialogs import GuidelinesScreen, LabelHistoryScreen, NoteScreen
 from workbench.labelling.start_screen import LabelStartScreen
 from workbench.run.samples import Sample, SampleKey
@@ -68,7 +69,9 @@ DIALOGS: dict[type[Dialog[Any]], Callable[[], Dialog[Any]]] = {
     GuidelinesScreen: lambda: GuidelinesScreen("Be kind."),
     LabelHistoryScreen: lambda: LabelHistoryScreen(cast("Any", SimpleNamespace(history=no_labels))),
     ImportPreferencesScreen: lambda: ImportPreferencesScreen(STORE),
-    LabelStartScreen: lambda: LabelStartScreen([], STORE, "anna", []),
+    LabelStartScreen: lambda: LabelStartScreen(
+        [], STORE, "anna", [], models=[], options=SessionOptions(), begin=cast("Any", no_labels)
+    ),
     NoteScreen: lambda: NoteScreen(""),
     PromptHistoryScreen: lambda: PromptHistoryScreen(RunFolder(Path("runs/past")), SAMPLE),
     QuitScreen: lambda: QuitScreen("a run"),

@@ -67,7 +67,8 @@ def test_an_id_without_quotes_means_the_same(tmp_path: Path) -> None:
         ("keys = 1", "keys.toml: keys = 1: write it as a table, [keys]"),
         ('preset = "emacs"', "keys.toml: preset = 'emacs': write one of vim"),
         ("preset = 1", "keys.toml: preset = 1: write one of vim"),
-        ("[keys", "keys.toml: is not TOML: "),
+        ("[keys", "keys.toml: cannot be read as TOML: "),
+        (f"keys = {'[' * 3000}", "keys.toml: cannot be read as TOML: nested deeper than 32"),
     ],
 )
 def test_a_problem_is_one_line_and_changes_nothing(tmp_path: Path, text: str, problem: str) -> None:

@@ -26,13 +26,13 @@ from workbench.kit.theming import (
     DEFAULT_THEME,
     EXTRA_VARIABLES,
     FEW_COLORS_THEME,
-    ThemeWatcher,
     apply_themes,
     load_themes,
     no_color,
     parse_theme,
     read_theme,
     shipped_themes_dir,
+    theme_stamps,
 )
 from workbench.opening import Opening
 
@@ -172,10 +172,11 @@ def test_a_users_theme_overrides_the_shipped_one_of_its_name(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (b"name = ", "is not TOML"),
+        (b"name = ", "cannot be read as TOML"),
+        (b"name = " + b"[" * 3000, "nested deeper than 32"),
         (b"\xff\xfe", "is not UTF-8 text"),
         (b"", "name is missing"),
-        (b"[colors]\nprimary = '\x1b[31m'", "is not TOML"),
+        (b"[colors]\nprimary = '\x1b[31m'", "cannot be read as TOML"),
         (b'[colors]\nprimary = "\\u001b[31m"', "must be a colour"),
     ],
 )
@@ -206,32 +207,16 @@ def test_a_file_that_cannot_be_read_is_told_with_the_reason(tmp_path: Path) -> N
         read_theme(tmp_path / "gone.toml")
 
 
-def test_a_watcher_tells_of_new_changed_and_removed_files_once(tmp_path: Path) -> None:
-    now = 0.0
-    watcher = ThemeWatcher(tmp_path / "themes", clock=lambda: now)
-
-    def changed_after(seconds: float) -> bool:
-        nonlocal now
-        now += seconds
-        return watcher.changed()
-
-    assert not changed_after(2)
+def test_stamps_tell_new_changed_and_removed_files(tmp_path: Path) -> None:
+    stamps = [theme_stamps(tmp_path / "themes")]
     path = write_theme(tmp_path / "themes")
-    assert [changed_after(2), changed_after(2)] == [True, False]
+    stamps.append(theme_stamps(tmp_path / "themes"))
     os.utime(path, ns=(1, 1))
-    assert [changed_after(2), changed_after(2)] == [True, False]
+    stamps.append(theme_stamps(tmp_path / "themes"))
+    assert stamps[-1] == theme_stamps(tmp_path / "themes")
     path.unlink()
-    assert [changed_after(2), changed_after(2)] == [True, False]
-
-
-def test_a_watcher_looks_at_most_once_a_second(tmp_path: Path) -> None:
-    now = 0.0
-    watcher = ThemeWatcher(tmp_path, clock=lambda: now)
-    write_theme(tmp_path)
-    now = 0.9
-    assert not watcher.changed()
-    now = 1.0
-    assert watcher.changed()
+    assert theme_stamps(tmp_path / "themes") == stamps[0] == {}
+    assert stamps[0] != stamps[1] != stamps[2]
 
 
 @pytest.mark.parametrize("name", sorted(load_themes(Path("none"))[0]))

@@ -15,7 +15,7 @@ from reward_model_runs import reward_workspace
 from trainer.control.control import Interrupted
 from trainer.errors import ModelError, StorageError
 from trainer.preferences.records import Text
-from workbench.labelling.reward_processes import Scoring
+from workbench.labelling.reward_processes import score
 from workbench.system import environment
 
 ROWS: list[tuple[Text, Text]] = [("one ", "a\nb\u2028c"), ("one ", "abc"), ("\ud83d[/bold]", "")]
@@ -41,7 +41,7 @@ for line in open(sys.argv[-1]):
     print(json.dumps({**row, "score": len(row["completion"]) + 0.5}))
 open(sys.argv[0] + ".called", "w").write(" ".join(sys.argv[1:-1]))"""
     instead(monkeypatch, tmp_path / "program", program)
-    assert Scoring()("runs/rm", ROWS) == [5.5, 3.5, 0.5]
+    assert score("runs/rm", ROWS, closing=threading.Event()) == [5.5, 3.5, 0.5]
     assert (tmp_path / "program.called").read_text() == "-P -m workbench reward-model score runs/rm --data"
     assert list((tmp_path / "temporary").iterdir()) == [], "nothing is left behind"
 
@@ -54,10 +54,10 @@ def test_scores_are_the_reward_models_own_for_text_and_messages(
     run = reward_workspace(tmp_path)
     rows: list[tuple[Text, Text]] = [("say 1: ", "abca"), ("say 1: ", "hhhh"), ("say 2: ", "a")]
     model = load_reward_model(run)
-    scores = Scoring()(str(run), rows)
+    scores = score(str(run), rows, closing=threading.Event())
     assert scores == pytest.approx(model.score([model.encode(*row) for row in rows]), abs=1e-5)
     with pytest.raises(ModelError, match="'nowhere' cannot score: no run 'nowhere'"):
-        Scoring()("nowhere", rows)
+        score("nowhere", rows, closing=threading.Event())
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_what_goes_wrong_is_told_in_a_line(
 ) -> None:
     instead(monkeypatch, tmp_path / "program", program)
     with pytest.raises(ModelError, match="reward model 'rm'") as told:
-        Scoring()("rm", ROWS)
+        score("rm", ROWS, closing=threading.Event())
     assert words in str(told.value)
     assert "\n" not in str(told.value)
 
@@ -92,28 +92,28 @@ while os.nice(0) < 15:
 open({str(tmp_path / "pipe")!r}, "w").write(f"{{os.getpid()}} {{os.nice(0)}}")
 signal.pause()"""
     instead(monkeypatch, tmp_path / "program", program)
-    scoring, ended = Scoring(), list[BaseException]()
+    closing, ended = threading.Event(), list[BaseException]()
 
-    def score() -> None:
+    def work() -> None:
         try:
-            scoring("rm", ROWS)
+            score("rm", ROWS, closing=closing)
         except Interrupted as error:
             ended.append(error)
 
-    thread = threading.Thread(target=score)
+    thread = threading.Thread(target=work)
     thread.start()
     pid, niceness = map(int, (tmp_path / "pipe").read_text().split())
     assert niceness >= 15
-    scoring.close()
+    closing.set()
     thread.join(60)
     assert isinstance(ended[0], Interrupted)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     with pytest.raises(Interrupted):
-        scoring("rm", ROWS)
+        score("rm", ROWS, closing=closing)
 
 
 def test_rows_that_cannot_be_written_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     with pytest.raises(StorageError, match=r"write the samples to score .*: No such file or directory; check"):
-        Scoring()("rm", ROWS)
+        score("rm", ROWS, closing=threading.Event())

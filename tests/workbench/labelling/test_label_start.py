@@ -33,10 +33,15 @@ def record(number: int, labeller: str = "ann", **changes: Any) -> SessionRecord:
     return SessionRecord(id=number, labeller=labeller, **values | changes)
 
 
+async def begin_at_once(_: SessionChoice) -> str:
+    return ""
+
+
 def start(
     runs: Sequence[Path] = (), sessions: Sequence[SessionRecord] = (), labeller: str = "ann", **more: Any
 ) -> LabelStartScreen:
-    return LabelStartScreen(runs, Path("preferences.db"), labeller, sessions, **more)
+    given: dict[str, Any] = {"models": (), "options": SessionOptions(), "begin": begin_at_once}
+    return LabelStartScreen(runs, Path("preferences.db"), labeller, sessions, **given | more)
 
 
 def starts(app: Host) -> list[str]:

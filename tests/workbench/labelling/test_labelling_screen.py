@@ -46,7 +46,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def opening(labeller: str = "anna", *, guidelines: str = "", limit: int = 0) -> LabelOpening:
     """A session on the pairs, at once."""
-    plan = session_plan(SessionOptions(data="pairs.jsonl", repeats=0, limit=limit), seed=7)
+    plan = replace(session_plan(SessionOptions(data="pairs.jsonl", repeats=0, limit=limit)), seed=7)
     choice = SessionChoice(labeller=labeller, plan=plan, guidelines=guidelines)
     return LabelOpening(store=Path("preferences.db").resolve(), labeller=labeller, choice=choice)
 
@@ -191,7 +191,7 @@ async def test_without_a_run_the_configuration_on_the_screen_takes_the_reward_mo
         await until(pilot, lambda: isinstance(screen.app.screen, ConfirmScreen))
         await pilot.press("y")
         await until(pilot, lambda: screen.app.screen is screen)
-        config = screen.query_one(ConfigPane).document.config()
+        config = screen.query_one(ConfigPane).document.config
         assert config is not None
         (source,) = [source.model_dump() for source in config.reward.sources]
         assert (source["kind"], source["path"]) == ("model", str(model))
@@ -238,7 +238,7 @@ async def test_a_comparison_that_the_reward_model_gets_wrong_is_labelled_again()
 def somebody_else_labels(labeller: str) -> None:
     """The newest session of the store is another one's."""
     with PreferenceStore(Path("preferences.db")) as store:
-        begin_session(store, labeller, session_plan(SessionOptions(data="pairs.jsonl"), seed=1))
+        begin_session(store, labeller, session_plan(SessionOptions(data="pairs.jsonl")))
 
 
 async def test_a_comparison_is_labelled_again_by_whoever_sits_at_the_keyboard() -> None:
@@ -288,7 +288,7 @@ async def test_runs_and_models_are_those_of_the_folder_that_the_configuration_na
         await until(
             pilot, lambda: [run.folder.name for run in screen.query_one(RewardModelPane).reader.runs] == ["liked"]
         )
-        screen.labelling.use()
+        screen.labelling.request("use")
         await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmScreen) and bool(pilot.app.screen.query("#no")))
         await until(pilot, lambda: "Use liked as the reward" in screen_text(pilot.app.screen))  # type: ignore[arg-type]
         await pilot.press("escape")
@@ -334,6 +334,6 @@ async def test_of_the_runs_that_are_labelled_one_at_most_has_its_model_loaded(mo
     async with workbench() as (screen, pilot):
         asked = [screen.labelling.ask_model(Path(name), question) for name in ("runs/a", "runs/a", "runs/b")]
         assert [(one.folder.name, one.closed) for one in FakePolicies.made] == [("a", True), ("b", False)]
-        screen.labelling.leave()
+        screen.labelling.request("leave")
         await until(pilot, lambda: FakePolicies.made[1].closed)
         assert [future.cancelled() for future in asked] == [True] * 3, "what the session asked is written no further"

@@ -48,9 +48,9 @@ class FakeSession:
             self._changed.notify_all()
         return self._answer(None)
 
-    def exhausted(self, no_more: bool) -> None:
+    def exhausted(self) -> None:
         with self._changed:
-            self.no_more = no_more
+            self.no_more = True
             self._changed.notify_all()
 
     @property

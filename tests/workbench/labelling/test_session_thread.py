@@ -100,18 +100,15 @@ def test_how_many_are_left_is_told_of_the_limit_or_once_no_more_come(path: Path)
     with opened(path) as desk:
         desk.begin("ann", PLAN)
         assert desk.put(items(3)).result().progress.left is None
-        desk.exhausted(True)
+        desk.exhausted()
         told = desk.label(0, A).result()
         assert (told.exhausted, told.progress.left) == (True, 2)
         assert told.progress.eta_seconds != told.progress.eta_seconds, "one label tells no speed"
-        desk.exhausted(False)
-        assert desk.state().result().progress.left is None
-        desk.exhausted(True)
         desk.begin("ann", SessionPlan(queues=(), limit=10))
         desk.put(items(3, start=3))
         limited = desk.label(0, A).result()
         assert (limited.exhausted, limited.progress.left) == (False, 9)
-        desk.exhausted(True)
+        desk.exhausted()
         assert desk.state().result().progress.left == 2
 
 
@@ -140,7 +137,7 @@ def test_one_comes_back_at_the_same_item_to_the_same_numbers(desk: SessionThread
     desk.close()
     desk.join()
     with opened(path) as later:
-        found = later.sessions("ann").result()
+        found = later.sessions().result()
         assert [(one.items, one.done) for one in found] == [(5, 3)]
         back = later.resume(found[0].id).result()
         assert repr(back) == repr(state), "a NaN equals nothing"
@@ -241,7 +238,7 @@ def test_two_sessions_of_one_labeller_share_what_is_to_be_judged(path: Path) -> 
         for number, desk in enumerate(desks):
             desk.begin("ann", PLAN)
             desk.put(items(12)[:: 1 - 2 * number]).result()  # the same ones, from either end
-            desk.exhausted(True)
+            desk.exhausted()
         states = [desk.state().result() for desk in desks]
         turns = 0
         while any(state.current for state in states):
@@ -333,7 +330,7 @@ desk.begin("ann", PLAN)
 state = desk.put(items(12)).result()
 print("shows", state.current.position, flush=True)
 sys.stdin.readline()
-desk.exhausted(True)
+desk.exhausted()
 while not (state.exhausted and state.current is None):
     if state.current is not None:
         desk.label(state.current.position, A).exception()

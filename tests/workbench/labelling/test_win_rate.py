@@ -121,10 +121,12 @@ def test_many_labels_at_once_are_counted_together(
 
 def test_a_run_that_cannot_be_told_is_told_with_the_next_label(run: Path, tmp_path: Path, reporting: Any) -> None:
     store, told, tries = tmp_path / "preferences.db", list[HumanEvaluation](), queue.SimpleQueue[int]()
+    left = threading.Event()
 
     def tell(event: HumanEvaluation) -> None:
         tries.put(event.comparisons)
         if event.comparisons == 1:
+            assert left.wait(DEADLINE)
             raise StorageError("cannot write\nthe journal")
         told.append(event)
 
@@ -136,6 +138,7 @@ def test_a_run_that_cannot_be_told_is_told_with_the_next_label(run: Path, tmp_pa
     label(store, 2)
     counting.labelled()
     counting.close()
+    left.set()  # the label and the end came while the first was being told
     counting.join(DEADLINE)
     assert [event.comparisons for event in told] == [2]
     assert counting.problem == ""

@@ -281,7 +281,7 @@ async def test_damage_is_told_above_what_can_be_shown() -> None:
         assert "63.0%" in app.screen_text
         run.keep(some_pairs(), report=REPORT)
         app.pane.reader._follower = None
-        app.pane.reader.choose(None)
+        app.pane.reader.choose(run.folder.root)
         await settle(pilot)
         assert app.text("problem") == ""
 

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from charts import roles, texts
 from reward_pane_app import REPORT, Run, evaluation, pair, some_pairs, step
 from scripted_run import ended, make_run, started
 
 from trainer.events import StateChanged
 from trainer.reward_model.predictions import HELD_OUT
 from trainer.runs.folder import RunFolder
-from workbench.reward_model.accuracy import of_event, of_report
+from workbench.reward_model.accuracy import accuracy_lines, report_of
 from workbench.reward_model.pairs import pair_facts, pairs_heading, plain_text, verdict
 from workbench.reward_model.pane import run_heading
 from workbench.reward_model.run_reader import Look, RewardRunLister, RunFollower
@@ -200,13 +201,18 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_shown() -> None:
 
 
 def test_a_report_and_an_event_come_to_the_same_rows() -> None:
-    kept, told = of_report(REPORT, 75), of_event(evaluation(75))
-    assert (kept.model, kept.pairs, kept.log_loss) == (told.model, told.pairs, told.log_loss)
-    assert kept.others == told.others
-    assert [(one.name, one.value) for one in kept.others] == [("length alone", 0.548), ("untrained", 0.59)]
-    assert kept.beats_length
-    assert not of_event(evaluation(75, accuracy_low=0.54)).beats_length
-    assert not of_event(evaluation(0, pairs=0, accuracy_low=math.nan)).beats_length
+    kept = texts(accuracy_lines(REPORT, 75, 90, 20))
+    told = texts(accuracy_lines(report_of(evaluation(75)), 75, 90, 20))
+    assert told == kept[: len(told)]
+    assert [line.split("%")[0].split() for line in told[1:4]] == [
+        ["reward", "model", "63.0"],
+        ["length", "alone", "54.8"],
+        ["untrained", "59.0"],
+    ]
+    assert not roles(accuracy_lines(report_of(evaluation(75)), 75, 90, 20), "alert")
+    assert roles(accuracy_lines(report_of(evaluation(75, accuracy_low=0.54)), 75, 90, 20), "alert")
+    unknown = evaluation(0, pairs=0, accuracy_low=math.nan)
+    assert not roles(accuracy_lines(report_of(unknown), 0, 90, 20), "alert")
 
 
 def test_a_pair_is_told_in_words_as_far_as_there_is_room() -> None:

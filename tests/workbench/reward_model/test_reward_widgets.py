@@ -15,7 +15,7 @@ from scripted_run import ended, started
 
 from trainer.reward_model.predictions import CalibrationBin
 from workbench.kit.drawing import Line, plain
-from workbench.reward_model.accuracy import accuracy_lines, of_event, of_report
+from workbench.reward_model.accuracy import accuracy_lines, report_of
 from workbench.reward_model.charts import calibration_lines, curve_lines, reward_histogram
 from workbench.reward_model.pairs import pair_lines, pair_text_lines
 from workbench.run.view import RunView
@@ -45,13 +45,13 @@ def course(losses: list[float], accuracies: list[float], *more: Any) -> RunView:
 @given(value=shares, low=shares, high=shares, length=shares, width=WIDTHS, height=HEIGHTS)
 def test_any_accuracy_is_drawn_within_the_size(value, low, high, length, width, height):
     event = evaluation(3, accuracy=value, accuracy_low=low, accuracy_high=high, length_accuracy=length)
-    assert fits(accuracy_lines(of_event(event), width, height), width, height)
-    assert fits(accuracy_lines(of_report(REPORT, 3), width, height), width, height)
+    assert fits(accuracy_lines(report_of(event), 3, width, height), width, height)
+    assert fits(accuracy_lines(REPORT, 3, width, height), width, height)
 
 
 def test_the_interval_and_the_value_stand_at_their_places_from_0_to_100_percent():
     event = evaluation(9, accuracy=0.75, accuracy_low=0.6, accuracy_high=0.9, untrained_accuracy=math.nan)
-    title, model, length, untrained, *rest = texts(accuracy_lines(of_event(event), 142, 9))
+    title, model, length, untrained, *rest = texts(accuracy_lines(report_of(event), 9, 142, 9))
     assert "200 pairs · after step 9" in title
     assert " 75.0%  60.0 to 90.0" in model
     bar, start = model[41:], 0
@@ -68,13 +68,13 @@ def test_the_interval_and_the_value_stand_at_their_places_from_0_to_100_percent(
 
 def test_a_model_that_is_not_clearly_better_than_length_is_told_so():
     event = evaluation(9, accuracy=0.6, accuracy_low=0.54, length_accuracy=0.548)
-    assert "△ not clearly better than length alone" in roles(accuracy_lines(of_event(event), 90, 9), "alert")
-    assert not roles(accuracy_lines(of_event(evaluation(9)), 90, 9), "alert")
-    assert not roles(accuracy_lines(of_event(evaluation(9, accuracy_low=math.nan)), 90, 9), "alert")
+    assert "△ not clearly better than length alone" in roles(accuracy_lines(report_of(event), 9, 90, 9), "alert")
+    assert not roles(accuracy_lines(report_of(evaluation(9)), 9, 90, 9), "alert")
+    assert not roles(accuracy_lines(report_of(evaluation(9, accuracy_low=math.nan)), 9, 90, 9), "alert")
 
 
 def test_parts_are_told_where_there_are_several():
-    lines = texts(accuracy_lines(of_report(REPORT, 9), 90, 20))
+    lines = texts(accuracy_lines(REPORT, 9, 90, 20))
     assert [line.split()[0] for line in lines[5:]] == ["better", "shorter", "longer"], "all are of one source"
 
 

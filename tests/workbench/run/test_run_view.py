@@ -65,7 +65,7 @@ def test_a_resumption_drops_what_is_done_anew_and_keeps_what_was_told() -> None:
     view = folded([started(), *events, ended("stopped", 8), started(resumed_at=5)])
     assert list(view.history.numbers) == [1, 2, 3, 4, 5]
     assert [e.iteration for e in view.evaluations] == [1, 2, 3, 4, 5]
-    assert view.checkpoint == saved(5)
+    assert view.checkpoints[-1] == saved(5)
     assert [a.iteration for a in view.alerts] == list(range(1, 9))
     assert [c.iteration for c in view.settings] == list(range(1, 9))
     assert (view.ended, view.iteration, view.samples, view.state) == (None, 5, None, "loading")

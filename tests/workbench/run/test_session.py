@@ -13,7 +13,6 @@ import pytest
 from scripted_run import Script, answered, diverged, done, ended, iteration, steered, unhurt, wait
 
 from trainer.config import Config
-from trainer.control.control import Control
 from trainer.control.questions import Answer, Question
 from trainer.errors import DivergedError
 from trainer.events import (
@@ -147,14 +146,6 @@ def test_a_session_is_finished_only_when_its_last_event_was_taken() -> None:
     assert not session.finished
     assert session.take()
     assert session.finished
-
-
-def test_a_given_control_steers_the_run_too() -> None:
-    control = Control()
-    with Session(Config(), train=Script(wait), control=control) as session:
-        control.stop("from elsewhere")
-        all_events(session)
-    assert session.result().reason == "from elsewhere"
 
 
 def test_a_question_is_answered_by_the_trainer_paused_or_not() -> None:

@@ -25,7 +25,7 @@ from trainer.errors import StorageError, UsageError
 from trainer.runs.folder import RunFolder
 from workbench.run.journal_source import RunOnDisk
 from workbench.run.policy_thread import PolicyThread
-from workbench.run.supervisor import Supervisor
+from workbench.run.supervisor import Supervisor, kl_target
 
 
 def poll_until(supervisor: Supervisor, condition: Callable[[], bool]) -> None:
@@ -387,3 +387,8 @@ def test_a_broken_answer_and_one_that_nobody_waits_for_are_told() -> None:
         supervisor.watch(make_run("other"))
         with pytest.raises(UsageError, match="the question was cancelled"):
             left.result(30)
+
+
+def test_a_target_that_is_no_number_of_this_world_is_unknown(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(f'ppo = {{ kl_controller = "adaptive", kl_target = 1{"0" * 400} }}\n')
+    assert kl_target(tmp_path) is None

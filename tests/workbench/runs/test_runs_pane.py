@@ -71,7 +71,7 @@ class Workbench(ThemedApp[None]):
 
     @property
     def names(self) -> list[str]:
-        return [run.name for run in self.table.runs]
+        return [run.name for run in self.table._items]
 
     def text(self, selector: str) -> str:
         return str(self.query_one(selector, Static).render())

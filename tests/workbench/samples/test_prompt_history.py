@@ -65,7 +65,7 @@ class Showing(ThemedApp[None]):
 
     @property
     def shown(self) -> str:
-        return self.screen.query_one(DiffText).text
+        return "\n".join(plain(line) for line in self.screen.query_one(DiffText)._lines)
 
     def line(self, name: str) -> str:
         return str(self.screen.query_one(f"#history-{name}", Static).render())

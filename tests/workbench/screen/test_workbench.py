@@ -327,7 +327,7 @@ async def test_every_action_is_in_the_command_palette() -> None:
     from workbench.kit.command_provider import commands
 
     async with workbench() as (screen, _):
-        titles = {command.title for command in commands(screen.app, screen)}
+        titles = {command.title for command in commands(screen)}
         assert {"start", "one iteration", "zoom", "quit", "help"} <= titles
         assert "pause" not in titles
         assert any(title.startswith("Training: ") for title in titles)

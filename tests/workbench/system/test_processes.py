@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 from apart import ROOT
 
 from trainer.errors import ModelError
-from workbench.labelling.reward_processes import RewardTraining, Scoring
+from workbench.labelling.reward_processes import RewardTraining
+from workbench.labelling.reward_processes import score as score_rows
 from workbench.run.supervisor import LOG, continue_headless
 
 PLANTED = ("random.py", "trainer.py", "workbench.py", "pydantic.py")
@@ -22,7 +24,7 @@ def detach(folder: Path) -> str:
 
 
 def train(folder: Path) -> str:
-    training = RewardTraining(folder / "preferences.db", folder)
+    training = RewardTraining(folder / "preferences.db", folder, {})
     training._process.wait()
     training.poll()
     return training.problem
@@ -30,7 +32,7 @@ def train(folder: Path) -> str:
 
 def score(folder: Path) -> str:
     with pytest.raises(ModelError) as refused:
-        Scoring()("nowhere", [("Once", " there was joy.")])
+        score_rows("nowhere", [("Once", " there was joy.")], closing=threading.Event())
     return str(refused.value)
 
 

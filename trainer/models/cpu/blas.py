@@ -53,13 +53,14 @@ def load_blas() -> Blas:
     return _loaded
 
 
-def measure_matmul(n: int = 512) -> float:
-    """Measure the float32 product of two [n, n] matrices on MLX's default device, in GFLOP/s; the best of five.
+def measure_matmul() -> float:
+    """Measure the float32 product of two [512, 512] matrices on MLX's default device, in GFLOP/s; the best of five.
 
     Call it on the thread that uses MLX. Takes a few milliseconds with a fast BLAS, half a second without.
     """
     import mlx.core as mx
 
+    n = 512
     a = mx.full((n, n), 0.5)
     mx.eval(a @ a)  # the first product starts the library's threads
     seconds = float("inf")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from trainer.config.problems import broken_rule
 from trainer.config.schema import RolloutConfig
 from trainer.control.control import Interrupted
 from trainer.control.questions import Answer, Completion, Question, QuestionDroppedError
-from trainer.data import Prompt, PromptRow, encode_prompts
+from trainer.data import Prompt, PromptRow, render_prompt
 from trainer.errors import DataError, RewardError, TrainerError, UntrustedCodeError, UsageError, one_line
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import reason_of
@@ -110,9 +109,7 @@ def _prompt(question: Question, model: LoadedModel, config: Config) -> Prompt:
     elif question.prompt is None:
         raise UsageError("a question must have a prompt: give it as text, messages or prompt_tokens")
     else:
-        row = PromptRow(0, question.prompt, question.columns)
-        data = config.data.model_copy(update={"max_prompt_tokens": sys.maxsize})
-        (prompt,) = encode_prompts([row], tokenizer, data).prompts
+        prompt = render_prompt(PromptRow(0, question.prompt, question.columns), tokenizer, config.data)
     count, limit = len(prompt.tokens), config.data.max_prompt_tokens
     if not 1 <= count <= limit:
         raise UsageError(f"the prompt has {count} tokens, data.max_prompt_tokens = {limit}: give 1 to {limit}")

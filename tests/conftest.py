@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import apart
 
@@ -14,6 +15,8 @@ os.environ.update(MKL_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 import pytest
 from hypothesis import settings
 from textual.app import App
+from textual.css.model import RuleSet
+from textual.css.stylesheet import Stylesheet
 
 import trainer  # noqa: F401  loads the BLAS, before any test module imports mlx
 from workbench.system.signals import REASONS
@@ -28,6 +31,20 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 # Tests read notifications; on a busy machine more than their usual five seconds pass before that.
 App.NOTIFICATION_TIMEOUT = 600
+
+_parse_rules = Stylesheet._parse_rules
+_PARSED: dict[tuple[object, ...], list[RuleSet]] = {}
+
+
+def _parsed_once(sheet: Stylesheet, css: str, **source: Any) -> list[RuleSet]:
+    """Return the rules of a piece of CSS, which is the same in each of some thousand applications of a test run."""
+    key = (css, *source.items(), frozenset(sheet._variables.items()))
+    if key not in _PARSED:
+        _PARSED[key] = _parse_rules(sheet, css, **source)
+    return _PARSED[key]
+
+
+Stylesheet._parse_rules = _parsed_once  # type: ignore[method-assign]
 
 # Array code compiles on first use, so one example may be slow; fixed seeds make a failure come back.
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=50)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
+import pytest
 from scripted_run import Script
 from textual.pilot import Pilot
 from textual.worker import WorkerCancelled
 
 from workbench.app import WorkbenchApp
 from workbench.opening import Opening
+from workbench.run import supervisor
 from workbench.screen.main import MainScreen
 
 
@@ -25,16 +29,19 @@ async def workbench(
     bugs: what it may report as not expected.
     """
     app = WorkbenchApp(Opening(train=play if play is None or isinstance(play, Script) else Script(play), **opening))
-    async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda: app.main is not None and app.main.is_attached and app.main.ready)
-        assert app.main is not None
-        try:
-            yield app.main, pilot
-            assert app.main.bugs == list(bugs)
-        finally:  # a thread that is left behind would keep the test run from ending
-            if app.main.supervisor.trains_here:
-                app.main.supervisor.abort()
-                app.main.supervisor.wait()
+    with pytest.MonkeyPatch.context() as patch:
+        # At each end of a run it would look through all that the worker has loaded, for 0.2 s; see test_supervisor.
+        patch.setattr(supervisor, "gc", create_autospec(gc))
+        async with app.run_test(size=size) as pilot:
+            await until(pilot, lambda: app.main is not None and app.main.is_attached and app.main.ready)
+            assert app.main is not None
+            try:
+                yield app.main, pilot
+                assert app.main.bugs == list(bugs)
+            finally:  # a thread that is left behind would keep the test run from ending
+                if app.main.supervisor.trains_here:
+                    app.main.supervisor.abort()
+                    app.main.supervisor.wait()
 
 
 async def until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:

@@ -10,6 +10,7 @@ before `mlx.core` takes over that call, so `load_blas` runs when `trainer` is im
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib.util
 import os
 import re
@@ -53,10 +54,12 @@ def load_blas() -> Blas:
     return _loaded
 
 
+@functools.cache
 def measure_matmul() -> float:
     """Measure the float32 product of two [512, 512] matrices on MLX's default device, in GFLOP/s; the best of five.
 
-    Call it on the thread that uses MLX. Takes a few milliseconds with a fast BLAS, half a second without.
+    Call it on the thread that uses MLX. Takes a few milliseconds with a fast BLAS, half a second without; once in a
+    process.
     """
     import mlx.core as mx
 

@@ -82,11 +82,20 @@ def read_answer(path: Path) -> Answer | None:
     return answer
 
 
+def waits(path: Path) -> bool:
+    """Return whether the question whose answer belongs at `path` is still there to be answered."""
+    return os.path.lexists(_question(path))
+
+
 def withdraw(path: Path) -> None:
     """Withdraw the question whose answer belongs at `path`, and remove an answer that is there."""
-    for left in (path.parent.parent / path.name, path):
+    for left in (_question(path), path):
         with contextlib.suppress(OSError):
             left.unlink()
+
+
+def _question(answer: Path) -> Path:
+    return answer.parent.parent / answer.name
 
 
 class Inbox:
@@ -129,6 +138,8 @@ class Inbox:
                 if (owner := os.fstat(file.fileno()).st_uid) != os.geteuid():
                     raise ValueError(f"it belongs to user {owner}; only the user who trains a run may steer it")
                 self._request(file.read(_MAX_BYTES), path.name)
+        except FileNotFoundError:  # withdrawn since it was listed
+            return
         except (OSError, ValueError, RecursionError) as error:
             self._complain(f"request '{path.name}' left out: {getattr(error, 'strerror', None) or error}")
         if path.name not in self._open:

@@ -18,9 +18,9 @@ from trainer.arrays import leaves
 from trainer.config import AnyConfig, Config
 from trainer.control.control import Control, Interrupted, Steered
 from trainer.control.inbox import Inbox
-from trainer.errors import StorageError, TrainerError
+from trainer.errors import StorageError, TrainerError, UsageError
 from trainer.events import Alert, EndState, Event, HumanEvaluation, RunEnded, RunStarted, State, StateChanged
-from trainer.files import is_same, path_of
+from trainer.files import TOML_BYTES, is_same, path_of, read_regular
 from trainer.models.loading import LoadedModel
 from trainer.runs.checkpoint_files import CheckpointWriter
 from trainer.runs.checkpoint_index import newest_checkpoint
@@ -29,6 +29,14 @@ from trainer.runs.journal import Journal
 from trainer.runs.lock import Lock
 from trainer.runs.sinks import ProgressFile, Sinks
 from trainer.runs.trackers import build_trackers
+
+
+def _text_of(path: Path) -> bytes | None:
+    """Return the content of a file; None if it cannot be read."""
+    try:
+        return read_regular(path, TOML_BYTES)
+    except OSError:
+        return None
 
 
 @contextlib.contextmanager
@@ -61,6 +69,7 @@ class RunUnderWay(Steered):
         self.out = out
         self.control = control
         self.warnings: list[str] = []
+        self._found: bytes | None = None  # config.toml of the run to continue, before it is locked
         self.started = time.perf_counter()
         self.now: State = "loading"
         self._before_pause: State = "loading"
@@ -128,6 +137,7 @@ class RunUnderWay(Steered):
         self.state("loading")
         if self.resume:
             self.folder = open_to_train(self.resume, Path(self.config.run.dir))
+            self._found = _text_of(self.folder.config)
         else:
             check_name_is_free(self.config)
 
@@ -136,8 +146,9 @@ class RunUnderWay(Steered):
         if not self.resume:
             self.folder = create_run(self.config, preset, pairs=pairs)
         with self.folder.lock() as lock:
-            if self.resume:
-                write_config(self.folder, self.config)  # the settings that are active from here on
+            if self.resume and _text_of(self.folder.config) != self._found:
+                what = f"another process changed run '{self.folder.name}' while this one loaded its model"
+                raise UsageError(f"{what}: resume it again")
             try:
                 self._open(lock)
             except TrainerError:
@@ -166,8 +177,13 @@ class RunUnderWay(Steered):
     def begin(
         self, model: LoadedModel, *, trainable: Sequence[mx.array], prompts: int, eval_prompts: int, iterations: int
     ) -> None:
-        """Report what is trained, once it is known which iteration the run continues after."""
+        """Report what is trained, once it is known which iteration the run continues after.
+
+        The settings of a resumed run are written only now: a start that fails leaves the earlier ones.
+        """
         config = self.config
+        if self.resume:
+            write_config(self.folder, config)
         self.emit(
             RunStarted(
                 name=self.folder.name,

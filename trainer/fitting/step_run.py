@@ -166,9 +166,11 @@ class StepRun(RunUnderWay):
             self.snapshot = fit.snapshot()
             if every:
                 self.save()
+        between = self.control.check  # a step requested before ends with the first one
         while not fit.finished:
             self.state("training")
-            self.control.between_iterations()
+            between()
+            between = self.control.between_iterations
             fit.step()
             for evaluate in fit.due():
                 self._evaluate(evaluate)

@@ -150,9 +150,9 @@ class CheckpointWriter:
         path = self.folder.checkpoint(iteration)
         write(path)
         self.saved_at = iteration
-        prune_checkpoints(self.folder, self.keep)
         where, seconds = str(path.relative_to(self.folder.root)), time.perf_counter() - started
         self._emit(CheckpointSaved(iteration=iteration, path=where, seconds=seconds))
+        prune_checkpoints(self.folder, self.keep)
 
     def move_to(self, folder: RunFolder) -> None:
         """Write to `folder` from now on, also what was saved elsewhere."""

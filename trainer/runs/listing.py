@@ -83,12 +83,14 @@ def _summary(folder: RunFolder) -> RunSummary:
         problems += [] if view.events else [f"journal '{folder.events}' has no events"]
     starts = [event for event in view.events if isinstance(event, RunStarted)]
     marks = [event for event in view.events if isinstance(event, RunStarted | RunEnded)]
+    end = marks[-1] if marks and isinstance(marks[-1], RunEnded) else None
     steps = [event for event in view.events if isinstance(event, Iteration | RewardModelStep)]
+    if end is not None:  # one that ended within an evaluation repeats the iteration before it
+        steps = [event for event in steps if event.iteration <= end.iteration]
     lines = view.damaged + (view.cut and not live)
     if lines:
         problems.append(_damage(lines, steps[-1].iteration if steps else 0))
     last = [event for event in steps if isinstance(event, Iteration)][-RECENT:]
-    end = marks[-1] if marks and isinstance(marks[-1], RunEnded) else None
     try:
         config = read_toml(folder.config)
         kind, model = str(config.get("kind", PPO)), str(config["model"]["path"])

@@ -88,7 +88,10 @@ class Prefetcher:
                 self._wake.clear()  # before the checks, so that no later wake-up is missed
                 self._check()
                 if self._told_ahead < LEAST or self.waiting:
-                    self._take(self._session.state().result())
+                    with self._gate:
+                        self._check()  # after `leave`, this would take the claim back
+                        state = self._session.state()
+                    self._take(state.result())
                     self._fill(mixture)
                 if self._plan.limit and self._items >= self._plan.limit:
                     return self._end("")

@@ -218,12 +218,14 @@ class SessionController:
 
     async def _catch_up(self) -> None:
         """Go to the session's current item, if another window has labelled this one or changed its label."""
-        item = self.item
-        if self.thread is None or item is None:
+        thread, item = self.thread, self.item
+        if thread is None or item is None:
             return
         try:
-            state = await asyncio.wrap_future(self.thread.state())
+            state = await asyncio.wrap_future(thread.state())
         except TrainerError:  # keep what is shown
+            return
+        if self.thread is not thread:
             return
         if self.changes or state.current is None or state.current.position != item.position:
             self._take(state)

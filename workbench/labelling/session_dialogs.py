@@ -125,7 +125,7 @@ class LabelHistoryScreen(LabelForm[int | None]):
 
     def on_mount(self) -> None:
         self.query_one(OptionList).focus()
-        self._read()
+        self._read_on()
 
     @on(OptionList.OptionSelected)
     def _change(self, event: OptionList.OptionSelected) -> None:
@@ -136,13 +136,16 @@ class LabelHistoryScreen(LabelForm[int | None]):
         self.query_one("#detail", Static).update(_detail(self._items[event.option_index]))
         self.query_one(VerticalScroll).scroll_home(animate=False)
         if event.option_index == len(self._items) - 1 and self._more and not self._reading:
-            self._read()
+            self._read_on()
+
+    def _read_on(self) -> None:
+        self._reading = True  # now, not when the worker begins: two keys come at once
+        self._read()
 
     @work
     async def _read(self) -> None:
         """Append the next page of older labels to the list."""
         last = self._items[-1].label if self._items else None
-        self._reading = True
         items = await self.tried(asyncio.wrap_future(self._session.history(PAGE, last.id if last else None)))
         self._reading = False
         if items is None:

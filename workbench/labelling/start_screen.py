@@ -109,7 +109,7 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         begin: Callable[[SessionChoice], Awaitable[str]],
     ) -> None:
         super().__init__(f"Label into {store.name}")
-        self._begin_session, self._finishing = begin, False
+        self._begin_session = begin
         self._options = options
         first = [self._options.run] if self._options.run else []
         self._runs = list(dict.fromkeys([*first, *runs]))
@@ -199,13 +199,13 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
 
     @work(group="finish")
     async def _finish(self, choice: SessionChoice) -> None:
-        if self._finishing:
+        if self.busy:
             return
-        self._finishing = True
+        self.busy = True
         try:
             problem = await self._begin_session(choice)
         finally:
-            self._finishing = False
+            self.busy = False
         if problem:
             self.show_problem(problem)
         else:

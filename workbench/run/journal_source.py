@@ -219,10 +219,13 @@ class RunOnDisk(JournalSource):
                 del self._asked[path]
                 inbox.withdraw(path)
                 continue
+            waits = inbox.waits(path)  # looked for first: a question is removed once its answer is there
             try:
                 answer = inbox.read_answer(path)
             except StorageError as error:
                 answer = error
+            if answer is None and not waits:
+                answer = StorageError(f"run '{self._run.name}' lost the question: ask again")
             if answer is not None:
                 del self._asked[path]
                 give(future, answer)

@@ -225,6 +225,8 @@ class SamplesPane(Pane):
         if (opened := self.opened) is not None:
             ask(opened)
         elif folder is not None and self._browser.table is not None and selected is not None:
+            if self._browser.release():  # a sample that is being opened is not: this takes its place
+                self._list_view.update_list()
             self._read_then(folder, selected.key, ask)
         else:
             self.post_message(self.AskRequested(StartingPoint()))

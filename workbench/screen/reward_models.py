@@ -57,8 +57,9 @@ class RewardModels:
         """Report the end of a training."""
         if (training := self._training) is None:
             return
+        done = training.done  # before the poll, which then has seen how it ended
         line = training.poll()
-        if not training.done:
+        if not done:
             return
         self._training = None
         if training.problem:
@@ -90,9 +91,12 @@ class RewardModels:
         after = rewarded_by(model, before)
         where = f"{view.started.name}, from the next iteration on" if live and view.started else "this configuration"
         question = f"Use {model.name} as the reward of {where}?"
-        if await screen.app.push_screen_wait(
+        agreed = await screen.app.push_screen_wait(
             ConfirmScreen(question, change_text(before, after), yes="Use model", no="Cancel")
-        ):
+        )
+        if agreed and supervisor.view is not view:
+            screen.say("Another run is on the screen now: nothing was changed", about="use")
+        elif agreed:
             change = partial(supervisor.set, "reward.sources") if live else screen.reward_sources
             screen.steering.attempt(lambda: change(after), about="use")
 

@@ -301,6 +301,22 @@ def test_rewards_get_the_columns_of_the_preference(tmp_path: Path) -> None:
 # A run and what it leaves.
 
 
+def test_a_step_that_is_asked_for_before_the_first_ends_after_it(tmp_path: Path) -> None:
+    control, order = Control(), list[str]()
+
+    def watch(event: Event) -> None:
+        if isinstance(event, DPOEvaluation) and event.iteration == 0:
+            control.step()
+        elif isinstance(event, DPOStep):
+            order.append("step")
+        elif isinstance(event, StateChanged) and event.state == "paused":
+            order.append("paused")
+            control.stop("seen")
+
+    trained(tmp_path, "run.name=a", watch=watch, control=control)
+    assert order == ["step", "paused"]
+
+
 def test_a_run_tells_what_it_does_and_keeps_it(tmp_path: Path) -> None:
     recorder = trained(tmp_path, "run.name=a", "eval.every=2", rewarded(tmp_path))
     (started,) = recorder.of(RunStarted)

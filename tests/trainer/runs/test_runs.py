@@ -45,8 +45,8 @@ def started(resumed_at: int | None = None) -> RunStarted:
     )  # fmt: skip
 
 
-def ended(state: Any, reason: str = "", **alarms: str) -> RunEnded:
-    return RunEnded(state=state, exit_code=0, reason=reason, iteration=3, alarms=alarms)
+def ended(state: Any, reason: str = "", after: int = 3, **alarms: str) -> RunEnded:
+    return RunEnded(state=state, exit_code=0, reason=reason, iteration=after, alarms=alarms)
 
 
 def journal(folder: RunFolder, *events: Event) -> None:
@@ -267,13 +267,21 @@ def test_a_folder_that_is_gone_takes_no_lock(tmp_path: Path) -> None:
 
 def test_a_summary_tells_how_far_the_run_came(folder: RunFolder) -> None:
     scores = [9.0, 1.0, 2.0, 3.0, 4.0, 5.0]
-    journal(folder, started(), *(iteration(n, score_mean=s, kl=n / 2) for n, s in enumerate(scores, 1)), ended("done"))
+    events = (iteration(n, score_mean=s, kl=n / 2) for n, s in enumerate(scores, 1))
+    journal(folder, started(), *events, ended("done", after=6))
     found = summary(folder)
     assert (found.name, found.state, found.iteration, found.iterations) == ("alpha", "done", 6, 10)
     assert found.score == pytest.approx(3.0)  # of the last five
     assert found.kl == pytest.approx(2.0)  # of the same five
     assert (found.model, found.problem) == ("SmolLM2", "")
     assert found.started == pytest.approx(folder.config.stat().st_mtime, abs=60)
+
+
+def test_an_iteration_that_is_repeated_on_resume_does_not_count(folder: RunFolder) -> None:
+    events = (iteration(1, score_mean=1.0), iteration(2, score_mean=5.0))
+    journal(folder, started(), *events, ended("stopped", after=1))  # while the second was evaluated
+    found = summary(folder)
+    assert (found.iteration, found.score) == (1, 1.0)
 
 
 def test_numbers_that_are_not_finite_are_none_in_a_summary(folder: RunFolder) -> None:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 from runs_helper import Killed, acting, outcome, record, run_hurt, tiny_config, workspace
 
 from trainer.config import load_config
+from trainer.config.schema import BackboneConfig
+from trainer.errors import UsageError
 from trainer.events import CheckpointSaved, Evaluation, Iteration, RunEnded, RunStarted, SettingChanged
+from trainer.models.loading import LoadedModel
 from trainer.runs.checkpoint_index import checkpoints
-from trainer.runs.folder import RunFolder
+from trainer.runs.folder import RunFolder, write_config
 from trainer.runs.journal import read_journal
 from trainer.runs.listing import list_runs
+from trainer.session import training
 from trainer.session.training import train
 
 ACCIDENTS = [
@@ -132,3 +137,30 @@ def test_checkpoints_come_as_often_as_asked_and_at_the_end(tmp_path: Path) -> No
 
 def _die() -> None:
     raise Killed
+
+
+def test_a_resume_that_fails_leaves_the_settings_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=1"))
+    folder = RunFolder(tmp_path / "runs/a")
+    before = folder.config.read_bytes()
+    monkeypatch.setitem(sys.modules, "trackio", None)
+    with pytest.raises(UsageError, match="'trackio' is not installed"):
+        record(load_config(folder.config, {"run": {"trackers": ["trackio"]}}), resume=folder.root)
+    assert folder.config.read_bytes() == before
+
+
+def test_what_another_process_set_while_the_model_was_loaded_is_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=1"))
+    folder = RunFolder(tmp_path / "runs/a")
+    load = training.load_backbone
+
+    def load_meanwhile(config: BackboneConfig) -> LoadedModel:
+        write_config(folder, load_config(folder.config, {"ppo": {"kl_coef": 0.7}}))
+        return load(config)
+
+    monkeypatch.setattr(training, "load_backbone", load_meanwhile)
+    with pytest.raises(UsageError, match="another process changed run 'a' while this one loaded its model: resume it"):
+        record(load_config(folder.config, {"ppo": {"iterations": 2}}), resume=folder.root)
+    assert load_config(folder.config).ppo.kl_coef == 0.7

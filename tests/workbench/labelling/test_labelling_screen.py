@@ -172,6 +172,30 @@ async def test_a_second_key_starts_no_second_training(monkeypatch: pytest.Monkey
         assert begun == ["training"]
 
 
+async def test_a_training_that_ends_while_it_is_looked_at_is_reported_by_how_it_ended() -> None:
+    class Failing:
+        """Ends between two looks at `done`."""
+
+        run, problem, looks = Path("labels-0001"), "", 0
+
+        @property
+        def done(self) -> bool:
+            self.looks += 1
+            return self.looks > 1
+
+        def poll(self) -> str:
+            self.problem = "no memory" if self.looks > 1 else ""
+            return self.problem or "labels-0001: loading the labels and the model"
+
+    async with workbench() as (screen, _):
+        models = screen.labelling._reward_models
+        models._training = Failing()  # type: ignore[assignment]
+        models.watch()
+        assert not screen.app._notifications
+        models.watch()
+        assert "no memory" in str(screen.query_one(Banner).render())
+
+
 async def test_a_win_rate_that_cannot_be_reported_is_shown() -> None:
     async with workbench() as (screen, _):
         failing = SimpleNamespace(problem="the run's folder is read-only", close=lambda: None)

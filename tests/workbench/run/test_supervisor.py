@@ -298,6 +298,18 @@ def test_the_model_of_a_failed_run_is_gone_before_another_is_loaded(monkeypatch:
     assert [model() for model in models] == [None]
 
 
+def test_a_question_that_was_lost_is_told_while_the_run_goes_on(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "a")
+    folder.root.mkdir()
+    with folder.lock():
+        run = RunOnDisk(folder.root)
+        lost = run.ask(QUESTION)
+        Inbox(folder.control, create_autospec(Control, instance=True), print)  # a trainer that just begins
+        run.take()
+        with pytest.raises(StorageError, match="run 'a' lost the question: ask again"):
+            lost.result(0)
+
+
 def test_a_question_to_another_process_is_withdrawn_when_it_is_dropped(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "a")
     folder.root.mkdir()

@@ -166,6 +166,12 @@ class Control:
         self._paused = self._paused or self._stepping
         self.check()
 
+    def take_rest(self) -> None:
+        """Handle what was requested since the last `check`, without waiting or raising Interrupted: the run is ending."""
+        self._inbox_due = 0.0
+        with contextlib.suppress(Interrupted):
+            self._handle_waiting()
+
     def clock(self) -> float:
         """Return seconds on a clock that stops while the trainer handles requests: paused, or answering."""
         return time.perf_counter() - self._held

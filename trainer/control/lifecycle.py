@@ -268,6 +268,8 @@ class RunUnderWay(Steered):
         return f"{what}; continue with --resume {self.folder.root}"
 
     def _end(self, state: EndState, exit_code: int, reason: str) -> RunEnded:
+        with contextlib.suppress(StorageError):  # a lost folder has no inbox
+            self.control.take_rest()  # what was told while the last checkpoint was saved
         self.control.detach()  # answers waiting questions while the folder is still ours
         newest = newest_checkpoint(self.folder)
         event = RunEnded(

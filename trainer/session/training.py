@@ -136,6 +136,7 @@ class _Run(RunUnderWay):
             if c.checkpoint.every and number % c.checkpoint.every == 0:
                 self.save()
         self.save()
+        self.control.take_rest()
         self._refuse_requests()
         return reason
 

@@ -14,7 +14,17 @@ from trainer.config import Config, load_config
 from trainer.control.control import Control
 from trainer.control.live_settings import Change, changes, in_words, live_keys, with_setting
 from trainer.errors import ConfigError, UsageError
-from trainer.events import Alert, CheckpointSaved, Event, Iteration, RunEnded, SettingChanged, StateChanged
+from trainer.evaluation.human import add_event
+from trainer.events import (
+    Alert,
+    CheckpointSaved,
+    Event,
+    HumanEvaluation,
+    Iteration,
+    RunEnded,
+    SettingChanged,
+    StateChanged,
+)
 from trainer.runs.journal import read_journal
 from trainer.session.training import train
 from workbench.run.sentences import sentences
@@ -229,6 +239,24 @@ def test_a_change_that_comes_too_late_is_told(tmp_path: Path) -> None:
     (alert,) = recorder.of(Alert)
     assert alert.message == "ppo.kl_coef = 0.25 came in the last iteration; nothing is changed"
     assert load_config(tmp_path / "runs/a/config.toml").ppo.kl_coef == 0.05
+
+
+def test_what_comes_while_the_last_checkpoint_is_saved_is_told_and_what_is_told_is_kept(tmp_path: Path) -> None:
+    told = HumanEvaluation(
+        iteration=1, comparisons=4, wins=2, ties=1, losses=1, win_rate=0.625, low=0.2, high=0.9, labellers=1
+    )
+
+    def watch(event: Event) -> None:
+        if isinstance(event, StateChanged) and event.state == "saving":
+            control.set("ppo.kl_coef", 0.25)
+            add_event(tmp_path / "runs/a", told)
+
+    control, recorder = Control(), Recorder(watch)
+    config = tiny_config(tmp_path, "run.name=a", "ppo.iterations=1", "checkpoint.every=0")
+    train(config, sinks=[recorder], control=control)
+    (alert,) = recorder.of(Alert)
+    assert alert.message == "ppo.kl_coef = 0.25 came in the last iteration; nothing is changed"
+    assert told in read_journal(tmp_path / "runs/a/events.jsonl").events
 
 
 @pytest.mark.parametrize("save", [True, False], ids=["stop", "abort"])

@@ -167,7 +167,7 @@ class Control:
         self.check()
 
     def take_rest(self) -> None:
-        """Handle what was requested since the last `check`, without waiting or raising Interrupted: the run is ending."""
+        """Handle what was requested since the last `check`, never waiting or interrupting: the run is ending."""
         self._inbox_due = 0.0
         with contextlib.suppress(Interrupted):
             self._handle_waiting()

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.control.control import Interrupted
 from trainer.control.questions import Answer, Question
 from trainer.errors import TrainerError
 from trainer.evaluation.human import add_event, human_evaluation
@@ -25,8 +24,11 @@ from workbench.labelling.session_thread import SessionState, SessionThread
 if TYPE_CHECKING:
     from trainer.preferences.items import SessionPlan
 
-Ask = Callable[[Path, Question], Answer]
-"""Function that asks the model of the run in a folder; called on the queues' threads. Raises TrainerError."""
+Ask = Callable[[Path, Question, threading.Event], Answer]
+"""Function that asks the model of the run in a folder, unless the event says that the session was left.
+
+Called on the queues' threads. Raises TrainerError, and Interrupted once the session was left.
+"""
 
 _PAUSE = 2.0  # minimum seconds between two counts
 _SHARE = 20  # pause after a count, as a multiple of its duration: the screen shares the interpreter
@@ -88,9 +90,8 @@ class LabelWorkspace:
         self._left = left = threading.Event()
 
         def ask(question: Question) -> Answer:
-            if run is None or left.is_set():  # load no model for a session that is over
-                raise Interrupted("labelling has ended", save=False)
-            return self._ask(run, question)
+            assert run is not None
+            return self._ask(run, question, left)
 
         context = QueueContext(
             labeller=labeller,

@@ -185,7 +185,9 @@ class Supervisor:
         checkpoint: its name; "" for the newest. Raises UsageError and StorageError; the Future may fail with those and
         with errors of loading a model. Other problems are in the Answer's `problem`.
         """
-        if self.run is not None and self.under_way:
+        # Not `under_way`, which is a second old: an ended run's questions would be refused until then.
+        live = self.trains_here or (isinstance(self.run, RunOnDisk) and RunFolder(self.run.folder).is_live())
+        if self.run is not None and live:
             if checkpoint:
                 raise UsageError(f"cannot ask {checkpoint} while the run is training: ask the current policy")
             return self.run.ask(question)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Coroutine, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from trainer.control.control import Interrupted
 from trainer.control.questions import Answer, Question
 from trainer.errors import TrainerError
 from trainer.preferences.items import QueuePlan, SessionPlan, SessionRecord
@@ -158,9 +160,18 @@ class LabellingController:
 
     # Questions of the session to runs
 
-    def _ask_run(self, folder: Path, question: Question) -> Answer:
-        """Return what the model of the run in `folder` writes; called on threads of the queues."""
-        future: Future[Answer] = self._screen.app.call_from_thread(self.ask_model, folder, question)
+    def _ask_run(self, folder: Path, question: Question, left: threading.Event) -> Answer:
+        """Return what the model of the run in `folder` writes; called on threads of the queues.
+
+        left: set once the session was left. Raises Interrupted then.
+        """
+
+        def ask() -> Future[Answer]:
+            if left.is_set():  # looked at on the thread that sets it, so that nobody loads a model for what is over
+                raise Interrupted("labelling has ended", save=False)
+            return self.ask_model(folder, question)
+
+        future: Future[Answer] = self._screen.app.call_from_thread(ask)
         return future.result()
 
     def ask_model(self, folder: Path, question: Question) -> Future[Answer]:

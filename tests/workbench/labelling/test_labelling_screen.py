@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from concurrent.futures import Future
@@ -17,6 +18,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input, OptionList
 from workbench_app import screen_text, settle, until, workbench
 
+from trainer.control.control import Interrupted
 from trainer.control.questions import Answer, Question
 from trainer.preferences.sessions import begin_session, list_sessions
 from trainer.preferences.store import PreferenceStore
@@ -361,3 +363,7 @@ async def test_of_the_runs_that_are_labelled_one_at_most_has_its_model_loaded(mo
         screen.labelling.request("leave")
         await until(pilot, lambda: FakePolicies.made[1].closed)
         assert [future.cancelled() for future in asked] == [True] * 3, "what the session asked is written no further"
+        (left := threading.Event()).set()
+        with pytest.raises(Interrupted, match="labelling has ended"):
+            await asyncio.to_thread(screen.labelling._ask_run, Path("runs/a"), question, left)
+        assert len(FakePolicies.made) == 2, "a question that comes late loads no model"

@@ -298,6 +298,17 @@ def test_the_model_of_a_failed_run_is_gone_before_another_is_loaded(monkeypatch:
     assert [model() for model in models] == [None]
 
 
+def test_a_run_that_has_just_ended_is_asked_by_its_checkpoint_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    policies = create_autospec(PolicyThread)
+    monkeypatch.setattr(module, "PolicyThread", policies)
+    folder, supervisor = make_run("elsewhere"), Supervisor()
+    with RunFolder(folder).lock():
+        supervisor.watch(folder)
+        assert supervisor.under_way
+    supervisor.ask_model(QUESTION)
+    policies.return_value.ask.assert_called_once_with(QUESTION, "")
+
+
 def test_a_question_that_was_lost_is_told_while_the_run_goes_on(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "a")
     folder.root.mkdir()

@@ -201,6 +201,7 @@ def test_runs_are_read_again_only_when_something_changed() -> None:
     assert read_runs(Path("runs"), first.stamp) is None
 
     journal = Journal(Path("runs/b-run/events.jsonl"))
+    journal.emit(started(name="b-run", resumed_at=2))
     journal.emit(iteration(3))
     journal.close()
     second = read_runs(Path("runs"), first.stamp)

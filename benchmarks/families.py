@@ -14,6 +14,7 @@ import contextlib
 import json
 import math
 import multiprocessing
+import re
 import signal
 import sys
 import time
@@ -135,21 +136,29 @@ def cell(report: dict[str, Any]) -> str:
             return "trains"
         case "off":
             return f"trains, sampler off by {report['gap_mean']:.2g} nats"
-        case outcome:
-            text = f"refused: {report['error']}" if outcome == "refused" else report["error"]
-            return shortened(text.replace("|", "/"), 110)
+        case "refused":
+            return "refused"
+        case _:
+            return shortened(report["error"].replace("|", "/"), 110)
 
 
 def remark(row: Sequence[dict[str, Any]]) -> str:
-    """Return remarks on a family: decoding row by row, unusual layers of the adapter, places of errors."""
+    """Return remarks on a family: row by row, unusual layers of the adapter, reasons of refusals, places of errors."""
     notes = []
     if any(report.get("joins") is False for report in row):
         notes.append("decoded row by row")
     targets = next((report["targets"] for report in row if "targets" in report), [])
     if targets and targets != ["q_proj", "v_proj"]:
         notes.append(f"adapter on {', '.join(targets)}")
+    notes += dict.fromkeys(_reason(report["error"]) for report in row if report["outcome"] == "refused")
     notes += dict.fromkeys(report["place"] for report in row if "place" in report)
     return "; ".join(notes)
+
+
+def _reason(refusal: str) -> str:
+    """Return what a refusal says of the family, without what all refusals say."""
+    found = re.search(r"cannot be trained here \((.*)\): choose another", refusal)
+    return (found[1] if found else refusal).replace("|", "/")
 
 
 def _serve(pipe: Connection) -> None:

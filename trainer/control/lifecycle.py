@@ -31,7 +31,7 @@ from trainer.runs.sinks import ProgressFile, Sinks
 from trainer.runs.trackers import build_trackers
 
 
-def _text_of(path: Path) -> bytes | None:
+def _content_of(path: Path) -> bytes | None:
     """Return the content of a file; None if it cannot be read."""
     try:
         return read_regular(path, TOML_BYTES)
@@ -137,7 +137,7 @@ class RunUnderWay(Steered):
         self.state("loading")
         if self.resume:
             self.folder = open_to_train(self.resume, Path(self.config.run.dir))
-            self._found = _text_of(self.folder.config)
+            self._found = _content_of(self.folder.config)
         else:
             check_name_is_free(self.config)
 
@@ -146,7 +146,7 @@ class RunUnderWay(Steered):
         if not self.resume:
             self.folder = create_run(self.config, preset, pairs=pairs)
         with self.folder.lock() as lock:
-            if self.resume and _text_of(self.folder.config) != self._found:
+            if self.resume and _content_of(self.folder.config) != self._found:
                 what = f"another process changed run '{self.folder.name}' while this one loaded its model"
                 raise UsageError(f"{what}: resume it again")
             try:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from workbench.labelling.session_thread import SessionState, SessionThread
 
 LabelRequest = Literal["start", "leave", "train", "use", "import", "export"]
-"""What a key asks for that concerns more than the open session."""
+"""Request by a key of the pane that goes beyond the open session."""
 
 _LOOK = 0.25  # seconds between checks for the next item, while there is none
 _HELP = """\

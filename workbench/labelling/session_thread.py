@@ -43,10 +43,17 @@ class SessionThread:
     `relabel`, `undo` or `put` is set, the change is on disk. If the future raises a TrainerError (full disk, locked or
     damaged store, item labelled in another window), nothing has changed and the call can be repeated. A future cannot
     be cancelled: a decision is saved even if nobody waits for it any more.
+
+    labelled: called on the thread after each label that was made, changed or undone. left: called there when the
+    session is left, after the labels that were still on their way. They return at once and raise nothing.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self, path: Path, labelled: Callable[[], None] = lambda: None, left: Callable[[], None] = lambda: None
+    ) -> None:
         self._path = path
+        self._labelled = labelled
+        self._left = left
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._gate = threading.Lock()  # no call is queued after the one that ends the thread
         self._closed = False
@@ -76,15 +83,15 @@ class SessionThread:
 
     def put(self, items: Sequence[Item]) -> Future[SessionState]:
         """Append items."""
-        return self._change(lambda session: session.put(items))
+        return self._call(lambda: self._change(lambda session: session.put(items)))
 
     def label(self, position: int, judgement: Judgement) -> Future[SessionState]:
         """Save the judgement of the item at `position`; UsageError if it already has a label."""
-        return self._change(lambda session: session.label(position, judgement))
+        return self._judge(lambda session: session.label(position, judgement))
 
     def relabel(self, position: int, judgement: Judgement) -> Future[SessionState]:
         """Replace the judgement of the item at `position`; UsageError if it has none."""
-        return self._change(lambda session: session.relabel(position, judgement))
+        return self._judge(lambda session: session.relabel(position, judgement))
 
     def undo(self) -> Future[SessionState]:
         """Undo the newest label, if there is one; its item is the current one again."""
@@ -94,7 +101,7 @@ class SessionThread:
             if position is not None:
                 self._shown = position
 
-        return self._change(undo)
+        return self._judge(undo)
 
     def item(self, position: int) -> Future[SessionItem]:
         """Return the item at `position`, with its label; UsageError if there is no such item."""
@@ -122,7 +129,7 @@ class SessionThread:
     def leave(self) -> None:
         """Release the current item, so that other sessions can show it. The session can be resumed. Returns at once."""
         if self._thread.ident is not None:  # else there is no session to leave
-            self._call(self._release)
+            self._call(self._leave)
 
     def close(self) -> None:
         """Close the store after all calls made so far; returns at once."""
@@ -148,25 +155,30 @@ class SessionThread:
             self._calls.put(partial(_settle, future, work))
         return future
 
-    def _change(self, change: Callable[[LabelSession], object]) -> Future[SessionState]:
+    def _judge(self, change: Callable[[LabelSession], object]) -> Future[SessionState]:
         def work() -> SessionState:
-            session = self._open_one()
-            try:
-                with self._opened().log.transaction():  # rolled back, too, if reading the new state fails
-                    change(session)
-                    return self._state(session)
-            except BaseException:
-                self._session = None  # it may contain what was rolled back
-                raise
+            state = self._change(change)
+            self._labelled()
+            return state
 
         return self._call(work)
+
+    def _change(self, change: Callable[[LabelSession], object]) -> SessionState:
+        session = self._open_one()
+        try:
+            with self._opened().log.transaction():  # rolled back, too, if reading the new state fails
+                change(session)
+                return self._state(session)
+        except BaseException:
+            self._session = None  # it may contain what was rolled back
+            raise
 
     def _run(self) -> None:
         try:
             while (call := self._calls.get()) is not None:
                 call()
         finally:
-            self._release()
+            self._leave()
             if self._store is not None:
                 self._store.close()
 
@@ -180,6 +192,10 @@ class SessionThread:
         self._session_id, self._session, self._exhausted = session.record.id, session, False
         self._claim = Claim(self._path, session.record.labeller)
         return self._state(session)
+
+    def _leave(self) -> None:
+        self._release()
+        self._left()
 
     def _release(self) -> None:
         self._shown = None

@@ -42,7 +42,7 @@ class LabelWorkspace:
 
     def __init__(self, store: Path, ask: Ask, win_rates: Callable[[Path], WinRate]) -> None:
         self.store = store
-        self.thread = SessionThread(store)
+        self.thread = SessionThread(store, self._labelled, self._end_win_rate)
         self.prefetcher: Prefetcher | None = None
         self.win_rate: WinRate | None = None
         self._ask = ask
@@ -62,17 +62,11 @@ class LabelWorkspace:
         self._feed(state.record.labeller, state.record.plan, served)
         return state
 
-    def labels_changed(self) -> None:
-        """Update the win rate, because labels were made, changed or undone."""
-        if self.win_rate is not None:
-            self.win_rate.labelled()
-
     def leave(self) -> None:
         """Leave the session, which gets no more items and can be resumed. Returns at once."""
-        for helper in (self.prefetcher, self.win_rate):
-            if helper is not None:
-                helper.close()
-        self.prefetcher = self.win_rate = None
+        if self.prefetcher is not None:
+            self.prefetcher.close()
+            self.prefetcher = None
         self._left.set()
         self.thread.leave()
 
@@ -80,6 +74,15 @@ class LabelWorkspace:
         """Leave the session and close the store once all labels are written; returns at once."""
         self.leave()
         self.thread.close()
+
+    def _labelled(self) -> None:
+        if self.win_rate is not None:
+            self.win_rate.labelled()
+
+    def _end_win_rate(self) -> None:
+        if self.win_rate is not None:
+            self.win_rate.close()
+            self.win_rate = None
 
     def _feed(self, labeller: str, plan: SessionPlan, served: set[str]) -> None:
         """Start what supplies the session with items, and what reports its win rate."""
@@ -119,7 +122,7 @@ class WinRate:
         self._changed = False
         self._wake = threading.Event()
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="win rate", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="win rate")
         self._thread.start()
 
     def labelled(self) -> None:

@@ -90,7 +90,6 @@ class LabellingController:
     def labels_changed(self) -> None:
         """Take note that a label was made, changed or undone."""
         self._screen.settle("train")  # an error about missing labels
-        self.workspace.labels_changed()
 
     # Sessions
 
@@ -208,7 +207,8 @@ class LabellingController:
 
     def _watch(self) -> None:
         self._reward_models.watch()
-        problem = self.workspace.win_rate.problem if self.workspace.win_rate else ""
+        win_rate = self.workspace.win_rate
+        problem = win_rate.problem if win_rate else ""
         line = f"Win rate not reported to the run: {problem}" if problem else ""
         self._screen.say_once(line, about="win-rate")
 

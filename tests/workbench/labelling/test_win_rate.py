@@ -13,6 +13,8 @@ from human_judgements import judged
 
 from trainer.errors import StorageError
 from trainer.events import HumanEvaluation, StateChanged
+from trainer.preferences.items import Item, QueuePlan, SessionPlan
+from trainer.preferences.records import Judgement
 from trainer.preferences.store import PreferenceStore
 from trainer.runs.journal import Journal, read_journal
 from workbench.labelling import workspace
@@ -158,3 +160,22 @@ def test_a_store_that_is_not_there_and_a_run_that_is_gone_are_told_in_a_line(run
     gone.join(DEADLINE)
     assert gone.problem.startswith("no run in")
     assert gone.known is None
+
+
+def test_a_label_on_its_way_when_the_session_is_left_is_still_told_to_the_run(run: Path, tmp_path: Path) -> None:
+    store, busy = tmp_path / "preferences.db", threading.Event()
+    labels = workspace.LabelWorkspace(store, lambda *_: pytest.fail("no question"), lambda _: pytest.fail("set below"))
+    session = labels.thread
+    session.begin("ann", SessionPlan(queues=(QueuePlan(queue="samples"),)))
+    session.put([Item(comparison=judged(1, "a").comparison, queue="samples", order=(0, 1))]).result(DEADLINE)
+    labels.win_rate = counting = WinRate(store, run)
+    session.guidelines().add_done_callback(lambda _: busy.wait(DEADLINE))  # holds the thread
+    session.label(0, Judgement.chosen("a"))
+    labels.close()
+    busy.set()
+    session.join()
+    counting.join(DEADLINE)
+    assert labels.win_rate is None
+    assert counting.known == read_journal(run / "events.jsonl").events[-1]
+    assert counting.known is not None
+    assert counting.known.wins == 1

@@ -64,7 +64,7 @@ def our_steps(args: argparse.Namespace) -> list[float]:
     """Return the seconds of each measured step of `RewardLearner`."""
     from trainer.config.problems import validate_as
     from trainer.config.reward_model import RewardModelConfig
-    from trainer.models.loading import load_backbone
+    from trainer.models.backbone import load_backbone
     from trainer.preference_data.groups import Group, Pair
     from trainer.reward_model.network import RewardModel
     from trainer.reward_model.reward_learner import RewardLearner

@@ -35,7 +35,7 @@ from trainer.config.schema import (
 )
 from trainer.data import encode_prompts, load_prompts
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.loading import load_backbone
+from trainer.models.backbone import load_backbone
 from trainer.ppo import steps
 from trainer.ppo.learner import Learner
 from trainer.reward_model.network import RewardModel, Scale

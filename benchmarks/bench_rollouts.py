@@ -20,7 +20,7 @@ from mlx_lm.sample_utils import make_sampler
 
 from trainer.config.schema import DataConfig, ModelConfig, RolloutConfig
 from trainer.data import Prompt, encode_prompts, load_prompts
-from trainer.models.loading import LoadedModel, load_backbone
+from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.rollout.generation import generate_sequences
 
 

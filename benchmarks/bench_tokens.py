@@ -25,7 +25,7 @@ from textual.screen import Screen
 
 from workbench.app import ALL_STYLES
 from workbench.kit.theming import EXTRA_VARIABLES, apply_themes, load_themes
-from workbench.run.samples import TokenSample
+from workbench.run.sample_table import TokenSample
 from workbench.samples.token_legend import TokenLegend
 from workbench.samples.token_text import TokenText
 

@@ -17,7 +17,7 @@ from mlx_lm.utils import _get_classes
 from trainer.config.schema import ModelConfig
 from trainer.data import Prompt
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.loading import quantize_backbone
+from trainer.models.backbone import quantize_backbone
 from trainer.ppo import steps
 from trainer.rollout.experience import Experience
 

@@ -37,8 +37,8 @@ from trainer.config import Config
 from trainer.data import Prompt
 from trainer.errors import ModelError, shortened
 from trainer.models.actor_critic import ActorCriticLLM
+from trainer.models.backbone import cast_backbone, quantize_backbone
 from trainer.models.cpu.kernels import use_vector_swiglu
-from trainer.models.loading import cast_backbone, quantize_backbone
 from trainer.ppo.loop import PPO, IterationResult
 from trainer.rewards import RewardInput, Rewards, SourceScores, WeightedSource
 from trainer.rollout.decoding import Decoding

@@ -18,7 +18,7 @@ from train_runs import train_ppo
 
 from trainer.arrays import leaves
 from trainer.config.schema import BackboneConfig
-from trainer.models.loading import load_backbone, quantize_backbone
+from trainer.models.backbone import load_backbone, quantize_backbone
 
 PRECISIONS = {"float32": "off", "8 bits": "8-bit", "4 bits": "4-bit"}
 

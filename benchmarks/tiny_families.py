@@ -17,7 +17,7 @@ import mlx.nn as nn
 import mlx_lm.models
 from mlx.utils import tree_flatten, tree_unflatten
 
-from trainer.models.loading import quantize_backbone
+from trainer.models.backbone import quantize_backbone
 
 VOCABULARY = 264  # 256 bytes and eight special tokens, as in `make_tokenizer` of tests/support/tiny.py
 END = 256

@@ -23,7 +23,7 @@ from workbench.labelling.plans import LabelOpening, SessionChoice, SessionOption
 from workbench.opening import Opening
 from workbench.reward_model.pane import RewardModelPane
 from workbench.samples.answer_list import AnswerList
-from workbench.screen.main import MainScreen
+from workbench.screen.main_screen import MainScreen
 from workbench.training.alarms import AlarmScreen
 
 FOLDER = Path(__file__).resolve().parent / "screenshots"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trainer.dpo.dpo_run import train_dpo as train_dpo
     from trainer.errors import TrainerError as TrainerError
     from trainer.models.actor_critic import ActorCriticLLM as ActorCriticLLM
-    from trainer.models.loading import load_backbone as load_backbone
+    from trainer.models.backbone import load_backbone as load_backbone
     from trainer.ppo.loop import PPO as PPO
     from trainer.preferences.store import PreferenceStore as PreferenceStore
     from trainer.reward_model.loaded import load_reward_model as load_reward_model
@@ -41,7 +41,7 @@ _HOMES = {
     "trainer.errors": ("TrainerError",),
     "trainer.rollout.experience": ("Experience", "sa_pairs"),
     "trainer.models.actor_critic": ("ActorCriticLLM",),
-    "trainer.models.loading": ("load_backbone",),
+    "trainer.models.backbone": ("load_backbone",),
     "trainer.ppo.loop": ("PPO",),
     "trainer.preferences.store": ("PreferenceStore",),
     "trainer.reward_model.loaded": ("load_reward_model",),

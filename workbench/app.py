@@ -29,7 +29,7 @@ from workbench.system.environment import config_dir
 from workbench.system.signals import REASONS
 
 if TYPE_CHECKING:
-    from workbench.screen.main import MainScreen
+    from workbench.screen.main_screen import MainScreen
 
 ALL_STYLES = sorted(Path(__file__).parent.rglob("*.tcss"), key=lambda path: path.name)
 """The stylesheets, each in the package of the widgets that it styles."""
@@ -81,7 +81,7 @@ class WorkbenchApp(App[str]):
         self.call_after_refresh(self._open)
 
     async def _open(self) -> None:
-        from workbench.screen.main import MainScreen
+        from workbench.screen.main_screen import MainScreen
 
         try:
             self.main = MainScreen(self.opening, self.opening.document(), self._settings)

@@ -14,7 +14,7 @@ from tiny import make_checkpoint
 from trainer.config.schema import ModelConfig
 from trainer.data import Prompt
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.loading import load_backbone
+from trainer.models.backbone import load_backbone
 from trainer.ppo import steps
 from trainer.rollout.experience import Experience
 from trainer.rollout.generation import Response, lay_out

@@ -20,9 +20,9 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal
 from trainer.runs.listing import PPO
 from trainer.runs.samples import write_samples
-from workbench.compare.run import LETTERS, ComparedRun
+from workbench.compare.compared_run import LETTERS, ComparedRun
 from workbench.run.metrics import DPO, REWARD_MODEL
-from workbench.run.samples import Sample, SampleKey
+from workbench.run.sample_table import Sample, SampleKey
 from workbench.run.view import RunView
 
 HOSTILE = "[/x] \x1b[31m \x9b \u202e 日本語 🎉\n\t"

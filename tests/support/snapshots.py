@@ -26,7 +26,7 @@ from trainer.events import SamplesWritten
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal
 from trainer.runs.samples import write_samples
-from workbench.screen.main import MainScreen
+from workbench.screen.main_screen import MainScreen
 
 SNAPSHOTS = ROOT / "tests" / "snapshots"
 SIZES = [(80, 24), (120, 36), (200, 60)]

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from trainer.config.schema import ModelConfig
 from trainer.data import Prompt
-from trainer.models.loading import LoadedModel, load_backbone
+from trainer.models.backbone import LoadedModel, load_backbone
 
 VOCABULARY = 264  # 256 bytes and eight special tokens
 END, PAD = "<end>", "<pad>"

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from trainer.runs.samples import TOKEN_COLUMNS, SampleSettings
-from workbench.run.samples import Alternative, SampleKey, TokenSample
+from workbench.run.sample_table import Alternative, SampleKey, TokenSample
 
 WORDS = (
     " joy",

@@ -17,7 +17,7 @@ from textual.worker import WorkerCancelled
 from workbench.app import WorkbenchApp
 from workbench.opening import Opening
 from workbench.run import supervisor
-from workbench.screen.main import MainScreen
+from workbench.screen.main_screen import MainScreen
 
 
 @asynccontextmanager

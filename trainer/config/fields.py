@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
-from trainer.formats import Format
+from trainer.format_versions import Format
 
 
 def _relative_value_clip(content: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from trainer.control.inbox import Inbox
 from trainer.errors import StorageError, TrainerError, UsageError
 from trainer.events import Alert, EndState, Event, HumanEvaluation, RunEnded, RunStarted, State, StateChanged
 from trainer.files import TOML_BYTES, is_same, path_of, read_regular
-from trainer.models.loading import LoadedModel
+from trainer.models.backbone import LoadedModel
 from trainer.runs.checkpoint_files import CheckpointWriter
 from trainer.runs.checkpoint_index import newest_checkpoint
 from trainer.runs.folder import RunFolder, check_name_is_free, create_run, open_to_train, versions, write_config

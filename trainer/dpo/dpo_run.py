@@ -17,7 +17,7 @@ from trainer.evaluation.held_out import evaluate, reference_baseline
 from trainer.events import DPOStep, Event, RunEnded
 from trainer.fitting.step_run import Loaded, StepRun, StepTraining
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.loading import LoadedModel, load_backbone
+from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.ppo.checkpoint import Snapshot, load_checkpoint, save_checkpoint
 from trainer.ppo.loop import PPO
 from trainer.preference_data.comparisons import Comparisons, load_preferences, policy_comparisons

@@ -16,8 +16,8 @@ from trainer.control.control import Control
 from trainer.control.lifecycle import RunUnderWay
 from trainer.events import Event, RewardModelStep, RunEnded
 from trainer.fitting.phases import Phases, SkippedSteps
+from trainer.models.backbone import LoadedModel, quantize_warning
 from trainer.models.cpu.blas import blas_warning, measure_matmul
-from trainer.models.loading import LoadedModel, quantize_warning
 from trainer.runs.checkpoint_files import load_newest
 from trainer.seeding import Purpose
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from trainer.files import read_regular
 from trainer.fitting.optimizer import check_all_used, optimizer_tree
-from trainer.formats import Format
+from trainer.format_versions import Format
 from trainer.models.adapters import ADAPTER_FILE, Parameters, save_adapter
 from trainer.ppo.loop import PPO
 from trainer.runs.checkpoint_files import (

@@ -10,7 +10,7 @@ from trainer.config.schema import BackboneConfig, ModelConfig
 from trainer.errors import ModelError, TrainerError
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
-from trainer.models.loading import LoadedModel
+from trainer.models.backbone import LoadedModel
 from trainer.reward_model.loaded import is_same_backbone, reward_model_folder
 from trainer.reward_model.network import Scale
 from trainer.reward_model.snapshot import load_parameters, read_card, read_whole_card

@@ -11,7 +11,7 @@ from trainer.config.dpo import DPOConfig
 from trainer.config.reward_model import PreferenceDataConfig, RewardModelConfig
 from trainer.data import Prompt
 from trainer.errors import DataError
-from trainer.models.loading import LoadedModel
+from trainer.models.backbone import LoadedModel
 from trainer.preference_data.encoders import Encoder, PolicyEncoder
 from trainer.preference_data.groups import Group, group_preferences, split_groups
 from trainer.preferences.formats import read_preferences

@@ -14,7 +14,7 @@ from trainer.config.loading import load_config_as
 from trainer.config.reward_model import RewardModelConfig
 from trainer.config.schema import BackboneConfig
 from trainer.errors import StorageError, UsageError
-from trainer.models.loading import LoadedModel, held_precision, load_backbone, model_folder
+from trainer.models.backbone import LoadedModel, held_precision, load_backbone, model_folder
 from trainer.preference_data.comparisons import load_preferences, reward_comparisons
 from trainer.preference_data.encoders import Encoder
 from trainer.preference_data.groups import Group, fingerprint, group_preferences

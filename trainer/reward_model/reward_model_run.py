@@ -19,7 +19,7 @@ from trainer.errors import UsageError
 from trainer.events import Event, Phase, RewardModelEvaluation, RunEnded
 from trainer.files import PRIVATE, SHARED
 from trainer.fitting.step_run import Loaded, StepRun, StepTraining
-from trainer.models.loading import load_backbone
+from trainer.models.backbone import load_backbone
 from trainer.preference_data.comparisons import Comparisons, load_preferences, reward_comparisons
 from trainer.preference_data.groups import fingerprint
 from trainer.preferences.records import Preference

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt
 from trainer.config.reward_model import RewardModelConfig
 from trainer.files import read_regular
 from trainer.fitting.optimizer import check_all_used, optimizer_tree
-from trainer.formats import Format
+from trainer.format_versions import Format
 from trainer.models.adapters import ADAPTER_FILE, Parameters, save_adapter
 from trainer.reward_model.network import ADAPTER, Scale
 from trainer.reward_model.predictions import Baseline

@@ -17,7 +17,7 @@ from trainer.rewards.text_rewards import LengthReward, LexiconReward, RegexRewar
 from trainer.rewards.weighted_sum import Overlong, Rewards, WeightedSource
 
 if TYPE_CHECKING:
-    from trainer.models.loading import LoadedModel
+    from trainer.models.backbone import LoadedModel
 
 __all__ = [
     "LengthReward",

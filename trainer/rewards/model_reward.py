@@ -20,7 +20,7 @@ from trainer.config.schema import BackboneConfig, Config
 from trainer.data import last_tokens
 from trainer.errors import DataError, ModelError, RewardError, TrainerError
 from trainer.models.adapters import reason_of
-from trainer.models.loading import LoadedModel, load_backbone
+from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.models.trunk import hidden_states
 from trainer.preferences.conversations import as_messages
 from trainer.preferences.records import Text

@@ -21,7 +21,7 @@ from trainer.data import Prompt, PromptRow, render_prompt
 from trainer.errors import DataError, RewardError, TrainerError, UntrustedCodeError, UsageError, one_line
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import reason_of
-from trainer.models.loading import LoadedModel, load_backbone
+from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.models.logprobs import token_logprobs
 from trainer.models.trunk import vocabulary_size
 from trainer.ppo.checkpoint import load_checkpoint

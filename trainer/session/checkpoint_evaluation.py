@@ -27,7 +27,7 @@ from trainer.evaluation.intervals import (
 from trainer.events import Event
 from trainer.files import read_toml
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.loading import LoadedModel, load_backbone
+from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.ppo.checkpoint import Snapshot, load_checkpoint
 from trainer.ppo.loop import PPO
 from trainer.preference_data.comparisons import load_preferences, policy_comparisons

@@ -13,7 +13,7 @@ from trainer.control.questions import Answer, Question
 from trainer.data import Prompt
 from trainer.events import Event
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.loading import LoadedModel
+from trainer.models.backbone import LoadedModel
 from trainer.ppo.checkpoint import Rollback, Snapshot, restore_snapshot, take_snapshot
 from trainer.ppo.loop import PPO
 from trainer.ppo.value_init import init_value_model

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from trainer.config import Config
 from trainer.data import Prompt, PromptRow, encode_prompts, split_prompts
 from trainer.errors import DataError
-from trainer.models.loading import LoadedModel
+from trainer.models.backbone import LoadedModel
 
 
 class RunPrompts(NamedTuple):

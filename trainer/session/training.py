@@ -18,8 +18,8 @@ from trainer.errors import TrainerError
 from trainer.evaluation.held_out import evaluate, reference_baseline
 from trainer.events import Alarm, Alert, Evaluation, Event, RolledBack, RunEnded, SettingChanged
 from trainer.models.adapters import reason_of
+from trainer.models.backbone import load_backbone, quantize_warning
 from trainer.models.cpu.blas import blas_warning, measure_matmul
-from trainer.models.loading import load_backbone, quantize_warning
 from trainer.monitoring import Monitor
 from trainer.ppo.checkpoint import Rollback, Snapshot, load_checkpoint
 from trainer.ppo.value_init import check_value_init

@@ -13,9 +13,9 @@ from trainer.errors import StorageError, UsageError
 from trainer.runs.folder import RunFolder, open_run
 from workbench.cli.config import runs_dir
 from workbench.cli.parser import add_dir
+from workbench.compare.compared_run import LETTERS, read_runs
 from workbench.compare.lines import Line, line_text
 from workbench.compare.report import plain_values, report_lines
-from workbench.compare.run import LETTERS, read_runs
 from workbench.system import output
 
 _LEAST, _MOST = 60, 400  # columns

@@ -17,7 +17,7 @@ from workbench.columns import fit_end
 from workbench.numbers import counted, number
 from workbench.run.sample_query import Order, parse_query
 from workbench.run.sample_reader import kept_iterations
-from workbench.run.samples import Sample, SampleTable
+from workbench.run.sample_table import Sample, SampleTable
 from workbench.samples.bookmarks import Bookmarks
 from workbench.samples.export import export_samples
 from workbench.samples.whole_run import scan

@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from workbench.compare.compared_run import ComparedRun, mean, run_columns, windows_text
 from workbench.compare.lines import NUMBER, Line, Piece, Row, notes, role_of, table_lines
-from workbench.compare.run import ComparedRun, mean, run_columns, windows_text
 from workbench.kit.scale import Scale, scale_of, tick_texts, ticks
 from workbench.numbers import number
 from workbench.run.metrics import METRICS

@@ -9,9 +9,9 @@ from typing import Literal, NamedTuple
 
 from trainer.events import Evaluation
 from trainer.runs.listing import RECENT, last_mean
+from workbench.compare.compared_run import ComparedRun, mean
 from workbench.compare.frontier import best, training_points
 from workbench.compare.lines import NUMBER
-from workbench.compare.run import ComparedRun, mean
 from workbench.numbers import duration, gigabytes, number
 
 Value = float | tuple[float, float]  # a number, or the ends of an interval; NaN if unknown

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from workbench.columns import fit_end, padded
 from workbench.compare.lines import NUMBER, Line, notes, role_of, wrapped
 from workbench.numbers import number
-from workbench.run.samples import Sample
+from workbench.run.sample_table import Sample
 from workbench.text import visible
 
 if TYPE_CHECKING:
-    from workbench.compare.run import ComparedRun
+    from workbench.compare.compared_run import ComparedRun
 
 PROMPTS = 3  # that are shown
 _LOOKED_AT = 4000  # characters of a text, at most

@@ -11,17 +11,17 @@ from rich.cells import cell_len
 from trainer.events import plain
 from trainer.runs.listing import RECENT
 from workbench.columns import fit, padded
+from workbench.compare.compared_run import ComparedRun, run_columns, windows_text
 from workbench.compare.frontier import best, frontier_lines, frontier_of, levels
 from workbench.compare.lines import NUMBER, Line, Row, notes, role_of, rule, table_lines
 from workbench.compare.measures import Value, difference_text, known, sections, value_text
 from workbench.compare.prompts import PROMPTS, answer_lines, shared_prompts
-from workbench.compare.run import ComparedRun, run_columns, windows_text
 from workbench.compare.settings import cautions, compared_settings, setting_lines
 from workbench.kit.scale import scale_of
 from workbench.kit.window import window_over
 from workbench.numbers import duration, number
 from workbench.run.metrics import METRICS_OF_KIND, Metric
-from workbench.run.samples import Sample
+from workbench.run.sample_table import Sample
 from workbench.text import bar, visible
 
 VERSION = 1

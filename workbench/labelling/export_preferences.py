@@ -17,7 +17,7 @@ from trainer.errors import TrainerError, cannot_write
 from trainer.preferences.store import PreferenceStore
 from workbench.kit.dialog import ConfirmScreen
 from workbench.kit.file_names import path_problem, unused
-from workbench.labelling.form import LabelForm, choice, row, text_field
+from workbench.labelling.label_form import LabelForm, choice, row, text_field
 from workbench.numbers import counted
 from workbench.text import visible
 

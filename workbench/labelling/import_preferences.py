@@ -19,7 +19,7 @@ from textual.widgets import Input, Select, Static
 
 from trainer.preferences.records import Preference, Text
 from trainer.preferences.store import Added, PreferenceStore
-from workbench.labelling.form import LabelForm, choice, row, text_field
+from workbench.labelling.label_form import LabelForm, choice, row, text_field
 from workbench.numbers import counted
 from workbench.text import visible
 

@@ -17,8 +17,8 @@ from textual.widgets.option_list import Option
 from trainer.preferences.items import SessionItem
 from trainer.preferences.records import Judgement
 from workbench.kit.dialog import Dialog, PlainArea
-from workbench.labelling.form import LabelForm
 from workbench.labelling.item_texts import Turn, judgement_text, texts_of
+from workbench.labelling.label_form import LabelForm
 from workbench.numbers import counted, duration
 from workbench.text import as_sent, typed, visible
 

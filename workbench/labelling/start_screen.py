@@ -19,7 +19,7 @@ from textual.widgets.option_list import Option
 from trainer.errors import UsageError
 from trainer.preferences.items import Queue, SessionRecord
 from workbench.kit.keys import keys_of
-from workbench.labelling.form import LabelForm, row, text_field
+from workbench.labelling.label_form import LabelForm, row, text_field
 from workbench.labelling.plans import (
     ENSEMBLE,
     MODELS_NEEDED,

@@ -16,7 +16,7 @@ from trainer.events import SamplesWritten
 from trainer.runs.folder import RunFolder
 from trainer.runs.sample_index import LISTED, listed_schema
 from trainer.runs.samples import TOKEN_COLUMNS, read_samples, sample_schema, sample_settings
-from workbench.run.samples import Alternative, Sample, SampleKey, SampleTable, TokenSample, table_schema
+from workbench.run.sample_table import Alternative, Sample, SampleKey, SampleTable, TokenSample, table_schema
 
 if TYPE_CHECKING:
     import numpy as np

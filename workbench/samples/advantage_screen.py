@@ -13,7 +13,7 @@ from workbench.columns import fit
 from workbench.kit.dialog import Dialog
 from workbench.kit.drawing import Line, ScrolledLines, component_classes, scroll_bindings
 from workbench.kit.keys import keys_of
-from workbench.run.samples import TokenSample
+from workbench.run.sample_table import TokenSample
 from workbench.samples.formula_lines import formula_lines, number
 from workbench.samples.token_facts import TokenFacts, token_label
 from workbench.samples.token_maths import PER_RESPONSE, AdvantageTerm, advantage_terms

@@ -22,7 +22,7 @@ from workbench.columns import fit
 from workbench.kit.dialog import PlainArea
 from workbench.kit.drawing import Drawn, Line, component_classes, wrapped
 from workbench.kit.pane import MountedWhole
-from workbench.run.samples import TokenSample
+from workbench.run.sample_table import TokenSample
 from workbench.samples.answer_list import signed
 from workbench.samples.token_sentence import percent
 from workbench.text import as_sent, visible

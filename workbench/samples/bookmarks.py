@@ -13,7 +13,7 @@ from pathlib import Path
 from trainer.errors import StorageError
 from trainer.files import read_regular, whole_file
 from trainer.runs.folder import RunFolder
-from workbench.run.samples import SampleKey
+from workbench.run.sample_table import SampleKey
 
 _VERSION = 1
 _MOST = 2**31  # iterations and rows are 32-bit numbers

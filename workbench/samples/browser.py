@@ -12,7 +12,7 @@ from trainer.events import SamplesWritten
 from trainer.runs.folder import RunFolder
 from workbench.run.sample_query import Order, Query
 from workbench.run.sample_reader import kept_iterations, preview_samples, read_batch
-from workbench.run.samples import Sample, SampleKey, SampleTable
+from workbench.run.sample_table import Sample, SampleKey, SampleTable
 from workbench.samples.bookmarks import Bookmarks
 from workbench.samples.whole_run import RunPart
 

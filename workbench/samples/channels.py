@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from workbench.run.samples import OUTLYING, TokenSample, robust_z
+from workbench.run.sample_table import OUTLYING, TokenSample, robust_z
 from workbench.samples.token_maths import exp
 
 _LARGE = 1e5  # numbers from here on are written in scientific notation

@@ -21,7 +21,7 @@ from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder
 from workbench.kit.file_names import unused
 from workbench.run.sample_reader import read_token_sample
-from workbench.run.samples import SampleKey, TokenSample
+from workbench.run.sample_table import SampleKey, TokenSample
 from workbench.samples.channels import CHANNELS
 from workbench.text import visible
 

@@ -18,7 +18,7 @@ from workbench.kit.pane import Pane
 from workbench.numbers import counted
 from workbench.run.sample_query import EXAMPLES, Order
 from workbench.run.sample_reader import read_token_sample
-from workbench.run.samples import Sample, SampleKey, SampleTable, TokenSample
+from workbench.run.sample_table import Sample, SampleKey, SampleTable, TokenSample
 from workbench.run.view import RunView
 from workbench.samples.ask_form import StartingPoint
 from workbench.samples.browser import SampleBrowser

@@ -23,7 +23,7 @@ from workbench.kit.drawing import Line, ScrolledLines, scroll_bindings, wrapped
 from workbench.kit.theming import no_color
 from workbench.kit.word_diff import Part, word_diff
 from workbench.numbers import counted, number
-from workbench.run.samples import Sample, SampleKey, TokenSample
+from workbench.run.sample_table import Sample, SampleKey, TokenSample
 from workbench.samples.whole_run import samples_of_prompt
 from workbench.text import sparkline, visible
 

@@ -28,7 +28,7 @@ from workbench.kit.pane import MountedWhole
 from workbench.numbers import counted, number
 from workbench.run.sample_query import Order, Query, parse_query
 from workbench.run.sample_reader import kept_iterations
-from workbench.run.samples import Sample, SampleKey, SampleTable
+from workbench.run.sample_table import Sample, SampleKey, SampleTable
 from workbench.run.view import RunView
 from workbench.samples.browser import NO_SAMPLES_YET, SampleBrowser, Selection, read_iteration
 from workbench.samples.whole_run import RunPart, scan

@@ -17,7 +17,7 @@ from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder
 from workbench.kit.pane import MountedWhole
 from workbench.run.sample_reader import read_channel_columns
-from workbench.run.samples import Sample, TokenSample
+from workbench.run.sample_table import Sample, TokenSample
 from workbench.samples.advantage_screen import AdvantageScreen
 from workbench.samples.channels import CHANNELS, Channel, ChannelScale, channel_scale
 from workbench.samples.export import save_picture

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from trainer.runs.samples import SampleSettings
-from workbench.run.samples import TokenSample
+from workbench.run.sample_table import TokenSample
 from workbench.samples import token_maths
 from workbench.samples.token_maths import Recomputed, TokenLoss, UpdatePass
 from workbench.samples.token_sentence import sentence

@@ -13,7 +13,7 @@ from rich.cells import cell_len, set_cell_size
 from workbench.columns import fit
 from workbench.kit.drawing import MISSING, Drawn, Line, component_classes, plain
 from workbench.kit.scale import number_text
-from workbench.run.samples import TokenSample
+from workbench.run.sample_table import TokenSample
 from workbench.samples.token_facts import TokenFacts, token_name
 from workbench.samples.token_sentence import percent
 

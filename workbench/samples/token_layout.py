@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from rich.cells import cell_len
 
-from workbench.run.samples import TokenSample
+from workbench.run.sample_table import TokenSample
 from workbench.text import visible
 
 LONGEST_PROMPT = 32_000  # characters of its end that are shown

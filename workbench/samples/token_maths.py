@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from trainer.runs.samples import SampleSettings
-from workbench.run.samples import TokenSample
+from workbench.run.sample_table import TokenSample
 
 _EPSILON = 2.0**-23  # relative distance of neighbours in float32
 _LARGEST_K3 = 10.0  # as in `trainer.maths.kl_estimate`

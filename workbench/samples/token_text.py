@@ -16,7 +16,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from workbench.kit.heat import block, heat_ladder, underline_style
-from workbench.run.samples import TokenSample
+from workbench.run.sample_table import TokenSample
 from workbench.samples.channels import CHANNELS, ChannelScale, ChannelValues, outliers, read_channel
 from workbench.samples.token_layout import TokenLayout, TokenSpan, lay_out
 

@@ -12,7 +12,7 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.sample_index import block_of, listed_schema, read_index
 from trainer.runs.samples import read_samples
 from workbench.run.sample_reader import as_sample_table, browsed, file_sizes, kept_iterations, read_batch
-from workbench.run.samples import Sample, SampleTable
+from workbench.run.sample_table import Sample, SampleTable
 
 if TYPE_CHECKING:  # importing it takes a while, and the first frame of the screen does not need it
     import pyarrow as pa

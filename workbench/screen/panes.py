@@ -10,7 +10,7 @@ from textual.widgets import Static
 from workbench.kit.pane import Pane
 
 if TYPE_CHECKING:
-    from workbench.screen.main import MainScreen
+    from workbench.screen.main_screen import MainScreen
 
 SMALLEST = (60, 20)  # columns, lines: below, nothing useful can be read
 SIDE_BY_SIDE = (116, 24)

@@ -21,8 +21,8 @@ from workbench.labelling.reward_processes import RewardTraining, settings_for, s
 from workbench.text import visible
 
 if TYPE_CHECKING:
-    from workbench.screen.labelling import LabellingController
-    from workbench.screen.main import MainScreen
+    from workbench.screen.labelling_controller import LabellingController
+    from workbench.screen.main_screen import MainScreen
 
 
 class RewardModels:

@@ -29,7 +29,7 @@ from workbench.text import visible
 from workbench.training.alarms import AlarmScreen, FixScreen
 
 if TYPE_CHECKING:
-    from workbench.screen.main import MainScreen
+    from workbench.screen.main_screen import MainScreen
 
 
 class Steering:

@@ -20,7 +20,7 @@ from trainer.data import Prompt, encode_prompts, load_prompts, split_prompts
 from trainer.evaluation.held_out import Baseline, evaluate, measure, reference_baseline
 from trainer.events import Evaluation, Iteration, PhaseProgress, RunStarted, SamplesWritten
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.loading import load_backbone
+from trainer.models.backbone import load_backbone
 from trainer.ppo import steps
 from trainer.ppo.loop import PPO
 from trainer.rewards import build_rewards

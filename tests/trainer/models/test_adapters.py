@@ -18,7 +18,7 @@ from trainer.config.schema import ModelConfig
 from trainer.errors import ModelError
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import fuse_adapter, lora_parameters, save_adapter
-from trainer.models.loading import quantize_backbone
+from trainer.models.backbone import quantize_backbone
 
 IDS = mx.array([[1, 2, 3, 250, 0, 256, 7, 8]])
 MLP = ["gate_proj", "down_proj"]

@@ -10,8 +10,8 @@ import pytest
 
 from trainer.config.schema import BackboneConfig
 from trainer.errors import ModelError
+from trainer.models.backbone import load_backbone
 from trainer.models.cpu.kernels import own_kernel_folder
-from trainer.models.loading import load_backbone
 
 
 @pytest.fixture(autouse=True)

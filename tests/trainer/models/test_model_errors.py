@@ -19,7 +19,7 @@ from tiny import FAMILIES, load_tiny, make_checkpoint, make_prompts
 
 from trainer.config.schema import ModelConfig, RolloutConfig
 from trainer.errors import ModelError
-from trainer.models.loading import load_backbone
+from trainer.models.backbone import load_backbone
 from trainer.rollout.generation import generate_responses
 
 IDS = mx.array([[1, 2, 3, 250, 0, 256, 7, 8]])

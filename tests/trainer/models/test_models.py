@@ -15,7 +15,7 @@ from trainer.config.schema import ModelConfig, RolloutConfig
 from trainer.errors import ModelError
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
-from trainer.models.loading import LoadedModel
+from trainer.models.backbone import LoadedModel
 from trainer.ppo import steps
 from trainer.rollout.experience import Experience
 from trainer.rollout.generation import generate_sequences

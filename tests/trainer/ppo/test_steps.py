@@ -19,7 +19,7 @@ from trainer.config.schema import ModelConfig, RolloutConfig
 from trainer.data import Prompt
 from trainer.fitting.micro_batches import micro_batch_rows
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.loading import load_backbone
+from trainer.models.backbone import load_backbone
 from trainer.ppo import steps
 from trainer.rewards import RewardInput, Rewards, SourceScores, WeightedSource
 from trainer.rollout.experience import Experience

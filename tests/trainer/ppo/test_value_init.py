@@ -19,7 +19,7 @@ from trainer.config.schema import ModelConfig
 from trainer.errors import ModelError
 from trainer.events import Iteration
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.loading import LoadedModel, load_backbone
+from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.ppo.value_init import init_value_model
 from trainer.reward_model.loaded import load_reward_model
 from trainer.runs.checkpoint_files import write_state

@@ -16,7 +16,7 @@ from tiny import make_checkpoint, make_tokenizer
 from trainer.arrays import pad
 from trainer.config.schema import ModelConfig, RewardConfig
 from trainer.errors import ModelError, RewardError
-from trainer.models.loading import load_backbone
+from trainer.models.backbone import load_backbone
 from trainer.rewards import RewardInput, build_rewards
 from trainer.rewards.model_reward import ClassifierModel
 from trainer.runs.folder import RunFolder

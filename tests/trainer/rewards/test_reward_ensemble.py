@@ -13,8 +13,8 @@ from runs_helper import record, tiny_config
 
 from trainer.config.schema import ModelConfig, RewardConfig
 from trainer.errors import DataError, RewardError
-from trainer.models import loading
-from trainer.models.loading import load_backbone
+from trainer.models import backbone
+from trainer.models.backbone import load_backbone
 from trainer.reward_model import loaded
 from trainer.reward_model.loaded import load_reward_model
 from trainer.rewards import Rewards, WeightedSource, build_rewards
@@ -100,7 +100,7 @@ def test_members_keep_their_adapters_apart_on_one_backbone_and_each_model_is_loa
 
     def counted(config: Any) -> Any:
         fetched.append(config.path)
-        return loading.load_backbone(config)
+        return backbone.load_backbone(config)
 
     monkeypatch.setattr(loaded, "load_backbone", counted)
     sources: list[Any] = [ensemble_of(made, *names)]

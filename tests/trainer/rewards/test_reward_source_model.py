@@ -23,7 +23,7 @@ from trainer.control.questions import Answer, Question
 from trainer.errors import RewardError
 from trainer.events import RunEnded, RunStarted, StateChanged
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.loading import LoadedModel, load_backbone
+from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.network import RewardModel
 from trainer.rewards import build_rewards

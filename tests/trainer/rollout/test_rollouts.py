@@ -15,7 +15,7 @@ from tiny import FAMILIES, VOCABULARY, load_tiny, make_checkpoint, make_prompts,
 
 from trainer.config.schema import RolloutConfig
 from trainer.data import Prompt
-from trainer.models.loading import LoadedModel
+from trainer.models.backbone import LoadedModel
 from trainer.rollout.generation import Response, generate_responses, generate_sequences, lay_out
 from trainer.rollout.sampling import sample_tokens
 

@@ -18,7 +18,7 @@ from trainer.control.control import Interrupted
 from trainer.control.questions import Answer, Question
 from trainer.errors import RewardError, StorageError
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.loading import LoadedModel
+from trainer.models.backbone import LoadedModel
 from trainer.rewards import RewardInput, RewardResult
 from trainer.session import answers
 

@@ -88,7 +88,7 @@ def test_what_learns_from_preferences_says_what_is_missing_before_it_loads_the_m
 
 @pytest.mark.usefixtures("loads_no_model")
 def test_an_adapter_that_is_not_there_is_told_before_the_model_is_loaded(folder: Path) -> None:
-    from trainer.models.loading import load_backbone
+    from trainer.models.backbone import load_backbone
 
     config = tiny_config(folder, "model.adapter=gone")
     with pytest.raises(TrainerError, match=r"model\.adapter = 'gone' has no adapter_config\.json"):

@@ -13,7 +13,7 @@ from trainer.config import load_config
 from trainer.config.schema import BackboneConfig
 from trainer.errors import UsageError
 from trainer.events import CheckpointSaved, Evaluation, Iteration, RunEnded, RunStarted, SettingChanged
-from trainer.models.loading import LoadedModel
+from trainer.models.backbone import LoadedModel
 from trainer.runs.checkpoint_index import checkpoints
 from trainer.runs.folder import RunFolder, write_config
 from trainer.runs.journal import read_journal

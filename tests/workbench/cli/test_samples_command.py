@@ -17,7 +17,7 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.samples import write_samples
 from workbench.cli import main as cli
 from workbench.cli.samples import sample_card
-from workbench.run.samples import Sample, SampleKey
+from workbench.run.sample_table import Sample, SampleKey
 from workbench.samples.bookmarks import Bookmarks
 
 HOSTILE = "[/x] \x1b[31m \x9b \u202e 日本語 🎉\n\t"

@@ -17,9 +17,9 @@ from trainer.config import Config
 from trainer.events import Alarm, Alert, Decision, RolledBack, RunStarted
 from trainer.runs.journal import Journal
 from trainer.runs.listing import list_runs
+from workbench.compare.compared_run import ComparedRun, distinct_names, troubles
 from workbench.compare.frontier import Point, best, frontier_of, levels, training_points
 from workbench.compare.measures import Measure, difference_text, known, sections, value_text
-from workbench.compare.run import ComparedRun, distinct_names, troubles
 from workbench.run.metrics import DPO, REWARD_MODEL
 from workbench.run.sentences import summary
 

@@ -14,11 +14,11 @@ from scripted_run import ended, iteration, started
 from trainer.config import Config
 from trainer.config.dpo import DPOConfig
 from trainer.events import SettingChanged
+from workbench.compare.compared_run import ComparedRun
 from workbench.compare.frontier import SEVERAL, Mark, scatter
 from workbench.compare.lines import Row, line_text, table_lines, wrapped
 from workbench.compare.prompts import shared_prompts
 from workbench.compare.report import curve_lines, report_lines
-from workbench.compare.run import ComparedRun
 from workbench.compare.settings import cautions, compared_settings, setting_lines
 from workbench.run.metrics import DPO, REWARD_MODEL
 

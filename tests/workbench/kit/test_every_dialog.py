@@ -24,19 +24,19 @@ from workbench.kit.dialog import Answer, AnswerScreen, ConfirmScreen, Dialog, Te
 from workbench.kit.help import HelpScreen
 from workbench.kit.keys import known_bindings
 from workbench.labelling.export_preferences import ExportPreferencesScreen
-from workbench.labelling.form import LabelForm
 from workbench.labelling.import_preferences import ImportPreferencesScreen
+from workbench.labelling.label_form import LabelForm
 from workbench.labelling.plans import SessionOptions
 from workbench.labelling.session_dialogs import GuidelinesScreen, LabelHistoryScreen, NoteScreen
 from workbench.labelling.start_screen import LabelStartScreen
-from workbench.run.samples import Sample, SampleKey
+from workbench.run.sample_table import Sample, SampleKey
 from workbench.runs.pane import RunsPane
 from workbench.samples.advantage_screen import AdvantageScreen
 from workbench.samples.ask_form import StartingPoint
 from workbench.samples.ask_screen import AskScreen
 from workbench.samples.export_screen import SampleExportScreen
 from workbench.samples.prompt_history import PromptHistoryScreen
-from workbench.screen.main import MainScreen
+from workbench.screen.main_screen import MainScreen
 from workbench.screen.steering import QuitScreen, TrustScreen
 from workbench.training.alarms import AlarmScreen, FixScreen
 from workbench.training.metric_list import ChooseMetricsScreen

@@ -31,7 +31,7 @@ from workbench.labelling.session_dialogs import GuidelinesScreen
 from workbench.labelling.start_screen import LabelStartScreen
 from workbench.reward_model.pane import RewardModelPane
 from workbench.runs.table import RunTable
-from workbench.screen.main import MainScreen
+from workbench.screen.main_screen import MainScreen
 from workbench.screen.reward_models import RewardModels
 
 pytestmark = pytest.mark.usefixtures("workspace")
@@ -354,7 +354,7 @@ class FakePolicies:
 
 
 async def test_of_the_runs_that_are_labelled_one_at_most_has_its_model_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.screen.labelling.PolicyThread", FakePolicies)
+    monkeypatch.setattr("workbench.screen.labelling_controller.PolicyThread", FakePolicies)
     monkeypatch.setattr(FakePolicies, "made", [])
     question = Question(prompt="one")
     async with workbench() as (screen, pilot):

@@ -24,7 +24,7 @@ from workbench.run.sample_query import (
     Stops,
     parse_query,
 )
-from workbench.run.samples import Sample, SampleKey, SampleTable, robust_z, table_schema
+from workbench.run.sample_table import Sample, SampleKey, SampleTable, robust_z, table_schema
 
 TEXTS = st.text(st.sampled_from("aAäÄ.(\\\n🎉\0"), max_size=6)
 WORDS = st.text(st.sampled_from("aAäÄ.(\\\n🎉\0"), max_size=2)

@@ -17,7 +17,7 @@ from token_samples import SETTINGS, sample_without_critic, token_sample
 
 from trainer.runs.samples import TOKEN_COLUMNS
 from workbench.kit.drawing import plain
-from workbench.run.samples import TokenSample
+from workbench.run.sample_table import TokenSample
 from workbench.samples.advantage_screen import AdvantageScreen, AdvantageSum, lines_of_their_own, rest_line
 from workbench.samples.formula_lines import formula_lines, number
 from workbench.samples.token_facts import TokenFacts, token_label

@@ -11,7 +11,7 @@ import pytest
 
 from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder
-from workbench.run.samples import SampleKey
+from workbench.run.sample_table import SampleKey
 from workbench.samples.bookmarks import Bookmarks
 
 A, B, C = SampleKey(3, 1), SampleKey(12, 0), SampleKey(12, 63)
@@ -62,7 +62,7 @@ import sys
 from pathlib import Path
 from trainer.runs.folder import RunFolder
 from workbench.samples.bookmarks import Bookmarks
-from workbench.run.samples import SampleKey
+from workbench.run.sample_table import SampleKey
 bookmarks = Bookmarks(RunFolder(Path(sys.argv[1])))
 print("ready", flush=True)
 sys.stdin.readline()

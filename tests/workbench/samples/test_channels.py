@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from token_samples import token_sample
 
 from trainer.runs.samples import sample_schema
-from workbench.run.samples import TokenSample
+from workbench.run.sample_table import TokenSample
 from workbench.samples.channels import CHANNELS, channel_scale, outliers, read_channel
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)

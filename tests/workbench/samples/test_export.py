@@ -18,7 +18,7 @@ from trainer.errors import StorageError
 from trainer.rollout import experience
 from trainer.runs.samples import TOKEN_COLUMNS
 from workbench.kit.file_names import unused
-from workbench.run.samples import TokenSample
+from workbench.run.sample_table import TokenSample
 from workbench.samples.export import copy_text, export_jsonl, export_markdown, sa_pairs
 
 HOSTILE = [" `a|b`", "\\|", "<script>", "```", "\x1b[2J", "\x9b", "\u202e", "**", "[x](y)", "&amp;", "\ud800", "é", ""]

@@ -22,7 +22,7 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.samples import write_samples
 from workbench.kit.drawing import plain
 from workbench.kit.word_diff import Part, word_diff
-from workbench.run.samples import Sample, SampleKey
+from workbench.run.sample_table import Sample, SampleKey
 from workbench.samples import prompt_history
 from workbench.samples.prompt_history import (
     DiffText,

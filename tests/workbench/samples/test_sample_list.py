@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from workbench.run.samples import Sample, SampleKey
+from workbench.run.sample_table import Sample, SampleKey
 from workbench.samples.sample_list import sample_facts, sample_lines
 
 WIDTHS = range(38, 201)

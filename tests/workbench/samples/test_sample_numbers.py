@@ -19,7 +19,7 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.samples import SampleSettings, read_samples, sample_settings
 from trainer.session.training import train
 from workbench.run.sample_reader import read_token_sample
-from workbench.run.samples import SampleKey
+from workbench.run.sample_table import SampleKey
 from workbench.samples.token_facts import TokenFacts
 
 TOKENS = 'reward.sources=["{folder}/rewards.py:each_token", "{folder}/rewards.py:score"]'

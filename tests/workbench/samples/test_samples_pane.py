@@ -13,7 +13,7 @@ from textual.widgets import Static
 
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import write_samples
-from workbench.run.samples import Sample, SampleTable
+from workbench.run.sample_table import Sample, SampleTable
 from workbench.run.view import RunView
 from workbench.samples import browser
 from workbench.samples.pane import SamplesPane

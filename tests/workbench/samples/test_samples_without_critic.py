@@ -17,7 +17,7 @@ from token_samples import SETTINGS, row_without_critic
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import write_samples
 from workbench.run.sample_reader import read_channel_columns, read_token_sample
-from workbench.run.samples import SampleKey
+from workbench.run.sample_table import SampleKey
 from workbench.samples.advantage_screen import AdvantageScreen, AdvantageSum
 from workbench.samples.channels import CHANNELS
 from workbench.samples.export import export_jsonl, export_markdown, sa_pairs

@@ -18,7 +18,7 @@ from trainer import maths
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import TOKEN_COLUMNS, SampleSettings, read_samples, write_samples
 from workbench.run.sample_reader import read_token_sample
-from workbench.run.samples import Alternative, SampleKey, TokenSample
+from workbench.run.sample_table import Alternative, SampleKey, TokenSample
 from workbench.samples.token_facts import TokenFacts, token_label, token_name
 from workbench.samples.token_maths import advantage_terms
 from workbench.samples.token_sentence import amount, percent

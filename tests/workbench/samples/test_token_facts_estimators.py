@@ -22,7 +22,7 @@ from trainer.rollout.experience import Experience
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import SampleSettings, read_samples, write_samples
 from workbench.run.sample_reader import read_token_sample
-from workbench.run.samples import SampleKey
+from workbench.run.sample_table import SampleKey
 from workbench.samples.token_facts import TokenFacts
 from workbench.samples.token_maths import advantage_terms
 

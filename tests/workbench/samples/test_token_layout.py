@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from token_samples import token_sample
 
-from workbench.run.samples import TokenSample
+from workbench.run.sample_table import TokenSample
 from workbench.samples.token_layout import LONGEST_PROMPT, TokenLayout, TokenSpan, lay_out, response_end
 
 PIECES = (

@@ -23,7 +23,7 @@ from token_samples import token_sample
 
 from workbench.kit.heat import BLOCKS
 from workbench.kit.theming import apply_themes, load_themes, no_color
-from workbench.run.samples import TokenSample
+from workbench.run.sample_table import TokenSample
 from workbench.samples import token_layout, token_text
 from workbench.samples.channels import CHANNELS, channel_scale
 from workbench.samples.token_legend import TokenLegend, legend_lines

@@ -16,7 +16,7 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.sample_index import update_index
 from trainer.runs.samples import read_samples, write_samples
 from workbench.run.sample_reader import browsed, kept_iterations
-from workbench.run.samples import Sample, SampleKey, SampleTable
+from workbench.run.sample_table import Sample, SampleKey, SampleTable
 from workbench.samples.whole_run import scan
 
 

@@ -11,7 +11,7 @@ from token_samples import sample_row
 
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import read_samples, write_samples
-from workbench.run.samples import SampleKey
+from workbench.run.sample_table import SampleKey
 from workbench.samples.whole_run import samples_of_prompt
 
 SKY = "Tell me of the sky"

@@ -53,8 +53,8 @@ async def test_a_listing_that_fails_is_reported_once_and_the_run_goes_on(monkeyp
 @pytest.mark.parametrize(
     ("where", "keys"),
     [
-        ("workbench.screen.labelling.labelling_material", ["f5", "enter"]),
-        ("workbench.screen.main.whole_run", ["f7", "m", "down", "m"]),
+        ("workbench.screen.labelling_controller.labelling_material", ["f5", "enter"]),
+        ("workbench.screen.main_screen.whole_run", ["f7", "m", "down", "m"]),
         ("workbench.runs.pane.read_detail", ["f7", "down"]),
     ],
 )
@@ -93,7 +93,7 @@ import sys
 sys.path.insert(0, {tests!r})
 import scripted_run
 from workbench.cli.main import main
-from workbench.screen.main import MainScreen
+from workbench.screen.main_screen import MainScreen
 
 
 def zoom(self):

@@ -21,7 +21,7 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal
 from workbench.kit.banner import Banner
 from workbench.labelling.pane import LabelPane
-from workbench.screen.main import MainScreen
+from workbench.screen.main_screen import MainScreen
 from workbench.training.alarms import AlarmScreen, FixScreen
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[2J\rb\u202ec[@click=app.quit]d[/x]\ne"

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from trainer.data.readers import SourceRow, source_rows
 from trainer.errors import DataError, UsageError
 from trainer.preferences.conversations import ASSISTANT, HUMAN, as_messages
-from trainer.preferences.formats.files import write_rows
 from trainer.preferences.formats.k_way import Row, Ties, WriteOptions, k_way_rows, read_k_way
 from trainer.preferences.formats.published import (
     column_rows,
@@ -30,6 +29,7 @@ from trainer.preferences.formats.published import (
     trl_implicit_rows,
     trl_rows,
 )
+from trainer.preferences.formats.row_writer import write_rows
 from trainer.preferences.formats.values import ColumnNames, check_encodable
 from trainer.preferences.records import Preference, content_hash, ranked_pairs
 

@@ -30,7 +30,7 @@ from workbench.run.policy_thread import PolicyThread
 from workbench.screen.reward_models import RewardModels
 
 if TYPE_CHECKING:
-    from workbench.screen.main import MainScreen
+    from workbench.screen.main_screen import MainScreen
 
 T = TypeVar("T")
 _LOOK = 1.0  # seconds between two looks at the win rate, and at a reward model that is being trained

@@ -17,7 +17,7 @@ from trainer.config import load_config
 from trainer.config.fields import CONFIG_FORMAT
 from trainer.config.schema import PPOConfig
 from trainer.errors import ConfigError, StorageError, UsageError
-from trainer.formats import Format
+from trainer.format_versions import Format
 from trainer.ppo.checkpoint import load_checkpoint
 from trainer.reward_model.reward_model_run import train_reward_model
 from trainer.reward_model.snapshot import load_snapshot, read_card

@@ -39,7 +39,7 @@ from workbench.runs.pane import RunsPane
 from workbench.samples.ask_screen import AskScreen
 from workbench.samples.pane import SamplesPane
 from workbench.samples.sample_list import SampleListView
-from workbench.screen.labelling import LabellingController
+from workbench.screen.labelling_controller import LabellingController
 from workbench.screen.panes import Panes
 from workbench.screen.steering import Steering
 from workbench.system.environment import config_dir

@@ -28,7 +28,7 @@ from workbench.run.sample_reader import (
     read_channel_columns,
     read_token_sample,
 )
-from workbench.run.samples import Alternative, Sample, SampleKey, TokenSample
+from workbench.run.sample_table import Alternative, Sample, SampleKey, TokenSample
 
 VERSION_1 = (
     *("row", "prompt_index", "sample", "prompt", "completion", "truncated", "stop_reason", "score", "parts"),

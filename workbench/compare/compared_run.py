@@ -18,7 +18,7 @@ from workbench.compare.lines import Piece, role_of
 from workbench.compare.prompts import PROMPTS, shared_prompts
 from workbench.run.config_differences import read_config
 from workbench.run.sample_reader import kept_iterations, read_batch
-from workbench.run.samples import Sample
+from workbench.run.sample_table import Sample
 from workbench.run.view import RunView
 from workbench.text import visible
 

@@ -10,18 +10,18 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
 .PHONY: help setup run test check bench format lock clean
 
-help: ## show this list
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## install everything into .venv, once (PYTHON=python3.12 chooses the interpreter)
+setup: $(STAMP) ## install everything into .venv (PYTHON=python3.12 chooses the interpreter)
 
 run: setup ## open the workbench on the starter model; without a terminal, train it headless
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/ppo-workbench $(ARGS); else $(BIN)/ppo-workbench --no-ui $(ARGS); fi
 
-test: setup ## run the tests, three at a time, for some wait (ARGS="-k gae" chooses, one at a time)
+test: setup ## run the tests, three at a time because some wait (ARGS="-k gae" runs matching ones, one at a time)
 	$(BIN)/python -m pytest $(or $(ARGS),--numprocesses 3 --dist worksteal)
 
-check: setup ## lint, format check, types, import contracts and the picture of them
+check: setup ## lint, formatting, types, import contracts, and the picture of the imports
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -35,7 +35,7 @@ format: setup ## format the code and fix what ruff can
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
-lock: ## resolve requirements/lock.txt anew (needs uv)
+lock: ## resolve requirements/lock.txt again (needs uv)
 	@command -v $(UV) >/dev/null || { echo "$(UV) not found: install uv, or name it with UV=path"; exit 1; }
 	$(UV) pip compile pyproject.toml --extra cpu --extra dev --extra tensorboard --upgrade \
 		--universal --python-version 3.11 --fork-strategy fewest --generate-hashes --no-annotate \

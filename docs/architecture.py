@@ -16,7 +16,15 @@ import grimp
 PAGE = Path(__file__).resolve().parent / "architecture.md"
 BEGIN, END = "<!-- picture: docs/architecture.py -->", "<!-- end of the picture -->"
 LEFT_OUT = {"workbench.__main__", "workbench.opening", "workbench.text", "trainer.doctor"}
-EVERYWHERE = {"trainer.arrays", "trainer.errors", "trainer.events", "trainer.files", "trainer.maths", "trainer.seeding"}
+EVERYWHERE = {
+    "trainer.arrays",
+    "trainer.errors",
+    "trainer.events",
+    "trainer.files",
+    "trainer.maths",
+    "trainer.plurals",
+    "trainer.seeding",
+}
 
 
 def imports() -> dict[str, set[str]]:

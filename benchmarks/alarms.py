@@ -111,8 +111,13 @@ def journal_alarms(path: Path) -> list[Alarm]:
     """Return the alarms that the rules raise over the journal at `path`."""
     config = load_config(path.with_name("config.toml"))
     monitor = Monitor(lambda: config)
-    events = read_journal(path).events
-    return [alert for event in events for alert in monitor.take(event) if isinstance(alert, Alarm)]
+    found = []
+    for event in read_journal(path).events:
+        alarms = [alert for alert in monitor.take(event) if isinstance(alert, Alarm)]
+        found += alarms
+        for alarm in alarms:
+            monitor.take(alarm)
+    return found
 
 
 def table(cases: Sequence[Case], folder: Path, seed: int) -> tuple[list[str], int]:

@@ -1,10 +1,11 @@
 """Check that training is right on this machine's device, and measure its speed against the device's own limits.
 
 Correctness first: sampling against the exact distribution, generation against scoring, gradients against float32 on the
-CPU, and PPO iterations of tiny models of many families. Then tokens per second of generation, scoring and update for
-models of 0.6B, 1.7B and 8B parameters with random weights, in bfloat16 and 4 bits, with their shares of the limits.
+CPU, PPO iterations of tiny models of many families, and the memory that training takes and returns. Then tokens per
+second of generation, scoring and update for models of 0.6B, 1.7B and 8B parameters with random weights, in bfloat16 and
+4 bits, with their shares of the limits.
 
-Run: .venv/bin/python benchmarks/device_check.py [--only limits sampling gradients families speed] [--json FILE]
+Run: .venv/bin/python benchmarks/device_check.py [--only PART ...] [--json FILE]
 """
 
 from __future__ import annotations
@@ -23,14 +24,25 @@ import trainer  # noqa: F401  loads the BLAS, before anything imports mlx
 # isort: split
 import mlx.core as mx
 import numpy as np
-from device_models import DTYPES, MICRO_BATCH_TOKENS, TRY, filled_batch, new_actor, random_prompts
-from device_speed import SPEED_COLUMNS, measure_limits, speed, speed_line
+from device_models import (
+    DTYPES,
+    MICRO_BATCH_TOKENS,
+    TRY,
+    Tokenizer,
+    device_memory,
+    filled_batch,
+    new_actor,
+    random_prompts,
+)
+from device_speed import SPEED_COLUMNS, VOCABULARY, measure_limits, speed, speed_line
 from families import GAPS, PRECISIONS, check_family
-from tiny_families import MUST_TRAIN
+from family_values import MUST_TRAIN
 
 from trainer.config.schema import OptimConfig, PPOConfig, RolloutConfig
+from trainer.models.adapters import reason_of
+from trainer.ppo import steps
 from trainer.ppo.learner import Learner
-from trainer.rollout.generation import Response, lay_out
+from trainer.rollout.generation import Response, generate_responses, lay_out
 from trainer.rollout.sampling import sample_tokens
 
 SHAPES = {  # of Qwen3
@@ -59,6 +71,7 @@ def main() -> None:
         "sampling": sampling_checks,
         "gradients": gradient_checks,
         "families": family_checks,
+        "memory": memory_checks,
     }
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=["limits", *parts, "speed"], default=["limits", *parts, "speed"])
@@ -97,7 +110,11 @@ def main() -> None:
         print(f"| {' | '.join(SPEED_COLUMNS)} |\n|{'---|' * len(SPEED_COLUMNS)}")
         for size, shape in shapes.items():
             for kind in options.types:
-                row = speed(size, shape, kind, limits)
+                try:
+                    row = speed(size, shape, kind, limits)
+                except RuntimeError as error:
+                    row = {"size": size, "weights": kind, "error": reason_of(error)}
+                mx.clear_cache()
                 found["speed"].append(row)
                 print(speed_line(row), flush=True)
                 save(options.json, found)
@@ -187,10 +204,34 @@ def family_checks() -> Iterator[Check]:
     for family in MUST_TRAIN:
         for kind in ("bfloat16", "4-bit") if family in ("llama", "qwen3_moe") else ("bfloat16",):
             report = check_family(family, *PRECISIONS[kind])
-            trouble = "" if report["outcome"] in ("trains", "off") else f" ({report.get('error', '')[:60]})"
-            yield Check(
-                f"{family}, {kind}: sampler - scoring, nats{trouble}", report.get("gap_mean", math.nan), GAPS["other"]
-            )
+            trained = report["outcome"] in ("trains", "off")
+            trouble = "" if trained else f" ({report['error'][:60]})"
+            gap = report["gap_mean"] if trained else math.nan
+            yield Check(f"{family}, {kind}: sampler - scoring, nats{trouble}", gap, GAPS["other"])
+
+
+def memory_checks(
+    shape: dict[str, int] = SHAPES["0.6B"], kind: str = "bfloat16", vocabulary: int = VOCABULARY
+) -> Iterator[Check]:
+    """Yield checks of the memory that one PPO iteration takes and returns, and of the limit that it sets on a Mac."""
+    wired = mx.set_wired_limit(0)
+    mx.set_wired_limit(wired)
+    mx.clear_cache()
+    mx.reset_peak_memory()
+    actor = new_actor(shape, kind, vocabulary=vocabulary)
+    before = mx.get_active_memory()
+    prompts = random_prompts(8, 128, vocabulary)
+    sampling = RolloutConfig(max_new_tokens=32, ignore_stop=True)
+    responses = generate_responses(actor.backbone, Tokenizer(), prompts, sampling, key=mx.random.key(0))
+    batch = filled_batch(actor, lay_out(prompts, responses))
+    learner = Learner(actor, OptimConfig(micro_batch_tokens=MICRO_BATCH_TOKENS), total_steps=4)
+    learner.train_joint(batch, PPOConfig(), temperature=1.0, progress=steps.silent)
+    yield Check("peak of a PPO iteration, share of the device's memory", mx.get_peak_memory() / device_memory(), 1)
+    after = mx.set_wired_limit(wired)
+    yield Check("wired limit after it, bytes from the one before", abs(after - wired), 0)
+    del responses, batch, learner
+    mx.clear_cache()
+    yield Check("memory kept after it, share of that before", mx.get_active_memory() / before, 1.1)
 
 
 if __name__ == "__main__":

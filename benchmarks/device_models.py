@@ -67,6 +67,13 @@ def new_actor(shape: dict[str, int], kind: str, *, vocabulary: int) -> ActorCrit
     return ActorCriticLLM(backbone, ModelConfig(), key=mx.random.key(0))
 
 
+def device_memory() -> int:
+    """Return how many bytes a program should use at most on the default device."""
+    about = mx.device_info(mx.default_device())
+    known = (about[name] for name in ("max_recommended_working_set_size", "total_memory") if name in about)
+    return int(next(known, mx.get_memory_limit()))
+
+
 def random_prompts(count: int, length: int, vocabulary: int) -> list[Prompt]:
     """Return `count` random prompts of 7/8 `length` to `length` tokens."""
     random = np.random.default_rng(count)

@@ -12,7 +12,7 @@ import trainer  # noqa: F401  loads the BLAS, before anything imports mlx
 # isort: split
 import mlx.core as mx
 import mlx.nn as nn
-from device_models import MICRO_BATCH_TOKENS, Tokenizer, filled_batch, new_actor, random_prompts
+from device_models import MICRO_BATCH_TOKENS, Tokenizer, device_memory, filled_batch, new_actor, random_prompts
 from mlx_lm.generate import batch_generate
 from mlx_lm.sample_utils import make_sampler
 
@@ -78,8 +78,11 @@ def speed(size: str, shape: dict[str, int], kind: str, limits: Limits) -> dict[s
 
     Keys of the row: generate (tokens per second by batch size), score, update (tokens per second), *_of_bandwidth and
     *_of_flops (shares of the limits), *_peak and weights_bytes (bytes), gap_mean and gap_max (nats), against_mlx_lm
-    (our speed of generation divided by mlx-lm's).
+    (our speed of generation divided by mlx-lm's). Raises RuntimeError if the device has too little memory.
     """
+    made = 2 * (matrix_parameters(shape) + shape["hidden_size"] * VOCABULARY)  # in bfloat16, before it is quantised
+    if made > device_memory():
+        raise RuntimeError(f"its weights take at least {made / 1e9:.1f} GB of {device_memory() / 1e9:.1f} GB")
     start = time.perf_counter()
     actor = new_actor(shape, kind, vocabulary=VOCABULARY)
     backbone, tokenizer = actor.backbone, Tokenizer()
@@ -149,6 +152,8 @@ def speed(size: str, shape: dict[str, int], kind: str, limits: Limits) -> dict[s
 
 def speed_line(row: dict[str, Any]) -> str:
     """Return one row of the Markdown table; speeds are in tokens per second."""
+    if "error" in row:
+        return f"| {row['size']} | {row['weights']} | not measured: {row['error']} {'|' * (len(SPEED_COLUMNS) - 2)}"
     names = ("weights_bytes", "generate_peak", "score_peak", "update_peak")
     cells = [
         row["size"],

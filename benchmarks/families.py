@@ -30,13 +30,15 @@ import trainer  # noqa: F401  loads the BLAS, before anything imports mlx
 # isort: split
 import mlx.core as mx
 import numpy as np
-from tiny_families import VOCABULARY, families, tiny_backbone
+from family_values import VOCABULARY
+from tiny_families import families, tiny_backbone
 
 from trainer.arrays import filled
 from trainer.config import Config
 from trainer.data import Prompt
 from trainer.errors import ModelError, shortened
 from trainer.models.actor_critic import ActorCriticLLM
+from trainer.models.adapters import LoRA
 from trainer.models.backbone import cast_backbone, quantize_backbone
 from trainer.models.cpu.kernels import use_vector_swiglu
 from trainer.ppo.loop import PPO, IterationResult
@@ -52,18 +54,20 @@ TIMEOUT = 600  # seconds per cell
 _ENDS = range(7, VOCABULARY, 33)  # ids that end a response: about one token in thirty does
 
 
-def check_family(family: str, dtype: str, bits: int, *, targets: Sequence[str] = ()) -> dict[str, Any]:
+def check_family(
+    family: str, dtype: str, bits: int, *, targets: Sequence[str] = (), iterations: int = ITERATIONS
+) -> dict[str, Any]:
     """Train a tiny model of `family` on the default device and return a report. Catches every exception.
 
     dtype: as `model.dtype`; bits: of quantisation, 0 for none; targets: as `model.lora_targets`, by default auto. Keys
     of the report: family, dtype, bits, outcome (trains, off, refused or failed), error, place (file and line of the
-    error), targets (layers with an adapter), joins (whether rows are decoded together), gap_mean and gap_max (nats),
-    steps, seconds.
+    error), targets (layers with an adapter), blocks (number with an adapter, and of all), joins (whether rows are
+    decoded together), gap_mean and gap_max (nats), steps, seconds.
     """
     started = time.perf_counter()
     report: dict[str, Any] = {"family": family, "dtype": dtype, "bits": bits, "outcome": "failed"}
     try:
-        report |= _trained(family, dtype, bits, targets, report)
+        report |= _trained(family, dtype, bits, targets, iterations, report)
     except ModelError as error:
         report |= {"outcome": "refused", "error": _first_line(error)}
     except SystemExit:  # mlx-lm leaves the program where a package is missing; `load_backbone` refuses the model
@@ -150,6 +154,9 @@ def remark(row: Sequence[dict[str, Any]]) -> str:
     targets = next((report["targets"] for report in row if "targets" in report), [])
     if targets and targets != ["q_proj", "v_proj"]:
         notes.append(f"adapter on {', '.join(targets)}")
+        reached, blocks = next(report["blocks"] for report in row if "blocks" in report)
+        if reached < blocks:
+            notes[-1] += f" in {reached} of {blocks} blocks"
     notes += dict.fromkeys(_reason(report["error"]) for report in row if report["outcome"] == "refused")
     notes += dict.fromkeys(report["place"] for report in row if "place" in report)
     return "; ".join(notes)
@@ -168,7 +175,9 @@ def _serve(pipe: Connection) -> None:
             pipe.send(check_family(*pipe.recv()))
 
 
-def _trained(family: str, dtype: str, bits: int, targets: Sequence[str], report: dict[str, Any]) -> dict[str, Any]:
+def _trained(
+    family: str, dtype: str, bits: int, targets: Sequence[str], iterations: int, report: dict[str, Any]
+) -> dict[str, Any]:
     """Train the model and return the results. Facts about it go into `report` at once, in case training fails."""
     backbone = tiny_backbone(family, mx.float32)
     exact = cast_backbone(backbone, dtype)
@@ -181,7 +190,7 @@ def _trained(family: str, dtype: str, bits: int, targets: Sequence[str], report:
         {
             "model": {"lora_targets": targets or ["auto"], "lora_rank": 4},
             "rollout": {"batch_size": 8, "max_new_tokens": NEW_TOKENS, "slots": 5},
-            "ppo": {"iterations": ITERATIONS, "epochs": 2, "minibatches": 2},
+            "ppo": {"iterations": iterations, "epochs": 2, "minibatches": 2},
             "optim": {"policy_lr": 1e-3, "value_lr": 1e-3, "micro_batch_tokens": 128},
         }
     )
@@ -189,9 +198,11 @@ def _trained(family: str, dtype: str, bits: int, targets: Sequence[str], report:
     actor = ActorCriticLLM(backbone, config.model, key=mx.random.key(1))
     before = actor.policy_parameters()
     report["targets"] = sorted({name.split(".")[-2] for name in before})
+    adapted = [any(isinstance(module, LoRA) for module in block.modules()) for block in backbone.layers]
+    report["blocks"] = [sum(adapted), len(adapted)]
     rewards = Rewards([WeightedSource(_EvenTokens())])
     ppo = PPO(config, actor, _tokenizer(), _prompts(), rewards)
-    results = [ppo.iteration(number) for number in range(1, ITERATIONS + 1)]
+    results = [ppo.iteration(number) for number in range(1, iterations + 1)]
 
     gaps = np.concatenate([_gaps(result) for result in results])
     found: dict[str, Any] = {"gap_mean": float(gaps.mean()), "gap_max": float(gaps.max())}

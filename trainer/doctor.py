@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import sys
 from collections.abc import Iterator
 from importlib import metadata, util
 from typing import Literal, NamedTuple
@@ -18,7 +17,6 @@ from trainer.models.cpu import blas
 QUICKSTART_BYTES = 3_000_000_000  # 1.5 GB of MLX at its peak, the libraries, and some room
 STARTER_BYTES = 545_000_000  # of the converted model on disk
 
-_MEMORY = {"memory_size": "of memory", "max_recommended_working_set_size": "advised at a time"}  # of a GPU
 _BACKENDS = ("mlx-cpu", "mlx-cuda-12", "mlx-cuda-13", "mlx-metal")
 _INSTALL = "install one of the extras cpu and cuda, as in pip install 'ppo-workbench[cpu]'; a Mac needs none"
 _OTHER_CACHE = "free space there, or name a writable folder in PPO_WORKBENCH_CACHE"
@@ -39,9 +37,9 @@ def checks() -> Iterator[Check]:
     mlx = _mlx()
     yield mlx
     if mlx.status != "fail":
+        yield _limits()
         yield _matmul()
-    if sys.platform == "linux":
-        yield _compiler()
+        yield from _compiler()
     yield _starter()
     yield _cache()
     yield _memory()
@@ -65,17 +63,28 @@ def _mlx() -> Check:
         device = mx.default_device()
         about = mx.device_info(device)
         mx.eval(mx.ones(1) + 1)
-        limit = mx.set_memory_limit(1)  # it is only told by setting another
-        mx.set_memory_limit(limit)
     except (ImportError, RuntimeError, OSError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         return Check("mlx", "fail", f"does not run: {reason}", _INSTALL)
     kind = "CPU" if device.type == mx.DeviceType.cpu else "GPU"
     detail = f"runs on the {kind}, {about.get('device_name', 'a device without a name')}"
-    for name, what in _MEMORY.items():
+    for name in ("memory_size", "total_memory"):  # on Metal and on CUDA
         if name in about:
-            detail += f", {int(about[name]) / 1e9:.1f} GB {what}"
-    return Check("mlx", "ok", f"{detail}, memory limit {limit / 1e9:.1f} GB")
+            detail += f", {_gigabytes(about[name])} of memory"
+    return Check("mlx", "ok", detail)
+
+
+def _limits() -> Check:
+    """Report how much memory MLX uses at most; macOS may page out what is not wired."""
+    import mlx.core as mx
+
+    cache = mx.set_cache_limit(0)  # MLX reports the limit only when another is set
+    mx.set_cache_limit(cache)
+    most = _gigabytes(mx.get_memory_limit())
+    detail = f"MLX takes up to {most}, then swaps or fails; it keeps up to {cache / 1e6:,.0f} MB of what it frees"
+    if wired := mx.device_info().get("max_recommended_working_set_size"):
+        detail += f"; {_gigabytes(wired)} stay wired while it generates: the rest may be paged out, which is slow"
+    return Check("limits", "ok", detail)
 
 
 def _matmul() -> Check:
@@ -86,12 +95,20 @@ def _matmul() -> Check:
     return Check("matmul", "ok", detail)
 
 
-def _compiler() -> Check:
-    """Check for g++: MLX calls the compiler of its CPU kernels by this very name."""
-    path = shutil.which("g++")
-    if path is None:
-        return Check("compiler", "fail", "no g++, with which MLX compiles its CPU kernels", "apt install g++")
-    return Check("compiler", "ok", path)
+def _compiler() -> Iterator[Check]:
+    """Check what compiles MLX's kernels: g++, by this very name, on a CPU, its own compiler on CUDA, none on Metal."""
+    import mlx.core as mx
+
+    if mx.cuda.is_available():
+        cost = "on an H100, those of weights in 4 bits took over 130 s"
+        yield Check("compiler", "ok", f"MLX compiles CUDA kernels at first use; {cost}")
+    elif not mx.metal.is_available():
+        if path := shutil.which("g++"):
+            yield Check("compiler", "ok", f"{path}, about a second for each CPU kernel at first use")
+        else:
+            cost = "without it, log-probs and entropies take up to twice as long"
+            detail = f"no g++, which MLX needs to compile its CPU kernels ({cost})"
+            yield Check("compiler", "warn", detail, "install it (Debian: apt install g++)")
 
 
 def _starter() -> Check:
@@ -118,8 +135,12 @@ def _memory() -> Check:
     memory = psutil.virtual_memory()
     detail = f"{memory.available / 1e9:.1f} of {memory.total / 1e9:.1f} GB available, {os.cpu_count()} cores"
     if memory.available < QUICKSTART_BYTES:
-        return Check("memory", "warn", f"{detail}; quickstart takes up to 3 GB", "end other programs")
+        return Check("memory", "warn", f"{detail}; quickstart takes up to 3 GB and would swap", "end other programs")
     return Check("memory", "ok", detail)
+
+
+def _gigabytes(size: str | int) -> str:
+    return f"{int(size) / 1e9:.1f} GB"
 
 
 def _version(name: str) -> str:

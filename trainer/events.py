@@ -274,7 +274,7 @@ class SettingChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert(Event):
-    """Something a user should know; `code` is stable, `message` names the way out."""
+    """Something a user should know; `code` is stable, `message` says what to do."""
 
     kind: ClassVar[str] = "alert"
     iteration: int
@@ -334,7 +334,7 @@ class RunEnded(Event):
     iteration: int
     checkpoint: str = ""  # newest whole checkpoint, relative to the run
     seconds: float = 0.0
-    alarms: dict[str, str] = field(default_factory=dict)  # code and level of the open ones
+    alarms: dict[str, str] = field(default_factory=dict)  # code and level of the active ones
 
 
 def _descendants(cls: type[Event]) -> Iterator[type[Event]]:

@@ -15,6 +15,7 @@ import stat
 import sys
 import tomllib
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -132,7 +133,7 @@ def own_folder(path: Path, *, mode: int = 0o777) -> None:
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode)
     if not is_folder(path):
-        message = "a link or a file is where the program keeps a folder of its own"
+        message = "a link or a file blocks a folder that the program needs"
         raise NotADirectoryError(errno.ENOTDIR, message, str(path))
 
 
@@ -195,7 +196,7 @@ def path_of(descriptor: int) -> Path | None:
 # Reading
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """Open the regular file `path`, or the one that a link there leads to, for reading.
 
     Raises OSError, also for a pipe, a device or a folder: reading one might never end.

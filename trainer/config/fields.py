@@ -8,21 +8,10 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
+from trainer.config.earlier_settings import version_2
 from trainer.format_versions import Format
 
-
-def _relative_value_clip(content: dict[str, Any]) -> dict[str, Any]:
-    """Replace ppo.value_clip, in units of the reward, by ppo.relative_value_clip; 0.2 was the default, now it is 1."""
-    ppo = content.get("ppo")
-    if not isinstance(ppo, dict) or "value_clip" not in ppo:
-        return content
-    clip = ppo["value_clip"]
-    number = isinstance(clip, int | float) and not isinstance(clip, bool)
-    rest = {key: value for key, value in ppo.items() if key != "value_clip"}
-    return {**content, "ppo": rest | {"relative_value_clip": 5 * float(clip) if number else clip}}
-
-
-CONFIG_FORMAT = Format("schema", (_relative_value_clip,))
+CONFIG_FORMAT = Format("schema", (version_2,))
 """Format of a configuration file, of any kind of run."""
 
 RUN_NAME = r"^(\w[\w.\-]*)?$"
@@ -39,16 +28,18 @@ _LONGEST_NAME, _LONGEST_PATH = 255, 1023  # bytes; every supported system allows
 
 
 def _usable_path(path: str) -> str:
-    """Return `path`. Raises ValueError now for a name that no file can have, rather than when it is opened."""
+    """Return `path` with ~ expanded. Raises ValueError now for a name that no file can have, not when it is opened."""
     if "\0" in path:
-        raise ValueError("must not hold the character NUL")
+        raise ValueError("must not contain the character NUL")
     if len(os.fsencode(path)) > _LONGEST_PATH or any(len(os.fsencode(p)) > _LONGEST_NAME for p in path.split("/")):
         raise ValueError(
             f"is too long: use at most {_LONGEST_PATH} bytes for a path and {_LONGEST_NAME} for each name in it"
         )
-    if path.startswith("~") and os.path.expanduser(path) == path and len(path) > 1:  # noqa: PTH111  it does not raise
-        raise ValueError(f"names no home folder: there is no user {path[1:].partition('/')[0]!r}; write the path out")
-    return path
+    expanded = os.path.expanduser(path)  # noqa: PTH111  it does not raise
+    if path.startswith("~") and expanded == path and len(path) > 1:
+        user = path[1:].partition("/")[0]
+        raise ValueError(f"refers to the home folder of an unknown user, {user!r}; write the full path")
+    return expanded
 
 
 Text = Annotated[str, Field(min_length=1)]
@@ -63,7 +54,7 @@ class Section(BaseModel):
 
 
 class FileSection(Section):
-    """All tables of a configuration file. Its version number is no setting, and is left out here."""
+    """All tables of a configuration file. The file's version number is not a setting and is excluded."""
 
     @model_validator(mode="before")
     @classmethod

@@ -10,10 +10,10 @@ from typing import Any
 import tomli_w
 
 from trainer.config.fields import CONFIG_FORMAT, Section
-from trainer.config.problems import Schema, short, validate_as
+from trainer.config.problems import Schema, short, shown, validate_as
 from trainer.config.schema import Config
 from trainer.errors import ConfigError, StorageError, UsageError
-from trainer.files import DEEPEST, parse_toml, read_given
+from trainer.files import DEEPEST, parse_toml, read_given, read_toml
 
 PRESETS = Path(__file__).parent.parent / "presets"
 
@@ -60,6 +60,25 @@ def load_config_as(
     if isinstance(kind := raw.get("kind"), str) and kind != own:
         raise UsageError(f"'{source}' configures a run of kind '{kind}', not '{own}': name another configuration")
     return validate_as(schema, _merged(raw, overrides or {}), str(source))
+
+
+def replaced_settings(path: Path) -> list[str]:
+    """Return a line for each setting in the file that this version reads with another value; none if it is unreadable.
+
+    Loading the file reports why it cannot be read.
+    """
+    try:
+        raw = read_toml(path)
+        now = CONFIG_FORMAT.current(raw, "")
+    except (OSError, ValueError, StorageError):
+        return []
+    return [
+        f"{table}.{name} = {shown(value)} is no longer supported: using {shown(now[table][name])}"
+        for table, settings in raw.items()
+        if isinstance(settings, dict)
+        for name, value in settings.items()
+        if now[table].get(name, value) != value
+    ]
 
 
 def parse_overrides(assignments: list[str], schema: type[Section] = Config) -> dict[str, Any]:

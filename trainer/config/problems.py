@@ -13,6 +13,7 @@ from trainer.config.fields import CONFIG_FORMAT, PATTERNS, Section
 from trainer.config.reward_sources import SOURCES
 from trainer.config.schema import Config
 from trainer.errors import ConfigError
+from trainer.plurals import counted
 
 _SMALL_BATCH = 16  # sequences; statistics of a smaller batch are noise: PPO concepts reference, "Whitening"
 _SMALLEST_BATCH = 8  # sequences, for advantages: each token has its own
@@ -63,7 +64,7 @@ def validate_as(schema: type[Schema], raw: dict[str, Any], source: str = "") -> 
 
 def located_problems(raw: dict[str, Any], schema: type[Section] = Config) -> list[SettingProblem]:
     """Return the problems of `raw` (tables of plain values), each with its key."""
-    told = list(_version_problems(raw))
+    found = list(_version_problems(raw))
     broken: set[str] = set()
     try:
         config = schema.model_validate(raw)
@@ -73,18 +74,19 @@ def located_problems(raw: dict[str, Any], schema: type[Section] = Config) -> lis
             key = _key(problem["loc"])
             broken.add(key)
             if place < _MOST:
-                told.append(SettingProblem(key, _message(problem, raw, schema)))
+                found.append(SettingProblem(key, _message(problem, raw, schema)))
                 if problem["type"] == "extra_forbidden":
                     # The value of the key that was meant is unknown too.
-                    broken.add(_guess(key, problem["loc"], schema))
+                    replacement = _replacement(problem["loc"], problem["input"])
+                    broken.add(replacement[0] if replacement else _guess(key, problem["loc"], schema))
             _remove(pruned, problem["loc"])
         if more := problems[_MOST:]:
-            told.append(SettingProblem(_key(more[0]["loc"]), f"and {len(more)} more: fix these first"))
+            found.append(SettingProblem(_key(more[0]["loc"]), f"and {len(more)} more: fix these first"))
         # Rules between fields are checked with defaults in place of broken fields, which are not reported twice.
         config = schema.model_validate(pruned)
     # Only PPO has rules between settings.
     conflicts = [*_sizes(config), *_algorithm(config), *_bounds(config)] if isinstance(config, Config) else []
-    return told + [
+    return found + [
         SettingProblem(keys[0], message)
         for keys, message in conflicts
         if not any({key, key.partition(".")[0]} & broken for key in keys)
@@ -96,11 +98,11 @@ def _version_problems(raw: dict[str, Any]) -> Iterator[SettingProblem]:
     key, present = CONFIG_FORMAT.key, CONFIG_FORMAT.version
     version = raw.get(key, present)
     if type(version) is not int or version < 1:
-        yield SettingProblem(key, f"{key} = {_shown(version)}: must be a whole number from 1 to {present}")
+        yield SettingProblem(key, f"{key} = {shown(version)}: must be a whole number from 1 to {present}")
     elif version > present:
         yield SettingProblem(key, f"{key} = {version}: a newer version wrote this file: update ppo-workbench")
     elif version < present:
-        way_out = "'ppo-workbench config show --config FILE' prints it as this one writes it"
+        way_out = "'ppo-workbench config show --config FILE' prints it in the current version"
         yield SettingProblem(key, f"{key} = {version}: an older version wrote this file: {way_out}")
 
 
@@ -137,14 +139,18 @@ def _message(problem: Any, raw: dict[str, Any], schema: type[Section]) -> str:
     loc, kind, context = problem["loc"], problem["type"], problem.get("ctx", {})
     key = _key(loc)
     if kind == "extra_forbidden":
-        guess = _guess(key, loc, schema)
-        way_out = f"did you mean '{guess}'?" if guess else "'ppo-workbench config schema' lists all keys"
-        return f"unknown key {_shown(key)}: {way_out}"
+        if replacement := _replacement(loc, problem["input"]):
+            way_out = f"its replacement is {replacement[0]} = {shown(replacement[1])}"
+        elif guess := _guess(key, loc, schema):
+            way_out = f"did you mean '{guess}'?"
+        else:
+            way_out = "'ppo-workbench config schema' lists all keys"
+        return f"unknown key {shown(key)}: {way_out}"
     if kind == "missing":  # only kinds of reward source have fields without a default
         return f"{key} is missing: a source of kind '{loc[-2]}' needs it"
     if len(loc) == 3:  # an element of a list, in the user's own spelling
-        return f"{key} = {_shown(raw[loc[0]][loc[1]][loc[2]])}: {_rule(kind, context, problem['msg'])}"
-    return f"{key} = {_shown(problem['input'])}: {_rule(kind, context, problem['msg'])}"
+        return f"{key} = {shown(raw[loc[0]][loc[1]][loc[2]])}: {_rule(kind, context, problem['msg'])}"
+    return f"{key} = {shown(problem['input'])}: {_rule(kind, context, problem['msg'])}"
 
 
 def _rule(kind: str, context: dict[str, Any], otherwise: str) -> str:
@@ -155,13 +161,23 @@ def _rule(kind: str, context: dict[str, Any], otherwise: str) -> str:
     return _RULES[kind].format(**context) if kind in _RULES else otherwise.removeprefix("Value error, ")
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """Return a value as messages show it: booleans as in TOML, at most 80 characters."""
     return short(str(value).lower() if isinstance(value, bool) else repr(value))
 
 
 def short(text: str) -> str:
     """Cut `text` to 80 characters for a message."""
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _replacement(loc: tuple[int | str, ...], value: Any) -> tuple[str, Any] | None:
+    """Return key and value of what replaces a setting of an earlier version; None if none had it."""
+    if len(loc) != 2:
+        return None
+    table, name = map(str, loc)
+    now = CONFIG_FORMAT.current({table: {name: value}}, "")[table]
+    return next(((f"{table}.{other}", now[other]) for other in now.keys() - {name}), None)
 
 
 def _guess(key: str, loc: tuple[int | str, ...], schema: type[Section]) -> str:
@@ -251,8 +267,8 @@ def _algorithm(config: Config) -> Iterator[Conflict]:
     if ppo.estimator == "remax" and config.reward.normalize == "batch":
         yield Conflict(
             ("reward.normalize", "ppo.estimator"),
-            "reward.normalize = 'batch' scales the greedy responses of ppo.estimator = 'remax' by themselves, so that "
-            "they are no baseline; use 'off' or 'running'",
+            "reward.normalize = 'batch' scales the greedy responses of ppo.estimator = 'remax' by themselves, and they "
+            "cannot serve as a baseline; use 'off' or 'running'",
         )
     if ppo.estimator == "remax" and ppo.whiten_rewards:
         yield Conflict(
@@ -269,7 +285,7 @@ def _algorithm(config: Config) -> Iterator[Conflict]:
     if ppo.kl_controller == "adaptive" and ppo.kl_coef == 0:
         yield Conflict(
             ("ppo.kl_coef", "ppo.kl_controller"),
-            "ppo.kl_coef = 0 stays 0 whatever ppo.kl_controller = 'adaptive' multiplies it by; use 0.05, for example",
+            "ppo.kl_coef = 0 disables ppo.kl_controller = 'adaptive', which only multiplies it; use 0.05, for example",
         )
     if config.model.value_init and config.model.value_model != "adapter":
         yield Conflict(
@@ -366,9 +382,5 @@ def _course_warnings(config: Config) -> Iterator[str]:
         )
     keeps_best = checkpoint.best != "off" and config.eval.every > 0
     if rolls_back and not keeps_best:
-        newest = f"only the newest {checkpoint.keep} checkpoints"
-        kept = newest if checkpoint.keep else "no best one among the checkpoints"
-        yield (
-            f"[convergence] may roll back, but {kept} will be there to return to: set eval.every, and checkpoint.best "
-            "to 'score'"
-        )
+        kept = f"only {counted(checkpoint.keep, 'checkpoint')}" if checkpoint.keep else "no best checkpoint"
+        yield (f"[convergence] may roll back, but the run keeps {kept}: set eval.every, and checkpoint.best to 'score'")

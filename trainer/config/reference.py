@@ -55,14 +55,16 @@ The value of an option comes from, in increasing priority:
 3. `--set`: `--set ppo.kl_coef=0.1 --set "rollout.stop=['END', 'STOP']"`. The value is TOML. A word that is not TOML
    is a string, and so is any value of a string option. A list replaces the whole list.
 
-The program writes `schema = 2` at the top of each run's configuration. A later version reads files of an earlier one;
-a file of a later version is refused by name. Your own files need no number: without one, a file is of version 1.
+The program writes `schema = 2` at the top of each run's configuration and of each file that the form saves. A later
+version reads files of an earlier one, and warns where it uses another value: `model.dtype = "float16"` becomes
+"bfloat16", and `ppo.whiten_rewards` is switched off for ReMax. The form shows such changes as unsaved. A file of a
+later version is refused by name. Your own files need no number: without one, a file is of version 1.
 
 Errors stop a run before it starts, and are all shown at once: unknown keys, values of the wrong type or out of
 range, and options that conflict. `rollout.batch_size` must be a multiple of both `rollout.samples_per_prompt` and
 `ppo.minibatches`, and `optim.buffer_tokens` must hold a whole batch. Numbers must be finite, and whole numbers at
-most 2147483647. A file may have up to 256 KiB, in UTF-8. A run saves its configuration in its folder, as
-`config.toml`.
+most 2147483647. Paths are relative to the working folder, and `~` is your home folder. A file may have up to 256 KiB,
+in UTF-8. A run saves its configuration in its folder, as `config.toml`.
 
 *Live* options can be changed during a run.
 

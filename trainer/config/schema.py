@@ -41,7 +41,7 @@ class BackboneConfig(Section):
     )
     lora_targets: list[Text] = setting(
         ["auto"],
-        "Linear layers with an adapter, by the end of their names. auto: queries and values, or what stands for them; "
+        "Linear layers with an adapter, by the end of their names. auto: queries and values, or their equivalents; "
         "experts: those of a mixture of experts.",
         min_length=1,
     )
@@ -201,7 +201,7 @@ class PPOConfig(Section):
     )
     kl_in: Literal["reward", "loss"] = setting(
         "reward",
-        "Where the KL penalty applies: off each token's reward, or added to the loss (k2 or k3), as in GRPO.",
+        "Where the KL penalty goes: subtracted from the tokens' rewards, or added to the loss (k2 or k3), as in GRPO.",
         source=_ZIEGLER,
     )
     kl_controller: Literal["fixed", "adaptive"] = setting(

@@ -7,21 +7,23 @@ import functools
 import os
 import shutil
 import time
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import mlx.core as mx
 
 from trainer.arrays import leaves
 from trainer.config import AnyConfig, Config
+from trainer.config.loading import replaced_settings
 from trainer.control.control import Control, Interrupted, Steered
 from trainer.control.inbox import Inbox
+from trainer.control.questions import Answer, Question
 from trainer.errors import StorageError, TrainerError, UsageError
 from trainer.events import Alert, EndState, Event, HumanEvaluation, RunEnded, RunStarted, State, StateChanged
 from trainer.files import TOML_BYTES, is_same, path_of, read_regular
 from trainer.models.backbone import LoadedModel
+from trainer.monitoring import Monitor
 from trainer.runs.checkpoint_files import CheckpointWriter
 from trainer.runs.checkpoint_index import newest_checkpoint
 from trainer.runs.folder import RunFolder, check_name_is_free, create_run, open_to_train, versions, write_config
@@ -53,57 +55,83 @@ def closing(out: Sinks, control: Control) -> Iterator[None]:
     out.close()
 
 
-class RunUnderWay(Steered):
-    """One run under way in `folder`. A subclass defines what it trains and how it is saved.
+class Trained(Protocol):
+    """What a run trains, as its `RunUnderWay` sees it."""
 
-    config: as it is active now; resume: the run to continue, None for a new one.
+    @property
+    def config(self) -> AnyConfig:
+        """Active configuration."""
+
+    @property
+    def iteration(self) -> int:
+        """Number of the last whole iteration, or of the last step in a run without iterations."""
+
+    def save(self) -> None:
+        """Save the last whole iteration, unless it is saved already. Raises StorageError, also for a lost folder."""
+
+
+class Steering(Protocol):
+    """Handlers of the requests that only some kinds of run can handle, as `Steered` describes them."""
+
+    def rollback(self, to: int | None, reason: str) -> None:
+        """Continue from an older checkpoint."""
+
+    def set(self, key: str, value: Any) -> None:
+        """Change a live setting."""
+
+    def answer(self, question: Question, check: Callable[[], None]) -> Answer:
+        """Answer with the model."""
+
+
+class RunUnderWay(Steered):
+    """Life of one run in its folder: lock, journal, checkpoints, requests, and the end.
+
+    resume: folder of the run to continue, None for a new one. steering: None refuses such requests. watch: reports
+    alerts on the events; None reports none. iterations: those of the whole run, once `in_folder` knows them.
     """
 
     folder: RunFolder
     guard: RunGuard
     checkpoints: CheckpointWriter
+    iterations: int
 
-    def __init__(self, config: AnyConfig, resume: Path | None, out: Sinks, control: Control) -> None:
-        self.config = config
+    def __init__(
+        self, trained: Trained, resume: Path | None, out: Sinks, control: Control, *, steering: Steering | None = None
+    ) -> None:
         self.resume = resume
-        self.out = out
         self.control = control
         self.warnings: list[str] = []
-        self._found: bytes | None = None  # config.toml of the run to continue, before it is locked
-        self.started = time.perf_counter()
+        self.watch: Monitor | None = None
         self.now: State = "loading"
+        self._trained = trained
+        self._steering = steering
+        self._out = out
+        self._found: bytes | None = None  # config.toml of the run to continue, before it is locked
+        self._started = time.perf_counter()
         self._before_pause: State = "loading"
 
-    @property
-    @abstractmethod
-    def iteration(self) -> int:
-        """Number of the last whole iteration, or of the last step in a run without iterations."""
-
-    @abstractmethod
-    def save(self) -> None:
-        """Save the last whole iteration, unless it is saved already. Raises StorageError, also for a lost folder."""
-
-    @property
-    def open_alarms(self) -> dict[str, str]:
-        """Code and level of the open alarms; empty unless a subclass watches the run."""
-        return {}
-
-    def stopped(self) -> None:
-        """Act on a stop, after the run is saved; does nothing unless overridden."""
-
     def emit(self, event: Event) -> None:
-        """Pass an event to every sink."""
+        """Pass an event to every sink, followed by the alerts that it causes."""
         if isinstance(event, StateChanged):
             self.now = event.state
-        self.out.emit(event)
+        self._out.emit(event)
+        for alert in self.watch.take(event) if self.watch else ():
+            self.emit(alert)
+            if self.watch and self.watch.pauses(alert):
+                self.control.pause()
+                message = f"paused by alarm '{alert.code}' (health.pause = true): deal with it, then resume"
+                self.alert("warning", "paused", message)
 
     def state(self, state: State) -> None:
         """Report the run's state."""
         self.emit(StateChanged(state=state))
 
     def alert(self, level: Literal["info", "warning"], code: str, message: str) -> None:
-        """Report something that a user should know."""
-        self.emit(Alert(iteration=self.iteration, level=level, code=code, message=message))
+        """Report something that a user should know, for the current iteration."""
+        number = min(self._trained.iteration + 1, self.iterations)
+        self.emit(Alert(iteration=number, level=level, code=code, message=message))
+
+    # Requests
 
     def paused(self) -> None:
         """Report that the run is paused."""
@@ -116,35 +144,57 @@ class RunUnderWay(Steered):
 
     def checkpoint(self) -> None:
         """Save the last whole iteration, in the middle of the next one."""
-        now = self.now
-        self.save()
-        self.state(now)
+        if self._trained.iteration == self.checkpoints.saved_at:
+            self.alert("info", "checkpoint_there", f"iteration {self._trained.iteration} already has a checkpoint")
+        self.save_within()
+
+    def save_within(self) -> None:
+        """Save the last whole iteration, unless it is saved, and report again the state that the run is in."""
+        if self._trained.iteration != self.checkpoints.saved_at:
+            now = self.now
+            self._trained.save()
+            self.state(now)
 
     def rollback(self, to: int | None, reason: str) -> None:
-        """Report that this kind of run cannot be rolled back."""
-        self.alert("warning", "rollback_refused", "this kind of run cannot be rolled back")
+        """Roll back, or report that this kind of run cannot."""
+        if self._steering:
+            self._steering.rollback(to, reason)
+        else:
+            self.alert("warning", "rollback_refused", "this kind of run cannot be rolled back")
 
     def set(self, key: str, value: Any) -> None:
-        """Report that this kind of run has no settings to change."""
-        self.alert("warning", "setting_refused", f"{key} cannot change in this kind of run")
+        """Change a setting, or report that this kind of run has none to change."""
+        if self._steering:
+            self._steering.set(key, value)
+        else:
+            self.alert("warning", "setting_refused", f"{key} cannot change in this kind of run")
+
+    def answer(self, question: Question, check: Callable[[], None]) -> Answer:
+        """Answer with the model, if this kind of run can."""
+        answer = self._steering.answer if self._steering else super().answer
+        return answer(question, check)
 
     def tell(self, event: HumanEvaluation) -> None:
         """Emit an event that another process has found out about the run."""
         self.emit(event)
 
+    # From the first event to the last
+
     def find_folder(self) -> None:
         """Open the folder of the run to continue, or check that the name of a new one is free."""
         self.state("loading")
         if self.resume:
-            self.folder = open_to_train(self.resume, Path(self.config.run.dir))
+            self.folder = open_to_train(self.resume, Path(self._trained.config.run.dir))
             self._found = _content_of(self.folder.config)
+            self.warnings += replaced_settings(self.folder.config)
         else:
-            check_name_is_free(self.config)
+            check_name_is_free(self._trained.config)
 
-    def in_folder(self, preset: str, loop: Callable[[], str], *, pairs: str = "") -> RunEnded:
+    def in_folder(self, preset: str, loop: Callable[[], str], iterations: int, *, pairs: str = "") -> RunEnded:
         """Create a new run's folder, as `create_run` does, and run `loop` under its lock, `guarded`."""
+        self.iterations = iterations
         if not self.resume:
-            self.folder = create_run(self.config, preset, pairs=pairs)
+            self.folder = create_run(self._trained.config, preset, pairs=pairs)
         with self.folder.lock() as lock:
             if self.resume and _content_of(self.folder.config) != self._found:
                 what = f"another process changed run '{self.folder.name}' while this one loaded its model"
@@ -159,10 +209,10 @@ class RunUnderWay(Steered):
 
     def _open(self, lock: Lock) -> None:
         """Listen to requests, begin the journal, and add the other sinks of the run."""
-        folder, config, shared = self.folder, self.config, self.config.run.shared
+        folder, config = self.folder, self._trained.config
         inbox = Inbox(folder.control, self.control, functools.partial(self.alert, "warning", "request_broken"))
-        journal = Journal(folder.events, shared=shared)
-        self.out.add_first(journal)
+        journal = Journal(folder.events, shared=config.run.shared)
+        self._out.add_first(journal)
         self.guard = RunGuard(folder, lock, journal)
         self.checkpoints = CheckpointWriter(folder, config.checkpoint.keep, self.emit, self.guard.check)
 
@@ -172,16 +222,14 @@ class RunUnderWay(Steered):
 
         self.control.attach(self, look_into_inbox)
         trackers = build_trackers(config.run.trackers, folder.name, folder.root, config.model_dump())
-        self.out.add([ProgressFile(folder.progress, shared=shared), *trackers])
+        self._out.add([ProgressFile(folder.progress, shared=config.run.shared), *trackers])
 
-    def begin(
-        self, model: LoadedModel, *, trainable: Sequence[mx.array], prompts: int, eval_prompts: int, iterations: int
-    ) -> None:
+    def begin(self, model: LoadedModel, *, trainable: Sequence[mx.array], prompts: int, eval_prompts: int) -> None:
         """Report what is trained, once it is known which iteration the run continues after.
 
         The settings of a resumed run are written only now: a start that fails leaves the earlier ones.
         """
-        config = self.config
+        config = self._trained.config
         if self.resume:
             write_config(self.folder, config)
         self.emit(
@@ -195,20 +243,21 @@ class RunUnderWay(Steered):
                 trainable=sum(array.size for array in trainable),
                 prompts=prompts,
                 eval_prompts=eval_prompts,
-                iterations=iterations,
+                iterations=self.iterations,
                 seed=config.run.seed,
                 versions=versions(),
                 warnings=self.warnings,
-                resumed_at=self.iteration if self.resume else None,
+                resumed_at=self._trained.iteration if self.resume else None,
                 run_kind="ppo" if isinstance(config, Config) else config.kind,
             )
         )
 
-    def tell_damaged(self, problems: Sequence[str]) -> None:
+    def report_damaged(self, problems: Sequence[str]) -> None:
         """Report newer checkpoints that could not be used."""
         for problem in problems:
-            message = f"{problem}: resumed after iteration {self.iteration} instead"
-            self.emit(Alert(iteration=self.iteration, level="warning", code="checkpoint_damaged", message=message))
+            number = self._trained.iteration
+            message = f"{problem}: resumed after iteration {number} instead"
+            self.emit(Alert(iteration=number, level="warning", code="checkpoint_damaged", message=message))
 
     def guarded(self, loop: Callable[[], str]) -> RunEnded:
         """Run `loop`; however it ends, save a checkpoint if possible and emit an `end` event.
@@ -230,10 +279,9 @@ class RunUnderWay(Steered):
             reason = loop()
         except Interrupted as interruption:
             if interruption.save:
-                self.save()
-                self.stopped()
+                self._trained.save()
             return "stopped", 130, interruption.reason
-        self.save()
+        self._trained.save()
         return "done", 0, reason
 
     def _failed(self, error: Exception) -> Exception:
@@ -246,7 +294,7 @@ class RunUnderWay(Steered):
             error = StorageError(f"{lost}: {found}") if isinstance(error, StorageError) else error
         elif not isinstance(error, StorageError):
             with contextlib.suppress(StorageError):
-                self.save()
+                self._trained.save()
         with contextlib.suppress(StorageError):
             if isinstance(error, TrainerError):
                 self._end("failed", error.exit_code, str(error))
@@ -259,8 +307,8 @@ class RunUnderWay(Steered):
         try:
             self.folder = self.guard.recover()
             self.checkpoints.move_to(self.folder)
-            write_config(self.folder, self.config)
-            self.save()
+            write_config(self.folder, self._trained.config)
+            self._trained.save()
         except StorageError as error:
             return str(error)
         newest = newest_checkpoint(self.folder)
@@ -269,17 +317,17 @@ class RunUnderWay(Steered):
 
     def _end(self, state: EndState, exit_code: int, reason: str) -> RunEnded:
         with contextlib.suppress(StorageError):  # a lost folder has no inbox
-            self.control.take_rest()  # what was told while the last checkpoint was saved
+            self.control.take_rest()  # events that arrived while the last checkpoint was saved
         self.control.detach()  # answers waiting questions while the folder is still ours
         newest = newest_checkpoint(self.folder)
         event = RunEnded(
             state=state,
             exit_code=exit_code,
             reason=reason,
-            iteration=self.iteration,
+            iteration=self._trained.iteration,
             checkpoint=str(newest.relative_to(self.folder.root)) if newest else "",
-            seconds=time.perf_counter() - self.started,
-            alarms=self.open_alarms,
+            seconds=time.perf_counter() - self._started,
+            alarms=self.watch.active_alarms if self.watch else {},
         )
         self.emit(event)
         return event

@@ -38,7 +38,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
+class WrittenResponse:
     """One response: its prefix and what was written after it. Per-token lists are as long as `tokens`."""
 
     text: str  # without the stop
@@ -58,9 +58,9 @@ class Answer:
     writer: Writer
     iteration: int  # completed iterations of the policy's training
     prompt: str  # as rendered
-    completions: list[Completion]
+    completions: list[WrittenResponse]
     seconds: float
-    problem: str = ""  # one line: why nothing was written, or why it has no score
+    problem: str = ""  # one line: why nothing was written, why it has no score, or which checkpoints are damaged
 
 
 Reply = Callable[[Answer], None]

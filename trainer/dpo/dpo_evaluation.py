@@ -43,7 +43,7 @@ def evaluate_pairs(
     clock: Callable[[], float],
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> DPOEvaluation:
-    """Evaluate the policy on held-out `groups`, after `iteration` steps. length_slope: as for `report`."""
+    """Evaluate the policy on held-out `groups`, after `iteration` steps. length_slope: as for `report_on`."""
     started = clock()
     read = read_completions(actor, groups, config, progress)
     outcomes = outcomes_of(groups, read.rewards, 1.0)

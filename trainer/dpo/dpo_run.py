@@ -9,23 +9,27 @@ from trainer.config import resolve_paths, with_seed
 from trainer.config.dpo import DPOConfig, as_ppo
 from trainer.config.reward_model import PreferenceDataConfig
 from trainer.control.control import Control
-from trainer.control.lifecycle import closing
+from trainer.control.lifecycle import RunUnderWay, closing
 from trainer.dpo.dpo_evaluation import evaluate_pairs
 from trainer.dpo.dpo_learner import DPOLearner
-from trainer.errors import StorageError, UsageError
+from trainer.errors import StorageError
 from trainer.evaluation.held_out import evaluate, reference_baseline
 from trainer.events import DPOStep, Event, RunEnded
 from trainer.fitting.step_run import Loaded, StepRun, StepTraining
 from trainer.models.actor_critic import ActorCriticLLM
+from trainer.models.adapters import with_saved_layers
 from trainer.models.backbone import LoadedModel, load_backbone
+from trainer.plurals import counted
 from trainer.ppo.checkpoint import Snapshot, load_checkpoint, save_checkpoint
 from trainer.ppo.loop import PPO
 from trainer.preference_data.comparisons import Comparisons, load_preferences, policy_comparisons
-from trainer.preference_data.groups import fingerprint
+from trainer.preference_data.groups import changed_preferences, fingerprint
 from trainer.preferences.records import Preference
 from trainer.reward_model.pair_evaluation import length_slope_of
 from trainer.rewards import Rewards, Trust, build_run_rewards, load_functions, trust_all
 from trainer.rewards.model_reward import keep_models, unfinished_models, with_checkpoints
+from trainer.runs.checkpoint_index import newest_checkpoint
+from trainer.runs.folder import RunFolder, read_pairs
 from trainer.runs.sinks import Sink, Sinks
 from trainer.seeding import Purpose, key_for
 
@@ -49,8 +53,8 @@ def train_dpo(
     with closing(out, control):
         config = with_seed(with_checkpoints(resolve_paths(config, Path.cwd())))
         run = StepRun(config, resume, out, control)
-        run.warnings = unfinished_models(config)
-        return run.train(lambda: _load(run, config, preferences, trust), preset)
+        run.run.warnings = unfinished_models(config)
+        return run.train(lambda: _load(run.run, config, preferences, trust), preset)
 
 
 class DPO(StepTraining):
@@ -91,7 +95,7 @@ class DPO(StepTraining):
     @property
     def reason(self) -> str:
         """Reason why there are no more steps."""
-        return f"{self.number} steps done"
+        return f"{counted(self.number, 'step')} done"
 
     def prepare(self) -> None:
         """Evaluate the untrained policy."""
@@ -135,27 +139,29 @@ class DPO(StepTraining):
         )
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Continue from `snapshot`."""
+        """Restore policy, optimiser and counts from `snapshot`."""
         self.actor.update_policy(snapshot.policy)
         self.learner.optimizer.restore(snapshot.optimizer["policy"])
         self.number, self.tokens = snapshot.iteration, snapshot.tokens
         self.is_prepared = True
 
 
-def _load(run: StepRun, config: DPOConfig, preferences: Iterable[Preference] | None, trust: Trust) -> Loaded:
+def _load(run: RunUnderWay, config: DPOConfig, preferences: Iterable[Preference] | None, trust: Trust) -> Loaded:
     if preferences is None:
         preferences, warnings = load_preferences(config.data)
         run.warnings += warnings
     functions = load_functions(config.reward, trust=trust)
+    run.warnings += keep_models(config)
     model = load_backbone(config.model)
-    keep_models(config)
     rewards = None  # nothing is sampled
     if config.reward.sources:
         rewards = build_run_rewards(config, model, trust=trust, between_passes=run.control.check, modules=functions)
     data = policy_comparisons(preferences, model, config)
     pairs = fingerprint([*data.train, *data.held_out])
     if run.resume:
-        _check_pairs(run.folder.pairs, pairs, config.data)
+        _check_pairs(run.folder, pairs, config.data)
+        if saved := newest_checkpoint(run.folder):
+            config = with_saved_layers(config, saved / "policy")
     dpo = DPO(config, model, data, rewards, emit=run.emit, control=run.control)
     return Loaded(
         model,
@@ -167,12 +173,10 @@ def _load(run: StepRun, config: DPOConfig, preferences: Iterable[Preference] | N
     )
 
 
-def _check_pairs(file: Path, pairs: str, config: PreferenceDataConfig) -> None:
+def _check_pairs(folder: RunFolder, pairs: str, config: PreferenceDataConfig) -> None:
     try:
-        began_with = file.read_text(encoding="utf-8").strip()
+        began_with = read_pairs(folder)
     except OSError as error:
-        raise StorageError(f"cannot read '{file}': {error.strerror}; start a new run") from None
-    if began_with != pairs:
-        raise UsageError(
-            f"the preferences in '{config.preferences}' are not those that this run began with: start a new run"
-        )
+        raise StorageError(f"cannot read '{folder.pairs}': {error.strerror}; start a new run") from None
+    if began_with != pairs.encode():
+        raise changed_preferences(config)

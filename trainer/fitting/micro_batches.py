@@ -23,7 +23,9 @@ def micro_batch_rows(
     counts: Sequence[int] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[list[int]]:
-    """Yield rows in groups of similar length whose padded tokens stay within `budget`; a longer row goes alone.
+    """Yield rows in groups of similar length whose padded tokens stay within `budget`.
+
+    A row over the budget forms its own group.
 
     lengths: tokens of each row. counts: sequences of each row, if a row has several, of which `lengths` has the
     longest. progress: called after each group with the number of rows done and the total. The longest come first, so

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import mlx.core as mx
 import numpy as np
@@ -19,9 +20,11 @@ from trainer.fitting.phases import Phases, SkippedSteps
 from trainer.models.backbone import LoadedModel, quantize_warning
 from trainer.models.cpu.blas import blas_warning, measure_matmul
 from trainer.runs.checkpoint_files import load_newest
+from trainer.runs.sinks import Sinks
 from trainer.seeding import Purpose
 
 if TYPE_CHECKING:
+    from trainer.fitting.optimizer import StepOptimizer
     from trainer.preference_data.comparisons import Comparisons
 
 Item = TypeVar("Item")
@@ -43,16 +46,30 @@ def step_groups(groups: Sequence[Item], number: int, config: TrainConfig, seed: 
     return [groups[place] for place in order[step * config.batch_size : (step + 1) * config.batch_size]]
 
 
-class StepTraining:
+class Learner(Protocol):
+    """Policy or reward model in training: its loss, its gradient, and Adam."""
+
+    optimizer: StepOptimizer
+
+    def train(self, groups: Any, number: int, progress: Callable[[int, int], None]) -> dict[str, Any]:
+        """Take step `number` on `groups`; return the fields of the step's event that the loss gives."""
+
+
+class Snapshot(Protocol):
+    """State after a whole step."""
+
+    iteration: int
+
+
+class StepTraining(ABC):
     """Training on comparisons, step by step. It writes no files.
 
-    A subclass has a `learner`, whose `train` takes a step and returns fields of its `step_event`. For `StepRun` it also
-    has `finished` and `reason` (why there are no more steps), `prepare` (called once, before the first step), `due`
-    (yields the evaluations to run after a step), `snapshot` and `restore`. A snapshot has its step as `iteration`.
+    Call `prepare` once, then `step`, each time followed by what is `due`. `snapshot` and `restore` may be called
+    between steps.
     """
 
     step_event: ClassVar[type[RewardModelStep]] = RewardModelStep
-    learner: Any
+    learner: Learner
 
     def __init__(
         self,
@@ -71,6 +88,32 @@ class StepTraining:
         self.is_prepared = False
         self._skipped = SkippedSteps("step", lambda: f"lower optim.lr ({config.optim.lr:g}) and start a new run")
         self._phases = Phases(lambda event: self.emit(event), self.control)
+
+    @property
+    @abstractmethod
+    def finished(self) -> bool:
+        """Whether there are no more steps."""
+
+    @property
+    @abstractmethod
+    def reason(self) -> str:
+        """Reason why there are no more steps."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Do what precedes the first step."""
+
+    @abstractmethod
+    def due(self) -> Iterator[Callable[[], object]]:
+        """Yield the evaluations that are due after the step just taken."""
+
+    @abstractmethod
+    def snapshot(self) -> Any:
+        """Return the current state, a `Snapshot`."""
+
+    @abstractmethod
+    def restore(self, snapshot: Any) -> None:
+        """Continue from `snapshot`. Raises UsageError if it was trained on other comparisons."""
 
     def step(self) -> RewardModelStep:
         """Take the next step: the gradient over its comparisons, then Adam.
@@ -105,7 +148,7 @@ class Loaded(NamedTuple):
     """Parts of a run, once they are loaded."""
 
     model: LoadedModel
-    fit: Any  # the `StepTraining`
+    fit: StepTraining
     trainable: Callable[[Any], Sequence[mx.array]]  # of a snapshot
     read: Callable[[Path], Any]  # a snapshot from a checkpoint's folder
     write: Callable[[Path, Any], None]
@@ -113,64 +156,68 @@ class Loaded(NamedTuple):
     evaluated: Callable[[], None] = lambda: None  # called after each evaluation
 
 
-class StepRun(RunUnderWay):
-    """A run that counts steps, from its first event to its last."""
+class StepRun:
+    """A run that counts steps, from its first step to its last."""
 
-    config: RewardModelConfig | DPOConfig
     parts: Loaded
-    snapshot: Any
+    snapshot: Snapshot
+
+    def __init__(
+        self, config: RewardModelConfig | DPOConfig, resume: Path | None, out: Sinks, control: Control
+    ) -> None:
+        self.config = config
+        self.run = RunUnderWay(self, resume, out, control)
 
     @property
     def iteration(self) -> int:
         """Number of the last whole step."""
-        number: int = self.snapshot.iteration
-        return number
+        return self.snapshot.iteration
 
     def train(self, load: Callable[[], Loaded], preset: str) -> RunEnded:
         """Load everything, then create or open the run and train. A failed start leaves nothing behind."""
-        self.find_folder()
-        self.parts = load()
-        self.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(self.config.model)))
-        self.warnings += self.parts.fit.data.warnings
-        self.snapshot = self.parts.fit.snapshot()
-        return self.in_folder(preset, self._steps, pairs=self.parts.pairs)
+        run = self.run
+        run.find_folder()
+        self.parts = parts = load()
+        run.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(self.config.model)))
+        run.warnings += parts.fit.data.warnings
+        self.snapshot = parts.fit.snapshot()
+        return run.in_folder(preset, self._steps, parts.fit.total_steps, pairs=parts.pairs)
 
     def save(self) -> None:
         """Save the last whole step, unless it is saved already."""
-        self.guard.check()
+        self.run.guard.check()
         if self.parts.fit.is_prepared:
-            self.checkpoints.save(self.iteration, lambda path: self.parts.write(path, self.snapshot))
+            self.run.checkpoints.save(self.iteration, lambda path: self.parts.write(path, self.snapshot))
 
     def _begin(self) -> None:
-        parts, fit = self.parts, self.parts.fit
-        loaded, problems = load_newest(self.folder, parts.read)
+        run, parts, fit = self.run, self.parts, self.parts.fit
+        loaded, problems = load_newest(run.folder, parts.read)
         if loaded is not None:
             self.snapshot = loaded
             fit.restore(loaded)
-            self.checkpoints.saved_at = loaded.iteration
-        self.begin(
+            run.checkpoints.saved_at = loaded.iteration
+        run.begin(
             parts.model,
             trainable=parts.trainable(self.snapshot),
             prompts=len(fit.data.train),
             eval_prompts=len(fit.data.held_out),
-            iterations=fit.total_steps,
         )
-        self.tell_damaged(problems)
+        run.report_damaged(problems)
 
     def _steps(self) -> str:
         """Take the remaining steps; return why there are no more."""
         self._begin()
-        fit, every = self.parts.fit, self.config.checkpoint.every
+        run, fit, every = self.run, self.parts.fit, self.config.checkpoint.every
         if not fit.is_prepared:
             self._evaluate(fit.prepare)
             self.snapshot = fit.snapshot()
             if every:
                 self.save()
-        between = self.control.check  # a step requested before ends with the first one
+        between = run.control.check  # a step requested before ends with the first one
         while not fit.finished:
-            self.state("training")
+            run.state("training")
             between()
-            between = self.control.between_iterations
+            between = run.control.between_iterations
             fit.step()
             for evaluate in fit.due():
                 self._evaluate(evaluate)
@@ -178,10 +225,9 @@ class StepRun(RunUnderWay):
             self.snapshot = fit.snapshot()
             if every and self.iteration % every == 0:
                 self.save()
-        reason: str = fit.reason
-        return reason
+        return fit.reason
 
     def _evaluate(self, evaluate: Callable[[], object]) -> None:
-        self.state("evaluating")
+        self.run.state("evaluating")
         evaluate()
         self.parts.evaluated()

@@ -12,23 +12,17 @@ import mlx.nn as nn
 from trainer.config.schema import ModelConfig
 from trainer.errors import ModelError
 from trainer.models.adapters import (
+    ADAPTER,
     Parameters,
-    adapter_scaled,
-    attach_lora,
     draw_lora,
-    lora_layers,
+    linear_places,
     lora_parameters,
-    reason_of,
+    new_adapter,
+    only_adapter,
     update_lora,
 )
-from trainer.models.trunk import hidden_size, hidden_states, logits_of
+from trainer.models.trunk import check_family, hidden_size, hidden_states, logits_of
 
-_WRONG = {  # families that cannot be trained with mlx-lm 0.32.2, by model_type
-    "deepseek_v41": "in mlx-lm the choice of what its attention reads has no gradient",
-    "phi3small": "in mlx-lm its block mask depends on the length of the input",
-    "plamo3": "in mlx-lm its window is a token longer without a cache",
-    "recurrent_gemma": "in mlx-lm it cannot be frozen",
-}
 Want = Literal["both", "logits", "values"]
 
 
@@ -50,16 +44,20 @@ class ActorCriticLLM:
     def __init__(self, backbone: nn.Module, config: ModelConfig, *, key: mx.array) -> None:
         policy_key, value_key = mx.random.split(key)
         self.backbone = backbone
-        self._check_family()
-        self.adapter_config = attach_lora(backbone, config, policy_key)
+        check_family(backbone)
+        backbone.freeze()
+        self._layers, self.adapter_config = new_adapter(backbone, config, policy_key)
+        self._places = linear_places(backbone)
+        for name, layer in self._layers.items():
+            self._places[name].put(layer)
         self.shares_trunk = config.value_model == "head"
         # Zero, so that the first advantages are the rewards themselves and not the noise of a random head.
         self._value = {"head.weight": mx.zeros((hidden_size(backbone),)), "head.bias": mx.zeros(())}
         if not self.shares_trunk:
-            policy = lora_parameters(backbone)
-            draw_lora([layer for _, layer in lora_layers(backbone)], value_key)
-            self._value |= {f"adapter.{name}": array for name, array in lora_parameters(backbone).items()}
-            update_lora(backbone, policy)
+            policy = self.policy_parameters()
+            draw_lora(self._layers.values(), value_key)
+            self._value |= lora_parameters(self._layers, ADAPTER)
+            update_lora(self._layers, policy)
         backbone.eval()  # dropout is off in rollout, scoring and update
         mx.eval(backbone.state, self._value)
 
@@ -94,25 +92,25 @@ class ActorCriticLLM:
 
     def reference(self) -> AbstractContextManager[None]:
         """Make the policy the reference inside the block: the backbone with its adapter off."""
-        return adapter_scaled(self.backbone, 0.0)
+        return only_adapter(self._places, {})
 
     @contextmanager
     def policy(self, parameters: Parameters) -> Iterator[None]:
         """Use the adapter `parameters` as the policy inside the block, even within `reference`.
 
-        The adapter's arrays and its scale are restored afterwards.
+        The adapter's arrays are restored afterwards.
         """
         before = self.policy_parameters()
         try:
             self.update_policy(parameters)
-            with adapter_scaled(self.backbone, self.adapter_config["lora_parameters"]["scale"]):
+            with only_adapter(self._places, self._layers):
                 yield
         finally:
             self.update_policy(before)
 
     def policy_parameters(self) -> Parameters:
         """Return the policy's LoRA arrays by full name."""
-        return lora_parameters(self.backbone)
+        return lora_parameters(self._layers)
 
     def value_parameters(self) -> Parameters:
         """Return all arrays of the critic: `head.weight` [D], `head.bias`, and its adapter's arrays if it has one."""
@@ -121,44 +119,21 @@ class ActorCriticLLM:
     def update_policy(self, parameters: Parameters) -> None:
         """Replace the arrays of the policy's adapter. Raises ModelError if they do not fit this model."""
         _check_fit(parameters, self.policy_parameters(), "adapter of the policy")
-        update_lora(self.backbone, parameters)
+        update_lora(self._layers, parameters)
 
     def update_value(self, parameters: Parameters) -> None:
         """Replace the arrays of the critic. Raises ModelError if they do not fit this model."""
         _check_fit(parameters, self._value, "critic")
         self._value = dict(parameters)
 
-    def _check_family(self) -> None:
-        """Raise ModelError for a family that mlx-lm computes wrongly, or whose trunk and head cannot be separated."""
-        family = getattr(self.backbone, "model_type", type(self.backbone).__name__)
-        if problem := _WRONG.get(family) or self._inseparable():
-            raise ModelError(
-                f"models of the family {family} cannot be trained here ({problem}): choose another, such as llama, "
-                "qwen3 or gemma3"
-            )
-
-    def _inseparable(self) -> str:
-        """Return why trunk and head cannot be separated, found by a pass over two tokens, or an empty string."""
-        tokens = mx.array([[0, 1]])
-        try:
-            states = hidden_states(self.backbone, tokens)
-            logits = logits_of(self.backbone, states)
-            if not mx.allclose(logits, self.backbone(tokens), atol=1e-3).item():
-                return "its head on the trunk's states gives other logits"
-            if states.shape == logits.shape and mx.array_equal(states, logits):
-                return "its trunk gives logits, not hidden states"
-        except (AttributeError, RuntimeError, TypeError, ValueError) as error:
-            return reason_of(error)
-        return ""
-
     @contextmanager
     def _value_adapter_on(self) -> Iterator[None]:
         policy = self.policy_parameters()
         try:
-            update_lora(self.backbone, {name.removeprefix("adapter."): array for name, array in self._value.items()})
+            update_lora(self._layers, self._value, ADAPTER)
             yield
         finally:
-            update_lora(self.backbone, policy)
+            update_lora(self._layers, policy)
 
     def _response_states(self, sequences: mx.array, prompt_lengths: mx.array, width: int) -> mx.array:
         hidden = hidden_states(self.backbone, sequences)  # [B, L, D]

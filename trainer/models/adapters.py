@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -15,10 +15,17 @@ from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchLinear
 from mlx_lm.tuner.lora import LoRALinear, LoRASwitchLinear
 from mlx_lm.tuner.utils import load_adapters
 
-from trainer.config.schema import BackboneConfig
-from trainer.errors import ModelError, one_line, shortened
+from trainer.config.dpo import DPOConfig
+from trainer.config.reward_model import RewardModelConfig
+from trainer.config.schema import BackboneConfig, Config
+from trainer.errors import ModelError, StorageError, one_line, shortened
+from trainer.files import read_regular
+from trainer.format_versions import Format
 
 ADAPTER_FILE = "adapters.safetensors"
+_SIDECAR = "adapter_config.json"
+ADAPTER_FORMAT = Format("schema")
+ADAPTER = "adapter."  # prefix of an adapter's arrays among those of a critic or reward model
 _WRAPPED = "linear"  # name in a LoRA layer of the layer that it wraps
 
 AUTO, EXPERTS = "auto", "experts"  # in model.lora_targets, besides names of layers
@@ -33,6 +40,7 @@ _AUTO = frozenset(  # by the end of the name: what makes queries and values, or 
 _NOT_AUTO = ("indexer", "compressor")  # they choose what attention reads, by a top-k that has no gradient
 
 Parameters = dict[str, mx.array]  # arrays by full name
+Configured = TypeVar("Configured", Config, DPOConfig, RewardModelConfig)
 LoRA: TypeAlias = LoRALinear | LoRASwitchLinear
 _EXPERT_LAYERS = (SwitchLinear, QuantizedSwitchLinear)
 
@@ -124,18 +132,12 @@ def _wrapped(linear: nn.Module, config: BackboneConfig) -> LoRA:
     return layer
 
 
-def attach_lora(backbone: nn.Module, config: BackboneConfig, key: mx.array) -> dict[str, Any]:
-    """Freeze `backbone` and put the layers of `new_adapter` into it. Returns mlx-lm's adapter_config."""
-    backbone.freeze()
-    adapter, places = new_adapter(backbone, config, key), linear_places(backbone)
-    for name, layer in adapter.layers.items():
-        places[name].put(layer)
-    return adapter.config
-
-
 @contextmanager
 def only_adapter(places: Mapping[str, Place], layers: Mapping[str, LoRA]) -> Iterator[None]:
-    """Have `layers` and no other adapter at `places` inside the block; restore the old ones, even on error."""
+    """Have `layers` and no other adapter at `places` inside the block; restore the old ones, even on error.
+
+    Without layers, the backbone is the base model, bit for bit.
+    """
     before = {name: place.module for name, place in places.items()}
     try:
         for name, place in places.items():
@@ -172,52 +174,60 @@ def _place(root: nn.Module, name: str) -> Place:
     return Place(node, int(last) if isinstance(node, list) else last)
 
 
-def lora_layers(backbone: nn.Module) -> list[tuple[str, LoRA]]:
-    """Return the LoRA layers with their names, in a fixed order."""
-    return sorted((name, module) for name, module in backbone.named_modules() if isinstance(module, LoRA))
+def lora_parameters(layers: Mapping[str, LoRA], prefix: str = "") -> Parameters:
+    """Return the arrays of an adapter by `prefix` and full name, such as `model.layers.0.self_attn.q_proj.lora_a`."""
+    return {f"{prefix}{name}.{leaf}": layer[leaf] for name, layer in layers.items() for leaf in ("lora_a", "lora_b")}
 
 
-def lora_parameters(backbone: nn.Module) -> Parameters:
-    """Return the adapter's arrays by full name, such as `model.layers.0.self_attn.q_proj.lora_a`."""
-    return {f"{name}.{leaf}": layer[leaf] for name, layer in lora_layers(backbone) for leaf in ("lora_a", "lora_b")}
-
-
-def update_lora(backbone: nn.Module, parameters: Parameters) -> None:
-    """Replace the arrays in the LoRA layers of `backbone`."""
-    for name, layer in lora_layers(backbone):
-        layer.lora_a, layer.lora_b = parameters[f"{name}.lora_a"], parameters[f"{name}.lora_b"]
-
-
-@contextmanager
-def adapter_scaled(backbone: nn.Module, scale: float) -> Iterator[None]:
-    """Scale the adapter's output by `scale` inside the block; restore the scale afterwards, even on error.
-
-    At scale 0, `backbone` is the base model, bit for bit. mx.compile bakes the scale in: never reuse a function that
-    was compiled outside.
-    """
-    layers = [layer for _, layer in lora_layers(backbone)]
-    scales = [layer.scale for layer in layers]
-    try:
-        for layer in layers:
-            layer.scale = scale
-        yield
-    finally:
-        for layer, scale in zip(layers, scales, strict=True):
-            layer.scale = scale
+def update_lora(layers: Mapping[str, LoRA], parameters: Parameters, prefix: str = "") -> None:
+    """Replace the arrays of an adapter with `parameters`, named as in `lora_parameters`."""
+    for name, layer in layers.items():
+        layer.lora_a, layer.lora_b = parameters[f"{prefix}{name}.lora_a"], parameters[f"{prefix}{name}.lora_b"]
 
 
 def save_adapter(parameters: Parameters, config: dict[str, Any], folder: Path) -> None:
     """Write an adapter to `folder` in the format of `mlx_lm.generate --adapter-path` and `mlx_lm.fuse`."""
     folder.mkdir(exist_ok=True)
     mx.save_safetensors(str(folder / ADAPTER_FILE), parameters)
-    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    content = {ADAPTER_FORMAT.key: ADAPTER_FORMAT.version} | config  # mlx-lm passes over the version
+    (folder / _SIDECAR).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def read_adapter_config(folder: Path) -> dict[str, Any]:
+    """Return adapter_config.json of the adapter in `folder`.
+
+    Raises OSError and ValueError if it cannot be read, StorageError if a newer version wrote it.
+    """
+    return ADAPTER_FORMAT.current(json.loads(read_regular(folder / _SIDECAR)), f"adapter '{folder}'")
+
+
+def with_saved_layers(config: Configured, folder: Path) -> Configured:
+    """Return `config` with the layers of the adapter in `folder` in place of `auto`, whose layers a version may change.
+
+    An adapter that cannot be read leaves `config` as it is: loading it reports why. Raises StorageError if a newer
+    version wrote it.
+    """
+    if AUTO not in config.model.lora_targets:
+        return config
+    try:
+        keys = read_adapter_config(folder)["lora_parameters"]["keys"]
+        model = type(config.model).model_validate(config.model.model_dump() | {"lora_targets": keys})
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return config
+    return config.model_copy(update={"model": model})
 
 
 def check_adapter(folder: Path) -> None:
-    """Raise ModelError unless `folder` holds an adapter in mlx-lm's format."""
-    for name in ("adapter_config.json", ADAPTER_FILE):
+    """Raise ModelError unless `folder` holds an adapter in mlx-lm's format, which no newer version of ours wrote."""
+    for name in (_SIDECAR, ADAPTER_FILE):
         if not (folder / name).is_file():
             raise ModelError(f"model.adapter = '{folder}' has no {name}: name a folder that `mlx_lm.lora` wrote")
+    try:
+        read_adapter_config(folder)
+    except StorageError as error:
+        raise ModelError(f"model.adapter: {error}") from None
+    except (OSError, ValueError, RecursionError):  # loading it reports why
+        return
 
 
 def fuse_adapter(backbone: nn.Module, folder: Path) -> None:

@@ -75,14 +75,17 @@ def load_backbone(config: BackboneConfig, *, classes: Callable[[dict[str, Any]],
 def quantize_backbone(backbone: nn.Module, bits: int) -> None:
     """Quantise the weights of linear layers and embeddings to `bits` bits, in groups of 64 or else 32.
 
-    Layers whose number of inputs is not a multiple of 32 stay as they are.
+    Layers whose number of inputs is not a multiple of 32 stay as they are. As in `mlx_lm.convert`, so do those that the
+    family leaves out, and some, such as the routers of experts, get the 8 bits that the family asks for.
     """
+    choice = getattr(backbone, "quant_predicate", None) or (lambda *_: True)
 
-    def how(_: str, module: nn.Module) -> bool | dict[str, int]:
-        if not hasattr(module, "to_quantized"):
+    def how(name: str, module: nn.Module) -> bool | dict[str, int]:
+        if not hasattr(module, "to_quantized") or not (chosen := choice(name, module)):
             return False
+        own = chosen["bits"] if isinstance(chosen, dict) else bits
         return next(
-            ({"group_size": size, "bits": bits} for size in (64, 32) if module.weight.shape[-1] % size == 0), False
+            ({"group_size": size, "bits": own} for size in (64, 32) if module.weight.shape[-1] % size == 0), False
         )
 
     nn.quantize(backbone, class_predicate=how)

@@ -41,30 +41,30 @@ def likeliest_tokens(logits: mx.array, count: int) -> mx.array:
     whole = vocabulary // width * width
     blocks = logits[..., :whole].reshape(*logits.shape[:-1], -1, width)
     best = _largest(blocks.max(axis=-1), count)[..., None]  # [..., blocks, 1]
-    words = mx.flatten(best * width + mx.arange(width, dtype=best.dtype), -2)
+    tokens = mx.flatten(best * width + mx.arange(width, dtype=best.dtype), -2)
     found = mx.flatten(mx.take_along_axis(blocks, best, axis=-2), -2)
     if rest := vocabulary - whole:
         found = mx.concatenate([found, logits[..., whole:]], axis=-1)
-        tail = mx.broadcast_to(mx.arange(whole, vocabulary, dtype=words.dtype), (*words.shape[:-1], rest))
-        words = mx.concatenate([words, tail], axis=-1)
+        tail = mx.broadcast_to(mx.arange(whole, vocabulary, dtype=tokens.dtype), (*tokens.shape[:-1], rest))
+        tokens = mx.concatenate([tokens, tail], axis=-1)
     places = _largest(found, count)
     order = mx.argsort(-mx.take_along_axis(found, places, axis=-1), axis=-1)
-    return mx.take_along_axis(words, mx.take_along_axis(places, order, axis=-1), axis=-1).astype(mx.int32)
+    return mx.take_along_axis(tokens, mx.take_along_axis(places, order, axis=-1), axis=-1).astype(mx.int32)
 
 
 def logprobs_of(
-    logits: mx.array, words: mx.array, tokens: mx.array, logprobs: mx.array, temperature: float = 1.0
+    logits: mx.array, others: mx.array, tokens: mx.array, logprobs: mx.array, temperature: float = 1.0
 ) -> mx.array:
     """Compute log-probs of other tokens at each place from that of one, without summing over the vocabulary again.
 
-        log p_w = log p_t + (l_w - l_t) / temperature
+        log p_o = log p_t + (l_o - l_t) / temperature
 
-    logits: [..., V]; words: [..., k] ids of the other tokens; tokens, logprobs: [...], from `token_logprobs` at the
+    logits: [..., V]; others: [..., k] ids of the other tokens; tokens, logprobs: [...], from `token_logprobs` at the
     same temperature. Returns [..., k]; NaN where the token's own logit is -inf.
     """
-    at_words = mx.take_along_axis(logits, words, axis=-1).astype(mx.float32)
+    at_others = mx.take_along_axis(logits, others, axis=-1).astype(mx.float32)
     at_tokens = mx.take_along_axis(logits, tokens[..., None], axis=-1).astype(mx.float32)
-    return logprobs[..., None] + (at_words - at_tokens) / temperature
+    return logprobs[..., None] + (at_others - at_tokens) / temperature
 
 
 def exponentials(x: mx.array) -> mx.array:

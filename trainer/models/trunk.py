@@ -1,4 +1,4 @@
-"""The trunk of a language model and what follows it, in any family of mlx-lm.
+"""The trunk of a language model and what follows it, in any family of mlx-lm, and which families can be trained.
 
 Families differ in how they call their trunk and in what they do with its hidden states (tied embeddings, soft caps,
 scales). So neither is reimplemented: the model itself is called, with a substitute in the place of its trunk.
@@ -13,12 +13,36 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
+from trainer.errors import ModelError
+from trainer.models.adapters import reason_of
+
+_WRONG = {  # families that cannot be trained with mlx-lm 0.32.2
+    "deepseek_v41": "in mlx-lm the choice of what its attention reads has no gradient",
+    "phi3small": "in mlx-lm its block mask depends on the length of the input",
+    "plamo3": "in mlx-lm its window is a token longer without a cache",
+    "recurrent_gemma": "in mlx-lm it cannot be frozen",
+}
 _NAMES = ("model", "transformer", "backbone")  # of the trunk within the text model; nearly always the first
 
 
 def language_model(backbone: nn.Module) -> nn.Module:
     """Return the text model of a backbone: itself, or the `language_model` of a multimodal wrapper."""
     return backbone.language_model if "language_model" in backbone else backbone
+
+
+def family_of(backbone: nn.Module) -> str:
+    """Return the name of mlx-lm's module of this family. Several model_types of config.json may share one module."""
+    return type(backbone).__module__.rpartition(".")[2]
+
+
+def check_family(backbone: nn.Module) -> None:
+    """Raise ModelError for a family that mlx-lm computes wrongly, or whose trunk and head cannot be separated."""
+    family = family_of(backbone)
+    if problem := _WRONG.get(family) or _inseparable(backbone):
+        raise ModelError(
+            f"models of the family {family} cannot be trained here ({problem}): choose another, such as llama, "
+            "qwen3 or gemma3"
+        )
 
 
 def vocabulary_size(backbone: nn.Module) -> int:
@@ -64,6 +88,26 @@ def differentiable(backbone: nn.Module) -> Iterator[None]:
         yield
     finally:
         backbone.eval()
+
+
+def _inseparable(backbone: nn.Module) -> str:
+    """Return why trunk and head cannot be separated, found by a pass over two tokens, or an empty string."""
+    tokens = mx.array([[0, 1]])
+    try:
+        expected = backbone(tokens)
+        mx.eval(expected)
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+        return f"mlx-lm fails on a pass over two tokens: {reason_of(error)}"
+    try:
+        states = hidden_states(backbone, tokens)
+        logits = logits_of(backbone, states)
+        if not mx.allclose(logits, expected, atol=1e-3).item():
+            return "its head on the trunk's states gives other logits"
+        if states.shape == logits.shape and mx.array_equal(states, logits):
+            return "its trunk gives logits, not hidden states"
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+        return reason_of(error)
+    return ""
 
 
 class _StandIn(nn.Module):

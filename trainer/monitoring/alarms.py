@@ -1,4 +1,4 @@
-"""Open alarms of a run, from its events."""
+"""Active alarms of a run, from its events."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from trainer.events import Alarm, Event, RolledBack, RunEnded, RunStarted, SettingChanged
 
-OPEN_ITERATIONS = 20
-"""Iterations for which an alarm stays open: events report its beginning, not its end."""
+ACTIVE_ITERATIONS = 20
+"""Iterations for which an alarm stays active: events report its beginning, not its end."""
 
 _SEVERITY = {"info": 0, "warning": 1, "error": 2}
 
@@ -17,8 +17,8 @@ def severity(level: str) -> int:
     return _SEVERITY.get(level, _SEVERITY["warning"])
 
 
-def is_open_after(alarm: Alarm, event: Event) -> bool:
-    """Return whether `alarm`, open before `event`, is still open after it.
+def is_active_after(alarm: Alarm, event: Event) -> bool:
+    """Return whether `alarm`, active before `event`, is still active after it.
 
     It ends with a rollback, a change of a setting that one of its fixes sets, another alarm of its code, or time.
     """
@@ -30,22 +30,22 @@ def is_open_after(alarm: Alarm, event: Event) -> bool:
         case Alarm():
             return event.code != alarm.code
     iteration = getattr(event, "iteration", alarm.iteration)
-    return bool(iteration < alarm.iteration + OPEN_ITERATIONS)
+    return bool(iteration < alarm.iteration + ACTIVE_ITERATIONS)
 
 
-def open_alarms(events: Iterable[Event]) -> dict[str, str]:
-    """Return code and level of the alarms open after `events` or when the run ended, the worst first."""
-    open_now: list[Alarm] = []
+def active_alarms(events: Iterable[Event]) -> dict[str, str]:
+    """Return code and level of the alarms active after `events` or when the run ended, the worst first."""
+    active: list[Alarm] = []
     left: dict[str, str] = {}
     for event in events:
-        open_now = [alarm for alarm in open_now if is_open_after(alarm, event)]
+        active = [alarm for alarm in active if is_active_after(alarm, event)]
         match event:
             case Alarm():
-                open_now.append(event)
+                active.append(event)
             case RunStarted():
                 left = {}
-                open_now = [alarm for alarm in open_now if alarm.iteration <= (event.resumed_at or 0)]
+                active = [alarm for alarm in active if alarm.iteration <= (event.resumed_at or 0)]
             case RunEnded():
                 left = event.alarms
-    found = left | {alarm.code: alarm.level for alarm in open_now}
+    found = left | {alarm.code: alarm.level for alarm in active}
     return dict(sorted(found.items(), key=lambda item: -severity(item[1])))

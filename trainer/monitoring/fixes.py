@@ -10,6 +10,7 @@ from typing import Any
 from trainer.config.schema import Config, OptimConfig, PPOConfig
 from trainer.events import Fix
 from trainer.monitoring.history import History
+from trainer.plurals import counted
 
 _SMALLEST_CLIP = 0.05
 
@@ -65,13 +66,13 @@ def sample_everything(config: Config) -> list[Fix | None]:
 
 
 def reward_length(config: Config, target: float, deviation: float) -> Fix | None:
-    """Reward a length too: 16 tokens off cost one deviation of the score."""
+    """Also reward a length: 16 tokens off cost one deviation of the score."""
     if not (target >= 1 and deviation > 0):
         return None
     sources = [source.model_dump() for source in config.reward.sources]
     length = {"kind": "length", "target": round(target), "tolerance": 16, "weight": _rounded(2 * deviation)}
     return Fix(
-        label=f"reward a length of {round(target)} tokens too",
+        label=f"also reward a length of {counted(round(target), 'token')}",
         action="set",
         key="reward.sources",
         value=[*sources, length],

@@ -10,7 +10,7 @@ from trainer.config.schema import Config
 from trainer.config.watching import Action, AlarmCode, ConvergenceConfig
 from trainer.events import Alarm, Alert, Decision, Evaluation, Event, Iteration, RolledBack, RunStarted, SettingChanged
 from trainer.monitoring.convergence_rules import collapse, degradation, plateau, runaway_kl, target
-from trainer.monitoring.history import History, Level, Rule, Sign
+from trainer.monitoring.history import History, Rule, Sign
 from trainer.monitoring.policy_rules import entropy_collapse, kl_high, kl_negative, not_training, sampling_bias
 from trainer.monitoring.reward_rules import length_exploitation, repetition, reward_hacking, truncation
 from trainer.monitoring.update_rules import (
@@ -76,9 +76,9 @@ class Monitor:
             self.take(event)
 
     @property
-    def open_alarms(self) -> dict[str, str]:
+    def active_alarms(self) -> dict[str, str]:
         """Code and level of the alarms that were reported and are not over."""
-        return self._alarms.open if self._config_of().health.alarms else {}
+        return self._alarms.active if self._config_of().health.alarms else {}
 
     def take(self, event: Event) -> list[Alert]:
         """Return the alerts to report right after `event`, and then to `take` as well: alarms, then decisions."""
@@ -93,13 +93,17 @@ class Monitor:
             alerts += self._decisions.new(self._history, config, event.iteration)
         return alerts
 
+    def pauses(self, alert: Alert) -> bool:
+        """Return whether the run is to pause at `alert`."""
+        return isinstance(alert, Alarm) and alert.level == "error" and self._config_of().health.pause
+
     def due(self, iteration: int) -> Decision | None:
         """Return the decision due between `iteration` and the next: to stop, or else to roll back, or None."""
         return self._decisions.due(iteration)
 
 
 class _Reported(NamedTuple):
-    level: Level
+    level: str
     seen: int  # last iteration with its sign
     keys: frozenset[str]  # settings that its fixes change
     tried: float = math.inf  # iteration in which one of them changed
@@ -109,20 +113,24 @@ class Alarms:
     """Alarms of a run, each reported when it begins and when a warning becomes an error.
 
     One is reported again only after it was over, after a rollback, or if a change of one of the settings that it
-    suggested did not help.
+    suggested did not help. It counts as reported when it is fed as an event itself: a journal that is replayed under
+    other settings has alarms of its own, and not those that these settings would have raised.
     """
 
     def __init__(self) -> None:
         self._reported: dict[str, _Reported] = {}
 
     @property
-    def open(self) -> dict[str, str]:
+    def active(self) -> dict[str, str]:
         """Code and level of the alarms that were reported and are not over."""
         return {code: reported.level for code, reported in self._reported.items()}
 
     def take(self, event: Event) -> None:
-        """Forget the alarms that `event` ends, and note a change of a setting that may help."""
+        """Note an alarm that was reported, forget those that `event` ends, and note a change of a setting."""
         match event:
+            case Alarm() if event.code in ALARM_RULES:
+                keys = frozenset(fix.key for fix in event.fixes if fix.key)
+                self._reported[event.code] = _Reported(event.level, event.iteration, keys)
             case RolledBack() | RunStarted(resumed_at=None):
                 self._reported.clear()
             case SettingChanged():
@@ -142,8 +150,6 @@ class Alarms:
             elif reported and (reported.level, sign.level) != ("warning", "error") and now - reported.tried < TRIED:
                 self._reported[code] = reported._replace(seen=now)
             else:
-                keys = frozenset(fix.key for fix in sign.fixes if fix and fix.key)
-                self._reported[code] = _Reported(sign.level, now, keys)
                 alarms.append(_alarm(code, sign, now))
         return alarms
 

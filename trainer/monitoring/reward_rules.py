@@ -10,6 +10,7 @@ from trainer.config.schema import Config
 from trainer.events import Evaluation
 from trainer.monitoring import fixes
 from trainer.monitoring.history import History, Sign, mean, source_parts, standard_errors, trained_scores
+from trainer.plurals import counted
 
 HACKING_WINDOW = 10
 """Iterations compared: the first with the newest."""
@@ -106,8 +107,8 @@ def _judged(history: History, config: Config) -> Sign | None:
     return Sign(
         "error",
         f"the trained score has risen from {fmean(early):.3g} to {fmean(late):.3g}, and people prefer the policy in "
-        f"{100 * now.win_rate:.0f}% of {now.comparisons} pairs, at most {100 * now.high:.0f}%, where it was at least "
-        f"{100 * max(best, 0.5):.0f}%",
+        f"{100 * now.win_rate:.0f}% of {counted(now.comparisons, 'pair')}, at most {100 * now.high:.0f}%, where it was "
+        f"at least {100 * max(best, 0.5):.0f}%",
         {"score": fmean(late), "early_score": fmean(early), "win_rate": now.win_rate, "win_rate_high": now.high},
     )
 

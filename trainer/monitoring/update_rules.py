@@ -10,6 +10,7 @@ from trainer.config.schema import Config
 from trainer.events import Iteration
 from trainer.monitoring import fixes
 from trainer.monitoring.history import FIRST, History, Sign, mean
+from trainer.plurals import counted
 
 CLIP_ITERATIONS = 3
 """Consecutive iterations above the threshold."""
@@ -213,7 +214,7 @@ def step_nan(history: History, config: Config) -> Sign | None:
         return None
     return Sign(
         "error",
-        f"{lost} {'step was' if lost == 1 else 'steps were'} skipped in iteration {history.iteration}: loss or "
+        f"{counted(lost, 'step was', 'steps were')} skipped in iteration {history.iteration}: loss or "
         "gradient was NaN or infinite",
         {"lost_steps": lost, "policy_lr": config.optim.policy_lr},
         "The weights are as before the step, but the cause remains: roll back to the last good checkpoint and lower "

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt
 from trainer.files import read_regular
 from trainer.fitting.optimizer import check_all_used, optimizer_tree
 from trainer.format_versions import Format
-from trainer.models.adapters import ADAPTER_FILE, Parameters, save_adapter
+from trainer.models.adapters import ADAPTER_FILE, Parameters, read_adapter_config, save_adapter
 from trainer.ppo.loop import PPO
 from trainer.runs.checkpoint_files import (
     DamagedCheckpointError,
@@ -149,6 +149,7 @@ def load_checkpoint(folder: Path, adapter_config: dict[str, Any]) -> Snapshot:
     try:
         state = STATE_FORMAT.current(json.loads(read_regular(folder / "state.json")), f"checkpoint '{folder}'")
         check_content(folder)
+        read_adapter_config(folder / "policy")
         policy = read_arrays(folder / "policy" / ADAPTER_FILE)
         averaged = folder / "average" / ADAPTER_FILE
         average = read_arrays(averaged) if averaged.exists() else None

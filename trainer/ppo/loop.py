@@ -26,7 +26,7 @@ from trainer.ppo.kl_controller import adapted_kl_coef
 from trainer.ppo.learner import How, Learner, Step, StepMetrics, has_signal
 from trainer.ppo.metrics import rollout_metrics, settings_of, update_metrics
 from trainer.rewards import RewardResult, Rewards
-from trainer.rollout.experience import Experience, PassRatios, check_budget, minibatch_rows
+from trainer.rollout.experience import Experience, PassRatios, minibatch_rows
 from trainer.rollout.token_texts import TokenTexts
 from trainer.runs.samples import SampleSettings
 from trainer.seeding import Purpose, key_for
@@ -108,7 +108,6 @@ class PPO:
             batch = steps.generate_sequences(
                 self.actor.backbone, self.tokenizer, prompts, c.rollout, key=key, progress=progress
             )
-            check_budget(batch.lengths(), c.optim.buffer_tokens)
             if c.ppo.estimator == "remax":
                 batch = steps.add_greedy_baselines(
                     self.actor.backbone, self.tokenizer, batch, prompts, c.rollout, self.rewards, progress=progress

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from trainer.config.schema import BackboneConfig, ModelConfig
 from trainer.errors import ModelError, TrainerError
 from trainer.models.actor_critic import ActorCriticLLM
@@ -13,7 +11,7 @@ from trainer.models.adapters import Parameters
 from trainer.models.backbone import LoadedModel
 from trainer.reward_model.loaded import is_same_backbone, reward_model_folder
 from trainer.reward_model.network import Scale
-from trainer.reward_model.snapshot import load_parameters, read_card, read_whole_card
+from trainer.reward_model.snapshot import card_config, load_parameters, read_card, read_whole_card
 
 _HEAD = ("head.weight", "head.bias")
 
@@ -43,12 +41,9 @@ def init_value_model(actor: ActorCriticLLM, loaded: LoadedModel, config: ModelCo
     try:
         folder = reward_model_folder(Path(config.value_init).expanduser())
         card = read_whole_card(folder)
-        model = BackboneConfig.model_validate(card.get("model"))
-        scale = Scale(**card["scale"])
+        model = card_config(folder, card).model
         found = load_parameters(folder)
         same_backbone = is_same_backbone(loaded, model)
-    except (ValidationError, KeyError, TypeError):
-        raise ModelError(f"{name}: its card lacks its model or its scale: use another checkpoint") from None
     except TrainerError as error:
         raise ModelError(f"{name}: {error}") from error
     if not same_backbone:
@@ -57,6 +52,7 @@ def init_value_model(actor: ActorCriticLLM, loaded: LoadedModel, config: ModelCo
             f"model.dtype = '{model.dtype}' and model.quantize = '{model.quantize}', as it was trained with"
         )
     _check_adapter(name, actor.value_parameters(), found, model)
+    scale = Scale(**card["scale"])
     # The layers scale by the policy's factor, so B absorbs the quotient.
     factor = model.lora_scale / config.lora_scale
     begin = {key: found[key] * factor if key.endswith("lora_b") else found[key] for key in actor.value_parameters()}

@@ -12,6 +12,7 @@ from trainer.config.reward_model import PreferenceDataConfig, RewardModelConfig
 from trainer.data import Prompt
 from trainer.errors import DataError
 from trainer.models.backbone import LoadedModel
+from trainer.plurals import counted
 from trainer.preference_data.encoders import Encoder, PolicyEncoder
 from trainer.preference_data.groups import Group, group_preferences, split_groups
 from trainer.preferences.formats import read_preferences
@@ -43,7 +44,7 @@ def load_preferences(config: PreferenceDataConfig) -> tuple[list[Preference], li
     reading = read_preferences(source, format=config.format, split=config.split, skip_broken=config.skip_broken)
     found, warnings = list(islice(reading, limit)), list(reading.problems)
     if reading.broken:
-        warnings.insert(0, f"{reading.broken} of {reading.rows} rows of '{source}' are broken and were left out")
+        warnings.insert(0, f"{reading.broken} of {counted(reading.rows, 'row')} in '{source}' left out as broken")
     return found, warnings
 
 
@@ -73,7 +74,7 @@ def policy_comparisons(preferences: Iterable[Preference], model: LoadedModel, co
     """
     every, held_out, warnings = _split(preferences, PolicyEncoder(model.tokenizer, config.data), model, config)
     if ties := sum(pair.is_tie for group in every for pair in group.pairs):
-        warnings.append(f"{ties} pairs are ties and were left out: DPO learns from those that are decided")
+        warnings.append(f"{counted(ties, 'tie')} left out: DPO learns only from decided pairs")
     train = [decided for group in every if (decided := _without_ties(group)).judged]
     if not train:
         raise _all_ties(every, config)
@@ -99,7 +100,7 @@ def _none_held_out(held_out: Sequence[Group], config: RewardModelConfig | DPOCon
     """Return the warning that nothing is held out, if that was not asked for. trained: "model" or "policy"."""
     if held_out or config.data.eval_fraction == 0:
         return []
-    return [f"no comparison is held out, because they are of too few prompts: the {trained} cannot be evaluated"]
+    return [f"too few prompts to hold any out: the {trained} cannot be evaluated"]
 
 
 def _all_ties(train: Sequence[Group], config: RewardModelConfig | DPOConfig) -> DataError:

@@ -121,7 +121,7 @@ class PolicyEncoder(Encoder):
         if begin is None:
             raise DataError(
                 f"preference {number} (counted from 0) has an empty prompt, and the model's tokenizer has no begin "
-                "token to go on from: take it out, or set data.chat = 'always'"
+                "token: remove it, or set data.chat = 'always'"
             )
         return [begin]
 
@@ -133,6 +133,6 @@ class PolicyEncoder(Encoder):
         if len(answer) == 1:  # the template writes past turns differently from the next one
             return answer[0]["content"]
         raise DataError(
-            f"preference {number} (counted from 0) goes on for {len(answer)} messages, and the chat template writes "
-            "the prompt otherwise once it is answered: keep only the first message of the completions"
+            f"preference {number} (counted from 0) has completions of {len(answer)} messages, and the chat template "
+            "renders the prompt differently once it is answered: keep only the first message of the completions"
         )

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from trainer.config.reward_model import PreferenceDataConfig
 from trainer.data import split_examples
-from trainer.errors import DataError
+from trainer.errors import DataError, UsageError
 from trainer.fitting.micro_batches import micro_batch_rows
+from trainer.plurals import counted
 from trainer.preference_data.encoders import Encoder, Sequenced
 from trainer.preferences.records import Comparison, Judgement, Preference, Text, ranked_pairs, tied_pairs
 
@@ -104,9 +105,9 @@ def split_groups(groups: Sequence[Group], eval_fraction: float, seed: int) -> tu
 
 
 def micro_batches(groups: Sequence[Group], budget: int, progress: Progress) -> Iterator[list[Group]]:
-    """Yield `groups` in parts of similar length whose padded tokens stay within `budget`; a larger group goes alone.
+    """Yield `groups` in parts of similar length whose padded tokens stay within `budget`, the longest first.
 
-    The longest come first. progress: called after each part.
+    A group over the budget forms its own part. progress: called after each part.
     """
     longest, counts = [group.longest for group in groups], [len(group.sequences) for group in groups]
     for rows in micro_batch_rows(longest, budget, counts=counts, progress=progress):
@@ -126,6 +127,11 @@ def fingerprint(groups: Sequence[Group]) -> str:
         ]
     )
     return hashlib.sha256(content.encode()).hexdigest()
+
+
+def changed_preferences(config: PreferenceDataConfig) -> UsageError:
+    """Return the error for a run that is resumed on other preferences than it began with."""
+    return UsageError(f"the preferences in '{config.preferences}' have changed since this run began; start a new run")
 
 
 class _Judged(NamedTuple):
@@ -188,11 +194,11 @@ def _check(counts: Counter[str], config: PreferenceDataConfig) -> None:
     if counts["decided"]:
         return
     if not counts["all"]:
-        raise DataError(f"data.preferences = '{config.preferences}' holds no preference: label some, or name another")
+        raise DataError(f"data.preferences = '{config.preferences}' has no preferences: label some, or name another")
     found = [
         f"{counts[name]} {words}"
         for name, words in (
-            ("ties", "ties"),
+            ("ties", "tied"),
             ("both_bad", "where both are bad"),
             ("skip", "skipped"),
             ("equal", "between equal completions"),
@@ -201,8 +207,8 @@ def _check(counts: Counter[str], config: PreferenceDataConfig) -> None:
         if counts[name]
     ]
     raise DataError(
-        f"no preference to learn from in data.preferences = '{config.preferences}': of {counts['all']} "
-        f"judgements none puts one completion above another ({', '.join(found)}): label more"
+        f"no preference to learn from in data.preferences = '{config.preferences}': of "
+        f"{counted(counts['all'], 'judgement')} none puts one completion above another ({', '.join(found)}): label more"
     )
 
 
@@ -214,4 +220,4 @@ def _warnings(counts: Counter[str], config: PreferenceDataConfig) -> list[str]:
         (counts["equal"], "pair", "of the same tokens twice, left out"),
         (counts["repeated"], "judgement", "of completions judged before; together they count once"),
     )
-    return [f"{count} {noun}{'' if count == 1 else 's'} {words}" for count, noun, words in found if count]
+    return [f"{counted(count, noun)} {words}" for count, noun, words in found if count]

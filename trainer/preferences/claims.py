@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import secrets
 from pathlib import Path
 
@@ -66,14 +67,14 @@ class Claim:
 
     def _others(self) -> set[bytes]:
         """Return the claims of other sessions, and remove files that nobody holds."""
-        prefix, found = f"{self._store.name}{_MARK}", set[bytes]()
+        claims, found = re.compile(re.escape(f"{self._store.name}{_MARK}") + "[0-9]+-[0-9a-f]{8}"), set[bytes]()
         try:
             names = os.listdir(self._store.parent)  # noqa: PTH208  a workspace may hold many names
         except OSError:  # no claims can be read here
             return found
         for name in names:
             path = self._store.with_name(name)
-            if name.startswith(prefix) and path != self._path and is_file(path):
+            if claims.fullmatch(name) and path != self._path and is_file(path):
                 with contextlib.suppress(OSError):
                     found.add(_claim_in(path))
         return found

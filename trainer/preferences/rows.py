@@ -37,24 +37,24 @@ def _broken_rule(preference: Preference) -> str:
     k = len(comparison.completions)
     places = sorted(place for group in judgement.ranking for place in group)
     if not all(map(_is_text, (comparison.prompt, *comparison.completions))):
-        return "prompt and completions are text, or messages with a role and a content"
+        return "prompt and completions must be text, or messages with role and content"
     if k < 2:
-        return f"a comparison has at least 2 completions, this one has {k}"
+        return f"a comparison needs at least 2 completions; this one has {k}"
     if len(comparison.origins) not in (0, k):
-        return f"of {k} completions each one or none has an origin, and there are {len(comparison.origins)}"
+        return f"give an origin for all {k} completions or for none, not for {len(comparison.origins)}"
     if judgement.verdict == "ranked" and (places != list(range(k)) or () in judgement.ranking):
-        return f"a ranking names each of the places 0 to {k - 1} once, and this one is {judgement.ranking}"
+        return f"ranking = {judgement.ranking}: must name each place from 0 to {k - 1} once"
     if judgement.verdict not in ("ranked", "both_bad", "skip"):
-        return f"a verdict is ranked, both_bad or skip, and this one is {judgement.verdict!r}"
+        return f"verdict = {judgement.verdict!r}: must be ranked, both_bad or skip"
     if judgement.verdict != "ranked" and judgement.ranking:
-        return f"the verdict {judgement.verdict} goes without a ranking, and there is {judgement.ranking}"
+        return f"verdict {judgement.verdict} must have no ranking, not {judgement.ranking}"
     if judgement.strength not in STRENGTHS:
-        return f"a strength is 1, 2 or 3, and this one is {judgement.strength!r}"
+        return f"strength = {judgement.strength!r}: must be 1, 2 or 3"
     if len(set(judgement.order_shown)) < len(judgement.order_shown) or not set(judgement.order_shown) <= {*range(k)}:
-        return f"the order shown names places 0 to {k - 1} once at most, and this one is {judgement.order_shown}"
+        return f"order_shown = {judgement.order_shown}: must name places 0 to {k - 1} at most once"
     for name, value in (("seconds", judgement.seconds), ("time", judgement.time)):
         if value is not None and not -LATEST < value < LATEST:  # reading would refuse such a float
-            return f"{name} is a number below {LATEST:,}, and this one is {value}"
+            return f"{name} = {value}: must be below {LATEST:,}"
     return ""
 
 
@@ -163,9 +163,9 @@ def read_item(queue: Queue, payload: str, repeats: int | None, comparison: Compa
     comparison = _as_given(comparison, values)
     order = tuple(values["order_shown"])
     if queue not in QUEUES or not isinstance(repeats, int | None):
-        raise ValueError("its queue or what it repeats is none")
+        raise ValueError("unknown queue, or an invalid repeated label")
     if sorted(order) != [*range(len(comparison.completions))]:
-        raise ValueError("the order shown is not one of the completions")
+        raise ValueError("order_shown does not name each completion once")
     return Item(comparison=comparison, queue=queue, order=order, repeats=repeats or 0)
 
 

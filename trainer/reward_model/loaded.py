@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import mlx.core as mx
-from pydantic import ValidationError
 
 from trainer.config.loading import load_config_as
 from trainer.config.reward_model import RewardModelConfig
 from trainer.config.schema import BackboneConfig
 from trainer.errors import StorageError, UsageError
+from trainer.models.adapters import with_saved_layers
 from trainer.models.backbone import LoadedModel, held_precision, load_backbone, model_folder
 from trainer.preference_data.comparisons import load_preferences, reward_comparisons
 from trainer.preference_data.encoders import Encoder
@@ -22,7 +21,7 @@ from trainer.preferences.records import Text
 from trainer.reward_model.network import RewardModel, Scale, score_sequences
 from trainer.reward_model.pair_evaluation import Outcomes, baseline, outcomes_of, report_on
 from trainer.reward_model.predictions import RewardModelReport
-from trainer.reward_model.snapshot import CARD, load_parameters, read_whole_card
+from trainer.reward_model.snapshot import CARD, card_config, load_parameters, read_state, read_whole_card
 from trainer.runs.checkpoint_index import newest_checkpoint
 from trainer.runs.folder import RunFolder
 from trainer.seeding import Purpose, key_for
@@ -39,18 +38,14 @@ class LoadedRewardModel:
     def __init__(self, folder: Path, backbones: Sequence[LoadedModel]) -> None:
         self.folder = folder
         self.card = card = read_whole_card(folder)
-        try:
-            self.config = RewardModelConfig.model_validate({"model": card["model"], "data": card["data"]})
-            scale = Scale(**card["scale"])
-            key = key_for(card["seed"], Purpose.ADAPTER)
-        except (ValidationError, KeyError, TypeError) as error:
-            raise StorageError(f"reward model '{folder}': {CARD} is damaged: use an older checkpoint") from error
+        self.config = with_saved_layers(card_config(folder, card), folder / "adapter")
+        key = key_for(card["seed"], Purpose.ADAPTER)
         shared = next((one for one in backbones if is_same_backbone(one, self.config.model)), None)
         self.shares_backbone = shared is not None
         self.base = load_backbone(self.config.model) if shared is None else shared
         self.encoder = Encoder(self.base.tokenizer, self.config.data)
         self.model = RewardModel(self.base.backbone, self.config, key=key)  # as before training
-        self.model.scale = scale
+        self.model.scale = Scale(**card["scale"])
         self.untrained = self.model.parameters()
         self.trained = load_parameters(folder)
         if missing := self.untrained.keys() - self.trained.keys():
@@ -132,8 +127,7 @@ def evaluate_held_out(loaded: LoadedRewardModel, folder: RunFolder) -> Evaluated
     config = load_config_as(RewardModelConfig, folder.config)
     preferences, warnings = load_preferences(config.data)
     data = reward_comparisons(preferences, loaded.base, config)
-    state = json.loads((loaded.folder / "state.json").read_bytes())
-    if state["fingerprint"] != fingerprint([*data.train, *data.held_out]):
+    if read_state(loaded.folder)["fingerprint"] != fingerprint([*data.train, *data.held_out]):
         warnings.append("the preferences are not those of the training: some of these may have been trained on")
     if not data.held_out:
         raise UsageError(f"run '{folder.name}' held nothing out: name a source by --data")

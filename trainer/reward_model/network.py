@@ -15,12 +15,18 @@ import numpy.typing as npt
 from trainer.arrays import pad
 from trainer.config.reward_model import RewardModelConfig
 from trainer.fitting.micro_batches import micro_batch_rows
-from trainer.models.adapters import Parameters, linear_places, new_adapter, only_adapter
-from trainer.models.trunk import hidden_size, hidden_states
+from trainer.models.adapters import (
+    ADAPTER,
+    Parameters,
+    linear_places,
+    lora_parameters,
+    new_adapter,
+    only_adapter,
+    update_lora,
+)
+from trainer.models.trunk import check_family, hidden_size, hidden_states
 
 Scores = npt.NDArray[np.float64]
-
-ADAPTER = "adapter."  # prefix of the adapter's arrays among the parameters
 
 
 class Scale(NamedTuple):
@@ -43,6 +49,7 @@ class RewardModel:
     def __init__(self, backbone: nn.Module, config: RewardModelConfig, *, key: mx.array) -> None:
         adapter_key, head_key = mx.random.split(key)
         self.backbone = backbone
+        check_family(backbone)
         self.scale = Scale(mean=0.0, std=1.0, logit_std=1.0)
         self._places = linear_places(backbone)
         self._adapter, self.adapter_config = new_adapter(backbone, config.model, adapter_key)
@@ -87,18 +94,11 @@ class RewardModel:
         These are `adapter.` and the full name of each LoRA array, `head.weight` [D], `head.bias`, and `tie.log_nu` if
         the model allows ties.
         """
-        adapter = {
-            f"{ADAPTER}{name}.{leaf}": layer[leaf]
-            for name, layer in self._adapter.items()
-            for leaf in ("lora_a", "lora_b")
-        }
-        return adapter | self._head
+        return lora_parameters(self._adapter, ADAPTER) | self._head
 
     def update(self, parameters: Parameters) -> None:
         """Replace all trained arrays with `parameters`."""
-        for name, layer in self._adapter.items():
-            layer.lora_a = parameters[f"{ADAPTER}{name}.lora_a"]
-            layer.lora_b = parameters[f"{ADAPTER}{name}.lora_b"]
+        update_lora(self._adapter, parameters, ADAPTER)
         self._head = {name: array for name, array in parameters.items() if not name.startswith(ADAPTER)}
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainer.errors import StorageError, cannot_write
 from trainer.events import plain
-from trainer.files import PRIVATE, whole_file
+from trainer.files import PRIVATE, open_regular, whole_file
 from trainer.preferences.records import Text
 from trainer.preferences.rows import as_json, checked_text
 
@@ -178,7 +178,7 @@ def read_predictions(path: Path, pairs: int | None = None) -> Predictions:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        with open_regular(path) as content, pq.ParquetFile(content, page_checksum_verification=True) as file:
             metadata = file.schema_arrow.metadata or {}
             if int(metadata[b"held_out"]) > _VERSION:
                 raise StorageError(f"'{path}' was written by a newer version: update ppo-workbench")

@@ -35,7 +35,7 @@ class PairBatch(NamedTuple):
 
 
 class LossSums(NamedTuple):
-    """Sums over a micro-batch."""
+    """Loss and counts of one micro-batch, which add up to those of a step."""
 
     loss: mx.array  # over its groups
     right: mx.array  # decided pairs whose better completion scores higher; equal scores count half

@@ -14,14 +14,15 @@ import numpy as np
 from trainer.config import resolve_paths, with_seed
 from trainer.config.reward_model import RewardModelConfig
 from trainer.control.control import Control
-from trainer.control.lifecycle import closing
-from trainer.errors import UsageError
+from trainer.control.lifecycle import RunUnderWay, closing
 from trainer.events import Event, Phase, RewardModelEvaluation, RunEnded
 from trainer.files import PRIVATE, SHARED
 from trainer.fitting.step_run import Loaded, StepRun, StepTraining
+from trainer.models.adapters import with_saved_layers
 from trainer.models.backbone import load_backbone
+from trainer.plurals import counted
 from trainer.preference_data.comparisons import Comparisons, load_preferences, reward_comparisons
-from trainer.preference_data.groups import fingerprint
+from trainer.preference_data.groups import changed_preferences, fingerprint
 from trainer.preferences.records import Preference
 from trainer.reward_model.network import RewardModel, score_sequences
 from trainer.reward_model.pair_evaluation import (
@@ -43,6 +44,7 @@ from trainer.reward_model.predictions import (
 )
 from trainer.reward_model.reward_learner import RewardLearner
 from trainer.reward_model.snapshot import Best, Snapshot, load_snapshot, save_snapshot
+from trainer.runs.checkpoint_index import newest_checkpoint
 from trainer.runs.sinks import Sink, Sinks
 from trainer.seeding import Purpose, key_for
 
@@ -65,7 +67,7 @@ def train_reward_model(
     with closing(out, control):
         config = with_seed(resolve_paths(config, Path.cwd()))
         run = StepRun(config, resume, out, control)
-        return run.train(lambda: _load(run, config, preferences), preset)
+        return run.train(lambda: _load(run.run, config, preferences), preset)
 
 
 class RewardModelTraining(StepTraining):
@@ -92,7 +94,7 @@ class RewardModelTraining(StepTraining):
         if ties := sum(pair.is_tie for pair in pairs):
             self.model.allow_ties(ties / len(pairs))
         self.learner = RewardLearner(self.model, config, total_steps=self.total_steps)
-        self.finished = False
+        self._is_finished = False
         self.untrained: Baseline | None = None
         self.report: dict[str, Any] | None = None
         self.best: Best | None = None
@@ -103,11 +105,16 @@ class RewardModelTraining(StepTraining):
         self._held_out_scores = np.zeros(0)  # raw, from the latest evaluation
 
     @property
+    def finished(self) -> bool:
+        """Whether `finish` was called: a resume with more steps takes none."""
+        return self._is_finished
+
+    @property
     def reason(self) -> str:
         """Reason why there are no more steps."""
         if self.number < self.total_steps:
-            return f"the held-out log-loss got no better in {self.without_better} evaluations"
-        return f"{self.number} steps done"
+            return f"held-out log-loss did not improve in {counted(self.without_better, 'evaluation')}"
+        return f"{counted(self.number, 'step')} done"
 
     def prepare(self) -> None:
         """Scale rewards to deviation 1, so that a learning rate means the same for every backbone; evaluate once."""
@@ -155,7 +162,7 @@ class RewardModelTraining(StepTraining):
         if self.report is not None:
             iteration = self.best.iteration if self.config.train.patience and self.best else self.number
             self._predict(report_from_dict(self.report), iteration)
-        self.finished = True
+        self._is_finished = True
 
     def snapshot(self) -> Snapshot:
         """Return the current state."""
@@ -178,15 +185,12 @@ class RewardModelTraining(StepTraining):
     def restore(self, snapshot: Snapshot) -> None:
         """Continue from `snapshot`. Raises UsageError if it was trained on other comparisons."""
         if snapshot.fingerprint != self._fingerprint:
-            raise UsageError(
-                f"the preferences in '{self.config.data.preferences}' are not those that this run began with: start "
-                "a new run"
-            )
+            raise changed_preferences(self.config.data)
         self.model.update(snapshot.parameters)
         self.model.scale = snapshot.scale
         self.learner.optimizer.restore(snapshot.optimizer)
         self.number, self.tokens = snapshot.iteration, snapshot.tokens
-        self.is_prepared, self.finished = True, snapshot.finished
+        self.is_prepared, self._is_finished = True, snapshot.finished
         self.untrained = Baseline(**snapshot.untrained) if snapshot.untrained else None
         self.report, self.best, self.without_better = snapshot.report, snapshot.best, snapshot.without_better
 
@@ -240,12 +244,15 @@ class RewardModelTraining(StepTraining):
         return result
 
 
-def _load(run: StepRun, config: RewardModelConfig, preferences: Iterable[Preference] | None) -> Loaded:
+def _load(run: RunUnderWay, config: RewardModelConfig, preferences: Iterable[Preference] | None) -> Loaded:
     if preferences is None:
-        preferences, run.warnings = load_preferences(config.data)
+        preferences, warnings = load_preferences(config.data)
+        run.warnings += warnings
     model = load_backbone(config.model)
     data = reward_comparisons(preferences, model, config)
-    training = RewardModelTraining(config, model.backbone, data, emit=run.emit, control=run.control)
+    saved = newest_checkpoint(run.folder) if run.resume else None
+    trained = with_saved_layers(config, saved / "adapter") if saved else config
+    training = RewardModelTraining(trained, model.backbone, data, emit=run.emit, control=run.control)
 
     def keep_predictions() -> None:
         if training.predictions is not None:

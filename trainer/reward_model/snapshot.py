@@ -11,14 +11,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mlx.utils import tree_flatten
-from pydantic import BaseModel, ConfigDict, NonNegativeInt
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
+from trainer.config.earlier_settings import without_float16
+from trainer.config.problems import validate_as
 from trainer.config.reward_model import RewardModelConfig
+from trainer.errors import ConfigError, StorageError
 from trainer.files import read_regular
 from trainer.fitting.optimizer import check_all_used, optimizer_tree
 from trainer.format_versions import Format
-from trainer.models.adapters import ADAPTER_FILE, Parameters, save_adapter
-from trainer.reward_model.network import ADAPTER, Scale
+from trainer.models.adapters import ADAPTER, ADAPTER_FILE, Parameters, read_adapter_config, save_adapter
+from trainer.reward_model.network import Scale
 from trainer.reward_model.predictions import Baseline
 from trainer.runs.checkpoint_files import (
     DamagedCheckpointError,
@@ -30,7 +33,7 @@ from trainer.runs.checkpoint_files import (
     write_json,
 )
 
-CARD_FORMAT = Format("format")
+CARD_FORMAT = Format("format", (without_float16,))
 STATE_FORMAT = Format("format")
 CARD = "reward_model.json"
 
@@ -49,10 +52,11 @@ class _State(BaseModel):
 
 
 class _Card(BaseModel):
-    """Schema of the part of reward_model.json that resuming needs."""
+    """Schema of reward_model.json, without the parts of its configuration."""
 
     model_config = ConfigDict(strict=True)
 
+    seed: NonNegativeInt
     scale: Scale
     length_slope: float
     untrained: dict[str, float] | None
@@ -118,11 +122,8 @@ def load_snapshot(folder: Path) -> Snapshot:
     Raises DamagedCheckpointError if the files have changed since then, StorageError if they cannot be read or a newer
     version wrote them.
     """
-    card = read_whole_card(folder)
+    card, state = read_whole_card(folder), read_state(folder)
     try:
-        state = STATE_FORMAT.current(json.loads(read_regular(folder / "state.json")), f"checkpoint '{folder}'")
-        _State.model_validate(state)
-        _Card.model_validate(card)
         if card["untrained"]:
             Baseline(**card["untrained"])  # or TypeError
         parameters, optimizer = load_parameters(folder), read_arrays(folder / "optimizer.safetensors")
@@ -137,7 +138,7 @@ def load_snapshot(folder: Path) -> Snapshot:
             iteration=state["iteration"],
             parameters=parameters,
             optimizer=tree,
-            adapter_config=json.loads((folder / "adapter" / "adapter_config.json").read_text(encoding="utf-8")),
+            adapter_config=read_adapter_config(folder / "adapter"),
             scale=Scale(**card["scale"]),
             fingerprint=state["fingerprint"],
             length_slope=card["length_slope"],
@@ -152,9 +153,20 @@ def load_snapshot(folder: Path) -> Snapshot:
         raise DamagedCheckpointError(folder, damage_of(error)) from error
 
 
+def read_state(folder: Path) -> dict[str, Any]:
+    """Read state.json: the iteration, the fingerprint of the comparisons, the best evaluation. Raises StorageError."""
+    try:
+        state = STATE_FORMAT.current(json.loads(read_regular(folder / "state.json")), f"checkpoint '{folder}'")
+        _State.model_validate(state)
+    except (OSError, ValueError, RecursionError) as error:
+        raise DamagedCheckpointError(folder, damage_of(error)) from error
+    return state
+
+
 def load_parameters(folder: Path) -> Parameters:
     """Read adapter and head of the checkpoint in `folder`. Raises StorageError."""
     try:
+        read_adapter_config(folder / "adapter")
         adapter = read_arrays(folder / "adapter" / ADAPTER_FILE)
         head = read_arrays(folder / "head.safetensors")
     except (OSError, ValueError, RuntimeError) as error:
@@ -166,18 +178,33 @@ def read_card(folder: Path) -> dict[str, Any]:
     """Read reward_model.json: base model, data settings, scale, evaluation. Raises StorageError."""
     try:
         return CARD_FORMAT.current(json.loads(read_regular(folder / CARD)), f"reward model '{folder}'")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DamagedCheckpointError(folder, damage_of(error)) from error
 
 
 def read_whole_card(folder: Path) -> dict[str, Any]:
-    """Read reward_model.json after checking that every file of the checkpoint is as it was written.
+    """Read and check reward_model.json, after checking that every file of the checkpoint is as it was written.
 
     Raises DamagedCheckpointError, StorageError.
     """
     card = read_card(folder)
     check_content(folder)
+    try:
+        _Card.model_validate(card)
+    except ValidationError as error:
+        raise DamagedCheckpointError(folder, damage_of(error)) from error
     return card
+
+
+def card_config(folder: Path, card: dict[str, Any]) -> RewardModelConfig:
+    """Return the model and data settings of the card in `folder`. Raises StorageError if this version has no such."""
+    try:
+        return validate_as(RewardModelConfig, {table: card.get(table) for table in ("model", "data")})
+    except ConfigError as error:
+        raise StorageError(
+            f"reward model '{folder}' has settings that this version of ppo-workbench cannot use "
+            f"({error.problems[0]}): train it again, or use the version that it was trained with"
+        ) from None
 
 
 def _card(snapshot: Snapshot, config: RewardModelConfig) -> dict[str, Any]:

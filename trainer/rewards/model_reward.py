@@ -15,6 +15,7 @@ import mlx.nn as nn
 import numpy as np
 
 from trainer.config.dpo import DPOConfig
+from trainer.config.fields import Section
 from trainer.config.reward_sources import ModelSource
 from trainer.config.schema import BackboneConfig, Config
 from trainer.data import last_tokens
@@ -165,7 +166,7 @@ class ModelReward:
             if not math.isfinite(score):
                 sample = sequence_name(index, batch[index].prompt)
                 raise RewardError(
-                    f"reward source '{self.name}': {sample} has score {score}: must be finite; is the model in float16?"
+                    f"reward source '{self.name}': {sample} has score {score}: must be finite; use another checkpoint"
                 )
         return scores
 
@@ -190,9 +191,10 @@ def load_model_reward(
 
 
 def with_checkpoints(config: Rewarded) -> Rewarded:
-    """Return `config` with runs of reward models replaced by their checkpoints, so that resuming keeps the reward.
+    """Return `config` with runs of reward models replaced by their checkpoints, so that resuming uses the same ones.
 
-    Raises RewardError if a path does not name a reward model.
+    Raises RewardError if the path of a source does not name a reward model. A `model.value_init` that names none stays
+    as it is: a run with a checkpoint does not need it.
     """
     sources = [
         source.model_copy(update={"path": _place(source.path), "ensemble": [_place(path) for path in source.ensemble]})
@@ -200,13 +202,23 @@ def with_checkpoints(config: Rewarded) -> Rewarded:
         else source
         for source in config.reward.sources
     ]
-    return config.model_copy(update={"reward": config.reward.model_copy(update={"sources": sources})})
+    tables: dict[str, Section] = {"reward": config.reward.model_copy(update={"sources": sources})}
+    if begin := _value_init(config):
+        with contextlib.suppress(TrainerError):
+            tables["model"] = config.model.model_copy(update={"value_init": str(reward_model_folder(begin))})
+    return config.model_copy(update=tables)
 
 
-def keep_models(config: Config | DPOConfig) -> None:
-    """Have the checkpoints of reward models in `config` kept by their own runs. Raises RewardError."""
-    for path in _paths(config):
-        keep_for_others(Path(_place(path)))
+def keep_models(config: Config | DPOConfig) -> list[str]:
+    """Have the checkpoints of reward models in `config` kept by their own runs. Raises RewardError.
+
+    Call it before loading takes minutes, in which such a run may delete them. Returns a warning for each that is not
+    kept.
+    """
+    used = [Path(_place(path)) for path in _paths(config)]
+    if begin := _value_init(config):
+        used.append(begin)
+    return [warning for path in used if (warning := keep_for_others(path))]
 
 
 def unfinished_models(config: Config | DPOConfig) -> list[str]:
@@ -221,6 +233,13 @@ def unfinished_models(config: Config | DPOConfig) -> list[str]:
 
 def _paths(config: Config | DPOConfig) -> list[str]:
     return [path for source in config.reward.sources if isinstance(source, ModelSource) for path in source.paths]
+
+
+def _value_init(config: Config | DPOConfig) -> Path | None:
+    """Return the path of the reward model that the critic begins as; None if it begins at zero or there is none."""
+    if isinstance(config, Config) and config.model.value_init:
+        return Path(config.model.value_init).expanduser()
+    return None
 
 
 def _loaded(path: str, chat: str, backbones: list[LoadedModel]) -> ScoringModel:

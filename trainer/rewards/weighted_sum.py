@@ -82,7 +82,7 @@ class RunningMoments:
 
 
 class Rewards:
-    """Scorer of sequences by several sources, in these steps:
+    """Scorer of sequences by several sources, in four steps.
 
     1. Sum the weighted scores; a source that does not apply to a sequence counts 0 there.
     2. `normalize`: scale to mean 0 and deviation 1, over the batch, or over all scores of the run and this batch.

@@ -11,9 +11,10 @@ import mlx.nn as nn
 from mlx_lm.models.cache import BatchKVCache, make_prompt_cache
 
 from trainer.config.schema import RolloutConfig
+from trainer.models.trunk import family_of
 from trainer.rollout.sampling import sample_tokens
 
-# Families whose part in mlx-lm 0.32.2 is wrong in a batch, by model_type; benchmarks/families.py shows each.
+# Families whose part in mlx-lm 0.32.2 is wrong in a batch; benchmarks/families.py shows each.
 _ONE_BY_ONE = ("afm7", "gpt_bigcode", "longcat_flash_ngram", "minimax_m3_vl", "recurrent_gemma")  # with left padding
 _OF_ONE_LENGTH = (  # the padding of a prefill gets into their recurrent state
     "baichuan_m1",
@@ -60,7 +61,7 @@ class Decoding:
 
         Rows of the same context share a prefill. A group is padded to its longest, so sort the contexts by length.
         """
-        for group in _groups(contexts, one_length=_family(self._backbone) in _OF_ONE_LENGTH):
+        for group in _groups(contexts, one_length=family_of(self._backbone) in _OF_ONE_LENGTH):
             shared = list(dict.fromkeys(tuple(contexts[place]) for place in group))
             caches = self._prefilled([context[:-1] for context in shared])
             if len(shared) < len(group):
@@ -154,7 +155,7 @@ class _FiveAxes(BatchKVCache):  # type: ignore[misc]  # mlx-lm's classes are Any
 
 def _has_five_axes(backbone: nn.Module) -> bool:
     """Return whether mlx-lm's attention of this family fails on the mask of a batch, which has four axes."""
-    if _family(backbone) != "gemma2":
+    if family_of(backbone) != "gemma2":
         return False
     args = backbone.args
     return int(args.num_attention_heads) > int(args.num_key_value_heads)
@@ -163,11 +164,7 @@ def _has_five_axes(backbone: nn.Module) -> bool:
 def _joins(backbone: nn.Module) -> bool:
     """Return whether rows of this family can be decoded together, and have caches that can be joined."""
     caches = make_prompt_cache(backbone)
-    return _family(backbone) not in _ONE_BY_ONE and all(hasattr(cache, "merge") for cache in caches)
-
-
-def _family(backbone: nn.Module) -> str:
-    return str(getattr(backbone, "model_type", ""))
+    return family_of(backbone) not in _ONE_BY_ONE and all(hasattr(cache, "merge") for cache in caches)
 
 
 def _groups(contexts: Sequence[Sequence[int]], *, one_length: bool) -> list[list[int]]:

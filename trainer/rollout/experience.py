@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.arrays import filled, to_list
-from trainer.errors import ConfigError
 
 
 class Experience(NamedTuple):
@@ -95,8 +94,8 @@ class Experience(NamedTuple):
 def sa_pairs(experience: Experience, decode: Callable[[list[int]], str]) -> list[dict[str, Any]]:
     """Return the state-action pairs of the rollout, one dict per real token, for display and export.
 
-    Keys: sequence, step, state (text before the token), action (its text), token, and of policy_logprob, ref_logprob,
-    kl, reward, value, td_error, advantage and return those that are filled.
+    Keys: sequence, step, state (text before the token), action (its text), token, plus each of policy_logprob,
+    ref_logprob, kl, reward, value, td_error, advantage, return that is filled.
     """
     names = {
         "policy_logprob": experience.logprobs,
@@ -140,15 +139,3 @@ class PassRatios:
     def array(self) -> npt.NDArray[np.float32]:
         """Return the ratios [B, T, passes]; NaN where none was stored."""
         return np.moveaxis(self._found, 0, -1)
-
-
-def check_budget(lengths: Sequence[int], budget: int) -> None:
-    """Raise ConfigError, saying how many would fit, if a buffer would hold more padded tokens than `budget`."""
-    needed = len(lengths) * max(lengths)
-    if needed > budget:
-        raise ConfigError(
-            [
-                f"optim.buffer_tokens = {budget} cannot hold {len(lengths)} sequences of {max(lengths)} tokens "
-                f"({needed}): {budget // max(lengths)} sequences would fit, or raise it to {needed}"
-            ]
-        )

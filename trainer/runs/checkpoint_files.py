@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from trainer.errors import StorageError, cannot_write
 from trainer.events import CheckpointSaved, Event, StateChanged
-from trainer.files import own_folder, remove, replace_folder, sync
+from trainer.files import open_regular, own_folder, read_regular, remove, replace_folder, sync
 from trainer.models.adapters import Parameters
 from trainer.runs.checkpoint_index import checkpoints, left_behind, prune_checkpoints
 from trainer.runs.folder import RunFolder
@@ -83,7 +83,7 @@ def check_content(folder: Path) -> None:
     """
     name = STATE
     try:
-        content = (folder / STATE).read_bytes()
+        content = read_regular(folder / STATE)
         state = json.loads(content)
         files = {name: about["sha256"] for name, about in state["files"].items() if isinstance(about, dict)}
         if not files and "sha256" not in state:
@@ -101,18 +101,20 @@ def check_content(folder: Path) -> None:
         raise StorageError(
             f"cannot read '{folder / name}': {error.strerror}; check the disk and your permissions"
         ) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedCheckpointError(folder, f"{STATE} cannot be read ({type(error).__name__})") from None
 
 
-def load_newest(folder: RunFolder, load: Callable[[Path], Loaded]) -> tuple[Loaded | None, list[str]]:
+def load_newest(
+    folder: RunFolder, load: Callable[[Path], Loaded], *, is_own: bool = True
+) -> tuple[Loaded | None, list[str]]:
     """Return the newest checkpoint of a run that `load` can load, None if there is none, and why others are left out.
 
-    A damaged one is renamed to `.step-000012.damaged`, so that it does not count as one of those that are kept. A
-    checkpoint that a killed process was replacing is put back first. Raises StorageError for one of a newer version, or
-    if renaming fails.
+    is_own: whether the caller trains the run. A damaged checkpoint is then renamed to `.step-000012.damaged`, so that
+    it does not count as one of those that are kept, and a checkpoint that a killed process was replacing is put back
+    first. Raises StorageError for one of a newer version, or if renaming fails.
     """
-    for old in left_behind(folder.checkpoints, _REPLACED):
+    for old in left_behind(folder.checkpoints, _REPLACED) if is_own else ():
         _put_back(old)
     found = checkpoints(folder)
     problems = found.problems
@@ -120,10 +122,21 @@ def load_newest(folder: RunFolder, load: Callable[[Path], Loaded]) -> tuple[Load
         try:
             return load(path), problems
         except DamagedCheckpointError as error:
-            aside = path.with_name(f".{path.name}.damaged")
-            _put_aside(path, aside)
-            problems.append(f"checkpoint '{path.name}' left out: {error.damage}; it is kept as '{aside.name}'")
+            kept = f"; it is kept as '{_put_aside(path).name}'" if is_own else ""
+            problems.append(f"checkpoint '{path.name}' left out: {error.damage}{kept}")
     return None, problems
+
+
+def read_newest(folder: RunFolder, load: Callable[[Path], Loaded]) -> tuple[Loaded, list[str]]:
+    """Return what `load_newest` does, from a run that another process may be training: nothing is renamed.
+
+    Raises StorageError also if there is none that `load` can load.
+    """
+    loaded, problems = load_newest(folder, load, is_own=False)
+    if loaded is None:
+        why = "; ".join(problems) or "there is none"
+        raise StorageError(f"no checkpoint of run '{folder.name}' can be used ({why}): restore a copy, or train again")
+    return loaded, problems
 
 
 class CheckpointWriter:
@@ -167,6 +180,7 @@ def write_arrays(path: Path, arrays: Parameters) -> None:
 
 def read_arrays(path: Path) -> Parameters:
     """Read what `write_arrays` wrote, and load it at once, because the folder may be pruned later."""
+    open_regular(path).close()  # MLX would wait for a pipe
     arrays = cast("Parameters", mx.load(str(path)))
     mx.eval(arrays)
     return arrays
@@ -190,7 +204,7 @@ def _as_json(values: dict[str, Any]) -> str:
 
 
 def _hash(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -206,9 +220,11 @@ def _put_back(old: Path) -> None:
         raise cannot_write(f"checkpoint '{place}'", error, ", then resume again") from None
 
 
-def _put_aside(path: Path, aside: Path) -> None:
+def _put_aside(path: Path) -> Path:
+    aside = path.with_name(f".{path.name}.damaged")
     try:
         remove(aside)
         path.rename(aside)
     except OSError as error:
         raise StorageError(f"cannot rename the damaged '{path}': {error.strerror}; remove it, then resume") from None
+    return aside

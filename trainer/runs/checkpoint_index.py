@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.errors import StorageError, cannot_write
-from trainer.files import is_folder, read_regular, remove, write_whole
+from trainer.files import is_folder, open_file, read_regular, remove, write_whole
 from trainer.runs.folder import RunFolder
 
 
@@ -89,14 +88,19 @@ def prune_checkpoints(folder: RunFolder, keep: int) -> list[Path]:
     return old
 
 
-def keep_for_others(checkpoint: Path) -> None:
+def keep_for_others(checkpoint: Path) -> str:
     """Mark `checkpoint`, which another run uses, so that its own run never deletes it when it is continued.
 
-    A path that is no checkpoint, or a folder that cannot be written, stays as it is.
+    Returns a warning if it cannot be marked, otherwise an empty string. Other paths than checkpoints stay as they are.
     """
-    if _is_checkpoint(checkpoint):
-        with contextlib.suppress(OSError):
-            _mark(checkpoint).touch()
+    mark = _mark(checkpoint)
+    try:
+        if _is_checkpoint(checkpoint) and checkpoint.is_dir() and not mark.exists():
+            os.close(open_file(mark, os.O_RDONLY | os.O_CREAT))
+    except OSError as error:
+        reason = f"cannot mark '{checkpoint}' as used ({error.strerror})"
+        return f"{reason}: its own run may delete it when it is resumed; use a copy of that folder instead"
+    return ""
 
 
 def _mark(checkpoint: Path) -> Path:

@@ -23,13 +23,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from trainer.config import AnyConfig
-from trainer.config.fields import PATTERNS, RUN_NAME
+from trainer.config.fields import CONFIG_FORMAT, PATTERNS, RUN_NAME
 from trainer.config.loading import config_text
 from trainer.errors import StorageError, UsageError, cannot_write
-from trainer.files import TOML_BYTES, is_file, is_folder, own_folder, read_regular, write_whole
+from trainer.files import TOML_BYTES, is_file, is_folder, own_folder, read_regular, read_toml, write_whole
 from trainer.runs.lock import Lock, lock_is_held
 
 _DISTRIBUTIONS = ("ppo-workbench", "mlx", "mlx-lm", "transformers")
+_PAIRS_BYTES = 1024  # more than pairs.sha256 ever has
 _FRESH_SECONDS = 60.0  # progress.json is written several times a second during a phase
 
 TRASH = ".trash"
@@ -120,6 +121,25 @@ def write_config(folder: RunFolder, config: AnyConfig) -> None:
         raise _storage_error(folder.config, error) from None
 
 
+def read_config(folder: RunFolder) -> dict[str, Any]:
+    """Return the tables of config.toml, valid or not, as this version would have written them.
+
+    Raises StorageError if the file cannot be read, is not TOML, or was written by a newer version.
+    """
+    try:
+        return CONFIG_FORMAT.current(read_toml(folder.config), f"'{folder.config}'")
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except ValueError as error:
+        reason = str(error)
+    raise StorageError(f"cannot read '{folder.config}': {reason}; fix the file")
+
+
+def read_pairs(folder: RunFolder) -> bytes:
+    """Return the fingerprint of the pairs that a DPO run began with. Raises OSError."""
+    return read_regular(folder.pairs, _PAIRS_BYTES).strip()
+
+
 def check_name_is_free(config: AnyConfig) -> None:
     """Raise UsageError if `config.run.name` is in use, before loading takes minutes.
 
@@ -144,7 +164,8 @@ def open_run(path_or_name: str | Path, runs_dir: Path) -> RunFolder:
             if folder.config.is_file() or folder.events.is_file():
                 return folder
             if folder.root.parent == runs_dir.resolve() and _is_unborn(folder):
-                raise UsageError(f"run '{folder.name}' ended before it began: start it with --name {folder.name}")
+                name = folder.name
+                raise UsageError(f"run '{name}' was interrupted before it started: start it with --name {name}")
     names = [folder.name for folder in run_folders(runs_dir)]
     near = difflib.get_close_matches(str(path_or_name), names) or names[-3:]
     hint = f"there is {', '.join(repr(name) for name in near)}" if near else "no run was started there yet"
@@ -158,15 +179,15 @@ def open_to_train(path_or_name: str | Path, runs_dir: Path) -> RunFolder:
     file of the run: what is behind it does not belong to the program.
     """
     folder = open_run(path_or_name, runs_dir)
-    answers = folder.control / "answers"
-    places = [(path, is_folder, "folder") for path in (folder.samples, folder.checkpoints, folder.control, answers)]
+    inner = folder.samples / "index", folder.control / "answers"
+    places = [(path, is_folder, "folder") for path in (folder.samples, folder.checkpoints, folder.control, *inner)]
     places += [(path, is_file, "file") for path in (folder.events, folder.root / "lock")]
     for path, is_right, what in places:
         if os.path.lexists(path) and not is_right(path):
             found = f"a link to '{path.readlink()}'" if path.is_symlink() else "something else"
             raise StorageError(
-                f"'{path}' is {found}, where the run keeps a {what} of its own: put a {what} there in its place, then "
-                "resume (the run's whole folder may be reached by a link)"
+                f"'{path}' is {found}; the run needs a real {what} there: replace it, then resume (only the run's own "
+                "folder may be a link)"
             )
     return folder
 
@@ -200,12 +221,12 @@ def rename_run(folder: RunFolder, new_name: str) -> RunFolder:
     the folder cannot be renamed.
     """
     if not new_name or not re.fullmatch(RUN_NAME, new_name):
-        raise UsageError(f"{new_name!r} is not a name for a run: it {PATTERNS[RUN_NAME]}, and not be empty")
+        raise UsageError(f"{new_name!r} is not a name for a run: it must not be empty, and {PATTERNS[RUN_NAME]}")
     renamed = RunFolder(folder.root.with_name(new_name))
     with folder.lock():
         try:
             if renamed.root.exists():
-                raise UsageError(f"a run '{new_name}' is there already: choose another name for '{folder.name}'")
+                raise UsageError(f"run '{new_name}' exists already: choose another name for '{folder.name}'")
             folder.root.rename(renamed.root)
         except OSError as error:
             raise StorageError(f"cannot rename '{folder.root}' to '{new_name}': {error.strerror}") from None

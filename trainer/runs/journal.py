@@ -37,6 +37,7 @@ from trainer.events import (
     SamplesWritten,
 )
 from trainer.files import PRIVATE, SHARED, is_same, open_file, open_regular, whole_file
+from trainer.plurals import counted
 from trainer.runs.journal_lines import (
     TimedEvent,
     event_in,
@@ -227,10 +228,10 @@ class JournalReader:
     def problems(self) -> list[str]:
         """Problems found so far, one line each; lines of the journal are counted from 1."""
         unknown = [
-            f"{_counted(count, 'event')} of unknown kind '{kind}' left out: a newer ppo-workbench reads them"
+            f"{counted(count, 'event')} of unknown kind '{kind}' left out: a newer ppo-workbench reads them"
             for kind, count in self._unknown.items()
         ]
-        earlier = [f"{_counted(self._left_out, 'earlier line')} left out: cut or damaged"] if self._left_out else []
+        earlier = [f"{counted(self._left_out, 'earlier line')} left out: cut or damaged"] if self._left_out else []
         return self._damages + unknown + earlier
 
     def _skip(self, file: BinaryIO, iterations: int) -> None:
@@ -351,10 +352,6 @@ def without_superseded(events: Sequence[TimedEvent]) -> list[TimedEvent]:
             last = min(last, event.resumed_at)
         kept.append((at, event))
     return kept[::-1]
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _unreadable(path: Path, error: OSError) -> StorageError:

@@ -10,10 +10,10 @@ from typing import Literal
 
 from trainer.errors import StorageError
 from trainer.events import Iteration, RewardModelStep, RunEnded, RunStarted
-from trainer.files import read_toml
-from trainer.monitoring.alarms import open_alarms
+from trainer.monitoring.alarms import active_alarms
+from trainer.plurals import counted
 from trainer.runs.checkpoint_index import newest_checkpoint
-from trainer.runs.folder import RunFolder, run_folders
+from trainer.runs.folder import RunFolder, read_config, run_folders
 from trainer.runs.journal import JournalEnds, read_journal_ends
 
 PPO = "ppo"
@@ -37,7 +37,7 @@ class RunSummary:
     started: float | None  # unix seconds
     problem: str  # what is damaged, or why the run failed; empty if neither
     damaged: bool = False  # the end of the journal, so that the numbers are older
-    alarms: dict[str, str] = field(default_factory=dict)  # code and level of open alarms, worst first
+    alarms: dict[str, str] = field(default_factory=dict)  # code and level of active alarms, worst first
     kind: str = PPO  # "reward-model": its iterations are optimiser steps
 
     @property
@@ -92,12 +92,12 @@ def _summary(folder: RunFolder) -> RunSummary:
         problems.append(_damage(lines, steps[-1].iteration if steps else 0))
     last = [event for event in steps if isinstance(event, Iteration)][-RECENT:]
     try:
-        config = read_toml(folder.config)
+        config = read_config(folder)
         kind, model = str(config.get("kind", PPO)), str(config["model"]["path"])
         # The number of steps of another kind depends on its data.
         iterations = int(config["ppo"]["iterations"]) if kind == PPO else starts[-1].iterations if starts else 0
-    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-        problems.append(f"cannot read '{folder.config}': {error}")
+    except (StorageError, ValueError, KeyError, TypeError, OverflowError) as error:
+        problems.append(str(error) if isinstance(error, StorageError) else f"cannot read '{folder.config}': {error}")
         kind, iterations, model = PPO, starts[-1].iterations if starts else 0, ""
     if end is not None and end.state == "failed":
         problems.append(end.reason)
@@ -112,7 +112,7 @@ def _summary(folder: RunFolder) -> RunSummary:
         started=view.times[0] if view.times else None,
         problem="; ".join(problems),
         damaged=lines > 0,
-        alarms=open_alarms(view.events),
+        alarms=active_alarms(view.events),
         kind=kind,
     )
 
@@ -123,6 +123,6 @@ def _known(value: float) -> float | None:
 
 def _damage(lines: int, iteration: int) -> str:
     """Describe the damage at the end of a journal, and where the numbers come from."""
-    what = "1 line cannot be read" if lines == 1 else f"{lines} lines cannot be read"
+    what = f"{counted(lines, 'line')} cannot be read"
     where = f"from the others, up to iteration {iteration}" if iteration else "from the others, which have no iteration"
     return f"journal damaged near its end: {what}; state and numbers are {where}"

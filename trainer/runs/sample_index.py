@@ -8,13 +8,14 @@ authoritative: a reader opens them if the index is missing, damaged, or not of t
 from __future__ import annotations
 
 import json
+import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer.errors import StorageError
-from trainer.files import open_regular, own_folder, whole_file
+from trainer.files import is_folder, open_regular, own_folder, whole_file
 from trainer.runs.samples import SAMPLES_VERSION, read_samples, sample_schema
 
 if TYPE_CHECKING:  # see `trainer.runs.samples`
@@ -51,10 +52,17 @@ def update_index(samples: Path, iteration: int) -> None:
     try:
         if iteration == block_of(iteration):
             _write(path, samples, iteration)
-        else:
+        elif is_folder(path.parent):  # not a link, behind which are files of somebody else
             path.unlink(missing_ok=True)
     except (OSError, StorageError, pa.ArrowException):
         return
+
+
+def complete_index(samples: Path, iteration: int) -> None:
+    """Write the index files up to `iteration` that are missing, as in a run that an earlier version began."""
+    for last in range(ITERATIONS, iteration + 1, ITERATIONS):
+        if not os.path.lexists(_index_file(samples, last)):
+            update_index(samples, last)
 
 
 def read_index(samples: Path, sizes: Mapping[int, int]) -> pa.Table | None:

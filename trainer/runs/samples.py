@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,8 @@ from trainer.files import PRIVATE, open_regular, own_folder, whole_file
 
 if TYPE_CHECKING:  # importing pyarrow takes 0.3 s, which commands that write no samples avoid
     import pyarrow as pa
+
+    from trainer.runs.folder import RunFolder
 
 SAMPLES_VERSION = 3
 _TEXTS = ("prompt", "source_prompt", "completion", "stop_reason", "parts", "columns", "token_texts", "top_texts")
@@ -167,6 +171,28 @@ def write_samples(
         raise cannot_write(f"samples '{path}'", error, ", or keep none with --set run.save_samples=false") from None
 
 
+def kept_iterations(folder: RunFolder) -> list[int]:
+    """Return the iterations that have a samples file, ascending; none if the folder cannot be read."""
+    return sorted(iteration for iteration, _ in _files(folder))
+
+
+def file_sizes(folder: RunFolder) -> dict[int, int]:
+    """Return the bytes of the samples file of each iteration that has one; none if the folder cannot be read."""
+    sizes = {}
+    for iteration, file in _files(folder):
+        with contextlib.suppress(OSError):  # deleted since
+            sizes[iteration] = file.stat().st_size
+    return sizes
+
+
+def _files(folder: RunFolder) -> Iterator[tuple[int, os.DirEntry[str]]]:
+    with contextlib.suppress(OSError), os.scandir(folder.samples) as found:
+        for entry in found:
+            # At most nine digits, because iterations are 32-bit numbers.
+            if match := re.fullmatch(r"step-([0-9]{6,9})\.parquet", entry.name):
+                yield int(match[1]), entry
+
+
 def read_samples(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """Read the table in `path`, or only `columns` of it.
 
@@ -199,7 +225,7 @@ def read_samples(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
         raise StorageError(f"no samples '{path}': a run keeps them with run.save_samples = true") from None
     except (OSError, pa.ArrowException) as error:
         if isinstance(error, OSError) and error.errno:
-            raise StorageError(f"cannot read samples '{path}': {error.strerror}; check the file's rights") from None
+            raise StorageError(f"cannot read samples '{path}': {error.strerror}; check its permissions") from None
         reason = str(error).splitlines()[0]
         raise StorageError(f"samples '{path}' are damaged ({reason}): delete the file") from None
 

@@ -6,6 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +17,23 @@ from trainer.config import Config, load_config
 from trainer.config.problems import broken_rule
 from trainer.config.schema import RolloutConfig
 from trainer.control.control import Interrupted
-from trainer.control.questions import Answer, Completion, Question, QuestionDroppedError
+from trainer.control.questions import Answer, Question, QuestionDroppedError, WrittenResponse
 from trainer.data import Prompt, PromptRow, render_prompt
 from trainer.errors import DataError, RewardError, TrainerError, UntrustedCodeError, UsageError, one_line
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.adapters import reason_of
+from trainer.models.adapters import reason_of, with_saved_layers
 from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.models.logprobs import token_logprobs
 from trainer.models.trunk import vocabulary_size
-from trainer.ppo.checkpoint import load_checkpoint
+from trainer.ppo.checkpoint import Snapshot, load_checkpoint
 from trainer.ppo.steps import micro_batches
 from trainer.rewards import RewardInput, RewardResult, Trust, build_run_rewards
 from trainer.rewards.code import trust_none
 from trainer.rollout.experience import Experience
 from trainer.rollout.generation import Response, generate_responses, lay_out
 from trainer.rollout.token_texts import TokenTexts
-from trainer.runs.checkpoint_index import checkpoints
+from trainer.runs.checkpoint_files import read_newest
+from trainer.runs.checkpoint_index import checkpoints, newest_checkpoint
 from trainer.runs.folder import RunFolder
 from trainer.seeding import Purpose, key_for
 
@@ -61,7 +63,7 @@ def answer(
     nothing else is raised. QuestionDroppedError ends only the answer.
     """
     began = time.perf_counter()
-    text, completions, problem = "", list[Completion](), ""
+    text, written, problem = "", list[WrittenResponse](), ""
     try:
         prompt = _prompt(question, model, config)
         text = prompt.text
@@ -77,7 +79,7 @@ def answer(
                 begun=question.prefix,
                 progress=lambda done, total: progress(),
             )
-        completions, problem = _completions(prompt, responses, actor, model.tokenizer, score, config, progress)
+        written, problem = _measured(prompt, responses, actor, model.tokenizer, score, config, progress)
     except QuestionDroppedError as dropped:
         problem = str(dropped)
     except (UsageError, DataError) as refusal:
@@ -93,7 +95,7 @@ def answer(
         writer=question.writer,
         iteration=iteration,
         prompt=text,
-        completions=completions,
+        completions=written,
         seconds=seconds,
         problem=problem,
     )
@@ -152,7 +154,7 @@ def _check_ids(tokens: Sequence[int], model: LoadedModel) -> None:
         raise UsageError(f"token id {unknown[0]}: the model's ids are 0 to {size - 1}")
 
 
-def _completions(
+def _measured(
     prompt: Prompt,
     responses: Sequence[Response],
     actor: ActorCriticLLM,
@@ -160,7 +162,7 @@ def _completions(
     score: Score,
     config: Config,
     progress: Callable[[], None],
-) -> tuple[list[Completion], str]:
+) -> tuple[list[WrittenResponse], str]:
     """Return the responses with log-probs and scores, and why they have no score if they have none."""
     batch = lay_out([prompt] * len(responses), responses)
     logprobs = _logprobs(actor, batch, config, progress)
@@ -168,8 +170,8 @@ def _completions(
         ref_logprobs = _logprobs(actor, batch, config, progress)
     scores, parts, problem = _scores(prompt, responses, score)
     texts = TokenTexts(tokenizer)
-    completions = [
-        Completion(
+    written = [
+        WrittenResponse(
             text=response.text,
             tokens=response.tokens,
             token_texts=texts(response.tokens),
@@ -181,7 +183,7 @@ def _completions(
         )
         for row, response in enumerate(responses)
     ]
-    return completions, problem
+    return written, problem
 
 
 def _logprobs(
@@ -218,19 +220,22 @@ def _scores(
 class SavedPolicy:
     """Model, adapter and reward of the run in `folder`, loaded on the calling thread, which alone may use them.
 
-    checkpoint: name of its folder; empty for the newest, or for the untrained policy of a run that has none. trust: as
-    for `build_rewards`; without it no Python code of the run is executed. If the reward cannot be built, the answers
-    say so. Raises a TrainerError if anything else is not available.
+    checkpoint: name of its folder; empty for the newest undamaged one, or for the untrained policy of a run that has no
+    checkpoints. trust: as for `build_rewards`; without it no Python code of the run is executed. If the reward cannot
+    be built, the answers say so. Raises a TrainerError if anything else is not available.
     """
 
     def __init__(self, folder: RunFolder, checkpoint: str = "", *, trust: Trust = trust_none) -> None:
         self.iteration = 0  # completed iterations of the policy's training
         self._folder = folder
         self._at: Path | None = None
+        self._left_out = ""  # why newer checkpoints are not used
         self._config = load_config(folder.config)
         self._model = load_backbone(self._config.model)
         key = key_for(self._config.run.seed, Purpose.ADAPTER)
-        self._actor = ActorCriticLLM(self._model.backbone, self._config.model, key=key)
+        newest = newest_checkpoint(folder)
+        config = with_saved_layers(self._config, newest / "policy") if newest else self._config
+        self._actor = ActorCriticLLM(self._model.backbone, config.model, key=key)
         self._reward_problem = ""
         try:
             self._rewards = build_run_rewards(self._config, self._model, trust=trust)
@@ -242,10 +247,16 @@ class SavedPolicy:
 
     def use(self, checkpoint: str) -> None:
         """Answer with the policy of another checkpoint from now on; the backbone stays. Raises a TrainerError."""
-        path = self._path_of(checkpoint)
-        if path is None or path == self._at:
+        if checkpoint:
+            path, snapshot = self._read(self._path_of(checkpoint))
+            self._left_out = ""
+        elif any(checkpoints(self._folder)):
+            (path, snapshot), problems = read_newest(self._folder, self._read)
+            self._left_out = "; ".join(problems)
+        else:
             return
-        snapshot = load_checkpoint(path, self._actor.adapter_config)
+        if snapshot is None:
+            return
         self._actor.update_policy(snapshot.policy)
         sources = [source.model_dump() for source in self._config.reward.sources]
         if not self._reward_problem and snapshot.rewards.get("sources", sources) == sources:
@@ -253,8 +264,11 @@ class SavedPolicy:
         self._at, self.iteration = path, snapshot.iteration
 
     def answer(self, question: Question, progress: Callable[[], None]) -> Answer:
-        """Answer like `trainer.session.answers.answer`; raises only what `progress` raises."""
-        return answer(
+        """Answer like `trainer.session.answers.answer`; raises only what `progress` raises.
+
+        `problem` names damaged checkpoints that were left out.
+        """
+        found = answer(
             question,
             actor=self._actor,
             model=self._model,
@@ -263,18 +277,21 @@ class SavedPolicy:
             iteration=self.iteration,
             progress=progress,
         )
+        return replace(found, problem="; ".join(filter(None, (self._left_out, found.problem))))
 
     def _score(self, batch: Sequence[RewardInput]) -> RewardResult:
         if self._reward_problem:
             raise RewardError(self._reward_problem)
         return self._rewards(batch, update_statistics=False)
 
-    def _path_of(self, checkpoint: str) -> Path | None:
+    def _read(self, path: Path) -> tuple[Path, Snapshot | None]:
+        """Load a checkpoint; None if it is the one in use."""
+        return path, None if path == self._at else load_checkpoint(path, self._actor.adapter_config)
+
+    def _path_of(self, checkpoint: str) -> Path:
         paths = checkpoints(self._folder).paths
-        if not checkpoint:
-            return paths[-1] if paths else None
         for path in paths:
             if path.name == checkpoint:
                 return path
         there = ", ".join(path.name for path in paths) or "none"
-        raise UsageError(f"run '{self._folder.name}' has no whole checkpoint '{checkpoint}': there is {there}")
+        raise UsageError(f"run '{self._folder.name}' has no complete checkpoint '{checkpoint}'; available: {there}")

@@ -99,7 +99,7 @@ def older_checkpoint(folder: RunFolder, to: int | None, *, before: int) -> Path:
         best = best_checkpoint(folder)
         return best if best and best in older.values() else older[min(older)]
     if to not in older:
-        raise UsageError(f"no older checkpoint after iteration {to} is kept: there is {', '.join(map(str, older))}")
+        raise UsageError(f"no checkpoint of iteration {to} to roll back to; choose from {', '.join(map(str, older))}")
     return older[to]
 
 

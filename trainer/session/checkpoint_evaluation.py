@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -9,10 +10,11 @@ from typing import Any, NamedTuple
 
 from trainer.config import Config, load_config, parse_overrides, resolve_paths
 from trainer.config.dpo import DPOConfig, as_ppo
-from trainer.config.loading import load_config_as
+from trainer.config.loading import load_config_as, replaced_settings
+from trainer.config.problems import short
 from trainer.config.schema import RewardConfig
 from trainer.data import Prompt, load_prompts
-from trainer.errors import UsageError
+from trainer.errors import StorageError, UsageError
 from trainer.evaluation.held_out import Baseline, BestOfN, EvaluationReport, Measured, Scores, measure
 from trainer.evaluation.intervals import (
     Interval,
@@ -25,9 +27,10 @@ from trainer.evaluation.intervals import (
     share_interval,
 )
 from trainer.events import Event
-from trainer.files import read_toml
 from trainer.models.actor_critic import ActorCriticLLM
+from trainer.models.adapters import with_saved_layers
 from trainer.models.backbone import LoadedModel, load_backbone
+from trainer.plurals import counted
 from trainer.ppo.checkpoint import Snapshot, load_checkpoint
 from trainer.ppo.loop import PPO
 from trainer.preference_data.comparisons import load_preferences, policy_comparisons
@@ -35,15 +38,16 @@ from trainer.preference_data.groups import fingerprint
 from trainer.rewards import Trust, build_run_rewards, load_functions
 from trainer.rewards.code import trust_none
 from trainer.rewards.model_reward import with_checkpoints
+from trainer.runs.checkpoint_files import read_newest
 from trainer.runs.checkpoint_index import best_checkpoint, checkpoints
-from trainer.runs.folder import RunFolder
+from trainer.runs.folder import RunFolder, read_config, read_pairs
 from trainer.seeding import Purpose, key_for
 from trainer.session.prompts import run_prompts
 
 LAST, BEST = "last", "best"
 
 
-class Wanted(NamedTuple):
+class EvaluationOptions(NamedTuple):
     """Options of an evaluation."""
 
     checkpoint: str = LAST  # or BEST, or the number of an iteration
@@ -65,7 +69,7 @@ class Evaluated(NamedTuple):
 
 def evaluate_checkpoint(
     folder: RunFolder,
-    wanted: Wanted,
+    options: EvaluationOptions,
     emit: Callable[[Event], None] = lambda event: None,
     *,
     trust: Trust = trust_none,
@@ -73,44 +77,52 @@ def evaluate_checkpoint(
     """Sample and score policy and reference on the prompts, with the same draws, all on the calling thread.
 
     emit: receives the progress. trust: as for `build_rewards`; without it no Python code of the run is executed. Raises
-    a TrainerError if something that `wanted` names is not available.
+    a TrainerError if something that `options` names is not available.
     """
-    path = find_checkpoint(folder, wanted.checkpoint)
-    run = _load(folder, wanted, trust)
+    path = find_checkpoint(folder, options.checkpoint)
+    run = _load(folder, options, trust)
     key = key_for(run.config.run.seed, Purpose.ADAPTER)
-    actor = ActorCriticLLM(run.model.backbone, run.config.model, key=key)
-    snapshot = load_checkpoint(path, actor.adapter_config)
-    if wanted.average and snapshot.average is None:
+    actor = ActorCriticLLM(run.model.backbone, with_saved_layers(run.config, path / "policy").model, key=key)
+    damaged = list[str]()
+    if options.checkpoint == LAST:
+        found, damaged = read_newest(folder, lambda path: (path, load_checkpoint(path, actor.adapter_config)))
+        path, snapshot = found
+    else:
+        snapshot = load_checkpoint(path, actor.adapter_config)
+    if options.average and snapshot.average is None:
         raise UsageError(
             f"'{path.name}' of run '{folder.name}' keeps no average of its policy (optim.ema_decay = 0): leave out "
             "--average"
         )
-    ppo = _restored(run, actor, snapshot, wanted, emit, trust)
-    samples, best_of = wanted.samples, wanted.best_of or ppo.config.eval.best_of
+    ppo = _restored(run, actor, snapshot, options, emit, trust)
+    samples, best_of = options.samples, options.best_of or ppo.config.eval.best_of
     baseline = Baseline(run.prompts, draws=max(samples, best_of))
-    found = measure(ppo, run.prompts, snapshot.iteration, baseline, samples=samples)
+    measured = measure(ppo, run.prompts, snapshot.iteration, baseline, samples=samples)
     about = {
         "run": folder.name,
         "kind": run.kind,
         "checkpoint": path.name,
         "iteration": snapshot.iteration,
-        "averaged": wanted.average,
+        "averaged": options.average,
         "kl_coef": ppo.kl_coef,
         "prompts": len(run.prompts),
         "samples": samples,
         "seed": ppo.config.run.seed,
     }
-    return Evaluated(_report(found, about, best_of), run.warnings)
+    warnings = replaced_settings(folder.config) + damaged + run.warnings
+    return Evaluated(_report(measured, about, best_of), warnings)
 
 
 def find_checkpoint(folder: RunFolder, which: str) -> Path:
-    """Return the whole checkpoint that `which` names: LAST, BEST or a number.
+    """Return the complete checkpoint that `which` names: LAST, BEST or a number.
 
     Raises UsageError, with the available ones, if there is none.
     """
     paths = checkpoints(folder).paths
     if not paths:
-        raise UsageError(f"run '{folder.name}' has no whole checkpoint: one comes after checkpoint.every iterations")
+        raise UsageError(
+            f"run '{folder.name}' has no complete checkpoint yet; it saves one every checkpoint.every iterations"
+        )
     if which == LAST:
         return paths[-1]
     numbers = {int(path.name.removeprefix("step-")): path for path in paths}
@@ -119,20 +131,19 @@ def find_checkpoint(folder: RunFolder, which: str) -> Path:
         if best := best_checkpoint(folder):
             return best
         raise UsageError(
-            f"run '{folder.name}' keeps no best checkpoint, which takes evaluations (eval.every) and checkpoint.best: "
-            f"name {there}"
+            f"run '{folder.name}' keeps no best checkpoint (set eval.every and checkpoint.best); choose {there}"
         )
-    if not (which.isascii() and which.isdigit()):
-        raise UsageError(f"--checkpoint {which}: name best, {there}")
+    if not re.fullmatch("[0-9]{1,18}", which):
+        raise UsageError(f"--checkpoint {short(which)}: choose best, {there}")
     if int(which) not in numbers:
-        raise UsageError(f"run '{folder.name}' has no whole checkpoint {which}: name best, {there}")
+        raise UsageError(f"run '{folder.name}' has no complete checkpoint {which}: choose best, {there}")
     return numbers[int(which)]
 
 
-def reward_of(folder: RunFolder, wanted: Wanted) -> RewardConfig:
+def reward_of(folder: RunFolder, options: EvaluationOptions) -> RewardConfig:
     """Return the reward that the evaluation will use. Raises ConfigError, UsageError."""
     schema: type[Config | DPOConfig] = DPOConfig if _policy_kind(folder) == "dpo" else Config
-    return load_config_as(schema, folder.config, _overrides(wanted.reward)).reward
+    return load_config_as(schema, folder.config, _overrides(options.reward)).reward
 
 
 class _Run(NamedTuple):
@@ -146,61 +157,70 @@ class _Run(NamedTuple):
     warnings: list[str]
 
 
-def _load(folder: RunFolder, wanted: Wanted, trust: Trust) -> _Run:
+def _load(folder: RunFolder, options: EvaluationOptions, trust: Trust) -> _Run:
     kind, dpo = _policy_kind(folder), None
     if kind == "dpo":
-        count = {"eval": {"prompts": wanted.prompts}} if wanted.prompts else {}
-        dpo = load_config_as(DPOConfig, folder.config, _overrides(wanted.reward) | count)
+        count = {"eval": {"prompts": options.prompts}} if options.prompts else {}
+        dpo = load_config_as(DPOConfig, folder.config, _overrides(options.reward) | count)
         if not dpo.reward.sources:
             raise UsageError(f"run '{folder.name}' learns from preferences and has no reward: name one with --reward")
-    config = as_ppo(dpo) if dpo else load_config(folder.config, _overrides(wanted.reward))
+    config = as_ppo(dpo) if dpo else load_config(folder.config, _overrides(options.reward))
     config = with_checkpoints(resolve_paths(config, Path.cwd()))
     functions = load_functions(config.reward, trust=trust)
-    if dpo and not wanted.file:
-        prompts, warnings, model = _held_out_of_pairs(folder, dpo, config, wanted)
+    if dpo and not options.file:
+        prompts, warnings, model = _held_out_of_pairs(folder, dpo, config, options)
         return _Run(kind, config, model, functions, prompts, warnings)
     read = config
-    if wanted.file:  # all of its prompts, read as the run reads its own
-        data = config.data.model_copy(update={"prompts": wanted.file, "limit": 0, "eval_fraction": 0.0})
+    if options.file:  # all of its prompts, read as the run reads its own
+        data = config.data.model_copy(update={"prompts": options.file, "limit": 0, "eval_fraction": 0.0})
         read = config.model_copy(update={"data": data})
     rows = load_prompts(read.data)
     model = load_backbone(config.model)
     found = run_prompts(read, rows, model)
-    if wanted.file:
+    if options.file:
         return _Run(kind, config, model, functions, found.train, found.warnings)
-    return _Run(kind, config, model, functions, *_first(found.held_out, wanted.prompts or config.eval.prompts, wanted))
+    most = options.prompts or config.eval.prompts
+    return _Run(kind, config, model, functions, *_first(found.held_out, most, options))
 
 
 def _held_out_of_pairs(
-    folder: RunFolder, dpo: DPOConfig, config: Config, wanted: Wanted
+    folder: RunFolder, dpo: DPOConfig, config: Config, options: EvaluationOptions
 ) -> tuple[list[Prompt], list[str], LoadedModel]:
     """Return the held-out prompts of a DPO run, warnings, and its model, which encodes them."""
     preferences, _ = load_preferences(dpo.data)
     model = load_backbone(config.model)
     data = policy_comparisons(preferences, model, dpo)
-    prompts, warnings = _first(data.prompts, dpo.eval.prompts, wanted)
-    began_with, pairs = folder.pairs, [*data.train, *data.held_out]
-    if not began_with.is_file() or began_with.read_bytes().strip() != fingerprint(pairs).encode():
+    prompts, warnings = _first(data.prompts, dpo.eval.prompts, options)
+    try:
+        began_with = read_pairs(folder)
+    except OSError:
+        began_with = b""
+    if began_with != fingerprint([*data.train, *data.held_out]).encode():
         warnings.append("the preferences are not those of the training: some of these may have been trained on")
     return prompts, warnings, model
 
 
-def _first(held_out: list[Prompt], count: int, wanted: Wanted) -> tuple[list[Prompt], list[str]]:
+def _first(held_out: list[Prompt], count: int, options: EvaluationOptions) -> tuple[list[Prompt], list[str]]:
     if not held_out:
         raise UsageError("the run has no held-out prompts (data.eval_fraction = 0): name a file with --prompts")
     warnings = []
-    if wanted.prompts and wanted.prompts > len(held_out):
-        warnings.append(f"only {len(held_out)} prompts are held out: all of them are taken")
+    if options.prompts and options.prompts > len(held_out):
+        warnings.append(f"only {counted(len(held_out), 'held-out prompt')}; using all of them")
     return held_out[:count], warnings
 
 
 def _restored(
-    run: _Run, actor: ActorCriticLLM, snapshot: Snapshot, wanted: Wanted, emit: Callable[[Event], None], trust: Trust
+    run: _Run,
+    actor: ActorCriticLLM,
+    snapshot: Snapshot,
+    options: EvaluationOptions,
+    emit: Callable[[Event], None],
+    trust: Trust,
 ) -> PPO:
-    """Build the algorithm as it was at `snapshot`, with the reward and the draws that are wanted."""
+    """Build the algorithm as it was at `snapshot`, with the reward and the seed of `options`."""
     config, c = run.config, run.config.run
-    if wanted.seed is not None:
-        config = config.model_copy(update={"run": c.model_copy(update={"seed": wanted.seed})})
+    if options.seed is not None:
+        config = config.model_copy(update={"run": c.model_copy(update={"seed": options.seed})})
     rewards = build_run_rewards(config, run.model, trust=trust, modules=run.functions)
     sources = [source.model_dump() for source in config.reward.sources]
     if snapshot.rewards and snapshot.rewards.get("sources", sources) == sources:  # DPO has none, old files no sources
@@ -209,7 +229,7 @@ def _restored(
     actor.update_policy(snapshot.policy)
     if snapshot.value:
         actor.update_value(snapshot.value)
-    ppo.learner.average = snapshot.average if wanted.average else None
+    ppo.learner.average = snapshot.average if options.average else None
     if snapshot.kl_coef is not None:
         ppo.kl_coef = snapshot.kl_coef
     return ppo
@@ -255,8 +275,8 @@ def _policy_kind(folder: RunFolder) -> str:
     A file that cannot be read counts as "ppo"; loading it reports the error.
     """
     try:
-        kind = str(read_toml(folder.config).get("kind", "ppo"))
-    except (OSError, ValueError):
+        kind = str(read_config(folder).get("kind", "ppo"))
+    except StorageError:
         return "ppo"
     if kind not in ("ppo", "dpo"):
         raise UsageError(f"run '{folder.name}' is of kind '{kind}' and has no policy to evaluate: name one that has")

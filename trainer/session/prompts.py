@@ -9,6 +9,7 @@ from trainer.config import Config
 from trainer.data import Prompt, PromptRow, encode_prompts, split_prompts
 from trainer.errors import DataError
 from trainer.models.backbone import LoadedModel
+from trainer.plurals import counted
 
 
 class RunPrompts(NamedTuple):
@@ -24,10 +25,10 @@ def run_prompts(config: Config, rows: Sequence[PromptRow], model: LoadedModel) -
     c, warnings = config, []
     encoded = encode_prompts(rows, model.tokenizer, c.data)
     if changed := encoded.dropped or encoded.truncated:
-        done = "dropped" if encoded.dropped else "cut to their last tokens"
+        done = "dropped" if encoded.dropped else "cut to the last tokens"
         warnings.append(
-            f"{changed} of {len(rows)} prompts are longer than data.max_prompt_tokens = {c.data.max_prompt_tokens} "
-            f"and were {done}"
+            f"{changed} of {counted(len(rows), 'prompt')} {done}: longer than data.max_prompt_tokens = "
+            f"{c.data.max_prompt_tokens}"
         )
     room = max(len(prompt.tokens) for prompt in encoded.prompts) + c.rollout.max_new_tokens
     if model.context and room > model.context:

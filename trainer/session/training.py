@@ -4,30 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import mlx.core as mx
 
 from trainer.config import Config, config_warnings, load_config, resolve_paths, with_seed
-from trainer.control.control import Control
+from trainer.control.control import Control, Interrupted
 from trainer.control.lifecycle import RunUnderWay, closing
 from trainer.control.live_settings import Change, changes, in_words, with_setting
 from trainer.control.questions import Answer, Question
 from trainer.data import Prompt, load_prompts
 from trainer.errors import TrainerError
 from trainer.evaluation.held_out import evaluate, reference_baseline
-from trainer.events import Alarm, Alert, Evaluation, Event, RolledBack, RunEnded, SettingChanged
-from trainer.models.adapters import reason_of
+from trainer.events import Evaluation, RolledBack, RunEnded, SettingChanged
+from trainer.models.adapters import reason_of, with_saved_layers
 from trainer.models.backbone import load_backbone, quantize_warning
 from trainer.models.cpu.blas import blas_warning, measure_matmul
 from trainer.monitoring import Monitor
+from trainer.plurals import counted
 from trainer.ppo.checkpoint import Rollback, Snapshot, load_checkpoint
 from trainer.ppo.value_init import check_value_init
 from trainer.rewards import Rewards, Trust, load_functions, trust_all
 from trainer.rewards.model_reward import keep_models, unfinished_models, with_checkpoints
 from trainer.runs.checkpoint_files import load_newest
+from trainer.runs.checkpoint_index import newest_checkpoint
 from trainer.runs.folder import RunFolder, write_config
 from trainer.runs.journal import read_journal
+from trainer.runs.sample_index import complete_index
 from trainer.runs.sinks import Sink, Sinks
 from trainer.session.artifacts import forget_best, keep_best, older_checkpoint, save_if_new, save_samples
 from trainer.session.policy import STATISTICS_RESTARTED, TrainedPolicy
@@ -53,7 +56,7 @@ def train(
     """
     out, control = Sinks(sinks), control or Control()
     with closing(out, control):
-        return _Run(config, resume, out, control, trust).train(preset)
+        return _PPORun(config, resume, out, control, trust).train(preset)
 
 
 def release_thread() -> None:
@@ -65,48 +68,62 @@ def release_thread() -> None:
     mx.clear_streams()
 
 
-class _Run(RunUnderWay):
-    """One PPO run from its first event to its last. Requests of others apply between its iterations."""
+class _PPORun:
+    """A PPO run from its first iteration to its last. Requests of others apply between its iterations."""
 
-    config: Config
     policy: TrainedPolicy
+    watch: Monitor
 
     def __init__(self, config: Config, resume: Path | None, out: Sinks, control: Control, trust: Trust) -> None:
         self.began_in = Path.cwd()
-        super().__init__(with_seed(with_checkpoints(resolve_paths(config, self.began_in))), resume, out, control)
+        self.config = with_seed(with_checkpoints(resolve_paths(config, self.began_in)))
+        self.run = RunUnderWay(self, resume, out, control, steering=self)
+        self.control = control
         self.trust = trust
-        self.warnings = config_warnings(self.config) + unfinished_models(self.config)
+        self.run.warnings = config_warnings(self.config) + unfinished_models(self.config)
         self.requested = self.config  # with the live settings that apply from the next iteration on
         self.requested_rollback: tuple[int | None, str] | None = None  # the iteration to return to, and the reason
-        self.watch = Monitor(lambda: self.config)
         self.saved: Config | None = None  # of a resumed run, as it was trained until now
 
     # From the first event to the last
 
     def train(self, preset: str) -> RunEnded:
         """Load everything, then create or open the run, so that a failed start leaves nothing behind."""
-        self.find_folder()
-        self.saved = _saved_config(self.folder) if self.resume else None
+        run = self.run
+        run.find_folder()
+        self.saved = _saved_config(run.folder) if run.resume else None
         rows = load_prompts(self.config.data)
         functions = load_functions(self.config.reward, trust=self.trust)
-        check_value_init(self.config.model)
+        saved = newest_checkpoint(run.folder) if run.resume else None
+        if saved is None:
+            check_value_init(self.config.model)
+        run.warnings += keep_models(self.config)
         model = load_backbone(self.config.model)
-        keep_models(self.config)
         self.policy = TrainedPolicy(model, self.control, self.trust)
         rewards = self.policy.build_rewards(self.config, functions)
-        self.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(self.config.model)))
+        run.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(self.config.model)))
         prompts, held_out, warnings = run_prompts(self.config, rows, model)
-        self.warnings += warnings
-        self.policy.begin(self.config, prompts, rewards, self.emit, new=not self.resume)
+        run.warnings += warnings
+        config = with_saved_layers(self.config, saved / "policy") if saved else self.config
+        self.policy.begin(config, prompts, rewards, run.emit, new=not run.resume)
         self.held_out = held_out[: self.config.eval.prompts]
         self.baseline = reference_baseline(self.policy.ppo, self.held_out) if self.config.eval.reference else None
-        return self.in_folder(preset, lambda: self._iterations(prompts))
+        return run.in_folder(preset, lambda: self._train(prompts), self.config.ppo.iterations)
+
+    def _train(self, prompts: Sequence[Prompt]) -> str:
+        """Run the remaining iterations; return why there are no more."""
+        try:
+            return self._iterations(prompts)
+        except Interrupted as interruption:
+            if interruption.save:
+                self.save()
+                self._apply_requests(build=False)  # for when the run is resumed, which then builds what it needs
+            raise
 
     def _iterations(self, prompts: Sequence[Prompt]) -> str:
-        """Run the remaining iterations; return why there are no more."""
         self._begin(prompts)
         c = self.config  # settings read from `c` here are not live
-        reason = f"{c.ppo.iterations} iterations done"
+        reason = f"{counted(c.ppo.iterations, 'iteration')} done"
         if self.iteration == 0 and not self.is_evaluated:
             self._evaluate(0)
         first = self.iteration + 1
@@ -115,7 +132,7 @@ class _Run(RunUnderWay):
             if decision and decision.action == "stop":
                 reason = decision.message
                 break
-            self.state("training")
+            self.run.state("training")
             if number > first:  # a step requested before ends with the first iteration
                 self.control.between_iterations()
             else:
@@ -124,15 +141,15 @@ class _Run(RunUnderWay):
                 self.requested_rollback = (None, decision.message)
             self._apply_requests()
             result = self.policy.ppo.iteration(number)
-            self.guard.check()
-            self.emit(save_samples(self.folder, c, number, result))
-            self.emit(result.metrics)
+            self.run.guard.check()
+            self.run.emit(save_samples(self.run.folder, c, number, result))
+            self.run.emit(result.metrics)
             is_due = number == c.ppo.iterations or (c.eval.every and number % c.eval.every == 0)
             evaluation = self._evaluate(number) if is_due else None
             # Only now: a run that ends during its evaluation repeats the iteration, and so the evaluation.
             self.policy.keep(number)
             if evaluation:
-                keep_best(self.checkpoints, self.policy.snapshot, evaluation, c.checkpoint.best)
+                keep_best(self.run.checkpoints, self.policy.snapshot, evaluation, c.checkpoint.best)
             if c.checkpoint.every and number % c.checkpoint.every == 0:
                 self.save()
         self.save()
@@ -142,30 +159,30 @@ class _Run(RunUnderWay):
 
     def _begin(self, prompts: Sequence[Prompt]) -> None:
         actor = self.policy.ppo.actor
-        loaded, problems = load_newest(self.folder, lambda path: load_checkpoint(path, actor.adapter_config))
+        loaded, problems = load_newest(self.run.folder, lambda path: load_checkpoint(path, actor.adapter_config))
         if loaded is not None:
             # First: what does not fit the model must not be saved again.
-            self.checkpoints.saved_at = loaded.iteration
+            self.run.checkpoints.saved_at = loaded.iteration
             if self.policy.restore(loaded) and self.config.reward.normalize == "running":
-                self.warnings.append(STATISTICS_RESTARTED)
-        elif self.resume:
+                self.run.warnings.append(STATISTICS_RESTARTED)
+        elif self.run.resume:
             self.policy.begin_again()
-        self.begin(
+        self.run.begin(
             self.policy.model,
             trainable=[*actor.policy_parameters().values(), *actor.value_parameters().values()],
             prompts=len(prompts),
             eval_prompts=len(self.held_out),
-            iterations=self.config.ppo.iterations,
         )
         if self.saved:
             self._report(changes(self.saved, self.config))
-        self.tell_damaged(problems)
+        self.run.report_damaged(problems)
+        complete_index(self.run.folder.samples, self.iteration)
         self._replay_journal(loaded)
 
     def _replay_journal(self, loaded: Snapshot | None) -> None:
         """Learn from the journal what happened, and finish what a killed process had begun after its checkpoint."""
-        past = read_journal(self.folder.events).events
-        self.watch = Monitor(lambda: self.config, past)
+        past = read_journal(self.run.folder.events).events
+        self.watch = self.run.watch = Monitor(lambda: self.config, past)
         evaluations = [event for event in past if isinstance(event, Evaluation)]
         self.is_evaluated = bool(evaluations)
         if loaded is None:
@@ -175,64 +192,33 @@ class _Run(RunUnderWay):
             if [event for event in past if isinstance(event, RolledBack)][-1:] != [expected]:
                 self._finish_rollback(rollback)
         elif loaded.iteration and evaluations and evaluations[-1].iteration == loaded.iteration:
-            keep_best(self.checkpoints, loaded, evaluations[-1], self.config.checkpoint.best)
+            keep_best(self.run.checkpoints, loaded, evaluations[-1], self.config.checkpoint.best)
 
     def _evaluate(self, number: int) -> Evaluation | None:
         """Evaluate the policy after iteration `number` on held-out prompts; None if disabled or there are none."""
         if not self.config.eval.every or not self.held_out:
             return None
-        self.state("evaluating")
+        self.run.state("evaluating")
         evaluation = evaluate(self.policy.ppo, self.held_out, number, self.baseline)
-        self.emit(evaluation)
+        self.run.emit(evaluation)
         return evaluation
 
-    # Events and checkpoints
+    # What `RunUnderWay` asks of it
 
     @property
     def iteration(self) -> int:
         """Number of the last whole iteration."""
         return self.policy.snapshot.iteration
 
-    @property
-    def open_alarms(self) -> dict[str, str]:
-        """Code and level of the open alarms."""
-        return self.watch.open_alarms
-
-    def emit(self, event: Event) -> None:
-        """Pass an event to every sink, followed by the alerts that it causes."""
-        super().emit(event)
-        for alert in self.watch.take(event):
-            self.emit(alert)
-            if isinstance(alert, Alarm) and alert.level == "error" and self.config.health.pause:
-                self.control.pause()
-                message = f"paused by alarm '{alert.code}' (health.pause = true): deal with it, then resume"
-                self.alert("warning", "paused", message)
-
-    def alert(self, level: Literal["info", "warning"], code: str, message: str) -> None:
-        """Report something that a user should know, for the current iteration."""
-        number = min(self.iteration + 1, self.config.ppo.iterations)
-        self.emit(Alert(iteration=number, level=level, code=code, message=message))
-
     def save(self) -> None:
         """Save the last whole iteration, unless it is saved already."""
-        save_if_new(self.checkpoints, self.policy.snapshot)
-
-    def _save_within(self) -> None:
-        """Save the last whole iteration, and report again the state that the run is in."""
-        if self.iteration != self.checkpoints.saved_at:
-            super().checkpoint()
+        save_if_new(self.run.checkpoints, self.policy.snapshot)
 
     # Requests: handled at once, or applied before the next iteration
 
     def answer(self, question: Question, check: Callable[[], None]) -> Answer:
         """Answer with the policy of the last whole iteration."""
         return self.policy.answer(question, check)
-
-    def checkpoint(self) -> None:
-        """Save the last whole iteration, in the middle of the next one."""
-        if self.iteration == self.checkpoints.saved_at:
-            self.alert("info", "checkpoint_there", f"iteration {self.iteration} already has a checkpoint")
-        self._save_within()
 
     def rollback(self, to: int | None, reason: str) -> None:
         """Schedule a rollback before the next iteration."""
@@ -243,11 +229,7 @@ class _Run(RunUnderWay):
         try:
             self.requested = with_setting(self.requested, key, value)
         except TrainerError as refusal:
-            self.alert("warning", "setting_refused", f"{'; '.join(str(refusal).splitlines())}; nothing is changed")
-
-    def stopped(self) -> None:
-        """Apply pending requests for when the run is resumed, which then builds what it needs."""
-        self._apply_requests(build=False)
+            self.run.alert("warning", "setting_refused", f"{'; '.join(str(refusal).splitlines())}; nothing is changed")
 
     def _apply_requests(self, *, build: bool = True) -> None:
         """Apply pending requests. build: whether this process goes on, and needs what the settings name."""
@@ -260,29 +242,29 @@ class _Run(RunUnderWay):
         """Report requests that can no longer apply, because there is no next iteration."""
         for change in changes(self.config, self.requested):
             what = f"{change.key} = {in_words(change.value)}"
-            self.alert("warning", "setting_refused", f"{what} came in the last iteration; nothing is changed")
+            self.run.alert("warning", "setting_refused", f"{what} came in the last iteration; nothing is changed")
         if self.requested_rollback:
             message = "the rollback came in the last iteration; nothing is changed"
-            self.alert("warning", "rollback_refused", message)
+            self.run.alert("warning", "rollback_refused", message)
 
     def _roll_back(self, to: int | None, reason: str, *, build: bool) -> None:
         """Continue from an older checkpoint. Iterations keep counting: none is repeated.
 
         A process killed on the way has changed nothing, or has left a checkpoint that says what to finish.
         """
-        self.guard.check()
+        self.run.guard.check()
         try:
-            path = older_checkpoint(self.folder, to, before=self.iteration)
+            path = older_checkpoint(self.run.folder, to, before=self.iteration)
             older = load_checkpoint(path, self.policy.ppo.actor.adapter_config)
         except TrainerError as refusal:
-            self.alert("warning", "rollback_refused", f"{refusal}; the run continues unchanged")
+            self.run.alert("warning", "rollback_refused", f"{refusal}; the run continues unchanged")
             return
         factor, optim = self.config.convergence.rollback_lr, self.requested.optim
         rollback = Rollback(older.iteration, reason, optim.policy_lr * factor, optim.value_lr * factor)
         self.policy.roll_back(older, rollback)
-        forget_best(self.folder, self.iteration)
-        self.checkpoints.saved_at = -1  # an existing checkpoint of this iteration contains another state
-        self._save_within()
+        forget_best(self.run.folder, self.iteration)
+        self.run.checkpoints.saved_at = -1  # an existing checkpoint of this iteration contains another state
+        self.run.save_within()
         self._finish_rollback(rollback, build=build)
 
     def _finish_rollback(self, rollback: Rollback, *, build: bool = True) -> None:
@@ -290,7 +272,7 @@ class _Run(RunUnderWay):
         for key, rate in (("optim.policy_lr", rollback.policy_lr), ("optim.value_lr", rollback.value_lr)):
             self.requested = with_setting(self.requested, key, rate)
         self._apply_settings(build=build)
-        self.emit(RolledBack(iteration=self.iteration, to=rollback.to, reason=rollback.reason))
+        self.run.emit(RolledBack(iteration=self.iteration, to=rollback.to, reason=rollback.reason))
 
     def _apply_settings(self, *, build: bool) -> None:
         """Apply requested settings from the next iteration on, here and in a resumed run."""
@@ -299,45 +281,45 @@ class _Run(RunUnderWay):
         )
         if not (changed := changes(self.config, self.requested)):
             return
-        self.guard.check()
-        self._save_within()  # earlier iterations must not be repeated with the new settings
+        self.run.guard.check()
+        self.run.save_within()  # earlier iterations must not be repeated with the new settings
         self.config = self.requested
-        write_config(self.folder, self.config)
+        write_config(self.run.folder, self.config)
         self._report(changed)
         self.policy.ppo.configure(self.config, rewards)
         if rewards and self.config.reward.normalize == "running":
-            self.alert("info", "reward_statistics", STATISTICS_RESTARTED)
+            self.run.alert("info", "reward_statistics", STATISTICS_RESTARTED)
         for warning in config_warnings(self.config) + warnings:
-            if warning not in self.warnings:
-                self.warnings.append(warning)
-                self.alert("warning", "config", warning)
+            if warning not in self.run.warnings:
+                self.run.warnings.append(warning)
+                self.run.alert("warning", "config", warning)
 
     def _report(self, changed: Sequence[Change]) -> None:
         """Report settings that apply from the next iteration on."""
         for change in changed:
-            self.emit(SettingChanged(iteration=self.iteration + 1, **change._asdict()))
+            self.run.emit(SettingChanged(iteration=self.iteration + 1, **change._asdict()))
 
     def _requested_rewards(self, build: bool) -> tuple[Rewards | None, list[str]]:
         """Build the requested rewards, if they are available, and return them with warnings for the user.
 
         If they are not, cancel the request and report why.
         """
-        now = self.now
+        now = self.run.now
         try:
             self.requested = with_checkpoints(resolve_paths(self.requested, self.began_in))
             if not build or self.requested.reward == self.config.reward:
                 return None, []
-            self.state("loading")
-            keep_models(self.requested)
-            return self.policy.build_rewards(self.requested), unfinished_models(self.requested)
+            self.run.state("loading")
+            warnings = keep_models(self.requested) + unfinished_models(self.requested)
+            return self.policy.build_rewards(self.requested), warnings
         except Exception as error:  # noqa: BLE001  whatever is wrong with that reward, the run has one
             self.requested = self.requested.model_copy(update={"reward": self.config.reward})
             reason = str(error) if isinstance(error, TrainerError) else reason_of(error)
-            self.alert("warning", "setting_refused", f"{'; '.join(reason.splitlines())}; the reward is unchanged")
+            self.run.alert("warning", "setting_refused", f"{'; '.join(reason.splitlines())}; the reward is unchanged")
             return None, []
         finally:
-            if self.now != now:
-                self.state(now)
+            if self.run.now != now:
+                self.run.state(now)
 
 
 def _saved_config(folder: RunFolder) -> Config | None:

@@ -18,10 +18,7 @@ from trainer.preferences.formats.values import (
     checked_fields,
     completion_cells,
     from_json,
-    is_list_of,
     is_number,
-    is_text,
-    is_whole,
     other_columns,
     plain,
     plain_json,
@@ -35,15 +32,29 @@ Row = dict[str, Any]
 Ties = Literal["keep", "drop"]
 
 _VERDICTS = ("ranked", "both_bad", "skip")
-_TEXT: tuple[Fits, str] = (is_text, "a string")
-_WHOLE: tuple[Fits, str] = (is_whole, "a whole number")
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_list_of(value: Any, fits: Fits) -> bool:
+    return isinstance(value, list) and all(map(fits, value))
+
+
+_TEXT: tuple[Fits, str] = (_is_text, "a string")
+_WHOLE: tuple[Fits, str] = (_is_whole, "a whole number")
 _JUDGEMENT: dict[str, tuple[Fits, str]] = {
-    "strength": (lambda one: is_whole(one) and one in STRENGTHS, f"one of {', '.join(map(str, STRENGTHS))}"),
+    "strength": (lambda one: _is_whole(one) and one in STRENGTHS, f"one of {', '.join(map(str, STRENGTHS))}"),
     "labeller": _TEXT,
     "note": _TEXT,
-    "flags": (lambda one: is_list_of(one, is_text), "a list of strings"),
+    "flags": (lambda one: _is_list_of(one, _is_text), "a list of strings"),
     "seconds": (lambda one: is_number(one) and 0 <= one < LATEST, f"a number from 0 to {LATEST:,}"),
-    "order_shown": (lambda one: is_list_of(one, is_whole), "places"),  # which ones depends on the comparison
+    "order_shown": (lambda one: _is_list_of(one, _is_whole), "places"),  # which ones depends on the comparison
     "guidelines": _TEXT,
     "time": (lambda one: is_number(one) and 0 <= one < LATEST, f"seconds since 1970, below {LATEST:,}"),
 }
@@ -129,7 +140,7 @@ def read_k_way(row: SourceRow, _names: ColumnNames, _source: str) -> Preference:
 
 def _ranking(row: SourceRow, k: int, verdict: str) -> tuple[tuple[int, ...], ...]:
     ranking = row.columns.get("ranking") or []
-    fits = is_list_of(ranking, lambda group: bool(group) and is_list_of(group, is_whole))
+    fits = _is_list_of(ranking, lambda group: bool(group) and _is_list_of(group, _is_whole))
     places = sorted(place for group in ranking for place in group) if fits else None
     if verdict == "ranked" and places != list(range(k)):
         raise DataError(
@@ -178,7 +189,7 @@ def judgement_fields(values: dict[str, Any], k: int, place: str) -> dict[str, An
     values: some or all of them, as plain values. Raises DataError for a value that breaks a rule.
     """
     order_shown: tuple[Fits, str] = (
-        lambda one: is_list_of(one, is_whole) and len(set(one)) == len(one) and set(one) <= set(range(k)),
+        lambda one: _is_list_of(one, _is_whole) and len(set(one)) == len(one) and set(one) <= set(range(k)),
         f"places from 0 to {k - 1}, none twice",
     )
     return checked_fields(values, _JUDGEMENT | {"order_shown": order_shown}, place)

@@ -134,27 +134,12 @@ def number_of(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def is_text(value: Any) -> bool:
-    """Return whether `value` is a string."""
-    return isinstance(value, str)
-
-
-def is_whole(value: Any) -> bool:
-    """Return whether `value` is a whole number."""
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def is_number(value: Any) -> bool:
     """Return whether `value` is a finite number."""
     try:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:  # no float is that large
         return False
-
-
-def is_list_of(value: Any, fits: Fits) -> bool:
-    """Return whether `value` is a list and each of its members `fits`."""
-    return isinstance(value, list) and all(map(fits, value))
 
 
 def check_encodable(row: SourceRow) -> None:

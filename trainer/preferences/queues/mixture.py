@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from trainer.errors import TrainerError
+from trainer.plurals import counted
 from trainer.preferences.formats import read_preferences
 from trainer.preferences.items import Item, Queue, QueuePlan, SessionPlan
 from trainer.preferences.queues import Drawn, LabelHistory, QueueContext, QueueInputs, awaited, only_new
@@ -36,7 +37,7 @@ def dataset(plan: QueuePlan, inputs: QueueInputs) -> Iterator[Drawn]:
     yield from only_new((preference.comparison for preference in reading), inputs)
     if reading.broken:
         inputs.report(
-            f"{reading.broken} rows of '{plan.source}' are broken and left out, the first: {reading.problems[0]}"
+            f"{counted(reading.broken, 'broken row')} of '{plan.source}' left out, the first: {reading.problems[0]}"
         )
 
 

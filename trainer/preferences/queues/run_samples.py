@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from trainer.errors import DataError, StorageError, UsageError
-from trainer.files import read_toml
 from trainer.preferences.formats.values import plain, text
 from trainer.preferences.queues import QueueContext, Report, Wait
 from trainer.preferences.records import Origin, Text
-from trainer.runs.folder import RunFolder, open_run
-from trainer.runs.samples import read_samples, sample_schema, sample_settings
+from trainer.runs.folder import RunFolder, open_run, read_config
+from trainer.runs.samples import kept_iterations, read_samples, sample_schema, sample_settings
 
 T = TypeVar("T")
 
@@ -61,7 +58,7 @@ class SampledIterations:
     def newest(self) -> int | None:
         """Return the newest iteration left; None if there is none now."""
         if not self._left or self.folder.samples_file(self._newest + 1).exists():  # checks one file, not 2,000
-            came = [one for one in _kept_iterations(self.folder) if one > self._newest]
+            came = [one for one in kept_iterations(self.folder) if one > self._newest]
             self._left += came
             self._newest = max([self._newest, *came])
         return self._left[-1] if self._left else None
@@ -153,20 +150,10 @@ def checkpoint_of(folder: RunFolder, trained: int) -> str:
     return path.name if path.is_dir() else ""
 
 
-def _kept_iterations(folder: RunFolder) -> list[int]:
-    try:
-        names = os.listdir(folder.samples)  # noqa: PTH208  thousands of names, no need of paths
-    except OSError:
-        return []
-    # Nine digits, because iterations are 32-bit numbers.
-    return sorted(int(match[1]) for name in names if (match := re.fullmatch(r"step-([0-9]{6,9})\.parquet", name)))
-
-
 def _keeps_samples(folder: RunFolder) -> bool:
     try:
-        config = read_toml(folder.config)
-        return config["run"].get("save_samples", True) is not False
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return read_config(folder)["run"].get("save_samples", True) is not False
+    except (StorageError, KeyError, TypeError, AttributeError):
         return True
 
 

@@ -20,6 +20,7 @@ from textual.worker import WorkerFailed
 
 from trainer.errors import TrainerError
 from workbench.kit.command_provider import WorkbenchCommands
+from workbench.kit.guard import Guarded, is_outlived
 from workbench.kit.keys import known_bindings, load_keymap
 from workbench.kit.screen_settings import ScreenSettings
 from workbench.kit.status_line import StatusLine
@@ -35,7 +36,7 @@ ALL_STYLES = sorted(Path(__file__).parent.rglob("*.tcss"), key=lambda path: path
 """The stylesheets, each in the package of the widgets that it styles."""
 
 
-class WorkbenchApp(App[str]):
+class WorkbenchApp(Guarded, App[str]):
     """The application. It shows a first frame at once, then the main screen, which takes longer to import.
 
     The result is a message for the user, to print once the terminal is restored.
@@ -94,13 +95,14 @@ class WorkbenchApp(App[str]):
         self._show_problems()
 
     def _handle_exception(self, error: Exception) -> None:
-        """Report an unexpected error of a worker and go on: a bug in a listing must not end the run that trains here.
+        """Report an unexpected error and go on: a bug in a listing must not end the run that trains here.
 
-        Textual calls this for every exception. One in a message handler ends the application, because its widget is
-        dead. The command that opened the screen then saves the run.
+        Textual calls this for every exception. One that ends a widget ends the application, which may no longer answer
+        keys. The command that opened the screen then saves the run.
         """
-        if isinstance(error, WorkerFailed) and isinstance(error.error, Exception) and self.main is not None:
-            self.main.report(error.error)
+        bug = error.error if isinstance(error, WorkerFailed) else error
+        if isinstance(bug, Exception) and is_outlived(error) and self.main is not None and self.main.is_mounted:
+            self.main.report(bug)
         else:
             self.bug = self.bug or error
             super()._handle_exception(error)

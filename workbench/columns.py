@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from rich.cells import cell_len, set_cell_size
+
+T = TypeVar("T")
 
 
 def fit(text: str, width: int, *, right: bool = False) -> str:
@@ -39,6 +42,23 @@ def padded(text: str, width: int, *, right: bool = False) -> str:
     """Return `text` padded to at least `width` columns of the terminal. right: align it to the right."""
     padding = " " * (width - cell_len(text))
     return padding + text if right else text + padding
+
+
+def packed(pieces: Iterable[T], width: int, gap: int, length: Callable[[Any], int] = cell_len) -> list[list[T]]:
+    """Split `pieces` into as few lines of `width` columns as possible, with `gap` columns between two pieces.
+
+    The first line holds as many of the first pieces as fit. A piece that is longer than a line has one to itself.
+    """
+    lines: list[list[T]] = [[]]
+    used = -gap
+    for piece in pieces:
+        columns = gap + length(piece)
+        if lines[-1] and used + columns > width:
+            lines.append([])
+            used = -gap
+        lines[-1].append(piece)
+        used += columns
+    return lines
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> Iterator[str]:

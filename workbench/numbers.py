@@ -28,11 +28,6 @@ def percent(share: float | None, digits: int = 0) -> str:
     return text if text == "-" else f"{text}%"
 
 
-def counted(count: int, noun: str, plural: str = "") -> str:
-    """Return `count` with its noun: 1 label, 2 labels, 12,000 labels. plural: where it is not the noun with an s."""
-    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
-
-
 def duration(seconds: float) -> str:
     """Format `seconds` for a reader: 4.2s, 42s, 6m 20s, 3h 05m; - when unknown (NaN or infinite)."""
     if not math.isfinite(seconds):

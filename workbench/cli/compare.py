@@ -31,7 +31,7 @@ _STYLES = {
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.set_defaults(execute=run)
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="folders or names of two runs or more")
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="folders or names of two or more runs")
     add_dir(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object (docs/compare.md lists its fields)")
     parser.add_argument("--width", metavar="N", type=int, help="columns of the report (default: the terminal's)")
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     width = _width(args.width)
     runs = read_runs(_folders(args.runs, runs_dir(args)))
     if not any(one.view.started or one.view.history for one in runs):
-        raise StorageError("none of these runs has an event in its journal yet: compare them later")
+        raise StorageError("the journals of these runs are still empty: compare them later")
     if args.json:
         output.data(json.dumps(plain_values(runs), allow_nan=False, default=str))
     else:
@@ -62,7 +62,7 @@ def _folders(named: list[str], where: Path) -> list[RunFolder]:
             output.warning(f"'{name}' is named twice and compared once")
         folders[folder.root] = folder
     if len(folders) < 2:
-        raise UsageError(f"compare needs two runs or more, not only '{named[0]}': name another one")
+        raise UsageError(f"compare needs at least two runs, not only '{named[0]}': name another one")
     if len(folders) > len(LETTERS):
         raise UsageError(f"{len(folders)} runs are too many to compare at once: name at most {len(LETTERS)}")
     return list(folders.values())

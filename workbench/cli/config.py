@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trainer.config import SCHEMAS, Config, config_warnings
 from trainer.config.fields import Section
-from trainer.config.loading import config_text, load_config_as, parse_overrides, preset_names
+from trainer.config.loading import config_text, load_config_as, parse_overrides, preset_names, replaced_settings
 from trainer.config.problems import Schema, validate_as
 from trainer.config.reference import ReferenceRow, json_schema, reference_markdown, reference_rows
 from trainer.config.schema import RunConfig
@@ -97,6 +97,8 @@ def configuration(args: argparse.Namespace, schema: type[Schema]) -> Schema:
     if data := getattr(args, "data", None):  # an option of the commands that train on preferences
         given.append(f"data.preferences={data}")
     overrides = parse_overrides(args.overrides + given + dir_override(args), schema)
+    for line in replaced_settings(Path(args.config_given or "")):
+        output.warning(f"'{args.config_given}': {line}")
     if issubclass(schema, Config):
         return load_config_as(schema, args.config, overrides, preset_names())
     return load_config_as(schema, args.config_given, overrides) if args.config_given else validate_as(schema, overrides)
@@ -113,7 +115,7 @@ def resumed(args: argparse.Namespace, schema: type[Schema]) -> tuple[Schema, Run
         ("--data", getattr(args, "data", None)),
     ):
         if value is not None:
-            raise UsageError(f"{option} {value} does not go with --resume, which uses the run's own config.toml")
+            raise UsageError(f"{option} {value} cannot be used with --resume, which uses the run's own config.toml")
     allowed: Sequence[str] = _RESUMABLE_ON_PREFERENCES
     if issubclass(schema, Config):
         allowed = [row.key for row in reference_rows() if row.live or row.key in RESUMABLE]

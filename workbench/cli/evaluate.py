@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from trainer.config.problems import short
 from trainer.errors import UsageError
 from trainer.events import Event, PhaseProgress
+from trainer.plurals import counted
 from trainer.runs.folder import open_run
 from workbench.cli.config import runs_dir
 from workbench.cli.parser import add_dir, add_run, add_trust_code
 from workbench.columns import aligned
-from workbench.numbers import counted, number, percent
+from workbench.numbers import number, percent
 from workbench.system import output
 from workbench.system.code_trust import require_trust, trusted_code
 from workbench.text import visible
@@ -24,9 +26,10 @@ from workbench.text import visible
 if TYPE_CHECKING:
     from trainer.evaluation.held_out import EvaluationReport
     from trainer.evaluation.intervals import Interval
-    from trainer.session.checkpoint_evaluation import Wanted
+    from trainer.session.checkpoint_evaluation import EvaluationOptions
 
 _MOST = 1024  # responses to a prompt
+_DIGITS = 18  # of a number of prompts; Python reads no number of more than 4300
 _ROWS = (
     ("score", "score", 3),
     ("reward", "reward: score less KL penalty", 3),
@@ -69,14 +72,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the evaluation; warnings and progress go to stderr."""
     folder = open_run(args.run, runs_dir(args))
-    wanted = _wanted(args)
+    options = _options(args)
     # Imported here, because this imports mlx: mistakes in the command line are reported first.
     from trainer.session.checkpoint_evaluation import evaluate_checkpoint, find_checkpoint, reward_of
 
-    output.note(f"evaluating '{find_checkpoint(folder, wanted.checkpoint).name}' of run '{folder.name}'")
-    require_trust(reward_of(folder, wanted), given=args.trust_code or bool(wanted.reward))
+    output.note(f"evaluating '{find_checkpoint(folder, options.checkpoint).name}' of run '{folder.name}'")
+    require_trust(reward_of(folder, options), given=args.trust_code or bool(options.reward))
     with _progress() as emit:
-        found = evaluate_checkpoint(folder, wanted, emit, trust=trusted_code().check)
+        found = evaluate_checkpoint(folder, options, emit, trust=trusted_code().check)
     for warning in found.warnings:
         output.warning(warning)
     report = found.report
@@ -84,8 +87,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _wanted(args: argparse.Namespace) -> Wanted:
-    """Return the evaluation asked for. Raises UsageError for numbers out of range."""
+def _options(args: argparse.Namespace) -> EvaluationOptions:
+    """Return the options of the evaluation. Raises UsageError for numbers out of range."""
     for option, value in (("--samples", args.samples), ("--best-of", args.best_of)):
         if value is not None and not 1 <= value <= _MOST:
             raise UsageError(f"{option} {value}: must be 1 to {_MOST}")
@@ -93,12 +96,14 @@ def _wanted(args: argparse.Namespace) -> Wanted:
         raise UsageError(f"--seed {args.seed}: must be 0 to 4294967295")
     count = None
     if args.prompts and re.fullmatch(r"-?[0-9]+", args.prompts):
+        if len(args.prompts) > _DIGITS:
+            raise UsageError(f"--prompts {short(args.prompts)}: must be a smaller number, or the name of a file")
         count = int(args.prompts)
         if count < 1:
             raise UsageError(f"--prompts {count}: must be at least 1, or the name of a file")
-    from trainer.session.checkpoint_evaluation import Wanted
+    from trainer.session.checkpoint_evaluation import EvaluationOptions
 
-    return Wanted(
+    return EvaluationOptions(
         checkpoint=args.checkpoint,
         prompts=count,
         file="" if count else args.prompts or "",

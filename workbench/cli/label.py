@@ -44,7 +44,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--run", metavar="RUN", help="run whose samples to judge: folder or name (default: the newest)")
     parser.add_argument(
-        "--data", metavar="SOURCE", help="pairs of a .jsonl, .json, .csv or .parquet file, a folder or a datasets name"
+        "--data",
+        metavar="SOURCE",
+        help="pairs to judge: a .jsonl, .json, .csv or .parquet file, a folder or a datasets name",
     )
     parser.add_argument(
         "--queue",
@@ -65,7 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="reward models for uncertain (the first) and disagreement (default: the newest)",
     )
     add_dir(parser)
-    parser.add_argument("--guidelines", metavar="FILE", help="text to judge by; it is shown, and saved with the labels")
+    parser.add_argument("--guidelines", metavar="FILE", help="text file, shown first and saved with the labels")
     parser.add_argument("--store", metavar="FILE", help="the store (default: preferences.db, in this folder)")
     parser.add_argument("--limit", metavar="N", type=int, help="number of items (default: all)")
     parser.add_argument(
@@ -88,10 +90,10 @@ def opening(args: argparse.Namespace) -> Opening:
     labeller = labeller_name(args.labeller if args.labeller is not None else default_labeller(kept))
     guidelines = read_guidelines(args.guidelines) if args.guidelines else ""
     where = runs_dir(args)
-    wanted = _wanted(args, where)
+    options = _options(args, where)
     choice = None
-    if args.run or args.data or wanted.queues:
-        plan = session_plan(wanted)
+    if args.run or args.data or options.queues:
+        plan = session_plan(options)
         alike = with_plan(unfinished(kept, labeller), plan)
         same = [session for session in alike if session.guidelines == guidelines_hash(guidelines)]
         choice = (
@@ -99,11 +101,11 @@ def opening(args: argparse.Namespace) -> Opening:
             if same
             else SessionChoice(labeller=labeller, plan=plan, guidelines=guidelines)
         )
-    label = LabelOpening(store=path, labeller=labeller, choice=choice, options=wanted)
-    return Opening(watch=wanted.run, overrides=() if wanted.run else tuple(dir_override(args)), label=label)
+    label = LabelOpening(store=path, labeller=labeller, choice=choice, options=options)
+    return Opening(watch=options.run, overrides=() if options.run else tuple(dir_override(args)), label=label)
 
 
-def _wanted(args: argparse.Namespace, where: Path) -> SessionOptions:
+def _options(args: argparse.Namespace, where: Path) -> SessionOptions:
     """Return the options; a run or reward models that are needed but not named are the newest ones."""
     queues = tuple(_weighted(text) for text in args.queues)
     names = {queue for queue, _ in queues}

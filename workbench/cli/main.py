@@ -19,11 +19,11 @@ COMMANDS = {  # the module of each, with its `add_options`, and its line in --he
     "evaluate": ("evaluate", "compare a checkpoint of a run with its reference"),
     "compare": ("compare", "compare runs: numbers, score against KL, curves, settings, texts"),
     "preferences": ("preferences", "import, export and describe preferences"),
-    "reward-model": ("reward_model", "train a reward model on preferences, evaluate it, score with it"),
+    "reward-model": ("reward_model", "train, evaluate and apply a reward model"),
     "dpo": ("train", "train a policy on preferences directly, as a baseline for PPO"),
-    "label": ("label", "choose the better completion, one key a decision"),
+    "label": ("label", "choose the better completion, one key per decision"),
     "watch": ("ui", "show a run that another process trains, or one that has ended"),
-    "doctor": ("doctor", "check what training would run on here, and what slows it down"),
+    "doctor": ("doctor", "check what training would run on here and what would slow it down"),
 }
 
 EXIT_CODES = {

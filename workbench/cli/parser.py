@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from workbench.system import output
 
-TRUST_CODE = "run the Python files of the reward, and trust their present content from now on"
+TRUST_CODE = "run the Python files of the reward, and trust this version of them from now on"
 PREFERENCES = "preferences.db, a .jsonl, .jsonl.gz, .json, .csv or .parquet file, a folder or a datasets name"
 
 _LONGEST = 60  # characters shown of a wrong argument
@@ -71,7 +71,7 @@ class Parser(argparse.ArgumentParser):
         shown, hint = f"'{str(value)[:_LONGEST]}'", _meant(str(value), action.choices)
         if isinstance(action, argparse._SubParsersAction):
             self.error(f"unknown command {shown}{hint}")
-        self.error(f"{'/'.join(action.option_strings) or action.dest} {shown}: no such choice{hint}")
+        self.error(f"{'/'.join(action.option_strings) or action.dest} {shown}: invalid choice{hint}")
 
     def _commands(self) -> dict[str, Parser]:
         actions = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]

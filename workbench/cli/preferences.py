@@ -14,6 +14,7 @@ from typing import Any
 from trainer.errors import UsageError
 from trainer.events import plain
 from trainer.files import may_exist
+from trainer.plurals import counted
 from trainer.preferences.agreement import Agreement, measure_agreement
 from trainer.preferences.data_card import render_data_card
 from trainer.preferences.formats import (
@@ -28,7 +29,7 @@ from trainer.preferences.formats.k_way import k_way_row
 from trainer.preferences.records import Preference
 from trainer.preferences.store import PreferenceStore, default_store
 from workbench.columns import aligned, fit_end
-from workbench.numbers import counted, moment, number, percent
+from workbench.numbers import moment, number, percent
 from workbench.system import output
 from workbench.text import visible
 
@@ -53,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     command.set_defaults(execute=list_)
     _add_selection(command)
     command.add_argument("--limit", metavar="N", type=int, default=20, help="number of lines (default: %(default)s)")
-    command.add_argument("--json", action="store_true", help="print every field, one JSON object a line")
+    command.add_argument("--json", action="store_true", help="print every field, one JSON object per line")
     for command in actions.choices.values():
         command.add_argument("--store", metavar="FILE", help="the store (default: preferences.db, in this folder)")
 
@@ -126,7 +127,7 @@ def import_(args: argparse.Namespace) -> int:
     path = _path(args)
     with PreferenceStore(path) as store:
         added = store.add_many(preferences, source=args.source)
-    known = f"; {added.duplicates:,} were there already" if added.duplicates else ""
+    known = f", skipped {counted(added.duplicates, 'duplicate')}" if added.duplicates else ""
     output.note(f"imported {counted(added.count, 'preference')} into '{path}'{known}")
     return 0
 
@@ -223,7 +224,7 @@ def _report(reading: Reading) -> None:
     if reading.duplicates:
         facts.append(counted(reading.duplicates, "duplicate"))
     if reading.broken:
-        facts.append(f"{reading.broken:,} broken and left out")
+        facts.append(f"{counted(reading.broken, 'broken row')} left out")
     output.note(f"{reading.source}: {', '.join(facts)}")
     for problem in reading.problems:
         output.warning(problem)
@@ -255,7 +256,7 @@ def _selected(args: argparse.Namespace, store: PreferenceStore) -> Iterator[Pref
 def _some(preferences: Iterator[Preference], path: Path, selection: str = "") -> Iterator[Preference]:
     first = next(preferences, None)
     if first is None:
-        way_out = "leave that out" if selection else f"import some with {_IMPORT}"
+        way_out = "drop that option" if selection else f"import some with {_IMPORT}"
         raise UsageError(f"no preferences in '{path}'{selection}: {way_out}")
     return chain([first], preferences)
 

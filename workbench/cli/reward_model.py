@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from trainer.config.reward_model import RewardModelConfig
 from trainer.errors import DataError, UsageError
 from trainer.events import RunEnded
+from trainer.plurals import counted
 from trainer.runs.checkpoint_index import newest_checkpoint
 from trainer.runs.folder import RunFolder, open_run
 from workbench.cli.config import runs_dir
 from workbench.cli.parser import PREFERENCES, add_dir, add_preference_training, add_run
 from workbench.cli.train import train_on_preferences
 from workbench.columns import aligned
-from workbench.numbers import counted, number, percent
+from workbench.numbers import number, percent
 from workbench.system import output
 from workbench.text import visible
 
@@ -40,11 +41,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     action.add_argument("--data", metavar="SOURCE", help=f"{PREFERENCES} (default: the held-out part of the run's)")
     action.add_argument("--json", action="store_true", help="print one JSON object")
     add_dir(action)
-    action = actions.add_parser("score", help="score completions, one JSON object a line")
+    action = actions.add_parser("score", help="score completions, one JSON object per line")
     action.set_defaults(execute=score)
     add_run(action, "the run's folder or name, or a checkpoint's folder")
     action.add_argument("--prompt", metavar="TEXT", help="the prompt of --completion")
-    action.add_argument("--completion", metavar="TEXT", action="append", default=[], help="may be given several times")
+    action.add_argument("--completion", metavar="TEXT", action="append", default=[], help="can be repeated")
     action.add_argument("--data", metavar="FILE", help="a file whose rows have a prompt and a completion")
     add_dir(action)
 
@@ -83,7 +84,7 @@ def evaluate(args: argparse.Namespace) -> int:
 
 
 def score(args: argparse.Namespace) -> int:
-    """Print the score of each completion, one JSON object a line."""
+    """Print the score of each completion, one JSON object per line."""
     if bool(args.data) == bool(args.completion):
         raise UsageError("give completions either with --prompt and --completion, or with --data FILE")
     given = ({"prompt": args.prompt or "", "completion": text} for text in args.completion)
@@ -102,9 +103,10 @@ def score(args: argparse.Namespace) -> int:
 
 def _evaluation(folder: Path) -> dict[str, Any]:
     """Return the last evaluation of the run in `folder`; empty if nothing was held out."""
+    from trainer.reward_model.snapshot import read_card
+
     checkpoint = newest_checkpoint(RunFolder(folder))
-    card = json.loads((checkpoint / "reward_model.json").read_bytes()) if checkpoint else {}
-    return card.get("evaluation") or {}
+    return (checkpoint and read_card(checkpoint).get("evaluation")) or {}
 
 
 def _found(args: argparse.Namespace) -> tuple[Path, RunFolder | None]:
@@ -149,7 +151,7 @@ def evaluation_lines(evaluation: dict[str, Any]) -> Iterator[str]:
             ),
         ]
     )
-    for name, title in (("by_length", "the better one is"), ("by_source", "source")):
+    for name, title in (("by_length", "better completion"), ("by_source", "source")):
         if rows := evaluation[name]:
             yield ""
             yield from aligned(
@@ -165,7 +167,7 @@ def evaluation_lines(evaluation: dict[str, Any]) -> Iterator[str]:
         yield ""
         yield from aligned(
             [
-                ("probability given", "pairs", "mean", "accuracy"),
+                ("predicted probability", "pairs", "mean", "accuracy"),
                 *(
                     (
                         f"{one['low']:.2f} to {one['high']:.2f}",

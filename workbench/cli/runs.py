@@ -23,12 +23,12 @@ _TEXTS = (0, 1, 5, 6)  # columns aligned to the left
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.set_defaults(execute=run)
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     add_dir(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """List the runs by name, as a table with problems on stderr, or as one JSON object a line."""
+    """List the runs by name, as a table with problems on stderr, or as one JSON object per line."""
     folder = runs_dir(args)
     runs = list_runs(folder)
     if args.json:
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 def _plain(summary: RunSummary) -> dict[str, Any]:
     """Return `summary` as plain values; `started` in unix seconds, `kl` in nats a sequence.
 
-    `score` and `kl` are means of the last five iterations; `alarms` is the level of each open one by its code.
+    `score` and `kl` are means of the last five iterations; `alarms` is the level of each active one by its code.
     """
     return {
         "name": summary.name,

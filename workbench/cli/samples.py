@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import textwrap
 from pathlib import Path
 
 from rich.cells import chop_cells
 
+from trainer.config.problems import short
 from trainer.errors import StorageError, UsageError
+from trainer.plurals import counted
 from trainer.runs.folder import RunFolder, open_run
+from trainer.runs.samples import kept_iterations
 from workbench.cli.config import runs_dir
 from workbench.cli.parser import add_dir, add_run
 from workbench.columns import fit_end
-from workbench.numbers import counted, number
+from workbench.numbers import number
 from workbench.run.sample_query import Order, parse_query
-from workbench.run.sample_reader import kept_iterations
 from workbench.run.sample_table import Sample, SampleTable
 from workbench.samples.bookmarks import Bookmarks
 from workbench.samples.export import export_samples
@@ -46,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sort", choices=("score", "kl", "length"), help="highest first (default: order of the batch)")
     parser.add_argument("--limit", metavar="N", type=int, help="number of samples (default: 20 printed, all exported)")
     files = parser.add_mutually_exclusive_group()
-    files.add_argument("--jsonl", metavar="FILE", help="write every field of each sample, one JSON object a line")
+    files.add_argument("--jsonl", metavar="FILE", help="write every field of each sample, one JSON object per line")
     files.add_argument("--markdown", metavar="FILE", help="write texts, scores and tables of the tokens")
 
 
@@ -110,10 +113,10 @@ def _iterations(folder: RunFolder, which: str) -> list[int]:
         raise StorageError(f"no samples in '{folder.samples}': a run saves them with run.save_samples = true")
     if which in ("newest", "all"):
         return kept[-1:] if which == "newest" else kept[::-1]
-    if not (which.isascii() and which.isdigit()):
-        raise UsageError(f"--iteration {which}: must be a number, newest, or all")
+    if not re.fullmatch("[0-9]{1,18}", which):
+        raise UsageError(f"--iteration {short(which)}: must be a number, newest, or all")
     if int(which) not in kept:
-        raise UsageError(f"--iteration {which}: no samples saved; there are some from {kept[0]} to {kept[-1]}")
+        raise UsageError(f"--iteration {which}: no samples saved; the saved ones are from {kept[0]} to {kept[-1]}")
     return [int(which)]
 
 

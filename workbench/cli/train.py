@@ -16,12 +16,12 @@ from trainer.config.dpo import DPOConfig
 from trainer.config.reward_model import RewardModelConfig
 from trainer.errors import StorageError, TrainerError
 from trainer.events import RunEnded, RunStarted
+from trainer.plurals import counted
 from trainer.runs.folder import check_name_is_free
 from trainer.runs.listing import is_complete
 from workbench.cli.config import configuration, resumed
 from workbench.cli.parser import add_preference_training, add_trust_code
 from workbench.headless import Display
-from workbench.numbers import counted
 from workbench.run.session import Session
 from workbench.system import output
 from workbench.system.code_trust import is_given, require_trust, trusted_code
@@ -157,7 +157,6 @@ class _Follower:
                 self._display.refresh()
 
     def close(self) -> None:
-        """Close the display."""
         with self._reader_may_go():
             self._display.close()
 

@@ -11,13 +11,13 @@ from typing import Any
 
 from trainer.errors import StorageError
 from trainer.events import Alert, Decision, Event, RolledBack
-from trainer.runs.folder import RunFolder
+from trainer.runs.folder import RunFolder, read_config
 from trainer.runs.journal import read_journal
 from trainer.runs.listing import PPO
+from trainer.runs.samples import kept_iterations
 from workbench.compare.lines import Piece, role_of
 from workbench.compare.prompts import PROMPTS, shared_prompts
-from workbench.run.config_differences import read_config
-from workbench.run.sample_reader import kept_iterations, read_batch
+from workbench.run.sample_reader import read_batch
 from workbench.run.sample_table import Sample
 from workbench.run.view import RunView
 from workbench.text import visible

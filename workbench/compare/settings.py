@@ -8,10 +8,10 @@ from typing import NamedTuple
 from rich.cells import cell_len
 
 from trainer.control.live_settings import in_words
+from trainer.plurals import counted
 from workbench.columns import fit, padded
 from workbench.compare.compared_run import ComparedRun
 from workbench.compare.lines import Line, notes, role_of, wrapped
-from workbench.numbers import counted
 from workbench.run.config_differences import MOST, Difference, config_differences, difference_rows
 from workbench.text import visible
 

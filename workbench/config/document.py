@@ -15,13 +15,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainer.config import PRESETS, Config, config_warnings, load_config, preset_names
-from trainer.config.fields import CONFIG_FORMAT
-from trainer.config.loading import config_text
+from trainer.config import PRESETS, Config, config_warnings, preset_names
 from trainer.config.problems import located_problems
-from trainer.errors import ConfigError, StorageError, UsageError, cannot_write
+from trainer.errors import StorageError, UsageError, cannot_write
 from trainer.files import parse_toml, read_given, whole_file
 from trainer.runs.listing import PPO
+from workbench.config.earlier_text import migrated, numbered
 from workbench.config.fields import fields_by_key
 from workbench.config.toml import key_lines, line_of, line_typed_on, with_value
 from workbench.run.metrics import training_command
@@ -98,24 +97,24 @@ class ConfigDocument:
 
     @classmethod
     def open(cls, source: str | Path) -> ConfigDocument:
-        """Open a preset or a file, even one with errors. Raises UsageError if it cannot be read."""
+        """Open a preset or a file, even one with errors. Raises UsageError if it cannot be read.
+
+        What an earlier version wrote becomes what this one writes, as unsaved changes.
+        """
         preset = str(source) if str(source) in preset_names() else ""
         path = PRESETS / f"{preset}.toml" if preset else _expanded(Path(source))
         text, content = _read_text(path, str(source))
-        return cls(text, path=None if preset else path, preset=preset, content=content)
+        document = cls(text, path=None if preset else path, preset=preset, content=content)
+        document._migrate()
+        return document
 
     @classmethod
     def of_run(cls, folder: Path, changes: Mapping[str, Mapping[str, Any]] | None = None) -> ConfigDocument:
         """Copy the configuration of the run in `folder`, without its file and its run name.
 
-        Keys of an earlier version become those of this one. changes: values to set, by table and name. Raises
-        UsageError if the configuration cannot be read.
+        changes: values to set, by table and name. Raises UsageError if the configuration cannot be read.
         """
-        path = folder / "config.toml"
-        document = cls.open(path)
-        if document.kind == PPO and document._values.get(CONFIG_FORMAT.key, 1) != CONFIG_FORMAT.version:
-            with contextlib.suppress(ConfigError, UsageError):  # a text with errors stays as it is
-                document._put(config_text(load_config(path)))
+        document = cls.open(folder / "config.toml")
         document.path = None
         document._copied = folder.name
         if document.kind == PPO:
@@ -252,6 +251,7 @@ class ConfigDocument:
         if text != self.text:
             self._step(text)
         self._mark_saved(content)
+        self._migrate()
 
     @property
     def name(self) -> str:
@@ -261,6 +261,10 @@ class ConfigDocument:
         if self.preset:
             return f"preset {self.preset}"
         return f"{'copy' if self.kind == PPO else 'config.toml'} of {self._copied}"
+
+    def _migrate(self) -> None:
+        if self.kind == PPO and (text := migrated(self.text)) != self.text:
+            self._step(text)
 
     def _edit(self, key: str, value: Any) -> None:
         """Set `key` in the text, or remove it if `value` is None; everything else stays as it is."""
@@ -310,9 +314,13 @@ class ConfigDocument:
             self.syntax_error = str(error)
 
     def _write(self, path: Path) -> None:
-        """Replace the file at `path`, and keep its permissions. Raises StorageError; then nothing has changed."""
+        """Replace the file at `path`, and keep its permissions. Raises StorageError; then nothing has changed.
+
+        The text gets the number of this version, so that no later one migrates it twice.
+        """
         target = path.resolve()  # a link stays a link
-        content = self.text.replace("\n", "\r\n" if b"\r\n" in self._on_disk else "\n").encode("utf-8", "replace")
+        text = numbered(self.text) if self.kind == PPO else self.text
+        content = text.replace("\n", "\r\n" if b"\r\n" in self._on_disk else "\n").encode("utf-8", "replace")
         if self._on_disk.startswith(codecs.BOM_UTF8):
             content = codecs.BOM_UTF8 + content
         try:
@@ -322,6 +330,7 @@ class ConfigDocument:
                 file.write(content)
         except OSError as error:
             raise cannot_write(f"'{path}'", error, ", or save it elsewhere; nothing was changed") from None
+        self._put(text)
         self._mark_saved(content)
 
     def _mark_saved(self, content: bytes) -> None:

@@ -17,7 +17,7 @@ from trainer.files import open_regular, read_regular
 
 _CHARACTERS_A_TOKEN = 4
 _READ = 64 * 1024  # bytes of a prompt file that are read
-_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_BYTES = {"float32": 4, "bfloat16": 2}
 _STARTER = {  # SmolLM2-135M, so that the estimate works before it is converted
     "hidden_size": 576,
     "intermediate_size": 1536,
@@ -146,7 +146,7 @@ def _shape(path: str) -> tuple[_Shape | None, str]:
         return _decoder(_STARTER), ""
     folder = _folder(path)
     if folder is None:
-        return None, "the model is not here yet, so its size is not known"
+        return None, "the model is not downloaded, so its size is unknown"
     try:
         settings = json.loads(read_regular(folder / "config.json"))
         return _decoder({**settings, **(settings.get("text_config") or {})}), ""
@@ -167,7 +167,7 @@ def _decoder(settings: dict[str, Any]) -> _Shape:
         tied=bool(settings.get("tie_word_embeddings", False)),
     )
     if not all(0 < size < 2**31 for size in shape[:-1]):
-        raise ValueError("these are no sizes of a model")
+        raise ValueError("not the sizes of a model")
     return shape
 
 

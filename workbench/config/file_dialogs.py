@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from trainer.config import preset_names
 from trainer.errors import TrainerError
+from trainer.plurals import counted
 from workbench.config.document import ConfigDocument, OverwriteError
 from workbench.kit.dialog import Answer, AnswerScreen, TextPromptScreen
-from workbench.numbers import counted
+from workbench.kit.wait_screen import WaitScreen
 from workbench.text import visible
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class FileDialogs:
 
     def open(self) -> None:
         """Choose a preset or a file."""
-        self._pane.run_worker(self._open(), group="open", exclusive=True)
+        self._pane.app.push_screen(WaitScreen(self._open))
 
     async def _open(self) -> None:
         app = self._pane.app
@@ -57,7 +58,7 @@ class FileDialogs:
         try:
             self._write(self._document.save)
         except OverwriteError as error:
-            self._pane.run_worker(self._overwrite(error), group="save", exclusive=True)
+            self._pane.app.push_screen(WaitScreen(partial(self._overwrite, error)))
         except TrainerError as error:
             self._show_error(error)
 

@@ -20,6 +20,7 @@ from textual.widgets.option_list import Option
 
 from workbench.config.fields import FormField, as_text, parse
 from workbench.config.rows import ConfigRows, FieldRow, Row, value_span
+from workbench.kit.keys import with_keys
 from workbench.kit.pane import MountedWhole
 from workbench.text import visible
 
@@ -141,9 +142,12 @@ class ConfigForm(MountedWhole, Container):
         self._place()
 
     def say(self, text: str) -> None:
-        """Show a note under the cursor's row until the cursor moves; an empty text removes it."""
+        """Show a note under the cursor's row until the cursor moves; an empty text removes it.
+
+        A key is given by the id of its binding in braces.
+        """
         note = self.query_one("#config-note", Static)
-        note.update(Content(visible(text)))
+        note.update(Content(with_keys(visible(text), self.rows, *self.ancestors)))
         note.display = bool(text)
         self._place()
 

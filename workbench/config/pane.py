@@ -22,7 +22,6 @@ from workbench.config.rows import ConfigRows, FieldRow, SectionRow
 from workbench.config.toml import line_of
 from workbench.config.views import ConfigReading, ConfigViews
 from workbench.config.widgets import ConfigHeading, EstimateLine, FieldHelp, ProblemsList, SearchLine
-from workbench.kit.keys import keys_of
 from workbench.kit.pane import Pane
 from workbench.run.view import RunView
 
@@ -34,10 +33,10 @@ class ConfigPane(Pane):
 
     TITLE = "Config"
     HELP = (
-        "The configuration of the next run, or of the active one. Enter edits the value under the cursor; left and "
-        "right change it by a step. • differs from the preset, * is unsaved, ✖ is a problem. During a run only "
-        "settings marked live can change: enter sends a new value (↵) to the run, which applies it from the next "
-        "iteration, and escape discards it. Configurations of reward models and of DPO are shown as read-only TOML."
+        "The configuration of the next run, or of the active one. {config.edit} edits the value under the cursor; "
+        "{config.less} and {config.more} change it by a step. • differs from the preset, * is unsaved, ✖ is a problem. "
+        "During a run only settings marked live can change: {config.edit} sends a new value (↵) to the run for the "
+        "next iteration, and {config.back} discards it. Reward models and DPO are shown as read-only TOML."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("w,ctrl+s", "save", "save", id="config.save", tooltip="Save the file; a preset as a file of your own"),
@@ -50,7 +49,9 @@ class ConfigPane(Pane):
         Binding("backspace", "reset", "reset", show=False, id="config.reset", tooltip="Restore the preset's value"),
         Binding("f", "fold_all", "fold", show=False, id="config.fold", tooltip="Fold or unfold all sections"),
         Binding("e,ctrl+n", "problem(1)", "problem", id="config.problem", tooltip="Go to the next problem"),
-        Binding("E", "problem(-1)", "problem", show=False, id="config.problem-up", tooltip="Go to the problem before"),
+        Binding(
+            "E", "problem(-1)", "problem", show=False, id="config.problem-up", tooltip="Go to the previous problem"
+        ),
         Binding("escape", "back", "back", show=False, id="config.back", tooltip="End the search; leave the TOML"),
     ]
 
@@ -210,7 +211,7 @@ class ConfigPane(Pane):
     @on(ConfigForm.LockedChosen)
     def _explain_lock(self) -> None:
         if self.document.syntax_error:
-            self._form.say(f"the TOML has an error: fix it there first ({keys_of(self)['config.toml']})")
+            self._form.say("the TOML has an error: fix it there first ({config.toml})")
         elif row := self._form.rows.selected:
             self._form.say(f"{row.key} cannot change during a run: only settings marked live can")
 
@@ -270,7 +271,7 @@ class ConfigPane(Pane):
             return
         self._controller.draft = draft
         self.refresh_view()
-        self._form.say(f"enter sends {draft.key} to the run, {keys_of(self)['config.back']} discards it")
+        self._form.say(f"{{config.edit}} sends {draft.key} to the run, {{config.back}} discards it")
 
     def _discard_draft(self) -> None:
         self._controller.draft = None

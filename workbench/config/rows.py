@@ -177,8 +177,8 @@ class ConfigRows(CursorList[Row]):
     BINDINGS: ClassVar[list[BindingType]] = [
         *cursor_bindings("config", "row"),
         Binding("enter", "choose", "edit", id="config.edit", tooltip="Edit the value, or fold the section"),
-        Binding("right,plus", "step(1)", "more", show=False, id="config.more", tooltip="The next value up; unfold"),
-        Binding("left,minus", "step(-1)", "less", show=False, id="config.less", tooltip="The next value down; fold"),
+        Binding("right,plus", "step(1)", "more", show=False, id="config.more", tooltip="Raise the value, or unfold"),
+        Binding("left,minus", "step(-1)", "less", show=False, id="config.less", tooltip="Lower the value, or fold"),
     ]
 
     class Chosen(Message):

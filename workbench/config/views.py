@@ -22,6 +22,7 @@ from workbench.config.fields import fields_by_key
 from workbench.config.form import ConfigForm
 from workbench.config.rows import rows_of
 from workbench.config.toml import Token, TokenKind, line_of, tokens_by_line
+from workbench.kit.guard import GuardedWidget
 from workbench.text import visible
 
 _APPS = {"f6", "f7", "ctrl+z", "ctrl+y"}  # F-keys choose panes; undo and redo also change the form
@@ -41,7 +42,7 @@ def _bindings() -> list[BindingType]:
     return kept
 
 
-class TomlView(TextArea, inherit_bindings=False):
+class TomlView(GuardedWidget, TextArea, inherit_bindings=False):
     """TOML editor with its own highlighting: Textual's needs tree-sitter, which many machines do not have."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"toml-view--{kind}" for kind in get_args(TokenKind)}
@@ -70,8 +71,8 @@ class TomlView(TextArea, inherit_bindings=False):
     def render_lines(self, crop: Region) -> list[Strip]:
         """Draw nothing after the widget is removed.
 
-        Textual drops the component styles at once, but draws until the next layout. The next repaint would end the
-        application with "No 'text-area--gutter' key in COMPONENT_CLASSES".
+        Textual drops the component styles at once, but draws until the next layout. The next repaint would
+        fail with "No 'text-area--gutter' key in COMPONENT_CLASSES".
         """
         return super().render_lines(crop) if self.is_attached else [Strip.blank(crop.width)] * crop.height
 

@@ -13,17 +13,18 @@ from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from trainer.config import Config
-from workbench.columns import fit_end
+from workbench.columns import fit_end, packed
 from workbench.config.document import ConfigDocument, Problem
 from workbench.config.estimates import Estimate, estimate
 from workbench.config.fields import shown
 from workbench.config.rows import Row, SectionRow
 from workbench.kit.drawing import CutText
+from workbench.kit.guard import GuardedWidget
 from workbench.numbers import gigabytes
 from workbench.text import visible
 
 
-class ConfigHeading(Widget):
+class ConfigHeading(GuardedWidget, Widget):
     """Heading with the name of the preset or file, whether it is saved, and the number of changes."""
 
     _subject = ""
@@ -141,7 +142,7 @@ class FieldHelp(CutText):
         self.update(help_content(row), layout=False)
 
 
-class EstimateLine(Widget):
+class EstimateLine(GuardedWidget, Widget):
     """Line with tokens and memory of an iteration, as far as its width allows."""
 
     _pieces: Sequence[str] = ()
@@ -152,7 +153,7 @@ class EstimateLine(Widget):
         self.refresh()
 
     def render(self) -> Content:
-        return Content(fitted(self._pieces, self.size.width))
+        return Content(" · ".join(packed(self._pieces, self.size.width, 3)[0]))
 
 
 def help_content(row: Row | None) -> Content:
@@ -184,13 +185,3 @@ def estimate_pieces(needed: Estimate | None) -> list[str]:
         f"≤ {needed.forward_tokens:,} through a model",
         needed.basis,
     ]
-
-
-def fitted(pieces: Sequence[str], width: int) -> str:
-    """Join as many of the first pieces as fit in `width` columns, but at least one."""
-    line = pieces[0] if pieces else ""
-    for piece in pieces[1:]:
-        if len(line) + 3 + len(piece) > width:
-            break
-        line = f"{line} · {piece}"
-    return line

@@ -1,4 +1,4 @@
-"""Displays of a headless run: a live table on a terminal, a line an iteration in a log, or JSON lines."""
+"""Displays of a headless run: a live table on a terminal, a line per iteration in a log, or JSON lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Display:
     interval: float | None = None  # seconds between two `refresh` calls while nothing happens; None: not needed
 
     def show(self, event: Event) -> None:
-        """Take one event."""
+        """Take the next event of the run; the next `refresh` may be the one that draws it."""
 
     def notice(self, message: str) -> None:
         """Show the user a message that is not an event."""

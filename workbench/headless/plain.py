@@ -1,4 +1,4 @@
-"""Displays that write lines: one an iteration, for logs, pipes and dumb terminals, or one an event in JSON."""
+"""Displays that write lines: one per iteration, for logs, pipes and dumb terminals, or one per event in JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TAIL = (("speed", "tok/s", 8), ("memory", "GB", 8), ("time", "s", 9), ("left", 
 
 
 class PlainDisplay(Display):
-    """A display with one aligned line an iteration on `stdout`, under a heading with units; all else goes to stderr."""
+    """A display with one aligned line per iteration on `stdout`, under a heading; everything else goes to stderr."""
 
     def __init__(self, stdout: TextIO) -> None:
         self._stdout = stdout
@@ -49,7 +49,7 @@ class PlainDisplay(Display):
 
 
 class JsonDisplay(Display):
-    """A display that writes the events of the journal to `stdout`, one object a line; notices go to stderr.
+    """A display that writes the events of the journal to `stdout`, one object per line; notices go to stderr.
 
     The output is ASCII: a terminal would obey raw control or bidi characters in the model's text.
     """

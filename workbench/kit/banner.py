@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from textual.content import Content
 from textual.timer import Timer
@@ -18,34 +18,51 @@ DONE_SECONDS = 10.0  # how long a success stays
 _SIGNS: dict[Kind, str] = {"error": "✖", "done": "✓"}
 
 
+class _Shown(NamedTuple):
+    text: str
+    kind: Kind
+    about: frozenset[str]
+
+
 class Banner(Static):
-    """A message that is hidden while it is empty. A key of the screen dismisses it."""
+    """A message that is hidden while it is empty. A key of the screen dismisses it.
+
+    A success covers an error for some seconds; the error stays.
+    """
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(markup=False, id=id)
         self.display = False
-        self._about: frozenset[str] = frozenset()
+        self._messages: list[_Shown] = []  # the last is shown
         self._timer: Timer | None = None
 
     def say(self, message: str, kind: Kind = "error", about: Collection[str] = ()) -> None:
         """Show `message`, one problem on each line. about: the causes that `settle` recognises."""
-        key = keys_of(self.screen).get("app.put_away", "esc")
-        shown = visible(message, keep_newlines=True).rstrip()
-        self.update(Content.assemble((f"{_SIGNS[kind]} ", "bold"), shown, (f"   {key} hides this", "dim")))
-        self.set_class(kind == "done", "-done")
-        self.put_away()
-        self.display, self._about = True, frozenset(about)
-        if kind == "done":
-            self._timer = self.set_timer(DONE_SECONDS, self.put_away)
+        covered = [shown for shown in self._messages if kind == "done" and shown.kind == "error"]
+        self._show([*covered, _Shown(message, kind, frozenset(about))])
 
     def settle(self, cause: str) -> None:
-        """Hide the message if it is about `cause`, because the problem is gone."""
-        if cause in self._about:
-            self.put_away()
+        """Remove messages about `cause`, because the problem is gone."""
+        left = [shown for shown in self._messages if cause not in shown.about]
+        if left != self._messages:
+            self._show(left)
 
     def put_away(self) -> None:
-        """Hide the message."""
-        self.display, self._about = False, frozenset()
+        """Hide the message, and show the error that it covered."""
+        self._show(self._messages[:-1])
+
+    def _show(self, messages: list[_Shown]) -> None:
+        self._messages = messages
         if self._timer is not None:
             self._timer.stop()
             self._timer = None
+        self.display = bool(messages)
+        if not messages:
+            return
+        text, kind, _ = messages[-1]
+        key = keys_of(self.screen).get("app.put_away", "esc")
+        shown = visible(text, keep_newlines=True).rstrip()
+        self.update(Content.assemble((f"{_SIGNS[kind]} ", "bold"), shown, (f"   {key} hides this", "$text-muted")))
+        self.set_class(kind == "done", "-done")
+        if kind == "done":
+            self._timer = self.set_timer(DONE_SECONDS, self.put_away)

@@ -16,6 +16,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from workbench.kit.drawing import Line, Piece, strip_of
+from workbench.kit.guard import GuardedWidget
 
 _GUTTER = 2
 
@@ -25,16 +26,16 @@ Item = TypeVar("Item")
 def cursor_bindings(area: str, item: str) -> list[BindingType]:
     """Return the keys that move the cursor. area: of the ids, as in `runs.up`. item: what the help calls an item."""
     return [
-        Binding("up", "move(-1)", "Up", show=False, id=f"{area}.up", tooltip=f"The {item} above"),
-        Binding("down", "move(1)", "Down", show=False, id=f"{area}.down", tooltip=f"The {item} below"),
-        Binding("pageup", "page(-1)", "Page up", show=False, id=f"{area}.page-up", tooltip="A screenful up"),
-        Binding("pagedown", "page(1)", "Page down", show=False, id=f"{area}.page-down", tooltip="A screenful down"),
-        Binding("home", "first", "First", show=False, id=f"{area}.first", tooltip=f"The first {item}"),
-        Binding("end", "last", "Last", show=False, id=f"{area}.last", tooltip=f"The last {item}"),
+        Binding("up", "move(-1)", "up", show=False, id=f"{area}.up", tooltip=f"Go to the {item} above"),
+        Binding("down", "move(1)", "down", show=False, id=f"{area}.down", tooltip=f"Go to the {item} below"),
+        Binding("pageup", "page(-1)", "page up", show=False, id=f"{area}.page-up", tooltip="Go up a page"),
+        Binding("pagedown", "page(1)", "page down", show=False, id=f"{area}.page-down", tooltip="Go down a page"),
+        Binding("home", "first", "first", show=False, id=f"{area}.first", tooltip=f"Go to the first {item}"),
+        Binding("end", "last", "last", show=False, id=f"{area}.last", tooltip=f"Go to the last {item}"),
     ]
 
 
-class CursorList(ScrollView, Generic[Item], can_focus=True, inherit_bindings=False):
+class CursorList(GuardedWidget, ScrollView, Generic[Item], can_focus=True, inherit_bindings=False):
     """A list of items of one height, with a cursor. A subclass implements `item_line` and binds keys to the actions.
 
     Its component classes are `CSS_NAME`-- and the roles in its lines, among them `cursor` and `MESSAGE_ROLE`.

@@ -25,7 +25,7 @@ class Dialog(MountedWhole, ModalScreen[T]):
     """A modal screen. Textual hides the application's keys from it, so it binds those that apply everywhere itself."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f1,question_mark", "app.help", "help", id="app.help", tooltip="Purpose and keys of this pane"),
+        Binding("f1,question_mark", "app.help", "help", id="app.help", tooltip="Show purpose and keys of this pane"),
         Binding(
             "q,ctrl+q",
             "app.leave",
@@ -72,9 +72,9 @@ class ConfirmScreen(Dialog[bool]):
     FOCUSED: ClassVar[str] = "#no"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "dismiss(True)", "yes", id="confirm.yes", tooltip="Confirm"),
-        Binding("n,escape", "dismiss(False)", "no", id="confirm.no", tooltip="Close this and change nothing"),
+        Binding("n,escape", "dismiss(False)", "no", id="confirm.no", tooltip="Close without a change"),
         Binding(
-            "left,right,up,down", "app.focus_next", "other", show=False, id="confirm.other", tooltip="Other button"
+            "left,right,up,down", "app.focus_next", "other", show=False, id="confirm.other", tooltip="Switch buttons"
         ),
     ]
 
@@ -119,7 +119,7 @@ class AnswerScreen(Dialog[str | None]):
     """A question with a list of answers. The result is the id of the chosen answer, or None when cancelled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "cancel", id="answer.cancel", tooltip="Close this and change nothing")
+        Binding("escape", "dismiss", "cancel", id="answer.cancel", tooltip="Close without a change")
     ]
 
     def __init__(self, question: str, answers: Sequence[Answer]) -> None:
@@ -149,7 +149,7 @@ class TextPromptScreen(Dialog[str | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "cancel", "cancel", id="prompt.cancel", tooltip="Close this and change nothing")
+        Binding("escape", "cancel", "cancel", id="prompt.cancel", tooltip="Close without a change")
     ]
 
     def __init__(

@@ -16,6 +16,8 @@ from textual.visual import VisualType
 from textual.widget import Widget
 from textual.widgets import Static
 
+from workbench.columns import fit_start
+from workbench.kit.guard import GuardedWidget
 from workbench.text import visible
 
 Piece = tuple[str, str]  # text, and its role: the end of a component class, as in `drawn--axis`; "" for none
@@ -61,10 +63,10 @@ def plain(line: Line) -> str:
 
 def rule(text: str, width: int, *, missing: int = 0) -> Line:
     """Return a heading: `text`, how many numbers are `missing` if any, and a line to the end of `width` columns."""
-    line: Line = [(f" {text}"[:width], "muted")]
+    line: Line = [(fit_start(f" {text}", width), "muted")]
     if missing:
         lost = f" · {MISSING} {missing} not finite"
-        line.append((lost[: max(width - len(text) - 1, 0)], "missing"))
+        line.append((fit_start(lost, width - len(plain(line))), "missing"))
     room = width - len(plain(line)) - 2
     return [*line, (" " + "─" * room, "axis")] if room > 0 else line
 
@@ -85,7 +87,7 @@ def strip_of(widget: Widget, line: Iterable[Piece], css_name: str, width: int) -
     return Strip(segments).adjust_cell_length(width, plain_style)
 
 
-class Drawn(Widget):
+class Drawn(GuardedWidget, Widget):
     """A widget that is drawn line by line. It calls `draw` when its content or its size has changed.
 
     A subclass sets COMPONENT_CLASSES to those of the roles that it draws in.
@@ -111,21 +113,27 @@ class Drawn(Widget):
         return strip_of(self, self._drawn[y] if y < len(self._drawn) else (), "drawn", width)
 
 
-def scroll_bindings(prefix: str, *, start: str = "start", end: str = "end") -> list[BindingType]:
-    """Return the keys that scroll a text. Their ids are `prefix` and up, down, page-up, page-down, `start`, `end`."""
+_SCROLLING = (  # key, action, description, tooltip
+    ("up", "scroll_up", "up", "Scroll up a line"),
+    ("down", "scroll_down", "down", "Scroll down a line"),
+    ("pageup", "page_up", "page up", "Scroll up a page"),
+    ("pagedown", "page_down", "page down", "Scroll down a page"),
+    ("home", "scroll_home", "start", "Scroll to the start"),
+    ("end", "scroll_end", "end", "Scroll to the end"),
+)
+
+
+def scroll_bindings(
+    area: str, names: str = "up down page-up page-down start end", action: str = "{}"
+) -> list[BindingType]:
+    """Return the keys that scroll a text. area, names: of the ids, as in `ask.up`. action: template for each action."""
     return [
-        Binding("up", "scroll_up", "up", show=False, id=f"{prefix}.up", tooltip="Scroll up a line"),
-        Binding("down", "scroll_down", "down", show=False, id=f"{prefix}.down", tooltip="Scroll down a line"),
-        Binding("pageup", "page_up", "page up", show=False, id=f"{prefix}.page-up", tooltip="Scroll up a page"),
-        Binding(
-            "pagedown", "page_down", "page down", show=False, id=f"{prefix}.page-down", tooltip="Scroll down a page"
-        ),
-        Binding("home", "scroll_home", "start", show=False, id=f"{prefix}.{start}", tooltip="Scroll to the start"),
-        Binding("end", "scroll_end", "end", show=False, id=f"{prefix}.{end}", tooltip="Scroll to the end"),
+        Binding(key, action.format(how), description, show=False, id=f"{area}.{name}", tooltip=tooltip)
+        for name, (key, how, description, tooltip) in zip(names.split(), _SCROLLING, strict=True)
     ]
 
 
-class ScrolledLines(ScrollView, can_focus=True, inherit_bindings=False):
+class ScrolledLines(GuardedWidget, ScrollView, can_focus=True, inherit_bindings=False):
     """A scrollable text. A subclass implements `wrap` and binds keys to scrolling.
 
     Its component classes are `CSS_NAME`-- and each of the roles in its lines.

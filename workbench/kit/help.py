@@ -15,7 +15,9 @@ from textual.dom import DOMNode
 from textual.widgets import Input, Static
 
 from workbench.kit.dialog import Dialog
-from workbench.kit.keys import keys_of, remapped
+from workbench.kit.drawing import scroll_bindings
+from workbench.kit.guard import GuardedWidget
+from workbench.kit.keys import keys_of, remapped, with_keys
 from workbench.kit.pane import Pane
 from workbench.text import has_words, visible
 
@@ -59,12 +61,17 @@ def help_rows(app: App[Any], pane: Pane | None) -> list[HelpRow]:
     return [rows[name] for name in ours_first]
 
 
+def about(pane: Pane) -> str:
+    """Return what `pane` is for, with the keys that the user has set."""
+    return with_keys(pane.HELP, pane, *pane.query("*"))
+
+
 def matching(rows: Iterable[HelpRow], query: str) -> list[HelpRow]:
     """Return the rows that contain every word of `query`, ignoring case."""
     return [row for row in rows if has_words(" ".join(row[:4]), query)]
 
 
-class HelpTable(Static):
+class HelpTable(GuardedWidget, Static):
     """The purpose of a pane, and the rows by group."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -117,14 +124,7 @@ class HelpScreen(Dialog[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "dismiss", "close", id="help.close", tooltip="Close the help"),
         Binding("slash", "search", "search", id="help.search", tooltip="Search keys and descriptions"),
-        Binding("up", "move('up')", "up", show=False, id="help.up", tooltip="A line up"),
-        Binding("down", "move('down')", "down", show=False, id="help.down", tooltip="A line down"),
-        Binding("pageup", "move('page_up')", "page up", show=False, id="help.page-up", tooltip="A screenful up"),
-        Binding(
-            "pagedown", "move('page_down')", "page down", show=False, id="help.page-down", tooltip="A screenful down"
-        ),
-        Binding("home", "move('home')", "start", show=False, id="help.first", tooltip="To the start"),
-        Binding("end", "move('end')", "end", show=False, id="help.last", tooltip="To the end"),
+        *scroll_bindings("help", "up down page-up page-down first last", "scroll('{}')"),
     ]
 
     def __init__(self, rows: Sequence[HelpRow], pane: Pane | None) -> None:
@@ -146,7 +146,7 @@ class HelpScreen(Dialog[None]):
             dialog.border_title = f"Help: {self._pane.TITLE}" if self._pane else "Help"
             yield Input(placeholder="Search keys and descriptions", compact=True)
             with VerticalScroll():
-                yield HelpTable(self._rows, self._pane.HELP if self._pane else "")
+                yield HelpTable(self._rows, about(self._pane) if self._pane else "")
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
@@ -162,9 +162,9 @@ class HelpScreen(Dialog[None]):
     def action_search(self) -> None:
         self.query_one(Input).focus()
 
-    def action_move(self, how: str) -> None:
-        """Scroll. how: the rest of the name of a `VerticalScroll` method after scroll_."""
-        getattr(self.query_one(VerticalScroll), f"scroll_{how}")(animate=False)
+    def action_scroll(self, how: str) -> None:
+        """Scroll the table at once. how: the name of a widget's action, such as `scroll_up` or `page_up`."""
+        getattr(self.query_one(VerticalScroll), f"scroll_{how.removeprefix('scroll_')}")(animate=False)
 
 
 def _bindings(app: App[Any], pane: Pane | None) -> Iterator[tuple[DOMNode, Binding]]:

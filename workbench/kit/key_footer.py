@@ -16,6 +16,8 @@ from textual.screen import Screen
 from textual.strip import Strip
 from textual.widget import Widget
 
+from workbench.kit.guard import GuardedWidget
+
 
 class ShownKey(NamedTuple):
     """A key in the footer."""
@@ -32,7 +34,7 @@ class ShownKey(NamedTuple):
         return cell_len(f" {self.name} {self.description} ")
 
 
-class KeyFooter(Widget):
+class KeyFooter(GuardedWidget, Widget):
     """A line of the keys that are active now. A click on one presses it.
 
     palette: whether the key of the command palette is shown at the right end.
@@ -42,6 +44,7 @@ class KeyFooter(Widget):
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "key-footer--key",
         "key-footer--description",
+        "key-footer--disabled",
         "key-footer--hover",
         "key-footer--separator",
     }
@@ -86,7 +89,9 @@ class KeyFooter(Widget):
         )
 
     def _segments(self, key: ShownKey) -> list[Segment]:
-        over = self._style("hover") if key == self._hovered else Style(dim=True) if not key.enabled else Style()
+        over = Style() if key.enabled else self._style("disabled")
+        if key == self._hovered:
+            over = self._style("hover")
         return [
             Segment(f" {key.name} ", self._style("key") + over),
             Segment(key.description, self._style("description") + over),

@@ -29,6 +29,7 @@ PRESETS = Path(__file__).parent / "keymaps"
 
 _MODIFIERS = {"alt", "ctrl", "hyper", "meta", "shift", "super"}
 _F_KEY = re.compile(r"f\d+")
+_ID = re.compile(r"\{([a-z-]+\.[a-z-]+)\}")
 _ROOMS = ("config", "kit", "labelling", "log", "reward_model", "runs", "samples", "screen", "training")
 
 
@@ -90,6 +91,12 @@ def keys_of(*nodes: DOMNode) -> dict[str, str]:
                 shown = node.app.get_key_display(binding)
                 keys.setdefault(binding.id, shown.upper() if _F_KEY.fullmatch(shown) else shown)
     return keys
+
+
+def with_keys(text: str, *nodes: DOMNode) -> str:
+    """Return `text` with keys of `nodes` in place of the ids of their bindings in braces, as in `{runs.open}`."""
+    keys = keys_of(*nodes)
+    return _ID.sub(lambda found: keys.get(found[1], found[0]), text)
 
 
 def own_bindings() -> Iterator[tuple[str, Binding]]:

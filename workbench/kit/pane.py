@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from textual import actions, events
 from textual.containers import Vertical
 
+from workbench.kit.guard import GuardedWidget
 from workbench.run.view import RunView
 from workbench.text import visible
 
-if TYPE_CHECKING:
-    from textual.widget import Widget
-else:
-    Widget = object  # Textual takes the styles of the first base that is a widget: not of MountedWhole
 
-
-class MountedWhole(Widget):
+class MountedWhole(GuardedWidget):
     """A widget whose `on_mount` and workers may rely on its composed children.
 
     Textual also mounts a widget that is removed before it was shown, by a quick second key or by leaving, but composes
@@ -38,10 +32,10 @@ class MountedWhole(Widget):
 
 
 class Pane(MountedWhole, Vertical):
-    """One side of a run, with a title and an F-key. The app decides where and when to show it."""
+    """Base class of the panes: a titled part of the main screen with an F-key. The app decides where to show it."""
 
     TITLE = ""  # on its border, in the command palette and in the help
-    HELP = ""  # what the pane is for, in a few lines, above its keys in the help
+    HELP = ""  # what the pane is for, above its keys in the help; a key as the id of its binding in braces
     _applying: tuple[bool | None, ...] = ()  # which of its keys apply, as last reported to the footer
 
     def on_mount(self) -> None:

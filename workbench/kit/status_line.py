@@ -8,11 +8,14 @@ from textual.content import Content
 from textual.widget import Widget
 
 from trainer.events import Alarm
+from workbench.columns import packed
+from workbench.kit.guard import GuardedWidget
 from workbench.numbers import duration, gigabytes
 from workbench.run.view import RunView
 from workbench.run.wording import SIGNS, errors, level_sign, title, urgent_first
 from workbench.text import visible
 
+_GAP = "   "
 _BAR = 16  # columns of the phase's progress
 _SIGNS = {
     "loading": "◌",
@@ -28,7 +31,7 @@ _UNKNOWN = "●"  # sign of a state that only a newer version knows
 _STYLES = {"paused": "$text-warning", "failed": "$text-error", "done": "$text-success", "stopped": "$text-muted"}
 
 
-class StatusLine(Widget):
+class StatusLine(GuardedWidget, Widget):
     """The line that always shows which run this is and what it is doing."""
 
     _pieces: Sequence[Content] = (Content.assemble(("ppo-workbench", "bold")),)
@@ -50,7 +53,7 @@ def status_pieces(view: RunView, *, note: str = "") -> list[Content]:
     if view.started is None and view.state != "failed" and not note and view.phase is None:
         return [Content.assemble(("ppo-workbench", "bold")), Content.styled("no run yet", "$text-muted")]
     name = visible(view.started.name) if view.started else "new run"
-    wrong = errors(view.open_alarms)
+    wrong = errors(view.active_alarms)
     sign, style = _SIGNS.get(view.state, _UNKNOWN), _STYLES.get(view.state, "$text-accent")
     words = note or visible(view.state)
     if wrong and view.state == "done":
@@ -76,12 +79,8 @@ def status_pieces(view: RunView, *, note: str = "") -> list[Content]:
 
 def fitted(pieces: Sequence[Content], width: int) -> Content:
     """Join as many of the first pieces as fit into `width` columns."""
-    line = pieces[0]
-    for piece in pieces[1:]:
-        if line.cell_length + 3 + piece.cell_length > width:
-            break
-        line = Content.assemble(line, "   ", piece)
-    return line.truncate(max(width, 1), ellipsis=True)
+    shown = packed(pieces, width, len(_GAP), lambda piece: piece.cell_length)[0]
+    return Content(_GAP).join(shown).truncate(max(width, 1), ellipsis=True)
 
 
 def _alarms(alarms: Sequence[Alarm]) -> Content:

@@ -14,11 +14,11 @@ from textual.content import Content
 from textual.widgets import Input, Select
 
 from trainer.errors import TrainerError, cannot_write
+from trainer.plurals import counted
 from trainer.preferences.store import PreferenceStore
 from workbench.kit.dialog import ConfirmScreen
 from workbench.kit.file_names import path_problem, unused
 from workbench.labelling.label_form import LabelForm, choice, row, text_field
-from workbench.numbers import counted
 from workbench.text import visible
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ class ExportPreferencesScreen(LabelForm[str | None]):
     """Export dialog. Its result is one line on what was written; None if nothing was."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+r", "write", "write", id="label-export.write", tooltip="Write the file, from any field"),
-        Binding("escape", "close", "close", id="label-export.close", tooltip="Close this and write nothing"),
+        Binding("ctrl+r", "write", "write", id="label-export.write", tooltip="Write the file (from any field)"),
+        Binding("escape", "close", "close", id="label-export.close", tooltip="Close without exporting"),
     ]
 
     def __init__(self, store: Path) -> None:
@@ -96,8 +96,8 @@ class ExportPreferencesScreen(LabelForm[str | None]):
         formats = [(f"{name:18} {text}", name) for name, text in FORMATS_OUT.items()]
         ties = [("keep where the format can hold them", "keep"), ("leave out", "drop")]
         columns = [("prompt, completions and choice only", "no"), ("origins, judgements and other columns too", "yes")]
-        yield row(("format", choice("format", formats, "Who will read it; only k-way loses nothing")))
-        yield row(("ties", choice("ties", ties, "What to do with completions that are as good as each other")))
+        yield row(("format", choice("format", formats, "Format that the reader needs; only k-way loses nothing")))
+        yield row(("ties", choice("ties", ties, "What to do with equally good completions")))
         yield row(("with", choice("provenance", columns, "Whether to add all other columns; k-way always has them")))
         yield row(("to", text_field("path", "The suffix sets the file type: .jsonl, .parquet or .csv")))
 

@@ -17,16 +17,17 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Input, Select, Static
 
+from trainer.plurals import counted
 from trainer.preferences.records import Preference, Text
 from trainer.preferences.store import Added, PreferenceStore
+from workbench.columns import fit_start
 from workbench.labelling.label_form import LabelForm, choice, row, text_field
-from workbench.numbers import counted
 from workbench.text import visible
 
 FORMATS_IN = ("auto", "trl", "trl-implicit", "hh", "ultrafeedback", "columns", "k-way")
 PREVIEWED = 3  # rows
 _EVERY = 500  # rows between updates of the count on the screen
-_CUT = 300  # characters of a text
+_CUT = 300  # columns of a text
 _LOOK = Content.assemble(("enter", "bold"), (" previews it; nothing is written yet", "$text-muted"))
 
 
@@ -80,8 +81,8 @@ class ImportPreferencesScreen(LabelForm[str | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+r", "go_on", "preview, import", id="label-import.go-on", tooltip="Preview it, then import it"),
-        Binding("escape", "close", "close", id="label-import.close", tooltip="Close this and import nothing more"),
+        Binding("ctrl+r", "go_on", "preview, import", id="label-import.go-on", tooltip="Preview, then import"),
+        Binding("escape", "close", "close", id="label-import.close", tooltip="Close, and stop an import"),
     ]
 
     def __init__(self, store: Path) -> None:
@@ -223,4 +224,4 @@ def _rank(preference: Preference, rank: int | None) -> str:
 
 def _line(text: Text) -> str:
     plain = text if isinstance(text, str) else "  ".join(f"{one['role']}: {one['content']}" for one in text)
-    return visible(plain[:_CUT])
+    return fit_start(visible(plain), _CUT)

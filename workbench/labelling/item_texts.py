@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
+from trainer.plurals import counted
 from trainer.preferences.conversations import length_in_characters
 from trainer.preferences.items import Item, SessionItem
 from trainer.preferences.records import Judgement, Origin, Text
-from workbench.numbers import counted, number
+from workbench.numbers import number
 
 MOST = 9  # most completions that digits can rank
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from rich.cells import cell_len
 from textual.binding import Binding, BindingType
 
+from trainer.plurals import counted
 from workbench.columns import fit
 from workbench.kit.drawing import Line, Piece, ScrolledLines, plain, wrapped
 from workbench.kit.word_diff import Part, word_diff
@@ -95,7 +96,7 @@ def text_lines(
             drawn = wrapped([(text[:LONGEST], "text")] if marked is None else marked[place], width)
         lines += drawn
         if len(text) > LONGEST:
-            lines += wrapped([(f"✂ {len(text) - LONGEST:,} more characters not shown", "muted")], width)
+            lines += wrapped([(f"✂ {counted(len(text) - LONGEST, 'more character')} not shown", "muted")], width)
     return lines
 
 
@@ -192,12 +193,12 @@ class LabelView(ScrolledLines):
     CSS_NAME = "label-view"
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"label-view--{role}" for role in _ROLES}
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "scroll_up", "Up", show=False, id="label.up", tooltip="A line up, on both sides"),
-        Binding("down", "scroll_down", "Down", show=False, id="label.down", tooltip="A line down, on both sides"),
-        Binding("pageup", "page(-1)", "Page up", show=False, id="label.page-up", tooltip="A screenful up"),
-        Binding("pagedown", "page(1)", "Page down", show=False, id="label.page-down", tooltip="A screenful down"),
-        Binding("home", "scroll_home", "Start", show=False, id="label.start-of-text", tooltip="Start of the prompt"),
-        Binding("end", "scroll_end", "End", show=False, id="label.end-of-text", tooltip="End of the longest text"),
+        Binding("up", "scroll_up", "up", show=False, id="label.up", tooltip="Scroll both sides up a line"),
+        Binding("down", "scroll_down", "down", show=False, id="label.down", tooltip="Scroll both sides down a line"),
+        Binding("pageup", "page(-1)", "page up", show=False, id="label.page-up", tooltip="Scroll up a page"),
+        Binding("pagedown", "page(1)", "page down", show=False, id="label.page-down", tooltip="Scroll down a page"),
+        Binding("home", "scroll_home", "start", show=False, id="label.start-of-text", tooltip="Scroll to the prompt"),
+        Binding("end", "scroll_end", "end", show=False, id="label.end-of-text", tooltip="Scroll to the end"),
     ]
 
     _texts: ItemTexts | None = None
@@ -242,7 +243,7 @@ class LabelView(ScrolledLines):
             heading = bisect_right(headings, index)
             return with_note(lines[headings[heading - 1] if heading else 0], f"↑ {above}")
         if y == height - 1 and index < len(lines) - 1:
-            return with_note(end, f"↓ {len(lines) - index} more lines")
+            return with_note(end, f"↓ {counted(len(lines) - index, 'more line')}")
         return lines[index]
 
     def lay_out(self) -> None:

@@ -21,10 +21,10 @@ from workbench.labelling.pane_text import (
     figures,
     fitting,
     hints,
+    in_lines,
     last_line,
     no_item_yet,
     no_session,
-    packed,
 )
 from workbench.labelling.session_controller import SessionController
 
@@ -40,8 +40,8 @@ _HELP = """\
 Which completion is better? A key decides, saves the label at once, and shows the next item. Who wrote the \
 completions, their scores and their lengths stay hidden until you have decided; a line at the bottom shows them then.
 
-Both sides scroll together. Three or more completions are ranked: type their digits in order of preference, = between \
-those that are as good as each other; the last digit decides."""
+Both sides scroll together. Three or more completions are ranked: type their digits in order of preference, with \
+{label.tie} between equally good ones; the last digit decides."""
 
 
 def _key(key: str, action: str, description: str, name: str, tooltip: str, *, show: bool = False) -> Binding:
@@ -59,24 +59,30 @@ class LabelPane(Pane):
     HELP = _HELP
     BINDINGS: ClassVar[list[BindingType]] = [
         _key("enter", "request('start')", "label", "start", "Begin or resume a session", show=True),
-        _key("enter", "keep", "keep label", "keep", "Keep the label as it was; back to the next item", show=True),
-        _key("1,left", "better(1)", "first", "first", "The first, left or above, is better", show=True),
-        _key("2,right", "better(2)", "second", "second", "The second, right or below, is better", show=True),
-        _key("exclamation_mark,shift+left", "better(1, 3)", "first, strongly", "first-strongly", "It is much better"),
-        _key("at,shift+right", "better(2, 3)", "second, strongly", "second-strongly", "It is much better"),
+        _key("enter", "keep", "keep label", "keep", "Keep the label, and return to the next item", show=True),
+        _key("1,left", "better(1)", "first", "first", "The first (left or above) is better", show=True),
+        _key("2,right", "better(2)", "second", "second", "The second (right or below) is better", show=True),
+        _key(
+            "exclamation_mark,shift+left",
+            "better(1, 3)",
+            "first, strongly",
+            "first-strongly",
+            "The first is much better",
+        ),
+        _key("at,shift+right", "better(2, 3)", "second, strongly", "second-strongly", "The second is much better"),
         *(
-            _key(str(n), f"better({n})", f"number {n}", f"number-{n}", "Next in the ranking")
+            _key(str(n), f"better({n})", f"number {n}", f"number-{n}", f"Rank number {n} next")
             for n in range(3, MOST + 1)
         ),
-        _key("equals_sign", "tie", "tie", "tie", "As good as each other; joins two of a ranking", show=True),
+        _key("equals_sign", "tie", "tie", "tie", "Both are equally good; joins two of a ranking", show=True),
         _key("0", "set_aside('both_bad')", "both bad", "both-bad", "None of them is acceptable", show=True),
         _key("space", "set_aside('skip')", "skip", "skip", "Skip this item without a choice", show=True),
         _key("backspace", "take_back", "delete", "take-back", "Delete the last digit of the ranking", show=True),
         _key("r", "rank", "rank again", "rank", "Type the ranking again from its start", show=True),
         _key("u", "undo", "undo", "undo", "Undo the last label; again, the one before", show=True),
-        _key("f", "flag", "flag", "flag", "Mark the item, to look at it again later", show=True),
-        _key("n", "note", "note", "note", "Write down why; saved with the label", show=True),
-        _key("d", "diff", "diff", "diff", "Mark the words that the two do not share", show=True),
+        _key("f", "flag", "flag", "flag", "Flag the item for a second look", show=True),
+        _key("n", "note", "note", "note", "Write a note, saved with the label", show=True),
+        _key("d", "diff", "diff", "diff", "Mark the words that differ", show=True),
         _key("g", "guidelines", "guidelines", "guidelines", "Show the session's guidelines", show=True),
         _key("m", "markdown", "Markdown", "markdown", "Switch between Markdown and plain text"),
         _key("h", "history", "history", "history", "List your labels, to change one"),
@@ -177,7 +183,7 @@ class LabelPane(Pane):
         guidelines = [f"guidelines {self._keys['guidelines']}"] if state and state.record.guidelines else []
         progress = self.query_one("#label-progress", Static)
         width, height = progress.size
-        lines = packed([*found, *guidelines], width) if self._all_figures else [fitting(found, guidelines, width)]
+        lines = in_lines([*found, *guidelines], width) if self._all_figures else [fitting(found, guidelines, width)]
         progress.update("\n".join(lines), layout=len(lines) != height)
         self.query_one("#label-hint", Static).update(hints(session, self._style, self._keys), layout=False)
         last = self.query_one("#label-last", Static)

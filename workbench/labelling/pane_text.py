@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
+from trainer.plurals import counted
 from trainer.preferences.items import Progress, SessionItem, Share
-from workbench.columns import fit, fit_start
+from workbench.columns import fit, fit_start, packed
 from workbench.kit.drawing import Piece
 from workbench.labelling.item_texts import MOST, completion_facts, judgement_text, reveals
 from workbench.labelling.item_view import Style
-from workbench.numbers import counted, duration, number, percent
+from workbench.numbers import duration, number, percent
 from workbench.text import visible
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def no_item_yet(what: str, problem: str) -> list[Piece]:
 
 def all_judged(done: int, problem: str, keys: Keys) -> list[Piece]:
     """Return the message at the end of a session. problem: why the session ended early; empty if it did not."""
-    title = f"{'All' if done > 1 else 'The only'} {counted(done, 'item')} judged." if done else "Nothing to judge."
+    title = f"{counted(done, 'item')} judged, none left." if done else "Nothing to judge."
     return [
         (f"{title}\n\n", "strong"),
         *([(f"{problem}\n\n", "text")] if problem else []),
@@ -125,22 +126,15 @@ def fitting(figures: Sequence[str], end: Sequence[str], width: int) -> str:
 
     If even the first one does not fit with `end`, return the first alone, cut to `width`.
     """
-    for count in range(len(figures), 0, -1):
-        line = _GAP.join([*figures[:count], *end])
-        if cell_len(line) <= width:
-            return line
-    return fit(figures[0], width) if figures else ""
+    room = width - cell_len(_GAP.join(["", *end]))
+    line = _GAP.join([*packed(figures, room, len(_GAP))[0], *end])
+    return line if cell_len(line) <= width else fit(figures[0], width)
 
 
-def packed(figures: Sequence[str], width: int) -> list[str]:
+def in_lines(figures: Sequence[str], width: int) -> list[str]:
     """Join all figures in as few lines as possible."""
-    lines: list[str] = []
-    for text in figures:
-        if lines and cell_len(lines[-1]) + len(_GAP) + cell_len(text) <= width:
-            lines[-1] += _GAP + text
-        else:
-            lines.append(fit(text, min(cell_len(text), width)))
-    return lines
+    short = [fit(text, min(cell_len(text), width)) for text in figures]
+    return [_GAP.join(line) for line in packed(short, width, len(_GAP))]
 
 
 def _with_interval(share: Share) -> str:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainer.errors import DataError, UsageError
+from trainer.plurals import counted
 from trainer.preferences.items import Queue, QueuePlan, SessionPlan, SessionRecord
 from trainer.runs.checkpoint_index import newest_checkpoint
 from trainer.runs.folder import RunFolder
 from trainer.runs.listing import PPO, list_runs
-from workbench.numbers import counted
-from workbench.run.sample_reader import kept_iterations
+from trainer.runs.samples import kept_iterations
 from workbench.text import visible
 
 QUEUES: dict[Queue, str] = {
@@ -111,9 +111,9 @@ def session_plan(options: SessionOptions) -> SessionPlan:
     given: dict[Queue, object] = {"samples": options.run, "dataset": options.data}
     queues = options.queues or [(queue, 1.0) for queue, source in given.items() if source]
     if not queues:
-        raise UsageError("nothing to label: name data, or a run that keeps its samples")
+        raise UsageError("nothing to label: name data, or a run that saves its samples")
     if options.data and "dataset" not in dict(queues):
-        raise UsageError(f"'{options.data}' is not used: add the queue dataset, or name no data")
+        raise UsageError(f"'{options.data}' is not used: add the queue dataset, or leave the data out")
     return SessionPlan(
         queues=tuple(_queue_plan(queue, weight, options) for queue, weight in queues),
         repeats=options.repeats,
@@ -183,7 +183,7 @@ def _queue_plan(queue: Queue, weight: float, options: SessionOptions) -> QueuePl
     if queue == "dataset":
         return QueuePlan(queue=queue, weight=weight, source=_readable(options.data))
     if options.run is None:
-        raise UsageError(f"queue {queue}: no run is named: name one that keeps its samples")
+        raise UsageError(f"queue {queue}: no run is named: name one that saves its samples")
     run = options.run.resolve()
     _check_run(run, queue)
     least = MODELS_NEEDED.get(queue, 0)

@@ -18,10 +18,11 @@ from trainer.config import Config
 from trainer.control.control import Interrupted
 from trainer.errors import ModelError, StorageError, cannot_write
 from trainer.events import RewardModelEvaluation, RunEnded
+from trainer.plurals import counted
 from trainer.preferences.records import Text
 from trainer.runs.folder import RunFolder, free_names
 from trainer.runs.journal import JournalReader
-from workbench.numbers import counted, number, percent
+from workbench.numbers import number, percent
 from workbench.run.view import RunView
 from workbench.system.environment import own_command
 from workbench.system.output import PROGRAM

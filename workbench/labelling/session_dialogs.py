@@ -14,12 +14,14 @@ from textual.content import Content
 from textual.widgets import OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
+from trainer.plurals import counted
 from trainer.preferences.items import SessionItem
 from trainer.preferences.records import Judgement
+from workbench.columns import fit_end
 from workbench.kit.dialog import Dialog, PlainArea
 from workbench.labelling.item_texts import Turn, judgement_text, texts_of
 from workbench.labelling.label_form import LabelForm
-from workbench.numbers import counted, duration
+from workbench.numbers import duration
 from workbench.text import as_sent, typed, visible
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 PAGE = 200  # labels read at once
 _LONGEST = 1500  # characters of a text that the history shows
-_PROMPT = 200  # characters at the end of a prompt in the list
+_PROMPT = 200  # columns at the end of a prompt in the list
 
 
 class GuidelinesScreen(Dialog[bool]):
@@ -37,7 +39,7 @@ class GuidelinesScreen(Dialog[bool]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "close(True)", "go on", priority=True, id="label-guidelines.go-on", tooltip="Begin to label"),
+        Binding("enter", "close(True)", "go on", priority=True, id="label-guidelines.go-on", tooltip="Start labelling"),
         Binding("escape", "close(False)", "close", id="label-guidelines.close", tooltip="Close the guidelines"),
         Binding("g", "close(False)", "close", show=False, id="label-guidelines.same", tooltip="Close the guidelines"),
     ]
@@ -55,10 +57,10 @@ class GuidelinesScreen(Dialog[bool]):
                 show_cursor=False,
                 compact=True,
                 highlight_cursor_line=False,
-                tooltip="What to judge by in this session",
+                tooltip="Guidelines of this session",
             )
             go_on, close = "label-guidelines.go-on", "label-guidelines.close"
-            begin = self.hint((go_on, "begins to label"), (close, "goes back"))
+            begin = self.hint((go_on, "starts labelling"), (close, "goes back"))
             yield Static(begin if self._begin else self.hint((close, "closes"), ("↑ ↓", "scroll")), classes="detail")
 
     def on_mount(self) -> None:
@@ -72,9 +74,15 @@ class NoteScreen(Dialog[str | None]):
     """Note dialog. Its result is the edited note; None if it is unchanged. Every key that closes it keeps the text."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter,escape", "keep", "keep", priority=True, id="label-note.keep", tooltip="Keep the note and close"),
+        Binding("enter,escape", "keep", "keep", priority=True, id="label-note.keep", tooltip="Save the note and close"),
         Binding(
-            "ctrl+j", "new_line", "new line", priority=True, show=False, id="label-note.line", tooltip="Another line"
+            "ctrl+j",
+            "new_line",
+            "new line",
+            priority=True,
+            show=False,
+            id="label-note.line",
+            tooltip="Start a new line",
         ),
     ]
 
@@ -87,7 +95,7 @@ class NoteScreen(Dialog[str | None]):
             yield Static("Note on this comparison", classes="question")
             yield PlainArea(self._text, tooltip="Saved with the label")
             yield Static(
-                self.hint(("label-note.keep", "keeps it"), ("label-note.line", "new line"), ("ctrl+z", "undoes")),
+                self.hint(("label-note.keep", "saves it"), ("label-note.line", "starts a line"), ("ctrl+z", "undoes")),
                 classes="detail",
             )
 
@@ -106,7 +114,7 @@ class LabelHistoryScreen(LabelForm[int | None]):
     """Labels of a session, the newest first. Its result is the position of the item to change; None if none was."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,h", "close", "close", id="label-history.close", tooltip="Back to the next item"),
+        Binding("escape,h", "close", "close", id="label-history.close", tooltip="Return to the next item"),
     ]
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]
 
@@ -168,7 +176,7 @@ def history_line(item: SessionItem) -> str:
     seconds = "-" if judgement.seconds is None else duration(judgement.seconds)
     flag = "⚑" if judgement.flags else " "
     note = f"“{visible(judgement.note)}”  " if judgement.note else ""
-    prompt = visible(_plain(texts_of(item.item).prompt)[-_PROMPT:])
+    prompt = fit_end(visible(_plain(texts_of(item.item).prompt)), _PROMPT)
     return f"{item.position + 1:>5}  {choice:<20} {seconds:>7} {flag} {note}{prompt}"
 
 

@@ -12,13 +12,14 @@ from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
+from textual.keys import format_key
 from textual.message import Message
 from textual.widgets import Input, OptionList, Select
 from textual.widgets.option_list import Option
 
 from trainer.errors import UsageError
 from trainer.preferences.items import Queue, SessionRecord
-from workbench.kit.keys import keys_of
+from workbench.kit.keys import keys_of, with_keys
 from workbench.labelling.label_form import LabelForm, row, text_field
 from workbench.labelling.plans import (
     ENSEMBLE,
@@ -91,8 +92,8 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+r", "begin", "begin", id="label-start.begin", tooltip="Begin or resume, from any field"),
-        Binding("escape", "close", "close", id="label-start.close", tooltip="Close this and begin nothing"),
+        Binding("ctrl+r", "begin", "begin", id="label-start.begin", tooltip="Begin or resume (from any field)"),
+        Binding("escape", "close", "close", id="label-start.close", tooltip="Close without a session"),
     ]
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
     VERTICAL_BREAKPOINTS = [(0, "-low"), (28, "-high")]
@@ -123,25 +124,25 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         options = self._options
         run = Select(
             [(Text(visible(run.name)), run) for run in self._runs],
-            prompt="no run keeps samples yet",
+            prompt="no run has saved samples yet",
             allow_blank=not self._runs,
             value=self._runs[0] if self._runs else Select.NULL,
             disabled=not self._runs,
             compact=True,
             id="run",
-            tooltip="Run whose samples are judged, newest first",
+            tooltip="Run whose samples you judge, newest first",
         )
         data = text_field(
             "data",
-            "Pairs of the queue dataset; pairs that you judged before are not shown",
+            "Pairs for the queue dataset; those that you judged before are not shown",
             visible(options.data),
-            placeholder="file, folder or datasets name, of pairs",
+            placeholder="file, folder or datasets name with pairs",
         )
         guidelines = text_field(
             "guidelines",
             "Shown first, and saved with the labels",
             visible(options.guidelines),
-            placeholder="a text file to judge by",
+            placeholder="a text file",
         )
         limit = text_field(
             "limit",
@@ -158,11 +159,11 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
             type="number",
             max_length=5,
         )
-        yield row(("labeller", text_field("labeller", "Who judges; saved with each label", visible(self._labeller))))
-        yield OptionList(markup=False, compact=True, id="starts").with_tooltip("Enter resumes it, or begins it")
-        yield QueueList(self._suggested(), {queue: self._lacking(queue) for queue in QUEUES}).with_tooltip(
-            "Where a new session takes items from, in equal shares; space includes one or leaves it out"
-        )
+        yield row(("labeller", text_field("labeller", "Your name, saved with each label", visible(self._labeller))))
+        yield OptionList(markup=False, compact=True, id="starts").with_tooltip("Enter begins or resumes the session")
+        queues = QueueList(self._suggested(), {queue: self._lacking(queue) for queue in QUEUES})
+        about = "Sources of a new session's items, in equal shares; {label-start.toggle} includes or leaves out one"
+        yield queues.with_tooltip(with_keys(about, queues))
         yield row(("run", run))
         yield row(("data", data))
         yield row(("guidelines", guidelines))
@@ -289,7 +290,7 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
     def _lacking(self, queue: Queue) -> str:
         """Return what `queue` still needs; empty if it can be used."""
         if queue != "dataset" and not self._runs:
-            return "needs a run that keeps its samples"
+            return "needs a run that saves its samples"
         needed = MODELS_NEEDED.get(queue, 0)
         if len(self._models) < needed:
             return "needs a reward model" if needed == 1 else "needs two reward models"
@@ -299,7 +300,10 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         """Show what enter does."""
         session, who = self._chosen, visible(self._value("labeller").strip())
         what = f"resumes session {session.id}" if session else "begins a new session"
-        self.show_status(Content.assemble(("enter", "bold"), (f" {what} as {who}", "$text-muted")))
+        keys = keys_of(self, self.query_one(QueueList))
+        everywhere = keys["label-start.begin-here"] == format_key("enter")  # as in the fields
+        key = "enter" if everywhere else keys["label-start.begin"]
+        self.show_status(Content.assemble((key, "bold"), (f" {what} as {who}", "$text-muted")))
 
 
 def _choice(labeller: str, options: SessionOptions) -> SessionChoice:

@@ -10,6 +10,7 @@ from textual.app import ComposeResult
 from textual.events import Print
 from textual.widgets import RichLog
 
+from workbench.columns import fit_start
 from workbench.kit.pane import Pane
 from workbench.run.sentences import sentences
 from workbench.run.view import RunView
@@ -17,7 +18,7 @@ from workbench.system.output import cut_log
 from workbench.text import visible
 
 _KEPT = 2000  # lines
-_LONGEST = 2000  # characters of a line that are shown
+_LONGEST = 2000  # columns of a line that are shown
 _AT_ONCE = 64 * 1024  # bytes read from the file in one go
 
 
@@ -48,10 +49,10 @@ class LogPane(Pane):
         self.set_interval(1.0, self.read_new)
 
     def show_run(self, view: RunView) -> None:
-        if view is not self._view or view.told < self._alerts_written:
+        if view is not self._view or view.alerts_seen < self._alerts_written:
             self._view, self._alerts_written = view, 0
-        new = view.told - self._alerts_written
-        self._alerts_written = view.told
+        new = view.alerts_seen - self._alerts_written
+        self._alerts_written = view.alerts_seen
         name = view.started.name if view.started else ""
         for alert in view.alerts[-new:] if new else []:
             for sentence in sentences(alert):
@@ -78,7 +79,7 @@ class LogPane(Pane):
     def write(self, text: str) -> None:
         """Add lines; text after a carriage return replaces the line, as in progress bars."""
         for line in text.replace("\r\n", "\n").split("\n"):
-            if shown := visible(line.rpartition("\r")[2][:_LONGEST]).rstrip():
+            if shown := fit_start(visible(line.rpartition("\r")[2]).rstrip(), _LONGEST):
                 self._waiting.append(shown)
         if self.display:
             self._show()

@@ -8,10 +8,11 @@ from dataclasses import replace
 from rich.cells import cell_len
 
 from trainer.events import RewardModelEvaluation
+from trainer.plurals import counted
 from trainer.reward_model.predictions import Accuracy, Baseline, RewardModelReport
-from workbench.columns import fit
+from workbench.columns import fit, fit_start
 from workbench.kit.drawing import Line, line_of, rule
-from workbench.numbers import counted, number, percent
+from workbench.numbers import number, percent
 from workbench.text import visible
 
 _NAME = 22  # columns
@@ -40,7 +41,7 @@ def accuracy_lines(report: RewardModelReport | None, iteration: int, width: int,
     """
     if report is None:
         empty = " no held-out pairs, or no evaluation yet"
-        return [rule("held-out accuracy", width), [(empty[:width], "muted")]][:height]
+        return [rule("held-out accuracy", width), [(fit_start(empty, width), "muted")]][:height]
     model = report.accuracy
     title = f"held-out accuracy · {counted(model.pairs, 'pair')} · after step {iteration}"
     lines = [rule(title, width), _row(replace(model, name="reward model"), width, "series")]
@@ -48,12 +49,12 @@ def accuracy_lines(report: RewardModelReport | None, iteration: int, width: int,
         if baseline is not None:
             lines.append(_row(Accuracy(name, model.pairs, baseline.accuracy, math.nan, math.nan), width, "muted"))
     log_loss, error = number(report.log_loss, width=9), number(report.calibration_error, width=9)
-    lines.append([(f" log-loss {log_loss} nats   calibration error {error}"[:width], "text")])
+    lines.append([(fit_start(f" log-loss {log_loss} nats   calibration error {error}", width), "text")])
     if math.isfinite(model.low) and not model.low > report.length.accuracy:  # also if length alone is unknown
-        lines.append([(" △ not clearly better than length alone: label more"[:width], "alert")])
+        lines.append([(fit_start(" △ not clearly better than length alone: label more", width), "alert")])
     for heading, parts in (("better completion is", report.by_length), ("source", report.by_source)):
         if len(parts) > 1:
-            lines += [[(f" {heading}"[:width], "muted")], *(_row(one, width, "text") for one in parts)]
+            lines += [[(fit_start(f" {heading}", width), "muted")], *(_row(one, width, "text") for one in parts)]
     return lines[:height]
 
 

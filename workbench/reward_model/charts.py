@@ -13,6 +13,7 @@ from textual.app import ComposeResult
 from textual.containers import Container
 
 from trainer.reward_model.predictions import CalibrationBin, Predictions, RewardModelReport
+from workbench.columns import fit_start
 from workbench.kit.drawing import Drawn, Line, component_classes, line_of, rule
 from workbench.kit.glyphs import DOTS_ACROSS, DOTS_DOWN, Canvas, bar, bar_lines
 from workbench.kit.pane import MountedWhole
@@ -60,7 +61,7 @@ def curve_lines(view: RunView, width: int, height: int) -> list[Line]:
     """
     found = view.held_out
     if not view.history and not found:
-        return [rule("training", width), [(" no steps yet"[:width], "muted")]][:height]
+        return [rule("training", width), [(fit_start(" no steps yet", width), "muted")]][:height]
     across, rows = width - _LABELS - 1, height - 2
     losses, accuracies = (_averages(view.history, name, across * DOTS_ACROSS) for name in ("loss", "accuracy"))
     loss = _Series("loss", "{:.3f}", 0.05, losses, [(one.iteration, one.log_loss) for one in found])
@@ -124,7 +125,7 @@ def calibration_lines(bins: Sequence[CalibrationBin], error: float, width: int, 
     title = rule(f"calibration{known} · bar: observed   ◂: predicted", width)
     across = (width - _CALIBRATION_LABELS - 1) // _CALIBRATION_BINS
     if not bins:
-        return [title, [(" no decided held-out pairs yet"[:width], "muted")]][:height]
+        return [title, [(fit_start(" no decided held-out pairs yet", width), "muted")]][:height]
     if across < 2:
         return [title][:height]
     across, rows = min(across, _WIDEST), max(height - 3, 1)
@@ -164,7 +165,10 @@ def reward_histogram(chosen: Sequence[float], rejected: Sequence[float], width: 
     lost = count - len(chosen) - len(rejected)
     across = width - _REWARD_LABELS - 2
     if not (chosen and rejected) or across < 5:
-        return [rule("rewards of chosen and rejected", width, missing=lost), [(" none yet"[:width], "muted")]][:height]
+        return [
+            rule("rewards of chosen and rejected", width, missing=lost),
+            [(fit_start(" none yet", width), "muted")],
+        ][:height]
     low, high = min(chosen[0], rejected[0]), max(chosen[-1], rejected[-1])
     bins = min(max(round(2 * math.sqrt(len(chosen))), 5), _MOST_BINS, across) if high > low else 1
     columns = across // bins

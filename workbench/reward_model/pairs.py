@@ -6,15 +6,15 @@ from collections.abc import Collection, Sequence
 from itertools import zip_longest
 from typing import ClassVar
 
-from rich.cells import cell_len
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 
+from trainer.plurals import counted
 from trainer.preferences.records import STRENGTHS, Text
 from trainer.reward_model.predictions import PairPrediction, Predictions
-from workbench.columns import fit, fit_end, fit_start
-from workbench.kit.cursor_list import BlockList
-from workbench.kit.drawing import Line, ScrolledLines, plain, wrapped
-from workbench.numbers import counted, number
+from workbench.columns import fit, fit_end, fit_start, packed
+from workbench.kit.cursor_list import BlockList, cursor_bindings
+from workbench.kit.drawing import Line, ScrolledLines, plain, scroll_bindings, wrapped
+from workbench.numbers import number
 from workbench.text import visible
 
 _LABEL = 10  # columns
@@ -54,13 +54,7 @@ def pair_facts(pair: PairPrediction, width: int) -> str:
         "" if pair.is_tie else f"{_STRENGTHS.get(pair.strength, '')} better",
         visible(pair.source[:_SOURCE]),
     ]
-    text = ""
-    for part in filter(None, parts):
-        longer = f"{text}   {part}" if text else part
-        if cell_len(longer) > width:
-            break
-        text = longer
-    return text
+    return fit_start("   ".join(packed(filter(None, parts), width, 3)[0]), width)
 
 
 def pairs_heading(found: Predictions, marked: int) -> str:
@@ -96,15 +90,7 @@ class RewardPairList(BlockList[PairPrediction]):
     CSS_NAME = "reward-pair-list"
     LINES = (*_PARTS, "")
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"reward-pair-list--{part}" for part in (*_PARTS, "bar", "cursor")}
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "move(-1)", "Up", show=False, id="reward-model.up", tooltip="Previous pair"),
-        Binding("down", "move(1)", "Down", show=False, id="reward-model.down", tooltip="Next pair"),
-        Binding("pageup", "page(-1)", "Page up", show=False, id="reward-model.page-up", tooltip="A screenful up"),
-        Binding(
-            "pagedown", "page(1)", "Page down", show=False, id="reward-model.page-down", tooltip="A screenful down"
-        ),
-        Binding("home", "first", "First", show=False, id="reward-model.first", tooltip="The most wrong pair"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = cursor_bindings("reward-model", "pair")[:-1]  # no key for the last
 
     _marked: Collection[str] = ()  # keys of comparisons
 
@@ -141,17 +127,17 @@ def pair_text_lines(pair: PairPrediction, width: int) -> list[Line]:
     lines: list[Line] = [
         [(pair_facts(pair, width), "facts")],
         [],
-        [("prompt"[:width], "heading")],
+        [(fit_start("prompt", width), "heading")],
         *_wrapped(pair.prompt, width),
         [],
     ]
     if width < _BESIDE:
         for heading, completion in zip(headings, (pair.chosen, pair.rejected), strict=True):
-            lines += [[(heading[:width], "heading")], *_wrapped(completion, width), []]
+            lines += [[(fit_start(heading, width), "heading")], *_wrapped(completion, width), []]
         return lines
     left = (width - len(_BETWEEN)) // 2
     right = width - len(_BETWEEN) - left
-    lines.append([(fit(headings[0], left), "heading"), (_BETWEEN, "axis"), (headings[1][:right], "heading")])
+    lines.append([(fit(headings[0], left), "heading"), (_BETWEEN, "axis"), (fit_start(headings[1], right), "heading")])
     below: Line = []  # the shorter text
     for one, other in zip_longest(_wrapped(pair.chosen, left), _wrapped(pair.rejected, right), fillvalue=below):
         lines.append([(fit(plain(one), left), "text"), (_BETWEEN, "axis"), *other])
@@ -165,18 +151,9 @@ class RewardPairText(ScrolledLines):
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         f"reward-pair-text--{role}" for role in ("facts", "heading", "text", "axis")
     }
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "scroll_up", "Up", show=False, id="reward-model.line-up", tooltip="A line up"),
-        Binding("down", "scroll_down", "Down", show=False, id="reward-model.line-down", tooltip="A line down"),
-        Binding("pageup", "page_up", "Page up", show=False, id="reward-model.text-up", tooltip="A screenful up"),
-        Binding(
-            "pagedown", "page_down", "Page down", show=False, id="reward-model.text-down", tooltip="A screenful down"
-        ),
-        Binding(
-            "home", "scroll_home", "Start", show=False, id="reward-model.text-start", tooltip="The start of the pair"
-        ),
-        Binding("end", "scroll_end", "End", show=False, id="reward-model.text-end", tooltip="The end of the pair"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = scroll_bindings(
+        "reward-model", "line-up line-down text-up text-down text-start text-end"
+    )
 
     _pair: PairPrediction | None = None
 

@@ -11,9 +11,9 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import Static
 
+from trainer.plurals import counted
 from trainer.reward_model.predictions import PairPrediction
 from workbench.kit.pane import Pane
-from workbench.numbers import counted
 from workbench.reward_model.charts import RewardCharts
 from workbench.reward_model.pairs import RewardPairList, RewardPairText, pairs_heading
 from workbench.reward_model.run_reader import RunReader
@@ -44,20 +44,20 @@ class RewardModelPane(Pane):
     TITLE = "Reward model"
     HELP = (
         "What a reward model has learnt from the labels, measured on pairs that it was not trained on. Shows the "
-        "newest run and follows it during training; left and right choose another.\n"
+        "newest run and follows it during training; {reward-model.older} and {reward-model.newer} choose another.\n"
         "A model that is no better than length alone has learnt to count. In the calibration, a bar that ends below "
         "its ◂ shows that the model is overconfident.\n"
         "Pairs are listed with the most wrong one first: ✗ the model disagrees with the label, ✓ it agrees, ~ a tie. "
-        "Some of the wrong ones are wrong labels: l asks for them again."
+        "Some of the wrong ones are wrong labels: {reward-model.label} asks for them again."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "open", id="reward-model.open", tooltip="Show the selected pair in full"),
-        Binding("escape", "close", "back", id="reward-model.close", tooltip="Back to the charts and the list"),
+        Binding("escape", "close", "back", id="reward-model.close", tooltip="Return to the charts and the list"),
         Binding("left", "go(1)", "older run", id="reward-model.older", tooltip="Show the next older reward model"),
         Binding("right", "go(-1)", "newer run", id="reward-model.newer", tooltip="Show the next newer reward model"),
         Binding("v", "next_chart", "next chart", id="reward-model.chart", tooltip="Show the next of the four charts"),
         Binding("m", "mark", "mark", id="reward-model.mark", tooltip="Mark the pair, or remove its mark"),
-        Binding("l", "label", "label again", id="reward-model.label", tooltip="Label the marked pairs, or this, again"),
+        Binding("l", "label", "label again", id="reward-model.label", tooltip="Label the marked pairs or this one"),
         Binding(
             "L", "label_wrong", "label wrong", id="reward-model.label-wrong", tooltip="Label all listed ✗ pairs again"
         ),

@@ -13,9 +13,9 @@ from typing import NamedTuple, TypeVar
 
 from trainer.errors import StorageError
 from trainer.events import Event, PhaseProgress
-from trainer.files import open_regular, read_toml
+from trainer.files import open_regular
 from trainer.reward_model.predictions import HELD_OUT, Predictions, read_predictions
-from trainer.runs.folder import RunFolder, run_folders
+from trainer.runs.folder import RunFolder, read_config, run_folders
 from workbench.run.journal_source import JournalSource
 from workbench.run.metrics import REWARD_MODEL
 from workbench.run.view import RunView
@@ -74,9 +74,9 @@ class RewardRunLister:
             stamp = status.st_mtime_ns, status.st_size
             known = self._kinds.get(folder.root)
             if known is None or known[0] != stamp:
-                known = stamp, read_toml(folder.config).get("kind") == REWARD_MODEL
+                known = stamp, read_config(folder).get("kind") == REWARD_MODEL
                 self._kinds[folder.root] = known
-        except (OSError, ValueError):  # the runs pane reports what is damaged
+        except (OSError, StorageError):  # the runs pane reports what is damaged
             return False
         return known[1]
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trainer.errors import StorageError
-from trainer.files import read_toml
-from trainer.runs.folder import RunFolder
+from trainer.runs.folder import RunFolder, read_config
 from workbench.text import visible
 
 MOST = 100  # differences that are shown; configurations have fewer settings
@@ -56,17 +55,6 @@ def compare_runs(folders: Sequence[RunFolder]) -> Comparison:
         except StorageError as error:
             problems.append(str(error))
     return Comparison(list(configs), config_differences(configs), problems)
-
-
-def read_config(folder: RunFolder) -> dict[str, Any]:
-    """Read the config.toml of a run, valid or not. Raises StorageError if it is not readable or not TOML."""
-    try:
-        return read_toml(folder.config)
-    except OSError as error:
-        reason = error.strerror or str(error)
-    except ValueError as error:
-        reason = str(error)
-    raise StorageError(f"cannot read '{folder.config}': {reason}; fix the file, or compare other runs")
 
 
 def difference_rows(differences: Sequence[Difference], longest: int) -> list[tuple[str, list[str]]]:

@@ -13,8 +13,7 @@ from trainer.control import inbox
 from trainer.control.questions import Answer, Question
 from trainer.errors import StorageError, UsageError
 from trainer.events import Event, Iteration, PhaseProgress, RewardModelStep, RunStarted
-from trainer.files import read_toml
-from trainer.runs.folder import RunFolder
+from trainer.runs.folder import RunFolder, read_config
 from trainer.runs.journal import JournalReader
 from trainer.runs.journal_lines import TimedEvent
 from trainer.runs.sinks import read_progress
@@ -156,8 +155,8 @@ class JournalSource:
         if not isinstance(opening, RunStarted) or any(isinstance(event, RunStarted) for event in events):
             return opening
         try:
-            total = read_toml(self._run.config)["ppo"]["iterations"]
-        except (OSError, ValueError, LookupError, TypeError):
+            total = read_config(self._run)["ppo"]["iterations"]
+        except (StorageError, LookupError, TypeError):
             return opening
         return dataclasses.replace(opening, iterations=total) if isinstance(total, int) else opening
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -120,26 +118,6 @@ def preview_samples(event: SamplesWritten) -> list[Sample]:
         )
         for row, preview in enumerate(event.previews)
     ]
-
-
-def kept_iterations(folder: RunFolder) -> list[int]:
-    """Return the iterations that have a samples file, ascending; none if the folder cannot be read."""
-    return sorted(file_sizes(folder))
-
-
-def file_sizes(folder: RunFolder) -> dict[int, int]:
-    """Return the bytes of the samples file of each iteration that has one; none if the folder cannot be read."""
-    sizes = {}
-    try:
-        with os.scandir(folder.samples) as found:
-            for entry in found:
-                # At most nine digits, because iterations are 32-bit numbers.
-                if match := re.fullmatch(r"step-([0-9]{6,9})\.parquet", entry.name):
-                    with contextlib.suppress(OSError):  # deleted since
-                        sizes[int(match[1])] = entry.stat().st_size
-    except OSError:
-        return {}
-    return sizes
 
 
 @contextlib.contextmanager

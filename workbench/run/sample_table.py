@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
+from trainer.plurals import counted
 from trainer.runs.samples import SampleSettings
 from workbench.run.sample_query import COMPARISONS, Compares, Condition, Contains, IsMarked, Order, Query, Stops
 
@@ -168,13 +169,13 @@ class SampleTable(Sequence[Sample]):
         import numpy as np
 
         chosen = f"{len(self):,} of " if of else ""
-        told = [f"{chosen}{of or len(self):,} {'sample' if (of or len(self)) == 1 else 'samples'}"]
+        parts = [f"{chosen}{counted(of or len(self), 'sample')}"]
         scores, kl = (values[np.isfinite(values)] for values in (self._taken("score"), self._taken("kl")))
         if len(scores):
-            told.append(f"score {math.fsum(scores) / len(scores):.2f}, {min(scores):.2f} to {max(scores):.2f}")
+            parts.append(f"score {math.fsum(scores) / len(scores):.2f}, {min(scores):.2f} to {max(scores):.2f}")
         if len(kl):
-            told.append(f"KL {math.fsum(kl) / len(kl):.1f} nats")
-        return "   ".join(told)
+            parts.append(f"KL {math.fsum(kl) / len(kl):.1f} nats")
+        return "   ".join(parts)
 
     def select(self, query: Query, order: Order, bookmarked: Collection[SampleKey] = ()) -> SampleTable:
         """Return the samples that meet all conditions of `query`, in `order`.

@@ -22,8 +22,9 @@ from trainer.events import (
     SettingChanged,
     StateChanged,
 )
+from trainer.plurals import counted
 from trainer.runs.listing import PPO
-from workbench.numbers import counted, duration, number
+from workbench.numbers import duration, number
 from workbench.run.journal_source import whole_run
 from workbench.run.metrics import training_command
 from workbench.run.view import RunView
@@ -86,8 +87,8 @@ def summary(view: RunView) -> list[tuple[str, str]]:
         return []
     lines = [("run", f"{view.started.name}: {_outcome(view)}")]
     lines += _learnt(view)
-    if view.open_alarms:
-        lines.append(("alarms", ", ".join(f"{title(code)} ({level})" for code, level in view.open_alarms.items())))
+    if view.active_alarms:
+        lines.append(("alarms", ", ".join(f"{title(code)} ({level})" for code, level in view.active_alarms.items())))
     folder = short_path(view.started.folder)
     lines.append(("folder", folder))
     if checkpoint := (view.ended and view.ended.checkpoint) or (view.checkpoints and view.checkpoints[-1].path):
@@ -116,7 +117,7 @@ def _learnt(view: RunView) -> list[tuple[str, str]]:
             (
                 "held out",
                 f"accuracy {_course((last.untrained_accuracy, last.accuracy))} "
-                f"({number(last.accuracy_low)} to {number(last.accuracy_high)}) of {last.pairs} pairs, "
+                f"({number(last.accuracy_low)} to {number(last.accuracy_high)}) of {counted(last.pairs, 'pair')}, "
                 f"by length alone {number(last.length_accuracy)}",
             )
         )
@@ -147,8 +148,8 @@ def _run(event: RunStarted) -> list[str]:
         f"run {event.name} in {short_path(event.folder)}",
         f"model {event.model}, {event.parameters / 1e6:.1f}M parameters, {event.trainable / 1e6:.2f}M "
         f"trained ({share:.2f}%), {event.dtype} on {event.device}, seed {event.seed}",
-        f"{event.prompts} {'prompts' if event.run_kind == PPO else 'comparisons'}, {event.eval_prompts} held out, "
-        f"{event.iterations} iterations",
+        f"{counted(event.prompts, 'prompt' if event.run_kind == PPO else 'comparison')}, "
+        f"{event.eval_prompts:,} held out, {counted(event.iterations, 'iteration')}",
     ]
     if event.resumed_at is not None:
         lines.append(f"resumed after iteration {event.resumed_at}")
@@ -159,19 +160,19 @@ def _evaluation(event: AnyEvaluation) -> str:
     match event:
         case HumanEvaluation():
             people = counted(event.labellers, "person", "people")
-            counts = f"{event.wins} for the policy, {event.ties} ties, {event.losses} for the reference"
-            return f"{win_rate(event)} of {event.comparisons} comparisons by {people}: {counts}"
+            counts = f"{event.wins} for the policy, {counted(event.ties, 'tie')}, {event.losses} for the reference"
+            return f"{win_rate(event)} of {counted(event.comparisons, 'comparison')} by {people}: {counts}"
         case RewardModelEvaluation():
             learnt = ""
             if isinstance(event, DPOEvaluation):
                 learnt = f", lead {number(event.lead)}, KL {number(event.kl)} nats a token"
             return (
-                f"{held_out(event)} of {event.pairs} pairs, log-loss {number(event.log_loss)}{learnt}; "
+                f"{held_out(event)} of {counted(event.pairs, 'pair')}, log-loss {number(event.log_loss)}{learnt}; "
                 f"by length alone {number(event.length_accuracy)}, untrained {number(event.untrained_accuracy)}, "
                 f"{duration(event.seconds)}"
             )
         case Evaluation():
-            text = f"evaluation on {event.prompts} prompts: score {number(event.score_mean)}"
+            text = f"evaluation on {counted(event.prompts, 'prompt')}: score {number(event.score_mean)}"
             if math.isfinite(event.score_low) and math.isfinite(event.score_high):
                 text += f" ({number(event.score_low)} to {number(event.score_high)})"
             text += f"{parts(event.parts)}, deviation {number(event.score_std)}, KL {number(event.kl)} nats a sequence"

@@ -13,9 +13,9 @@ from trainer.config import Config
 from trainer.control.questions import Answer, Question
 from trainer.errors import StorageError, TrainerError, UsageError
 from trainer.events import Alarm, Fix, RunStarted, SettingChanged, StateChanged
-from trainer.files import PRIVATE, open_file, read_toml
+from trainer.files import PRIVATE, open_file
 from trainer.runs.checkpoint_index import checkpoints
-from trainer.runs.folder import RunFolder, check_name_is_free
+from trainer.runs.folder import RunFolder, check_name_is_free, read_config
 from workbench.run.journal_source import RunOnDisk
 from workbench.run.policy_thread import PolicyThread
 from workbench.run.session import Session, Train
@@ -45,9 +45,9 @@ def continue_headless(folder: Path) -> int:
 def kl_target(folder: Path) -> float | None:
     """Return the target KL of the run in `folder`, nats a sequence; None for a fixed kl_coef, or if unknown."""
     try:
-        ppo = read_toml(RunFolder(folder).config)["ppo"]
+        ppo = read_config(RunFolder(folder))["ppo"]
         return float(ppo["kl_target"]) if ppo["kl_controller"] == "adaptive" else None
-    except (OSError, ValueError, LookupError, TypeError, OverflowError):
+    except (StorageError, ValueError, LookupError, TypeError, OverflowError):
         return None
 
 

@@ -26,7 +26,7 @@ from trainer.events import (
     State,
     StateChanged,
 )
-from trainer.monitoring.alarms import is_open_after
+from trainer.monitoring.alarms import is_active_after
 from trainer.runs.listing import RECENT, last_mean
 from workbench.run.history import History, kind_of
 from workbench.run.metrics import Numbers
@@ -67,7 +67,7 @@ class RunView:
     held_out: list[RewardModelEvaluation] = field(default_factory=list)  # on comparisons; of a DPO run too
     judged: HumanEvaluation | None = None  # the newest
     alerts: list[Alert | RolledBack] = field(default_factory=list)  # alarms and decisions among them
-    told: int = 0  # number of alerts so far, including those no longer kept
+    alerts_seen: int = 0  # including those no longer kept
     alarms: list[Alarm] = field(default_factory=list)  # active, newest last; of one iteration the first reported last
     checkpoints: list[CheckpointSaved] = field(default_factory=list)
     settings: list[SettingChanged] = field(default_factory=list)
@@ -80,7 +80,7 @@ class RunView:
     def take(self, event: Event) -> None:
         """Fold in one event; unknown kinds change nothing."""
         if self.alarms:
-            self.alarms[:] = [alarm for alarm in self.alarms if is_open_after(alarm, event)]
+            self.alarms[:] = [alarm for alarm in self.alarms if is_active_after(alarm, event)]
         match event:
             case RunStarted():
                 self._start(event)
@@ -132,7 +132,7 @@ class RunView:
         return self.started.iterations if self.started else 0
 
     @property
-    def open_alarms(self) -> dict[str, str]:
+    def active_alarms(self) -> dict[str, str]:
         """Code and level of the active alarms, and of those whose cause was still there when the run ended."""
         return (self.ended.alarms if self.ended else {}) | {alarm.code: alarm.level for alarm in self.alarms}
 
@@ -196,7 +196,7 @@ class RunView:
 
     def _add_alert(self, event: Alert | RolledBack) -> None:
         _keep(self.alerts, event)
-        self.told += 1
+        self.alerts_seen += 1
         if isinstance(event, Alarm):
             same = (place for place, other in enumerate(self.alarms) if other.iteration == event.iteration)
             self.alarms.insert(next(same, len(self.alarms)), event)
@@ -206,8 +206,8 @@ class RunView:
 
     def _add_judged(self, event: HumanEvaluation) -> None:
         """Add the newest result of labelling. It comes with every few labels, so it replaces a mark just before it."""
-        told, self.judged = self.judged, event
-        if told and told.iteration == event.iteration and self.marks and self.marks[-1].text == in_brief(told):
+        old, self.judged = self.judged, event
+        if old and old.iteration == event.iteration and self.marks and self.marks[-1].text == in_brief(old):
             self.marks.pop()
         self._mark(event.iteration, "evaluation", in_brief(event))
 

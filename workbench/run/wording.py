@@ -49,7 +49,7 @@ def urgent_first(alarms: Sequence[Alarm]) -> list[Alarm]:
 
 
 def errors(alarms: Mapping[str, str]) -> str:
-    """Name the errors among the open alarms (code -> level) in few words: `KL high +1`; empty without an error."""
+    """Name the errors among the active alarms (code -> level) in few words: `KL high +1`; empty without an error."""
     codes = [code for code, level in alarms.items() if level == "error"]
     return f"{title(codes[0])}{f' +{len(codes) - 1}' if len(codes) > 1 else ''}" if codes else ""
 

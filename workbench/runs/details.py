@@ -10,12 +10,13 @@ from rich.cells import cell_len
 from textual.content import Content
 
 from trainer.errors import StorageError
+from trainer.plurals import counted
 from trainer.runs.checkpoint_index import best_checkpoint, checkpoints
-from trainer.runs.folder import RunFolder
+from trainer.runs.folder import RunFolder, read_config
 from trainer.runs.listing import RunSummary
 from workbench.columns import fit
-from workbench.numbers import counted, moment
-from workbench.run.config_differences import MOST, Comparison, difference_rows, read_config
+from workbench.numbers import moment
+from workbench.run.config_differences import MOST, Comparison, difference_rows
 from workbench.text import visible
 
 _LONGEST_PROBLEM = 500  # characters, at most

@@ -69,7 +69,7 @@ class AdvantageSum(ScrolledLines):
     COMPONENT_CLASSES: ClassVar[set[str]] = component_classes(
         "text", "strong", "muted", "series", "missing", "alert", "selected"
     )
-    BINDINGS: ClassVar[list[BindingType]] = scroll_bindings("advantage", start="first", end="last")
+    BINDINGS: ClassVar[list[BindingType]] = scroll_bindings("advantage", "up down page-up page-down first last")
 
     _facts: TokenFacts | None = None
 

@@ -11,16 +11,17 @@ from typing import ClassVar
 from rich.cells import cell_len
 from textual.binding import BindingType
 
-from trainer.control.questions import Answer, Completion, Writer
-from workbench.columns import fit
+from trainer.control.questions import Answer, Writer, WrittenResponse
+from trainer.plurals import counted
+from workbench.columns import fit, fit_start, packed
 from workbench.kit.drawing import Line, Piece, ScrolledLines, plain, scroll_bindings, wrapped
 from workbench.kit.word_diff import word_diff
-from workbench.numbers import counted, duration, number
+from workbench.numbers import duration, number
 from workbench.text import visible
 
 _SIDE_BY_SIDE = 96  # columns of the list in a terminal of 100
 _DIVIDER = " │ "
-_GAP = "  "  # between the facts of a completion
+_GAP = "  "  # between the facts of a response
 _ROLES = ("heading", "muted", "writer", "facts", "better", "worse", "problem", "text", "gone", "new")
 
 
@@ -40,8 +41,8 @@ class AskedRequest:
     number: int  # within the screen, from 1
     title: str
     columns: tuple[AnswerColumn, ...]  # one for each writer
-    begun: str = ""  # text that every completion begins with; not shown again
-    compared: float = math.nan  # the score that the completions are compared with
+    begun: str = ""  # text that every response begins with; not shown again
+    compared: float = math.nan  # the score that the responses are compared with
 
     def with_column(self, column: AnswerColumn) -> AskedRequest:
         """Return a copy with `column` in place of its writer's column."""
@@ -49,9 +50,9 @@ class AskedRequest:
         return replace(self, columns=columns)
 
 
-def kl_of(completion: Completion) -> float:
+def kl_of(response: WrittenResponse) -> float:
     """Return log pi / pi_ref in nats, summed over the response; where the policy wrote, the k1 estimate of the KL."""
-    pairs = zip(completion.logprobs, completion.ref_logprobs, strict=True)
+    pairs = zip(response.logprobs, response.ref_logprobs, strict=True)
     return sum((mine - theirs for mine, theirs in pairs), 0.0)
 
 
@@ -60,31 +61,31 @@ def signed(value: float) -> str:
     return number(value, 2, signed=True, width=10)
 
 
-def completion_facts(completion: Completion, writer: Writer, compared: float) -> list[Piece]:
+def response_facts(response: WrittenResponse, writer: Writer, compared: float) -> list[Piece]:
     """Return the score, its difference to `compared`, the KL, the length, how it ended, and the parts of the score.
 
-    Of a reference's completion log pi / pi_ref takes the place of the KL.
+    For a response of the reference, log pi / pi_ref takes the place of the KL.
     """
-    score, by = completion.score, completion.score - compared
+    score, by = response.score, response.score - compared
     facts: list[Piece] = [(f"score {signed(score)}", "facts")]
     if math.isfinite(by):
         worth = (f"▲ {signed(by)} better", "better") if by > 0 else (f"▼ {signed(by)} worse", "worse")
         facts.append(worth if by else ("= same score", "muted"))
-    kl, tokens = kl_of(completion), counted(len(completion.tokens), "token")
+    kl, tokens = kl_of(response), counted(len(response.tokens), "token")
     if writer == "reference":
         facts.append((f"log π/ref {signed(kl)} nats", "facts"))
     else:
         facts.append((f"KL {number(kl, 1)} nats", "facts"))
-    facts.append((f"{tokens} ✂ cut short", "worse") if completion.truncated else (f"{tokens}, stop", "facts"))
-    if len(completion.parts) > 1 or score not in completion.parts.values():  # a single part repeats the score
-        facts += [(f"{visible(source)} {signed(part)}", "muted") for source, part in completion.parts.items()]
+    facts.append((f"{tokens} ✂ cut short", "worse") if response.truncated else (f"{tokens}, stop", "facts"))
+    if len(response.parts) > 1 or score not in response.parts.values():  # a single part repeats the score
+        facts += [(f"{visible(source)} {signed(part)}", "muted") for source, part in response.parts.items()]
     return facts
 
 
 def request_lines(request: AskedRequest, width: int, *, by_score: bool = False, diff: bool = False) -> list[Line]:
     """Draw `request` in lines of at most `width` columns.
 
-    by_score: best completion first, those without a score last. diff: mark the words in which the first completions of
+    by_score: best response first, those without a score last. diff: mark the words in which the first responses of
     policy and reference differ.
     """
     columns = [(column, _ordered(column, by_score=by_score)) for column in request.columns]
@@ -100,7 +101,7 @@ def request_lines(request: AskedRequest, width: int, *, by_score: bool = False, 
 
 
 class AnswerList(ScrolledLines):
-    """Scrollable list of requests with their completions."""
+    """Scrollable list of requests with their responses."""
 
     CSS_NAME = "answer-list"
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"answer-list--{role}" for role in _ROLES}
@@ -128,17 +129,17 @@ class AnswerList(ScrolledLines):
         return [line for _, lines in self._blocks.values() for line in lines]
 
 
-def _ordered(column: AnswerColumn, *, by_score: bool) -> list[Completion]:
-    completions = column.answer.completions if column.answer else []
+def _ordered(column: AnswerColumn, *, by_score: bool) -> list[WrittenResponse]:
+    responses = column.answer.completions if column.answer else []
     if not by_score:
-        return completions
-    return sorted(completions, key=lambda one: -math.inf if math.isnan(one.score) else one.score, reverse=True)
+        return responses
+    return sorted(responses, key=lambda one: -math.inf if math.isnan(one.score) else one.score, reverse=True)
 
 
 def _marked(
-    request: AskedRequest, columns: Iterable[tuple[AnswerColumn, list[Completion]]]
+    request: AskedRequest, columns: Iterable[tuple[AnswerColumn, list[WrittenResponse]]]
 ) -> dict[Writer, list[Piece]]:
-    """Return the first completion of each writer with the differences marked; empty while one of them is missing."""
+    """Return the first response of each writer with the differences marked; empty while one of them is missing."""
     first = {column.writer: _text(request, shown[0]) for column, shown in columns if shown}
     if len(first) < 2:
         return {}
@@ -150,24 +151,28 @@ def _marked(
     return {"reference": pieces("gone"), "policy": pieces("new")}
 
 
-def _text(request: AskedRequest, completion: Completion) -> str:
-    """Return the text of `completion` without the given beginning."""
-    return completion.text.removeprefix(request.begun)
+def _text(request: AskedRequest, response: WrittenResponse) -> str:
+    """Return the text of `response` without the given beginning."""
+    return response.text.removeprefix(request.begun)
 
 
 def _column_lines(
-    request: AskedRequest, column: AnswerColumn, shown: Sequence[Completion], width: int, marked: Sequence[Piece] | None
+    request: AskedRequest,
+    column: AnswerColumn,
+    shown: Sequence[WrittenResponse],
+    width: int,
+    marked: Sequence[Piece] | None,
 ) -> list[Line]:
     lines: list[Line] = [[(fit(_column_heading(column), width), "writer")]]
     if column.problem:
         lines += wrapped([(f"✖ {column.problem}", "problem")], width)
     elif column.answer is None:
-        lines.append([("waiting…"[:width], "muted")])
-    for place, completion in enumerate(shown):
-        lines += _packed(completion_facts(completion, column.writer, request.compared), width)
-        text = _text(request, completion)
+        lines.append([(fit_start("waiting…", width), "muted")])
+    for place, response in enumerate(shown):
+        lines += _packed(response_facts(response, column.writer, request.compared), width)
+        text = _text(request, response)
         pieces = marked if marked is not None and place == 0 else [(text, "text")]
-        lines += wrapped(pieces, width) if text else [[("empty response"[:width], "muted")]]
+        lines += wrapped(pieces, width) if text else [[(fit_start("empty response", width), "muted")]]
         lines.append([])
     return lines if shown else [*lines, []]
 
@@ -186,13 +191,9 @@ def _column_heading(column: AnswerColumn) -> str:
 
 def _packed(facts: Sequence[Piece], width: int) -> list[Line]:
     """Pack the facts into as few lines as possible; a fact that is longer than a line is cut."""
-    lines: list[Line] = [[]]
-    for text, role in facts:
-        text = fit(text, min(cell_len(text), width))
-        if lines[-1] and cell_len(plain(lines[-1])) + len(_GAP) + cell_len(text) > width:
-            lines.append([])
-        lines[-1] += [(_GAP, "muted"), (text, role)] if lines[-1] else [(text, role)]
-    return lines
+    short = [(fit(text, min(cell_len(text), width)), role) for text, role in facts]
+    lines = packed(short, width, len(_GAP), lambda piece: cell_len(piece[0]))
+    return [[piece for fact in line for piece in ((_GAP, "muted"), fact)][1:] for line in lines]
 
 
 def _beside(row: Sequence[Line], width: int) -> Line:

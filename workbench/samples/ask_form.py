@@ -36,8 +36,8 @@ _TOKEN, _PERCENT = 17, 9  # columns of a choice
 _CHOICE_HEADING = f" {'next token':{_TOKEN}}{'policy':>{_PERCENT}}{'reference':>{_PERCENT + 2}}"
 _INPUTS: dict[str, tuple[Literal["integer", "number"], str]] = {
     "count": ("integer", f"Responses of each model, 1 to {MOST}"),
-    "temperature": ("number", f"Sampling temperature, {COLDEST:g} to {HOTTEST:g}; the default is that of the rollouts"),
-    "tokens": ("integer", "Most tokens in a response"),
+    "temperature": ("number", f"Sampling temperature, {COLDEST:g} to {HOTTEST:g} (default: that of the rollouts)"),
+    "tokens": ("integer", "Maximum tokens in a response"),
 }
 _WRITERS: tuple[tuple[Writer, ...], ...] = (("policy", "reference"), ("policy",), ("reference",))
 

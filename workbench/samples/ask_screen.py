@@ -17,9 +17,10 @@ from textual.widgets import Input, Select, Static, TextArea
 
 from trainer.control.questions import Answer, Question, Writer
 from trainer.errors import TrainerError
+from trainer.plurals import counted
 from workbench.kit.dialog import Dialog
 from workbench.kit.key_footer import KeyFooter
-from workbench.numbers import counted, duration
+from workbench.numbers import duration
 from workbench.samples.answer_list import AnswerColumn, AnswerList, AskedRequest
 from workbench.samples.ask_form import AskForm, AskRequest, StartingPoint
 from workbench.text import visible
@@ -38,10 +39,10 @@ class AskScreen(Dialog[None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+r", "write", "generate", id="ask.write", tooltip="Generate responses after those under way"),
+        Binding("ctrl+r", "write", "generate", id="ask.write", tooltip="Generate responses; requests are queued"),
         Binding("o", "order", "best first", id="ask.order", tooltip="Sort by score, or by time"),
         Binding("d", "diff", "diff", id="ask.diff", tooltip="Mark words that differ between policy and reference"),
-        Binding("escape", "dismiss", "close", id="ask.close", tooltip="Close this and cancel pending requests"),
+        Binding("escape", "dismiss", "close", id="ask.close", tooltip="Close and cancel pending requests"),
     ]
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (72, "-normal"), (132, "-wide")]
 

@@ -9,9 +9,11 @@ from typing import NamedTuple
 
 from trainer.errors import StorageError
 from trainer.events import SamplesWritten
+from trainer.plurals import counted
 from trainer.runs.folder import RunFolder
+from trainer.runs.samples import kept_iterations
 from workbench.run.sample_query import Order, Query
-from workbench.run.sample_reader import kept_iterations, preview_samples, read_batch
+from workbench.run.sample_reader import preview_samples, read_batch
 from workbench.run.sample_table import Sample, SampleKey, SampleTable
 from workbench.samples.bookmarks import Bookmarks
 from workbench.samples.whole_run import RunPart
@@ -181,7 +183,7 @@ class SampleBrowser:
             return target
         samples = preview_samples(newest)
         self._shown, self.table = target, None
-        count = f"first {len(samples)} of {newest.rows} samples; no files are saved"
+        count = f"first {len(samples)} of {counted(newest.rows, 'sample')}; no files are saved"
         self.listed = ListedSamples(samples, count, "")
         return None
 
@@ -223,7 +225,8 @@ class SampleBrowser:
         table = selection.table
         if table is self.table:
             count = selected.summary(of=len(table) if len(selected) < len(table) else 0)
-            message = "No matching samples. Press escape in the search to show all." if len(table) else "No samples."
+            no_match = "No matching samples. Press {sample-filter.clear} in the search to show all."
+            message = no_match if len(table) else "No samples."
             self.listed = ListedSamples(selected, "   ".join(filter(None, [count, self._progress])), message)
 
     @property

@@ -133,8 +133,9 @@ def write_new(path: Path, pieces: Iterable[str]) -> Path:
             raise StorageError(f"cannot write '{path}': it is a folder; give the file a name")
         temporary = path.with_name(f".{path.name}.tmp")
         path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.unlink(missing_ok=True)  # not followed if it is a link
         try:
-            with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+            with temporary.open("x", encoding="utf-8", errors="backslashreplace", newline="") as file:
                 file.writelines(pieces)
             free = unused(path)
             temporary.replace(free)

@@ -7,11 +7,11 @@ import textwrap
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from trainer.plurals import counted
 from trainer.runs.samples import SampleSettings
 from workbench.columns import fit
 from workbench.kit.drawing import Line
 from workbench.kit.scale import number_text
-from workbench.numbers import counted
 from workbench.samples.token_facts import TokenFacts
 from workbench.samples.token_maths import PER_RESPONSE, TokenLoss, ratio_range
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from trainer.errors import StorageError
+from trainer.plurals import counted
 from trainer.runs.folder import RunFolder
 from workbench.kit.pane import Pane
-from workbench.numbers import counted
+from workbench.kit.wait_screen import WaitScreen
 from workbench.run.sample_query import EXAMPLES, Order
 from workbench.run.sample_reader import read_token_sample
 from workbench.run.sample_table import Sample, SampleKey, SampleTable, TokenSample
@@ -33,9 +35,9 @@ from workbench.text import visible
 _ORDERS: tuple[Literal["batch", "score", "kl", "length"], ...] = ("batch", "score", "kl", "length")
 _PICTURES = ("svg", "html")
 _HELP = """\
-What the policy wrote. The list follows the newest iteration until you go to an earlier one; w lists the whole run. \
-Enter opens a sample: its tokens are coloured by the channel that you choose, and the panel explains the token under \
-the cursor. Enter on a token shows how its advantage was calculated.
+What the policy wrote. The list follows the newest iteration until you go to an earlier one; {{samples.whole-run}} \
+lists the whole run. {{samples.open}} opens a sample: its tokens are coloured by the channel that you choose, and the \
+panel explains the token under the cursor. {{tokens.choose}} on a token shows how its advantage was calculated.
 
 The search takes words and conditions: {examples}.
 
@@ -66,7 +68,7 @@ class SamplesPane(Pane):
             "next outlier",
             show=False,
             id="samples.next-outlier",
-            tooltip="Next sample whose score, KL or length is far from the others of its iteration",
+            tooltip="Go to the next sample whose score, KL or length is far from the others of its iteration",
         ),
         Binding(
             "left_square_bracket",
@@ -74,7 +76,7 @@ class SamplesPane(Pane):
             "previous outlier",
             show=False,
             id="samples.outlier-before",
-            tooltip="Previous sample whose score, KL or length is far from the others of its iteration",
+            tooltip="Go to the previous sample whose score, KL or length is far from the others of its iteration",
         ),
         Binding("n", "next(1)", "next sample", id="samples.next", tooltip="Open the next sample of the list"),
         Binding(
@@ -167,7 +169,7 @@ class SamplesPane(Pane):
 
     def action_outlier(self, by: int) -> None:
         if not self._list.next_outlier(by):
-            self.notify("No more outliers of score, KL or length this way")
+            self.notify("No more outliers of score, KL or length in this direction")
 
     # One sample
 
@@ -227,7 +229,8 @@ class SamplesPane(Pane):
         elif folder is not None and self._browser.table is not None and selected is not None:
             if self._browser.release():  # a sample that is being opened is not: this takes its place
                 self._list_view.update_list()
-            self._read_then(folder, selected.key, ask)
+            self.workers.cancel_group(self, "open")
+            self.app.push_screen(WaitScreen(partial(self._read, folder, selected.key, ask)))
         else:
             self.post_message(self.AskRequested(StartingPoint()))
 
@@ -279,9 +282,11 @@ class SamplesPane(Pane):
         self._browser.hold()
         self._read_then(folder, key, self._show_sample)
 
-    @work(exclusive=True, group="open")
-    async def _read_then(self, folder: RunFolder, key: SampleKey, then: Callable[[TokenSample], object]) -> None:
-        """Read a sample in a thread, then call `then` with it, unless another one or another run is requested."""
+    def _read_then(self, folder: RunFolder, key: SampleKey, then: Callable[[TokenSample], object]) -> None:
+        """Read a sample, then call `then` with it, unless another one or another run is requested."""
+        self.run_worker(self._read(folder, key, then), group="open", exclusive=True)
+
+    async def _read(self, folder: RunFolder, key: SampleKey, then: Callable[[TokenSample], object]) -> None:
         try:
             sample = await asyncio.to_thread(read_token_sample, folder, key)
         except StorageError as error:

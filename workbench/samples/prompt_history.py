@@ -16,13 +16,14 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 from textual.worker import get_current_worker
 
+from trainer.plurals import counted
 from trainer.runs.folder import RunFolder
 from workbench.columns import fit_end
 from workbench.kit.dialog import Dialog
 from workbench.kit.drawing import Line, ScrolledLines, scroll_bindings, wrapped
 from workbench.kit.theming import no_color
 from workbench.kit.word_diff import Part, word_diff
-from workbench.numbers import counted, number
+from workbench.numbers import number
 from workbench.run.sample_table import Sample, SampleKey, TokenSample
 from workbench.samples.whole_run import samples_of_prompt
 from workbench.text import sparkline, visible
@@ -51,7 +52,7 @@ def changes_line(chosen: Sample, base: Sample) -> str:
         f"KL {number(chosen.kl, 1)} nats ({number(chosen.kl - base.kl, 1, signed=True)})",
     ]
     if chosen.length is not None and base.length is not None:
-        facts.append(f"{chosen.length} tokens ({chosen.length - base.length:+d})")
+        facts.append(f"{counted(chosen.length, 'token')} ({chosen.length - base.length:+d})")
     return "   ".join(facts)
 
 

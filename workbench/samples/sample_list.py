@@ -20,14 +20,16 @@ from textual.timer import Timer
 from textual.widgets import Input, Static
 from textual.worker import Worker, get_current_worker
 
+from trainer.plurals import counted
 from trainer.runs.folder import RunFolder
+from trainer.runs.samples import kept_iterations
 from workbench.columns import fit_end
-from workbench.kit.cursor_list import BlockList
+from workbench.kit.cursor_list import BlockList, cursor_bindings
 from workbench.kit.drawing import CutText
+from workbench.kit.keys import with_keys
 from workbench.kit.pane import MountedWhole
-from workbench.numbers import counted, number
+from workbench.numbers import number
 from workbench.run.sample_query import Order, Query, parse_query
-from workbench.run.sample_reader import kept_iterations
 from workbench.run.sample_table import Sample, SampleKey, SampleTable
 from workbench.run.view import RunView
 from workbench.samples.browser import NO_SAMPLES_YET, SampleBrowser, Selection, read_iteration
@@ -87,13 +89,7 @@ class SampleList(BlockList[Sample]):
         "sample-list--bar",
         "sample-list--cursor",
     }
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "move(-1)", "up", show=False, id="samples.up", tooltip="Go to the sample above"),
-        Binding("down", "move(1)", "down", show=False, id="samples.down", tooltip="Go to the sample below"),
-        Binding("pageup", "page(-1)", "page up", show=False, id="samples.page-up", tooltip="Go up a page"),
-        Binding("pagedown", "page(1)", "page down", show=False, id="samples.page-down", tooltip="Go down a page"),
-        Binding("home", "first", "first", show=False, id="samples.first", tooltip="Go to the first sample"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = cursor_bindings("samples", "sample")[:-1]  # end follows the run
 
     def __init__(self) -> None:
         super().__init__()
@@ -289,7 +285,8 @@ class SampleListView(MountedWhole, Vertical):
         if listed is not self._listed:
             self._listed = listed
             self.sample_list.marked = browser.bookmarks or ()
-            self.sample_list.show(listed.samples, message=visible(listed.message), iterations=browser.whole_run)
+            message = with_keys(visible(listed.message), self.query_one(SampleFilter))
+            self.sample_list.show(listed.samples, message=message, iterations=browser.whole_run)
             self._changed()
         self._show_heading()
 

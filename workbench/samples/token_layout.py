@@ -1,4 +1,4 @@
-"""TokenLayout of tokens in lines of a given width: words stay whole where they fit, characters always.
+"""Layout of tokens in lines of a given width: words stay whole where they fit, characters always.
 
 No character is split, and every token is visible.
 """
@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from rich.cells import cell_len
 
+from trainer.plurals import counted
 from workbench.run.sample_table import TokenSample
 from workbench.text import visible
 
@@ -151,7 +152,7 @@ def lay_out(sample: TokenSample, width: int, *, whitespace: bool = False) -> Tok
             writer.hold(token)
     writer.show_held(kind)
     if sample.truncated:
-        writer.write("mark", -1, f" ✂ cut at {len(sample):,} tokens")
+        writer.write("mark", -1, f" ✂ cut at {counted(len(sample), 'token')}")
     elif not sample.texts:
         writer.write("mark", -1, "no tokens")
     writer.end_line()

@@ -12,6 +12,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from workbench.columns import fit
+from workbench.kit.guard import GuardedWidget
 from workbench.kit.heat import BLOCKS, heat_ladder
 from workbench.samples.channels import CHANNELS, Channel, ChannelScale
 from workbench.samples.token_text import TokenText
@@ -44,7 +45,7 @@ def legend_lines(
     return lines
 
 
-class TokenLegend(Widget):
+class TokenLegend(GuardedWidget, Widget):
     """The legend of a `TokenText`."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"token-legend--label", "token-legend--text", "token-legend--muted"}

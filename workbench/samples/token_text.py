@@ -15,6 +15,7 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from workbench.kit.guard import GuardedWidget
 from workbench.kit.heat import block, heat_ladder, underline_style
 from workbench.run.sample_table import TokenSample
 from workbench.samples.channels import CHANNELS, ChannelScale, ChannelValues, outliers, read_channel
@@ -29,15 +30,14 @@ _CHANNELS = list(zip(_KEYS, CHANNELS.values(), strict=True))
 _NOT_LAID_OUT = TokenLayout([], 0, [])
 _OUTLIER = "robust z over 3.5, or not a finite number"
 _MARGIN = 2  # columns at the left, for labels of block rows; always present, so that line breaks do not move
-_DIM = Style(dim=True)
-_ITALIC = Style(italic=True)  # for the stop: its background is often strong, so dimmed text would be unreadable
+_ITALIC = Style(italic=True)  # for marks such as the stop; dimmed text on their background would be unreadable
 
 
 def _key(key: str, action: str, description: str, name: str, tooltip: str, *, show: bool = False) -> Binding:
     return Binding(key, action, description, show=show, id=f"tokens.{name.replace('_', '-')}", tooltip=tooltip)
 
 
-class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
+class TokenText(GuardedWidget, ScrollView, can_focus=True, inherit_bindings=False):
     """A sample token by token: background from one channel, underline from another, blocks below the lines."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"token-text--muted"}
@@ -197,7 +197,7 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
         places = outliers(self._values_of(self.sample, self.channel).numbers)[::by] if self.sample else []
         found = next((place for place in places if (place - self.cursor) * by > 0), None)
         if found is None:
-            self.notify(f"No more outliers of {CHANNELS[self.channel].label} this way")
+            self.notify(f"No more outliers of {CHANNELS[self.channel].label} in this direction")
         else:
             self.cursor = found
 
@@ -369,7 +369,7 @@ def _text_row(
             continue
         style = ladder.at(background.positions[span.token]) if background.numbers else ladder.plain
         if span.kind != "text":
-            style += _ITALIC if span.kind == "stop" else _DIM
+            style += _ITALIC
         if span in at_cursor:
             style = styles.cursor
         if underline is not None and underline.numbers:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder
 from trainer.runs.sample_index import block_of, listed_schema, read_index
-from trainer.runs.samples import read_samples
-from workbench.run.sample_reader import as_sample_table, browsed, file_sizes, kept_iterations, read_batch
+from trainer.runs.samples import file_sizes, kept_iterations, read_samples
+from workbench.run.sample_reader import as_sample_table, browsed, read_batch
 from workbench.run.sample_table import Sample, SampleTable
 
 if TYPE_CHECKING:  # importing it takes a while, and the first frame of the screen does not need it

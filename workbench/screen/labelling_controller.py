@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from trainer.control.control import Interrupted
 from trainer.control.questions import Answer, Question
@@ -15,6 +16,7 @@ from trainer.errors import TrainerError
 from trainer.preferences.items import QueuePlan, SessionPlan, SessionRecord
 from trainer.preferences.store import default_store
 from workbench.kit.dialog import TextPromptScreen
+from workbench.kit.wait_screen import WaitScreen
 from workbench.labelling.pane import LabelPane, LabelRequest
 from workbench.labelling.plans import (
     LabelOpening,
@@ -57,7 +59,7 @@ class LabellingController:
         if self._opening is not None:
             self._screen.action_show_pane("label")
             choice = self._opening.choice
-            self._work(self._begin(choice) if choice else self._ask_what_to_label(), "labelling")
+            self._open_dialog(partial(self._begin, choice) if choice else self._ask_what_to_label)
         self._screen.set_interval(_LOOK, self._watch)
 
     def close(self) -> None:
@@ -69,15 +71,15 @@ class LabellingController:
         """Do what a key of the pane requests; returns at once."""
         match what:
             case "start":
-                self._work(self._ask_what_to_label(), "labelling")
+                self._open_dialog(self._ask_what_to_label)
             case "leave":
                 self.workspace.leave()
                 self._let_go()
                 self._pane.session.end()
             case "train":
-                self._work(self._reward_models.train(), "train", exclusive=False)
+                self._screen.run_worker(self._reward_models.train(), group="train")
             case "use":
-                self._work(self._reward_models.use(), "use")
+                self._open_dialog(self._reward_models.use)
             case "import":
                 from workbench.labelling.import_preferences import ImportPreferencesScreen
 
@@ -138,8 +140,11 @@ class LabellingController:
         self._pane.begin(self.workspace.thread, state, self.workspace.prefetcher)
         return ""
 
-    async def label_again(self, keys: tuple[str, ...]) -> None:
+    def label_again(self, keys: tuple[str, ...]) -> None:
         """Begin a session that asks for the comparisons with these keys again."""
+        self._open_dialog(partial(self._label_again, keys))
+
+    async def _label_again(self, keys: tuple[str, ...]) -> None:
         sessions = await self.tried(asyncio.wrap_future(self.workspace.thread.sessions()), "label")
         labeller = await self._present_labeller(sessions) if sessions is not None else None
         if labeller is not None:
@@ -216,9 +221,8 @@ class LabellingController:
         if line:
             self._screen.say(line, "done")
 
-    def _work(self, work: Coroutine[Any, Any, None], group: str, *, exclusive: bool = True) -> None:
-        """Do `work` beside the screen. exclusive: in place of work of the same group that is not done."""
-        self._screen.run_worker(work, group=group, exclusive=exclusive)
+    def _open_dialog(self, action: Callable[[], Awaitable[None]]) -> None:
+        self._screen.app.push_screen(WaitScreen(action))
 
     async def tried(self, work: Awaitable[T], about: str) -> T | None:
         """Return the result of `work` and settle errors about it; None if it fails: the banner shows why."""

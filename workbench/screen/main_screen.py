@@ -187,7 +187,7 @@ class MainScreen(MountedWhole, Screen[None]):
         document = pane.first().document if pane else self._document
         configured = document.get("run.dir")
         usable = isinstance(configured, str) and configured and "\0" not in configured
-        return Path(configured if usable else RunConfig().dir)
+        return Path(os.path.expanduser(configured) if usable else RunConfig().dir)  # noqa: PTH111  it does not raise
 
     def show_run(self) -> None:
         supervisor = self.supervisor
@@ -311,9 +311,8 @@ class MainScreen(MountedWhole, Screen[None]):
         )
 
     @on(RewardModelPane.LabelAgain)
-    @work(exclusive=True, group="labelling")
-    async def _label_again(self, message: RewardModelPane.LabelAgain) -> None:
-        await self.labelling.label_again(message.keys)
+    def _label_again(self, message: RewardModelPane.LabelAgain) -> None:
+        self.labelling.label_again(message.keys)
 
     @on(RunsPane.Requested)
     def _run_requested(self, message: RunsPane.Requested) -> None:

@@ -37,7 +37,7 @@ class RewardModels:
     async def train(self) -> None:
         """Train a reward model on the labels, on the backbone of the run on the screen if that is a PPO run."""
         if self._starting:
-            self._screen.notify("A reward model is starting already")
+            self._screen.notify("A reward model is already starting")
             return
         if self._training is not None:
             self._screen.notify(self._training.poll(), markup=False)
@@ -95,7 +95,7 @@ class RewardModels:
             ConfirmScreen(question, change_text(before, after), yes="Use model", no="Cancel")
         )
         if agreed and supervisor.view is not view:
-            screen.say("Another run is on the screen now: nothing was changed", about="use")
+            screen.say("Not applied: the screen shows another run", about="use")
         elif agreed:
             change = partial(supervisor.set, "reward.sources") if live else screen.reward_sources
             screen.steering.attempt(lambda: change(after), about="use")
@@ -137,9 +137,9 @@ def change_text(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]
     """Describe the change of the reward sources, one sentence per line."""
     now = [_source_name(source) for source in before if source.get("weight", 1.0)]
     unweighted = [_source_name(source) for source in after if not source.get("weight", 1.0)]
-    sentences = [f"The reward now: {' + '.join(now)}."] if now else []
+    sentences = [f"Current reward: {' + '.join(now)}."] if now else []
     if unweighted:
-        sentences.append(f"Still measured, without weight: {', '.join(unweighted)}.")
+        sentences.append(f"Still measured with weight 0: {', '.join(unweighted)}.")
     return "\n".join(sentences)
 
 

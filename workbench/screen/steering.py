@@ -270,8 +270,8 @@ class TrustScreen(ConfirmScreen):
 
     def __init__(self, codes: Sequence[Code]) -> None:
         super().__init__(
-            "You have not trusted the Python code of this reward as it is now.",
-            "It runs with all of your rights, now and whenever a run names it.",
+            "You have not trusted this version of the reward's Python code.",
+            "It runs with all your permissions, now and in every later run that uses it.",
             yes="Trust",
             no="Cancel",
         )

@@ -1,4 +1,4 @@
-"""Output of the program: data on stdout; all else on stderr, one line a problem.
+"""Output of the program: data on stdout; all else on stderr, one line per problem.
 
 While the screen is open, what native code and libraries print goes to a log file instead. Each workbench has its own,
 `workbench-PID.log`; old ones are removed, and a long one is cut.

@@ -83,12 +83,16 @@ class AlarmScreen(Dialog[tuple[Alarm, Fix | None] | None]):
         Binding("escape", "dismiss", "close", id="alarm.close", tooltip="Close without a change"),
         Binding("x,delete", "put_away", "dismiss", id="alarm.put-away", tooltip="Dismiss this alarm"),
         # With priority, because the list of fixes would handle these keys itself.
-        _First("left", "other(-1)", "previous", id="alarm.newer", tooltip="The alarm before it; the worst is first"),
-        _First("right", "other(1)", "next", id="alarm.older", tooltip="The alarm after it"),
-        _First("pageup", "page(-1)", "page up", show=False, id="alarm.page-up", tooltip="The text a page up"),
-        _First("pagedown", "page(1)", "page down", show=False, id="alarm.page-down", tooltip="The text a page down"),
-        Binding("up", "move(-1)", "up", show=False, id="alarm.up", tooltip="The fix above; the text a line up"),
-        Binding("down", "move(1)", "down", show=False, id="alarm.down", tooltip="The fix below; the text a line down"),
+        _First(
+            "left", "other(-1)", "previous", id="alarm.newer", tooltip="Show the previous alarm (the worst is first)"
+        ),
+        _First("right", "other(1)", "next", id="alarm.older", tooltip="Show the next alarm"),
+        _First("pageup", "page(-1)", "page up", show=False, id="alarm.page-up", tooltip="Scroll the text a page up"),
+        _First(
+            "pagedown", "page(1)", "page down", show=False, id="alarm.page-down", tooltip="Scroll the text a page down"
+        ),
+        Binding("up", "move(-1)", "up", show=False, id="alarm.up", tooltip="Select the fix above, or scroll up"),
+        Binding("down", "move(1)", "down", show=False, id="alarm.down", tooltip="Select the fix below, or scroll down"),
     ]
 
     def __init__(self, alarms: Sequence[Alarm], fixes: Callable[[Alarm], Sequence[Fix]]) -> None:

@@ -18,6 +18,7 @@ from textual.widgets import SelectionList, Static
 from textual.widgets.selection_list import Selection
 
 from trainer.runs.listing import PPO
+from workbench.columns import fit_start
 from workbench.kit.dialog import Dialog
 from workbench.kit.drawing import Drawn, Line, Piece, component_classes
 from workbench.kit.glyphs import LIMIT, sparkline
@@ -220,13 +221,13 @@ def heading(charted: Charted, shape: RowShape, width: int) -> Line:
     words += ["log"] if charted.log else []
     text = " " + " · ".join(words)
     if charted.iteration is None:
-        return [(text[:width], "muted")]
+        return [(fit_start(text, width), "muted")]
     column = shape.spark_at + window.column_of(charted.iteration, min(shape.spark, window.iterations))
     if len(text) < column:
         return [(text.ljust(column), "muted"), ("▾", "cursor")]
     if column + 1 + len(text) <= width:
         return [(" " * column, "text"), ("▾", "cursor"), (text, "muted")]
-    return [(text[:width], "muted")]
+    return [(fit_start(text, width), "muted")]
 
 
 def metrics_of(view: RunView, chosen: Sequence[Metric]) -> tuple[Metric, ...]:

@@ -11,12 +11,12 @@ from textual.binding import Binding, BindingType
 from textual.events import Resize
 from textual.message import Message
 
+from trainer.plurals import counted
 from trainer.runs.listing import PPO
 from workbench.kit.drawing import OVERLAYS
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Pane
 from workbench.kit.window import Window, window_of, window_over
-from workbench.numbers import counted
 from workbench.run.history import History
 from workbench.run.metrics import DEFAULT, METRICS, Metric
 from workbench.run.view import Mark, RunView
@@ -80,24 +80,25 @@ class TrainingPane(Pane):
     HELP = (
         "Active alarms are on top. Below them each metric has a row: its last value, the change since the iteration "
         "before, and its course.\n"
-        "Left and right move a cursor over the iterations: values and samples are then of that iteration.\n"
+        "{training.left} and {training.right} move a cursor over the iterations: values and samples are then of that "
+        "iteration.\n"
         "× marks a number that was NaN or infinite, ! a value past its limit ┄, a gap a missing iteration. "
         "Metrics that this run does not record, or that never change, are hidden."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "enlarge", "enlarge", id="training.enlarge", tooltip="Draw this metric as a large chart"),
-        Binding("escape", "close", "back", id="training.close", tooltip="Back to all metrics, then to the newest"),
+        Binding("escape", "close", "back", id="training.close", tooltip="Return to all metrics, then to the newest"),
         Binding("up", "select(-1)", "metric up", show=False, id="training.up", tooltip="Go to the metric above"),
         Binding("down", "select(1)", "metric down", show=False, id="training.down", tooltip="Go to the metric below"),
-        Binding("left", "move(-1)", "earlier", show=False, id="training.left", tooltip="Cursor one iteration back"),
-        Binding("right", "move(1)", "later", show=False, id="training.right", tooltip="Cursor one iteration forward"),
+        Binding("left", "move(-1)", "earlier", show=False, id="training.left", tooltip="Go back one iteration"),
+        Binding("right", "move(1)", "later", show=False, id="training.right", tooltip="Go forward one iteration"),
         Binding(
             "shift+left",
             f"move({-_STRIDE})",
             "far back",
             show=False,
             id="training.far-left",
-            tooltip=f"Cursor {_STRIDE} iterations back",
+            tooltip=f"Go back {_STRIDE} iterations",
         ),
         Binding(
             "shift+right",
@@ -105,9 +106,9 @@ class TrainingPane(Pane):
             "far forward",
             show=False,
             id="training.far-right",
-            tooltip=f"Cursor {_STRIDE} iterations forward",
+            tooltip=f"Go forward {_STRIDE} iterations",
         ),
-        Binding("home", "first", "first", show=False, id="training.first", tooltip="Cursor on the first iteration"),
+        Binding("home", "first", "first", show=False, id="training.first", tooltip="Go to the first iteration"),
         Binding("end", "newest", "newest", show=False, id="training.newest", tooltip="Follow the newest iteration"),
         Binding(
             "plus,equals_sign", "zoom(1)", "closer", show=False, id="training.closer", tooltip="Chart fewer iterations"

@@ -68,10 +68,8 @@ class Timeline(Drawn, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "scroll_marks(1)", "earlier", show=False, id="timeline.up", tooltip="Show an earlier event"),
         Binding("down", "scroll_marks(-1)", "later", show=False, id="timeline.down", tooltip="Show a later event"),
-        Binding("pageup", "page(1)", "page up", show=False, id="timeline.page-up", tooltip="Show the events before"),
-        Binding(
-            "pagedown", "page(-1)", "page down", show=False, id="timeline.page-down", tooltip="Show the events after"
-        ),
+        Binding("pageup", "page(1)", "page up", show=False, id="timeline.page-up", tooltip="Show earlier events"),
+        Binding("pagedown", "page(-1)", "page down", show=False, id="timeline.page-down", tooltip="Show later events"),
     ]
     _evaluations: Sequence[Mark] = ()
     _marks: Sequence[Mark] = ()

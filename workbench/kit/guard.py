@@ -1,0 +1,45 @@
+"""Base classes of what outlives a bug in its own code: the application, and widgets that draw or read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.geometry import Region
+from textual.message import Message
+from textual.message_pump import MessagePump
+from textual.strip import Strip
+
+if TYPE_CHECKING:
+    from textual.widget import Widget
+else:
+    Widget = object  # Textual takes the styles of the first base that is a widget: not of GuardedWidget
+
+_ENDS_A_WIDGET = {MessagePump._process_messages_loop.__code__, MessagePump._pre_process.__code__}
+"""Where Textual catches an exception, and then handles no more messages of the widget."""
+
+
+def is_outlived(error: Exception) -> bool:
+    """Return whether the widget that raised `error` still works. Called where Textual handles the exception."""
+    traceback = error.__traceback__
+    return traceback is None or traceback.tb_frame.f_code not in _ENDS_A_WIDGET
+
+
+class Guarded(MessagePump):
+    """Handles further messages after one that fails; Textual would end it, and with it the application."""
+
+    async def _dispatch_message(self, message: Message) -> None:
+        try:
+            await super()._dispatch_message(message)
+        except Exception as bug:  # noqa: BLE001  the application reports it
+            self.app._handle_exception(bug)
+
+
+class GuardedWidget(Guarded, Widget):
+    """A guarded widget, which stays blank while its drawing fails."""
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        try:
+            return super().render_lines(crop)
+        except Exception as bug:  # noqa: BLE001  the application reports it
+            self.app._handle_exception(bug)
+            return [Strip.blank(crop.width)] * crop.height
